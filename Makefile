@@ -1,0 +1,70 @@
+# Every target sets itself up. The first run makes a virtual environment from the locked
+# requirements; later runs reuse it.
+
+PYTHON ?= python3
+LOCK_TOOLS := pip-tools==7.6.2 dependency-groups==1.3.2
+
+BIN := .venv/bin
+READY := .venv/.ready
+BENCHMARK_READY := .venv-benchmark/.ready
+INSTALL := -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help demo test lint lock benchmark clean
+
+help:
+	@echo "make demo       run examples/demo.py and say where its pictures are"
+	@echo "make test       run the tests and the examples in the documentation; ARGS are passed to pytest"
+	@echo "make lint       check style, types and the direction of imports"
+	@echo "make lock       write requirements/dev.txt again; UPGRADE=1 moves every pin to its newest"
+	@echo "make benchmark  run the benchmarks, in an environment of their own; ARGS are passed on"
+	@echo "make clean      remove all that these targets made"
+
+demo: $(READY)
+	$(BIN)/python examples/demo.py
+	@if [ -d build/demo ]; then echo "Open in a browser or viewer:"; find "$(CURDIR)/build/demo" -type f | sort; fi
+
+test: $(READY)
+	$(BIN)/pytest $(ARGS)
+
+lint: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+benchmark: $(BENCHMARK_READY)
+	.venv-benchmark/bin/python -m benchmarks $(ARGS)
+
+# The oldest supported Python picks the pins, so that they suit the newer ones too. The maker's own pip
+# settings are set aside: a local index would leave out the hashes that other machines need.
+lock: export CUSTOM_COMPILE_COMMAND = make lock
+lock: export PIP_CONFIG_FILE = /dev/null
+lock: export PIP_FIND_LINKS =
+lock: export PIP_EXTRA_INDEX_URL =
+lock:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "The lock is made with Python 3.11: make lock PYTHON=python3.11")'
+	$(PYTHON) -m venv --clear .venv-lock
+	.venv-lock/bin/python $(INSTALL) $(LOCK_TOOLS)
+	.venv-lock/bin/dependency-groups dev | .venv-lock/bin/pip-compile --quiet --generate-hashes --allow-unsafe \
+	    --strip-extras --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
+	    $(if $(UPGRADE),--upgrade) --output-file=requirements/dev.txt pyproject.toml -
+
+clean:
+	rm -rf .venv .venv-benchmark .venv-lock build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+%/.locked: requirements/dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedpca needs Python 3.11 or newer, and $(PYTHON) is %d.%d. Name another, as in: make test PYTHON=python3.12" % sys.version_info[:2])'
+	$(PYTHON) -m venv --clear $*
+	$*/bin/python $(INSTALL) --require-hashes --requirement $<
+	@touch $@
+
+$(READY): .venv/.locked pyproject.toml
+	.venv/bin/python $(INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# What the tests run on, and on top of it the libraries that fedpca is compared with.
+$(BENCHMARK_READY): .venv-benchmark/.locked requirements/benchmarks.txt pyproject.toml
+	.venv-benchmark/bin/python $(INSTALL) --requirement requirements/benchmarks.txt
+	.venv-benchmark/bin/python $(INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,120 @@
+"""How fast 2 to 256 summaries merge: all at once, in a tree, in turn, and by the paper's pairwise algorithms.
+
+    python -m benchmarks.merging           # d = 1000 and 20000, up to 256 summaries
+    python -m benchmarks.merging --quick   # d = 1000 up to 64, d = 20000 up to 16
+
+Each client summarises 100 rows by k = 18 directions (what is exchanged for r = 10); every merge keeps 18, and
+the first 10 are judged. Rows follow a power law (alpha = 1) in a random subspace of 500 dimensions, around a
+mean that differs between clients. The paper's algorithms carry no mean: they merge uncentred summaries of the
+same rows, and are judged against the best uncentred subspace. Shortfall: 1 - captured energy / the best
+possible. CPU time, one BLAS thread.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import Array, heading, interleave, machine, number, options, random_basis, table, tiny
+
+RANK, KEPT = 10, 18
+ROWS_EACH, LATENT = 100, 500
+BUDGET = 4.0  # CPU seconds for a contender in a cell; one that needs more is left out of the larger cells
+
+
+class Clients:
+    """Summaries of `count` clients, and the scatter of their rows in the subspace in which all rows lie."""
+
+    def __init__(self, count: int, d: int) -> None:
+        from fedpca import Subspace
+
+        rng = np.random.default_rng(0)
+        self.basis = random_basis(LATENT, d, rng)
+        scale = np.arange(1, LATENT + 1) ** -1.0
+        self.centred: list[Any] = []
+        self.uncentred: list[Any] = []
+        self.latent: list[Array] = []
+        for _ in range(count):
+            latent = (rng.standard_normal((ROWS_EACH, LATENT)) + 0.5 * rng.standard_normal(LATENT)) * scale
+            rows = latent @ self.basis
+            self.latent.append(latent)
+            self.centred.append(Subspace.from_rows(rows, rank=KEPT))
+            self.uncentred.append(Subspace.from_rows(rows, rank=KEPT, center=False))
+
+    def shortfall(self, components: Array, count: int, *, center: bool) -> float:
+        """Exact, in the 500 dimensions in which the rows of the first `count` clients lie."""
+        rows = np.concatenate(self.latent[:count])
+        if center:
+            rows = rows - rows.mean(axis=0)
+        directions = np.linalg.qr(np.asarray(components[:RANK], np.float64).T)[0]
+        best = np.linalg.eigvalsh(rows.T @ rows)[-RANK:].sum()
+        return float(1.0 - np.square(rows @ (self.basis @ directions)).sum() / best)
+
+
+def contenders() -> dict[str, tuple[bool, Callable[[list[Any]], Any]]]:
+    """Name -> (centred?, merge of a list of summaries)."""
+    from fedpca import merge, merge_tree
+    from fedpca.merge import basic_merge, faster_merge, merge_r
+
+    def in_turn(pair: Callable[[Any, Any], Any]) -> Callable[[list[Any]], Any]:
+        return lambda summaries: functools.reduce(pair, summaries)
+
+    found: dict[str, tuple[bool, Callable[[list[Any]], Any]]] = {
+        "merge, all at once": (True, lambda summaries: merge(summaries, rank=KEPT)),
+        "merge, two by two in turn": (True, in_turn(lambda first, second: merge([first, second], rank=KEPT))),
+    }
+    for fanout in (2, 4, 8):
+        found[f"merge_tree, fanout {fanout}"] = (
+            True,
+            lambda summaries, fanout=fanout: merge_tree(summaries, rank=KEPT, fanout=fanout),
+        )
+    for name, pair in (("merge_r", merge_r), ("basic_merge", basic_merge), ("faster_merge", faster_merge)):
+        found[f"{name}, in turn (uncentred)"] = (False, in_turn(functools.partial(pair, rank=KEPT)))
+    return found
+
+
+def main() -> None:
+    quick = options(__doc__, "fewer summaries").parse_args().quick
+
+    print(f"# Merging: k = {KEPT} directions a client, r = {RANK}\n\n{machine()}")
+    for d, most in ((1000, 64), (20_000, 16)) if quick else ((1000, 256), (20_000, 256)):
+        clients = Clients(most, d)
+        counts = [2**power for power in range(1, most.bit_length()) if 2**power <= most]
+        runs = contenders()
+        cells: dict[str, list[str]] = {name: [] for name in runs}
+        too_slow: set[str] = set()
+        for count in counts:
+            timings = interleave(
+                {
+                    name: functools.partial(run, (clients.centred if center else clients.uncentred)[:count])
+                    for name, (center, run) in runs.items()
+                    if name not in too_slow
+                },
+                rounds=5,
+                budget=BUDGET,
+                limit=30.0,
+            )
+            for name, (center, _) in runs.items():
+                timing = timings.get(name)
+                if timing is None:
+                    cells[name].append("left out")
+                elif not timing.seconds:
+                    cells[name].append(timing.problem)
+                    too_slow.add(name)
+                else:
+                    shortfall = clients.shortfall(timing.result.components, count, center=center)
+                    cells[name].append(f"{number(1e3 * timing.median)} ({tiny(shortfall)})")
+                    if timing.median > BUDGET:
+                        too_slow.add(name)
+        heading(f"d = {d}: ms (shortfall) by number of summaries")
+        table(("method", *map(str, counts)), [(name, *line) for name, line in cells.items()])
+        if too_slow:
+            names = ", ".join(sorted(too_slow))
+            print(f"Left out after a run of more than {BUDGET:g} s, or a failure: {names}.")
+
+
+if __name__ == "__main__":
+    main()

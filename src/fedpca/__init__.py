@@ -1,0 +1,22 @@
+"""Federated, streaming principal component analysis: rows in, summaries out, summaries merge."""
+
+from fedpca import metrics
+from fedpca.estimator import StreamingPCA
+from fedpca.merge import merge, merge_tree
+from fedpca.modelfile import ModelFileError
+from fedpca.moments import Moments
+from fedpca.rank import EnergyBand
+from fedpca.subspace import Subspace, load
+
+__version__ = "0.1.0"
+__all__ = [
+    "EnergyBand",
+    "ModelFileError",
+    "Moments",
+    "StreamingPCA",
+    "Subspace",
+    "load",
+    "merge",
+    "merge_tree",
+    "metrics",
+]

@@ -1,0 +1,187 @@
+"""Moments: the exact count, mean and scatter of rows; they sum exactly, in any order."""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from fedpca import checks, modelfile
+from fedpca.linalg import Array, with_fixed_signs
+
+if TYPE_CHECKING:
+    from fedpca.subspace import Subspace
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Moments:
+    """Count, mean and d x d scatter of rows: exact, and d² large, so for few features.
+
+    Attributes:
+        count: number of rows, or the sum of their weights.
+        mean: shape (d,); zeros when not `centered`.
+        scatter: shape (d, d), the sum of (row - mean)(row - mean)^T.
+        centered: whether the scatter is about the mean (else about the origin).
+        feature_names: one a feature, or None.
+
+    >>> moments = Moments.from_rows([[1.0, 2.0], [3.0, 2.0]])
+    >>> moments.count, moments.mean, moments.total
+    (2.0, array([2., 2.]), 2.0)
+    """
+
+    count: float
+    mean: Array
+    scatter: Array
+    centered: bool = True
+    feature_names: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        mean = np.array(self.mean, dtype=np.float64)
+        scatter = np.array(self.scatter, dtype=np.float64)
+        if mean.ndim != 1 or not len(mean) or scatter.shape != 2 * mean.shape:
+            raise ValueError(
+                f"mean and scatter must have shapes (d,) and (d, d), got {mean.shape} and {scatter.shape}."
+            )
+        count = checks.count(self.count)
+        if not (np.isfinite(mean).all() and np.isfinite(scatter).all()):
+            raise ValueError("mean and scatter must be finite.")
+        largest = float(np.abs(scatter).max())
+        checks.size(len(mean) * largest, count, mean)
+        if not count and largest:
+            raise ValueError("moments of no rows must have a scatter of zeros.")
+        if np.abs(scatter - scatter.T).max() > 1e-8 * largest:
+            raise ValueError("scatter must be symmetric.")
+        if (np.diag(scatter) < -1e-8 * largest).any():
+            raise ValueError("scatter must not have negative entries on its diagonal.")
+        check_centered(self.centered, mean)
+        names = checks.feature_names(self.feature_names, len(mean))
+        for name, value in {"mean": mean, "scatter": (scatter + scatter.T) / 2}.items():
+            value.flags.writeable = False
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "count", count)
+        object.__setattr__(self, "feature_names", names)
+
+    @classmethod
+    def from_rows(cls, rows: Any, *, center: bool = True, sample_weight: Any = None) -> Self:
+        """The moments of rows, shape (n, d); a weight counts repetitions of its row."""
+        names = checks.names_of(rows)
+        rows = checks.dense_rows(rows, sample_weight)
+        count, mean, deviations = deviations_from_mean(rows, sample_weight, center)
+        return cls(count, mean, deviations.T @ deviations, center, names)
+
+    @property
+    def n_features(self) -> int:
+        return len(self.mean)
+
+    @property
+    def total(self) -> float:
+        """The trace of the scatter."""
+        return float(np.trace(self.scatter))
+
+    def subspace(self, rank: int | None = None) -> "Subspace":
+        """The `rank` leading directions; all that carry variance by default."""
+        from fedpca.subspace import Subspace
+
+        if rank is not None:
+            rank = checks.rank(rank, self.n_features)
+        components, singular_values = principal_directions(self.scatter, rank)
+        # A scatter with noise may have negative eigenvalues: what is kept can exceed the trace.
+        total = max(self.total, float(singular_values @ singular_values))
+        components = with_fixed_signs(components)
+        return Subspace(
+            components, singular_values, self.mean, self.count, total, self.centered, self.feature_names
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a model file (safetensors with JSON metadata)."""
+        facts = {"count": self.count, "centered": self.centered, "feature_names": self.feature_names}
+        modelfile.write(path, "moments", {"mean": self.mean, "scatter": self.scatter}, facts)
+
+    @classmethod
+    def from_file_contents(cls, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> Self:
+        """What `save` wrote, checked like any other value."""
+        return cls(
+            facts["count"], arrays["mean"], arrays["scatter"], facts["centered"], facts["feature_names"]
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Moments):
+            return NotImplemented
+        return (
+            (self.count, self.centered, self.feature_names)
+            == (other.count, other.centered, other.feature_names)
+            and np.array_equal(self.mean, other.mean)
+            and np.array_equal(self.scatter, other.scatter)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Moments(count={self.count:g}, n_features={self.n_features}, total={self.total:.6g})"
+
+
+def deviations_from_mean(
+    rows: Array, sample_weight: Any = None, center: bool = True
+) -> tuple[float, Array, Array]:
+    """Count, mean, and the weighted float64 rows whose Gram matrix is the scatter.
+
+    >>> deviations_from_mean(np.array([[0.0], [3.0]]), sample_weight=[2, 1])
+    (3.0, array([1.]), array([[-1.41421356],
+           [ 2.        ]]))
+    """
+    n_rows, n_features = rows.shape
+    weights = checks.sample_weight(sample_weight, n_rows)
+    count = float(n_rows) if weights is None else float(weights.sum())
+    mean = np.zeros(n_features)
+    if center and count:
+        total = rows.sum(axis=0, dtype=np.float64) if weights is None else weights @ rows
+        mean = total / count
+    deviations = rows - mean if center else rows.astype(np.float64)
+    if weights is not None:
+        deviations *= np.sqrt(weights)[:, None]
+    return count, mean, deviations
+
+
+def principal_directions(scatter: Array, rank: int | None = None, noise: float = 0.0) -> tuple[Array, Array]:
+    """Leading eigenvectors (as rows) of a scatter and the singular values of the rows behind it.
+
+    Eigenvalues up to `noise`, or up to rounding of the largest, count as zero.
+
+    >>> directions, singular_values = principal_directions(np.diag([4.0, 0.0, 9.0]))
+    >>> singular_values, np.abs(directions)
+    (array([3., 2.]), array([[0., 0., 1.],
+           [1., 0., 0.]]))
+    """
+    squares, vectors = np.linalg.eigh(scatter)
+    squares = squares[::-1][: len(scatter) if rank is None else rank]
+    noise = max(noise, 8 * np.finfo(np.float64).eps * np.sqrt(len(scatter)) * max(squares[0], 0.0))
+    kept = int(np.count_nonzero(squares > noise))
+    return vectors.T[::-1][:kept], np.sqrt(squares[:kept])
+
+
+def check_centered(centered: Any, mean: Array) -> None:
+    """Whether a summary is centred is a yes or no; without centring there is no mean."""
+    if not isinstance(centered, bool | np.bool_):
+        raise TypeError(f"centered must be True or False, got {centered!r}.")
+    if not centered and mean.any():
+        raise ValueError("the mean of an uncentred summary must be zero.")
+
+
+def sum_moments(parts: Iterable[tuple[Moments, float]]) -> Moments:
+    """The moments of all rows together, each part's rows counted with its weight.
+
+    The scatter of a union is the sum of the scatters and of count (mean - overall mean)(...)^T.
+    """
+    parts = list(parts)
+    first = parts[0][0]
+    counts = np.array([weight * part.count for part, weight in parts])
+    means = np.array([part.mean for part, _ in parts])
+    count = float(counts.sum())
+    mean = counts @ means / count if count else np.zeros(first.n_features)
+    offsets = np.sqrt(counts)[:, None] * (means - mean)
+    scatter = offsets.T @ offsets
+    for part, weight in parts:
+        scatter += weight * part.scatter
+    names = next((part.feature_names for part, _ in parts if part.feature_names), None)
+    return Moments(count, mean, scatter, first.centered, names)

@@ -1,0 +1,275 @@
+"""Subspace: the low-rank summary of rows that travels and merges."""
+
+import os
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+import numpy as np
+
+from fedpca import checks, modelfile
+from fedpca.linalg import Array, leading, orthonormality_error, with_fixed_signs
+from fedpca.moments import Moments, check_centered, deviations_from_mean
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Subspace:
+    """The r leading directions of rows, with what is needed to merge them exactly: O(d r) numbers.
+
+    What it keeps never exceeds the truth, so `total - sum(singular_values**2)` bounds what was left out.
+    Arrays are read-only copies, float32 or float64 components, checked once, here.
+
+    Attributes:
+        components: shape (r, d), orthonormal rows.
+        singular_values: shape (r,), descending, of the centred rows.
+        mean: shape (d,); zeros when not `centered`.
+        count: number of rows, or the sum of their weights.
+        total: trace of the whole scatter, truncated directions included.
+        centered: whether rows were centred (else the scatter is about the origin).
+        feature_names: one a feature, or None.
+        certificate: what a private release promises, or None for a summary that is not private.
+
+    >>> rows = np.array([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    >>> subspace = Subspace.from_rows(rows, rank=1)
+    >>> subspace
+    Subspace(rank=1, n_features=2, count=4, explained=80.0%)
+    >>> subspace.project(rows).ravel()
+    array([ 2., -2.,  0.,  0.])
+    """
+
+    components: Array
+    singular_values: Array
+    mean: Array
+    count: float
+    total: float
+    centered: bool = True
+    feature_names: tuple[str, ...] | None = None
+    certificate: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        components = np.array(self.components)
+        if components.dtype != np.float32:
+            components = components.astype(np.float64, copy=False)
+        singular_values = np.array(self.singular_values, dtype=np.float64)
+        mean = np.array(self.mean, dtype=np.float64)
+        _check_shapes(components, singular_values, mean)
+        count = checks.count(self.count)
+        checks.size(self.total, count, mean)
+        total = _checked_total(components, singular_values, count, self.total)
+        check_centered(self.centered, mean)
+        if not isinstance(self.certificate, Mapping | None):
+            raise TypeError(f"certificate must be a mapping or None, got {self.certificate!r}.")
+        names = checks.feature_names(self.feature_names, len(mean))
+        certificate = None if self.certificate is None else deepcopy(dict(self.certificate))
+        _fill(self, components, singular_values, mean, count, total, bool(self.centered), names, certificate)
+
+    @classmethod
+    def trusted(
+        cls,
+        components: Array,
+        singular_values: Array,
+        mean: Array,
+        count: float,
+        total: float,
+        centered: bool = True,
+        feature_names: tuple[str, ...] | None = None,
+    ) -> Self:
+        """A subspace of arrays this library has just made: taken over, neither copied nor checked."""
+        subspace = object.__new__(cls)
+        _fill(subspace, components, singular_values, mean, count, total, centered, feature_names, None)
+        return subspace
+
+    @classmethod
+    def from_rows(
+        cls, rows: Any, rank: int | None = None, *, center: bool = True, sample_weight: Any = None
+    ) -> Self:
+        """The exact summary of rows, shape (n, d), by one singular value decomposition.
+
+        A weight counts repetitions of its row. No rows give the identity of merging.
+        """
+        names = checks.names_of(rows)
+        rows = checks.dense_rows(rows, sample_weight)
+        if rank is not None:
+            rank = checks.rank(rank, rows.shape[1])
+        count, mean, deviations = deviations_from_mean(rows, sample_weight, center)
+        total = checks.energy(deviations)
+        floor = rounding_floor(total, count, mean, rows.dtype)
+        components, singular_values = leading(deviations, rank, floor)
+        components = with_fixed_signs(components).astype(rows.dtype, copy=False)
+        return cls(components, singular_values, mean, count, total, center, names)
+
+    @classmethod
+    def empty(
+        cls,
+        n_features: int,
+        *,
+        centered: bool = True,
+        feature_names: tuple[str, ...] | None = None,
+        dtype: Any = np.float64,
+    ) -> Self:
+        """The summary of no rows: merging with it changes nothing.
+
+        >>> Subspace.empty(3)
+        Subspace(rank=0, n_features=3, count=0, explained=0.0%)
+        """
+        components = np.zeros((0, n_features), dtype=dtype)
+        return cls(components, np.zeros(0), np.zeros(n_features), 0.0, 0.0, centered, feature_names)
+
+    @property
+    def rank(self) -> int:
+        return len(self.singular_values)
+
+    @property
+    def n_features(self) -> int:
+        return len(self.mean)
+
+    @property
+    def explained_variance_ratio(self) -> Array:
+        """Share of the total variance along each component, shape (r,)."""
+        squares: Array = self.singular_values**2
+        return squares / self.total if self.total else squares
+
+    def truncate(self, rank: int) -> Self:
+        """The same summary with at most `rank` directions; `total` remembers the rest."""
+        rank = checks.rank(rank, self.n_features)
+        return replace(self, components=self.components[:rank], singular_values=self.singular_values[:rank])
+
+    def scaled(self, factor: float) -> Self:
+        """The same directions with singular values times `factor`; count and total times its square."""
+        values = self.singular_values * factor
+        count, total = self.count * factor**2, self.total * factor**2
+        return self.trusted(
+            self.components, values, self.mean, count, total, self.centered, self.feature_names
+        )
+
+    def moved(self, step: Array) -> Self:
+        """The summary of the same rows moved by `step`, shape (d,)."""
+        facts = (self.count, self.total, self.centered, self.feature_names)
+        return self.trusted(self.components, self.singular_values, self.mean + step, *facts)
+
+    def project(self, rows: Any) -> Array:
+        """Coordinates of rows along the components, shape (n, r)."""
+        rows = self._checked(checks.dense_rows(rows), self.n_features, "features")
+        projected: Array = rows @ self.components.T - self.mean @ self.components.T
+        return projected
+
+    def reconstruct(self, coordinates: Any) -> Array:
+        """Rows with these coordinates, shape (n, d): the inverse of `project` within the subspace."""
+        coordinates = self._checked(checks.dense_rows(coordinates, min_features=0), self.rank, "coordinates")
+        rows: Array = coordinates @ self.components + self.mean
+        return rows
+
+    @staticmethod
+    def _checked(rows: Array, width: int, what: str) -> Array:
+        if rows.ndim != 2 or rows.shape[1] != width:
+            raise ValueError(f"rows must have the summary's {width} {what}, got shape {rows.shape}.")
+        return rows
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a model file (safetensors with JSON metadata)."""
+        arrays = {name: getattr(self, name) for name in ("components", "singular_values", "mean")}
+        facts = {
+            name: getattr(self, name)
+            for name in ("count", "total", "centered", "feature_names", "certificate")
+        }
+        modelfile.write(path, "subspace", arrays, facts)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Subspace":
+        """Read a model file; moments come back as the subspace of all their directions."""
+        summary = load(path)
+        return summary.subspace() if isinstance(summary, Moments) else summary
+
+    @classmethod
+    def from_file_contents(cls, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> Self:
+        """What `save` wrote, checked like any other value."""
+        return cls(
+            arrays["components"],
+            arrays["singular_values"],
+            arrays["mean"],
+            facts["count"],
+            facts["total"],
+            facts["centered"],
+            facts["feature_names"],
+            facts["certificate"],
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Subspace):
+            return NotImplemented
+        facts = ("count", "total", "centered", "feature_names", "certificate")
+        return all(getattr(self, name) == getattr(other, name) for name in facts) and all(
+            np.array_equal(getattr(self, name), getattr(other, name))
+            for name in ("components", "singular_values", "mean")
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        explained = 100 * float(self.explained_variance_ratio.sum())
+        private = "" if self.certificate is None else ", private"
+        return (
+            f"Subspace(rank={self.rank}, n_features={self.n_features}, count={self.count:g}, "
+            f"explained={explained:.1f}%{private})"
+        )
+
+
+def load(path: str | os.PathLike[str]) -> Subspace | Moments:
+    """Read a model file. What a stranger wrote is checked as if it came from the network."""
+    kind, arrays, facts = modelfile.read(path)
+    kinds: dict[str, type[Subspace] | type[Moments]] = {"subspace": Subspace, "moments": Moments}
+    if kind not in kinds:
+        raise modelfile.ModelFileError(f"{path} holds {kind!r}; this fedpca knows {sorted(kinds)}.")
+    try:
+        return kinds[kind].from_file_contents(arrays, facts)
+    except KeyError as error:
+        raise modelfile.ModelFileError(f"{path} is not a valid {kind}: {error} is missing.") from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise modelfile.ModelFileError(f"{path} is not a valid {kind}: {error}") from error
+
+
+def rounding_floor(total: float, count: float, mean: Array, dtype: Any) -> float:
+    """The singular value that rounding alone can give to rows of this size: smaller ones are no direction."""
+    raw_energy = total + count * float(mean @ mean)
+    return float(4 * np.finfo(dtype).eps * np.sqrt(raw_energy))
+
+
+def _check_shapes(components: Array, singular_values: Array, mean: Array) -> None:
+    if (
+        components.ndim != 2
+        or singular_values.shape != components.shape[:1]
+        or mean.shape != components.shape[1:]
+    ):
+        raise ValueError(
+            "components, singular_values and mean must have shapes (r, d), (r,) and (d,), got "
+            f"{components.shape}, {singular_values.shape} and {mean.shape}."
+        )
+    if not len(mean) or len(components) > len(mean):
+        raise ValueError(f"a subspace needs 1 <= d and r <= d, got components of shape {components.shape}.")
+    if not all(np.isfinite(array).all() for array in (components, singular_values, mean)):
+        raise ValueError("components, singular_values and mean must be finite.")
+
+
+def _checked_total(components: Array, singular_values: Array, count: float, total: float) -> float:
+    """The total, raised to the kept energy where only rounding separates them."""
+    tolerance = float(np.sqrt(np.finfo(components.dtype).eps))
+    if (singular_values < 0).any() or (np.diff(singular_values) > 0).any():
+        raise ValueError(f"singular_values must be descending and not negative, got {singular_values}.")
+    if (error := orthonormality_error(components)) > tolerance:
+        raise ValueError(f"components must be orthonormal within {tolerance:.1g}, off by {error:.2g}.")
+    with np.errstate(over="ignore"):
+        kept = float(singular_values @ singular_values)
+    if not kept <= total * (1 + tolerance):
+        raise ValueError(f"total must be at least the kept energy {kept:g}, got total={total!r}.")
+    if count == 0 and (len(components) or total):
+        raise ValueError("a summary of no rows must have no components and total 0.")
+    return max(float(total), kept)
+
+
+def _fill(subspace: Subspace, *values: Any) -> None:
+    """Set the fields, in their order; arrays become read-only."""
+    for field, value in zip(fields(subspace), values, strict=True):
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
+        object.__setattr__(subspace, field.name, value)

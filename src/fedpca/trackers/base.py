@@ -1,0 +1,221 @@
+"""What every tracker shares: cutting a stream into panels, weighing rows, answering with a summary."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from fedpca.linalg import Array, oversampled
+from fedpca.merge import Summary, merge
+from fedpca.moments import Moments
+from fedpca.rank import RankRule
+from fedpca.subspace import Subspace
+
+# Rows that must be copied before use (converted, weighted, shifted, densified) are copied by so many entries.
+_COPY_ENTRIES = 2**20
+
+
+class Tracker(ABC):
+    """Rows in, summary out: one pass, any batch size from one row up.
+
+    A concrete tracker absorbs panels: rows of its own dtype, already multiplied by the square roots of
+    their weights. Rows too few for a panel wait in a small buffer and count in every summary all the
+    same. Asking for a summary never changes the stream.
+
+    Args:
+        n_features: d.
+        rule: how many directions are wanted.
+        oversample: directions carried beyond those; "auto" for max(8, r/2, min(r, 20)).
+        center: whether to subtract the running mean.
+        dtype: float32 or float64, the precision in which rows are worked on.
+    """
+
+    takes_sparse = False
+
+    def __init__(
+        self,
+        n_features: int,
+        rule: RankRule,
+        *,
+        oversample: int | str = "auto",
+        center: bool = True,
+        dtype: Any = np.float64,
+    ) -> None:
+        self.n_features = n_features
+        self.rule = rule
+        self.oversample = oversample
+        self.center = center
+        self.dtype = np.dtype(dtype)
+        self.rank = rule.start(n_features)
+        self._anchor: Array | None = None  # subtracted from rows where their mean dwarfs their spread
+        self._fade = 1.0  # forgetting not yet applied to what was absorbed
+        self._waiting: Array = np.empty((0, n_features), self.dtype)
+        self._waiting_roots: Array | None = None
+        self._n_waiting = 0
+        self._answer: Subspace | None = None  # the summary, until more rows come
+
+    @property
+    def keep(self) -> int:
+        """Directions carried and exchanged."""
+        return self._oversampled(self.rank)
+
+    def _oversampled(self, rank: int) -> int:
+        more = oversampled(rank) if self.oversample == "auto" else rank + int(self.oversample)
+        return min(more, self.n_features)
+
+    @property
+    @abstractmethod
+    def smallest_panel(self) -> int:
+        """Fewer rows than this wait for more."""
+
+    @property
+    @abstractmethod
+    def largest_panel(self) -> int:
+        """More rows than this make several panels."""
+
+    @property
+    @abstractmethod
+    def buffer_rows(self) -> int:
+        """How many rows may wait, at least `smallest_panel`."""
+
+    @abstractmethod
+    def _absorb(self, panel: Any, roots: Array | None) -> None:
+        """Take a panel (dense, or CSR where `takes_sparse`) of rows times `roots`."""
+
+    @abstractmethod
+    def _absorbed(self) -> Summary:
+        """The summary of all panels; changes nothing."""
+
+    @abstractmethod
+    def _scale(self, factor: float) -> None:
+        """Scale the singular values of all that was absorbed."""
+
+    @abstractmethod
+    def _merge(self, others: Sequence[Summary]) -> None:
+        """Add summaries to all that was absorbed; no rows wait."""
+
+    # --- rows in ---
+
+    def update(self, rows: Any, weights: Array | None = None) -> None:
+        """Take rows, shape (n, d), dense or CSR, finite; a weight counts repetitions of its row."""
+        self._answer = None
+        roots = None if weights is None else np.sqrt(weights).astype(self.dtype)
+        start, n_rows = 0, rows.shape[0]
+        while start < n_rows:
+            waits = self._n_waiting or n_rows - start < self.smallest_panel
+            most = self.buffer_rows - self._n_waiting if waits else self._panel_rows(rows, roots)
+            part = slice(start, min(start + most, n_rows))
+            take = self._wait if waits else self._take
+            take(rows[part], None if roots is None else roots[part])
+            start = part.stop
+
+    def _panel_rows(self, rows: Any, roots: Array | None) -> int:
+        most = self.largest_panel
+        if self._must_copy(rows, roots):
+            most = min(most, max(self.smallest_panel, _COPY_ENTRIES // self.n_features))
+        return most
+
+    def _must_copy(self, rows: Any, roots: Array | None) -> bool:
+        kept_sparse = sparse.issparse(rows) and self.takes_sparse
+        return not kept_sparse and (
+            sparse.issparse(rows) or roots is not None or self._anchor is not None or rows.dtype != self.dtype
+        )
+
+    def _wait(self, rows: Any, roots: Array | None) -> None:
+        """Put rows in the buffer; a full buffer is taken as one panel."""
+        if not self._n_waiting and len(self._waiting) != self.buffer_rows:
+            self._waiting = np.empty((self.buffer_rows, self.n_features), self.dtype)
+            self._waiting_roots = None
+        filled = slice(self._n_waiting, self._n_waiting + rows.shape[0])
+        self._waiting[filled] = rows.toarray() if sparse.issparse(rows) else rows
+        if roots is not None and self._waiting_roots is None:
+            self._waiting_roots = np.ones(len(self._waiting), self.dtype)
+        if self._waiting_roots is not None:
+            self._waiting_roots[filled] = 1 if roots is None else roots
+        self._n_waiting += rows.shape[0]
+        if self._n_waiting == len(self._waiting):
+            roots, self._waiting_roots, self._n_waiting = self._waiting_roots, None, 0
+            self._take(self._waiting, roots)
+
+    def _take(self, rows: Any, roots: Array | None) -> None:
+        """Prepare a panel and absorb it."""
+        if self._fade != 1.0:
+            self._scale(self._fade)
+            self._fade = 1.0
+        self._absorb(self._prepared(rows, roots), roots)
+
+    def _prepared(self, rows: Any, roots: Array | None) -> Any:
+        """Rows in the tracker's dtype, less the anchor, times the roots of their weights."""
+        if sparse.issparse(rows) and self.takes_sparse and self._anchor is None:
+            rows = rows.astype(self.dtype, copy=False)
+            return rows if roots is None else sparse.diags_array(roots) @ rows
+        if sparse.issparse(rows):
+            rows = rows.toarray()
+        rows = rows.astype(self.dtype, copy=False)
+        if self._anchor is not None:
+            rows = rows - self._anchor.astype(self.dtype)
+        return rows if roots is None else rows * roots[:, None]
+
+    def _is_far(self, mean: Array, spread: float) -> bool:
+        """Whether products of rows would lose too many digits to a mean this large."""
+        limit = 1e1 if self.dtype == np.float32 else 1e4
+        return self.center and float(mean @ mean) > limit * spread
+
+    def _move_anchor(self, step: Array) -> None:
+        self._anchor = step if self._anchor is None else self._anchor + step
+
+    def decay(self, forget: float) -> None:
+        """Scale everything seen so far by `forget`; its count and total by `forget**2`."""
+        if forget != 1.0:
+            self._answer = None
+            self._fade *= forget
+            if self._n_waiting and self._waiting_roots is None:
+                self._waiting_roots = np.ones(len(self._waiting), self.dtype)
+            if self._waiting_roots is not None:
+                self._waiting_roots *= self.dtype.type(forget)
+
+    # --- summaries out ---
+
+    def state(self) -> Summary:
+        """All the tracker knows, waiting rows included; changes nothing."""
+        absorbed = self._absorbed()
+        if not self._n_waiting and self._fade == 1.0:
+            return absorbed
+        kind = Moments if isinstance(absorbed, Moments) else Subspace
+        return merge([absorbed, self._waiting_summary(kind)], forget=self._fade)
+
+    def summary(self) -> Subspace:
+        """The leading directions of all rows so far: as many as are carried, more than are wanted."""
+        if self._answer is None:
+            self._answer = self._leading()
+        return self._answer
+
+    def shown(self) -> int:
+        """How many directions of the summary are the answer."""
+        summary = self.summary()
+        return self.rule.shown(self.rank, summary.singular_values, summary.total)
+
+    def _leading(self) -> Subspace:
+        state = self.state()
+        assert isinstance(state, Subspace)
+        return state.truncate(self.keep)
+
+    def merge(self, *others: Summary) -> None:
+        """Go on as if the rows behind other summaries had been seen too."""
+        self._answer = None
+        if self._fade != 1.0:
+            self._scale(self._fade)
+        waiting = [self._waiting_summary(Subspace)] if self._n_waiting else []
+        self._fade, self._n_waiting, self._waiting_roots = 1.0, 0, None
+        self._merge([*waiting, *others])
+
+    def _waiting_summary(self, kind: type[Subspace] | type[Moments]) -> Summary:
+        rows, weights = self._waiting[: self._n_waiting], None
+        if self._waiting_roots is not None:
+            weights = self._waiting_roots[: self._n_waiting].astype(np.float64) ** 2
+        return kind.from_rows(rows, center=self.center, sample_weight=weights)
+
+    def _next_rank(self, rank: int, singular_values: Array, total: float) -> int:
+        return min(self.rule.next_rank(rank, singular_values, total), self.n_features)

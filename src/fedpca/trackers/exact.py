@@ -1,0 +1,129 @@
+"""Exact: the whole d x d scatter; for few features both the fastest tracker and free of any error."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedpca import checks
+from fedpca.linalg import Array, with_fixed_signs
+from fedpca.merge import Summary
+from fedpca.moments import Moments, principal_directions, sum_moments
+from fedpca.subspace import Subspace, rounding_floor
+from fedpca.trackers.base import Tracker
+
+
+class Exact(Tracker):
+    """Count, sum and scatter of all rows, one symmetric product a panel; eigenvectors only when asked for.
+
+    Memory is d² numbers. The result is that of the pooled rows, whatever their order.
+
+    >>> from fedpca.rank import FixedRank
+    >>> tracker = Exact(3, FixedRank(1), center=False)
+    >>> tracker.update(np.diag([1.0, 2.0, 5.0]))
+    >>> tracker.summary().singular_values
+    array([5., 2., 1.])
+    """
+
+    largest_panel = 2048
+    smallest_panel = 32
+    buffer_rows = 64
+
+    def __init__(self, n_features: int, rule: Any, **settings: Any) -> None:
+        super().__init__(n_features, rule, **settings)
+        self._count = 0.0
+        self._sum = np.zeros(n_features)  # of rows less the anchor
+        self._scatter: Array = np.zeros((n_features, n_features))  # about the anchor
+        self._answer_rank = self.rank  # belongs to the summary
+        self._discarded = 0.0  # energy that merged subspaces had already lost
+
+    def _absorb(self, panel: Array, roots: Array | None) -> None:
+        weights = np.ones(len(panel), self.dtype) if roots is None else roots
+        added = float(np.vdot(weights, weights))
+        added_sum = (weights @ panel).astype(np.float64)
+        if self.center and added and not self._count:
+            mean = added_sum / added
+            if self._is_far(mean, checks.energy(panel) / added - float(mean @ mean)):
+                self._move_anchor(mean)
+                panel = panel - np.outer(weights, mean.astype(self.dtype))
+                added_sum = (weights @ panel).astype(np.float64)
+        self._count += added
+        self._sum += added_sum
+        self._scatter += panel.T @ panel
+        if self.center and self._count:
+            mean = self._sum / self._count
+            if self._is_far(mean, np.trace(self._scatter) / self._count - float(mean @ mean)):
+                self._scatter -= np.outer(self._sum, mean)
+                self._sum[:] = 0.0
+                self._move_anchor(mean)
+
+    def _centred(self) -> tuple[Array, Array]:
+        """The mean of all rows absorbed and their scatter about it."""
+        if not (self.center and self._count):
+            return np.zeros(self.n_features), self._scatter.copy()
+        mean = self._sum / self._count
+        scatter = np.outer(-self._sum, mean)
+        scatter += self._scatter
+        return mean if self._anchor is None else mean + self._anchor, scatter
+
+    def _absorbed(self) -> Moments:
+        mean, scatter = self._centred()
+        return Moments(self._count, mean, scatter, self.center)
+
+    def state(self) -> Summary:
+        # Moments cannot say that energy was lost before it came here; a subspace of all directions can.
+        return self._leading(self.n_features) if self._discarded else super().state()
+
+    def _leading(self, rank: int | None = None) -> Subspace:
+        """The first directions of all rows: `rank` of them, or as many as the rule carries."""
+        if self._n_waiting or self._fade != 1.0:
+            moments = super().state()
+            count, mean, scatter = moments.count, moments.mean, moments.scatter  # type: ignore[union-attr]
+        else:
+            count = self._count
+            mean, scatter = self._centred()
+        kept = max(float(np.trace(scatter)), 0.0)
+        total = kept + self._fade**2 * self._discarded
+        # Products round relative to the scatter about the anchor, the rows themselves relative to their size.
+        noise = 2 * float(np.finfo(self.dtype).eps) * max(float(np.trace(self._scatter)), kept)
+        noise = max(noise, rounding_floor(total, count, mean, self.dtype) ** 2)
+        components, singular_values = principal_directions(scatter, noise=noise)
+        if rank is None:
+            self._answer_rank = self._settled(singular_values, total)
+            rank = self._oversampled(self._answer_rank)
+        components, singular_values = components[:rank], singular_values[:rank]
+        total = max(total, float(singular_values @ singular_values))
+        components = with_fixed_signs(components).astype(self.dtype, copy=False)
+        return Subspace.trusted(components, singular_values, mean, count, total, self.center)
+
+    def _settled(self, singular_values: Array, total: float) -> int:
+        """The rank at which the rule comes to rest on the full spectrum."""
+        rank = self.rank
+        for _ in range(self.n_features):
+            following = self._next_rank(rank, singular_values, total)
+            if following == rank:
+                break
+            rank = following
+        return rank
+
+    def shown(self) -> int:
+        summary = self.summary()
+        return self.rule.shown(self._answer_rank, summary.singular_values, summary.total)
+
+    def _scale(self, factor: float) -> None:
+        self._count *= factor**2
+        self._sum *= factor**2
+        self._scatter *= factor**2
+        self._discarded *= factor**2
+
+    def _merge(self, others: Sequence[Summary]) -> None:
+        parts = [(self._absorbed(), 1.0)]
+        for other in others:
+            if isinstance(other, Subspace):
+                scaled = other.singular_values[:, None] * other.components
+                self._discarded += max(other.total - checks.energy(scaled), 0.0)
+                other = Moments(other.count, other.mean, scaled.T @ scaled, other.centered)
+            parts.append((other, 1.0))
+        merged = sum_moments(parts)
+        self._count, self._scatter = merged.count, merged.scatter.copy()
+        self._anchor, self._sum = merged.mean.copy(), np.zeros(self.n_features)

@@ -1,0 +1,32 @@
+"""Settings all tests share."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+# The same examples every time, and no deadline: machines are shared, and speed is measured in benchmarks/.
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60)
+settings.load_profile("repeatable")
+
+DATA = Path(os.environ.get("FEDPCA_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.fixture(scope="session")
+def real_data():
+    """A loader of real data by file name; skips the test where the data is not at hand."""
+
+    def load(name):
+        path = DATA / name
+        if not path.exists():
+            pytest.skip(f"{name} not found: set FEDPCA_DATA to the folder that holds it")
+        return np.load(path)
+
+    return load
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(20)

@@ -1,0 +1,113 @@
+"""Awkward rows, and what independent linear algebra says about them."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from fedpca import Moments, Subspace
+
+
+def power_law(rng, n_rows, n_features, alpha=1.0, mean_size=0.1):
+    """Gaussian rows with standard deviations i^-alpha along random directions, about a random mean."""
+    basis = np.linalg.qr(rng.normal(size=(n_features, n_features)))[0]
+    spread = np.arange(1.0, n_features + 1) ** -alpha
+    return (rng.normal(size=(n_rows, n_features)) * spread) @ basis + mean_size * rng.normal(size=n_features)
+
+
+def awkward(kind, n_rows, n_features, seed):
+    """Rows that break careless linear algebra."""
+    rng = np.random.default_rng(seed)
+    rows = power_law(rng, n_rows, n_features)
+    match kind:
+        case "ordinary":
+            return rows
+        case "low rank":
+            return rng.normal(size=(n_rows, 2)) @ rng.normal(size=(2, n_features)) + 1.0
+        case "repeated rows":
+            return rows[rng.integers(0, max(1, n_rows // 8 + 1), n_rows) % max(n_rows, 1)]
+        case "constant columns":
+            rows[:, ::2] = 3.7
+            return rows
+        case "constant":
+            return np.full((n_rows, n_features), 0.1)
+        case "zero":
+            return np.zeros((n_rows, n_features))
+        case "far from the origin":
+            return rows + 1e6
+        case "one outlier":
+            rows[n_rows // 2 : n_rows // 2 + 1] *= 1e4
+            return rows
+        case "tiny":
+            return rows * 1e-120
+        case "huge":
+            return rows * 1e120
+        case "graded":
+            basis = np.linalg.qr(rng.normal(size=(n_features, n_features)))[0]
+            return (rng.normal(size=(n_rows, n_features)) * np.logspace(0, -9, n_features)) @ basis
+    raise ValueError(kind)
+
+
+KINDS = [
+    "ordinary", "low rank", "repeated rows", "constant columns", "constant", "zero",
+    "far from the origin", "one outlier", "tiny", "huge", "graded",
+]  # fmt: skip
+
+
+@st.composite
+def rows_of_clients(draw, min_clients=1, max_clients=6, max_rows=40, max_features=12):
+    """Tables of the same features, unequal sizes, some without rows, each awkward in its own way."""
+    n_features = draw(st.integers(1, max_features))
+    n_clients = draw(st.integers(min_clients, max_clients))
+    scale = draw(st.sampled_from(["tiny", "huge", "usual"]))
+    kinds = [scale] if scale != "usual" else [kind for kind in KINDS if kind not in ("tiny", "huge")]
+    return [
+        awkward(
+            draw(st.sampled_from(kinds)),
+            draw(st.integers(0, max_rows)),
+            n_features,
+            draw(st.integers(0, 999)),
+        )
+        for _ in range(n_clients)
+    ]
+
+
+def scatter_of(summary):
+    """The scatter a summary stands for, shape (d, d)."""
+    if isinstance(summary, Moments):
+        return summary.scatter
+    scaled = summary.singular_values[:, None] * summary.components.astype(np.float64)
+    return scaled.T @ scaled
+
+
+def pooled(tables, center=True):
+    """Count, mean, scatter and raw energy of all rows in one place, by numpy alone."""
+    rows = np.concatenate([np.asarray(table, dtype=np.float64) for table in tables])
+    n_features = rows.shape[1]
+    mean = rows.mean(axis=0) if center and len(rows) else np.zeros(n_features)
+    deviations = rows - mean
+    return len(rows), mean, deviations.T @ deviations, float((rows**2).sum())
+
+
+def assert_summarises(summary, tables, center=True, rtol=1e-9):
+    """The summary is that of all rows together, to rounding of the rows themselves."""
+    count, mean, scatter, energy = pooled(tables, center)
+    assert summary.count == count
+    size = np.sqrt(energy / max(count, 1))
+    np.testing.assert_allclose(summary.mean, mean, rtol=rtol, atol=rtol * size)
+    np.testing.assert_allclose(scatter_of(summary), scatter, rtol=rtol, atol=rtol * energy)
+    np.testing.assert_allclose(summary.total, np.trace(scatter), rtol=rtol, atol=rtol * energy)
+
+
+def assert_valid(subspace):
+    """Built anew from its parts, the subspace passes every check of a summary that arrives from elsewhere."""
+    assert isinstance(subspace, Subspace)
+    parts = (subspace.components, subspace.singular_values, subspace.mean, subspace.count, subspace.total)
+    Subspace(*parts, subspace.centered, subspace.feature_names)
+
+
+def shortfall(components, rows, center=True):
+    """1 - captured variance / the most that so many directions can capture, by numpy's SVD."""
+    rows = np.asarray(rows, dtype=np.float64)
+    deviations = rows - rows.mean(axis=0) if center else rows
+    basis = np.linalg.qr(np.asarray(components, dtype=np.float64).T)[0]
+    best = np.sum(np.linalg.svd(deviations, compute_uv=False)[: basis.shape[1]] ** 2)
+    return 1 - np.sum((deviations @ basis) ** 2) / best

@@ -1,0 +1,272 @@
+"""StreamingPCA: scikit-learn's PCA, one batch at a time."""
+
+import pickle
+
+import numpy as np
+import pytest
+from helpers import awkward, power_law, scatter_of, shortfall
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import fedpca
+from fedpca import EnergyBand, Moments, StreamingPCA, Subspace
+from fedpca.metrics import principal_angles
+
+TRACKERS = ["exact", "nystrom", "block"]
+
+
+def fit_in_batches(pca, rows, batch=50, **kwargs):
+    for start in range(0, rows.shape[0], batch):
+        pca.partial_fit(rows[start : start + batch], **kwargs)
+    return pca
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_digits().data
+
+
+@pytest.mark.parametrize("whiten", [False, True])
+def test_it_gives_what_scikit_learns_pca_gives(digits, whiten):
+    ours = fit_in_batches(StreamingPCA(n_components=10, whiten=whiten), digits)
+    theirs = PCA(n_components=10, whiten=whiten, svd_solver="full").fit(digits)
+    for attribute in ("explained_variance_", "explained_variance_ratio_", "singular_values_", "mean_"):
+        np.testing.assert_allclose(getattr(ours, attribute), getattr(theirs, attribute), rtol=1e-9, atol=1e-9)
+    assert ours.noise_variance_ == pytest.approx(theirs.noise_variance_)
+    assert (ours.n_components_, ours.n_samples_seen_, ours.n_features_in_) == (10, 1797, 64)
+    assert principal_angles(ours, theirs).max() < 1e-6
+    np.testing.assert_allclose(np.abs(ours.transform(digits)), np.abs(theirs.transform(digits)), atol=1e-7)
+    np.testing.assert_allclose(
+        ours.inverse_transform(ours.transform(digits)),
+        theirs.inverse_transform(theirs.transform(digits)),
+        atol=1e-7,
+    )
+
+
+@pytest.mark.parametrize("tracker", TRACKERS)
+def test_fit_forgets_what_partial_fit_learned_and_equals_it_otherwise(tracker, rng):
+    rows = power_law(rng, 600, 80)
+    pca = StreamingPCA(n_components=4, tracker=tracker).partial_fit(100 * rng.normal(size=(50, 80)))
+    pca.fit(rows)
+    again = fit_in_batches(StreamingPCA(n_components=4, tracker=tracker), rows, batch=600)
+    assert pca.n_samples_seen_ == 600
+    assert principal_angles(pca, again).max() < 1e-3
+    np.testing.assert_allclose(pca.mean_, again.mean_)
+
+
+@pytest.mark.parametrize("tracker", TRACKERS)
+def test_the_first_batch_may_be_smaller_than_n_components(tracker, rng):
+    rows = power_law(rng, 300, 40)
+    pca = StreamingPCA(n_components=10, tracker=tracker)
+    assert pca.partial_fit(rows[:1]).n_components_ == 0
+    assert pca.transform(rows).shape == (300, 0)
+    assert pca.partial_fit(rows[1:4]).n_components_ == 3
+    assert pca.transform(rows).shape == (300, 3)
+    fit_in_batches(pca, rows[4:], batch=7)
+    assert pca.n_components_ == 10
+    assert shortfall(pca.components_, rows) < 1e-4
+
+
+@pytest.mark.parametrize("tracker", TRACKERS)
+def test_signs_and_results_repeat(tracker, rng):
+    rows = power_law(rng, 500, 300)
+    first, second = (StreamingPCA(5, tracker=tracker).fit(rows) for _ in range(2))
+    np.testing.assert_array_equal(first.components_, second.components_)
+    largest = np.abs(first.components_).argmax(axis=1)
+    assert (first.components_[np.arange(5), largest] > 0).all()
+    flipped = StreamingPCA(5, tracker=tracker).fit(-rows)
+    np.testing.assert_allclose(first.components_, flipped.components_, atol=1e-6)
+
+
+def test_a_random_state_is_respected(rng):
+    rows = power_law(rng, 3000, 300, alpha=0.3)
+    make = lambda seed: StreamingPCA(5, tracker="nystrom", random_state=seed).fit(rows).components_  # noqa: E731
+    np.testing.assert_array_equal(make(1), make(1))
+    np.testing.assert_array_equal(make(np.random.RandomState(1)), make(np.random.RandomState(1)))
+    assert (make(1) != make(2)).any()
+
+
+def test_a_share_of_variance_picks_the_rank(digits):
+    ours, theirs = StreamingPCA(0.9).fit(digits), PCA(0.9, svd_solver="full").fit(digits)
+    assert ours.n_components_ == theirs.n_components_
+    for tracker in ("nystrom", "block"):
+        pca = fit_in_batches(StreamingPCA(0.9, tracker=tracker), digits)
+        assert theirs.n_components_ <= pca.n_components_ <= theirs.n_components_ + 1
+        assert pca.explained_variance_ratio_.sum() >= 0.9
+
+
+@pytest.mark.parametrize("tracker", TRACKERS)
+def test_an_energy_band_adapts_the_rank(tracker, rng):
+    rows = power_law(rng, 4000, 60)
+    pca = fit_in_batches(StreamingPCA(energy=(0.02, 0.2), tracker=tracker), rows, batch=200)
+    spectrum = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False)
+    share = spectrum[pca.n_components_ - 1] / spectrum[: pca.n_components_].sum()
+    assert 0.02 <= share <= 0.2
+    seeded = StreamingPCA(6, energy=EnergyBand(0.0, 1.0), tracker=tracker).fit(rows)
+    assert seeded.n_components_ == 6  # a band this wide never moves the rank it began with
+
+
+def test_all_components_are_kept_by_default(rng):
+    rows = power_law(rng, 100, 12)
+    assert StreamingPCA().fit(rows).n_components_ == 12
+    assert StreamingPCA().fit(rows[:5]).n_components_ == 4  # five rows about their mean span four directions
+
+
+@pytest.mark.parametrize("form", [sparse.csr_matrix, sparse.csc_matrix, sparse.csr_array, sparse.csc_array])
+@pytest.mark.parametrize("tracker", TRACKERS)
+def test_sparse_rows(form, tracker, rng):
+    rows = sparse.random_array((900, 300), density=0.05, rng=rng) * 3.0
+    pca = StreamingPCA(5, tracker=tracker)
+    for start in range(0, 900, 300):
+        pca.partial_fit(form(rows.tocsr()[start : start + 300]))
+    dense = fit_in_batches(StreamingPCA(5, tracker=tracker), rows.toarray(), batch=300)
+    np.testing.assert_allclose(pca.explained_variance_, dense.explained_variance_, rtol=1e-7)
+    np.testing.assert_allclose(pca.transform(form(rows)), pca.transform(rows.toarray()), atol=1e-12)
+    for ours, theirs in zip(pca.anomaly_scores(form(rows)), pca.anomaly_scores(rows.toarray()), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9)
+
+
+def test_weights_count_as_repeated_rows(rng):
+    rows, weights = power_law(rng, 200, 20), rng.integers(0, 4, 200)
+    weighted = StreamingPCA(5).fit(rows, sample_weight=weights)
+    repeated = PCA(5, svd_solver="full").fit(np.repeat(rows, weights, axis=0))
+    np.testing.assert_allclose(weighted.explained_variance_, repeated.explained_variance_)
+    assert principal_angles(weighted, repeated).max() < 1e-6
+    batches = StreamingPCA(5)
+    for part in np.array_split(np.arange(200), 7):
+        batches.partial_fit(rows[part], sample_weight=weights[part])
+    np.testing.assert_allclose(batches.explained_variance_, weighted.explained_variance_)
+
+
+def test_weights_that_sum_to_one_still_give_finite_variances(rng):
+    rows = power_law(rng, 50, 5)
+    pca = StreamingPCA(2).fit(rows, sample_weight=np.full(50, 0.02))
+    population = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False)[:2] ** 2 / 50
+    np.testing.assert_allclose(pca.explained_variance_, population)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_float32_stays_float32(dtype, rng):
+    rows = power_law(rng, 500, 300).astype(dtype)
+    pca = StreamingPCA(4).fit(rows)
+    assert pca.components_.dtype == pca.transform(rows).dtype == dtype
+    assert pca.inverse_transform(pca.transform(rows)).dtype == dtype
+    assert pca.explained_variance_.dtype == np.float64
+
+
+def test_integer_rows_are_converted_panel_by_panel(digits):
+    ours = StreamingPCA(8).fit(digits.astype(np.uint8))
+    np.testing.assert_allclose(ours.explained_variance_, StreamingPCA(8).fit(digits).explained_variance_)
+    np.testing.assert_allclose(ours.transform(digits.astype(np.int16)), ours.transform(digits), atol=1e-12)
+
+
+@pytest.mark.parametrize("tracker", TRACKERS)
+def test_merging_equals_seeing_all_rows(tracker, rng):
+    rows = power_law(rng, 900, 50, mean_size=2)
+    parts = [
+        fit_in_batches(StreamingPCA(5, tracker=tracker), part, batch=40) for part in np.array_split(rows, 3)
+    ]
+    before = [pickle.dumps(part) for part in parts[1:]]
+    merged = parts[0].merge(*parts[1:])
+    assert merged is parts[0]
+    assert [pickle.dumps(part) for part in parts[1:]] == before
+    assert merged.n_samples_seen_ == 900
+    assert shortfall(merged.components_, rows) < (1e-12 if tracker == "exact" else 1e-5)
+    np.testing.assert_allclose(merged.mean_, rows.mean(axis=0), atol=1e-10)
+    merged.partial_fit(rows[:100])
+    assert merged.n_samples_seen_ == 1000
+
+
+def test_an_empty_estimator_begins_with_what_it_merges(rng):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(power_law(rng, 100, 3), columns=["a", "b", "c"])
+    fitted = StreamingPCA(2).fit(frame)
+    for other in (fitted, fitted.subspace_, Moments.from_rows(frame)):
+        merged = StreamingPCA(2).merge(other)
+        assert list(merged.feature_names_in_) == ["a", "b", "c"]
+        assert merged.n_samples_seen_ == 100
+        np.testing.assert_allclose(merged.explained_variance_, fitted.explained_variance_)
+
+
+def test_what_is_exchanged_carries_more_than_is_shown(rng, tmp_path):
+    rows = power_law(rng, 2000, 300)
+    pca = StreamingPCA(10).fit(rows)
+    assert pca.subspace_.rank == 20
+    np.testing.assert_array_equal(pca.subspace_.components[:10], pca.components_)
+    pca.subspace_.save(tmp_path / "model.safetensors")
+    loaded = fedpca.load(tmp_path / "model.safetensors")
+    assert loaded == pca.subspace_
+    np.testing.assert_allclose(loaded.project(rows)[:, :10], pca.transform(rows), atol=1e-9)
+
+
+def test_forgetting_acts_once_a_batch_and_equals_merging(rng):
+    parts = [power_law(rng, 60, 10) for _ in range(4)]
+    pca = StreamingPCA(10, forget=0.8)
+    expected = Subspace.empty(10)
+    for part in parts:
+        pca.partial_fit(part)
+        expected = fedpca.merge([expected, Subspace.from_rows(part)], forget=0.8)
+    np.testing.assert_allclose(scatter_of(pca.subspace_), scatter_of(expected), atol=1e-10)
+    fitted = StreamingPCA(10, forget=0.8, batch_size=60).fit(np.concatenate(parts))
+    np.testing.assert_allclose(fitted.explained_variance_, pca.explained_variance_)
+
+
+def test_anomaly_scores_tell_apart_two_kinds_of_strangers(rng):
+    rows = rng.normal(size=(500, 2)) @ rng.normal(size=(2, 10)) + 0.1 * rng.normal(size=(500, 10))
+    pca = StreamingPCA(2).fit(rows)
+    spe, t2 = pca.anomaly_scores(rows)
+    deviations = rows - rows.mean(axis=0)
+    scores = deviations @ pca.components_.T
+    np.testing.assert_allclose(spe, ((deviations - scores @ pca.components_) ** 2).sum(axis=1))
+    np.testing.assert_allclose(t2, (scores**2 / pca.explained_variance_).sum(axis=1))
+    outside = np.linalg.svd(pca.components_)[2][2:3]  # a direction orthogonal to both components
+    off_plane, far_within = pca.mean_ + 9 * outside, pca.mean_ + 60 * pca.components_[:1]
+    assert pca.anomaly_scores(off_plane)[0] > 10 * spe.max()
+    assert pca.anomaly_scores(off_plane)[1] < t2.max()
+    assert pca.anomaly_scores(far_within)[0] < spe.max()
+    assert pca.anomaly_scores(far_within)[1] > 10 * t2.max()
+
+
+def test_frames_names_and_set_output(rng):
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    frame = pandas.DataFrame(power_law(rng, 60, 3), columns=["a", "b", "c"])
+    pca = StreamingPCA(2).fit(frame)
+    assert pca.subspace_.feature_names == ("a", "b", "c")
+    assert list(pca.get_feature_names_out()) == ["streamingpca0", "streamingpca1"]
+    shown = pca.set_output(transform="pandas").transform(frame)
+    assert list(shown.columns) == ["streamingpca0", "streamingpca1"]
+    assert isinstance(pca.set_output(transform="polars").transform(frame), polars.DataFrame)
+    StreamingPCA(2).fit(polars.from_pandas(frame))
+
+
+def test_pipelines_cloning_and_pickling(digits):
+    pipeline = make_pipeline(StandardScaler(), StreamingPCA(6, random_state=3)).fit(digits)
+    assert pipeline.transform(digits).shape == (1797, 6)
+    pca = pipeline[-1]
+    assert clone(pca).get_params() == pca.get_params()
+    assert not hasattr(clone(pca), "components_")
+    revived = pickle.loads(pickle.dumps(pca))
+    np.testing.assert_array_equal(revived.components_, pca.components_)
+
+
+@pytest.mark.parametrize("kind", ["constant", "zero", "low rank", "constant columns", "far from the origin"])
+@pytest.mark.parametrize("tracker", TRACKERS)
+@pytest.mark.parametrize("whiten", [False, True])
+def test_awkward_rows_never_give_nan(kind, tracker, whiten):
+    rows = awkward(kind, 120, 9, seed=1)
+    pca = fit_in_batches(StreamingPCA(5, tracker=tracker, whiten=whiten), rows, batch=11)
+    arrays = (pca.transform(rows), pca.inverse_transform(pca.transform(rows)), *pca.anomaly_scores(rows))
+    assert all(np.isfinite(array).all() for array in arrays)
+    assert pca.n_components_ == {"constant": 0, "zero": 0, "low rank": 2}.get(kind, pca.n_components_)
+
+
+def test_memory_does_not_hold_the_stream(rng):
+    """A hundred batches leave no more behind than a few: what is pickled is the whole state."""
+    batch, pca, sizes = power_law(rng, 100, 300), StreamingPCA(5), []
+    for _ in range(120):
+        sizes.append(len(pickle.dumps(pca.partial_fit(batch))))
+    assert max(sizes[20:]) <= max(sizes[:20])

@@ -1,0 +1,120 @@
+"""Missing entries: bridged by the subspace, in learning and in use."""
+
+import numpy as np
+import pytest
+from helpers import shortfall
+from scipy import sparse
+
+from fedpca import StreamingPCA, Subspace
+from fedpca.missing import coordinates, filled, filled_without_history
+
+
+def with_gaps(rng, rows, share=0.1):
+    return np.where(rng.uniform(size=rows.shape) < share, np.nan, rows)
+
+
+@pytest.fixture
+def plane(rng):
+    """Rows near a plane in 12 dimensions, away from the origin."""
+    return rng.normal(size=(1500, 2)) @ rng.normal(size=(2, 12)) + 5 + 0.01 * rng.normal(size=(1500, 12))
+
+
+def test_gaps_in_rows_of_the_subspace_are_filled_exactly(rng):
+    rows = rng.normal(size=(200, 2)) @ rng.normal(size=(2, 12)) + 5
+    gappy = with_gaps(rng, rows, 0.3)
+    np.testing.assert_allclose(filled(gappy, Subspace.from_rows(rows)), rows, atol=1e-6)
+
+
+def test_observed_entries_stay_as_they_are(rng, plane):
+    gappy = with_gaps(rng, plane[:100])
+    result = filled(gappy, Subspace.from_rows(plane[100:], 2))
+    seen = ~np.isnan(gappy)
+    np.testing.assert_array_equal(result[seen], gappy[seen])
+    assert np.isfinite(result).all()
+
+
+def test_a_row_with_few_entries_stays_near_the_mean(rng, plane):
+    subspace = Subspace.from_rows(plane)
+    empty = np.full((1, 12), np.nan)
+    np.testing.assert_allclose(filled(empty, subspace)[0], subspace.mean)
+    one = empty.copy()
+    one[0, 3] = subspace.mean[3] + 0.5
+    assert np.abs(filled(one, subspace) - subspace.mean).max() < 20
+
+
+def test_coordinates_of_complete_rows_are_projections(plane):
+    subspace = Subspace.from_rows(plane, 2)
+    np.testing.assert_allclose(coordinates(plane, subspace), subspace.project(plane), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("tracker", ["exact", "nystrom", "block"])
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_learning_from_rows_with_gaps(tracker, method, rng, plane):
+    gappy = with_gaps(rng, plane, 0.2)
+    pca = StreamingPCA(2, tracker=tracker)
+    if method == "fit":
+        pca.fit(gappy)
+    else:
+        for start in range(0, len(gappy), 70):
+            pca.partial_fit(gappy[start : start + 70])
+    assert pca.n_samples_seen_ == 1500
+    assert shortfall(pca.components_, plane) < 1e-3
+    np.testing.assert_allclose(pca.mean_, plane.mean(axis=0), atol=0.05)
+
+
+def test_better_than_column_means(rng, plane):
+    gappy = with_gaps(rng, plane, 0.4)
+    means = np.where(np.isnan(gappy), np.nanmean(gappy, axis=0), gappy)
+    ours = StreamingPCA(2).fit(gappy)
+    naive = StreamingPCA(2).fit(means)
+    assert shortfall(ours.components_, plane) < 0.3 * shortfall(naive.components_, plane)
+
+
+def test_using_rows_with_gaps(rng, plane):
+    pca = StreamingPCA(2).fit(plane)
+    gappy = with_gaps(rng, plane, 0.2)
+    scores = pca.transform(gappy)
+    assert np.abs(scores - pca.transform(plane)).max() < 0.2
+    spe, t2 = pca.anomaly_scores(gappy)
+    assert np.isfinite(spe).all()
+    assert np.isfinite(t2).all()
+    broken = plane[:1].copy()
+    broken[0, 0] = np.nan
+    broken[0, 5] += 3
+    assert pca.anomaly_scores(broken)[0] > 10 * spe.max()
+
+
+def test_gaps_in_sparse_rows(rng, plane):
+    gappy = with_gaps(rng, plane)
+    dense, kept = StreamingPCA(2).fit(gappy), StreamingPCA(2).fit(sparse.csr_array(gappy))
+    np.testing.assert_allclose(kept.explained_variance_, dense.explained_variance_)
+    np.testing.assert_allclose(kept.transform(sparse.csc_array(gappy)), dense.transform(gappy))
+
+
+def test_a_feature_never_seen_and_a_row_never_seen(rng, plane):
+    gappy = with_gaps(rng, plane)
+    gappy[:, 4] = np.nan
+    gappy[::10] = np.nan
+    pca = StreamingPCA(2).fit(gappy)
+    assert pca.subspace_.count == 1350  # rows of which nothing was observed say nothing
+    np.testing.assert_allclose(pca.components_[:, 4], 0, atol=1e-15)
+    assert np.isfinite(pca.transform(gappy)).all()
+    nothing = StreamingPCA(2).fit(np.full((5, 3), np.nan))
+    assert nothing.n_components_ == 0
+    assert nothing.transform(np.ones((2, 3))).shape == (2, 0)
+
+
+def test_the_first_rows_are_filled_from_themselves(rng, plane):
+    gappy = with_gaps(rng, plane[:300], 0.2)
+    result = filled_without_history(gappy, rank=2, center=True)
+    gaps = np.isnan(gappy)
+    means = np.nanmean(gappy, axis=0)
+    error = np.abs(result - plane[:300])[gaps].mean()
+    assert error < 0.1 * np.abs(means - plane[:300])[gaps].mean()
+
+
+def test_the_caller_keeps_the_gaps(rng, plane):
+    gappy = with_gaps(rng, plane)
+    before = gappy.copy()
+    StreamingPCA(2).fit(gappy).transform(gappy)
+    np.testing.assert_array_equal(gappy, before)

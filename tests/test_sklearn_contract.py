@@ -1,0 +1,22 @@
+"""StreamingPCA keeps scikit-learn's contract, in every configuration a user may choose."""
+
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from fedpca import EnergyBand, StreamingPCA
+
+CONFIGURATIONS = [
+    StreamingPCA(),
+    StreamingPCA(n_components=2),
+    StreamingPCA(n_components=1, tracker="nystrom"),
+    StreamingPCA(n_components=1, tracker="block"),
+    StreamingPCA(n_components=0.9),
+    StreamingPCA(energy=EnergyBand(low=0.01, high=0.5)),
+    StreamingPCA(n_components=1, whiten=True),
+    StreamingPCA(n_components=1, center=False),
+    StreamingPCA(n_components=1, forget=0.9),
+]
+
+
+@parametrize_with_checks(CONFIGURATIONS)
+def test_scikit_learn_contract(estimator, check):
+    check(estimator)

@@ -1,0 +1,153 @@
+"""Subspace and Moments: frozen, exact, checked where they are born."""
+
+import pickle
+
+import numpy as np
+import pytest
+from helpers import assert_summarises, assert_valid, power_law, rows_of_clients, scatter_of, shortfall
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpca import Moments, Subspace
+
+
+@given(tables=rows_of_clients(max_clients=1), center=st.booleans())
+def test_a_summary_is_that_of_its_rows(tables, center):
+    for summary in (
+        Subspace.from_rows(tables[0], center=center),
+        Moments.from_rows(tables[0], center=center),
+    ):
+        assert_summarises(summary, tables, center)
+
+
+@given(tables=rows_of_clients(max_clients=1), rank=st.integers(1, 5))
+def test_truncation_keeps_the_leading_directions_and_the_total(tables, rank):
+    rows = tables[0]
+    rank = min(rank, rows.shape[1])
+    whole, part = Subspace.from_rows(rows), Subspace.from_rows(rows, rank)
+    assert part.rank == min(rank, whole.rank)
+    np.testing.assert_allclose(part.singular_values, whole.singular_values[:rank], rtol=1e-9)
+    assert part.total == pytest.approx(whole.total)
+    truncated = whole.truncate(rank)
+    np.testing.assert_array_equal(truncated.singular_values, whole.singular_values[:rank])
+    assert truncated.total == whole.total
+
+
+def test_numerically_zero_directions_are_left_out():
+    assert Subspace.from_rows(np.full((50, 4), 0.1)).rank == 0
+    assert Subspace.from_rows(np.full((50, 4), 0.1), center=False).rank == 1
+    assert Subspace.from_rows(np.ones((1, 4))).rank == 0
+    low_rank = np.outer(np.arange(9.0), [1, 2, 3, 4]) + 1e5
+    assert Subspace.from_rows(low_rank).rank == 1
+    assert Moments.from_rows(low_rank).subspace().rank == 1
+
+
+def test_weights_count_as_repeated_rows(rng):
+    rows, weights = power_law(rng, 40, 6), rng.integers(0, 4, 40)
+    for kind in (Subspace, Moments):
+        weighted = kind.from_rows(rows, sample_weight=weights)
+        repeated = kind.from_rows(np.repeat(rows, weights, axis=0))
+        assert weighted.count == repeated.count
+        np.testing.assert_allclose(weighted.mean, repeated.mean)
+        np.testing.assert_allclose(scatter_of(weighted), scatter_of(repeated), atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int8, np.uint8, np.int64, bool])
+def test_any_real_dtype_is_summarised(dtype, rng):
+    rows = np.maximum(3 * power_law(rng, 40, 6), 0).astype(dtype)
+    subspace = Subspace.from_rows(rows)
+    assert subspace.components.dtype == (np.float32 if dtype in (np.float16, np.float32) else np.float64)
+    assert shortfall(subspace.components[:2], rows) < 1e-6
+
+
+def test_projecting_and_reconstructing_are_inverse_within_the_subspace(rng):
+    rows = power_law(rng, 40, 6, mean_size=5)
+    subspace = Subspace.from_rows(rows)
+    np.testing.assert_allclose(subspace.reconstruct(subspace.project(rows)), rows)
+    np.testing.assert_allclose(subspace.project(subspace.mean[None]), 0, atol=1e-12)
+
+
+def test_a_summary_does_not_share_memory_with_its_maker_and_cannot_be_changed(rng):
+    components = np.eye(2, 4)
+    subspace = Subspace(components, [2.0, 1.0], np.zeros(4), 10, 5.0)
+    components[:] = 0
+    assert subspace.components[0, 0] == 1
+    with pytest.raises(ValueError, match="read-only"):
+        subspace.components[0, 0] = 2
+    with pytest.raises(AttributeError):
+        subspace.count = 3
+
+
+@pytest.mark.parametrize("kind", [Subspace, Moments])
+def test_equality_pickling_and_printing(kind, rng):
+    rows = power_law(rng, 30, 5)
+    summary = kind.from_rows(rows)
+    assert summary == kind.from_rows(rows.copy())
+    assert summary != kind.from_rows(rows[:-1])
+    assert summary != "a string"
+    assert pickle.loads(pickle.dumps(summary)) == summary
+    assert repr(summary).startswith(f"{kind.__name__}(")
+    assert "30" in repr(summary)
+
+
+def test_explained_variance_ratio_counts_what_was_truncated(rng):
+    rows = power_law(rng, 100, 10)
+    whole = Subspace.from_rows(rows)
+    assert whole.explained_variance_ratio.sum() == pytest.approx(1)
+    np.testing.assert_allclose(whole.truncate(3).explained_variance_ratio, whole.explained_variance_ratio[:3])
+    assert Subspace.empty(3).explained_variance_ratio.shape == (0,)
+
+
+GOOD = {
+    "components": np.eye(2, 4),
+    "singular_values": np.array([2.0, 1.0]),
+    "mean": np.zeros(4),
+    "count": 10.0,
+    "total": 6.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"components": np.ones((2, 4)) / 2}, "orthonormal"),
+        ({"components": np.full((2, 4), np.nan)}, "finite"),
+        ({"components": np.eye(2, 3)}, "shapes"),
+        ({"components": np.eye(4)[0]}, "shapes"),
+        ({"components": np.zeros((5, 4)), "singular_values": np.zeros(5)}, "r <= d"),
+        ({"singular_values": np.array([1.0, 2.0])}, "descending"),
+        ({"singular_values": np.array([2.0, -1.0])}, "not negative"),
+        ({"singular_values": np.array([np.inf, 1.0])}, "finite"),
+        ({"mean": np.full(4, np.inf)}, "finite"),
+        ({"mean": np.ones(4), "centered": False}, "mean of an uncentred summary"),
+        ({"count": -1.0}, "count"),
+        ({"count": np.inf}, "count"),
+        ({"count": "10"}, "count"),
+        ({"count": 0.0}, "no rows"),
+        ({"total": 4.0}, "at least the kept energy"),
+        ({"total": np.nan}, "total"),
+        ({"feature_names": ["a", "b"]}, "4 features, 2 names"),
+    ],
+)
+def test_a_subspace_that_cannot_be_is_refused(change, message):
+    assert_valid(Subspace(**GOOD))
+    with pytest.raises(ValueError, match=message):
+        Subspace(**(GOOD | change))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"scatter": np.array([[1.0, 2.0], [0.0, 1.0]])}, "symmetric"),
+        ({"scatter": np.array([[-1.0, 0.0], [0.0, 1.0]])}, "negative"),
+        ({"scatter": np.full((2, 2), np.nan)}, "finite"),
+        ({"scatter": np.eye(3)}, "shapes"),
+        ({"count": np.nan}, "count"),
+        ({"centered": False, "mean": np.ones(2)}, "uncentred"),
+    ],
+)
+def test_moments_that_cannot_be_are_refused(change, message):
+    good = {"count": 3.0, "mean": np.zeros(2), "scatter": np.eye(2)}
+    Moments(**good)
+    with pytest.raises(ValueError, match=message):
+        Moments(**(good | change))

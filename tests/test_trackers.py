@@ -1,0 +1,311 @@
+"""The suite every tracker passes: a new tracker is one line in the list."""
+
+import pickle
+
+import numpy as np
+import pytest
+from helpers import KINDS, assert_valid, awkward, pooled, power_law, scatter_of, shortfall
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from fedpca import Moments, Subspace, merge
+from fedpca.metrics import captured_variance, principal_angles
+from fedpca.rank import EnergyBand, FixedRank, VarianceShare
+from fedpca.trackers import TRACKERS, Block, Exact, Nystrom, fastest
+
+EVERY = pytest.mark.parametrize("tracker", TRACKERS.values(), ids=TRACKERS)
+
+
+def track(tracker, rows, rank=3, batch=17, weights=None, **settings):
+    made = tracker(rows.shape[1], FixedRank(rank), **settings)
+    for start in range(0, rows.shape[0], batch):
+        part = slice(start, start + batch)
+        made.update(rows[part], None if weights is None else weights[part])
+    return made
+
+
+@EVERY
+@given(
+    kind=st.sampled_from(KINDS),
+    n_rows=st.integers(1, 300),
+    n_features=st.integers(1, 40),
+    batch=st.sampled_from([1, 3, 50, 300]),
+    center=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_awkward_rows_give_a_valid_summary(tracker, kind, n_rows, n_features, batch, center, seed):
+    rows = awkward(kind, n_rows, n_features, seed)
+    tracked = track(tracker, rows, min(3, n_features), batch, center=center)
+    summary = tracked.summary()
+    assert_valid(summary)
+    assert summary.count == n_rows
+    _, mean, scatter, energy = pooled([rows], center)
+    np.testing.assert_allclose(summary.mean, mean, atol=1e-9 * np.sqrt(energy / n_rows))
+    assert summary.total == pytest.approx(np.trace(scatter), rel=1e-7, abs=1e-9 * energy)
+    # What is kept never exceeds the truth.
+    assert np.linalg.eigvalsh(scatter - scatter_of(summary)).min() >= -1e-7 * energy
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n_features", [20, 300])
+def test_the_leading_directions_are_found(tracker, dtype, n_features, rng):
+    rows = power_law(rng, 2000, n_features).astype(dtype)
+    summary = track(tracker, rows, rank=5, batch=500, dtype=dtype).summary()
+    assert summary.components.dtype == dtype
+    assert shortfall(summary.components[:5], rows) < 1e-5
+    exact = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False)[:5]
+    np.testing.assert_allclose(summary.singular_values[:5], exact, rtol=1e-3)
+
+
+@EVERY
+@pytest.mark.parametrize("batch", [1, 7, 64, 1000])
+def test_any_batch_size_gives_the_same_directions(tracker, batch, rng):
+    rows = power_law(rng, 1000, 60)
+    whole = track(tracker, rows, batch=len(rows)).summary()
+    parts = track(tracker, rows, batch=batch).summary()
+    np.testing.assert_allclose(parts.mean, whole.mean, atol=1e-12)
+    assert parts.total == pytest.approx(whole.total, rel=1e-10)
+    assert shortfall(parts.components[:3], rows) < 1e-6
+
+
+@EVERY
+def test_exact_low_rank_is_recovered_to_rounding(tracker, rng):
+    rows = rng.normal(size=(900, 4)) @ rng.normal(size=(4, 120)) + rng.normal(size=120)
+    summary = track(tracker, rows, rank=6, batch=200).summary()
+    assert summary.rank == 4
+    assert shortfall(summary.components, rows) < 1e-10
+
+
+@EVERY
+def test_a_stream_that_changes_its_directions_is_followed(tracker, rng):
+    first, second = rng.normal(size=(2, 1500, 400)) * 0.01
+    first[:, :3] += rng.normal(size=(1500, 3))
+    second[:, 3:6] += rng.normal(size=(1500, 3))
+    rows = np.concatenate([first, second])
+    assert shortfall(track(tracker, rows, rank=6, batch=250).summary().components[:6], rows) < 1e-6
+
+
+@EVERY
+def test_rows_sorted_along_the_first_component(tracker, rng):
+    rows = power_law(rng, 3000, 400)
+    first = np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)[2][0]
+    rows = rows[np.argsort(rows @ first)]
+    assert shortfall(track(tracker, rows, rank=10, batch=500).summary().components[:10], rows) < 1e-5
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_far_from_the_origin_lose_no_digits(tracker, dtype, rng):
+    rows = power_law(rng, 1500, 300)
+    far = (rows + 1e4 * rng.normal(size=300)).astype(dtype)
+    summary = track(tracker, far, rank=5, batch=100, dtype=dtype).summary()
+    assert shortfall(summary.components[:5], far) < 1e-5
+    # and a stream that moves away only later
+    late = np.concatenate([rows[:200].astype(dtype), far])
+    summary = track(tracker, late, rank=5, batch=100, dtype=dtype).summary()
+    assert shortfall(summary.components[:5], late) < 1e-5
+
+
+@EVERY
+def test_weights_count_as_repeated_rows(tracker, rng):
+    rows, weights = power_law(rng, 400, 50), rng.integers(0, 4, 400).astype(float)
+    weighted = track(tracker, rows, weights=weights, batch=90).summary()
+    repeated = Moments.from_rows(np.repeat(rows, weights.astype(int), axis=0))
+    assert weighted.count == repeated.count
+    np.testing.assert_allclose(weighted.mean, repeated.mean, atol=1e-12)
+    assert weighted.total == pytest.approx(repeated.total)
+    assert principal_angles(weighted.components[:3], repeated.subspace(3)).max() < 1e-2
+
+
+@EVERY
+@pytest.mark.parametrize("batch", [5, 90])
+def test_forgetting_equals_merging_with_forgetting(tracker, batch, rng):
+    rows = power_law(rng, 450, 30)
+    tracked = tracker(30, FixedRank(3), oversample=27)  # all directions are carried: nothing is truncated
+    parts = []
+    for start in range(0, 450, batch):
+        tracked.decay(0.9)
+        tracked.update(rows[start : start + batch])
+        parts.append(Subspace.from_rows(rows[start : start + batch]))
+    expected = parts[0]
+    for part in parts[1:]:
+        expected = merge([expected, part], forget=0.9)
+    summary = tracked.summary()
+    assert summary.count == pytest.approx(expected.count)
+    np.testing.assert_allclose(summary.mean, expected.mean, atol=1e-10)
+    np.testing.assert_allclose(scatter_of(summary), scatter_of(expected), atol=1e-8 * expected.total)
+
+
+@EVERY
+def test_a_drifting_stream_is_followed_when_it_forgets(tracker, rng):
+    n_features, angles = 300, np.linspace(0, np.pi / 2, 60)
+    forgetful, faithful = (tracker(n_features, FixedRank(1)) for _ in range(2))
+    for angle in angles:  # one strong direction turns by a right angle
+        rows = 0.05 * rng.normal(size=(80, n_features))
+        rows[:, :2] += rng.normal(size=(80, 1)) * [np.cos(angle), np.sin(angle)]
+        forgetful.decay(0.7)
+        forgetful.update(rows)
+        faithful.update(rows)
+    now = np.zeros((1, n_features))
+    now[0, 1] = 1
+    assert np.cos(principal_angles(forgetful.summary().components[:1], now)[0]) > 0.99
+    assert np.cos(principal_angles(faithful.summary().components[:1], now)[0]) < 0.9
+
+
+@EVERY
+@pytest.mark.parametrize("form", [sparse.csr_matrix, sparse.csr_array])
+def test_sparse_rows_give_what_dense_rows_give(tracker, form, rng):
+    rows = sparse.random_array((700, 300), density=0.05, rng=rng, format="csr") * 3.0
+    dense = track(tracker, rows.toarray(), batch=200).summary()
+    kept = track(tracker, form(rows), batch=200).summary()
+    np.testing.assert_allclose(kept.mean, dense.mean, atol=1e-12)
+    np.testing.assert_allclose(kept.singular_values, dense.singular_values, rtol=1e-8)
+    assert captured_variance(kept.components[:3], rows.toarray()) == pytest.approx(
+        captured_variance(dense.components[:3], rows.toarray()), abs=1e-8
+    )
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float16, np.float32])
+def test_other_dtypes_are_converted(tracker, dtype, rng):
+    rows = (20 * np.abs(power_law(rng, 600, 40))).astype(dtype)
+    summary = track(tracker, rows, batch=150).summary()
+    expected = track(tracker, rows.astype(np.float64), batch=150).summary()
+    np.testing.assert_allclose(summary.singular_values, expected.singular_values, rtol=1e-9)
+
+
+@EVERY
+def test_looking_does_not_change_the_stream(tracker, rng):
+    rows = power_law(rng, 1200, 80)
+    looked, blind = tracker(80, FixedRank(4)), tracker(80, FixedRank(4))
+    for start in range(0, 1200, 45):
+        looked.update(rows[start : start + 45])
+        blind.update(rows[start : start + 45])
+        looked.summary()
+        looked.state()
+    assert looked.summary() == blind.summary()
+
+
+@EVERY
+def test_rows_and_weights_stay_as_they_were(tracker, rng):
+    rows, weights = power_law(rng, 300, 20), rng.uniform(size=300)
+    before = rows.copy(), weights.copy()
+    rows.flags.writeable = weights.flags.writeable = False
+    tracked = track(tracker, rows, batch=100, weights=weights)
+    tracked.decay(0.5)
+    tracked.update(rows)
+    np.testing.assert_array_equal(rows, before[0])
+    np.testing.assert_array_equal(weights, before[1])
+
+
+@EVERY
+def test_a_pickled_tracker_goes_on_as_if_nothing_had_happened(tracker, rng):
+    rows = power_law(rng, 1000, 60)
+    tracked = track(tracker, rows[:530], batch=53)
+    revived = pickle.loads(pickle.dumps(tracked))
+    for one in (tracked, revived):
+        one.update(rows[530:])
+    assert revived.summary() == tracked.summary()
+
+
+@EVERY
+def test_merging_other_summaries_equals_seeing_their_rows(tracker, rng):
+    rows = power_law(rng, 900, 40)
+    tracked = tracker(40, FixedRank(3), oversample=37)
+    tracked.update(rows[:300])
+    tracked.update(rows[300:310])  # some rows still wait
+    tracked.merge(Subspace.from_rows(rows[310:500]), Moments.from_rows(rows[500:700]))
+    tracked.update(rows[700:])
+    expected = Moments.from_rows(rows)
+    summary = tracked.summary()
+    assert summary.count == 900
+    np.testing.assert_allclose(summary.mean, expected.mean, atol=1e-12)
+    np.testing.assert_allclose(scatter_of(summary), expected.scatter, atol=1e-9 * expected.total)
+
+
+@EVERY
+def test_energy_lost_before_a_merge_stays_on_the_books(tracker, rng):
+    rows = power_law(rng, 400, 40)
+    truncated = Subspace.from_rows(rows[:200], rank=3)
+    tracked = tracker(40, FixedRank(3))
+    tracked.merge(truncated)
+    tracked.update(rows[200:])
+    assert tracked.summary().total == pytest.approx(Moments.from_rows(rows).total)
+    state = tracked.state()
+    assert state.total == pytest.approx(tracked.summary().total)
+
+
+@EVERY
+def test_every_rank_rule_works_in_every_tracker(tracker, rng):
+    rows = power_law(rng, 4000, 100, alpha=1.0)
+    banded = tracker(100, EnergyBand(low=0.02, high=0.2))
+    shared = tracker(100, VarianceShare(0.9))
+    for start in range(0, 4000, 400):
+        banded.update(rows[start : start + 400])
+        shared.update(rows[start : start + 400])
+    spectrum = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False)
+    rank = banded.shown()
+    assert 0.02 <= spectrum[rank - 1] / spectrum[:rank].sum() <= 0.2
+    rank = shared.shown()
+    needed = int(np.searchsorted(np.cumsum(spectrum**2) / np.sum(spectrum**2), 0.9)) + 1
+    assert needed <= rank <= needed + 1
+
+
+def test_the_exact_tracker_is_exact_in_any_order(rng):
+    rows = power_law(rng, 2000, 50, mean_size=100)
+    expected = Subspace.from_rows(rows, 8)
+    for order in (slice(None), rng.permutation(2000), np.argsort(rows[:, 0])):
+        summary = track(Exact, rows[order], rank=8, batch=33).summary().truncate(8)
+        assert principal_angles(summary, expected).max() < 1e-6
+        np.testing.assert_allclose(summary.singular_values, expected.singular_values, rtol=1e-10)
+
+
+@pytest.mark.parametrize("block_rows", [1, 5, 50, 1000])
+def test_the_block_tracker_is_the_papers_iteration(block_rows, rng):
+    """SVD_r of [U S, block], block after block, written with numpy's SVD alone; leftover rows included."""
+    rows, rank = power_law(rng, 230, 30), 4
+    kept = np.zeros((0, 30))
+    for start in range(0, 230, block_rows):
+        _, values, directions = np.linalg.svd(
+            np.concatenate([kept, rows[start : start + block_rows]]), full_matrices=False
+        )
+        kept = values[:rank, None] * directions[:rank]
+    tracked = track(Block, rows, rank, batch=19, block_rows=block_rows, oversample=0, center=False)
+    np.testing.assert_allclose(scatter_of(tracked.summary()), kept.T @ kept, atol=1e-10)
+
+
+def test_rank_adapts_by_one_once_a_block(rng):
+    rows = rng.normal(size=(100, 20)) * ([1.0] * 6 + [1e-3] * 14)
+    tracked = Block(20, EnergyBand(low=0.01, high=0.05), block_rows=10, oversample=0, center=False)
+    ranks = []
+    for start in range(0, 100, 10):
+        tracked.update(rows[start : start + 10])
+        ranks.append(tracked.rank)
+    assert ranks[:6] == [2, 3, 4, 5, 6, 7]  # the seventh is tried, found empty, dropped
+    assert set(ranks[6:]) <= {6, 7}
+
+
+def test_the_fast_kernel_does_not_lose_to_the_block_update():
+    def lost(tracker, make):
+        losses = []
+        for seed in range(5):
+            rows = make(np.random.default_rng(seed))
+            losses.append(shortfall(track(tracker, rows, 10, 500).summary().components[:10], rows))
+        return np.median(losses)
+
+    def presorted(rng):
+        rows = power_law(rng, 3000, 400)
+        return rows[np.argsort(rows @ Subspace.from_rows(rows, 1).components[0])]
+
+    def changing(rng):
+        return np.concatenate([power_law(rng, 2000, 400), power_law(rng, 2000, 400)])
+
+    for make in (lambda rng: power_law(rng, 3000, 400), presorted, changing):
+        assert lost(Nystrom, make) <= lost(Block, make)
+
+
+def test_the_fastest_tracker_is_chosen_by_features_and_rank():
+    assert fastest(256, FixedRank(1)) == fastest(800, FixedRank(100)) == "exact"
+    assert fastest(257, FixedRank(1)) == fastest(801, FixedRank(100)) == "nystrom"
