@@ -3,6 +3,10 @@
 import os
 from pathlib import Path
 
+# Several threads of the linear algebra library make work on small matrices five times slower.
+for library in ("OMP", "OPENBLAS", "MKL"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
 from hypothesis import settings
