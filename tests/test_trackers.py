@@ -226,6 +226,30 @@ def test_merging_other_summaries_equals_seeing_their_rows(tracker, rng):
 
 
 @EVERY
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_merging_far_from_the_origin(tracker, dtype, rng):
+    rows = (power_law(rng, 900, 30) + 1e4 * rng.normal(size=30)).astype(dtype)
+    tracked = tracker(30, FixedRank(3), dtype=dtype)
+    for part in np.array_split(rows, 6):
+        tracked.merge(Subspace.from_rows(part[:70]))
+        tracked.update(part[70:])
+    summary = tracked.summary()
+    np.testing.assert_allclose(summary.mean, rows.mean(axis=0, dtype=np.float64), rtol=1e-9)
+    assert shortfall(summary.components[:3], rows) < 1e-5
+
+
+@EVERY
+@pytest.mark.parametrize("forget", [1e-3, 0.5])
+def test_forgetting_almost_everything_at_once(tracker, forget, rng):
+    tracked = tracker(20, FixedRank(2))
+    for row in power_law(rng, 400, 20):
+        tracked.decay(forget)
+        tracked.update(row[None])
+    assert_valid(tracked.summary())
+    assert tracked.summary().count == pytest.approx(1 / (1 - forget**2))
+
+
+@EVERY
 def test_energy_lost_before_a_merge_stays_on_the_books(tracker, rng):
     rows = power_law(rng, 400, 40)
     truncated = Subspace.from_rows(rows[:200], rank=3)

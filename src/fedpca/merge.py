@@ -230,9 +230,14 @@ def _stacked(first: Subspace, second: Subspace, forget: float, enhance: float) -
 
 
 def _truncated_pair(
-    first: Subspace, second: Subspace, components: Array, singular_values: Array,
-    rank: int | None, forget: float, enhance: float,
-) -> Subspace:  # fmt: skip
+    first: Subspace,
+    second: Subspace,
+    components: Array,
+    singular_values: Array,
+    rank: int | None,
+    forget: float,
+    enhance: float,
+) -> Subspace:
     """Numerically zero directions left out, then the first `rank`."""
     noise = 4 * np.finfo(np.float64).eps * np.sqrt(first.n_features) * singular_values.max(initial=0.0)
     kept = int(np.count_nonzero(singular_values > noise))

@@ -15,6 +15,7 @@ from fedpca.subspace import Subspace
 
 # Rows that must be copied before use (converted, weighted, shifted, densified) are copied by so many entries.
 _COPY_ENTRIES = 2**20
+_FAINTEST = 1e-100  # forgotten, but not yet a division by zero
 
 
 class Tracker(ABC):
@@ -117,11 +118,13 @@ class Tracker(ABC):
             most = min(most, max(self.smallest_panel, _COPY_ENTRIES // self.n_features))
         return most
 
+    def _stays_sparse(self, rows: Any) -> bool:
+        return sparse.issparse(rows) and self.takes_sparse and self._anchor is None
+
     def _must_copy(self, rows: Any, roots: Array | None) -> bool:
-        kept_sparse = sparse.issparse(rows) and self.takes_sparse
-        return not kept_sparse and (
-            sparse.issparse(rows) or roots is not None or self._anchor is not None or rows.dtype != self.dtype
-        )
+        if sparse.issparse(rows):
+            return not self._stays_sparse(rows)
+        return roots is not None or self._anchor is not None or rows.dtype != self.dtype
 
     def _wait(self, rows: Any, roots: Array | None) -> None:
         """Put rows in the buffer; a full buffer is taken as one panel."""
@@ -148,7 +151,7 @@ class Tracker(ABC):
 
     def _prepared(self, rows: Any, roots: Array | None) -> Any:
         """Rows in the tracker's dtype, less the anchor, times the roots of their weights."""
-        if sparse.issparse(rows) and self.takes_sparse and self._anchor is None:
+        if self._stays_sparse(rows):
             rows = rows.astype(self.dtype, copy=False)
             return rows if roots is None else sparse.diags_array(roots) @ rows
         if sparse.issparse(rows):
@@ -163,14 +166,17 @@ class Tracker(ABC):
         limit = 1e1 if self.dtype == np.float32 else 1e4
         return self.center and float(mean @ mean) > limit * spread
 
-    def _move_anchor(self, step: Array) -> None:
-        self._anchor = step if self._anchor is None else self._anchor + step
+    def _move_anchor(self, step: Array) -> Array:
+        """Move the anchor by about `step`; returns by how much: it is a number of the rows' own dtype."""
+        before = np.zeros(self.n_features) if self._anchor is None else self._anchor
+        self._anchor = (before + step).astype(self.dtype).astype(np.float64)
+        return self._anchor - before
 
     def decay(self, forget: float) -> None:
         """Scale everything seen so far by `forget`; its count and total by `forget**2`."""
         if forget != 1.0:
             self._answer = None
-            self._fade *= forget
+            self._fade = max(self._fade * forget, _FAINTEST)
             if self._n_waiting and self._waiting_roots is None:
                 self._waiting_roots = np.ones(len(self._waiting), self.dtype)
             if self._waiting_roots is not None:

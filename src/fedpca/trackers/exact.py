@@ -32,7 +32,7 @@ class Exact(Tracker):
     def __init__(self, n_features: int, rule: Any, **settings: Any) -> None:
         super().__init__(n_features, rule, **settings)
         self._count = 0.0
-        self._sum = np.zeros(n_features)  # of rows less the anchor
+        self._sum: Array = np.zeros(n_features)  # of rows less the anchor
         self._scatter: Array = np.zeros((n_features, n_features))  # about the anchor
         self._answer_rank = self.rank  # belongs to the summary
         self._discarded = 0.0  # energy that merged subspaces had already lost
@@ -41,21 +41,25 @@ class Exact(Tracker):
         weights = np.ones(len(panel), self.dtype) if roots is None else roots
         added = float(np.vdot(weights, weights))
         added_sum = (weights @ panel).astype(np.float64)
-        if self.center and added and not self._count:
+        if added and not self._count:
             mean = added_sum / added
             if self._is_far(mean, checks.energy(panel) / added - float(mean @ mean)):
-                self._move_anchor(mean)
-                panel = panel - np.outer(weights, mean.astype(self.dtype))
+                panel = panel - np.outer(weights, self._move_anchor(mean)).astype(self.dtype)
                 added_sum = (weights @ panel).astype(np.float64)
         self._count += added
         self._sum += added_sum
         self._scatter += panel.T @ panel
-        if self.center and self._count:
-            mean = self._sum / self._count
-            if self._is_far(mean, np.trace(self._scatter) / self._count - float(mean @ mean)):
-                self._scatter -= np.outer(self._sum, mean)
-                self._sum[:] = 0.0
-                self._move_anchor(mean)
+        self._stay_near_origin()
+
+    def _stay_near_origin(self) -> None:
+        if not self._count:
+            return
+        mean = self._sum / self._count
+        if self._is_far(mean, float(np.trace(self._scatter)) / self._count - float(mean @ mean)):
+            step = self._move_anchor(mean)
+            cross = np.outer(self._sum, step)
+            self._scatter += self._count * np.outer(step, step) - cross - cross.T
+            self._sum -= self._count * step
 
     def _centred(self) -> tuple[Array, Array]:
         """The mean of all rows absorbed and their scatter about it."""
@@ -125,5 +129,8 @@ class Exact(Tracker):
                 other = Moments(other.count, other.mean, scaled.T @ scaled, other.centered)
             parts.append((other, 1.0))
         merged = sum_moments(parts)
-        self._count, self._scatter = merged.count, merged.scatter.copy()
-        self._anchor, self._sum = merged.mean.copy(), np.zeros(self.n_features)
+        self._anchor, offset = None, merged.mean
+        if merged.count and self._is_far(offset, merged.total / merged.count):
+            offset = offset - self._move_anchor(offset)
+        self._count, self._sum = merged.count, merged.count * offset
+        self._scatter = merged.scatter + np.outer(self._sum, offset)

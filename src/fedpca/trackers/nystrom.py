@@ -132,8 +132,7 @@ class Nystrom(Tracker):
     def _stay_near_origin(self) -> None:
         carried = self._carried
         if carried.count and self._is_far(carried.mean, carried.total / carried.count):
-            self._move_anchor(carried.mean)
-            self._carried = carried.moved(-carried.mean)
+            self._carried = carried.moved(-self._move_anchor(carried.mean))
 
     def _absorbed(self) -> Subspace:
         carried = self._carried if self._period is None else self._period.close(self._carried, self.carry)
