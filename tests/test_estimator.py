@@ -269,4 +269,4 @@ def test_memory_does_not_hold_the_stream(rng):
     batch, pca, sizes = power_law(rng, 100, 300), StreamingPCA(5), []
     for _ in range(120):
         sizes.append(len(pickle.dumps(pca.partial_fit(batch))))
-    assert max(sizes[20:]) <= max(sizes[:20])
+    assert max(sizes[20:]) <= 1.01 * max(sizes[:20])  # but for the digits of its counters

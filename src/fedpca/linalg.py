@@ -5,9 +5,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.floating]
 
-# A Gram matrix squares the spectrum: a direction at 1e-4 of the largest keeps 8 digits of its orthogonality,
-# which one Cholesky pass restores. Below that the rows themselves are factorised.
-_GRAM_FLOOR = 1e-4
+# A Gram matrix squares the spectrum: a direction at 1e-3 of the largest keeps 10 digits; Cholesky restores
+# its orthogonality. Below that the rows themselves are factorised.
+_GRAM_FLOOR = 1e-3
 _GRAM_CLEAN = 1e-2
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedpca import checks
 from fedpca.linalg import Array, leading, orthonormal, oversampled, with_fixed_signs
-from fedpca.moments import Moments, sum_moments
+from fedpca.moments import Moments, subtract_mean, sum_moments
 from fedpca.subspace import Subspace, rounding_floor
 
 Summary = Subspace | Moments
@@ -138,25 +138,26 @@ def append_rows(subspace: Subspace, rows: Array, roots: Array | None, rank: int)
         roots: square roots of the rows' weights; None for weights of one.
         rank: directions to keep.
     """
-    count, dtype = subspace.count, subspace.components.dtype
     added = float(len(rows)) if roots is None else float(roots @ roots)
     if not added:
         return subspace
-    rows = rows.astype(np.float64)
-    mean, jump = subspace.mean, np.zeros((0, rows.shape[1]))
+    rank_before, dtype = subspace.rank, subspace.components.dtype
+    count, total, mean = subspace.count + added, subspace.total, subspace.mean
+    stack = np.zeros(
+        (rank_before + len(rows) + 1, rows.shape[1])
+    )  # what was kept, the rows, the jump of the mean
+    np.multiply(subspace.singular_values[:, None], subspace.components, out=stack[:rank_before])
+    stack[rank_before:-1] = rows
     if subspace.centered:
-        new_mean = (rows.sum(axis=0) if roots is None else roots @ rows) / added
-        rows -= new_mean if roots is None else np.outer(roots, new_mean)
-        step = new_mean - mean
-        jump = np.sqrt(count * added / (count + added)) * step[None, :]
-        mean = mean + step * (added / (count + added))
-    total = subspace.total + checks.energy(rows) + checks.energy(jump)
-    carried = subspace.singular_values[:, None] * subspace.components
-    floor = rounding_floor(total, count + added, mean, dtype)
-    components, singular_values = leading(np.concatenate([carried, rows, jump]), rank, floor)
+        new_mean = subtract_mean(stack[rank_before:-1], roots, added)
+        stack[-1] = np.sqrt(subspace.count * added / count) * (new_mean - mean)
+        mean = mean + (new_mean - mean) * (added / count)
+    total += checks.energy(stack[rank_before:])
+    floor = rounding_floor(total, count, mean, dtype)
+    components, singular_values = leading(stack, rank, floor)
     total = max(total, float(singular_values @ singular_values))
     components = components.astype(dtype, copy=False)
-    return Subspace.trusted(components, singular_values, mean, count + added, total, subspace.centered)
+    return Subspace.trusted(components, singular_values, mean, count, total, subspace.centered)
 
 
 # --- The paper's pairwise algorithms: uncentred, two summaries at a time ---

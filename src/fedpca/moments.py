@@ -133,14 +133,27 @@ def deviations_from_mean(
     n_rows, n_features = rows.shape
     weights = checks.sample_weight(sample_weight, n_rows)
     count = float(n_rows) if weights is None else float(weights.sum())
-    mean = np.zeros(n_features)
+    deviations: Array = rows.astype(np.float64)
+    mean: Array = np.zeros(n_features)
+    roots = None if weights is None else np.sqrt(weights)
+    if roots is not None:
+        deviations *= roots[:, None]
     if center and count:
-        total = rows.sum(axis=0, dtype=np.float64) if weights is None else weights @ rows
-        mean = total / count
-    deviations = rows - mean if center else rows.astype(np.float64)
-    if weights is not None:
-        deviations *= np.sqrt(weights)[:, None]
+        mean = subtract_mean(deviations, roots, count)
     return count, mean, deviations
+
+
+def subtract_mean(rows: Array, roots: Array | None, count: float) -> Array:
+    """Centre rows, each multiplied by its root, in place; returns their mean. `count` is the sum of roots**2.
+
+    Twice: a sum of many rows rounds, and rows that are all the same must become zero.
+    """
+    mean = np.zeros(rows.shape[1])
+    for _ in range(2):
+        step = (rows.sum(axis=0) if roots is None else roots @ rows) / count
+        rows -= step if roots is None else roots[:, None] * step
+        mean += step
+    return mean
 
 
 def principal_directions(scatter: Array, rank: int | None = None, noise: float = 0.0) -> tuple[Array, Array]:

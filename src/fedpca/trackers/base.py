@@ -9,7 +9,6 @@ from scipy import sparse
 
 from fedpca.linalg import Array, oversampled
 from fedpca.merge import Summary, merge
-from fedpca.moments import Moments
 from fedpca.rank import RankRule
 from fedpca.subspace import Subspace
 
@@ -86,8 +85,8 @@ class Tracker(ABC):
         """Take a panel (dense, or CSR where `takes_sparse`) of rows times `roots`."""
 
     @abstractmethod
-    def _absorbed(self) -> Summary:
-        """The summary of all panels; changes nothing."""
+    def state(self) -> Summary:
+        """All the tracker knows, waiting rows included; changes nothing."""
 
     @abstractmethod
     def _scale(self, factor: float) -> None:
@@ -184,14 +183,6 @@ class Tracker(ABC):
 
     # --- summaries out ---
 
-    def state(self) -> Summary:
-        """All the tracker knows, waiting rows included; changes nothing."""
-        absorbed = self._absorbed()
-        if not self._n_waiting and self._fade == 1.0:
-            return absorbed
-        kind = Moments if isinstance(absorbed, Moments) else Subspace
-        return merge([absorbed, self._waiting_summary(kind)], forget=self._fade)
-
     def summary(self) -> Subspace:
         """The leading directions of all rows so far: as many as are carried, more than are wanted."""
         if self._answer is None:
@@ -213,15 +204,23 @@ class Tracker(ABC):
         self._answer = None
         if self._fade != 1.0:
             self._scale(self._fade)
-        waiting = [self._waiting_summary(Subspace)] if self._n_waiting else []
+        waiting = [self._waiting_rows()] if self._n_waiting else []
         self._fade, self._n_waiting, self._waiting_roots = 1.0, 0, None
         self._merge([*waiting, *others])
 
-    def _waiting_summary(self, kind: type[Subspace] | type[Moments]) -> Summary:
+    def _with_waiting(self, absorbed: Subspace) -> Subspace:
+        """What was absorbed, faded as is due, and the rows that wait."""
+        if not self._n_waiting and self._fade == 1.0:
+            return absorbed
+        both = merge([absorbed, self._waiting_rows()], forget=self._fade)
+        assert isinstance(both, Subspace)
+        return both
+
+    def _waiting_rows(self) -> Subspace:
         rows, weights = self._waiting[: self._n_waiting], None
         if self._waiting_roots is not None:
             weights = self._waiting_roots[: self._n_waiting].astype(np.float64) ** 2
-        return kind.from_rows(rows, center=self.center, sample_weight=weights)
+        return Subspace.from_rows(rows, center=self.center, sample_weight=weights)
 
     def _next_rank(self, rank: int, singular_values: Array, total: float) -> int:
         return min(self.rule.next_rank(rank, singular_values, total), self.n_features)

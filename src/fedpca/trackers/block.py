@@ -47,8 +47,8 @@ class Block(Tracker):
         self._subspace = append_rows(self._subspace, panel, roots, self.keep)
         self.rank = self._next_rank(self.rank, self._subspace.singular_values, self._subspace.total)
 
-    def _absorbed(self) -> Subspace:
-        return self._subspace
+    def state(self) -> Subspace:
+        return self._with_waiting(self._subspace)
 
     def _scale(self, factor: float) -> None:
         self._subspace = self._subspace.scaled(factor)

@@ -27,7 +27,7 @@ class Exact(Tracker):
 
     largest_panel = 2048
     smallest_panel = 32
-    buffer_rows = 64
+    buffer_rows = 32
 
     def __init__(self, n_features: int, rule: Any, **settings: Any) -> None:
         super().__init__(n_features, rule, **settings)
@@ -61,37 +61,38 @@ class Exact(Tracker):
             self._scatter += self._count * np.outer(step, step) - cross - cross.T
             self._sum -= self._count * step
 
-    def _centred(self) -> tuple[Array, Array]:
-        """The mean of all rows absorbed and their scatter about it."""
-        if not (self.center and self._count):
-            return np.zeros(self.n_features), self._scatter.copy()
-        mean = self._sum / self._count
-        scatter = np.outer(-self._sum, mean)
-        scatter += self._scatter
-        return mean if self._anchor is None else mean + self._anchor, scatter
-
-    def _absorbed(self) -> Moments:
-        mean, scatter = self._centred()
-        return Moments(self._count, mean, scatter, self.center)
+    def _moments(self) -> tuple[float, Array, Array]:
+        """Count, mean and centred scatter of everything so far, waiting rows included."""
+        fade, waiting = self._fade**2, slice(self._n_waiting)
+        count, total, scatter = fade * self._count, fade * self._sum, fade * self._scatter
+        if self._n_waiting:
+            roots = None if self._waiting_roots is None else self._waiting_roots[waiting]
+            panel = self._prepared(self._waiting[waiting], roots)
+            weights = np.ones(len(panel), self.dtype) if roots is None else roots
+            count += float(np.vdot(weights, weights))
+            total += weights @ panel
+            scatter += panel.T @ panel
+        mean: Array = np.zeros(self.n_features)
+        if self.center and count:
+            mean = total / count
+            scatter -= total[:, None] @ mean[None, :]  # np.outer would take three times the memory
+            mean = mean if self._anchor is None else mean + self._anchor
+        return count, mean, scatter
 
     def state(self) -> Summary:
         # Moments cannot say that energy was lost before it came here; a subspace of all directions can.
-        return self._leading(self.n_features) if self._discarded else super().state()
+        return self._leading(self.n_features) if self._discarded else Moments(*self._moments(), self.center)
 
     def _leading(self, rank: int | None = None) -> Subspace:
         """The first directions of all rows: `rank` of them, or as many as the rule carries."""
-        if self._n_waiting or self._fade != 1.0:
-            moments = super().state()
-            count, mean, scatter = moments.count, moments.mean, moments.scatter  # type: ignore[union-attr]
-        else:
-            count = self._count
-            mean, scatter = self._centred()
+        count, mean, scatter = self._moments()
         kept = max(float(np.trace(scatter)), 0.0)
         total = kept + self._fade**2 * self._discarded
         # Products round relative to the scatter about the anchor, the rows themselves relative to their size.
         noise = 2 * float(np.finfo(self.dtype).eps) * max(float(np.trace(self._scatter)), kept)
         noise = max(noise, rounding_floor(total, count, mean, self.dtype) ** 2)
         components, singular_values = principal_directions(scatter, noise=noise)
+        del scatter  # d² numbers are all the memory there is
         if rank is None:
             self._answer_rank = self._settled(singular_values, total)
             rank = self._oversampled(self._answer_rank)
@@ -121,7 +122,7 @@ class Exact(Tracker):
         self._discarded *= factor**2
 
     def _merge(self, others: Sequence[Summary]) -> None:
-        parts = [(self._absorbed(), 1.0)]
+        parts = [(Moments(*self._moments(), self.center), 1.0)]
         for other in others:
             if isinstance(other, Subspace):
                 scaled = other.singular_values[:, None] * other.components

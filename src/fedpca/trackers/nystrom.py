@@ -18,7 +18,7 @@ _TINY = np.finfo(np.float64).tiny
 class Nystrom(Tracker):
     """Directions kept fixed as probes over a period of many rows, then renewed from what the period saw.
 
-    For probes W (the directions carried and a few residuals of recent rows) a period accumulates
+    For probes W (the directions carried and residuals of recent rows) a period accumulates
     Y = W C and T = W C W^T of the scatter C of everything so far, mean and history included: two
     products of width len(W) a row. At its end C is replaced by its Nystrom approximation
     Y^T T^-1 Y, which never exceeds C, and the leading directions of that are carried on.
@@ -40,22 +40,20 @@ class Nystrom(Tracker):
         self._period: _Period | None = None
         self._n_rows = 0.0  # that still count
         self._graded = False
-        self._forgets = False
 
     @property
     def width(self) -> int:
         """Probes in a period: with the one for the mean a multiple of 8, which suits the products."""
-        return min(-(-(self.keep + 3) // 8) * 8 - 1, self.n_features)
+        return min(-(-(self.keep + 2) // 8) * 8 - 1, self.n_features)
 
     @property
     def carry(self) -> int:
-        """Directions carried from period to period: all probes but two, at no cost; `keep` are exchanged."""
-        return max(self.keep, self.width - 2)
+        """Directions carried from period to period: all probes but one, at no cost; `keep` are exchanged."""
+        return max(self.keep, self.width - 1)
 
     @property
     def buffer_rows(self) -> int:
-        # The first rows are factorised exactly, and enough of them that the first probes are good ones.
-        return (2 if self._carried.count else 6) * max(self.width, 16)
+        return max(2 * self.width, 192)  # the first rows are factorised exactly: enough for good first probes
 
     @property
     def smallest_panel(self) -> int:
@@ -120,8 +118,7 @@ class Nystrom(Tracker):
 
     def _period_rows(self) -> int:
         """Longer periods as the stream grows: what one adds to the directions shrinks."""
-        shortest = (2 if self._forgets else 4) * self.width
-        return int(np.clip(self._n_rows / 4, shortest, 128 * max(self.width, 32)))
+        return int(np.clip(self._n_rows / 3, 2 * self.width, 128 * max(self.width, 32)))
 
     def _close(self) -> None:
         assert self._period is not None
@@ -134,6 +131,9 @@ class Nystrom(Tracker):
         if carried.count and self._is_far(carried.mean, carried.total / carried.count):
             self._carried = carried.moved(-self._move_anchor(carried.mean))
 
+    def state(self) -> Subspace:
+        return self._with_waiting(self._absorbed())
+
     def _absorbed(self) -> Subspace:
         carried = self._carried if self._period is None else self._period.close(self._carried, self.carry)
         components = carried.components
@@ -144,7 +144,6 @@ class Nystrom(Tracker):
         return Subspace.trusted(with_fixed_signs(components), *facts)
 
     def _scale(self, factor: float) -> None:
-        self._forgets = True
         self._n_rows *= factor**2
         self._carried = self._carried.scaled(factor)
         if self._period is not None:
@@ -178,10 +177,10 @@ class _Period:
         """Take a panel, or refuse one with too much energy outside the directions carried."""
         last = self.n_probes
         scores = _scores(self.probes, panel)
-        roots = np.ones(panel.shape[0], scores.dtype) if roots is None else roots
-        along_mean = float(scores[last] @ roots)
-        scores[:last] -= np.outer(self.offsets, roots)
-        scores[last] = roots
+        weights = np.ones(panel.shape[0], scores.dtype) if roots is None else roots
+        along_mean = float(scores[last] @ weights)
+        scores[:last] -= self.offsets[:, None] * (1 if roots is None else roots)
+        scores[last] = weights
         inner = (scores @ scores.T).astype(np.float64)
         weight = inner[last, last]
         energy = float(panel.data @ panel.data) if sparse.issparse(panel) else checks.energy(panel)
@@ -297,7 +296,7 @@ def _inverse_root(matrix: Array, eps: float) -> Array:
     matrix = matrix * np.outer(scale, scale)
     try:
         triangle = np.linalg.cholesky(matrix)
-        if np.diag(triangle).min() > 1e3 * np.sqrt(eps):
+        if np.diag(triangle).min() > 30 * np.sqrt(eps):
             return np.linalg.inv(triangle) * scale
     except np.linalg.LinAlgError:
         pass
