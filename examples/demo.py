@@ -114,11 +114,14 @@ def draw_scores(
 
 def draw_components(path: Path, models: dict[str, fedpca.Subspace], shown: int = 8) -> None:
     figure, axes = plt.subplots(len(models), shown, figsize=(12, 3.4), layout="constrained")
+    reference = next(iter(models.values())).components
     for row, (name, model) in zip(axes, models.items(), strict=True):
-        for place, (axis, component) in enumerate(zip(row, model.components, strict=False), start=1):
+        for place, axis in enumerate(row):
+            # A direction and its negative are the same: draw both models the same way round.
+            component = model.components[place] * np.sign(model.components[place] @ reference[place])
             limit = np.abs(component).max()
             axis.imshow(component.reshape(8, 8), cmap="RdBu", vmin=-limit, vmax=limit)
-            axis.set(xticks=[], yticks=[], title=f"{name} {place}")
+            axis.set(xticks=[], yticks=[], title=f"{name} {place + 1}")
     figure.savefig(path, dpi=110)
 
 
