@@ -3,11 +3,11 @@
     python -m benchmarks.merging           # d = 1000 and 20000, up to 256 summaries
     python -m benchmarks.merging --quick   # d = 1000 up to 64, d = 20000 up to 16
 
-Each client summarises 100 rows by k = 20 directions (what is exchanged for r = 10); merges in turn keep 20, the
-others end with 10, and the first 10 are judged. Rows follow a power law (alpha = 1) in a random subspace of 500 dimensions, around a
-mean that differs between clients. The paper's algorithms carry no mean: they merge uncentred summaries of the
-same rows, and are judged against the best uncentred subspace. Shortfall: 1 - captured energy / the best
-possible. CPU time, one BLAS thread.
+Each client summarises 100 rows by k = 20 directions (what is exchanged for r = 10); merges in turn keep 20,
+the others end with 10, and the first 10 are judged. Rows follow a power law (alpha = 1) in a random subspace
+of 500 dimensions, around a mean that differs between clients. The paper's algorithms carry no mean: they
+merge uncentred summaries of the same rows, and are judged against the best uncentred subspace.
+Shortfall: 1 - captured energy / the best possible. CPU time, one BLAS thread.
 """
 
 from __future__ import annotations

@@ -117,6 +117,7 @@ BAD_ROWS = {
     "infinite float16": (lambda: with_entry(np.inf, np.float16), ValueError, "infinity"),
     "infinite frame": (lambda: pd.DataFrame(with_entry(np.inf)), ValueError, "infinity"),
     "infinite object": (lambda: with_entry(np.inf, object), ValueError, "infinity"),
+    "too small": (lambda: good() * 1e-200, ValueError, "too small to square in float64: rescale"),
     "too large": (lambda: with_entry(1e200), ValueError, r"1e\+200, too large to square in float64: rescale"),
     "too large, negative": (lambda: with_entry(-1e200), ValueError, r"1e\+200, too large"),
     "too large and missing": (

@@ -9,6 +9,7 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -97,6 +98,23 @@ def test_a_share_of_variance_picks_the_rank(digits):
         pca = fit_in_batches(StreamingPCA(0.9, tracker=tracker), digits)
         assert theirs.n_components_ <= pca.n_components_ <= theirs.n_components_ + 1
         assert pca.explained_variance_ratio_.sum() >= 0.9
+
+
+@pytest.mark.parametrize("n_rows", [100, 400])
+def test_a_share_of_variance_is_reached_whatever_the_rows(n_rows, rng):
+    rows = rng.normal(size=(n_rows, 600))
+    pca = StreamingPCA(0.95).fit(rows)
+    assert pca.n_components_ == PCA(0.95, svd_solver="full").fit(rows).n_components_
+
+
+def test_likelihood_and_covariance_are_those_of_scikit_learn(digits):
+    digits = digits[:, digits.std(axis=0) > 0]
+    ours, theirs = StreamingPCA(8).fit(digits), PCA(8, svd_solver="full").fit(digits)
+    np.testing.assert_allclose(ours.score_samples(digits), theirs.score_samples(digits), rtol=1e-6)
+    assert ours.score(digits) == pytest.approx(theirs.score(digits))
+    np.testing.assert_allclose(ours.get_covariance(), theirs.get_covariance(), atol=1e-8)
+    search = GridSearchCV(StreamingPCA(), {"n_components": [2, 8]}, cv=3).fit(digits)
+    assert search.best_params_ == {"n_components": 8}
 
 
 @pytest.mark.parametrize("tracker", TRACKERS)

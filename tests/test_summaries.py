@@ -85,7 +85,9 @@ def test_equality_pickling_and_printing(kind, rng):
     assert summary == kind.from_rows(rows.copy())
     assert summary != kind.from_rows(rows[:-1])
     assert summary != "a string"
-    assert pickle.loads(pickle.dumps(summary)) == summary
+    revived = pickle.loads(pickle.dumps(summary))
+    assert revived == summary
+    assert not revived.mean.flags.writeable
     assert repr(summary).startswith(f"{kind.__name__}(")
     assert "30" in repr(summary)
 

@@ -109,6 +109,48 @@ def test_rows_far_from_the_origin_lose_no_digits(tracker, dtype, rng):
 
 
 @EVERY
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("floor", [0, 1e-6, 1e-4])
+def test_a_steep_spectrum_gains_no_energy(tracker, dtype, floor, rng):
+    basis = np.linalg.qr(rng.normal(size=(400, 400)))[0]
+    rows = (rng.normal(size=(3000, 400)) * np.maximum(10.0 ** -np.arange(400), floor)) @ basis
+    rows = rows.astype(dtype)
+    values = track(tracker, rows, rank=3, batch=100, dtype=dtype).summary().singular_values[:3]
+    exact = np.linalg.svd(rows - rows.mean(axis=0, dtype=np.float64), compute_uv=False)[:3]
+    np.testing.assert_allclose(values, exact, rtol=1e-3 if dtype == np.float32 else 1e-6)
+
+
+@EVERY
+def test_a_mean_that_jumps_in_float32(tracker, rng):
+    rows = power_law(rng, 3000, 300) + np.repeat(10 * rng.normal(size=(6, 300)), 500, axis=0)
+    rows = rows.astype(np.float32)
+    summary = track(tracker, rows, rank=3, batch=37, dtype=np.float32).summary()
+    deviations = rows - rows.mean(axis=0, dtype=np.float64)
+    exact = np.linalg.svd(deviations, compute_uv=False)
+    assert summary.total == pytest.approx(np.sum(deviations**2), rel=1e-5)
+    assert (summary.singular_values**2 <= exact[: summary.rank] ** 2 + 1e-5 * exact[0] ** 2).all()
+
+
+@EVERY
+def test_features_of_very_different_size_in_float32(tracker, rng):
+    rows = np.c_[rng.normal(5e4, 2e4, 2000), rng.normal(40, 12, 2000), rng.random((2000, 8))].astype(
+        np.float32
+    )
+    values = track(tracker, rows, rank=5, batch=100, dtype=np.float32).summary().singular_values[:5]
+    exact = np.linalg.svd(rows - rows.mean(axis=0, dtype=np.float64), compute_uv=False)[:5]
+    np.testing.assert_allclose(values, exact, rtol=1e-4)
+
+
+@EVERY
+def test_merging_keeps_the_dtype(tracker, rng):
+    rows = power_law(rng, 900, 40).astype(np.float32)
+    tracked = track(tracker, rows[:300], batch=100, dtype=np.float32)
+    tracked.merge(Subspace.from_rows(rows[300:600].astype(np.float64)))
+    tracked.update(rows[600:])
+    assert tracked.summary().components.dtype == np.float32
+
+
+@EVERY
 def test_weights_count_as_repeated_rows(tracker, rng):
     rows, weights = power_law(rng, 400, 50), rng.integers(0, 4, 400).astype(float)
     weighted = track(tracker, rows, weights=weights, batch=90).summary()

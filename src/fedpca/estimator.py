@@ -23,7 +23,6 @@ from fedpca.subspace import Subspace
 from fedpca.trackers import TRACKERS, Tracker, fastest
 
 _BATCH_ROWS = 1024
-_FILL_ROWS = 512
 _MOST_FEATURES_FOR_ALL = 4096
 
 
@@ -35,7 +34,8 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     Args:
         n_components: how many components to keep: a whole number, a share of the variance in (0, 1), or
-            None for all. With `energy`, the rank to begin with.
+            None for all. With `energy`, the rank to begin with. Like the other settings it is taken from the
+            first batch on.
         energy: an `EnergyBand`, or its (low, high), to adapt the rank to the stream as the paper does.
         forget: in (0, 1]. Every batch scales the singular values of all that came before by it, and their
             count by its square: memory fades over about 1 / (1 - forget²) batches.
@@ -170,7 +170,7 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     @contextmanager
     def _intact_on_error(self) -> Iterator[None]:
-        """Whatever is wrong with a call, the object stays as it was; trackers only ever see checked rows."""
+        """A call that refuses its input leaves the object as it was: trackers only ever see checked rows."""
         before = vars(self).copy()
         try:
             yield
@@ -185,16 +185,19 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         if not gaps:
             tracker.update(X, weights)
             return
-        for start in range(0, X.shape[0], _FILL_ROWS):
-            rows = _dense(X[start : start + _FILL_ROWS]).astype(tracker.dtype, copy=False)
-            part = None if weights is None else weights[start : start + _FILL_ROWS]
-            seen = ~np.isnan(rows).all(axis=1)  # a row of which nothing was observed says nothing
-            rows, part = rows[seen], None if part is None else part[seen]
-            history = tracker.summary()
-            if history.count:
-                rows = filled(rows, history)
-            elif len(rows):
-                rows = filled_without_history(rows, tracker.keep, bool(self.center))
+        size = _few_rows(X.shape[1])
+        for start in range(0, X.shape[0], size):
+            rows = _dense(X[start : start + size]).astype(tracker.dtype, copy=False)
+            part = None if weights is None else weights[start : start + size]
+            missing = np.isnan(rows)
+            if missing.any():
+                seen = ~missing.all(axis=1)  # a row of which nothing was observed says nothing
+                rows, part = rows[seen], None if part is None else part[seen]
+                history = tracker.summary()
+                if history.count:
+                    rows = filled(rows, history)
+                else:
+                    rows = filled_without_history(rows, tracker.keep, bool(self.center))
             tracker.update(rows, part)
 
     def _new_tracker(self, n_features: int, dtype: Any) -> Tracker:
@@ -344,9 +347,14 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def transform(self, X: Any) -> Array:
         """Coordinates of rows along the components, shape (n_samples, n_components_); gaps are bridged."""
-        scores = [scores for _, scores in self._scored(X)]
-        coordinates: Array = np.concatenate(scores)
-        return coordinates / self._scale(coordinates.dtype) if self.whiten else coordinates
+        X, gaps = self._checked(X)
+        components, subspace = self._components_for(X), self._tracker.summary()
+        far = self._tracker.is_far(subspace.mean, subspace.total / max(subspace.count, 1.0))
+        if not gaps and not far and (sparse.issparse(X) or X.dtype in (np.float32, np.float64)):
+            scores: Array = X @ components.T - (subspace.mean @ components.T).astype(components.dtype)
+        else:
+            scores = np.concatenate([scores for _, scores in self._scored(X, gaps)])
+        return scores / self._scale(scores.dtype) if self.whiten else scores
 
     def inverse_transform(self, X: Any) -> Array:
         """Rows with these coordinates, shape (n_samples, n_features): the inverse within the components."""
@@ -368,31 +376,60 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             spe: squared prediction error, the squared distance from the subspace, over observed entries.
             t2: Hotelling's T², the squared distance from the mean within it, in units of its variances.
         """
-        self._fitted()
+        X, gaps = self._checked(X)
         spe, t2 = [], []
         variances = self.explained_variance_
-        for deviations, scores in self._scored(X):
+        for deviations, scores in self._scored(X, gaps):
             residual = deviations - scores @ self.components_
             spe.append(np.nansum(residual.astype(np.float64) ** 2, axis=1))
             t2.append(np.sum(scores.astype(np.float64) ** 2 / variances, axis=1))
         return np.concatenate(spe), np.concatenate(t2)
 
-    def _scored(self, X: Any) -> Iterator[tuple[Array, Array]]:
-        """Deviations from the mean and coordinates, a few rows at a time."""
+    def score_samples(self, X: Any) -> Array:
+        """Log-likelihood of rows under the probabilistic PCA of what was learned, shape (n_samples,)."""
+        spe, t2 = self.anomaly_scores(X)
+        left_out = self.n_features_in_ - self.n_components_
+        noise = max(self.noise_variance_, float(np.finfo(np.float64).tiny))
+        log_volume = float(np.log(self.explained_variance_).sum()) + left_out * np.log(noise)
+        distances = t2 + (spe / noise if left_out else 0.0)
+        likelihoods: Array = -0.5 * (self.n_features_in_ * np.log(2 * np.pi) + log_volume + distances)
+        return likelihoods
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Mean log-likelihood of rows: what a search over n_components can compare."""
+        return float(np.mean(self.score_samples(X)))
+
+    def get_covariance(self) -> Array:
+        """Covariance of the features as the components and the noise left out explain it, shape (d, d)."""
+        self._fitted()
+        scaled = (self.explained_variance_ - self.noise_variance_)[:, None] * self.components_
+        covariance: Array = self.components_.T @ scaled
+        covariance.flat[:: self.n_features_in_ + 1] += self.noise_variance_
+        return covariance
+
+    def _checked(self, X: Any) -> tuple[Any, bool]:
+        """Rows to use, and whether any entry is missing."""
         tracker = self._fitted()
         X = self._validated(X, reset=False)
-        dtype = np.result_type(checks.working_dtype(X.dtype), tracker.dtype)
-        gaps = checks.has_gaps(_values(X), dtype)
-        subspace = self._learned("components_")
-        shown = self.n_components_
-        components = subspace.components[:shown].astype(dtype, copy=False)
-        mean = subspace.mean.astype(dtype)
-        size = max(_FILL_ROWS, 2**20 // X.shape[1])
+        return X, checks.has_gaps(_values(X), np.result_type(checks.working_dtype(X.dtype), tracker.dtype))
+
+    def _components_for(self, X: Any) -> Array:
+        """The components, in the more precise of their own dtype and that of X."""
+        return self.components_.astype(
+            np.result_type(checks.working_dtype(X.dtype), self._tracker.dtype), copy=False
+        )
+
+    def _scored(self, X: Any, gaps: bool) -> Iterator[tuple[Array, Array]]:
+        """Deviations from the mean and coordinates, a few rows at a time."""
+        subspace = self._tracker.summary()
+        components = self._components_for(X)
+        mean = subspace.mean.astype(components.dtype)
+        size = _few_rows(X.shape[1])
         for start in range(0, X.shape[0], size):
             rows = _dense(X[start : start + size])
             deviations = rows - mean
             if gaps:
-                scores = coordinates(rows, subspace)[:, :shown].astype(dtype)
+                scores = coordinates(rows, subspace)[:, : len(components)].astype(components.dtype)
             else:
                 scores = deviations @ components.T
             yield deviations, scores
@@ -400,6 +437,11 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def _scale(self, dtype: Any) -> Array:
         """Standard deviations along the components, by which whitening divides."""
         return np.sqrt(self.explained_variance_).astype(dtype)
+
+
+def _few_rows(n_features: int) -> int:
+    """Rows to work on at a time where copies are made: about 8 MB."""
+    return min(4096, max(64, 2**20 // n_features))
 
 
 def _dense(rows: Any) -> NDArray[Any]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedpca import checks
 from fedpca.linalg import Array, leading, orthonormal, oversampled, with_fixed_signs
-from fedpca.moments import Moments, subtract_mean, sum_moments
+from fedpca.moments import Moments, pooled_mean, subtract_mean, sum_moments
 from fedpca.subspace import Subspace, rounding_floor
 
 Summary = Subspace | Moments
@@ -52,10 +52,7 @@ def _merge_subspaces(
     """One factorisation of the stacked rows [s_i * components_i ; sqrt(n_i) (mean_i - mean)]."""
     first = subspaces[0]
     counts = np.array([weight * part.count for part, weight in zip(subspaces, weights, strict=True)])
-    count = float(counts.sum())
-    means = np.array([part.mean for part in subspaces])
-    mean = counts @ means / count if count else np.zeros(first.n_features)
-    offsets = np.sqrt(counts)[:, None] * (means - mean)
+    count, mean, offsets = pooled_mean(counts, np.array([part.mean for part in subspaces]))
     stack = [
         (np.sqrt(weight) * part.singular_values)[:, None] * part.components
         for part, weight in zip(subspaces, weights, strict=True)

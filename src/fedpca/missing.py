@@ -19,19 +19,20 @@ def coordinates(rows: Array, subspace: Subspace) -> Array:
     array([[10.]])
     """
     components = subspace.components.astype(np.float64)
-    result = np.zeros((len(rows), subspace.rank))
     if not subspace.rank:
-        return result
+        return np.zeros((len(rows), 0))
+    gaps = np.isnan(rows)
     damping = _noise_variance(subspace) / (subspace.singular_values**2 / subspace.count)
-    # Rows with the same gaps share one small system.
-    patterns, which = np.unique(np.isnan(rows), axis=0, return_inverse=True)
-    for index, pattern in enumerate(patterns):
-        members = np.flatnonzero(which == index)
-        seen = components[:, ~pattern]
-        deviations = rows[np.ix_(members, ~pattern)] - subspace.mean[~pattern]
-        normal = seen @ seen.T + np.diag(damping)
-        result[members] = np.linalg.lstsq(normal, seen @ deviations.T, rcond=1e-12)[0].T
-    return result
+    # The normal equations over the observed entries: those of all entries less those of the gaps.
+    normal = np.broadcast_to(
+        components @ components.T + np.diag(damping), (len(rows), *2 * (subspace.rank,))
+    ).copy()
+    for index in np.flatnonzero(gaps.any(axis=1)):
+        hidden = components[:, gaps[index]]
+        normal[index] -= hidden @ hidden.T
+    observed = np.where(gaps, 0.0, rows - subspace.mean) @ components.T
+    solved: Array = (np.linalg.pinv(normal, rcond=1e-12, hermitian=True) @ observed[:, :, None])[:, :, 0]
+    return solved
 
 
 def filled(rows: Array, subspace: Subspace) -> Array:

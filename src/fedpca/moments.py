@@ -56,11 +56,11 @@ class Moments:
             raise ValueError("scatter must not have negative entries on its diagonal.")
         check_centered(self.centered, mean)
         names = checks.feature_names(self.feature_names, len(mean))
-        for name, value in {"mean": mean, "scatter": (scatter + scatter.T) / 2}.items():
-            value.flags.writeable = False
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "count", count)
-        object.__setattr__(self, "feature_names", names)
+        scatter = (scatter + scatter.T) / 2
+        freeze(self, {"count": count, "mean": mean, "scatter": scatter, "feature_names": names})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        freeze(self, state)
 
     @classmethod
     def from_rows(cls, rows: Any, *, center: bool = True, sample_weight: Any = None) -> Self:
@@ -121,6 +121,14 @@ class Moments:
         return f"Moments(count={self.count:g}, n_features={self.n_features}, total={self.total:.6g})"
 
 
+def freeze(summary: Any, values: Mapping[str, Any]) -> None:
+    """Set attributes of a frozen value; arrays become read-only, and stay so through pickling."""
+    for name, value in values.items():
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
+        object.__setattr__(summary, name, value)
+
+
 def deviations_from_mean(
     rows: Array, sample_weight: Any = None, center: bool = True
 ) -> tuple[float, Array, Array]:
@@ -156,10 +164,10 @@ def subtract_mean(rows: Array, roots: Array | None, count: float) -> Array:
     return mean
 
 
-def principal_directions(scatter: Array, rank: int | None = None, noise: float = 0.0) -> tuple[Array, Array]:
+def principal_directions(scatter: Array, rank: int | None = None) -> tuple[Array, Array]:
     """Leading eigenvectors (as rows) of a scatter and the singular values of the rows behind it.
 
-    Eigenvalues up to `noise`, or up to rounding of the largest, count as zero.
+    Eigenvalues up to rounding of the largest count as zero.
 
     >>> directions, singular_values = principal_directions(np.diag([4.0, 0.0, 9.0]))
     >>> singular_values, np.abs(directions)
@@ -168,7 +176,7 @@ def principal_directions(scatter: Array, rank: int | None = None, noise: float =
     """
     squares, vectors = np.linalg.eigh(scatter)
     squares = squares[::-1][: len(scatter) if rank is None else rank]
-    noise = max(noise, 8 * np.finfo(np.float64).eps * np.sqrt(len(scatter)) * max(squares[0], 0.0))
+    noise = 8 * np.finfo(np.float64).eps * np.sqrt(len(scatter)) * max(squares[0], 0.0)
     kept = int(np.count_nonzero(squares > noise))
     return vectors.T[::-1][:kept], np.sqrt(squares[:kept])
 
@@ -181,6 +189,13 @@ def check_centered(centered: Any, mean: Array) -> None:
         raise ValueError("the mean of an uncentred summary must be zero.")
 
 
+def pooled_mean(counts: Array, means: Array) -> tuple[float, Array, Array]:
+    """Count and mean of all parts together, and the rows sqrt(count_i) (mean_i - mean), shape (parts, d)."""
+    count = float(counts.sum())
+    mean = counts @ means / count if count else np.zeros(means.shape[1])
+    return count, mean, np.sqrt(counts)[:, None] * (means - mean)
+
+
 def sum_moments(parts: Iterable[tuple[Moments, float]]) -> Moments:
     """The moments of all rows together, each part's rows counted with its weight.
 
@@ -189,10 +204,7 @@ def sum_moments(parts: Iterable[tuple[Moments, float]]) -> Moments:
     parts = list(parts)
     first = parts[0][0]
     counts = np.array([weight * part.count for part, weight in parts])
-    means = np.array([part.mean for part, _ in parts])
-    count = float(counts.sum())
-    mean = counts @ means / count if count else np.zeros(first.n_features)
-    offsets = np.sqrt(counts)[:, None] * (means - mean)
+    count, mean, offsets = pooled_mean(counts, np.array([part.mean for part, _ in parts]))
     scatter = offsets.T @ offsets
     for part, weight in parts:
         scatter += weight * part.scatter

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpca import checks, modelfile
 from fedpca.linalg import Array, leading, orthonormality_error, with_fixed_signs
-from fedpca.moments import Moments, check_centered, deviations_from_mean
+from fedpca.moments import Moments, check_centered, deviations_from_mean, freeze
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -62,7 +62,11 @@ class Subspace:
             raise TypeError(f"certificate must be a mapping or None, got {self.certificate!r}.")
         names = checks.feature_names(self.feature_names, len(mean))
         certificate = None if self.certificate is None else deepcopy(dict(self.certificate))
-        _fill(self, components, singular_values, mean, count, total, bool(self.centered), names, certificate)
+        values = (components, singular_values, mean, count, total, bool(self.centered), names, certificate)
+        freeze(self, dict(zip(_FIELDS, values, strict=True)))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        freeze(self, state)
 
     @classmethod
     def trusted(
@@ -77,7 +81,8 @@ class Subspace:
     ) -> Self:
         """A subspace of arrays this library has just made: taken over, neither copied nor checked."""
         subspace = object.__new__(cls)
-        _fill(subspace, components, singular_values, mean, count, total, centered, feature_names, None)
+        values = (components, singular_values, mean, count, total, centered, feature_names, None)
+        freeze(subspace, dict(zip(_FIELDS, values, strict=True)))
         return subspace
 
     @classmethod
@@ -142,6 +147,17 @@ class Subspace:
         return self.trusted(
             self.components, values, self.mean, count, total, self.centered, self.feature_names
         )
+
+    def astype(self, dtype: Any) -> Self:
+        """The same subspace with components of another float type."""
+        components = self.components.astype(dtype, copy=False)
+        facts = (self.singular_values, self.mean, self.count, self.total, self.centered, self.feature_names)
+        return self.trusted(components, *facts)
+
+    def with_fixed_signs(self) -> Self:
+        """The same subspace, the largest entry of each component positive."""
+        facts = (self.singular_values, self.mean, self.count, self.total, self.centered, self.feature_names)
+        return self.trusted(with_fixed_signs(self.components), *facts)
 
     def moved(self, step: Array) -> Self:
         """The summary of the same rows moved by `step`, shape (d,)."""
@@ -215,6 +231,9 @@ class Subspace:
         )
 
 
+_FIELDS = tuple(field.name for field in fields(Subspace))
+
+
 def load(path: str | os.PathLike[str]) -> Subspace | Moments:
     """Read a model file. What a stranger wrote is checked as if it came from the network."""
     kind, arrays, facts = modelfile.read(path)
@@ -265,11 +284,3 @@ def _checked_total(components: Array, singular_values: Array, count: float, tota
     if count == 0 and (len(components) or total):
         raise ValueError("a summary of no rows must have no components and total 0.")
     return max(float(total), kept)
-
-
-def _fill(subspace: Subspace, *values: Any) -> None:
-    """Set the fields, in their order; arrays become read-only."""
-    for field, value in zip(fields(subspace), values, strict=True):
-        if isinstance(value, np.ndarray):
-            value.flags.writeable = False
-        object.__setattr__(subspace, field.name, value)

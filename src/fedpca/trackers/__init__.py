@@ -1,6 +1,6 @@
 """Trackers: rows in, summary out, in one pass; one algorithm a file."""
 
-from fedpca.rank import RankRule
+from fedpca.rank import RankRule, VarianceShare
 from fedpca.trackers.base import Tracker
 from fedpca.trackers.block import Block
 from fedpca.trackers.exact import Exact
@@ -18,4 +18,9 @@ def fastest(n_features: int, rule: RankRule) -> str:
     >>> fastest(64, FixedRank(10)), fastest(784, FixedRank(10)), fastest(784, FixedRank(100))
     ('exact', 'nystrom', 'exact')
     """
-    return "exact" if n_features <= max(256, 8 * rule.start(n_features)) else "nystrom"
+    most = max(256, 8 * rule.start(n_features))
+    if isinstance(rule, VarianceShare):
+        most = (
+            4096  # how many directions it takes is not known beforehand: keep them all while d² is affordable
+        )
+    return "exact" if n_features <= most else "nystrom"

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from fedpca.linalg import Array, oversampled
-from fedpca.merge import Summary, merge
+from fedpca.merge import Summary, append_rows
 from fedpca.rank import RankRule
 from fedpca.subspace import Subspace
 
@@ -126,20 +126,26 @@ class Tracker(ABC):
         return roots is not None or self._anchor is not None or rows.dtype != self.dtype
 
     def _wait(self, rows: Any, roots: Array | None) -> None:
-        """Put rows in the buffer; a full buffer is taken as one panel."""
-        if not self._n_waiting and len(self._waiting) != self.buffer_rows:
-            self._waiting = np.empty((self.buffer_rows, self.n_features), self.dtype)
-            self._waiting_roots = None
-        filled = slice(self._n_waiting, self._n_waiting + rows.shape[0])
-        self._waiting[filled] = rows.toarray() if sparse.issparse(rows) else rows
-        if roots is not None and self._waiting_roots is None:
-            self._waiting_roots = np.ones(len(self._waiting), self.dtype)
-        if self._waiting_roots is not None:
-            self._waiting_roots[filled] = 1 if roots is None else roots
-        self._n_waiting += rows.shape[0]
-        if self._n_waiting == len(self._waiting):
-            roots, self._waiting_roots, self._n_waiting = self._waiting_roots, None, 0
-            self._take(self._waiting, roots)
+        """Put rows in the buffer, which grows as needed; a full one is taken as one panel."""
+        before, now = self._n_waiting, self._n_waiting + rows.shape[0]
+        if now > len(self._waiting):
+            longer = np.empty((min(max(now, 2 * before), self.buffer_rows), self.n_features), self.dtype)
+            longer[:before] = self._waiting[:before]
+            self._waiting = longer
+        self._waiting[before:now] = rows.toarray() if sparse.issparse(rows) else rows
+        if roots is not None or self._waiting_roots is not None:
+            old = np.ones(before, self.dtype) if self._waiting_roots is None else self._waiting_roots
+            new = np.ones(now - before, self.dtype) if roots is None else roots
+            self._waiting_roots = np.concatenate([old, new])
+        self._n_waiting = now
+        if now == self.buffer_rows:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Take the rows that wait as one panel."""
+        rows, roots = self._waiting[: self._n_waiting], self._waiting_roots
+        self._waiting_roots, self._n_waiting = None, 0
+        self._take(rows, roots)
 
     def _take(self, rows: Any, roots: Array | None) -> None:
         """Prepare a panel and absorb it."""
@@ -160,7 +166,7 @@ class Tracker(ABC):
             rows = rows - self._anchor.astype(self.dtype)
         return rows if roots is None else rows * roots[:, None]
 
-    def _is_far(self, mean: Array, spread: float) -> bool:
+    def is_far(self, mean: Array, spread: float) -> bool:
         """Whether products of rows would lose too many digits to a mean this large."""
         limit = 1e1 if self.dtype == np.float32 else 1e4
         return self.center and float(mean @ mean) > limit * spread
@@ -176,10 +182,9 @@ class Tracker(ABC):
         if forget != 1.0:
             self._answer = None
             self._fade = max(self._fade * forget, _FAINTEST)
-            if self._n_waiting and self._waiting_roots is None:
-                self._waiting_roots = np.ones(len(self._waiting), self.dtype)
-            if self._waiting_roots is not None:
-                self._waiting_roots *= self.dtype.type(forget)
+            if self._waiting_roots is None:
+                self._waiting_roots = np.ones(self._n_waiting, self.dtype)
+            self._waiting_roots = self._waiting_roots * self.dtype.type(forget)
 
     # --- summaries out ---
 
@@ -197,30 +202,29 @@ class Tracker(ABC):
     def _leading(self) -> Subspace:
         state = self.state()
         assert isinstance(state, Subspace)
-        return state.truncate(self.keep)
+        shown = self.rule.shown(self.rank, state.singular_values, state.total)
+        return state.truncate(self._oversampled(max(self.rank, shown)))
 
     def merge(self, *others: Summary) -> None:
         """Go on as if the rows behind other summaries had been seen too."""
         self._answer = None
+        if self._n_waiting:
+            self._flush()
         if self._fade != 1.0:
             self._scale(self._fade)
-        waiting = [self._waiting_rows()] if self._n_waiting else []
-        self._fade, self._n_waiting, self._waiting_roots = 1.0, 0, None
-        self._merge([*waiting, *others])
+            self._fade = 1.0
+        self._merge(others)
 
     def _with_waiting(self, absorbed: Subspace) -> Subspace:
-        """What was absorbed, faded as is due, and the rows that wait."""
-        if not self._n_waiting and self._fade == 1.0:
+        """What was absorbed, faded as is due, and the rows that wait; nothing is truncated."""
+        if self._fade != 1.0:
+            absorbed = absorbed.scaled(self._fade)
+        if not self._n_waiting:
             return absorbed
-        both = merge([absorbed, self._waiting_rows()], forget=self._fade)
-        assert isinstance(both, Subspace)
-        return both
-
-    def _waiting_rows(self) -> Subspace:
-        rows, weights = self._waiting[: self._n_waiting], None
-        if self._waiting_roots is not None:
-            weights = self._waiting_roots[: self._n_waiting].astype(np.float64) ** 2
-        return Subspace.from_rows(rows, center=self.center, sample_weight=weights)
+        rows, roots = self._waiting[: self._n_waiting], self._waiting_roots
+        rows = rows if roots is None else rows * roots[:, None]
+        appended = append_rows(absorbed, rows, roots, min(absorbed.rank + len(rows), self.n_features))
+        return appended.with_fixed_signs()
 
     def _next_rank(self, rank: int, singular_values: Array, total: float) -> int:
         return min(self.rule.next_rank(rank, singular_values, total), self.n_features)

@@ -56,4 +56,4 @@ class Block(Tracker):
     def _merge(self, others: Sequence[Summary]) -> None:
         merged = merge([self._subspace, *others], self.keep)
         assert isinstance(merged, Subspace)
-        self._subspace = merged
+        self._subspace = merged.astype(self.dtype)

@@ -43,7 +43,7 @@ class Exact(Tracker):
         added_sum = (weights @ panel).astype(np.float64)
         if added and not self._count:
             mean = added_sum / added
-            if self._is_far(mean, checks.energy(panel) / added - float(mean @ mean)):
+            if self.is_far(mean, checks.energy(panel) / added - float(mean @ mean)):
                 panel = panel - np.outer(weights, self._move_anchor(mean)).astype(self.dtype)
                 added_sum = (weights @ panel).astype(np.float64)
         self._count += added
@@ -55,7 +55,7 @@ class Exact(Tracker):
         if not self._count:
             return
         mean = self._sum / self._count
-        if self._is_far(mean, float(np.trace(self._scatter)) / self._count - float(mean @ mean)):
+        if self.is_far(mean, float(np.trace(self._scatter)) / self._count - float(mean @ mean)):
             step = self._move_anchor(mean)
             cross = np.outer(self._sum, step)
             self._scatter += self._count * np.outer(step, step) - cross - cross.T
@@ -88,11 +88,14 @@ class Exact(Tracker):
         count, mean, scatter = self._moments()
         kept = max(float(np.trace(scatter)), 0.0)
         total = kept + self._fade**2 * self._discarded
-        # Products round relative to the scatter about the anchor, the rows themselves relative to their size.
-        noise = 2 * float(np.finfo(self.dtype).eps) * max(float(np.trace(self._scatter)), kept)
-        noise = max(noise, rounding_floor(total, count, mean, self.dtype) ** 2)
-        components, singular_values = principal_directions(scatter, noise=noise)
+        # Products round feature by feature, relative to the rows' size about the anchor.
+        offset = mean if self._anchor is None else mean - self._anchor
+        sizes = np.diag(scatter) + count * offset**2
+        components, singular_values = principal_directions(scatter)
         del scatter  # d² numbers are all the memory there is
+        noise = 32 * np.finfo(self.dtype).eps * (components**2 @ sizes)
+        real = singular_values**2 > np.maximum(noise, rounding_floor(total, count, mean, self.dtype) ** 2)
+        components, singular_values = components[real], singular_values[real]
         if rank is None:
             self._answer_rank = self._settled(singular_values, total)
             rank = self._oversampled(self._answer_rank)
@@ -131,7 +134,7 @@ class Exact(Tracker):
             parts.append((other, 1.0))
         merged = sum_moments(parts)
         self._anchor, offset = None, merged.mean
-        if merged.count and self._is_far(offset, merged.total / merged.count):
+        if merged.count and self.is_far(offset, merged.total / merged.count):
             offset = offset - self._move_anchor(offset)
         self._count, self._sum = merged.count, merged.count * offset
         self._scatter = merged.scatter + np.outer(self._sum, offset)

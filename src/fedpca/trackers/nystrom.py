@@ -12,6 +12,11 @@ from fedpca.merge import Summary, append_rows, merge
 from fedpca.subspace import Subspace, rounding_floor
 from fedpca.trackers.base import Tracker
 
+# When is a panel news? When its energy outside the directions carried exceeds what the stream has shown, with
+# slack for chance, by more than this share of the weakest direction wanted.
+_NOISE_SLACK = 1.5
+_NEWS = 1e-3
+_SHIFT = 32  # rounding of the products, in units of eps times the energy
 _TINY = np.finfo(np.float64).tiny
 
 
@@ -21,7 +26,7 @@ class Nystrom(Tracker):
     For probes W (the directions carried and residuals of recent rows) a period accumulates
     Y = W C and T = W C W^T of the scatter C of everything so far, mean and history included: two
     products of width len(W) a row. At its end C is replaced by its Nystrom approximation
-    Y^T T^-1 Y, which never exceeds C, and the leading directions of that are carried on.
+    Y^T T^-1 Y, which but for rounding never exceeds C, and the leading directions of that are carried on.
 
     Two safeguards send rows through the exact block update instead: a panel with more energy outside
     the directions carried than the stream has shown so far (its directions change), and a spectrum
@@ -112,8 +117,8 @@ class Nystrom(Tracker):
         return _Period(
             carried,
             residual_directions(sample, carried.components),
-            expected=(1.5 + 8 * self.width / self._n_rows) * left_out,
-            tolerated=0.1 * float(weakest) ** 2,
+            expected=(_NOISE_SLACK + 8 * self.width / self._n_rows) * left_out,
+            tolerated=_NEWS * float(weakest) ** 2,
         )
 
     def _period_rows(self) -> int:
@@ -128,7 +133,7 @@ class Nystrom(Tracker):
 
     def _stay_near_origin(self) -> None:
         carried = self._carried
-        if carried.count and self._is_far(carried.mean, carried.total / carried.count):
+        if carried.count and self.is_far(carried.mean, carried.total / carried.count):
             self._carried = carried.moved(-self._move_anchor(carried.mean))
 
     def state(self) -> Subspace:
@@ -152,7 +157,7 @@ class Nystrom(Tracker):
     def _merge(self, others: Sequence[Summary]) -> None:
         merged = merge([self._absorbed(), *others], self.carry)
         assert isinstance(merged, Subspace)
-        self._carried, self._period, self._anchor = merged, None, None
+        self._carried, self._period, self._anchor = merged.astype(self.dtype), None, None
         self._n_rows = max(self._n_rows, merged.count)
         self._stay_near_origin()
 
@@ -218,28 +223,22 @@ class _Period:
             inner += (jump - weight) * np.outer(score, score)
             total += jump * float(step @ step) - weight * float(new_mean @ new_mean)
             mean = mean + step * (weight / count)
-        self._add_history(products, inner, carried)
+        # The history: the first probes are the directions carried, so W C0 = [S^2 V; 0].
+        dtype, rank, squares = products.dtype, carried.rank, carried.singular_values**2
+        products[:rank] += squares[:, None].astype(dtype) * carried.components
+        inner[:rank, :rank] += np.diag(squares)
+        # Products round relative to all energy. A multiple of the identity above that is added, and taken off
+        # again, so that T^-1 does not blow rounding up into directions.
+        shift = _SHIFT * float(np.finfo(dtype).eps) * (self.energy + float(squares[0]))
+        products += dtype.type(shift) * self.probes[:-1]
+        inner.flat[:: len(inner) + 1] += shift
         components, singular_values = nystrom_directions(products, inner, keep)
-        floor = rounding_floor(total, count, mean, components.dtype)
-        kept = int(np.count_nonzero(singular_values > floor))
-        components, singular_values = components[:kept], singular_values[:kept]
+        squares = singular_values**2 - shift
+        smallest = max(shift / 4, rounding_floor(total, count, mean, dtype) ** 2)
+        kept = int(np.count_nonzero(squares > smallest))
+        components, singular_values = components[:kept], np.sqrt(squares[:kept])
         total = max(total, float(singular_values @ singular_values))
         return Subspace.trusted(components, singular_values, mean, count, total, carried.centered)
-
-    def _add_history(self, products: Array, inner: Array, carried: Subspace) -> None:
-        """Add the products of the probes with the scatter carried."""
-        squares, dtype = carried.singular_values**2, products.dtype
-        k = carried.rank
-        eps = np.finfo(dtype).eps
-        if (
-            squares[-1] > 1e2 * eps * squares[0]
-        ):  # the carried rows are orthonormal enough to be their own dual
-            products[:k] += squares[:, None].astype(dtype) * carried.components
-            inner[:k, :k] += np.diag(squares)
-        else:
-            overlap = (self.probes[:-1] @ carried.components.T).astype(np.float64)
-            products += (overlap * squares).astype(dtype) @ carried.components
-            inner += (overlap * squares) @ overlap.T
 
 
 def _scores(probes: Array, panel: Any) -> Array:
@@ -251,15 +250,20 @@ def _scores(probes: Array, panel: Any) -> Array:
 
 def residual_directions(sample: Array, components: Array) -> Array:
     """Orthonormal directions of a few rows outside the span of orthonormal components."""
-    eps = np.finfo(sample.dtype).eps
-    largest = float(np.linalg.norm(sample, axis=1).max(initial=0.0))
-    sample = sample - (sample @ components.T) @ components
-    sample = sample[np.linalg.norm(sample, axis=1) > 32 * eps * largest]
-    if not len(sample):
-        return sample
+    sample = _unit_rows(sample, 0.0)
+    sample = _unit_rows(sample - (sample @ components.T) @ components, 32 * float(np.finfo(sample.dtype).eps))
+    # Once more: a small residual is far from orthogonal. One that shrinks again was rounding.
+    sample = _unit_rows(sample - (sample @ components.T) @ components, 0.5)
     squares, vectors = np.linalg.eigh((sample @ sample.T).astype(np.float64))
-    kept = squares > 1e-4 * squares[-1]
+    kept = squares > 1e-4 * squares.max(initial=0.0)  # the same row may have been drawn twice
     return (vectors[:, kept] / np.sqrt(squares[kept])).T.astype(sample.dtype) @ sample
+
+
+def _unit_rows(rows: Array, shortest: float) -> Array:
+    """Rows longer than `shortest`, scaled to length one."""
+    lengths = np.linalg.norm(rows, axis=1)
+    long = lengths > shortest
+    return rows[long] / lengths[long, None]
 
 
 def nystrom_directions(products: Array, inner: Array, keep: int) -> tuple[Array, Array]:
