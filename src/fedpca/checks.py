@@ -97,6 +97,7 @@ def dense_rows(rows: Any, weights: Any = None, *, min_features: int = 1) -> Arra
         raise ValueError(
             "rows contain NaN: Subspace and Moments need complete rows; StreamingPCA fills gaps."
         )
+    not_too_small(rows, rows.dtype)
     return rows
 
 
@@ -120,7 +121,7 @@ def size_limit(dtype: Any = np.float64) -> float:
 
 
 def has_gaps(values: NDArray[Any], dtype: Any, heaviest: float = 1.0) -> bool:
-    """Whether any entry is NaN; refuses infinite entries, and rows too large or small to square in `dtype`.
+    """Whether any entry is NaN; refuses infinite entries and those too large to square in `dtype`.
 
     Args:
         values: entries, dense rows or the stored ones of sparse rows.
@@ -130,11 +131,10 @@ def has_gaps(values: NDArray[Any], dtype: Any, heaviest: float = 1.0) -> bool:
     >>> has_gaps(np.array([[1.0, np.nan]]), np.float64)
     True
     """
-    limit, numbers = size_limit(dtype) / max(heaviest, 1.0), np.finfo(dtype)
-    smallest = float(numbers.tiny / numbers.eps)  # below, squares lose their digits
+    limit = size_limit(dtype) / max(heaviest, 1.0)
     if not values.size or values.dtype.kind == "b":
         return False
-    if values.dtype.itemsize >= 4 and values.dtype.kind == "f" and smallest < energy(values) < limit:
+    if values.dtype.itemsize >= 4 and values.dtype.kind == "f" and energy(values) < limit:
         return False
     with np.errstate(invalid="ignore"):
         largest = max(float(np.fmax.reduce(values, axis=None)), -float(np.fmin.reduce(values, axis=None)))
@@ -142,15 +142,29 @@ def has_gaps(values: NDArray[Any], dtype: Any, heaviest: float = 1.0) -> bool:
         raise ValueError(
             "Input X contains infinity: entries must be finite (NaN marks a missing one); drop or clip them."
         )
-    if largest * largest * values.size >= limit or 0 < largest * largest <= smallest:
+    if largest * largest * values.size >= limit:
         weighted = f" with weights up to {heaviest:.3g} (sample_weight)" if heaviest > 1 else ""
         remedy = " or pass float64 from the first batch on." if np.dtype(dtype) == np.float32 else "."
-        problem = "large" if largest > 1 else "small"
         raise ValueError(
-            f"rows hold values up to {largest:.3g}{weighted}, too {problem} to square in {np.dtype(dtype)}: "
+            f"rows hold values up to {largest:.3g}{weighted}, too large to square in {np.dtype(dtype)}: "
             f"rescale them{remedy}"
         )
     return values.dtype.kind == "f" and bool(np.isnan(values).any())
+
+
+def not_too_small(values: NDArray[Any], dtype: Any) -> None:
+    """Refuse rows to begin with whose squares lose their digits in `dtype`; zeros are fine."""
+    smallest = float(np.finfo(dtype).tiny / np.finfo(dtype).eps)
+    if (
+        values.dtype.kind == "f"
+        and values.dtype.itemsize >= 4
+        and energy(values) <= smallest
+        and values.any()
+    ):
+        raise ValueError(
+            f"rows hold values up to {float(np.abs(values).max()):.3g}, too small to square in "
+            f"{np.dtype(dtype)}: rescale them."
+        )
 
 
 def sample_weight(weights: Any, n_rows: int) -> Array | None:

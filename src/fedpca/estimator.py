@@ -44,7 +44,7 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         tracker: "exact" (d² memory, no error), "nystrom" (the fast one), "block" (the paper's), or "auto":
             exact for at most max(256, 8 n_components) features, nystrom above.
         oversample: directions carried beyond n_components, which keeps truncation errors small;
-            "auto" for max(8, n_components / 2, min(n_components, 20)).
+            "auto" for about as many again (20 for 10, 45 for 20, 150 for 100).
         batch_size: rows a batch when `fit` cuts its X; the block size of the block tracker. None for 1024
             and, for the block tracker, twice the directions carried.
         random_state: seed of the nystrom tracker's choice of probes; None always takes the same.
@@ -107,6 +107,7 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                 raise ValueError("sample_weight must not be all zero: no row would count.")
             dtype = checks.working_dtype(X.dtype)
             gaps = checks.has_gaps(_values(X), dtype, checks.heaviest(weights))
+            checks.not_too_small(_values(X), dtype)
             tracker = self._new_tracker(X.shape[1], dtype)
             size = self.batch_size or _BATCH_ROWS
             for start in range(0, X.shape[0], size):
@@ -124,6 +125,7 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             dtype = checks.working_dtype(X.dtype) if first else self._tracker.dtype
             gaps = checks.has_gaps(_values(X), dtype, checks.heaviest(weights))
             if first:
+                checks.not_too_small(_values(X), dtype)
                 self._tracker, self._n_rows_seen = self._new_tracker(X.shape[1], dtype), 0
             self._learn(self._tracker, X, weights, gaps)
             self._n_rows_seen += X.shape[0]

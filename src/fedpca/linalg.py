@@ -119,6 +119,6 @@ def oversampled(rank: int) -> int:
     the rank, and to 1.5 times the rank 5 times; for large ranks half as many again are enough.
 
     >>> [oversampled(rank) for rank in (1, 10, 20, 50, 100)]
-    [9, 20, 40, 75, 150]
+    [9, 20, 45, 75, 150]
     """
-    return rank + max(8, min(rank, 20), rank // 2)
+    return rank + max(8, min(rank * 3 // 2 - 5, 25), rank // 2)

@@ -27,7 +27,7 @@ class Tracker(ABC):
     Args:
         n_features: d.
         rule: how many directions are wanted.
-        oversample: directions carried beyond those; "auto" for max(8, r/2, min(r, 20)).
+        oversample: directions carried beyond those; "auto" for about as many again, fewer for large ranks.
         center: whether to subtract the running mean.
         dtype: float32 or float64, the precision in which rows are worked on.
     """

@@ -16,6 +16,9 @@ from fedpca.trackers.base import Tracker
 # slack for chance, by more than this share of the weakest direction wanted.
 _NOISE_SLACK = 1.5
 _NEWS = 1e-3
+# A flat spectrum takes more probes, and while the stream is short the rows themselves, to be told apart.
+_FLAT = 1.0
+_VERY_FLAT = 8.0
 _SHIFT = 32  # rounding of the products, in units of eps times the energy
 _TINY = np.finfo(np.float64).tiny
 
@@ -28,9 +31,10 @@ class Nystrom(Tracker):
     products of width len(W) a row. At its end C is replaced by its Nystrom approximation
     Y^T T^-1 Y, which but for rounding never exceeds C, and the leading directions of that are carried on.
 
-    Two safeguards send rows through the exact block update instead: a panel with more energy outside
-    the directions carried than the stream has shown so far (its directions change), and a spectrum
-    too graded for products of rows (sigma_r below about sqrt(eps) sigma_1).
+    Three safeguards send rows through the exact block update instead: a panel with more energy outside
+    the directions carried than the stream has shown so far (its directions change), a spectrum too
+    graded for products of rows (sigma_r below about sqrt(eps) sigma_1), and a short stream whose
+    directions hardly differ in energy.
 
     Args:
         seed: of the choice of recent rows as probes.
@@ -45,11 +49,13 @@ class Nystrom(Tracker):
         self._period: _Period | None = None
         self._n_rows = 0.0  # that still count
         self._graded = False
+        self._flatness = 0.0  # energy left out, in units of that of as many directions as are carried
 
     @property
     def width(self) -> int:
         """Probes in a period: with the one for the mean a multiple of 8, which suits the products."""
-        return min(-(-(self.keep + 2) // 8) * 8 - 1, self.n_features)
+        wanted = 2 * self.keep if self._flatness > _FLAT else self.keep
+        return min(-(-(wanted + 2) // 8) * 8 - 1, self.n_features)
 
     @property
     def carry(self) -> int:
@@ -58,7 +64,7 @@ class Nystrom(Tracker):
 
     @property
     def buffer_rows(self) -> int:
-        return max(2 * self.width, 192)  # the first rows are factorised exactly: enough for good first probes
+        return max(2 * self.width, 128)  # the first rows are factorised exactly: enough for good first probes
 
     @property
     def smallest_panel(self) -> int:
@@ -72,7 +78,7 @@ class Nystrom(Tracker):
         return min(512, max(32, self._period_rows() - seen))
 
     def _absorb(self, panel: Any, roots: Array | None) -> None:
-        if self._period is None and self._is_graded():
+        if self._period is None and self._needs_rows():
             self._append(panel, roots)
         else:
             self._period = self._period or self._open(panel, roots)
@@ -85,24 +91,24 @@ class Nystrom(Tracker):
         if self._period is None:
             self._stay_near_origin()
 
-    def _is_graded(self) -> bool:
-        """Whether the spectrum is too graded for products of rows; sticky, so that it does not flicker."""
+    def _needs_rows(self) -> bool:
+        """Whether products will not do: at the start, on a graded spectrum, early on a flat one."""
         singular_values = self._carried.singular_values[: self.rank]
         if not len(singular_values):
             return True
         limit = 8 * np.sqrt(np.finfo(self.dtype).eps) * singular_values[0]
-        self._graded = bool(singular_values[-1] < (4 * limit if self._graded else limit))
-        return self._graded
+        self._graded = bool(singular_values[-1] < (4 * limit if self._graded else limit))  # must not flicker
+        return self._graded or (self._flatness > _VERY_FLAT and self._n_rows < 64 * self.width)
 
     def _append(self, panel: Any, roots: Array | None) -> None:
-        """The exact block update, a few rows at a time."""
-        step = 2 * self.width
+        """The exact block update, a few rows at a time; the first rows at once."""
+        step = 2 * self.width if self._carried.count else panel.shape[0]
         for start in range(0, panel.shape[0], step):
             rows = panel[start : start + step]
             rows = rows.toarray() if sparse.issparse(rows) else rows
             part = None if roots is None else roots[start : start + step]
             self._carried = append_rows(self._carried, rows, part, self.carry)
-        self.rank = self._next_rank(self.rank, self._carried.singular_values, self._carried.total)
+        self._adapt()
 
     def _open(self, panel: Any, roots: Array | None) -> "_Period":
         carried = self._carried
@@ -129,7 +135,16 @@ class Nystrom(Tracker):
         assert self._period is not None
         self._carried = self._period.close(self._carried, self.carry)
         self._period = None
-        self.rank = self._next_rank(self.rank, self._carried.singular_values, self._carried.total)
+        self._adapt()
+
+    def _adapt(self) -> None:
+        """After new directions: how many are wanted, and how much energy they leave out."""
+        carried = self._carried
+        squares = carried.singular_values**2
+        self.rank = self._next_rank(self.rank, carried.singular_values, carried.total)
+        if carried.rank:
+            weakest = squares[min(self.rank, carried.rank) - 1]
+            self._flatness = max(carried.total - float(squares.sum()), 0.0) / (carried.rank * weakest)
 
     def _stay_near_origin(self) -> None:
         carried = self._carried
