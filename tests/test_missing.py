@@ -62,6 +62,17 @@ def test_learning_from_rows_with_gaps(tracker, method, rng, plane):
     np.testing.assert_allclose(pca.mean_, plane.mean(axis=0), atol=0.05)
 
 
+@pytest.mark.parametrize("tracker", ["exact", "nystrom", "block"])
+def test_features_of_very_different_size_invent_no_variance(tracker, rng):
+    rows = rng.normal(size=(3000, 20)) @ np.diag([2000.0, 900.0, 300.0, *[1.0] * 17]) + 100
+    gappy = rows.copy()
+    gappy[:, :3] = with_gaps(rng, rows[:, :3], 0.2)
+    pca, complete = (StreamingPCA(2, tracker=tracker).fit(table) for table in (gappy, rows))
+    ratio = pca.explained_variance_ / complete.explained_variance_
+    assert (ratio > 0.7).all()
+    assert (ratio < 1.2).all()
+
+
 def test_better_than_column_means(rng, plane):
     gappy = with_gaps(rng, plane, 0.4)
     means = np.where(np.isnan(gappy), np.nanmean(gappy, axis=0), gappy)

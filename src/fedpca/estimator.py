@@ -197,7 +197,7 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                 rows, part = rows[seen], None if part is None else part[seen]
                 history = tracker.summary()
                 if history.count:
-                    rows = filled(rows, history)
+                    rows = filled(rows, history, tracker.feature_variances())
                 else:
                     rows = filled_without_history(rows, tracker.keep, bool(self.center))
             tracker.update(rows, part)
@@ -427,11 +427,12 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         components = self._components_for(X)
         mean = subspace.mean.astype(components.dtype)
         size = _few_rows(X.shape[1])
+        variances = self._tracker.feature_variances() if gaps else None
         for start in range(0, X.shape[0], size):
             rows = _dense(X[start : start + size])
             deviations = rows - mean
             if gaps:
-                scores = coordinates(rows, subspace)[:, : len(components)].astype(components.dtype)
+                scores = coordinates(rows, subspace, variances)[:, : len(components)].astype(components.dtype)
             else:
                 scores = deviations @ components.T
             yield deviations, scores

@@ -194,6 +194,10 @@ class Tracker(ABC):
             self._answer = self._leading()
         return self._answer
 
+    def feature_variances(self) -> Array | None:
+        """Variance of each feature, shape (d,), where the tracker knows it."""
+        return None
+
     def shown(self) -> int:
         """How many directions of the summary are the answer."""
         summary = self.summary()

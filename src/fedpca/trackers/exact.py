@@ -114,6 +114,10 @@ class Exact(Tracker):
             rank = following
         return rank
 
+    def feature_variances(self) -> Array | None:
+        count, _, scatter = self._moments()
+        return np.diag(scatter) / count if count else None
+
     def shown(self) -> int:
         summary = self.summary()
         return self.rule.shown(self._answer_rank, summary.singular_values, summary.total)
