@@ -43,11 +43,13 @@ nobody ever had in one place.</p>
 <p>The merged directions and those of all images in one place differ by {angle:.2f} degrees at most among
 the first five, and by less the more directions the owners share.</p>
 <h2>The first two components</h2>
-<img src="data:image/png;base64,{scores}" alt="Scores of all digits along the first two components: one
-owner's own, merged, and pooled. The merged and the pooled picture are the same.">
+<img src="data:image/png;base64,{scores}" alt="Scores of all digits along the first two components, three
+times: by one owner's components, by the merged ones, and by those of all images in one place. The last two
+look alike.">
 <h2>What the components look like</h2>
-<img src="data:image/png;base64,{components}" alt="The first eight components as images of 8 by 8 pixels,
-merged above pooled: the rows are the same.">
+<p>Blue pixels count for a component, red ones against it.</p>
+<img src="data:image/png;base64,{components}" alt="The first eight components as images of 8 by 8 pixels: merged
+above, of all images in one place below. Each pair looks nearly the same.">
 </html>
 """
 
@@ -72,16 +74,19 @@ def main(folder: Path) -> None:
     lines = []
     for name, model in models.items():
         share = captured_variance(model, images)
-        print(f"{name:13} {model.count:5.0f} images, captures {share:8.4%} of what {RANK} directions can")
-        lines.append(f"<tr><td>{name}<td>{model.count:.0f}<td>{share:.4%}")
+        print(f"{name:13} {model.count:5.0f} images, captures {share:7.2%} of what {RANK} directions can")
+        lines.append(f"<tr><td>{name}<td>{model.count:.0f}<td>{share:.2%}")
 
     folder.mkdir(parents=True, exist_ok=True)
     merged.save(folder / "model.safetensors")
     one = models["owner of 0-3"]
     draw_scores(
-        folder / "scores.png", images, digits, {"one owner alone": one, "merged": merged, "pooled": pooled}
+        folder / "scores.png",
+        images,
+        digits,
+        {"owner of 0-3 alone": one, "merged": merged, "all in one place": pooled},
     )
-    draw_components(folder / "components.png", {"merged": merged, "pooled": pooled})
+    draw_components(folder / "components.png", {"merged": merged, "in one place": pooled})
     picture = {
         name: base64.b64encode((folder / f"{name}.png").read_bytes()).decode()
         for name in ("scores", "components")

@@ -373,11 +373,18 @@ def test_any_legal_file_name_works(name, tmp_path):
 
 
 @pytest.mark.parametrize("read", [fedpca.load, Subspace.load, modelfile.read])
-@pytest.mark.parametrize("name", ["missing.fedpca", "missing/model", "."])
+@pytest.mark.parametrize("name", ["missing.fedpca", "missing/model"])
 def test_a_missing_file_is_not_found_under_its_name(name, read, tmp_path):
     with pytest.raises(FileNotFoundError) as caught:
         read(tmp_path / name)
     assert str(tmp_path / name) in str(caught.value)
+
+
+def test_a_folder_is_no_file_and_no_folder_is_nowhere_to_save(tmp_path):
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        fedpca.load(tmp_path)
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        some_subspace().save(tmp_path / "nowhere" / "model")
 
 
 # --- Files that are no model files ---

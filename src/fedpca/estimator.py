@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
@@ -237,17 +237,17 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             if n_features > _MOST_FEATURES_FOR_ALL and self.tracker != "exact":
                 raise ValueError(
                     f"n_components=None keeps all {n_features} directions, {8e-9 * n_features**2:.1f} GB; "
-                    "say how many you want, or choose tracker='exact'."
+                    "say how many you want (tracker='exact' keeps all the same)."
                 )
             return FixedRank(n_features)
-        if isinstance(wanted, Real) and not isinstance(wanted, Integral | bool):
-            if not 0 < wanted < 1:
-                raise ValueError(
-                    "n_components must be a whole number, a share of the variance in (0, 1) or None, "
-                    f"got {wanted}."
-                )
-            return VarianceShare(float(wanted))
-        return FixedRank(checks.rank(wanted, n_features, "n_components"))
+        if isinstance(wanted, Integral) and not isinstance(wanted, bool):
+            return FixedRank(checks.rank(wanted, n_features, "n_components"))
+        rule = "n_components must be a whole number, a share of the variance in (0, 1) or None"
+        if not checks.is_real(wanted):
+            raise TypeError(f"{rule}, got {wanted!r}.")
+        if not 0 < wanted < 1:
+            raise ValueError(f"{rule}, got {wanted!r}.")
+        return VarianceShare(float(wanted))
 
     def _validated(self, X: Any, *, reset: bool) -> Any:
         """X as an array or CSR of real numbers with the features fitted; its values are not looked at yet."""

@@ -38,6 +38,8 @@ def write(
         "checksum": _checksum(kind, tensors, text),
     }
     path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"cannot save {path}: there is no folder {path.parent}.")
     temporary = path.parent / f".fedpca-{secrets.token_hex(8)}.part"
     try:
         with temporary.open("xb") as file:
@@ -55,6 +57,8 @@ def write(
 def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, NDArray[Any]], dict[str, Any]]:
     """Read what `write` wrote: its kind, arrays and facts. Anything else is one `ModelFileError`."""
     path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder, not a model file.")
     if not path.is_file():
         raise FileNotFoundError(f"no model file at {path}.")
     try:
