@@ -48,8 +48,8 @@ times: by one owner's components, by the merged ones, and by those of all images
 look alike.">
 <h2>What the components look like</h2>
 <p>Blue pixels count for a component, red ones against it.</p>
-<img src="data:image/png;base64,{components}" alt="The first eight components as images of 8 by 8 pixels: merged
-above, of all images in one place below. Each pair looks nearly the same.">
+<img src="data:image/png;base64,{components}" alt="The first eight components as images of 8 by 8 pixels:
+merged above, of all images in one place below. Each pair looks nearly the same.">
 </html>
 """
 

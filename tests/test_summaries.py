@@ -67,6 +67,15 @@ def test_projecting_and_reconstructing_are_inverse_within_the_subspace(rng):
     np.testing.assert_allclose(subspace.project(subspace.mean[None]), 0, atol=1e-12)
 
 
+def test_projecting_checks_the_names_of_a_frame():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(np.diag([1.0, 2.0, 3.0]), columns=["a", "b", "c"])
+    subspace = Subspace.from_rows(frame)
+    assert subspace.project(frame).shape == subspace.project(frame.to_numpy()).shape
+    with pytest.raises(ValueError, match="got 'a' and 'c'"):
+        subspace.project(frame[["c", "b", "a"]])
+
+
 def test_a_summary_does_not_share_memory_with_its_maker_and_cannot_be_changed(rng):
     components = np.eye(2, 4)
     subspace = Subspace(components, [2.0, 1.0], np.zeros(4), 10, 5.0)

@@ -34,6 +34,18 @@ def names_of(rows: Any) -> tuple[str, ...] | None:
     return columns if columns and all(isinstance(name, str) for name in columns) else None
 
 
+def same_names(ours: tuple[str, ...] | None, theirs: tuple[str, ...] | None) -> None:
+    """Refuse other features, or the same in another order; unnamed ones are taken on trust."""
+    if ours and theirs and ours != theirs:
+        first, second = next(
+            (pair for pair in zip(ours, theirs, strict=False) if pair[0] != pair[1]), (ours, theirs)
+        )
+        raise ValueError(
+            f"both must have the same feature names in the same order, got {first!r} and {second!r}; "
+            "select and order the columns alike."
+        )
+
+
 def is_real(value: Any) -> TypeGuard[float]:
     """Whether a value is a single real number, and not a yes or no."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)

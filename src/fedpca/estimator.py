@@ -228,11 +228,9 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                 band = EnergyBand(*band)
             if not isinstance(band, EnergyBand):
                 raise TypeError(f"energy must be an EnergyBand or its (low, high), got {self.energy!r}.")
-            return (
-                band
-                if wanted is None
-                else replace(band, first=checks.rank(wanted, n_features, "n_components"))
-            )
+            if wanted is not None:
+                band = replace(band, first=checks.rank(wanted, n_features, "n_components"))
+            return band
         if wanted is None:
             if n_features > _MOST_FEATURES_FOR_ALL and self.tracker != "exact":
                 raise ValueError(
@@ -253,13 +251,9 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """X as an array or CSR of real numbers with the features fitted; its values are not looked at yet."""
         if np.ma.isMaskedArray(X):
             raise TypeError("X is a masked array: mark missing entries as NaN instead, X.filled(np.nan).")
+        nameless = not reset and not hasattr(self, "feature_names_in_")
         plain = type(X) is np.ndarray and X.ndim == 2 and X.dtype in (np.float32, np.float64) and len(X)
-        if (
-            plain
-            and not reset
-            and X.shape[1] == self.n_features_in_
-            and not hasattr(self, "feature_names_in_")
-        ):
+        if nameless and plain and X.shape[1] == self.n_features_in_:
             return X  # the common case, without the price of all other checks
         X = validate_data(
             self, X, reset=reset, accept_sparse=("csr", "csc"), dtype="numeric", ensure_all_finite=False

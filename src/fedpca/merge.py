@@ -116,14 +116,7 @@ def same_space(summaries: Sequence[Summary]) -> tuple[str, ...] | None:
             raise ValueError(
                 "centred and uncentred summaries do not merge; build all with the same `center`."
             )
-        if names and summary.feature_names not in (None, names):
-            ours, theirs = next(
-                pair for pair in zip(names, summary.feature_names or (), strict=True) if pair[0] != pair[1]
-            )
-            raise ValueError(
-                f"summaries must have the same feature names in the same order, got {ours!r} and {theirs!r}; "
-                "select and order the columns alike before summarising."
-            )
+        checks.same_names(names, summary.feature_names)
     return names
 
 

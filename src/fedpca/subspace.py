@@ -143,31 +143,30 @@ class Subspace:
     def scaled(self, factor: float) -> Self:
         """The same directions with singular values times `factor`; count and total times its square."""
         values = self.singular_values * factor
-        count, total = self.count * factor**2, self.total * factor**2
-        return self.trusted(
-            self.components, values, self.mean, count, total, self.centered, self.feature_names
-        )
-
-    def astype(self, dtype: Any) -> Self:
-        """The same subspace with components of another float type."""
-        components = self.components.astype(dtype, copy=False)
-        facts = (self.singular_values, self.mean, self.count, self.total, self.centered, self.feature_names)
-        return self.trusted(components, *facts)
-
-    def with_fixed_signs(self) -> Self:
-        """The same subspace, the largest entry of each component positive."""
-        facts = (self.singular_values, self.mean, self.count, self.total, self.centered, self.feature_names)
-        return self.trusted(with_fixed_signs(self.components), *facts)
+        return self._with(singular_values=values, count=self.count * factor**2, total=self.total * factor**2)
 
     def moved(self, step: Array) -> Self:
         """The summary of the same rows moved by `step`, shape (d,)."""
-        facts = (self.count, self.total, self.centered, self.feature_names)
-        return self.trusted(self.components, self.singular_values, self.mean + step, *facts)
+        return self._with(mean=self.mean + step)
+
+    def astype(self, dtype: Any) -> Self:
+        """The same subspace with components of another float type."""
+        return self._with(components=self.components.astype(dtype, copy=False))
+
+    def with_fixed_signs(self) -> Self:
+        """The same subspace, the largest entry of each component positive."""
+        return self._with(components=with_fixed_signs(self.components))
+
+    def _with(self, **changes: Any) -> Self:
+        """A changed copy, not checked again; what was certified holds no longer."""
+        kept = {name: getattr(self, name) for name in _FIELDS if name != "certificate"}
+        return self.trusted(**(kept | changes))
 
     def project(self, rows: Any) -> Array:
         """Coordinates of rows along the components, shape (n, r)."""
+        checks.same_names(self.feature_names, checks.names_of(rows))
         rows = self._checked(checks.dense_rows(rows), self.n_features, "features")
-        projected: Array = rows @ self.components.T - self.mean @ self.components.T
+        projected: Array = (rows - self.mean.astype(rows.dtype)) @ self.components.T
         return projected
 
     def reconstruct(self, coordinates: Any) -> Array:
