@@ -88,6 +88,14 @@ def test_a_stream_that_changes_its_directions_is_followed(tracker, rng):
 
 
 @EVERY
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_single_rows_that_are_directions_of_their_own_are_not_lost(tracker, dtype, rng):
+    rows = rng.standard_t(2.5, size=(6000, 300)).astype(dtype)
+    lost = shortfall(track(tracker, rows, rank=5, batch=500, dtype=dtype).summary().components[:5], rows)
+    assert lost < 0.01
+
+
+@EVERY
 def test_rows_sorted_along_the_first_component(tracker, rng):
     rows = power_law(rng, 3000, 400)
     first = np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)[2][0]

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
-from fedpca import checks
 from fedpca.linalg import Array, orthonormal, orthonormality_error, with_fixed_signs
 from fedpca.merge import Summary, append_rows, merge
 from fedpca.subspace import Subspace, rounding_floor
@@ -16,6 +16,7 @@ from fedpca.trackers.base import Tracker
 # slack for chance, by more than this share of the weakest direction wanted.
 _NOISE_SLACK = 1.5
 _NEWS = 1e-3
+_STRANGE = 0.5  # and a single row, when its own energy outside exceeds this share of that direction
 # A flat spectrum takes more probes, and while the stream is short the rows themselves, to be told apart.
 _FLAT = 1.0
 _VERY_FLAT = 8.0
@@ -31,10 +32,10 @@ class Nystrom(Tracker):
     products of width len(W) a row. At its end C is replaced by its Nystrom approximation
     Y^T T^-1 Y, which but for rounding never exceeds C, and the leading directions of that are carried on.
 
-    Three safeguards send rows through the exact block update instead: a panel with more energy outside
-    the directions carried than the stream has shown so far (its directions change), a spectrum too
-    graded for products of rows (sigma_r below about sqrt(eps) sigma_1), and a short stream whose
-    directions hardly differ in energy.
+    Safeguards send rows through the exact block update instead: panels with more energy outside the
+    directions carried than the stream has shown so far (its directions change), single rows that alone
+    outweigh a direction wanted, a spectrum too graded for products of rows (sigma_r below about
+    sqrt(eps) sigma_1), and a short stream whose directions hardly differ in energy.
 
     Args:
         seed: of the choice of recent rows as probes.
@@ -82,9 +83,10 @@ class Nystrom(Tracker):
             self._append(panel, roots)
         else:
             self._period = self._period or self._open(panel, roots)
-            if not self._period.add(panel, roots):
+            left = self._period.add(panel, roots)
+            if len(left):
                 self._close()
-                self._append(panel, roots)
+                self._append(panel[left], None if roots is None else roots[left])
             elif self._period.n_rows >= self._period_rows():
                 self._close()
         self._n_rows += panel.shape[0]
@@ -125,6 +127,7 @@ class Nystrom(Tracker):
             residual_directions(sample, carried.components),
             expected=(_NOISE_SLACK + 8 * self.width / self._n_rows) * left_out,
             tolerated=_NEWS * float(weakest) ** 2,
+            strange=_STRANGE * float(weakest) ** 2,
         )
 
     def _period_rows(self) -> int:
@@ -180,7 +183,9 @@ class Nystrom(Tracker):
 class _Period:
     """Products of fixed probes with the scatter of the rows of one period."""
 
-    def __init__(self, carried: Subspace, fresh: Array, *, expected: float, tolerated: float) -> None:
+    def __init__(
+        self, carried: Subspace, fresh: Array, *, expected: float, tolerated: float, strange: float
+    ) -> None:
         dtype = carried.components.dtype
         self.n_carried, self.n_probes = carried.rank, carried.rank + len(fresh)
         self.mean_square = float(carried.mean @ carried.mean)
@@ -188,35 +193,39 @@ class _Period:
         # the weights, whose products are the sums that centring needs.
         self.probes = np.concatenate([carried.components, fresh, carried.mean[None].astype(dtype)])
         self.offsets = self.probes[:-1] @ self.probes[-1]
-        self.expected, self.tolerated = expected, tolerated
+        self.expected, self.tolerated, self.strange = expected, tolerated, strange
         self.n_rows, self.energy = 0, 0.0
         self.inner = np.zeros((self.n_probes + 1, self.n_probes + 1))
         self.products = np.zeros_like(self.probes)
 
-    def add(self, panel: Any, roots: Array | None) -> bool:
-        """Take a panel, or refuse one with too much energy outside the directions carried."""
-        last = self.n_probes
+    def add(self, panel: Any, roots: Array | None) -> NDArray[np.intp]:
+        """Take a panel but for rows that products would not do justice to; returns their places.
+
+        These are all rows, if together they have more energy outside the directions carried than the
+        stream has shown so far, or single ones that alone outweigh a direction wanted.
+        """
+        last, n_rows = self.n_probes, panel.shape[0]
         scores = _scores(self.probes, panel)
-        weights = np.ones(panel.shape[0], scores.dtype) if roots is None else roots
-        along_mean = float(scores[last] @ weights)
+        weights = np.ones(n_rows, scores.dtype) if roots is None else roots
+        energies = _row_energies(panel)
+        outside = energies - 2 * scores[last] * weights + weights**2 * scores.dtype.type(self.mean_square)
         scores[:last] -= self.offsets[:, None] * (1 if roots is None else roots)
         scores[last] = weights
+        outside -= np.einsum("ij,ij->j", scores[: self.n_carried], scores[: self.n_carried])
+        strange = np.flatnonzero(outside > self.strange + 1e-4 * energies)
+        if 0 < len(strange) < n_rows / 4:
+            rest = np.setdiff1d(np.arange(n_rows), strange)
+            return np.union1d(strange, rest[self.add(panel[rest], None if roots is None else roots[rest])])
         inner = (scores @ scores.T).astype(np.float64)
-        weight = inner[last, last]
-        energy = float(panel.data @ panel.data) if sparse.issparse(panel) else checks.energy(panel)
-        outside = (
-            energy
-            - 2 * along_mean
-            + weight * self.mean_square
-            - float(np.trace(inner[: self.n_carried, : self.n_carried]))
-        )
-        if outside - self.expected * weight > self.tolerated + 1e-6 * energy:
-            return False
+        energy, weight = float(energies.sum(dtype=np.float64)), float(inner[last, last])
+        news = float(outside.sum(dtype=np.float64)) - self.expected * weight
+        if len(strange) or news > self.tolerated + 1e-6 * energy:
+            return np.arange(n_rows)
         self.products += (panel.T @ scores.T).T if sparse.issparse(panel) else scores @ panel
         self.inner += inner
         self.energy += energy
-        self.n_rows += panel.shape[0]
-        return True
+        self.n_rows += n_rows
+        return np.arange(0)
 
     def scale(self, factor: float) -> None:
         self.products *= self.products.dtype.type(factor**2)
@@ -254,6 +263,13 @@ class _Period:
         components, singular_values = components[:kept], np.sqrt(squares[:kept])
         total = max(total, float(singular_values @ singular_values))
         return Subspace.trusted(components, singular_values, mean, count, total, carried.centered)
+
+
+def _row_energies(panel: Any) -> Array:
+    """The sum of squares of each row, shape (n,)."""
+    if sparse.issparse(panel):
+        return np.asarray(panel.multiply(panel).sum(axis=1)).ravel()
+    return np.vecdot(panel, panel)
 
 
 def _scores(probes: Array, panel: Any) -> Array:
