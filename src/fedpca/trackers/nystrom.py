@@ -76,7 +76,7 @@ class Nystrom(Tracker):
         if not self._carried.count:
             return self.buffer_rows
         seen = 0 if self._period is None else self._period.n_rows
-        return min(512, max(32, self._period_rows() - seen))
+        return min(1024, max(32, self._period_rows() - seen))
 
     def _absorb(self, panel: Any, roots: Array | None) -> None:
         if self._period is None and self._needs_rows():
