@@ -285,8 +285,10 @@ def residual_directions(sample: Array, components: Array) -> Array:
     sample = _unit_rows(sample - (sample @ components.T) @ components, 32 * float(np.finfo(sample.dtype).eps))
     # Once more: a small residual is far from orthogonal. One that shrinks again was rounding.
     sample = _unit_rows(sample - (sample @ components.T) @ components, 0.5)
+    if len(sample) < 2:
+        return sample
     squares, vectors = np.linalg.eigh((sample @ sample.T).astype(np.float64))
-    kept = squares > 1e-4 * squares.max(initial=0.0)  # the same row may have been drawn twice
+    kept = squares > 1e-4 * squares[-1]  # the same row may have been drawn twice
     return (vectors[:, kept] / np.sqrt(squares[kept])).T.astype(sample.dtype) @ sample
 
 
