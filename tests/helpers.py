@@ -2,6 +2,7 @@
 
 import numpy as np
 from hypothesis import strategies as st
+from scipy import sparse
 
 from fedpca import Moments, Subspace
 
@@ -11,6 +12,12 @@ def power_law(rng, n_rows, n_features, alpha=1.0, mean_size=0.1):
     basis = np.linalg.qr(rng.normal(size=(n_features, n_features)))[0]
     spread = np.arange(1.0, n_features + 1) ** -alpha
     return (rng.normal(size=(n_rows, n_features)) * spread) @ basis + mean_size * rng.normal(size=n_features)
+
+
+def sparse_rows(rng, n_rows, n_features, density=0.05):
+    """CSR rows of which only some entries are not zero."""
+    filled = rng.uniform(size=(n_rows, n_features)) < density
+    return sparse.csr_array(np.where(filled, 3 * rng.uniform(size=filled.shape), 0.0))
 
 
 def awkward(kind, n_rows, n_features, seed):

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import awkward, power_law, scatter_of, shortfall
+from helpers import awkward, power_law, scatter_of, shortfall, sparse_rows
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -137,10 +137,10 @@ def test_all_components_are_kept_by_default(rng):
 @pytest.mark.parametrize("form", [sparse.csr_matrix, sparse.csc_matrix, sparse.csr_array, sparse.csc_array])
 @pytest.mark.parametrize("tracker", TRACKERS)
 def test_sparse_rows(form, tracker, rng):
-    rows = sparse.random_array((900, 300), density=0.05, rng=rng) * 3.0
+    rows = sparse_rows(rng, 900, 300)
     pca = StreamingPCA(5, tracker=tracker)
     for start in range(0, 900, 300):
-        pca.partial_fit(form(rows.tocsr()[start : start + 300]))
+        pca.partial_fit(form(rows[start : start + 300]))
     dense = fit_in_batches(StreamingPCA(5, tracker=tracker), rows.toarray(), batch=300)
     np.testing.assert_allclose(pca.explained_variance_, dense.explained_variance_, rtol=1e-7)
     np.testing.assert_allclose(pca.transform(form(rows)), pca.transform(rows.toarray()), atol=1e-12)

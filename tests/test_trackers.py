@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import KINDS, assert_valid, awkward, pooled, power_law, scatter_of, shortfall
+from helpers import KINDS, assert_valid, awkward, pooled, power_law, scatter_of, shortfall, sparse_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
@@ -207,7 +207,7 @@ def test_a_drifting_stream_is_followed_when_it_forgets(tracker, rng):
 @EVERY
 @pytest.mark.parametrize("form", [sparse.csr_matrix, sparse.csr_array])
 def test_sparse_rows_give_what_dense_rows_give(tracker, form, rng):
-    rows = sparse.random_array((700, 300), density=0.05, rng=rng, format="csr") * 3.0
+    rows = sparse_rows(rng, 700, 300)
     dense = track(tracker, rows.toarray(), batch=200).summary()
     kept = track(tracker, form(rows), batch=200).summary()
     np.testing.assert_allclose(kept.mean, dense.mean, atol=1e-12)
