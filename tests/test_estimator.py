@@ -83,6 +83,14 @@ def test_signs_and_results_repeat(tracker, rng):
     np.testing.assert_allclose(first.components_, flipped.components_, atol=1e-6)
 
 
+@pytest.mark.parametrize("tracker", TRACKERS)
+def test_signs_are_fixed_whether_or_not_rows_wait(tracker, rng):
+    for n_rows in (400, 417):
+        pca = StreamingPCA(5, tracker=tracker, batch_size=50).fit(power_law(rng, n_rows, 300))
+        largest = np.abs(pca.components_).argmax(axis=1)
+        assert (pca.components_[np.arange(5), largest] > 0).all()
+
+
 def test_a_random_state_is_respected(rng):
     rows = power_law(rng, 3000, 300, alpha=0.3)
     make = lambda seed: StreamingPCA(5, tracker="nystrom", random_state=seed).fit(rows).components_  # noqa: E731

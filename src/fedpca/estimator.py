@@ -405,15 +405,16 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def _checked(self, X: Any) -> tuple[Any, bool]:
         """Rows to use, and whether any entry is missing."""
-        tracker = self._fitted()
+        self._fitted()
         X = self._validated(X, reset=False)
-        return X, checks.has_gaps(_values(X), np.result_type(checks.working_dtype(X.dtype), tracker.dtype))
+        return X, checks.has_gaps(_values(X), self._dtype_for(X))
+
+    def _dtype_for(self, X: Any) -> np.dtype[Any]:
+        """The more precise of the components' dtype and that of X."""
+        return np.result_type(checks.working_dtype(X.dtype), self._tracker.dtype)
 
     def _components_for(self, X: Any) -> Array:
-        """The components, in the more precise of their own dtype and that of X."""
-        return self.components_.astype(
-            np.result_type(checks.working_dtype(X.dtype), self._tracker.dtype), copy=False
-        )
+        return self.components_.astype(self._dtype_for(X), copy=False)
 
     def _scored(self, X: Any, gaps: bool) -> Iterator[tuple[Array, Array]]:
         """Deviations from the mean and coordinates, a few rows at a time."""

@@ -133,9 +133,8 @@ def append_rows(subspace: Subspace, rows: Array, roots: Array | None, rank: int)
         return subspace
     rank_before, dtype = subspace.rank, subspace.components.dtype
     count, total, mean = subspace.count + added, subspace.total, subspace.mean
-    stack = np.zeros(
-        (rank_before + len(rows) + 1, rows.shape[1])
-    )  # what was kept, the rows, the jump of the mean
+    # What was kept, the new rows, the jump of the mean.
+    stack = np.zeros((rank_before + len(rows) + 1, rows.shape[1]))
     np.multiply(subspace.singular_values[:, None], subspace.components, out=stack[:rank_before])
     stack[rank_before:-1] = rows
     if subspace.centered:

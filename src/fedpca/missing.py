@@ -84,8 +84,7 @@ def filled_without_history(rows: Array, rank: int, center: bool) -> Array:
 
 def _noise(subspace: Subspace, components: Array, spread: Array, variances: Array | None) -> Array:
     """Variance of each feature that the subspace leaves out, shape (d,)."""
-    left_out = max(subspace.total - float(subspace.singular_values @ subspace.singular_values), 0.0)
-    even = left_out / max(subspace.count * (subspace.n_features - subspace.rank), 1.0)
+    even = subspace.left_out / max(subspace.count * (subspace.n_features - subspace.rank), 1.0)
     if variances is None:
         return np.full(subspace.n_features, even)
     noise = variances - spread @ components**2

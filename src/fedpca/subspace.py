@@ -135,6 +135,11 @@ class Subspace:
         squares: Array = self.singular_values**2
         return squares / self.total if self.total else squares
 
+    @property
+    def left_out(self) -> float:
+        """Energy of the rows outside the components: what truncation lost."""
+        return max(self.total - float(self.singular_values @ self.singular_values), 0.0)
+
     def truncate(self, rank: int) -> Self:
         """The same summary with at most `rank` directions; `total` remembers the rest."""
         rank = checks.rank(rank, self.n_features)

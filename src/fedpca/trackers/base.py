@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from fedpca.linalg import Array, oversampled
-from fedpca.merge import Summary, append_rows
+from fedpca.merge import Summary, append_rows, merge
 from fedpca.rank import RankRule
 from fedpca.subspace import Subspace
 
@@ -149,10 +149,13 @@ class Tracker(ABC):
 
     def _take(self, rows: Any, roots: Array | None) -> None:
         """Prepare a panel and absorb it."""
+        self._apply_fade()
+        self._absorb(self._prepared(rows, roots), roots)
+
+    def _apply_fade(self) -> None:
         if self._fade != 1.0:
             self._scale(self._fade)
             self._fade = 1.0
-        self._absorb(self._prepared(rows, roots), roots)
 
     def _prepared(self, rows: Any, roots: Array | None) -> Any:
         """Rows in the tracker's dtype, less the anchor, times the roots of their weights."""
@@ -207,16 +210,14 @@ class Tracker(ABC):
         state = self.state()
         assert isinstance(state, Subspace)
         shown = self.rule.shown(self.rank, state.singular_values, state.total)
-        return state.truncate(self._oversampled(max(self.rank, shown)))
+        return state.truncate(self._oversampled(max(self.rank, shown))).with_fixed_signs()
 
     def merge(self, *others: Summary) -> None:
         """Go on as if the rows behind other summaries had been seen too."""
         self._answer = None
         if self._n_waiting:
             self._flush()
-        if self._fade != 1.0:
-            self._scale(self._fade)
-            self._fade = 1.0
+        self._apply_fade()
         self._merge(others)
 
     def _with_waiting(self, absorbed: Subspace) -> Subspace:
@@ -227,8 +228,13 @@ class Tracker(ABC):
             return absorbed
         rows, roots = self._waiting[: self._n_waiting], self._waiting_roots
         rows = rows if roots is None else rows * roots[:, None]
-        appended = append_rows(absorbed, rows, roots, min(absorbed.rank + len(rows), self.n_features))
-        return appended.with_fixed_signs()
+        return append_rows(absorbed, rows, roots, min(absorbed.rank + len(rows), self.n_features))
+
+    def _merged(self, absorbed: Subspace, others: Sequence[Summary], rank: int) -> Subspace:
+        """What was absorbed and other summaries, in the tracker's own dtype."""
+        both = merge([absorbed, *others], rank)
+        assert isinstance(both, Subspace)
+        return both.astype(self.dtype)
 
     def _next_rank(self, rank: int, singular_values: Array, total: float) -> int:
         return min(self.rule.next_rank(rank, singular_values, total), self.n_features)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedpca.linalg import Array
-from fedpca.merge import Summary, append_rows, merge
+from fedpca.merge import Summary, append_rows
 from fedpca.subspace import Subspace
 from fedpca.trackers.base import Tracker
 
@@ -54,6 +54,4 @@ class Block(Tracker):
         self._subspace = self._subspace.scaled(factor)
 
     def _merge(self, others: Sequence[Summary]) -> None:
-        merged = merge([self._subspace, *others], self.keep)
-        assert isinstance(merged, Subspace)
-        self._subspace = merged.astype(self.dtype)
+        self._subspace = self._merged(self._subspace, others, self.keep)

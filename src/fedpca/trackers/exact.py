@@ -34,21 +34,21 @@ class Exact(Tracker):
         self._count = 0.0
         self._sum: Array = np.zeros(n_features)  # of rows less the anchor
         self._scatter: Array = np.zeros((n_features, n_features))  # about the anchor
-        self._answer_rank = self.rank  # belongs to the summary
+        self._answer_rank = self.rank  # these two belong to the summary
+        self._answer_variances: Array | None = None
         self._discarded = 0.0  # energy that merged subspaces had already lost
 
     def _absorb(self, panel: Array, roots: Array | None) -> None:
-        weights = np.ones(len(panel), self.dtype) if roots is None else roots
-        added = float(np.vdot(weights, weights))
-        added_sum = (weights @ panel).astype(np.float64)
+        added, added_sum, scatter = _sums(panel, roots)
         if added and not self._count:
             mean = added_sum / added
-            if self.is_far(mean, checks.energy(panel) / added - float(mean @ mean)):
-                panel = panel - np.outer(weights, self._move_anchor(mean)).astype(self.dtype)
-                added_sum = (weights @ panel).astype(np.float64)
+            if self.is_far(mean, float(np.trace(scatter)) / added - float(mean @ mean)):
+                step = self._move_anchor(mean).astype(self.dtype)
+                panel = panel - (step if roots is None else np.outer(roots, step))
+                added, added_sum, scatter = _sums(panel, roots)
         self._count += added
         self._sum += added_sum
-        self._scatter += panel.T @ panel
+        self._scatter += scatter
         self._stay_near_origin()
 
     def _stay_near_origin(self) -> None:
@@ -63,15 +63,15 @@ class Exact(Tracker):
 
     def _moments(self) -> tuple[float, Array, Array]:
         """Count, mean and centred scatter of everything so far, waiting rows included."""
-        fade, waiting = self._fade**2, slice(self._n_waiting)
+        fade = self._fade**2
         count, total, scatter = fade * self._count, fade * self._sum, fade * self._scatter
         if self._n_waiting:
-            roots = None if self._waiting_roots is None else self._waiting_roots[waiting]
-            panel = self._prepared(self._waiting[waiting], roots)
-            weights = np.ones(len(panel), self.dtype) if roots is None else roots
-            count += float(np.vdot(weights, weights))
-            total += weights @ panel
-            scatter += panel.T @ panel
+            panel = self._prepared(self._waiting[: self._n_waiting], self._waiting_roots)
+            added, added_sum, added_scatter = _sums(panel, self._waiting_roots)
+            count += added
+            total += added_sum
+            scatter += added_scatter
+            del added_scatter  # d² numbers are all the memory there is
         mean: Array = np.zeros(self.n_features)
         if self.center and count:
             mean = total / count
@@ -92,7 +92,8 @@ class Exact(Tracker):
         offset = mean if self._anchor is None else mean - self._anchor
         sizes = np.diag(scatter) + count * offset**2
         components, singular_values = principal_directions(scatter)
-        del scatter  # d² numbers are all the memory there is
+        self._answer_variances = np.diag(scatter) / count if count else None
+        del scatter
         noise = 32 * np.finfo(self.dtype).eps * (components**2 @ sizes)
         real = singular_values**2 > np.maximum(noise, rounding_floor(total, count, mean, self.dtype) ** 2)
         components, singular_values = components[real], singular_values[real]
@@ -115,8 +116,8 @@ class Exact(Tracker):
         return rank
 
     def feature_variances(self) -> Array | None:
-        count, _, scatter = self._moments()
-        return np.diag(scatter) / count if count else None
+        self.summary()
+        return self._answer_variances
 
     def shown(self) -> int:
         summary = self.summary()
@@ -142,3 +143,9 @@ class Exact(Tracker):
             offset = offset - self._move_anchor(offset)
         self._count, self._sum = merged.count, merged.count * offset
         self._scatter = merged.scatter + np.outer(self._sum, offset)
+
+
+def _sums(panel: Array, roots: Array | None) -> tuple[float, Array, Array]:
+    """Count, sum and scatter about the origin of rows already multiplied by their roots."""
+    weights = np.ones(len(panel), panel.dtype) if roots is None else roots
+    return float(np.vdot(weights, weights)), (weights @ panel).astype(np.float64), panel.T @ panel

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fedpca.linalg import Array, orthonormal, orthonormality_error, with_fixed_signs
-from fedpca.merge import Summary, append_rows, merge
+from fedpca.linalg import Array, orthonormal, orthonormality_error
+from fedpca.merge import Summary, append_rows
 from fedpca.subspace import Subspace, rounding_floor
 from fedpca.trackers.base import Tracker
 
@@ -119,13 +119,11 @@ class Nystrom(Tracker):
         sample = panel[chosen].toarray() if sparse.issparse(panel) else panel[chosen]
         chosen_roots = np.ones(len(chosen)) if roots is None else roots[chosen]
         sample = sample - np.outer(chosen_roots, carried.mean).astype(self.dtype)
-        kept = float(carried.singular_values @ carried.singular_values)
-        left_out = max(carried.total - kept, 0.0) / carried.count
         weakest = carried.singular_values[self.rank - 1] if self.rank <= carried.rank else 0.0
         return _Period(
             carried,
             residual_directions(sample, carried.components),
-            expected=(_NOISE_SLACK + 8 * self.width / self._n_rows) * left_out,
+            expected=(_NOISE_SLACK + 8 * self.width / self._n_rows) * carried.left_out / carried.count,
             tolerated=_NEWS * float(weakest) ** 2,
             strange=_STRANGE * float(weakest) ** 2,
         )
@@ -143,11 +141,10 @@ class Nystrom(Tracker):
     def _adapt(self) -> None:
         """After new directions: how many are wanted, and how much energy they leave out."""
         carried = self._carried
-        squares = carried.singular_values**2
         self.rank = self._next_rank(self.rank, carried.singular_values, carried.total)
         if carried.rank:
-            weakest = squares[min(self.rank, carried.rank) - 1]
-            self._flatness = max(carried.total - float(squares.sum()), 0.0) / (carried.rank * weakest)
+            weakest = float(carried.singular_values[min(self.rank, carried.rank) - 1])
+            self._flatness = carried.left_out / (carried.rank * weakest**2)
 
     def _stay_near_origin(self) -> None:
         carried = self._carried
@@ -164,7 +161,7 @@ class Nystrom(Tracker):
             components = orthonormal(components)
         mean = carried.mean if self._anchor is None else carried.mean + self._anchor
         facts = (carried.singular_values, mean, carried.count, carried.total, self.center)
-        return Subspace.trusted(with_fixed_signs(components), *facts)
+        return Subspace.trusted(components, *facts)
 
     def _scale(self, factor: float) -> None:
         self._n_rows *= factor**2
@@ -173,10 +170,9 @@ class Nystrom(Tracker):
             self._period.scale(factor)
 
     def _merge(self, others: Sequence[Summary]) -> None:
-        merged = merge([self._absorbed(), *others], self.carry)
-        assert isinstance(merged, Subspace)
-        self._carried, self._period, self._anchor = merged.astype(self.dtype), None, None
-        self._n_rows = max(self._n_rows, merged.count)
+        self._carried = self._merged(self._absorbed(), others, self.carry)
+        self._period, self._anchor = None, None
+        self._n_rows = max(self._n_rows, self._carried.count)
         self._stay_near_origin()
 
 
