@@ -42,7 +42,7 @@ def subspace_contents():
 
 def moments_contents():
     arrays = {"mean": np.ones(3), "scatter": np.diag([3.0, 2.0, 1.0])}
-    return arrays, {"count": 9.0, "centered": True, "feature_names": None}
+    return arrays, {"count": 9.0, "centered": True, "feature_names": None, "certificate": None}
 
 
 def write_facts_text(path, text, monkeypatch, kind="subspace"):
@@ -141,7 +141,8 @@ def test_subspace_load_turns_moments_into_all_their_directions(tmp_path):
     table=hnp.arrays(
         st.sampled_from([np.float32, np.float64]),
         st.tuples(st.integers(1, 6), st.integers(1, 6)),
-        elements=st.floats(-1e6, 1e6, width=32),
+        # Rows too small to square are refused before there is any summary: see test_bad_input.
+        elements=st.floats(-1e6, 1e6, width=32).filter(lambda value: value == 0 or abs(value) > 1e-6),
     ),
     center=st.booleans(),
 )

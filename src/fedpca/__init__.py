@@ -5,18 +5,23 @@ from fedpca.estimator import StreamingPCA
 from fedpca.merge import merge, merge_tree
 from fedpca.modelfile import ModelFileError
 from fedpca.moments import Moments
+from fedpca.privacy import BudgetExceeded, Ledger, Privacy, plan
 from fedpca.rank import EnergyBand
 from fedpca.subspace import Subspace, load
 
 __version__ = "0.1.0"
 __all__ = [
+    "BudgetExceeded",
     "EnergyBand",
+    "Ledger",
     "ModelFileError",
     "Moments",
+    "Privacy",
     "StreamingPCA",
     "Subspace",
     "load",
     "merge",
     "merge_tree",
     "metrics",
+    "plan",
 ]

@@ -8,16 +8,16 @@ from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import sparse
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import Tags, check_array, check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.exceptions import NotFittedError
+from sklearn.utils import check_random_state
 
 from fedpca import checks
+from fedpca.fitted import FittedPCA, dense, few_rows, values_of
 from fedpca.linalg import Array
 from fedpca.merge import Summary, same_space
-from fedpca.missing import coordinates, filled, filled_without_history
+from fedpca.missing import filled, filled_without_history
+from fedpca.moments import Moments
+from fedpca.privacy import Privacy, PrivateTracker
 from fedpca.rank import EnergyBand, FixedRank, RankRule, VarianceShare
 from fedpca.subspace import Subspace
 from fedpca.trackers import TRACKERS, Tracker, fastest
@@ -26,7 +26,7 @@ _BATCH_ROWS = 1024
 _MOST_FEATURES_FOR_ALL = 4096
 
 
-class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class StreamingPCA(FittedPCA):
     """Principal components of a stream of rows, in one pass and O(d r) memory, mergeable with others.
 
     Rows come in batches of any size, from one row up, dense or sparse (CSR, CSC), with NaN for missing
@@ -34,8 +34,8 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     Args:
         n_components: how many components to keep: a whole number, a share of the variance in (0, 1), or
-            None for all. With `energy`, the rank to begin with. Like the other settings it is taken from the
-            first batch on.
+            None for all (with `privacy`, all that rise above the noise). With `energy`, the rank to begin
+            with. Like the other settings it is taken from the first batch on.
         energy: an `EnergyBand`, or its (low, high), to adapt the rank to the stream as the paper does.
         forget: in (0, 1]. Every batch scales the singular values of all that came before by it, and their
             count by its square: memory fades over about 1 / (1 - forget²) batches.
@@ -43,6 +43,9 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         whiten: scale the coordinates to unit variance.
         tracker: "exact" (d² memory, no error), "nystrom" (the fast one), "block" (the paper's), or "auto":
             exact for at most max(256, 8 n_components) features, nystrom above.
+        privacy: a `Privacy`, to make all that leaves differentially private. Nothing can then be asked for
+            before `release()`, or `fit`, which releases once. Its `center` takes the place of this one;
+            weights, forgetting and a choice of tracker are not to be had. None for no privacy.
         oversample: directions carried beyond n_components, which keeps truncation errors small;
             "auto" for about as many again (20 for 10, 45 for 20, 150 for 100).
         batch_size: rows a batch when `fit` cuts its X; the block size of the block tracker. None for 1024
@@ -82,6 +85,7 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         center: bool = True,
         whiten: bool = False,
         tracker: str = "auto",
+        privacy: Privacy | None = None,
         oversample: int | str = "auto",
         batch_size: int | None = None,
         random_state: Any = None,
@@ -92,9 +96,12 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.center = center
         self.whiten = whiten
         self.tracker = tracker
+        self.privacy = privacy
         self.oversample = oversample
         self.batch_size = batch_size
         self.random_state = random_state
+
+    _tracker: Tracker | PrivateTracker
 
     # --- learning ---
 
@@ -106,13 +113,18 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             if weights is not None and not weights.any():
                 raise ValueError("sample_weight must not be all zero: no row would count.")
             dtype = checks.working_dtype(X.dtype)
-            gaps = checks.has_gaps(_values(X), dtype, checks.heaviest(weights))
-            checks.not_too_small(_values(X), dtype)
-            tracker = self._new_tracker(X.shape[1], dtype)
-            size = self.batch_size or _BATCH_ROWS
-            for start in range(0, X.shape[0], size):
-                part = slice(start, start + size)
-                self._learn(tracker, X[part], None if weights is None else weights[part], gaps)
+            gaps = checks.has_gaps(values_of(X), dtype, checks.heaviest(weights))
+            tracker = self._new_tracker(X, weights, dtype)
+            if isinstance(tracker, PrivateTracker):
+                if tracker.wants_center:
+                    tracker.find_center(lambda: _dense_parts(X))
+                self._learn(tracker, X, weights, gaps)
+                tracker.release()
+            else:
+                size = self.batch_size or _BATCH_ROWS
+                for start in range(0, X.shape[0], size):
+                    part = slice(start, start + size)
+                    self._learn(tracker, X[part], None if weights is None else weights[part], gaps)
             self._tracker, self._n_rows_seen = tracker, X.shape[0]
         return self
 
@@ -123,13 +135,30 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             X = self._validated(X, reset=first)
             weights = checks.sample_weight(sample_weight, X.shape[0])
             dtype = checks.working_dtype(X.dtype) if first else self._tracker.dtype
-            gaps = checks.has_gaps(_values(X), dtype, checks.heaviest(weights))
+            gaps = checks.has_gaps(values_of(X), dtype, checks.heaviest(weights))
             if first:
-                checks.not_too_small(_values(X), dtype)
-                self._tracker, self._n_rows_seen = self._new_tracker(X.shape[1], dtype), 0
+                self._tracker, self._n_rows_seen = self._new_tracker(X, weights, dtype), 0
             self._learn(self._tracker, X, weights, gaps)
             self._n_rows_seen += X.shape[0]
         return self
+
+    def release(self) -> Summary:
+        """Let the private summary of all rows so far out: noised, certified, paid for in the ledger.
+
+        Until more rows come, the same again, at no cost. Afterwards the fitted attributes exist. Owners'
+        releases merge: `fedpca.merge([a.release(), b.release()], rank=10)`.
+
+        Returns:
+            Noisy `Moments`, cumulative over releases; a `Subspace` from mechanisms that keep no d x d sum.
+        """
+        if not hasattr(self, "_tracker"):
+            raise NotFittedError("there is nothing to release: call partial_fit first.")
+        if not isinstance(self._tracker, PrivateTracker):
+            raise ValueError(
+                "release is for private summaries, StreamingPCA(privacy=Privacy(...)); share subspace_ "
+                "without."
+            )
+        return self._tracker.release()
 
     def merge(self, *others: "StreamingPCA | Summary") -> Self:
         """Learn what others learned, as if their rows had come here; the others stay as they are.
@@ -140,6 +169,11 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         if not others:
             raise ValueError("merge needs at least one other StreamingPCA, Subspace or Moments, got none.")
         with self._intact_on_error():
+            if self.privacy is not None:
+                raise ValueError(
+                    "a private estimator takes rows only; merge what is released: "
+                    "fedpca.merge([a.release(), b.release()])."
+                )
             summaries = [other._state() if isinstance(other, StreamingPCA) else other for other in others]
             fitted = hasattr(self, "_tracker")
             names = same_space([self.subspace_, *summaries] if fitted else summaries)
@@ -149,11 +183,18 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                     f"center={self.center} here, but the others are {'' if first.centered else 'un'}centred; "
                     "build all with the same `center`."
                 )
+            tracker: Tracker
             if fitted:
+                assert isinstance(self._tracker, Tracker)
                 tracker = deepcopy(self._tracker)
             else:
                 dtype = first.components.dtype if isinstance(first, Subspace) else np.dtype(np.float64)
-                tracker = self._new_tracker(first.n_features, dtype)
+                tracker = self._plain_tracker(first.n_features, dtype)
+            # Noise makes some eigenvalues of a private release negative; rows have none.
+            summaries = [
+                part.subspace() if isinstance(part, Moments) and part.certificate else part
+                for part in summaries
+            ]
             largest = max(checks.size(part.total, part.count, part.mean) for part in summaries)
             if not largest < checks.size_limit(tracker.dtype):
                 raise ValueError(
@@ -181,15 +222,20 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             self.__dict__.update(before)
             raise
 
-    def _learn(self, tracker: Tracker, X: Any, weights: Array | None, gaps: bool) -> None:
+    def _learn(self, tracker: Tracker | PrivateTracker, X: Any, weights: Array | None, gaps: bool) -> None:
         """Take one batch of checked rows: what came before fades once, gaps are filled a few at a time."""
+        if isinstance(tracker, PrivateTracker):
+            _no_weights(weights)
+            for rows in _dense_parts(X):
+                tracker.update(rows)
+            return
         tracker.decay(checks.forget(self.forget))
         if not gaps:
             tracker.update(X, weights)
             return
-        size = _few_rows(X.shape[1])
+        size = few_rows(X.shape[1])
         for start in range(0, X.shape[0], size):
-            rows = _dense(X[start : start + size]).astype(tracker.dtype, copy=False)
+            rows = dense(X[start : start + size]).astype(tracker.dtype, copy=False)
             part = None if weights is None else weights[start : start + size]
             missing = np.isnan(rows)
             if missing.any():
@@ -202,12 +248,45 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                     rows = filled_without_history(rows, tracker.keep, bool(self.center))
             tracker.update(rows, part)
 
-    def _new_tracker(self, n_features: int, dtype: Any) -> Tracker:
-        checks.forget(self.forget)
+    def _new_tracker(self, X: Any, weights: Array | None, dtype: Any) -> Tracker | PrivateTracker:
+        """A tracker for rows like these, the first of a stream."""
+        if self.privacy is not None:
+            return self._private_tracker(X.shape[1], weights, dtype)
+        checks.not_too_small(values_of(X), dtype)
+        return self._plain_tracker(X.shape[1], dtype)
+
+    def _private_tracker(self, n_features: int, weights: Array | None, dtype: Any) -> PrivateTracker:
+        if not isinstance(self.privacy, Privacy):
+            raise TypeError(f"privacy must be a Privacy or None, got privacy={self.privacy!r}.")
+        _no_weights(weights)
+        if checks.forget(self.forget) != 1.0:
+            raise ValueError(f"forget must be 1 with privacy, got forget={self.forget}: sums stay exact.")
+        if self.tracker != "auto":
+            raise ValueError(
+                f"tracker must be 'auto' with privacy, got tracker={self.tracker!r}: "
+                "Privacy(mechanism=...) decides."
+            )
+        self._check_sizes()
+        everything = self.n_components is None and self.energy is None
+        return PrivateTracker(
+            n_features,
+            None if everything else self._rank_rule(n_features),
+            self.privacy,
+            oversample=self.oversample,
+            batch_rows=self.batch_size or _BATCH_ROWS,
+            dtype=dtype,
+            feature_names=self._names(),
+        )
+
+    def _check_sizes(self) -> None:
         if self.batch_size is not None:
             checks.whole_number(self.batch_size, "batch_size", at_least=1)
         if self.oversample != "auto":
             checks.whole_number(self.oversample, "oversample", at_least=0)
+
+    def _plain_tracker(self, n_features: int, dtype: Any) -> Tracker:
+        checks.forget(self.forget)
+        self._check_sizes()
         rule = self._rank_rule(n_features)
         name = fastest(n_features, rule) if self.tracker == "auto" else self.tracker
         if not isinstance(name, str) or name not in TRACKERS:
@@ -247,209 +326,20 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             raise ValueError(f"{rule}, got {wanted!r}.")
         return VarianceShare(float(wanted))
 
-    def _validated(self, X: Any, *, reset: bool) -> Any:
-        """X as an array or CSR of real numbers with the features fitted; its values are not looked at yet."""
-        if np.ma.isMaskedArray(X):
-            raise TypeError("X is a masked array: mark missing entries as NaN instead, X.filled(np.nan).")
-        nameless = not reset and not hasattr(self, "feature_names_in_")
-        plain = type(X) is np.ndarray and X.ndim == 2 and X.dtype in (np.float32, np.float64) and len(X)
-        if nameless and plain and X.shape[1] == self.n_features_in_:
-            return X  # the common case, without the price of all other checks
-        X = validate_data(
-            self, X, reset=reset, accept_sparse=("csr", "csc"), dtype="numeric", ensure_all_finite=False
-        )
-        checks.real_dtype(X.dtype)
-        return X.tocsr() if sparse.issparse(X) else X
-
-    # --- what was learned ---
-
-    def _fitted(self) -> Tracker:
-        check_is_fitted(self)
-        tracker: Tracker = self._tracker
-        return tracker
-
-    def _learned(self, attribute: str) -> Subspace:
-        """The directions carried, for a fitted attribute, which does not exist before."""
-        if not hasattr(self, "_tracker"):
-            raise AttributeError(
-                f"{attribute} is learned by fit, partial_fit or merge: call one of them first."
-            )
-        return self._tracker.summary()
-
-    def _names(self) -> tuple[str, ...] | None:
-        names = getattr(self, "feature_names_in_", None)
-        return None if names is None else tuple(names)
-
     def _state(self) -> Summary:
-        return replace(self._fitted().state(), feature_names=self._names())
-
-    @property
-    def subspace_(self) -> Subspace:
-        return replace(self._learned("subspace_"), feature_names=self._names())
-
-    @property
-    def n_components_(self) -> int:
-        self._learned("n_components_")
-        return int(self._tracker.shown())
-
-    @property
-    def components_(self) -> Array:
-        return self._learned("components_").components[: self.n_components_]
-
-    @property
-    def singular_values_(self) -> Array:
-        return self._learned("singular_values_").singular_values[: self.n_components_]
-
-    @property
-    def mean_(self) -> Array:
-        return self._learned("mean_").mean
-
-    @property
-    def explained_variance_(self) -> Array:
-        subspace = self._learned("explained_variance_")
-        return self.singular_values_**2 / _divisor(subspace.count)
-
-    @property
-    def explained_variance_ratio_(self) -> Array:
-        return self._learned("explained_variance_ratio_").explained_variance_ratio[: self.n_components_]
-
-    @property
-    def noise_variance_(self) -> float:
-        subspace = self._learned("noise_variance_")
-        left_out = max(subspace.total - float(self.singular_values_ @ self.singular_values_), 0.0)
-        directions = min(subspace.n_features, self.n_samples_seen_) - self.n_components_
-        return left_out / _divisor(subspace.count) / directions if directions > 0 else 0.0
-
-    @property
-    def n_samples_seen_(self) -> int:
-        self._learned("n_samples_seen_")
-        return self._n_rows_seen
-
-    @property
-    def _n_features_out(self) -> int:
-        return self.n_components_
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "_tracker")
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.allow_nan = True
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
-
-    # --- using it ---
-
-    def transform(self, X: Any) -> Array:
-        """Coordinates of rows along the components, shape (n_samples, n_components_); gaps are bridged."""
-        X, gaps = self._checked(X)
-        components, subspace = self._components_for(X), self._tracker.summary()
-        far = self._tracker.is_far(subspace.mean, subspace.total / max(subspace.count, 1.0))
-        if not gaps and not far and (sparse.issparse(X) or X.dtype in (np.float32, np.float64)):
-            scores: Array = X @ components.T - (subspace.mean @ components.T).astype(components.dtype)
-        else:
-            scores = np.concatenate([scores for _, scores in self._scored(X, gaps)])
-        return scores / self._scale(scores.dtype) if self.whiten else scores
-
-    def inverse_transform(self, X: Any) -> Array:
-        """Rows with these coordinates, shape (n_samples, n_features): the inverse within the components."""
+        """All that may be told to others."""
         self._fitted()
-        X = check_array(X, dtype=[np.float64, np.float32], ensure_min_features=0)
-        if X.shape[1] != self.n_components_:
-            raise ValueError(
-                f"X must have one column a component, {self.n_components_}, got shape {X.shape}."
-            )
-        if self.whiten:
-            X = X * self._scale(X.dtype)
-        rows: Array = X @ self.components_ + self.mean_.astype(X.dtype)
-        return rows
-
-    def anomaly_scores(self, X: Any) -> tuple[Array, Array]:
-        """How far rows lie from what was learned, two ways.
-
-        Returns:
-            spe: squared prediction error, the squared distance from the subspace, over observed entries.
-            t2: Hotelling's T², the squared distance from the mean within it, in units of its variances.
-        """
-        X, gaps = self._checked(X)
-        spe, t2 = [], []
-        variances = self.explained_variance_
-        for deviations, scores in self._scored(X, gaps):
-            residual = deviations - scores @ self.components_
-            spe.append(np.nansum(residual.astype(np.float64) ** 2, axis=1))
-            t2.append(np.sum(scores.astype(np.float64) ** 2 / variances, axis=1))
-        return np.concatenate(spe), np.concatenate(t2)
-
-    def score_samples(self, X: Any) -> Array:
-        """Log-likelihood of rows under the probabilistic PCA of what was learned, shape (n_samples,)."""
-        spe, t2 = self.anomaly_scores(X)
-        left_out = self.n_features_in_ - self.n_components_
-        noise = max(self.noise_variance_, float(np.finfo(np.float64).tiny))
-        log_volume = float(np.log(self.explained_variance_).sum()) + left_out * np.log(noise)
-        distances = t2 + (spe / noise if left_out else 0.0)
-        likelihoods: Array = -0.5 * (self.n_features_in_ * np.log(2 * np.pi) + log_volume + distances)
-        return likelihoods
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """Mean log-likelihood of rows: what a search over n_components can compare."""
-        return float(np.mean(self.score_samples(X)))
-
-    def get_covariance(self) -> Array:
-        """Covariance of the features as the components and the noise left out explain it, shape (d, d)."""
-        self._fitted()
-        scaled = (self.explained_variance_ - self.noise_variance_)[:, None] * self.components_
-        covariance: Array = self.components_.T @ scaled
-        covariance.flat[:: self.n_features_in_ + 1] += self.noise_variance_
-        return covariance
-
-    def _checked(self, X: Any) -> tuple[Any, bool]:
-        """Rows to use, and whether any entry is missing."""
-        self._fitted()
-        X = self._validated(X, reset=False)
-        return X, checks.has_gaps(_values(X), self._dtype_for(X))
-
-    def _dtype_for(self, X: Any) -> np.dtype[Any]:
-        """The more precise of the components' dtype and that of X."""
-        return np.result_type(checks.working_dtype(X.dtype), self._tracker.dtype)
-
-    def _components_for(self, X: Any) -> Array:
-        return self.components_.astype(self._dtype_for(X), copy=False)
-
-    def _scored(self, X: Any, gaps: bool) -> Iterator[tuple[Array, Array]]:
-        """Deviations from the mean and coordinates, a few rows at a time."""
-        subspace = self._tracker.summary()
-        components = self._components_for(X)
-        mean = subspace.mean.astype(components.dtype)
-        size = _few_rows(X.shape[1])
-        variances = self._tracker.feature_variances() if gaps else None
-        for start in range(0, X.shape[0], size):
-            rows = _dense(X[start : start + size])
-            deviations = rows - mean
-            if gaps:
-                scores = coordinates(rows, subspace, variances)[:, : len(components)].astype(components.dtype)
-            else:
-                scores = deviations @ components.T
-            yield deviations, scores
-
-    def _scale(self, dtype: Any) -> Array:
-        """Standard deviations along the components, by which whitening divides."""
-        return np.sqrt(self.explained_variance_).astype(dtype)
+        return replace(self._tracker.state(), feature_names=self._names())
 
 
-def _few_rows(n_features: int) -> int:
-    """Rows to work on at a time where copies are made: about 8 MB."""
-    return min(4096, max(64, 2**20 // n_features))
+def _dense_parts(X: Any) -> Iterator[Array]:
+    size = few_rows(X.shape[1])
+    for start in range(0, X.shape[0], size):
+        yield dense(X[start : start + size])
 
 
-def _dense(rows: Any) -> NDArray[Any]:
-    return rows.toarray() if sparse.issparse(rows) else rows
-
-
-def _values(rows: Any) -> NDArray[Any]:
-    return rows.data if sparse.issparse(rows) else rows
-
-
-def _divisor(count: float) -> float:
-    """What turns energy into variance: count - 1, or the count itself where weights sum to one or less."""
-    return count - 1 if count > 1 else max(count, np.finfo(float).tiny)
+def _no_weights(weights: Array | None) -> None:
+    if weights is not None:
+        raise ValueError(
+            "sample_weight must be None with privacy: a weight would let a row count beyond its bound."
+        )

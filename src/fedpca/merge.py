@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from fedpca import certificate as certificates
 from fedpca import checks
 from fedpca.linalg import Array, leading, orthonormal, oversampled, with_fixed_signs
 from fedpca.moments import Moments, pooled_mean, subtract_mean, sum_moments
@@ -65,7 +66,9 @@ def _merge_subspaces(
     components, singular_values = leading(np.concatenate(stack), rank, floor)
     total = max(total, float(singular_values @ singular_values))
     components = with_fixed_signs(components).astype(dtype, copy=False)
-    return Subspace.trusted(components, singular_values, mean, count, total, first.centered, names)
+    certificate = certificates.combined([part.certificate for part in subspaces], weights, summed=False)
+    facts = (first.centered, names, certificate)
+    return Subspace.trusted(components, singular_values, mean, count, total, *facts)
 
 
 def merge_tree(summaries: Iterable[Summary], rank: int | None = None, *, fanout: int = 8) -> Summary:

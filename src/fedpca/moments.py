@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from fedpca import certificate as certificates
 from fedpca import checks, modelfile
 from fedpca.linalg import Array, with_fixed_signs
 
@@ -24,6 +25,8 @@ class Moments:
         scatter: shape (d, d), the sum of (row - mean)(row - mean)^T.
         centered: whether the scatter is about the mean (else about the origin).
         feature_names: one a feature, or None.
+        certificate: what a private release promises, or None for moments that are not private. The scatter
+            of a private release carries noise: its eigenvalues, and diagonal, may be negative.
 
     >>> moments = Moments.from_rows([[1.0, 2.0], [3.0, 2.0]])
     >>> moments.count, moments.mean, moments.total
@@ -35,6 +38,7 @@ class Moments:
     scatter: Array
     centered: bool = True
     feature_names: tuple[str, ...] | None = None
+    certificate: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         mean = np.array(self.mean, dtype=np.float64)
@@ -52,12 +56,14 @@ class Moments:
             raise ValueError("moments of no rows must have a scatter of zeros.")
         if np.abs(scatter - scatter.T).max() > 1e-8 * largest:
             raise ValueError("scatter must be symmetric.")
-        if (np.diag(scatter) < -1e-8 * largest).any():
+        certificate = certificates.checked(self.certificate)
+        if certificate is None and (np.diag(scatter) < -1e-8 * largest).any():
             raise ValueError("scatter must not have negative entries on its diagonal.")
         check_centered(self.centered, mean)
         names = checks.feature_names(self.feature_names, len(mean))
         scatter = (scatter + scatter.T) / 2
-        freeze(self, {"count": count, "mean": mean, "scatter": scatter, "feature_names": names})
+        values = {"count": count, "mean": mean, "scatter": scatter}
+        freeze(self, values | {"feature_names": names, "certificate": certificate})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         freeze(self, state)
@@ -80,37 +86,46 @@ class Moments:
         return float(np.trace(self.scatter))
 
     def subspace(self, rank: int | None = None) -> "Subspace":
-        """The `rank` leading directions; all that carry variance by default."""
+        """The `rank` leading directions; all that carry variance by default.
+
+        Of a private release, those of the noisy scatter, their variances less what noise adds to them.
+        """
         from fedpca.subspace import Subspace
 
         if rank is not None:
             rank = checks.rank(rank, self.n_features)
         components, singular_values = principal_directions(self.scatter, rank)
+        if edge := certificates.noise_edge(self.certificate):
+            singular_values = np.sqrt(without_noise(singular_values**2, edge))
         # A scatter with noise may have negative eigenvalues: what is kept can exceed the trace.
         total = max(self.total, float(singular_values @ singular_values))
         components = with_fixed_signs(components)
-        return Subspace(
-            components, singular_values, self.mean, self.count, total, self.centered, self.feature_names
-        )
+        facts = (self.centered, self.feature_names, self.certificate)
+        return Subspace(components, singular_values, self.mean, self.count, total, *facts)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a model file (safetensors with JSON metadata)."""
-        facts = {"count": self.count, "centered": self.centered, "feature_names": self.feature_names}
+        facts = {name: getattr(self, name) for name in ("count", "centered", "feature_names", "certificate")}
         modelfile.write(path, "moments", {"mean": self.mean, "scatter": self.scatter}, facts)
 
     @classmethod
     def from_file_contents(cls, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> Self:
         """What `save` wrote, checked like any other value."""
         return cls(
-            facts["count"], arrays["mean"], arrays["scatter"], facts["centered"], facts["feature_names"]
+            facts["count"],
+            arrays["mean"],
+            arrays["scatter"],
+            facts["centered"],
+            facts["feature_names"],
+            facts["certificate"],
         )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Moments):
             return NotImplemented
         return (
-            (self.count, self.centered, self.feature_names)
-            == (other.count, other.centered, other.feature_names)
+            (self.count, self.centered, self.feature_names, self.certificate)
+            == (other.count, other.centered, other.feature_names, other.certificate)
             and np.array_equal(self.mean, other.mean)
             and np.array_equal(self.scatter, other.scatter)
         )
@@ -118,7 +133,8 @@ class Moments:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"Moments(count={self.count:g}, n_features={self.n_features}, total={self.total:.6g})"
+        private = certificates.summary_line(self.certificate)
+        return f"Moments(count={self.count:g}, n_features={self.n_features}, total={self.total:.6g}{private})"
 
 
 def freeze(summary: Any, values: Mapping[str, Any]) -> None:
@@ -181,6 +197,19 @@ def principal_directions(scatter: Array, rank: int | None = None) -> tuple[Array
     return vectors.T[::-1][:kept], np.sqrt(squares[:kept])
 
 
+def without_noise(eigenvalues: Array, edge: float) -> Array:
+    """What eigenvalues of a scatter were before symmetric noise with spectrum [-edge, edge] came on top.
+
+    Above the edge, an eigenvalue y stems from (y + sqrt(y² - edge²)) / 2. Below, from something between 0
+    and edge / 2: more cannot be said, and y / 2 keeps the order.
+
+    >>> without_noise(np.array([5.0, 4.0, 2.0]), edge=4.0)
+    array([4., 2., 1.])
+    """
+    above = np.sqrt(np.maximum(eigenvalues**2 - edge**2, 0.0))
+    return (np.maximum(eigenvalues, 0.0) + np.where(eigenvalues > edge, above, 0.0)) / 2
+
+
 def check_centered(centered: Any, mean: Array) -> None:
     """Whether a summary is centred is a yes or no; without centring there is no mean."""
     if not isinstance(centered, bool | np.bool_):
@@ -209,4 +238,7 @@ def sum_moments(parts: Iterable[tuple[Moments, float]]) -> Moments:
     for part, weight in parts:
         scatter += weight * part.scatter
     names = next((part.feature_names for part, _ in parts if part.feature_names), None)
-    return Moments(count, mean, scatter, first.centered, names)
+    certificate = certificates.combined(
+        [part.certificate for part, _ in parts], [weight for _, weight in parts], summed=True
+    )
+    return Moments(count, mean, scatter, first.centered, names, certificate)

@@ -22,6 +22,16 @@ class RankRule(Protocol):
         """How many of the directions carried now are the answer."""
 
 
+def settled(rule: RankRule, rank: int, n_features: int, singular_values: Array, total: float) -> int:
+    """The rank at which a rule comes to rest on a full spectrum."""
+    for _ in range(n_features):
+        following = min(rule.next_rank(rank, singular_values, total), n_features)
+        if following == rank:
+            break
+        rank = following
+    return rank
+
+
 @dataclass(frozen=True, slots=True)
 class FixedRank:
     """Always the same number of directions."""

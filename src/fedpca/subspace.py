@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import numpy as np
 
+from fedpca import certificate as certificates
 from fedpca import checks, modelfile
 from fedpca.linalg import Array, leading, orthonormality_error, with_fixed_signs
 from fedpca.moments import Moments, check_centered, deviations_from_mean, freeze
@@ -58,10 +58,8 @@ class Subspace:
         checks.size(self.total, count, mean)
         total = _checked_total(components, singular_values, count, self.total)
         check_centered(self.centered, mean)
-        if not isinstance(self.certificate, Mapping | None):
-            raise TypeError(f"certificate must be a mapping or None, got {self.certificate!r}.")
         names = checks.feature_names(self.feature_names, len(mean))
-        certificate = None if self.certificate is None else deepcopy(dict(self.certificate))
+        certificate = certificates.checked(self.certificate)
         values = (components, singular_values, mean, count, total, bool(self.centered), names, certificate)
         freeze(self, dict(zip(_FIELDS, values, strict=True)))
 
@@ -78,10 +76,11 @@ class Subspace:
         total: float,
         centered: bool = True,
         feature_names: tuple[str, ...] | None = None,
+        certificate: Mapping[str, Any] | None = None,
     ) -> Self:
         """A subspace of arrays this library has just made: taken over, neither copied nor checked."""
         subspace = object.__new__(cls)
-        values = (components, singular_values, mean, count, total, centered, feature_names, None)
+        values = (components, singular_values, mean, count, total, centered, feature_names, certificate)
         freeze(subspace, dict(zip(_FIELDS, values, strict=True)))
         return subspace
 
@@ -228,7 +227,7 @@ class Subspace:
 
     def __repr__(self) -> str:
         explained = 100 * float(self.explained_variance_ratio.sum())
-        private = "" if self.certificate is None else ", private"
+        private = certificates.summary_line(self.certificate)
         return (
             f"Subspace(rank={self.rank}, n_features={self.n_features}, count={self.count:g}, "
             f"explained={explained:.1f}%{private})"

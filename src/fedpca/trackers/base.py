@@ -33,6 +33,7 @@ class Tracker(ABC):
     """
 
     takes_sparse = False
+    has_answer = True  # before any row, too: the summary of none
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from fedpca import checks
 from fedpca.linalg import Array, with_fixed_signs
 from fedpca.merge import Summary
 from fedpca.moments import Moments, principal_directions, sum_moments
+from fedpca.rank import settled
 from fedpca.subspace import Subspace, rounding_floor
 from fedpca.trackers.base import Tracker
 
@@ -98,22 +99,12 @@ class Exact(Tracker):
         real = singular_values**2 > np.maximum(noise, rounding_floor(total, count, mean, self.dtype) ** 2)
         components, singular_values = components[real], singular_values[real]
         if rank is None:
-            self._answer_rank = self._settled(singular_values, total)
+            self._answer_rank = settled(self.rule, self.rank, self.n_features, singular_values, total)
             rank = self._oversampled(self._answer_rank)
         components, singular_values = components[:rank], singular_values[:rank]
         total = max(total, float(singular_values @ singular_values))
         components = with_fixed_signs(components).astype(self.dtype, copy=False)
         return Subspace.trusted(components, singular_values, mean, count, total, self.center)
-
-    def _settled(self, singular_values: Array, total: float) -> int:
-        """The rank at which the rule comes to rest on the full spectrum."""
-        rank = self.rank
-        for _ in range(self.n_features):
-            following = self._next_rank(rank, singular_values, total)
-            if following == rank:
-                break
-            rank = following
-        return rank
 
     def feature_variances(self) -> Array | None:
         self.summary()

@@ -1,0 +1,255 @@
+"""What every fitted PCA offers: its attributes, and what can be done with rows."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import NotFittedError
+from sklearn.utils import Tags, check_array
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from fedpca import checks
+from fedpca.linalg import Array
+from fedpca.missing import coordinates
+from fedpca.subspace import Subspace
+
+
+class Source(Protocol):
+    """Where the components come from: a tracker of rows, or of releases."""
+
+    dtype: np.dtype[Any]
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether there is anything to tell yet."""
+
+    def summary(self) -> Subspace:
+        """All directions carried."""
+
+    def shown(self) -> int:
+        """How many of them are the answer."""
+
+    def feature_variances(self) -> Array | None:
+        """Variance of each feature, where it is known."""
+
+    def is_far(self, mean: Array, spread: float) -> bool:
+        """Whether products of rows would lose too many digits to a mean this large."""
+
+
+class FittedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """The scikit-learn face of a `Source`, kept in `_tracker` once there is one."""
+
+    whiten: bool
+    _tracker: Source
+    _n_rows_seen: int
+
+    def _validated(self, X: Any, *, reset: bool) -> Any:
+        """X as an array or CSR of real numbers with the features fitted; its values are not looked at yet."""
+        if np.ma.isMaskedArray(X):
+            raise TypeError("X is a masked array: mark missing entries as NaN instead, X.filled(np.nan).")
+        nameless = not reset and not hasattr(self, "feature_names_in_")
+        plain = type(X) is np.ndarray and X.ndim == 2 and X.dtype in (np.float32, np.float64) and len(X)
+        if nameless and plain and X.shape[1] == self.n_features_in_:
+            return X  # the common case, without the price of all other checks
+        X = validate_data(
+            self, X, reset=reset, accept_sparse=("csr", "csc"), dtype="numeric", ensure_all_finite=False
+        )
+        checks.real_dtype(X.dtype)
+        return X.tocsr() if sparse.issparse(X) else X
+
+    # --- what was learned ---
+
+    def _fitted(self) -> Source:
+        if hasattr(self, "_tracker") and not self.__sklearn_is_fitted__():
+            raise NotFittedError(
+                f"this {type(self).__name__} has released nothing yet: call release() first."
+            )
+        check_is_fitted(self)
+        return self._tracker
+
+    def _learned(self, attribute: str) -> Subspace:
+        """The directions carried, for a fitted attribute, which does not exist before."""
+        if not hasattr(self, "_tracker"):
+            raise AttributeError(
+                f"{attribute} is learned by fit, partial_fit or merge: call one of them first."
+            )
+        return self._tracker.summary()
+
+    def _names(self) -> tuple[str, ...] | None:
+        names = getattr(self, "feature_names_in_", None)
+        return None if names is None else tuple(names)
+
+    @property
+    def subspace_(self) -> Subspace:
+        return replace(self._learned("subspace_"), feature_names=self._names())
+
+    @property
+    def n_components_(self) -> int:
+        self._learned("n_components_")
+        return int(self._tracker.shown())
+
+    @property
+    def components_(self) -> Array:
+        return self._learned("components_").components[: self.n_components_]
+
+    @property
+    def singular_values_(self) -> Array:
+        return self._learned("singular_values_").singular_values[: self.n_components_]
+
+    @property
+    def mean_(self) -> Array:
+        return self._learned("mean_").mean
+
+    @property
+    def explained_variance_(self) -> Array:
+        subspace = self._learned("explained_variance_")
+        return self.singular_values_**2 / _divisor(subspace.count)
+
+    @property
+    def explained_variance_ratio_(self) -> Array:
+        return self._learned("explained_variance_ratio_").explained_variance_ratio[: self.n_components_]
+
+    @property
+    def noise_variance_(self) -> float:
+        subspace = self._learned("noise_variance_")
+        left_out = max(subspace.total - float(self.singular_values_ @ self.singular_values_), 0.0)
+        directions = min(subspace.n_features, self.n_samples_seen_) - self.n_components_
+        return left_out / _divisor(subspace.count) / directions if directions > 0 else 0.0
+
+    @property
+    def n_samples_seen_(self) -> int:
+        self._learned("n_samples_seen_")
+        return self._n_rows_seen
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.n_components_
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_tracker") and self._tracker.has_answer
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    # --- using it ---
+
+    def transform(self, X: Any) -> Array:
+        """Coordinates of rows along the components, shape (n_samples, n_components_); gaps are bridged."""
+        X, gaps = self._checked(X)
+        components, subspace = self._components_for(X), self._tracker.summary()
+        far = self._tracker.is_far(subspace.mean, subspace.total / max(subspace.count, 1.0))
+        if not gaps and not far and (sparse.issparse(X) or X.dtype in (np.float32, np.float64)):
+            scores: Array = X @ components.T - (subspace.mean @ components.T).astype(components.dtype)
+        else:
+            scores = np.concatenate([scores for _, scores in self._scored(X, gaps)])
+        return scores / self._scale(scores.dtype) if self.whiten else scores
+
+    def inverse_transform(self, X: Any) -> Array:
+        """Rows with these coordinates, shape (n_samples, n_features): the inverse within the components."""
+        self._fitted()
+        X = check_array(X, dtype=[np.float64, np.float32], ensure_min_features=0)
+        if X.shape[1] != self.n_components_:
+            raise ValueError(
+                f"X must have one column a component, {self.n_components_}, got shape {X.shape}."
+            )
+        if self.whiten:
+            X = X * self._scale(X.dtype)
+        rows: Array = X @ self.components_ + self.mean_.astype(X.dtype)
+        return rows
+
+    def anomaly_scores(self, X: Any) -> tuple[Array, Array]:
+        """How far rows lie from what was learned, two ways.
+
+        Returns:
+            spe: squared prediction error, the squared distance from the subspace, over observed entries.
+            t2: Hotelling's T², the squared distance from the mean within it, in units of its variances.
+        """
+        X, gaps = self._checked(X)
+        spe, t2 = [], []
+        variances = self.explained_variance_
+        for deviations, scores in self._scored(X, gaps):
+            residual = deviations - scores @ self.components_
+            spe.append(np.nansum(residual.astype(np.float64) ** 2, axis=1))
+            t2.append(np.sum(scores.astype(np.float64) ** 2 / variances, axis=1))
+        return np.concatenate(spe), np.concatenate(t2)
+
+    def score_samples(self, X: Any) -> Array:
+        """Log-likelihood of rows under the probabilistic PCA of what was learned, shape (n_samples,)."""
+        spe, t2 = self.anomaly_scores(X)
+        left_out = self.n_features_in_ - self.n_components_
+        noise = max(self.noise_variance_, float(np.finfo(np.float64).tiny))
+        log_volume = float(np.log(self.explained_variance_).sum()) + left_out * np.log(noise)
+        distances = t2 + (spe / noise if left_out else 0.0)
+        likelihoods: Array = -0.5 * (self.n_features_in_ * np.log(2 * np.pi) + log_volume + distances)
+        return likelihoods
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Mean log-likelihood of rows: what a search over n_components can compare."""
+        return float(np.mean(self.score_samples(X)))
+
+    def get_covariance(self) -> Array:
+        """Covariance of the features as the components and the noise left out explain it, shape (d, d)."""
+        self._fitted()
+        scaled = (self.explained_variance_ - self.noise_variance_)[:, None] * self.components_
+        covariance: Array = self.components_.T @ scaled
+        covariance.flat[:: self.n_features_in_ + 1] += self.noise_variance_
+        return covariance
+
+    def _checked(self, X: Any) -> tuple[Any, bool]:
+        """Rows to use, and whether any entry is missing."""
+        self._fitted()
+        X = self._validated(X, reset=False)
+        return X, checks.has_gaps(values_of(X), self._dtype_for(X))
+
+    def _dtype_for(self, X: Any) -> np.dtype[Any]:
+        """The more precise of the components' dtype and that of X."""
+        return np.result_type(checks.working_dtype(X.dtype), self._tracker.dtype)
+
+    def _components_for(self, X: Any) -> Array:
+        return self.components_.astype(self._dtype_for(X), copy=False)
+
+    def _scored(self, X: Any, gaps: bool) -> Iterator[tuple[Array, Array]]:
+        """Deviations from the mean and coordinates, a few rows at a time."""
+        subspace = self._tracker.summary()
+        components = self._components_for(X)
+        mean = subspace.mean.astype(components.dtype)
+        size = few_rows(X.shape[1])
+        variances = self._tracker.feature_variances() if gaps else None
+        for start in range(0, X.shape[0], size):
+            rows = dense(X[start : start + size])
+            deviations = rows - mean
+            if gaps:
+                scores = coordinates(rows, subspace, variances)[:, : len(components)].astype(components.dtype)
+            else:
+                scores = deviations @ components.T
+            yield deviations, scores
+
+    def _scale(self, dtype: Any) -> Array:
+        """Standard deviations along the components, by which whitening divides."""
+        return np.sqrt(self.explained_variance_).astype(dtype)
+
+
+def few_rows(n_features: int) -> int:
+    """Rows to work on at a time where copies are made: about 8 MB."""
+    return min(4096, max(64, 2**20 // n_features))
+
+
+def dense(rows: Any) -> NDArray[Any]:
+    return rows.toarray() if sparse.issparse(rows) else rows
+
+
+def values_of(rows: Any) -> NDArray[Any]:
+    return rows.data if sparse.issparse(rows) else rows
+
+
+def _divisor(count: float) -> float:
+    """What turns energy into variance: count - 1, or the count itself where weights sum to one or less."""
+    return count - 1 if count > 1 else max(count, np.finfo(float).tiny)

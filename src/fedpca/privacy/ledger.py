@@ -1,0 +1,246 @@
+"""The ledger: which records every release contains, and what each record has cost so far."""
+
+import json
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from math import inf, sqrt
+from pathlib import Path
+from typing import Any
+
+from fedpca.privacy.calibration import epsilon_of, mu_of
+
+_FORMAT = "fedpca ledger 1"
+
+
+class BudgetExceeded(RuntimeError):
+    """A release would cost some record more than its budget. Nothing was noised, nothing was spent."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One debit: a Gaussian release of records start ... stop - 1 that costs each of them `mu`.
+
+    Attributes:
+        release: a random name.
+        start, stop: the records it contains, counted as they came; a `stop` of None is open: all that follow.
+        mechanism: its name.
+        mu: its Gaussian-DP parameter.
+        time: when it was debited, UTC.
+        completed: whether the release came out. A debit without it counts all the same.
+    """
+
+    release: str
+    start: int
+    stop: int | None
+    mechanism: str
+    mu: float
+    time: str
+    completed: bool = False
+
+
+class Ledger:
+    """What was spent on the records of one owner, in memory or in a file, with a total not to be exceeded.
+
+    A debit is on disk before the noise of its release is drawn. So a crash at any moment can leave a debit
+    without a release, never a release without its debit. Records count from 0 in every new estimator:
+    releases of two estimators with the same ledger are taken to be about the same records, which can
+    over-count but never under-count. Keep one ledger for each set of people (or things) rows are about.
+
+    Args:
+        path: a file, made if there is none; None keeps the ledger in memory.
+        epsilon, delta: the budget of every record over all releases, fixed when the file is made.
+
+    >>> ledger = Ledger(epsilon=1.0, delta=1e-5)
+    >>> ledger.spent(1e-5), ledger.left(1e-5)
+    (0.0, 1.0)
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        epsilon: float | None = None,
+        delta: float | None = None,
+    ) -> None:
+        self.path = None if path is None else Path(path)
+        self._entries: list[Entry] = []
+        if self.path is not None and self.exists(self.path):
+            self._budget, _ = self._read()
+            if epsilon is not None and (epsilon, delta) != self._budget:
+                raise ValueError(
+                    f"{self.path} was made for epsilon={self._budget[0]:g}, delta={self._budget[1]:g}, not "
+                    f"epsilon={epsilon!r}, delta={delta!r}; open it without them, or name another file."
+                )
+            return
+        if epsilon is None or delta is None:
+            where = "a ledger in memory" if self.path is None else f"the new ledger {self.path}"
+            raise ValueError(f"{where} needs a budget: epsilon and delta.")
+        self._budget = (float(epsilon), float(delta))
+        if self.path is not None:
+            self._create()
+
+    @staticmethod
+    def exists(path: str | os.PathLike[str]) -> bool:
+        """Whether a file has a ledger's first line, its budget, whole."""
+        path = Path(path)
+        return path.exists() and b"\n" in path.read_bytes()
+
+    @property
+    def epsilon(self) -> float:
+        """The budget's epsilon."""
+        return self._budget[0]
+
+    @property
+    def delta(self) -> float:
+        """The budget's delta."""
+        return self._budget[1]
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All debits so far, oldest first."""
+        return list(self._entries) if self.path is None else self._read()[1]
+
+    @property
+    def mu(self) -> float:
+        """What the dearest record has cost so far, as one Gaussian release."""
+        return total_mu(self.entries)
+
+    def spent(self, delta: float | None = None) -> float:
+        """What the dearest record has cost so far: epsilon at `delta`, the budget's own by default."""
+        return epsilon_of(self.mu, self.delta if delta is None else delta)
+
+    def left(self, delta: float | None = None) -> float:
+        """The epsilon that one more release of all records could still cost, at `delta`."""
+        return self._left(self.mu, self.delta if delta is None else delta)
+
+    def _left(self, spent: float, delta: float) -> float:
+        return epsilon_of(sqrt(max(mu_of(*self._budget) ** 2 - spent**2, 0.0)), delta)
+
+    def debit(self, start: int, stop: int | None, mechanism: str, mu: float) -> Entry:
+        """Write a release down before it is made; BudgetExceeded if some record could not pay for it."""
+        time = datetime.now(UTC).isoformat(timespec="seconds")
+        entry = Entry(secrets.token_hex(8), start, stop, mechanism, mu, time)
+        with self._locked():
+            entries = self.entries
+            budget = mu_of(*self._budget)
+            if (after := total_mu([*entries, entry])) > budget * (1 + 1e-9):
+                raise BudgetExceeded(self._refusal(entries, entry, after))
+            self._append({"event": "debit", **asdict(entry)})
+            self._entries.append(entry)
+        return entry
+
+    def complete(self, entry: Entry) -> None:
+        """Note that a debited release came out."""
+        with self._locked():
+            self._append({"event": "completed", "release": entry.release})
+            self._entries = [
+                replace(known, completed=True) if known.release == entry.release else known
+                for known in self._entries
+            ]
+
+    def _refusal(self, entries: Sequence[Entry], entry: Entry, after: float) -> str:
+        epsilon, delta = self._budget
+        spent = total_mu(entries)
+        text = (
+            f"the release would cost some record epsilon={epsilon_of(after, delta):.4g} at delta={delta:g}; "
+            f"its budget is epsilon={epsilon:g}, of which epsilon={self._left(spent, delta):.4g} is left "
+            f"(mu: {after:.4g}, budget {mu_of(epsilon, delta):.4g}, spent {spent:.4g}). Nothing was released."
+        )
+        lost = [known.release for known in entries if not known.completed]
+        if lost:
+            text += f" Debited but never completed, and counted: {', '.join(lost)}."
+        return text
+
+    # --- the file: one JSON object a line, appended, flushed to disk ---
+
+    def _create(self) -> None:
+        assert self.path is not None
+        if not self.path.parent.is_dir():
+            raise FileNotFoundError(f"cannot make the ledger {self.path}: no folder {self.path.parent}.")
+        with self._locked():
+            if not self.exists(self.path):
+                self._append({"format": _FORMAT, "epsilon": self.epsilon, "delta": self.delta})
+                folder = os.open(self.path.parent, os.O_RDONLY)
+                try:
+                    os.fsync(folder)
+                finally:
+                    os.close(folder)
+        self._budget, _ = self._read()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One writer at a time, over processes and threads."""
+        if self.path is None:
+            yield
+            return
+        import fcntl
+
+        with self.path.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _append(self, facts: dict[str, Any]) -> None:
+        if self.path is None:
+            return
+        line = json.dumps(facts, allow_nan=False).encode() + b"\n"
+        with self.path.open("rb+") as file:
+            # A line torn by a crash was never acted upon: no noise is drawn before its debit is on disk.
+            whole = file.read()
+            file.seek(whole.rfind(b"\n") + 1)
+            file.truncate()
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _read(self) -> tuple[tuple[float, float], list[Entry]]:
+        assert self.path is not None
+        lines = self.path.read_bytes().split(b"\n")[:-1]
+        entries: dict[str, Entry] = {}
+        try:
+            head = json.loads(lines[0])
+            if head["format"] != _FORMAT:
+                raise ValueError(f"unknown format {head['format']!r}")
+            budget = float(head["epsilon"]), float(head["delta"])
+            for line in lines[1:]:
+                facts = json.loads(line)
+                if facts.pop("event") == "completed":
+                    entries[facts["release"]] = replace(entries[facts["release"]], completed=True)
+                else:
+                    entries[facts["release"]] = Entry(**facts)
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise ValueError(
+                f"{self.path} is not a ledger, or is damaged ({error!r}); restore it from a copy: without it "
+                "nobody knows what was spent."
+            ) from error
+        return budget, list(entries.values())
+
+    def __deepcopy__(self, memo: object) -> "Ledger":
+        return self  # an account, not a value: a copy would spend the same budget again
+
+    def __repr__(self) -> str:
+        where = "in memory" if self.path is None else str(self.path)
+        return (
+            f"Ledger({where}: {len(self.entries)} releases, epsilon={self.spent():.4g} of {self.epsilon:g} "
+            f"spent at delta={self.delta:g})"
+        )
+
+
+def total_mu(entries: Sequence[Entry]) -> float:
+    """The largest cost of any record: the root of the sum of mu² over the releases that contain it.
+
+    Releases of disjoint records cost each record one of them; of the same records, all of them.
+
+    >>> entry = Entry("a", 0, 10, "gram", 0.3, "")
+    >>> total_mu([entry, replace(entry, start=10, stop=20)]), total_mu([entry, replace(entry, start=5)])
+    (0.3, 0.42426)
+    """
+    starts = {entry.start for entry in entries}
+    return max((sqrt(sum(e.mu**2 for e in entries if _holds(e, record))) for record in starts), default=0.0)
+
+
+def _holds(entry: Entry, record: int) -> bool:
+    return entry.start <= record < (inf if entry.stop is None else entry.stop)

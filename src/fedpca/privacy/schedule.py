@@ -1,0 +1,81 @@
+"""Several reports from one stream: how their noise is correlated, and what a record then costs."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import sqrt
+
+from fedpca.privacy.noise import CorrelatedNoise, Noise
+
+_MOST_DISJOINT = 4
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Reports 1 ... R of a growing sum; report j carries sum_k weight_k z_(j-k) of independent noises z.
+
+    Up to four reports every increment is noised by itself and the noises add up (weights of one). Above, the
+    weights are those of the square root of the all-ones matrix, sum_k binom(2k, k) 4^-k x^k (Fichtenberger,
+    Henzinger, Upadhyay 2023): each report carries 1.8 (R = 16) to 2.7 (R = 256) times the noise of a
+    single one instead of 2.9 to 11.3.
+
+    The reports are the prefix sums A x + B z; as A = B C, they are B applied to C x + z, one Gaussian
+    mechanism whose sensitivity is that of an increment times the longest column of C = B^-1 A.
+
+    >>> Schedule(16).multiplier(16)
+    1.94
+    """
+
+    releases: int
+
+    @property
+    def disjoint(self) -> bool:
+        """Whether a record shows in the noise budget of one report only."""
+        return self.releases <= _MOST_DISJOINT
+
+    def weights(self, report: int) -> list[int]:
+        """Weights of the noises 0 ... report - 1 in a report, in units of 2^-12."""
+        return _weights(self.releases)[:report][::-1]
+
+    def noise(self, source: Noise, report: int) -> CorrelatedNoise:
+        """The noise of a report, counted from 1."""
+        return CorrelatedNoise(source, self.weights(report))
+
+    @property
+    def column_norm(self) -> float:
+        """By how much more than one increment the whole schedule is sensitive to a record."""
+        return _column_norm(self.releases)
+
+    def accumulated(self, report: int) -> float:
+        """Standard deviation of a report's noise in units of that of one of the independent noises."""
+        return sqrt(sum(weight**2 for weight in self.weights(report))) / 2**12
+
+    def multiplier(self, report: int) -> float:
+        """Standard deviation of a report's noise in units of that of a single release."""
+        return self.column_norm * self.accumulated(report)
+
+
+@lru_cache
+def _weights(releases: int) -> list[int]:
+    """The first column of B in units of 2^-12."""
+    if releases <= _MOST_DISJOINT:
+        return [2**12] * releases
+    weights, value = [], 2.0**12
+    for k in range(releases):
+        weights.append(round(value))
+        value *= (2 * k + 1) / (2 * k + 2)
+    return weights
+
+
+@lru_cache
+def _column_norm(releases: int) -> float:
+    """Norm of the first, longest, column of C = B^-1 A: the power series 1 / ((1 - x) B(x)).
+
+    The rounded weights are the mechanism's own, so the sensitivity is that of the rounded ones, computed in
+    float64 and rounded up.
+    """
+    weights = _weights(releases)
+    column: list[float] = []
+    for k in range(releases):
+        known = sum(weights[i] * column[k - i] for i in range(1, k + 1))
+        column.append((2**12 - known) / weights[0])
+    return sqrt(sum(value**2 for value in column)) * (1 + 1e-12)

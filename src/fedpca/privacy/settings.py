@@ -1,0 +1,157 @@
+"""Privacy: what is promised, to whom, and how it is kept; said before any row is seen."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, fields
+
+import numpy as np
+
+from fedpca import checks
+from fedpca.linalg import Array
+from fedpca.privacy.calibration import SENSITIVITY, mu_of
+from fedpca.privacy.ledger import Ledger
+from fedpca.privacy.noise import NOISES
+
+MECHANISMS = ("gram", "sketch", "streaming-mod-sulq", "mod-sulq")
+CALIBRATIONS = ("analytic", "paper")
+_MOST_RELEASES = 10_000
+
+
+@dataclass(frozen=True, repr=False)
+class Privacy:
+    """The differential privacy of every row: all that leaves is (epsilon, delta)-private.
+
+    Everything here is public, and must be chosen without looking at the rows.
+
+    Args:
+        epsilon, delta: the promise, for all releases together. delta must be below one over the number of
+            rows.
+        bound: the radius of the ball, about `center`, that rows are clipped to. It scales the noise: choose
+            rather a typical norm of a row than the largest. Clipping cannot be switched off.
+        adjacency: what one row more or less means. "replace-one": any row replaced by any other;
+            "zero-out": any row blanked out, with 0.7 times the noise. The number of rows is public in both.
+        mechanism: "gram", one noisy d x d sum, for up to 4096 features; "sketch", a noisy d x k sum, for
+            more; "streaming-mod-sulq" and "mod-sulq", the paper's and its predecessor's, for comparison.
+        center: what is subtracted from rows before they are clipped. None: nothing; a vector of public
+            numbers; or "private": the mean, found with a part of the budget.
+        releases: how many times, at most, a growing stream will be released. `epsilon` covers all of them.
+        noise: "exact", safe against floating-point attacks; "fast", not safe, for experiments.
+        calibration: of "streaming-mod-sulq": "analytic", or the "paper" omega, hundreds of times larger.
+        ledger: a `Ledger`, or the path of its file, in which what was spent outlives the process. A new file
+            gets (epsilon, delta) as its total budget. None: in memory, one account for every fit.
+        insecure_seed_for_tests: makes the noise repeatable, and therefore worthless: the certificate says so.
+
+    >>> Privacy(epsilon=1.0, delta=1e-6, bound=10.0)
+    Privacy(epsilon=1.0, delta=1e-06, bound=10.0)
+    """
+
+    epsilon: float
+    delta: float
+    bound: float
+    _: KW_ONLY
+    adjacency: str = "replace-one"
+    mechanism: str = "gram"
+    center: str | Sequence[float] | None = None
+    releases: int = 1
+    noise: str = "exact"
+    calibration: str = "analytic"
+    ledger: Ledger | str | os.PathLike[str] | None = None
+    insecure_seed_for_tests: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("epsilon", "delta", "bound"):
+            if not checks.is_real(value := getattr(self, name)):
+                raise TypeError(f"{name} must be a number, got {name}={value!r}.")
+            object.__setattr__(self, name, float(value))
+        if not 0 < self.epsilon < np.inf:
+            raise ValueError(f"epsilon must be a finite number above 0, got epsilon={self.epsilon}.")
+        if not 0 < self.delta < 1:
+            raise ValueError(
+                f"delta must lie in (0, 1), far below one over the number of rows, got delta={self.delta}."
+            )
+        if not 1e-100 < self.bound < 1e100:
+            raise ValueError(
+                f"bound must be a positive number, about the norm of a row, got bound={self.bound}."
+            )
+        for name, known in (
+            ("adjacency", tuple(SENSITIVITY)),
+            ("mechanism", MECHANISMS),
+            ("noise", tuple(NOISES)),
+            ("calibration", CALIBRATIONS),
+        ):
+            if (value := getattr(self, name)) not in known:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(map(repr, known))}, got {name}={value!r}."
+                )
+        checks.whole_number(self.releases, "releases", at_least=1)
+        if self.releases > _MOST_RELEASES:
+            raise ValueError(f"releases must be at most {_MOST_RELEASES}, got releases={self.releases}.")
+        if self.calibration == "paper" and self.mechanism != "streaming-mod-sulq":
+            raise ValueError(
+                f"calibration='paper' is that of mechanism='streaming-mod-sulq', not of {self.mechanism!r}."
+            )
+        if self.insecure_seed_for_tests is not None:
+            checks.whole_number(self.insecure_seed_for_tests, "insecure_seed_for_tests", at_least=0)
+        if self.ledger is not None and not isinstance(self.ledger, Ledger | str | os.PathLike):
+            raise TypeError(f"ledger must be a Ledger or the path of its file, got ledger={self.ledger!r}.")
+        object.__setattr__(self, "center", self._checked_center())
+
+    def _checked_center(self) -> str | tuple[float, ...] | None:
+        if self.center is None:
+            return None
+        if isinstance(self.center, str):
+            if self.center != "private":
+                raise ValueError(
+                    "center must be None, 'private' or one public number a feature, got "
+                    f"center={self.center!r}."
+                )
+            if self.paper_calibrated:
+                raise ValueError(
+                    "center='private' needs a mechanism calibrated by mu: 'gram', 'sketch', or "
+                    "'streaming-mod-sulq' with calibration='analytic'."
+                )
+            return "private"
+        try:
+            center = np.asarray(self.center, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"center must be one public number a feature ({error}).") from error
+        if center.ndim != 1 or not np.isfinite(center).all():
+            raise ValueError(f"center must be finite, one number a feature, got shape {center.shape}.")
+        return tuple(center.tolist())
+
+    @property
+    def mu(self) -> float:
+        """The whole budget as a Gaussian-DP parameter."""
+        return mu_of(self.epsilon, self.delta)
+
+    @property
+    def paper_calibrated(self) -> bool:
+        """Whether the noise follows a published formula in (epsilon, delta) instead of mu."""
+        return self.mechanism == "mod-sulq" or self.calibration == "paper"
+
+    def public_center(self, n_features: int) -> Array | None:
+        """The centre as an array, if it is a public vector."""
+        if not isinstance(self.center, tuple):
+            return None
+        if len(self.center) != n_features:
+            raise ValueError(
+                f"center must have one number a feature: {n_features} features, {len(self.center)} numbers."
+            )
+        return np.array(self.center)
+
+    def open_ledger(self) -> Ledger:
+        """The ledger named, or a new one in memory."""
+        if isinstance(self.ledger, Ledger):
+            return self.ledger
+        if self.ledger is not None and Ledger.exists(self.ledger):
+            return Ledger(self.ledger)
+        return Ledger(self.ledger, epsilon=self.epsilon, delta=self.delta)
+
+    def __repr__(self) -> str:
+        shown = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("epsilon", "delta", "bound") or value != field.default:
+                text = f"<{len(value)} public numbers>" if isinstance(value, tuple) else repr(value)
+                shown.append(f"{field.name}={text}")
+        return f"Privacy({', '.join(shown)})"

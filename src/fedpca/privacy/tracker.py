@@ -1,0 +1,366 @@
+"""PrivateTracker: the trust boundary. Rows go in, certified releases come out, nothing else does."""
+
+import hashlib
+import secrets
+import warnings
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from importlib.metadata import version
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from fedpca import certificate as certificates
+from fedpca.linalg import Array, oversampled, with_fixed_signs
+from fedpca.merge import Summary
+from fedpca.missing import filled
+from fedpca.moments import Moments
+from fedpca.privacy.centering import STEP_SHARE, STEPS, PrivateCenter, stream_rows
+from fedpca.privacy.lattice import MOST_ROWS
+from fedpca.privacy.ledger import BudgetExceeded, Entry
+from fedpca.privacy.mechanisms import Frame, Gram, build
+from fedpca.privacy.noise import NOISES, Noise
+from fedpca.privacy.schedule import Schedule
+from fedpca.privacy.settings import Privacy
+from fedpca.rank import RankRule, settled
+from fedpca.subspace import Subspace
+
+BATCH_ROWS = 1024  # that "streaming-mod-sulq" noises at a time
+
+
+class NotReleasedError(AttributeError):
+    """Something was asked for that only a release can tell."""
+
+
+class PrivateTracker:
+    """Clips rows, adds them up, and tells nobody until `release`.
+
+    Rows are clipped about a centre and added to a mechanism's sums, which never leave. A release is debited
+    in the ledger, noised, certified, and from then on all that can be asked for. A copy, or a pickle, holds
+    what was released and nothing else.
+
+    Args:
+        n_features: d.
+        rule: how many directions are shown; None for those that rise above the noise.
+        privacy: the settings.
+        oversample: directions carried beyond those.
+        batch_rows: rows that "streaming-mod-sulq" noises at a time.
+        dtype: of the components shown.
+        feature_names: one a feature, or None.
+    """
+
+    def __init__(
+        self,
+        n_features: int,
+        rule: RankRule | None,
+        privacy: Privacy,
+        *,
+        oversample: int | str = "auto",
+        batch_rows: int = BATCH_ROWS,
+        dtype: Any = np.float64,
+        feature_names: tuple[str, ...] | None = None,
+    ) -> None:
+        self.n_features = n_features
+        self.rule = rule
+        self.privacy = privacy
+        self.oversample = oversample
+        self.dtype = np.dtype(dtype)
+        self.feature_names = feature_names
+        self.ledger = privacy.open_ledger()
+        self._batch_rows = batch_rows
+        self._schedule = Schedule(privacy.releases)
+        self._key: bytes | None = _new_key(privacy)
+        self._taken = 0  # records so far, those of the centre too
+        self._reported = 0  # of which the last release knew
+        self._made = 0
+        self._center: PrivateCenter | None = None  # while a private centre is being found
+        self._released: Summary | None = None
+        self._answer: Subspace | None = None
+        self._continuous = privacy.mechanism == "streaming-mod-sulq"  # noise is drawn as rows come
+        self._entry: Entry | None = None  # of a schedule that was debited as a whole
+        if privacy.center == "private":
+            self._center = PrivateCenter(privacy, n_features, self._noise("center"))
+        else:
+            self._open(privacy.public_center(n_features), privacy.mu, joint=False)
+
+    def _open(self, center: Array | None, mu: float, *, joint: bool) -> None:
+        """Begin to take rows about a centre."""
+        self._start = self._taken
+        frame = Frame(center, self.privacy.bound, self.feature_names)
+        self._mechanism = build(
+            self.privacy,
+            frame,
+            self.n_features,
+            mu=mu,
+            joint=joint and self.privacy.mechanism == "gram",
+            rank=self._rank(),
+            batch_rows=self._batch_rows,
+            noise=self._noise("rows"),
+        )
+
+    def _rank(self) -> int:
+        return min(8, self.n_features) if self.rule is None else self.rule.start(self.n_features)
+
+    def _noise(self, purpose: str) -> Noise:
+        assert self._key is not None
+        key = hashlib.blake2b(purpose.encode(), key=self._key, digest_size=32).digest()
+        return NOISES[self.privacy.noise](key)
+
+    # --- rows in ---
+
+    @property
+    def rows_for_center(self) -> int:
+        """How many rows of a stream go into its private centre before any counts."""
+        return sum(stream_rows(self.privacy, self.n_features))
+
+    @property
+    def wants_center(self) -> bool:
+        """Whether a private centre is still to be found."""
+        return self._center is not None
+
+    def find_center(self, batches: Callable[[], Iterable[Array]]) -> None:
+        """Spend a tenth of mu² on the mean of rows that are all at hand, and will all be taken after it."""
+        assert self._center is not None
+        mu = self.privacy.mu * sqrt(STEP_SHARE)
+        for _ in range(STEPS):
+            for rows in batches():
+                self._center.take(self._complete(rows, self._center.vector))
+            self._finish_center_step(0, self._center.count, mu)
+        self._open(self._center.vector, self.privacy.mu * sqrt(1 - STEPS * STEP_SHARE), joint=False)
+        self._center = None
+
+    def update(self, rows: Array) -> None:
+        """Take dense rows, shape (n, d), finite, NaN for missing."""
+        if self._key is None or (self._made == self.privacy.releases and not self._continuous):
+            reason = f"this was planned for releases={self.privacy.releases}, and all were made"
+            if self._made < self.privacy.releases or self._continuous:
+                reason = "this is a copy of what was released"
+            raise BudgetExceeded(
+                f"{reason}: more rows could never leave. Plan more releases, Privacy(releases=...), "
+                "or fit anew."
+            )
+        if self._taken + len(rows) > MOST_ROWS:
+            raise ValueError(f"a private client takes at most {MOST_ROWS} rows; use several and merge.")
+        if self._center is not None:
+            rows = self._feed_center(rows)
+        if self._center is not None:
+            return
+        if self._continuous and self._entry is None:
+            mu = self._mechanism.calibration.mu
+            self._entry = self.ledger.debit(self._start, None, self.privacy.mechanism, mu)
+        self._taken += len(rows)
+        frame = self._mechanism.frame
+        self._mechanism.take(frame.points(self._complete(rows, frame.center)))
+
+    def _feed_center(self, rows: Array) -> Array:
+        """Take the first rows of a stream for its centre; returns those that are left over."""
+        assert self._center is not None
+        wanted = stream_rows(self.privacy, self.n_features)
+        while self._center.step < STEPS:
+            center = self._center
+            part, rows = np.split(rows, [wanted[center.step] - center.count])
+            center.take(self._complete(part, center.vector))
+            self._taken += len(part)
+            if center.count < wanted[center.step]:
+                return rows
+            self._finish_center_step(self._taken - center.count, self._taken, self.privacy.mu)
+        self._open(self._center.vector, self.privacy.mu, joint=True)
+        self._center = None
+        return rows
+
+    def _finish_center_step(self, start: int, stop: int, mu: float) -> None:
+        assert self._center is not None
+        self._check_delta(stop)
+        entry = self.ledger.debit(start, stop, "center", mu)
+        self._center.finish_step(mu)
+        self.ledger.complete(entry)
+
+    def _complete(self, rows: Array, center: Array | None) -> Array:
+        """Rows with gaps filled by what is public: the last release, or the centre. No row is left out."""
+        gaps = np.isnan(rows)
+        if not gaps.any():
+            return rows
+        if self._released is not None:
+            return filled(rows.astype(np.float64), self.summary())
+        return np.where(gaps, 0.0 if center is None else center, rows)
+
+    # --- releases out ---
+
+    def release(self) -> Summary:
+        """Noise, certify and return the summary of all rows so far; the same again until more rows come."""
+        if self._released is not None and self._reported == self._taken:
+            return self._released
+        if not self._taken:
+            raise ValueError("there is nothing to release: no rows were taken.")
+        if self._center is not None or self._taken == self._start:
+            raise ValueError(
+                f"center='private' takes the first {self.rows_for_center} rows of a stream for the centre, "
+                f"and {self._taken} came; bring more, give a public center, or use fit, which reads twice."
+            )
+        self._check_delta(self._taken)
+        entry = self._entry
+        if entry is None:
+            whole = not self._schedule.disjoint
+            first = max(self._start, self._reported)
+            stop = None if whole else self._taken
+            entry = self.ledger.debit(first, stop, self.privacy.mechanism, self._mechanism.calibration.mu)
+            self._entry = entry if whole else None
+        report = self._made + 1
+        noise = self._schedule.noise(self._noise("rows"), report)
+        released = self._mechanism.release(noise, self._certificate(entry, report, noise))
+        self.ledger.complete(entry)
+        self._made, self._reported, self._released, self._answer = report, self._taken, released, None
+        if report == self.privacy.releases and not self._continuous:
+            del self._mechanism
+            self._key = None
+        return released
+
+    def _check_delta(self, n_rows: int) -> None:
+        """The one rule that depends on the number of rows."""
+        delta = self.privacy.delta
+        if delta * n_rows >= 1:
+            raise ValueError(
+                f"delta must be below one over the number of rows, 1/{n_rows}, got delta={delta:g}: it would "
+                f"allow whole rows to be published. Choose at most {0.1 / n_rows:.1g}."
+            )
+        if delta * n_rows > 0.1:
+            warnings.warn(
+                f"delta={delta:g} is above a tenth of one over the number of rows, {n_rows}; "
+                f"{0.1 / n_rows:.1g} or less is advised.",
+                stacklevel=4,
+            )
+
+    def _certificate(self, entry: Entry, report: int, noise: Noise) -> dict[str, Any]:
+        """What is promised, in facts that JSON can hold; every one is public or was released."""
+        privacy, mechanism = self.privacy, self._mechanism
+        calibration, bound = mechanism.calibration, privacy.bound
+        seeded = privacy.insecure_seed_for_tests is not None
+        notes = []
+        if seeded:
+            notes.append("NOT PRIVATE: the noise came from a seed, and whoever knows the seed can remove it")
+        if not noise.safe:
+            notes.append("floating-point noise: not safe against an adversary who inspects low-order bits")
+        edge = None
+        if isinstance(mechanism, Gram):
+            edge = bound**2 * calibration.edge(self.n_features) * self._schedule.accumulated(report)
+        return {
+            "format": certificates.FORMAT,
+            "private": not seeded,
+            "warnings": notes,
+            "epsilon": privacy.epsilon,
+            "delta": privacy.delta,
+            "mu": calibration.mu if privacy.paper_calibrated else privacy.mu,
+            "unit": "record",
+            "adjacency": privacy.adjacency,
+            "mechanism": privacy.mechanism,
+            "calibration": "published formula" if privacy.paper_calibrated else "analytic",
+            "bound": bound,
+            "center": _center_kind(privacy),
+            "sensitivity": calibration.sensitivity,
+            "sigma": calibration.sigma,
+            "noise_edge": edge,
+            "sampler": noise.sampler,
+            "n_features": self.n_features,
+            "records": self._taken,
+            "report": report,
+            "planned": None if self._continuous else privacy.releases,
+            "public": "number of records, number and names of features, and these settings",
+            "ledger": {
+                "kept": "in memory, for this fit only" if self.ledger.path is None else "in a file",
+                "epsilon": self.ledger.epsilon,
+                "delta": self.ledger.delta,
+                "spent": self.ledger.spent(),
+            },
+            "release": entry.release,
+            "time": entry.time,
+            "fedpca": _version(),
+        }
+
+    # --- what was released ---
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether anything was released."""
+        return self._released is not None
+
+    def state(self) -> Summary:
+        """The last release."""
+        if self._released is None:
+            raise NotReleasedError("nothing was released yet: call release() first.")
+        return self._released
+
+    def summary(self) -> Subspace:
+        """The leading directions of the last release."""
+        if self._answer is None:
+            released = self.state()
+            subspace = released.subspace() if isinstance(released, Moments) else released
+            wanted = self._wanted(subspace)
+            more = oversampled(wanted) if self.oversample == "auto" else wanted + int(self.oversample)
+            keep = min(max(more, 1), self.n_features)
+            components = with_fixed_signs(subspace.components[:keep]).astype(self.dtype, copy=False)
+            self._answer = Subspace.trusted(
+                components,
+                subspace.singular_values[:keep],
+                subspace.mean,
+                subspace.count,
+                subspace.total,
+                subspace.centered,
+                subspace.feature_names,
+                subspace.certificate,
+            )
+        return self._answer
+
+    def shown(self) -> int:
+        """How many directions of the summary are the answer."""
+        summary = self.summary()
+        return min(self._wanted(summary), summary.rank)
+
+    def _wanted(self, subspace: Subspace) -> int:
+        if self.rule is None:
+            half = certificates.noise_edge(subspace.certificate) / 2
+            return max(1, int(np.count_nonzero(subspace.singular_values**2 > half)))
+        start = self.rule.start(self.n_features)
+        rank = settled(self.rule, start, self.n_features, subspace.singular_values, subspace.total)
+        return self.rule.shown(rank, subspace.singular_values, subspace.total)
+
+    def feature_variances(self) -> None:
+        """Not known: nothing about single features is released."""
+
+    def is_far(self, mean: Array, spread: float) -> bool:
+        """Whether products of rows would lose too many digits to a mean this large."""
+        return False
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._released is None:
+            raise TypeError(
+                "rows not released yet cannot be copied or pickled: they would leave without noise. "
+                "Call release() first."
+            )
+        kept = ("n_features", "rule", "privacy", "oversample", "dtype", "feature_names", "ledger")
+        return {name: getattr(self, name) for name in kept} | {
+            "_released": self._released,
+            "_answer": None,
+            "_key": None,
+            "_taken": self._reported,
+            "_reported": self._reported,
+            "_made": self._made,
+            "_continuous": self._continuous,
+        }
+
+
+def _center_kind(privacy: Privacy) -> str:
+    if privacy.center is None:
+        return "none: about the origin"
+    return "private" if privacy.center == "private" else "public"
+
+
+@lru_cache
+def _version() -> str:
+    return version("fedpca")
+
+
+def _new_key(privacy: Privacy) -> bytes:
+    if privacy.insecure_seed_for_tests is None:
+        return secrets.token_bytes(32)
+    return hashlib.blake2b(str(privacy.insecure_seed_for_tests).encode(), digest_size=32).digest()
