@@ -1,6 +1,7 @@
-"""Federated, streaming principal component analysis: rows in, summaries out, summaries merge."""
+"""Federated, streaming, private principal component analysis: rows in, summaries out, summaries merge."""
 
 from fedpca import metrics
+from fedpca.audit import audit
 from fedpca.estimator import StreamingPCA
 from fedpca.merge import merge, merge_tree
 from fedpca.modelfile import ModelFileError
@@ -19,6 +20,7 @@ __all__ = [
     "Privacy",
     "StreamingPCA",
     "Subspace",
+    "audit",
     "load",
     "merge",
     "merge_tree",

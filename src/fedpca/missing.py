@@ -84,8 +84,10 @@ def filled_without_history(rows: Array, rank: int, center: bool) -> Array:
 
 def _noise(subspace: Subspace, components: Array, spread: Array, variances: Array | None) -> Array:
     """Variance of each feature that the subspace leaves out, shape (d,)."""
-    even = subspace.left_out / max(subspace.count * (subspace.n_features - subspace.rank), 1.0)
     if variances is None:
+        even = subspace.left_out / max(subspace.count * (subspace.n_features - subspace.rank), 1.0)
+        if subspace.rank == subspace.n_features:  # all directions are known: weigh them by their variances
+            even = 1e-6 * float(spread.mean())
         return np.full(subspace.n_features, even)
     noise = variances - spread @ components**2
     return np.maximum(noise, 1e-6 * variances.max(initial=0.0))

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
 
+import numpy as np
+
+from fedpca.linalg import Array
 from fedpca.privacy.noise import CorrelatedNoise, Noise
 
 _MOST_DISJOINT = 4
@@ -41,9 +44,14 @@ class Schedule:
         return CorrelatedNoise(source, self.weights(report))
 
     @property
+    def column(self) -> Array:
+        """The first, longest, column of C = B^-1 A: how an increment shows in the noises of all reports."""
+        return _column(self.releases)
+
+    @property
     def column_norm(self) -> float:
-        """By how much more than one increment the whole schedule is sensitive to a record."""
-        return _column_norm(self.releases)
+        """By how much more than one increment the whole schedule is sensitive to a record, rounded up."""
+        return 1.0 if self.disjoint else float(np.linalg.norm(self.column)) * (1 + 1e-12)
 
     def accumulated(self, report: int) -> float:
         """Standard deviation of a report's noise in units of that of one of the independent noises."""
@@ -67,15 +75,10 @@ def _weights(releases: int) -> list[int]:
 
 
 @lru_cache
-def _column_norm(releases: int) -> float:
-    """Norm of the first, longest, column of C = B^-1 A: the power series 1 / ((1 - x) B(x)).
-
-    The rounded weights are the mechanism's own, so the sensitivity is that of the rounded ones, computed in
-    float64 and rounded up.
-    """
-    weights = _weights(releases)
-    column: list[float] = []
+def _column(releases: int) -> Array:
+    """The power series 1 / ((1 - x) B(x)), B with its weights as they are: rounded."""
+    weights = np.array(_weights(releases)) / 2**12
+    column: Array = np.zeros(releases)
     for k in range(releases):
-        known = sum(weights[i] * column[k - i] for i in range(1, k + 1))
-        column.append((2**12 - known) / weights[0])
-    return sqrt(sum(value**2 for value in column)) * (1 + 1e-12)
+        column[k] = 1 - weights[1 : k + 1] @ column[:k][::-1]
+    return column

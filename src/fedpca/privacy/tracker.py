@@ -15,7 +15,7 @@ from fedpca import certificate as certificates
 from fedpca.linalg import Array, oversampled, with_fixed_signs
 from fedpca.merge import Summary
 from fedpca.missing import filled
-from fedpca.moments import Moments
+from fedpca.moments import Moments, without_noise
 from fedpca.privacy.centering import STEP_SHARE, STEPS, PrivateCenter, stream_rows
 from fedpca.privacy.lattice import MOST_ROWS
 from fedpca.privacy.ledger import BudgetExceeded, Entry
@@ -318,8 +318,11 @@ class PrivateTracker:
 
     def _wanted(self, subspace: Subspace) -> int:
         if self.rule is None:
-            half = certificates.noise_edge(subspace.certificate) / 2
-            return max(1, int(np.count_nonzero(subspace.singular_values**2 > half)))
+            # Noise alone passes its edge by this much once in a thousand times (Tracy, Widom 1996).
+            edge = certificates.noise_edge(subspace.certificate)
+            highest = np.array([edge * (1 + 1.7 * self.n_features ** (-2 / 3))])
+            risen = subspace.singular_values**2 > without_noise(highest, edge)
+            return max(1, int(np.count_nonzero(risen)))
         start = self.rule.start(self.n_features)
         rank = settled(self.rule, start, self.n_features, subspace.singular_values, subspace.total)
         return self.rule.shown(rank, subspace.singular_values, subspace.total)

@@ -1,0 +1,123 @@
+"""The paper's bounds on what a noisy mask lets through, corrected where they are wrong.
+
+They say what is impossible: whatever is computed from a noisy matrix, some dataset has its first component
+found no better than this. How many rows are enough in practice is what `fedpca.plan` estimates.
+"""
+
+from math import expm1, inf, log, log1p, pi, sqrt
+
+from scipy.optimize import minimize_scalar
+
+from fedpca import checks
+from fedpca.privacy.calibration import analytic_sigma, paper_omega
+
+
+def utility_bound(omega: float, n_features: int) -> float:
+    """The most that E|<v1, v1_hat>| can be, for the worst dataset, under a mask of standard deviation omega.
+
+    Lemma 8: of about e^((d - 1) ln 1/sqrt(1 - phi²)) / 8 directions with cosines of at most phi, n copies of
+    one make a dataset, and Fano's inequality bounds how well its direction can be told from the others'. The
+    bound is the smallest over phi. It never falls below 3/4, however large the noise.
+
+    The printed result stands once its proof is mended: the divergence of two Gaussians has the inverse of
+    their covariance (Lemma 6) and must be at most gamma, not at least (Lemma 7); the logarithm of K, not K,
+    is what has to exceed 1/omega² + ln 2; phi ends at 1, where none is printed; and the distance has to be
+    that of directions up to sign, |cosines| being bounded. The mask is called symmetric but counted as d²
+    independent entries: the bound holds for both, and for a symmetrised one, as none diverges by more than
+    1/omega².
+
+    Args:
+        omega: of the noise on (1/n) sum x x^T: of every entry, or on the diagonal if it is symmetrised.
+        n_features: d, at least 2.
+
+    >>> utility_bound(0.1, n_features=784)
+    0.9705
+    """
+    checks.whole_number(n_features, "n_features", at_least=2)
+    if not omega > 0:
+        raise ValueError(f"omega is a standard deviation and must be above 0, got omega={omega}.")
+    divergence = 1 / omega / omega  # no square overflows
+    freedom = n_features - 1
+
+    def bound(phi: float) -> float:
+        log_directions = -freedom / 2 * log1p(-(phi**2)) - log(8)
+        return 1 - (1 - phi) / 4 * (1 - (divergence + log(2)) / log_directions) ** 2
+
+    smallest = max(
+        1 / sqrt(2 * pi * n_features),  # there are so many directions
+        sqrt(-expm1(-2 * log(8 * n_features) / freedom)),  # at least d of them
+        sqrt(-expm1(-(2 * divergence + log(256)) / freedom)),  # enough for Fano's inequality to say something
+    )
+    if smallest > 1 - 1e-12:
+        return 1.0
+    tolerance = {"xatol": 1e-9 * (1 - smallest)}
+    # There is one minimum: the derivative of the logarithm of 1 - bound changes its sign once.
+    return float(minimize_scalar(bound, bounds=(smallest, 1), method="bounded", options=tolerance).fun)
+
+
+def rows_for_utility(utility: float, epsilon: float, delta: float, n_features: int) -> int:
+    """The fewest rows at which the paper's omega does not rule out an expected cosine of `utility`.
+
+    With fewer, some dataset's first component is found worse. Necessary, not sufficient. In the paper's
+    algorithm these are the rows of a batch.
+
+    >>> rows_for_utility(0.99, epsilon=1.0, delta=1e-5, n_features=784)
+    339622
+    """
+    _check(utility, epsilon, delta, n_features)
+    return _fewest_rows(utility, paper_omega(epsilon, delta, n_features, 1), n_features)
+
+
+def analytic_rows_for_utility(utility: float, epsilon: float, delta: float, n_features: int) -> int:
+    """The same with the analytic calibration: it grows as sqrt(d), not as d sqrt(d).
+
+    >>> analytic_rows_for_utility(0.99, epsilon=1.0, delta=1e-5, n_features=784)
+    83
+    """
+    _check(utility, epsilon, delta, n_features)
+    return _fewest_rows(utility, analytic_sigma(epsilon, delta), n_features)
+
+
+def sample_complexity(utility: float, epsilon: float, delta: float, n_features: int) -> float:
+    """The rate at which the rows that the paper's omega needs grow, up to a constant (Lemma 9).
+
+    d^(3/2) sqrt(ln(d/delta)) / epsilon times 1 - 16 (1 - utility), and zero for utilities up to 15/16. As in
+    `rows_for_utility` so many are necessary; the Lemma breaks off before it says so.
+
+    What is printed, with C2 = 16, is what follows, though not as printed. With phi such that the fraction in
+    the bound is 1/2, the bound gives 4 sqrt(1 - utility) >= sqrt(1 - phi), that is 1 - 16 (1 - utility) <=
+    phi; it holds for every phi, so that the proof's first line has a maximum, not a minimum, over phi. Then
+    phi² is of the order of 1 / (d omega²), and omega², not omega, of that of d² ln(d/delta) / (epsilon n)².
+    So it is the square of 1 - 16 (1 - utility) that n² epsilon² / (d³ ln(d/delta)) bounds. The paper leaves
+    that square out, then takes the root as if it were there.
+
+    >>> round(sample_complexity(0.99, epsilon=1.0, delta=1e-5, n_features=784))
+    78617
+    """
+    _check(utility, epsilon, delta, n_features)
+    rate = n_features**1.5 * sqrt(log(n_features / delta)) / epsilon
+    return rate * max(0.0, 1 - 16 * (1 - utility))
+
+
+def _fewest_rows(utility: float, sigma: float, n_features: int) -> int:
+    """The smallest n at which noise of standard deviation sigma / n does not rule out the utility."""
+    too_few, enough = 0, 1
+    while utility_bound(sigma / enough, n_features) < utility:
+        too_few, enough = enough, 2 * enough
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        if utility_bound(sigma / middle, n_features) < utility:
+            too_few = middle
+        else:
+            enough = middle
+    return enough
+
+
+def _check(utility: float, epsilon: float, delta: float, n_features: int) -> None:
+    if not 0 < utility < 1:
+        raise ValueError(f"utility is an expected cosine and must lie in (0, 1), got utility={utility}.")
+    if not 0 < epsilon < inf:
+        raise ValueError(f"epsilon must be a finite number above 0, got epsilon={epsilon}.")
+    if not 0 < delta < 1:
+        raise ValueError(f"delta must lie in (0, 1), got delta={delta}.")
+    checks.whole_number(n_features, "n_features", at_least=2)

@@ -1,0 +1,370 @@
+"""How much noise: against independent accountants, by inversion, and against the worst pair of rows."""
+
+from math import ceil, exp, inf, log, pi, sqrt
+
+import dp_accounting
+import mpmath
+import numpy as np
+import pytest
+from dp_accounting.pld import PLDAccountant
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpca import Privacy
+from fedpca.privacy.calibration import (
+    SENSITIVITY,
+    analytic_minimum_batch,
+    analytic_sigma,
+    composed,
+    delta_of,
+    epsilon_of,
+    minimum_batch,
+    mod_sulq_beta,
+    mu_of,
+    paper_omega,
+    repaired_omega,
+    sulq_rate,
+)
+from fedpca.privacy.lattice import RADIUS
+from fedpca.privacy.mechanisms import _SUM_WEIGHT, Frame, Sketch, calibrate
+
+ADJACENCIES = ("replace-one", "zero-out")
+
+
+def geometric(low, high):
+    return st.floats(log(low), log(high)).map(exp)
+
+
+EPSILONS, DELTAS, MUS = geometric(1e-3, 50), geometric(1e-12, 0.5), geometric(1e-4, 30)
+
+
+# --- Gaussian differential privacy ---
+
+
+def exact_delta(mu, epsilon):
+    """Balle and Wang's formula with 60 digits."""
+    with mpmath.workdps(60):
+        mu, epsilon = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        shift = epsilon / mu
+        return float(mpmath.ncdf(mu / 2 - shift) - mpmath.exp(epsilon) * mpmath.ncdf(-mu / 2 - shift))
+
+
+@given(epsilon=EPSILONS, delta=DELTAS)
+def test_mu_spends_all_of_the_promise_and_no_more(epsilon, delta):
+    mu = mu_of(epsilon, delta)
+    assert delta_of(mu, epsilon) <= delta
+    assert delta_of(mu * (1 + 1e-6), epsilon) > delta
+    assert exact_delta(mu, epsilon) == pytest.approx(delta, rel=1e-8)
+    assert epsilon_of(mu, delta) == pytest.approx(epsilon, rel=1e-8)
+
+
+@given(mu=MUS, delta=DELTAS)
+def test_epsilon_inverts_delta(mu, delta):
+    epsilon = epsilon_of(mu, delta)
+    assert delta_of(mu, epsilon) <= delta
+    if epsilon > 0:
+        assert exact_delta(mu, epsilon) == pytest.approx(delta, rel=1e-8)
+        assert mu_of(epsilon, delta) == pytest.approx(mu, rel=1e-6)
+    else:
+        assert exact_delta(mu, 0) <= delta * (1 + 1e-8)
+
+
+@given(mu=MUS, epsilon=st.floats(0, 50))
+def test_delta_agrees_with_sixty_digits(mu, epsilon):
+    assert delta_of(mu, epsilon) == pytest.approx(exact_delta(mu, epsilon), rel=1e-8, abs=1e-30)
+
+
+@given(mu=MUS, epsilon=EPSILONS, delta=DELTAS, more=st.floats(1.01, 10))
+def test_everything_is_monotone(mu, epsilon, delta, more):
+    assert delta_of(mu * more, epsilon) >= delta_of(mu, epsilon) >= delta_of(mu, epsilon * more)
+    assert epsilon_of(mu * more, delta) >= epsilon_of(mu, delta) >= epsilon_of(mu, min(delta * more, 0.9))
+    assert mu_of(epsilon * more, delta) > mu_of(epsilon, delta) > mu_of(epsilon, delta / more)
+
+
+def test_the_ends():
+    assert delta_of(0.0, 1.0) == delta_of(1e-320, 1.0) == epsilon_of(0.0, 1e-9) == 0
+    assert delta_of(inf, 1.0) == delta_of(1e200, 5.0) == 1
+    assert epsilon_of(inf, 0.1) == inf
+    assert delta_of(1.0, 0.0) == pytest.approx(exact_delta(1, 0))  # the total variation distance
+    assert epsilon_of(1e-3, 0.1) == 0
+    assert 0 < mu_of(1e-3, 1e-300) < mu_of(1e-3, 1e-12) < mu_of(50, 0.5) < mu_of(1e4, 0.5)
+
+
+@given(epsilon=EPSILONS, delta=DELTAS)
+def test_the_standard_deviation_is_dp_accountings(epsilon, delta):
+    for adjacency in ADJACENCIES:
+        with np.errstate(divide="ignore"):
+            expected = SENSITIVITY[adjacency] * dp_accounting.get_sigma_gaussian(epsilon, delta)
+        assert analytic_sigma(epsilon, delta, adjacency) == pytest.approx(expected, rel=1e-8)
+
+
+@given(mu=MUS, delta=DELTAS)
+def test_epsilon_is_dp_accountings(mu, delta):
+    with np.errstate(divide="ignore"):  # the logarithm of a delta of zero
+        expected = dp_accounting.get_epsilon_gaussian(1 / mu, delta)
+    assert epsilon_of(mu, delta) == pytest.approx(expected, rel=1e-8, abs=1e-11)
+
+
+@pytest.mark.parametrize("releases", [1, 16, 100])
+@pytest.mark.parametrize("promise", [(1.0, 1e-5), (0.5, 0.05), (4.0, 1e-9)])
+def test_composition_is_that_of_privacy_loss_distributions(releases, promise):
+    epsilon, delta = promise
+    mu = mu_of(epsilon, delta) / sqrt(releases)
+    accountant = PLDAccountant(value_discretization_interval=1e-3)
+    for _ in range(releases):  # each convolved with the rest: told of all at once, it would take a root too
+        accountant.compose(dp_accounting.GaussianDpEvent(noise_multiplier=1 / mu))
+    assert epsilon_of(composed([mu] * releases), delta) == pytest.approx(epsilon, rel=1e-12)
+    assert accountant.get_epsilon(delta) == pytest.approx(epsilon, rel=2e-4)
+
+
+def test_unequal_releases_compose_too():
+    mus = [0.1, 0.7, 0.05, 0.3, 0.3]
+    accountant = PLDAccountant(value_discretization_interval=1e-3)
+    for mu in mus:
+        accountant.compose(dp_accounting.GaussianDpEvent(noise_multiplier=1 / mu))
+    for delta in (1e-9, 1e-5, 0.01):
+        assert epsilon_of(composed(mus), delta) == pytest.approx(accountant.get_epsilon(delta), rel=2e-4)
+    assert composed(mus) == composed(reversed(mus)) > max(mus)
+    assert composed([]) == 0
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.01])
+def test_the_classic_formula_asks_for_more(epsilon, delta):
+    assert analytic_sigma(epsilon, delta, "zero-out") < sqrt(2 * log(1.25 / delta)) / epsilon
+
+
+# --- Sensitivity ---
+
+
+def pairs_in_the_plane(norms, cosines):
+    """Pairs of rows in the unit ball, of all norms and cosines given: any pair lies in some plane."""
+    first, second, cosine = (grid.ravel() for grid in np.meshgrid(norms, norms, cosines, indexing="ij"))
+    sine = np.sqrt(1 - cosine**2)
+    return np.stack([first, 0 * first], axis=1), second[:, None] * np.stack([cosine, sine], axis=1)
+
+
+def change(first, second, calibration=None, sum_weight=0.0):
+    """By how much the sums differ, in standard deviations of the noise of a symmetric release.
+
+    Without a calibration: in the Frobenius norm.
+    """
+    products = np.einsum("ni,nj->nij", first, first) - np.einsum("ni,nj->nij", second, second)
+    diagonal, off_diagonal = (1.0, sqrt(0.5)) if calibration is None else calibration
+    squares = np.einsum("nii->n", products**2) / diagonal**2
+    squares += np.einsum("nij->n", np.triu(products, 1) ** 2) / off_diagonal**2
+    return np.sqrt(squares + (sum_weight / diagonal) ** 2 * np.sum((first - second) ** 2, axis=1))
+
+
+FINE = pairs_in_the_plane(np.linspace(0, 1, 21), np.linspace(-1, 1, 801))
+
+
+def worst_pairs(adjacency):
+    """Pairs of rows, or of a row and a blank."""
+    first, second = FINE
+    return (first, second) if adjacency == "replace-one" else (first, np.zeros_like(first))
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_no_pair_of_rows_changes_the_sum_by_more_than_the_sensitivity(adjacency, rng):
+    assert change(*worst_pairs(adjacency)).max() == pytest.approx(SENSITIVITY[adjacency], rel=1e-12)
+    for n_features in (1, 2, 3, 10):
+        first, second = rng.normal(size=(2, 5000, n_features))
+        first, second = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (first, second))
+        first *= rng.uniform(size=(5000, 1)) ** 0.1
+        second *= rng.uniform(size=(5000, 1)) ** 0.1 if adjacency == "replace-one" else 0
+        assert change(first, second).max() <= SENSITIVITY[adjacency]
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_the_upper_triangle_alone_is_as_sensitive(adjacency):
+    """For MOD-SuLQ's mask, as large off the diagonal as on it: worst at e1 and e2."""
+    costs = change(*worst_pairs(adjacency), (1.0, 1.0))
+    assert costs.max() == pytest.approx(SENSITIVITY[adjacency], rel=1e-12)
+    spread = [np.full((1, 2), sqrt(0.5)), np.array([[sqrt(0.5), -sqrt(0.5)]])]
+    assert change(*spread, (1.0, 1.0))[0] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize("joint", [False, True])
+@pytest.mark.parametrize("mechanism", ["gram", "streaming-mod-sulq", "mod-sulq"])
+def test_a_release_costs_the_worst_pair_of_rows_what_it_says(mechanism, joint, adjacency):
+    privacy = Privacy(1.0, 1e-5, bound=1.0, mechanism=mechanism, adjacency=adjacency)
+    calibration = calibrate(privacy, 20, joint=joint)
+    noise = (calibration.sigma, calibration.off_diagonal)
+    dearest = change(*worst_pairs(adjacency), noise, _SUM_WEIGHT if joint else 0.0).max()
+    assert dearest <= calibration.mu * (1 + 1e-12)
+    assert calibration.mu <= privacy.mu
+    if mechanism != "mod-sulq":  # whose mask is more than its cost needs
+        assert dearest == pytest.approx(calibration.mu, rel=1e-5)
+        assert calibration.mu == pytest.approx(privacy.mu)
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_the_joint_sensitivity_is_the_largest_of_a_fine_scan(adjacency):
+    privacy = Privacy(1.0, 1e-5, bound=1.0, adjacency=adjacency)
+    claimed = calibrate(privacy, 20, joint=True).sensitivity
+    found = change(*worst_pairs(adjacency), sum_weight=_SUM_WEIGHT)
+    assert found.max() == pytest.approx(claimed, rel=1e-5)
+    assert found.max() <= claimed * (1 + 1e-12)
+    if adjacency == "replace-one":
+        first, second = (rows[found.argmax()] for rows in worst_pairs(adjacency))
+        assert np.linalg.norm(first) == pytest.approx(1)
+        assert np.linalg.norm(second) == pytest.approx(1)
+        assert first @ second == pytest.approx(-(_SUM_WEIGHT**2) / 2, abs=2e-3)
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_the_sketch_is_as_sensitive_as_products_of_two_vectors_in_the_ball(adjacency, rng):
+    privacy = Privacy(1.0, 1e-5, bound=1.0, mechanism="sketch", adjacency=adjacency)
+    claimed = calibrate(privacy, 5000).sensitivity
+    assert claimed == pytest.approx({"replace-one": 2.0, "zero-out": 1.0}[adjacency])
+    vectors = rng.normal(size=(4, 5000, 3))
+    vectors /= np.maximum(np.linalg.norm(vectors, axis=2, keepdims=True), 1)
+    vectors[:, 0] = [1.0, 0.0, 0.0]
+    vectors[3, 0] *= -1
+    first = np.einsum("ni,nj->nij", vectors[0], vectors[1])
+    second = np.einsum("ni,nj->nij", vectors[2], vectors[3]) * (adjacency == "replace-one")
+    assert np.linalg.norm(first - second, axis=(1, 2)).max() == pytest.approx(claimed, rel=1e-12)
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_an_adversary_gets_close_to_the_sensitivity_of_the_sketch(adjacency, rng):
+    """Two rows almost alike, but opposite along the few directions that the sketch sees and magnifies."""
+    n_features = 8192
+    privacy = Privacy(1.0, 1e-5, bound=1.0, mechanism="sketch", adjacency=adjacency)
+    calibration = calibrate(privacy, n_features)
+    sketch = Sketch(Frame(None, 1.0), n_features, calibration, rank=1)
+    omega = sketch._omega / np.linalg.norm(sketch._omega, axis=0)
+    hidden = rng.normal(size=n_features)
+    hidden -= omega @ (omega.T @ hidden)
+    hidden *= sqrt(1 - (1.05 * sketch.radius) ** 2) / np.linalg.norm(hidden)
+    seen = 1.05 * sketch.radius * omega[:, 0]
+    adversarial = np.stack([hidden + seen, hidden - seen])
+    usual = rng.normal(size=(2, n_features))
+
+    def distance(rows):
+        sums = []
+        for row in rows:
+            sketch._sketch[:] = 0
+            sketch.take(sketch.frame.points(row[None]))
+            sums.append(sketch._sketch / RADIUS**2)
+        return np.linalg.norm(sums[0] - (sums[1] if adjacency == "replace-one" else 0))
+
+    assert 0.97 * calibration.sensitivity < distance(adversarial) <= calibration.sensitivity
+    assert distance(usual) <= calibration.sensitivity
+
+
+# --- The paper and its predecessors ---
+
+TABLE = [
+    # d, epsilon, delta; omega, repaired, MOD-SuLQ, analytic, omega / analytic, true mu, TV, epsilon at 1e-5
+    ((20, 0.1, 0.05), "3218 1674 812 6.35 507 4.4e-4 1.8e-4 7.1e-4"),
+    ((20, 1.0, 0.05), "322.8 167.5 81.9 1.885 171 4.4e-3 1.7e-3 .011"),
+    ((20, 4.0, 0.05), "81.0 41.9 20.7 .771 105 1.7e-2 7.0e-3 .050"),
+    ((20, 1.0, 1e-5), "462 235 120 5.28 88 3.1e-3 1.2e-3 7.2e-3"),
+    ((784, 1.0, 1e-5), "21693 11002 5352 5.28 4112 6.5e-5 2.6e-5 4.3e-5"),
+    ((784, 0.1, 0.1), "170116 87036 41572 4.03 42253 8.3e-6 3.3e-6 0"),
+]
+
+
+def half_a_unit_in_the_last_place(printed):
+    digits, _, power = printed.partition("e")
+    decimals = len(digits.partition(".")[2])
+    return 0.5 * 10.0 ** (int(power or 0) - decimals)
+
+
+@pytest.mark.parametrize(("setting", "printed"), TABLE, ids=[str(setting) for setting, _ in TABLE])
+def test_the_known_figures(setting, printed):
+    n_features, epsilon, delta = setting
+    omega = paper_omega(epsilon, delta, n_features, 1)
+    analytic = analytic_sigma(epsilon, delta)
+    mu = sqrt(2) / omega
+    figures = (
+        omega,
+        repaired_omega(epsilon, delta, n_features, 1),
+        mod_sulq_beta(epsilon, delta, n_features, 1),
+        analytic,
+        omega / analytic,
+        mu,
+        delta_of(mu, 0.0),
+        epsilon_of(mu, 1e-5),
+    )
+    for figure, text in zip(figures, printed.split(), strict=True):
+        assert figure == pytest.approx(float(text), abs=half_a_unit_in_the_last_place(text), rel=0)
+    assert 0.505 <= figures[1] / omega <= 0.535
+
+
+PUBLISHED = [paper_omega, repaired_omega, mod_sulq_beta]
+GRID = [
+    (epsilon, delta, n_features)
+    for epsilon in (1e-3, 0.01, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 50.0, 1e3, 1e5)
+    for delta in (1e-12, 1e-9, 1e-5, 1e-3, 0.05, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99)
+    for n_features in (2, 3, 5, 20, 100, 784, 10_000)
+]
+
+
+@pytest.mark.parametrize("formula", PUBLISHED)
+def test_published_formulas_ask_for_enough_noise(formula):
+    for setting in GRID:
+        epsilon, delta, _ = setting
+        true_mu = SENSITIVITY["replace-one"] / formula(*setting, 1)
+        assert true_mu < mu_of(epsilon, delta), setting
+
+
+@given(epsilon=geometric(1e-3, 1e4), delta=geometric(1e-12, 0.99), n_features=st.integers(2, 10_000))
+def test_published_formulas_ask_for_enough_noise_anywhere(epsilon, delta, n_features):
+    needed = analytic_sigma(epsilon, delta)
+    for formula in PUBLISHED:
+        assert formula(epsilon, delta, n_features, 1) > needed
+
+
+@given(epsilon=EPSILONS, delta=DELTAS, n_features=st.integers(2, 10_000), n_rows=st.integers(1, 10**6))
+def test_the_repaired_omega_solves_its_quadratic(epsilon, delta, n_features, n_rows):
+    omega = repaired_omega(epsilon, delta, n_features, n_rows)
+    tail = sqrt(2 * log(2 * n_features**2 / (delta * sqrt(2 * pi))))
+    terms = (2 * epsilon * omega**2, -4 * n_features * tail / n_rows * omega, -4 / n_rows**2)
+    assert sum(terms) == pytest.approx(0, abs=1e-9 * terms[0])
+    assert omega < 0.7 * paper_omega(epsilon, delta, n_features, n_rows)
+
+
+@given(epsilon=geometric(0.1, 4.0), delta=geometric(1e-6, 0.1), n_features=st.integers(20, 10_000))
+def test_the_repaired_omega_is_about_half(epsilon, delta, n_features):
+    ratio = repaired_omega(epsilon, delta, n_features, 1) / paper_omega(epsilon, delta, n_features, 1)
+    assert 0.505 < ratio < 0.525
+
+
+@pytest.mark.parametrize("formula", [*PUBLISHED, sulq_rate])
+def test_noise_on_the_mean_falls_with_the_rows_and_grows_with_the_rest(formula):
+    noise = formula(1.0, 1e-5, 20, 1)
+    assert formula(1.0, 1e-5, 20, 50) == pytest.approx(noise / 50)
+    assert noise < min(formula(0.5, 1e-5, 20, 1), formula(1.0, 1e-6, 20, 1), formula(1.0, 1e-5, 21, 1))
+
+
+@given(epsilon=geometric(1e-3, 10), delta=DELTAS, n_features=st.integers(2, 10_000))
+def test_sulq_is_noisier_than_its_successor_up_to_an_epsilon_of_ten(epsilon, delta, n_features):
+    assert sulq_rate(epsilon, delta, n_features, 1) > mod_sulq_beta(epsilon, delta, n_features, 1)
+
+
+def test_sulq_as_quoted_is_no_promise_for_large_epsilon():
+    """It falls as 1 / epsilon, what privacy needs as 1 / sqrt(epsilon)."""
+    assert sulq_rate(2.0, 1e-5, 20, 50) ** 2 == pytest.approx(8 * (20 * log(20 / 1e-5) / (50 * 2.0)) ** 2)
+    assert sulq_rate(50.0, 0.5, 2, 1) < mod_sulq_beta(50.0, 0.5, 2, 1)
+    assert sulq_rate(100.0, 0.5, 2, 1) < analytic_sigma(100.0, 0.5)
+
+
+def test_minimum_batches():
+    setting = {"epsilon": 1.0, "delta": 0.05, "omega": 0.1}
+    paper, analytic = minimum_batch(n_features=20, **setting), analytic_minimum_batch(**setting)
+    assert (round(paper), round(analytic)) == (3228, 19)
+    assert ceil(minimum_batch(1.0, 0.05, 20, 0.01)) == 32_278
+
+
+@given(epsilon=EPSILONS, delta=DELTAS, n_features=st.integers(2, 10_000), omega=geometric(1e-4, 10))
+def test_at_the_minimum_batch_the_noise_is_as_asked(epsilon, delta, n_features, omega):
+    rows = minimum_batch(epsilon, delta, n_features, omega)
+    assert paper_omega(epsilon, delta, n_features, rows) == pytest.approx(omega)
+    assert paper_omega(epsilon, delta, n_features, rows + 1) < omega
+    assert analytic_sigma(epsilon, delta) / analytic_minimum_batch(epsilon, delta, omega) == pytest.approx(
+        omega
+    )

@@ -1,0 +1,272 @@
+"""The ledger never under-counts: not in arithmetic, not after a crash, not with several writers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from math import sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpca import BudgetExceeded, Ledger, Privacy, StreamingPCA
+from fedpca.privacy.calibration import epsilon_of, mu_of
+from fedpca.privacy.ledger import Entry, total_mu
+
+MU = mu_of(1.0, 1e-5)
+
+
+@st.composite
+def entry_lists(draw):
+    entries = []
+    for index in range(draw(st.integers(0, 8))):
+        start = draw(st.integers(0, 30))
+        stop = draw(st.one_of(st.none(), st.integers(start, 40)))
+        entries.append(Entry(str(index), start, stop, "gram", draw(st.floats(0, 2)), ""))
+    return entries
+
+
+@given(entry_lists())
+def test_the_total_is_the_dearest_record_counted_one_by_one(entries):
+    per_record = [
+        sqrt(sum(e.mu**2 for e in entries if e.start <= record and (e.stop is None or record < e.stop)))
+        for record in range(60)
+    ]
+    assert total_mu(entries) == pytest.approx(max(per_record))
+
+
+def test_disjoint_records_pay_once_and_shared_ones_for_each():
+    ledger = Ledger(epsilon=1.0, delta=1e-5)
+    ledger.debit(0, 10, "gram", MU)
+    ledger.debit(10, 20, "gram", MU)
+    assert ledger.mu == pytest.approx(MU)
+    assert ledger.spent() == pytest.approx(1.0)
+    with pytest.raises(BudgetExceeded):
+        ledger.debit(19, 30, "gram", 0.01)
+    ledger.debit(20, None, "gram", MU)  # all that follow
+    with pytest.raises(BudgetExceeded):
+        ledger.debit(10_000, 10_001, "gram", 0.01)
+
+
+def test_a_refusal_says_what_is_left_and_spends_nothing():
+    ledger = Ledger(epsilon=1.0, delta=1e-5)
+    ledger.debit(0, 10, "gram", mu_of(0.6, 1e-5))
+    before = ledger.entries
+    with pytest.raises(BudgetExceeded, match=r"budget is epsilon=1, of which epsilon=0\.7") as refusal:
+        ledger.debit(0, 10, "gram", MU)
+    assert "Nothing was released" in str(refusal.value)
+    assert ledger.entries == before
+    left = ledger.left()
+    ledger.debit(0, 10, "gram", mu_of(left, 1e-5))  # what is said to be left can be spent
+    assert ledger.spent() == pytest.approx(1.0)
+    assert ledger.left() == pytest.approx(0.0, abs=1e-3)
+
+
+def test_epsilon_can_be_asked_at_another_delta():
+    ledger = Ledger(epsilon=1.0, delta=1e-5)
+    ledger.debit(0, 10, "gram", MU)
+    assert ledger.spent(1e-8) == pytest.approx(epsilon_of(MU, 1e-8))
+
+
+def test_a_file_remembers_over_processes(tmp_path):
+    path = tmp_path / "ledger"
+    first = Ledger(path, epsilon=2.0, delta=1e-6)
+    entry = first.debit(0, 7, "gram", 0.1)
+    again = Ledger(path)
+    assert (again.epsilon, again.delta) == (2.0, 1e-6)
+    assert again.entries == [entry]
+    first.complete(entry)
+    assert again.entries[0].completed
+    assert "1 releases" in repr(again)
+
+
+def test_budget_of_a_file_cannot_be_changed_by_opening_it(tmp_path):
+    Ledger(tmp_path / "ledger", epsilon=1.0, delta=1e-5)
+    Ledger(tmp_path / "ledger", epsilon=1.0, delta=1e-5)
+    with pytest.raises(ValueError, match="was made for epsilon=1"):
+        Ledger(tmp_path / "ledger", epsilon=9.0, delta=1e-5)
+
+
+def test_a_new_ledger_needs_a_budget_and_a_folder(tmp_path):
+    with pytest.raises(ValueError, match="needs a budget"):
+        Ledger(tmp_path / "ledger")
+    with pytest.raises(ValueError, match="in memory needs a budget"):
+        Ledger()
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        Ledger(tmp_path / "nowhere" / "ledger", epsilon=1.0, delta=1e-5)
+
+
+def test_a_torn_last_line_was_never_acted_upon_and_is_written_over(tmp_path):
+    path = tmp_path / "ledger"
+    ledger = Ledger(path, epsilon=1.0, delta=1e-5)
+    entry = ledger.debit(0, 5, "gram", 0.1)
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"event": "debit", "release": "x", "sta')
+    assert Ledger(path).entries == [entry]
+    second = Ledger(path).debit(0, 5, "gram", 0.1)
+    assert Ledger(path).entries == [entry, second]
+
+
+def test_a_ledger_torn_at_birth_is_begun_anew(tmp_path):
+    path = tmp_path / "ledger"
+    path.write_bytes(b'{"format": "fedpca led')
+    assert Ledger(path, epsilon=1.0, delta=1e-5).entries == []
+    assert Ledger(path).epsilon == 1.0
+
+
+@pytest.mark.parametrize(
+    "text", [b"\n", b"hello\n", b'{"format": "other"}\n', b"[1]\n", b'{"format": "fedpca ledger 1"}\n']
+)
+def test_a_file_that_is_no_ledger_is_refused_and_kept(tmp_path, text):
+    path = tmp_path / "ledger"
+    path.write_bytes(text)
+    with pytest.raises(ValueError, match="not a ledger, or is damaged"):
+        Ledger(path)
+    assert path.read_bytes() == text
+
+
+@pytest.mark.parametrize("position", ["first", "middle"])
+def test_damage_inside_is_refused(tmp_path, position):
+    path = tmp_path / "ledger"
+    ledger = Ledger(path, epsilon=1.0, delta=1e-5)
+    for _ in range(3):
+        ledger.debit(0, 5, "gram", 0.01)
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[0 if position == "first" else 2] = b'{"event": "de\n'
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(ValueError, match="damaged"):
+        Ledger(path).debit(0, 5, "gram", 0.01)
+
+
+def test_many_writers_never_spend_more_than_there_is(tmp_path):
+    path = tmp_path / "ledger"
+    Ledger(path, epsilon=1.0, delta=1e-5)
+
+    def spend(_):
+        try:
+            Ledger(path).debit(0, 5, "gram", MU / 3)  # nine fit
+        except BudgetExceeded:
+            return 0
+        return 1
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(spend, range(40))) == 9
+    assert Ledger(path).mu == pytest.approx(MU)
+
+
+def test_a_copy_is_the_same_account():
+    ledger = Ledger(epsilon=1.0, delta=1e-5)
+    deepcopy(ledger).debit(0, 5, "gram", MU)
+    assert ledger.mu == MU
+
+
+# --- crashes: a real process, really killed ---
+
+CLIENT = """
+import os, signal, sys
+import numpy as np
+from fedpca import Privacy, StreamingPCA
+from fedpca.privacy import noise
+
+ledger, when = sys.argv[1], sys.argv[2]
+if when == "before the noise":
+    noise.ExactNoise.entries = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+if when == "after the noise":
+    from fedpca.privacy.ledger import Ledger
+    Ledger.complete = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+privacy = Privacy(epsilon=1.0, delta=1e-4, bound=1.0, ledger=ledger, {extra})
+rows = np.random.default_rng(0).normal(size=(60, 4))
+pca = StreamingPCA(2, privacy=privacy).fit(rows)
+print("released")
+"""
+
+
+def run_client(ledger, when, extra=""):
+    code = textwrap.dedent(CLIENT).replace("{extra}", extra)
+    return subprocess.run(
+        [sys.executable, "-c", code, str(ledger), when], capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.mark.parametrize("when", ["before the noise", "after the noise"])
+def test_a_killed_process_leaves_a_debit_that_counts(tmp_path, when):
+    path = tmp_path / "ledger"
+    killed = run_client(path, when)
+    assert killed.returncode == -signal.SIGKILL
+    assert "released" not in killed.stdout
+    ledger = Ledger(path)
+    assert ledger.spent() == pytest.approx(1.0)
+    assert [entry.completed for entry in ledger.entries] == [False]
+    again = run_client(path, "never")  # it cannot be spent a second time
+    assert again.returncode == 1
+    assert "BudgetExceeded" in again.stderr
+    assert "never completed, and counted" in again.stderr
+    assert "released" not in again.stdout
+
+
+def test_the_centre_is_debited_before_its_noise_too(tmp_path):
+    path = tmp_path / "ledger"
+    assert run_client(path, "before the noise", "center='private'").returncode == -signal.SIGKILL
+    ledger = Ledger(path)
+    assert [entry.mechanism for entry in ledger.entries] == ["center"]
+    assert 0 < ledger.spent() < 1
+
+
+def test_killed_at_any_moment_the_ledger_counts_at_least_what_came_out(tmp_path):
+    """A client that releases again and again is killed at random; every release it told of has its debit."""
+    code = """
+        import os, sys
+        import numpy as np
+        from fedpca import Ledger, Privacy, StreamingPCA
+        ledger, told = Ledger(sys.argv[1], epsilon=1000.0, delta=1e-4), open(sys.argv[2], "a")
+        rows = np.random.default_rng(0).normal(size=(60, 4))
+        while True:
+            pca = StreamingPCA(2, privacy=Privacy(0.1, 1e-4, 1.0, ledger=ledger)).fit(rows)
+            told.write(pca.subspace_.certificate["release"] + "\\n")
+            told.flush()
+    """
+    path, told = tmp_path / "ledger", tmp_path / "told"
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        arguments = [sys.executable, "-c", textwrap.dedent(code), str(path), str(told)]
+        process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL)
+        try:
+            process.wait(timeout=1.5 + rng.uniform(0, 0.5))
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    debited = [entry.release for entry in Ledger(path).entries]
+    released = told.read_text().split("\n")[:-1]
+    assert len(released) > 3
+    assert set(released) <= set(debited)
+    assert Ledger(path).mu == pytest.approx(mu_of(0.1, 1e-4) * sqrt(len(debited)))
+
+
+def test_an_estimator_spends_from_the_file_and_refits_are_the_same_records(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(60, 4))
+    total = Ledger(tmp_path / "ledger", epsilon=3.0, delta=1e-4)
+    privacy = Privacy(1.0, 1e-4, 1.0, ledger=tmp_path / "ledger")
+    fits = int(mu_of(3.0, 1e-4) ** 2 / mu_of(1.0, 1e-4) ** 2)  # mu² adds up, epsilon does not
+    assert fits > 3
+    for _ in range(fits):
+        StreamingPCA(2, privacy=privacy).fit(rows)
+    with pytest.raises(BudgetExceeded, match="budget is epsilon=3"):
+        StreamingPCA(2, privacy=privacy).fit(rows)
+    assert len(total.entries) == fits
+    lines = (tmp_path / "ledger").read_text().splitlines()
+    assert [json.loads(line).get("event") for line in lines[1:3]] == ["debit", "completed"]
+
+
+def test_a_refused_fit_leaves_the_estimator_as_it_was(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(60, 4))
+    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 1.0, ledger=tmp_path / "ledger")).fit(rows)
+    before = pca.components_.copy()
+    with pytest.raises(BudgetExceeded):
+        pca.fit(rows)
+    np.testing.assert_array_equal(pca.components_, before)

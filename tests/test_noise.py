@@ -1,0 +1,170 @@
+"""Noise is the exactly rounded Gaussian, the same whenever it is drawn again, and as large as it claims."""
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from scipy.special import ndtri
+
+from fedpca.privacy import noise as module
+from fedpca.privacy.noise import CorrelatedNoise, ExactNoise, FastNoise, SymmetricMask
+
+KEY = bytes(range(32))
+
+
+def words_of(noise, label, count):
+    return np.frombuffer(noise._bytes(label, 8 * count), dtype="<u8")
+
+
+def rounded_by_mpmath(word, sd):
+    """What the middle of a word's interval rounds to, in 60 digits; and its distance from a half."""
+    with mpmath.workdps(60):
+        tail = (mpmath.mpf(int(word) & (2**63 - 1)) + 0.5) / mpmath.mpf(2) ** 64
+        size = -mpmath.mpf(sd) * mpmath.sqrt(2) * mpmath.erfinv(2 * tail - 1)
+        sign = -1 if int(word) >> 63 else 1
+        return sign * int(mpmath.nint(size)), float(abs(abs(size - mpmath.nint(size)) - 0.5))
+
+
+@pytest.mark.parametrize("sd", [0.3, 1.0, 12345.678, 5.28 * 2**24, 1e12])
+def test_every_entry_is_the_gaussian_quantile_of_its_word_rounded(sd):
+    noise = ExactNoise(KEY)
+    drawn = noise.entries((1, 2, 3), 400, sd)
+    for value, word in zip(drawn, words_of(noise, (1, 2, 3), 400), strict=True):
+        expected, distance = rounded_by_mpmath(word, sd)
+        if distance > 1e-15 * sd:  # else the middle of the interval does not decide
+            assert value == expected
+
+
+@pytest.mark.parametrize("sd", [0.7, 1000.0, 5.28 * 2**24])
+def test_the_careful_path_agrees_with_the_fast_one(sd, monkeypatch):
+    fast = ExactNoise(KEY).entries((7,), 300, sd)
+    monkeypatch.setattr(module, "_ABSOLUTE", 1.0)  # nothing is far enough from a boundary any more
+    monkeypatch.setattr(ExactNoise, "_decided", counted := CountedDecisions(ExactNoise._decided))
+    careful = ExactNoise(KEY).entries((7,), 300, sd)
+    np.testing.assert_array_equal(careful, fast)
+    assert counted.calls == 300
+
+
+class CountedDecisions:
+    def __init__(self, function):
+        self.function, self.calls = function, 0
+
+    def __get__(self, instance, owner):
+        def call(*args):
+            self.calls += 1
+            return self.function(instance, *args)
+
+        return call
+
+
+def test_an_entry_on_a_boundary_draws_more_bits_and_is_the_same_again():
+    sd = 1000.0
+    with mpmath.workdps(60):  # the word whose interval holds the boundary between 500 and 501
+        tail = mpmath.erfc(mpmath.mpf("500.5") / sd / mpmath.sqrt(2)) / 2
+        word = int(mpmath.floor(tail * mpmath.mpf(2) ** 64))
+    drawn = {ExactNoise(bytes([i]) * 32)._decided((0,), 5, word, 500.0, sd) for i in range(20)}
+    assert drawn == {500.0, 501.0}  # the further bits decide, and they come from the key
+    noise = ExactNoise(KEY)
+    assert noise._decided((0,), 5, word, 500.0, sd) == noise._decided((0,), 5, word, 500.0, sd)
+
+
+@pytest.mark.parametrize("guess", [0.0, 490.0, 510.0])
+def test_the_careful_path_finds_the_integer_from_a_wrong_guess(guess):
+    word = int(mpmath.floor(mpmath.erfc(mpmath.mpf("0.5") / mpmath.sqrt(2)) / 2 * mpmath.mpf(2) ** 64))
+    assert ExactNoise(KEY)._decided((0,), 0, word, guess, 1000.0) == 500.0
+
+
+@pytest.mark.parametrize("tail", [0, 1, 5])
+def test_the_rarest_words_are_decided_too(tail):
+    drawn = ExactNoise(KEY)._decided((0,), 0, tail, np.inf if tail == 0 else 0.0, 3.0)
+    assert 3 * 8.9 < drawn < 3 * 20
+
+
+def test_upper_tail_against_mpmath():
+    from decimal import Decimal, localcontext
+
+    with localcontext() as context, mpmath.workdps(130):
+        context.prec = 120
+        for distance in ("-3.2", "-0.001", "0", "0.5", "2", "6.25", "9.2", "13"):
+            expected = mpmath.erfc(mpmath.mpf(distance) / mpmath.sqrt(2)) / 2
+            ours = mpmath.mpf(str(module._upper_tail(Decimal(distance))))
+            assert abs(ours / expected - 1) < mpmath.mpf(10) ** -70
+
+
+def test_ndtri_is_fifty_times_more_exact_than_we_rely_on():
+    rng = np.random.default_rng(0)
+    tails = np.concatenate([10.0 ** rng.uniform(-19, -0.302, 1500), rng.uniform(0, 0.5, 1500)])
+    with mpmath.workdps(40):
+        exact = [mpmath.sqrt(2) * mpmath.erfinv(2 * mpmath.mpf(float(tail)) - 1) for tail in tails]
+        errors = [abs(mpmath.mpf(float(ours)) - true) for ours, true in zip(ndtri(tails), exact, strict=True)]
+        allowed = [module._RELATIVE * abs(true) + module._ABSOLUTE for true in exact]
+        assert max(float(error / limit) for error, limit in zip(errors, allowed, strict=True)) < 1 / 50
+
+
+def test_draws_follow_the_gaussian():
+    sd = 1e6
+    drawn = ExactNoise(KEY).entries((9,), 200_000, sd)
+    assert stats.kstest(drawn / sd, "norm").pvalue > 1e-4
+    assert drawn.std() == pytest.approx(sd, rel=0.01)
+    small = ExactNoise(KEY).entries((10,), 200_000, 0.8)  # where rounding shows
+    values, counts = np.unique(small, return_counts=True)
+    kept = np.abs(values) <= 3
+    expected = np.diff(stats.norm.cdf(np.arange(-3.5, 4), scale=0.8))
+    assert stats.chisquare(counts[kept], expected / expected.sum() * counts[kept].sum()).pvalue > 1e-4
+
+
+def test_labels_and_keys_give_independent_noise():
+    streams = [ExactNoise(KEY).entries(label, 5000, 1e6) for label in [(0,), (1,), (0, 0), (0, 1), (2**62,)]]
+    streams.append(ExactNoise(bytes(32)).entries((0,), 5000, 1e6))
+    correlations = np.corrcoef(streams) - np.eye(len(streams))
+    assert np.abs(correlations).max() < 0.08
+
+
+@given(count=st.integers(0, 50), more=st.integers(0, 50), label=st.lists(st.integers(0, 2**63), max_size=4))
+def test_a_longer_draw_begins_like_a_shorter_one(count, more, label):
+    noise = ExactNoise(KEY)
+    short, long = (noise.entries(tuple(label), size, 1e5) for size in (count, count + more))
+    np.testing.assert_array_equal(short, long[:count])
+
+
+def test_noise_too_large_to_be_exact_is_refused():
+    with pytest.raises(ValueError, match="raise epsilon"):
+        ExactNoise(KEY).entries((0,), 1, 1e15)
+
+
+@pytest.mark.parametrize("source", [ExactNoise(KEY), FastNoise(KEY)], ids=["exact", "fast"])
+@pytest.mark.parametrize("n_features", [1, 2, 255, 256, 257, 600])
+def test_strips_tiles_and_products_are_of_one_symmetric_mask(source, n_features):
+    mask = SymmetricMask(source, n_features, 1000.0, 600.0, (3,))
+    dense = mask.dense()
+    np.testing.assert_array_equal(dense, dense.T)
+    strips = list(mask.strips())
+    assert all(strip.shape[1] <= 256 for _, strip in strips)
+    np.testing.assert_array_equal(np.concatenate([strip for _, strip in strips], axis=1), dense)
+    vectors = np.random.default_rng(0).normal(size=(n_features, 3))
+    np.testing.assert_allclose(mask.product(vectors), dense @ vectors, rtol=1e-10, atol=1e-6)
+    np.testing.assert_array_equal(mask.add_to(np.ones(dense.shape)), dense + 1)
+
+
+def test_a_mask_has_the_standard_deviations_asked_for():
+    dense = SymmetricMask(ExactNoise(KEY), 900, 1000.0, 600.0).dense()
+    upper = dense[np.triu_indices(900, 1)]
+    assert np.diag(dense).std() == pytest.approx(1000, rel=0.1)
+    assert upper.std() == pytest.approx(600, rel=0.01)
+    assert abs(np.corrcoef(upper[:-1], upper[1:])[0, 1]) < 0.01
+    assert np.abs(np.linalg.eigvalsh(dense)).max() == pytest.approx(2 * 30 * 600, rel=0.05)  # the edge
+
+
+def test_masks_with_other_labels_are_other_masks():
+    one, other = (SymmetricMask(ExactNoise(KEY), 40, 1e4, 1e4, (label,)).dense() for label in (0, 1))
+    assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.1
+
+
+def test_correlated_noise_is_the_exact_weighted_sum_of_the_releases():
+    source = ExactNoise(KEY)
+    parts = [source.entries((release, 5), 100, 1e8) for release in range(3)]
+    drawn = CorrelatedNoise(source, [1234, 2048, 4096]).entries((5,), 100, 1e8)
+    exact = [(1234 * int(a) + 2048 * int(b) + 4096 * int(c)) / 4096 for a, b, c in zip(*parts, strict=True)]
+    np.testing.assert_array_equal(drawn, exact)

@@ -1,0 +1,589 @@
+"""A private StreamingPCA tells what it released and nothing else, certified and accounted for."""
+
+import copy
+import json
+import pickle
+import warnings
+from dataclasses import replace
+from math import sqrt
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers import power_law
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
+
+import fedpca
+from fedpca import BudgetExceeded, Ledger, Moments, Privacy, StreamingPCA, Subspace
+from fedpca.privacy.calibration import mu_of
+from fedpca.privacy.noise import ExactNoise
+
+LOOSE = Privacy(epsilon=1e6, delta=1e-6, bound=3.0)  # as good as no noise: to see the statistic itself
+
+
+def rows_of(n_rows=400, n_features=6, seed=0):
+    return power_law(np.random.default_rng(seed), n_rows, n_features)
+
+
+def quiet(**settings):
+    return Privacy(**({"epsilon": 1e6, "delta": 1e-6, "bound": 3.0} | settings))
+
+
+@pytest.fixture
+def no_noise(monkeypatch):
+    monkeypatch.setattr(ExactNoise, "entries", lambda self, label, count, sd: np.zeros(count))
+
+
+# --- nothing leaves before a release ---
+
+SETTINGS = [
+    {},
+    {"center": "private"},
+    {"mechanism": "sketch"},
+    {"mechanism": "streaming-mod-sulq"},
+    {"mechanism": "mod-sulq"},
+    {"releases": 3},
+    {"releases": 9},
+]
+
+
+def numbers_in(value, depth=0):
+    """Every number that can be reached from a public value."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fiu":
+        return [value.astype(float).ravel()]
+    if isinstance(value, bool) or value is None or isinstance(value, str | bytes) or callable(value):
+        return []
+    if isinstance(value, int | float | np.number):
+        return [np.array([float(value)])]
+    if isinstance(value, dict):
+        return [n for part in value.values() for n in numbers_in(part, depth + 1)]
+    if isinstance(value, list | tuple):
+        return [n for part in value for n in numbers_in(part, depth + 1)]
+    if isinstance(value, Subspace | Moments):
+        return [n for name in value.__dataclass_fields__ for n in numbers_in(getattr(value, name), depth)]
+    return []
+
+
+def everything_offered(pca, tmp_path, rows):
+    """All public attributes, the results of all methods without data, the saved files and the pickle."""
+    offered = {}
+    for name in dir(pca):
+        if name.startswith("_"):
+            continue
+        try:
+            value = getattr(pca, name)
+        except (AttributeError, NotFittedError):
+            continue
+        offered[name] = value
+    for method in ("get_covariance", "get_params", "get_feature_names_out"):
+        try:
+            offered[method] = getattr(pca, method)()
+        except NotFittedError:
+            continue
+    for method in ("transform", "anomaly_scores", "score_samples"):
+        try:
+            offered[method] = getattr(pca, method)(0.5 * np.ones((2, rows.shape[1])))
+        except NotFittedError:
+            continue
+    try:
+        offered["pickle"] = pickle.dumps(pca)
+    except TypeError:
+        assert not hasattr(pca, "components_")
+    if hasattr(pca, "subspace_"):
+        pca.subspace_.save(tmp_path / "subspace")
+        pca.release().save(tmp_path / "release")
+        offered["file 1"] = fedpca.load(tmp_path / "subspace")
+        offered["file 2"] = fedpca.load(tmp_path / "release")
+        offered["bytes"] = (tmp_path / "subspace").read_bytes() + (tmp_path / "release").read_bytes()
+        offered["repr"] = repr(pca.subspace_) + repr(pca)
+    return offered
+
+
+def clean_statistics(rows):
+    """What must not be seen: about the origin and about the mean, raw and clipped."""
+    clipped = rows * np.minimum(1, 3.0 / np.linalg.norm(rows, axis=1))[:, None]
+    found = {}
+    for name, table in (("raw", rows), ("clipped", clipped)):
+        deviations = table - table.mean(axis=0)
+        for kind, part in (("sum", table), ("scatter", deviations)):
+            scatter = part.T @ part
+            values, vectors = np.linalg.eigh(scatter)
+            found |= {
+                f"{name} {kind} products": scatter.ravel(),
+                f"{name} {kind} eigenvalues": values,
+                f"{name} {kind} singular values": np.sqrt(np.maximum(values, 0)),
+                f"{name} {kind} total": [np.trace(scatter)],
+                f"{name} {kind} directions": vectors.ravel(),
+            }
+        found[f"{name} mean"] = table.mean(axis=0)
+        found[f"{name} sums"] = table.sum(axis=0)
+        found[f"{name} variances"] = table.var(axis=0)
+        found[f"{name} extremes"] = np.concatenate([table.max(axis=0), table.min(axis=0)])
+        found[f"{name} norms"] = np.linalg.norm(table, axis=1)
+    return {name: np.abs(np.asarray(value, dtype=float).ravel()) for name, value in found.items()}
+
+
+def assert_nothing_clean(offered, rows):
+    numbers = [np.abs(part) for value in offered.values() for part in numbers_in(value)]
+    numbers = np.unique(np.concatenate([*numbers, np.zeros(1)]))
+    for name, clean in clean_statistics(rows).items():
+        for scale in (1.0, 1 / len(rows), 1 / (len(rows) - 1)):
+            wanted = clean[clean > 1e-9] * scale
+            place = np.clip(np.searchsorted(numbers, wanted), 1, len(numbers) - 1)
+            nearest = np.minimum(np.abs(numbers[place] - wanted), np.abs(numbers[place - 1] - wanted))
+            assert (nearest > 1e-9 * wanted).all(), f"{name} can be read"
+    for value in offered.values():
+        if isinstance(value, bytes):
+            for clean in clean_statistics(rows).values():
+                assert all(np.float64(number).tobytes() not in value for number in clean if number > 1e-9)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_no_attribute_method_or_file_tells_a_clean_statistic(settings, tmp_path):
+    rows = rows_of()
+    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0, **settings))
+    for part in np.array_split(rows, 4):
+        pca.partial_fit(part)
+        before = everything_offered(pca, tmp_path, rows)
+        assert set(before) & {"components_", "mean_", "subspace_", "n_samples_seen_", "pickle"} == set()
+        assert_nothing_clean(before, rows)
+    pca.release()
+    after = everything_offered(pca, tmp_path, rows)
+    assert {"components_", "mean_", "subspace_", "pickle", "file 1", "transform"} <= set(after)
+    assert_nothing_clean(after, rows)
+
+
+def test_the_walk_would_see_a_clean_statistic(tmp_path):
+    rows = rows_of()
+    with pytest.raises(AssertionError, match="can be read"):
+        assert_nothing_clean(everything_offered_plain(rows), rows)
+    leaky = StreamingPCA(3, privacy=quiet()).fit(rows)
+    leaky.hint_ = rows.mean(axis=0)
+    with pytest.raises(AssertionError, match="mean"):
+        assert_nothing_clean(everything_offered(leaky, tmp_path, rows), rows)
+
+
+def everything_offered_plain(rows):
+    return {"subspace_": StreamingPCA(3).fit(rows).subspace_}
+
+
+@pytest.mark.parametrize(
+    "use", ["transform", "inverse_transform", "score", "anomaly_scores", "get_covariance"]
+)
+def test_using_it_before_a_release_says_what_to_do(use):
+    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(rows_of())
+    with pytest.raises(NotFittedError, match=r"release\(\)"):
+        getattr(pca, use)(*([] if use == "get_covariance" else [np.ones((2, 6))]))
+    with pytest.raises(AttributeError, match=r"release\(\)"):
+        pca.components_  # noqa: B018
+
+
+@pytest.mark.parametrize("copier", [pickle.dumps, copy.deepcopy, copy.copy])
+def test_unreleased_rows_cannot_be_copied_out(copier):
+    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(rows_of())
+    with pytest.raises(TypeError, match=r"release\(\) first"):
+        copier(pca._tracker)
+
+
+def test_a_copy_holds_what_was_released_and_takes_no_more_rows():
+    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0, releases=5)).partial_fit(rows_of())
+    pca.release()
+    pca.partial_fit(rows_of(seed=1))
+    twin = pickle.loads(pickle.dumps(pca))
+    np.testing.assert_array_equal(twin.components_, pca.components_)
+    assert twin.release() == pca._tracker.state()
+    assert {"_mechanism", "_center", "_entry"} & set(vars(twin._tracker)) == set()
+    assert twin._tracker._key is None
+    with pytest.raises(BudgetExceeded, match="copy"):
+        twin.partial_fit(rows_of())
+
+
+def test_after_the_last_release_nothing_clean_is_kept():
+    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).fit(rows_of())
+    assert not hasattr(pca._tracker, "_mechanism")
+    assert pca._tracker._key is None
+    with pytest.raises(BudgetExceeded, match="all were made"):
+        pca.partial_fit(rows_of())
+
+
+# --- what is released is the right thing ---
+
+
+@pytest.mark.parametrize("settings", [{}, {"mechanism": "mod-sulq"}, {"releases": 8}], ids=str)
+def test_with_hardly_any_noise_it_is_the_pca_of_clipped_rows(settings, no_noise):
+    rows = rows_of()
+    pca = StreamingPCA(3, privacy=quiet(center=rows.mean(axis=0), bound=50.0, **settings)).fit(rows)
+    exact = Subspace.from_rows(rows, 3)
+    assert fedpca.metrics.affinity(pca, exact) > 1 - 1e-3
+    np.testing.assert_allclose(pca.mean_, rows.mean(axis=0))
+    assert pca.n_components_ == 3
+    assert pca.n_samples_seen_ == 400
+    assert pca.transform(rows).shape == (400, 3)
+
+
+def test_release_returns_noisy_moments_that_sum_over_owners():
+    owners = np.array_split(power_law(np.random.default_rng(0), 30_000, 10), 3)
+    privacy = Privacy(4.0, 1e-6, 3.0, center=np.zeros(10))
+    releases = [StreamingPCA(2, privacy=privacy).partial_fit(rows).release() for rows in owners]
+    assert all(isinstance(release, Moments) for release in releases)
+    model = fedpca.merge(releases, rank=2)
+    assert fedpca.metrics.affinity(model, Subspace.from_rows(np.concatenate(owners), 2, center=False)) > 0.98
+    assert model.certificate["private"]
+    assert model.certificate["epsilon"] == 4.0
+    assert model.certificate["merged"] == 3
+    edges = [release.certificate["noise_edge"] for release in releases]
+    assert model.certificate["noise_edge"] == pytest.approx(sqrt(3) * edges[0])
+    assert "private: epsilon=4" in repr(model)
+
+
+def test_a_merge_with_anything_not_private_is_not_certified():
+    rows = rows_of()
+    release = StreamingPCA(2, privacy=quiet()).partial_fit(rows).release()
+    clean = Moments.from_rows(rows, center=False)
+    assert fedpca.merge([release, clean]).certificate is None
+    assert fedpca.merge([release.subspace(2), Subspace.from_rows(rows, center=False)]).certificate is None
+    assert StreamingPCA(2, center=False).merge(release).partial_fit(rows).subspace_.certificate is None
+
+
+def test_noisy_moments_merge_into_an_estimator_without_privacy():
+    privacy = Privacy(0.1, 1e-6, 3.0)  # so noisy that some variances are negative
+    release = StreamingPCA(2, privacy=privacy).partial_fit(rows_of()).release()
+    assert (np.diag(release.scatter) < 0).any()
+    assert StreamingPCA(2, center=False).merge(release).n_samples_seen_ == 400
+
+
+def test_releasing_again_without_new_rows_is_the_same_and_free():
+    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(rows_of())
+    assert pca.release() is pca.release()
+    assert len(pca._tracker.ledger.entries) == 1
+
+
+@pytest.mark.parametrize("releases", [3, 7])
+def test_reports_of_a_growing_stream_are_cumulative_and_within_budget(releases, no_noise):
+    rows = rows_of(700)
+    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 50.0, releases=releases))
+    for report, part in enumerate(np.array_split(rows, releases), start=1):
+        pca.partial_fit(part)
+        released = pca.release()
+        assert released.certificate["report"] == report
+        assert released.certificate["planned"] == releases
+    np.testing.assert_allclose(released.scatter, rows.T @ rows, atol=3.0)
+    ledger = pca._tracker.ledger
+    assert ledger.mu == pytest.approx(mu_of(1.0, 1e-4))
+    assert len(ledger.entries) == (releases if releases <= 4 else 1)
+    with pytest.raises(BudgetExceeded, match=f"releases={releases}"):
+        pca.partial_fit(rows)
+
+
+def test_noise_of_the_reports_is_that_of_the_schedule():
+    """On a stream of nothing, the reports are the noise itself."""
+    privacy = Privacy(1.0, 1e-4, 1.0, releases=6)
+    pca = StreamingPCA(privacy=privacy)
+    reports = []
+    for _ in range(6):
+        pca.partial_fit(np.zeros((10, 150)))
+        reports.append(pca.release().scatter[np.triu_indices(150, 1)])
+    from fedpca.privacy.schedule import Schedule
+
+    for report, noise in enumerate(reports, start=1):
+        expected = Schedule(6).multiplier(report) / privacy.mu
+        assert noise.std() == pytest.approx(expected, rel=0.04)
+    assert np.corrcoef(reports[0], reports[1])[0, 1] > 0.3  # the first noise is in the second report
+
+
+def test_streaming_mod_sulq_may_be_released_as_often_as_one_likes():
+    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, mechanism="streaming-mod-sulq"), batch_size=50)
+    for _ in range(3):
+        pca.partial_fit(rows_of(130))
+        assert isinstance(pca.release(), Subspace)
+    assert len(pca._tracker.ledger.entries) == 1
+    assert pca.n_samples_seen_ == 390
+
+
+# --- centre, clipping, gaps ---
+
+
+def test_a_private_centre_of_all_rows_costs_a_tenth_of_the_budget():
+    rows = rows_of(2000) + 2.0
+    pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, 4.0, center="private")).fit(rows)
+    np.testing.assert_allclose(pca.mean_, rows.mean(axis=0), atol=0.3)
+    entries = pca._tracker.ledger.entries
+    assert [entry.mechanism for entry in entries] == ["center", "center", "gram"]
+    mu = mu_of(4.0, 1e-5)
+    assert [entry.mu**2 / mu**2 for entry in entries] == pytest.approx([0.05, 0.05, 0.9])
+    assert pca._tracker.ledger.mu == pytest.approx(mu)
+    assert pca.subspace_.certificate["center"] == "private"
+
+
+def test_a_private_centre_of_a_stream_takes_its_first_rows():
+    rows = rows_of(3000) + 2.0
+    pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, 4.0, center="private"))
+    for part in np.array_split(rows, 60):
+        pca.partial_fit(part)
+    released = pca.release()
+    entries = pca._tracker.ledger.entries
+    assert [entry.mechanism for entry in entries] == ["center", "center", "gram"]
+    assert entries[0].stop == entries[1].start
+    assert entries[1].stop == entries[2].start  # no record pays twice
+    assert entries[2].stop == 3000
+    assert released.count == 3000 - entries[1].stop
+    assert pca.n_samples_seen_ == 3000
+    np.testing.assert_allclose(pca.mean_, rows.mean(axis=0), atol=0.3)
+
+
+def test_too_short_a_stream_for_its_centre_says_so():
+    pca = StreamingPCA(2, privacy=Privacy(0.1, 1e-5, 4.0, center="private")).partial_fit(rows_of(50))
+    with pytest.raises(ValueError, match=r"takes the first \d+ rows of a stream for the centre, and 50 came"):
+        pca.release()
+    assert pca._tracker.ledger.entries == []
+
+
+def test_an_outlier_moves_the_release_no_more_than_the_bound(no_noise):
+    rows = rows_of(100)
+    wild = rows.copy()
+    wild[0] *= 1e9
+    scatters = [
+        StreamingPCA(2, privacy=quiet()).partial_fit(table).release().scatter for table in (rows, wild)
+    ]
+    assert np.linalg.norm(scatters[1] - scatters[0]) <= sqrt(2) * 3.0**2 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("settings", [{}, {"center": np.full(6, 0.5)}], ids=["origin", "public centre"])
+def test_gaps_are_filled_from_the_centre_before_the_first_release(settings, no_noise):
+    rows = rows_of()
+    gappy = np.where(np.random.default_rng(1).uniform(size=rows.shape) < 0.2, np.nan, rows)
+    gappy[3] = np.nan  # nothing observed: still a record
+    filled = np.where(np.isnan(gappy), settings.get("center", np.zeros(6)), gappy)
+    released = [
+        StreamingPCA(2, privacy=quiet(**settings)).partial_fit(table).release() for table in (gappy, filled)
+    ]
+    np.testing.assert_array_equal(released[0].scatter, released[1].scatter)
+    assert released[0].count == 400
+
+
+def test_gaps_are_filled_from_the_last_release_and_from_nothing_else(no_noise):
+    """Rows that were not released yet must not help to fill the gaps of others."""
+    rows = rows_of()
+    gappy = np.where(np.random.default_rng(1).uniform(size=rows.shape) < 0.2, np.nan, rows)
+    results = []
+    for unreleased in (rows_of(50, seed=5), np.zeros((50, 6))):
+        pca = StreamingPCA(2, privacy=quiet(bound=50.0, releases=2, center=np.zeros(6))).partial_fit(rows)
+        pca.release()
+        pca.partial_fit(unreleased)
+        before = pca._tracker._mechanism._products.copy()
+        pca.partial_fit(gappy)
+        results.append(pca._tracker._mechanism._products - before)
+    np.testing.assert_array_equal(results[0], results[1])
+    exact = rows.T @ rows
+    filled, by_zero = results[0] * (50 / 4096) ** 2, np.nan_to_num(gappy).T @ np.nan_to_num(gappy)
+    assert np.linalg.norm(filled - exact) < 0.6 * np.linalg.norm(by_zero - exact)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "float32", "frame", "integers"])
+def test_all_kinds_of_rows_are_taken(kind):
+    rows = np.round(4 * rows_of())
+    table = {
+        "sparse": sparse.csr_array(rows),
+        "float32": rows.astype(np.float32),
+        "frame": pd.DataFrame(rows, columns=list("abcdef")),
+        "integers": rows.astype(int),
+    }[kind]
+    seeded = quiet(insecure_seed_for_tests=1)
+    pca = StreamingPCA(2, privacy=seeded).fit(table)
+    plain = StreamingPCA(2, privacy=seeded).fit(rows)
+    np.testing.assert_allclose(pca.components_, plain.components_, atol=1e-6)
+    assert pca.components_.dtype == (np.float32 if kind == "float32" else np.float64)
+    if kind == "frame":
+        assert pca.release().feature_names == tuple("abcdef")
+        with pytest.raises(ValueError, match="feature names"):
+            pca.transform(table[list("bacdef")])
+
+
+# --- certificates ---
+
+
+def test_the_certificate_states_the_promise_and_travels(tmp_path):
+    rows = rows_of()
+    privacy = Privacy(1.0, 1e-4, 3.0, adjacency="zero-out")
+    pca = StreamingPCA(2, privacy=privacy).fit(rows)
+    certificate = pca.subspace_.certificate
+    assert certificate["private"] is True
+    assert certificate["warnings"] == []
+    expected = {
+        "epsilon": 1.0, "delta": 1e-4, "unit": "record", "adjacency": "zero-out", "mechanism": "gram",
+        "bound": 3.0, "records": 400, "n_features": 6, "sensitivity": 1.0, "planned": 1,
+    }  # fmt: skip
+    assert {name: certificate[name] for name in expected} == expected
+    assert certificate["sigma"] == pytest.approx(1 / mu_of(1.0, 1e-4))
+    assert certificate["noise_edge"] == pytest.approx(sqrt(2 * 6) * certificate["sigma"] * 9.0)
+    assert json.loads(json.dumps(certificate)) == certificate
+    assert certificate["release"] == pca._tracker.ledger.entries[0].release
+    for name, summary in (("a", pca.subspace_), ("b", pca.release())):
+        summary.save(tmp_path / name)
+        assert fedpca.load(tmp_path / name) == summary
+        assert "private: epsilon=1, delta=0.0001" in repr(fedpca.load(tmp_path / name))
+
+
+def test_a_seed_makes_noise_repeatable_and_the_certificate_says_it_is_worthless():
+    seeded = Privacy(1.0, 1e-4, 3.0, insecure_seed_for_tests=7)
+    one, other = (StreamingPCA(2, privacy=seeded).fit(rows_of()) for _ in range(2))
+    np.testing.assert_array_equal(one.components_, other.components_)
+    assert one.subspace_.certificate["private"] is False
+    assert "NOT PRIVATE" in one.subspace_.certificate["warnings"][0]
+    assert "NOT private" in repr(one.subspace_)
+    merged = fedpca.merge([one.release(), StreamingPCA(2, privacy=quiet()).fit(rows_of()).release()])
+    assert merged.certificate["private"] is False
+
+
+def test_without_a_seed_no_two_releases_are_alike():
+    privacy = Privacy(1.0, 1e-4, 3.0)
+    one, other = (StreamingPCA(2, privacy=privacy, random_state=0).fit(rows_of()).release() for _ in "ab")
+    assert not np.isclose(one.scatter, other.scatter, rtol=1e-3).any()
+
+
+def test_fast_noise_is_labelled_unsafe_and_never_the_default():
+    assert Privacy(1.0, 1e-4, 3.0).noise == "exact"
+    certificate = (
+        StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, noise="fast")).fit(rows_of()).release().certificate
+    )
+    assert "UNSAFE" in certificate["sampler"]
+    assert "floating-point noise" in certificate["warnings"][0]
+
+
+def test_released_numbers_lie_on_the_lattice():
+    release = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 1.0)).fit(rows_of()).release()
+    points = release.scatter * 2.0**24
+    np.testing.assert_array_equal(points, np.rint(points))
+
+
+def test_a_hidden_component_is_shown_only_if_it_rises_above_the_noise():
+    rows = np.random.default_rng(0).normal(size=(20_000, 30)) * 0.02
+    rows[:, :3] *= [40, 30, 20]
+    privacy = Privacy(1.0, 1e-6, 2.0, insecure_seed_for_tests=0)
+    pca = StreamingPCA(privacy=privacy).fit(rows)
+    assert pca.n_components_ == 3
+    np.testing.assert_allclose(pca.explained_variance_, [0.64, 0.36, 0.16], rtol=0.1)
+    drowned = replace(privacy, epsilon=0.01)
+    assert StreamingPCA(privacy=drowned).fit(rows).n_components_ == 1
+    assert StreamingPCA(0.9, privacy=privacy).fit(rows).n_components_ == 3
+    assert StreamingPCA(energy=(0.1, 0.3), privacy=privacy).fit(rows).n_components_ == 3
+
+
+# --- settings ---
+
+
+def test_delta_is_refused_at_one_over_n_and_warned_of_above_a_tenth():
+    rows = rows_of(100)
+    with pytest.raises(ValueError, match=r"delta must be below one over the number of rows, 1/100"):
+        StreamingPCA(2, privacy=Privacy(1.0, 0.01, 3.0)).fit(rows)
+    with pytest.warns(UserWarning, match="0.001 or less is advised"):
+        StreamingPCA(2, privacy=Privacy(1.0, 0.005, 3.0)).fit(rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        StreamingPCA(2, privacy=Privacy(1.0, 0.001, 3.0)).fit(rows)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "match"),
+    [
+        ({"epsilon": 0}, ValueError, "epsilon must be a finite number above 0"),
+        ({"epsilon": float("inf")}, ValueError, "epsilon"),
+        ({"epsilon": "1"}, TypeError, "epsilon must be a number"),
+        ({"delta": 0}, ValueError, r"delta must lie in \(0, 1\)"),
+        ({"delta": 1}, ValueError, "delta"),
+        ({"bound": 0}, ValueError, "bound must be a positive number"),
+        ({"bound": float("nan")}, ValueError, "bound"),
+        ({"adjacency": "add-remove"}, ValueError, "adjacency must be one of 'replace-one', 'zero-out'"),
+        ({"mechanism": "wishart"}, ValueError, "mechanism must be one of"),
+        ({"noise": "none"}, ValueError, "noise must be one of 'exact', 'fast'"),
+        ({"calibration": "paper"}, ValueError, "streaming-mod-sulq"),
+        ({"releases": 0}, ValueError, "releases must be at least 1"),
+        ({"releases": 2.5}, TypeError, "releases"),
+        ({"releases": 10**6}, ValueError, "at most 10000"),
+        ({"center": "mean"}, ValueError, "center must be None, 'private'"),
+        ({"center": [[1.0]]}, ValueError, "center"),
+        ({"center": [np.nan]}, ValueError, "center"),
+        ({"center": ["a"]}, TypeError, "center"),
+        ({"center": "private", "mechanism": "mod-sulq"}, ValueError, "calibrated by mu"),
+        ({"ledger": 3}, TypeError, "ledger"),
+        ({"insecure_seed_for_tests": -1}, ValueError, "insecure_seed_for_tests"),
+    ],
+)
+def test_bad_settings_give_one_clear_error(settings, error, match):
+    with pytest.raises(error, match=match):
+        Privacy(**({"epsilon": 1.0, "delta": 1e-5, "bound": 1.0} | settings))
+
+
+def test_bound_has_no_default():
+    with pytest.raises(TypeError, match="bound"):
+        Privacy(epsilon=1.0, delta=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "call", "match"),
+    [
+        ({"forget": 0.9}, {}, "forget must be 1 with privacy"),
+        ({"tracker": "nystrom"}, {}, "tracker must be 'auto' with privacy"),
+        ({"privacy": "yes"}, {}, "privacy must be a Privacy"),
+        ({}, {"sample_weight": np.ones(400)}, "sample_weight must be None with privacy"),
+        ({"privacy": Privacy(1.0, 1e-5, 1.0, center=[0.0])}, {}, "6 features, 1 numbers"),
+    ],
+)
+def test_what_does_not_go_with_privacy_is_refused(settings, call, match):
+    pca = StreamingPCA(**({"n_components": 2, "privacy": quiet()} | settings))
+    for method in (pca.fit, pca.partial_fit):
+        with pytest.raises((ValueError, TypeError), match=match):
+            method(rows_of(), **call)
+    assert not hasattr(pca, "_tracker")
+
+
+def test_weights_are_refused_in_later_batches_too():
+    pca = StreamingPCA(2, privacy=quiet()).partial_fit(rows_of())
+    with pytest.raises(ValueError, match="sample_weight"):
+        pca.partial_fit(rows_of(), sample_weight=np.full(400, 1e6))
+
+
+def test_release_needs_privacy_and_rows():
+    with pytest.raises(ValueError, match="release is for private"):
+        StreamingPCA(2).fit(rows_of()).release()
+    with pytest.raises(NotFittedError, match="partial_fit"):
+        StreamingPCA(2, privacy=quiet()).release()
+
+
+def test_a_private_estimator_does_not_merge():
+    private = StreamingPCA(2, privacy=quiet()).fit(rows_of())
+    with pytest.raises(ValueError, match="merge what is released"):
+        private.merge(StreamingPCA(2).fit(rows_of()))
+    unreleased = StreamingPCA(2, privacy=quiet()).partial_fit(rows_of())
+    with pytest.raises(NotFittedError, match=r"release\(\)"):
+        StreamingPCA(2, center=False).merge(unreleased)
+
+
+def test_settings_are_values():
+    privacy = Privacy(1.0, 1e-5, 2.0, center=np.arange(3.0))
+    assert privacy == Privacy(1.0, 1e-5, 2.0, center=(0.0, 1.0, 2.0))
+    assert "center=<3 public numbers>" in repr(privacy)
+    pca = clone(StreamingPCA(2, privacy=privacy))
+    assert pca.get_params()["privacy"] == privacy
+    assert pickle.loads(pickle.dumps(privacy)) == privacy
+    with pytest.raises(AttributeError):
+        privacy.epsilon = 9.0
+
+
+def test_a_shared_ledger_in_memory_counts_over_fits_and_clones():
+    ledger = Ledger(epsilon=1.0, delta=1e-4)
+    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, ledger=ledger)).fit(rows_of())
+    assert pca.subspace_.certificate["ledger"]["spent"] == pytest.approx(1.0)
+    with pytest.raises(BudgetExceeded):
+        clone(pca).fit(rows_of())
+
+
+def test_digits_at_epsilon_one_keep_their_directions():
+    digits = load_digits().data / 16
+    exact = Subspace.from_rows(digits, 5)
+    privacy = Privacy(1.0, 1e-5, 2.45, center=digits.mean(axis=0))
+    found = [StreamingPCA(5, privacy=privacy).fit(digits) for _ in range(5)]
+    assert np.mean([fedpca.metrics.affinity(pca, exact) for pca in found]) > 0.85  # .905 measured

@@ -1,0 +1,279 @@
+"""Mechanisms: exact sums of clipped rows, the sensitivities claimed, the right noise on each statistic."""
+
+from math import sqrt
+
+import numpy as np
+import pytest
+from helpers import power_law
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from fedpca import Privacy, Subspace
+from fedpca.privacy.lattice import RADIUS, clipped
+from fedpca.privacy.mechanisms import Frame, Gram, Sketch, StreamingModSulq, build, calibrate, sketch_size
+from fedpca.privacy.noise import ExactNoise
+from fedpca.privacy.schedule import Schedule
+
+
+class NoNoise:
+    """The mechanism without its noise."""
+
+    sampler, safe = "none", False
+
+    def entries(self, label, count, sd):
+        return np.zeros(count)
+
+
+def rows_in_ball(n_rows=200, n_features=10, seed=0):
+    rows = power_law(np.random.default_rng(seed), n_rows, n_features)
+    return rows / np.linalg.norm(rows, axis=1).max()
+
+
+def mechanism(privacy, n_features, *, center=None, rank=3, batch_rows=50, joint=False, noise=None):
+    frame = Frame(center, privacy.bound)
+    return build(
+        privacy,
+        frame,
+        n_features,
+        mu=privacy.mu,
+        joint=joint,
+        rank=rank,
+        batch_rows=batch_rows,
+        noise=noise or NoNoise(),
+    )
+
+
+# --- clipping ---
+
+tables = hnp.arrays(
+    np.float64,
+    st.tuples(st.integers(1, 5), st.integers(1, 8)),
+    elements=st.one_of(
+        st.floats(-10, 10), st.floats(-1e200, 1e200), st.sampled_from([0.0, 1.0, -1.0, 1e-300, 1e150])
+    ),
+)
+
+
+@given(tables, st.sampled_from([1.0, 3.7, 1e-9, 1e30]))
+def test_clipped_rows_are_integers_in_the_ball(rows, bound):
+    points = clipped(rows, bound)
+    np.testing.assert_array_equal(points, np.rint(points))
+    assert all(sum(int(v) ** 2 for v in point) <= 2**24 for point in points)
+
+
+@given(tables, st.sampled_from([1.0, 3.7]))
+def test_clipping_keeps_directions_and_rows_inside_the_ball(rows, bound):
+    points = clipped(rows, bound) * bound / RADIUS
+    norms = np.array([float(np.linalg.norm(row / max(np.abs(row).max(), 1e-300))) for row in rows])
+    norms *= np.abs(rows).max(axis=1)
+    factor = np.minimum(1.0, bound / np.maximum(norms, 1e-300))[:, None]
+    assert np.abs(points - factor * rows).max() <= 1.01 * bound / RADIUS
+
+
+def test_a_row_is_clipped_the_same_whatever_comes_with_it():
+    rows = np.random.default_rng(0).normal(size=(50, 7)) * 3
+    together = clipped(rows, 2.0)
+    np.testing.assert_array_equal(together, np.concatenate([clipped(row[None], 2.0) for row in rows]))
+
+
+# --- sensitivities, on the integers that are released ---
+
+
+def pair_statistics(privacy, one, other, n_features):
+    """What two worlds that differ in one row add to the sums of a mechanism, as plain numbers."""
+    sums = []
+    for row in (one, other):
+        m = mechanism(privacy, n_features, joint=privacy.mechanism == "gram")
+        m.take(m.frame.points(row[None]))
+        if isinstance(m, Sketch):
+            sums.append(m._sketch.ravel() / RADIUS**2)
+        else:
+            sums.append(np.concatenate([m._products.ravel() / RADIUS**2, 0.4 * m._sum / RADIUS]))
+    return np.linalg.norm(sums[0] - sums[1])
+
+
+vectors = hnp.arrays(np.float64, 6, elements=st.floats(-3, 3))
+
+
+@given(vectors, vectors, st.sampled_from(["gram", "sketch"]))
+def test_no_pair_of_rows_moves_the_statistic_beyond_its_sensitivity(one, other, name):
+    for adjacency in ("replace-one", "zero-out"):
+        privacy = Privacy(1.0, 1e-5, 1.0, mechanism=name, adjacency=adjacency)
+        other = np.zeros(6) if adjacency == "zero-out" else other
+        limit = calibrate(privacy, 6, joint=name == "gram").sensitivity
+        assert pair_statistics(privacy, one, other, 6) <= limit * (1 + 1e-12)
+
+
+def test_the_sensitivity_of_the_gram_is_attained():
+    privacy = Privacy(1.0, 1e-5, 1.0)
+    assert calibrate(privacy, 3).sensitivity == pytest.approx(sqrt(2))
+    one, other = np.eye(3)[:2]
+    products = [np.outer(point, point) for point in clipped(np.array([one, other]), 1.0) / RADIUS]
+    assert np.linalg.norm(products[0] - products[1]) == pytest.approx(sqrt(2))
+
+
+# --- statistics ---
+
+
+@pytest.mark.parametrize("center", [None, "public"])
+def test_gram_without_noise_is_the_scatter_of_clipped_rows(center):
+    rows = 5 * rows_in_ball() + 1.0
+    center = None if center is None else np.ones(10)
+    privacy = Privacy(1.0, 1e-5, 2.0)
+    m = mechanism(privacy, 10, center=center)
+    for part in np.array_split(rows, 7):
+        m.take(m.frame.points(part))
+    released = m.release(NoNoise(), {})
+    deviations = rows - (0.0 if center is None else center)
+    deviations *= np.minimum(1, 2.0 / np.linalg.norm(deviations, axis=1))[:, None]
+    np.testing.assert_allclose(released.scatter, deviations.T @ deviations, atol=1e-3 * 200 * 4)
+    np.testing.assert_array_equal(released.mean, np.zeros(10) if center is None else center)
+    assert released.centered == (center is not None)
+    assert released.count == 200
+
+
+def test_the_order_and_cut_of_rows_leave_no_trace():
+    rows = rows_in_ball()
+    privacy = Privacy(1.0, 1e-5, 0.7)
+    sums = []
+    for seed, pieces in ((0, 1), (1, 3), (2, 50)):
+        m = mechanism(privacy, 10)
+        for part in np.array_split(rows[np.random.default_rng(seed).permutation(200)], pieces):
+            m.take(m.frame.points(part))
+        sums.append(m._products)
+    np.testing.assert_array_equal(sums[0], sums[1])
+    np.testing.assert_array_equal(sums[0], sums[2])
+
+
+def test_a_joint_release_corrects_the_centre():
+    rows = rows_in_ball() + 0.3
+    center = np.full(10, 0.2)
+    m = mechanism(Privacy(1.0, 1e-5, 3.0), 10, center=center, joint=True)
+    m.take(m.frame.points(rows))
+    released = m.release(NoNoise(), {})
+    deviations = rows - rows.mean(axis=0)
+    np.testing.assert_allclose(released.mean, rows.mean(axis=0), atol=1e-3)
+    np.testing.assert_allclose(released.scatter, deviations.T @ deviations, atol=0.2)
+
+
+@pytest.mark.parametrize("name", ["gram", "mod-sulq"])
+def test_the_noise_of_a_release_is_what_its_calibration_says(name):
+    privacy = Privacy(1.0, 1e-5, 3.0, mechanism=name)
+    m = mechanism(privacy, 300)
+    m.take(np.zeros((5, 300)))
+    noise = m.release(ExactNoise(bytes(32)), {"private": False}).scatter / 3.0**2
+    calibration = m.calibration
+    assert calibration.mu <= privacy.mu * (1 + 1e-12)
+    assert np.diag(noise).std() == pytest.approx(calibration.sigma, rel=0.15)
+    assert noise[np.triu_indices(300, 1)].std() == pytest.approx(calibration.off_diagonal, rel=0.02)
+    assert np.abs(np.linalg.eigvalsh(noise)).max() == pytest.approx(calibration.edge(300), rel=0.06)
+    if name == "gram":  # the symmetric mask is sqrt(2) quieter off the diagonal, for free
+        assert calibration.sigma == pytest.approx(sqrt(2) / privacy.mu)
+        assert calibration.off_diagonal == pytest.approx(1 / privacy.mu)
+
+
+def test_sketch_without_noise_finds_the_directions():
+    rows = power_law(np.random.default_rng(3), 500, 60, alpha=2.0, mean_size=0.0)
+    rows /= np.linalg.norm(rows, axis=1).max()
+    m = mechanism(Privacy(1.0, 1e-5, 1.0, mechanism="sketch"), 60, rank=3)
+    m.take(m.frame.points(rows))
+    assert m._omega.shape == (60, sketch_size(3, 60)) == (60, 32)
+    m.calibration = calibrate(Privacy(1e9, 0.5, 1.0, mechanism="sketch"), 60)  # a shift of next to nothing
+    released = m.release(NoNoise(), {}).truncate(3)
+    exact = Subspace.from_rows(rows, 3, center=False)
+    assert np.linalg.norm(released.components @ exact.components.T) ** 2 / 3 > 0.99
+    np.testing.assert_allclose(released.singular_values, exact.singular_values, rtol=0.35)  # clipped: smaller
+
+
+def test_the_sketch_is_public_and_the_same_for_every_owner():
+    one, other = (mechanism(Privacy(1.0, 1e-5, b, mechanism="sketch"), 50) for b in (1.0, 2.0))
+    np.testing.assert_array_equal(one._omega, other._omega)
+
+
+@pytest.mark.parametrize("n_features", [20, 300])
+def test_streaming_mod_sulq_without_noise_is_the_pca_of_the_stream(n_features):
+    rows = power_law(np.random.default_rng(1), 430, n_features, alpha=2.0, mean_size=0.0)
+    rows /= np.linalg.norm(rows, axis=1).max()
+    privacy = Privacy(1.0, 1e-5, 1.0, mechanism="streaming-mod-sulq")
+    m = mechanism(privacy, n_features, rank=4, batch_rows=100)
+    for part in np.array_split(rows, 9):
+        m.take(m.frame.points(part))
+    assert len(m._waiting) == 30
+    released = m.release(NoNoise(), {})
+    assert len(m._waiting) == 0
+    exact = Subspace.from_rows(rows, 4, center=False)
+    assert released.count == 430
+    np.testing.assert_allclose(released.singular_values[:4], exact.singular_values, rtol=0.01)
+    assert np.linalg.norm(released.components[:4] @ exact.components.T) ** 2 / 4 > 0.999
+
+
+def test_strips_find_what_the_whole_noisy_matrix_shows(monkeypatch):
+    """With more features than a tile, the strips and Rayleigh quotients give the dense matrix's answer."""
+    rows = power_law(np.random.default_rng(1), 4000, 300, alpha=1.0, mean_size=0.0)
+    rows /= np.linalg.norm(rows, axis=1).max()
+    privacy = Privacy(8.0, 1e-5, 1.0, mechanism="streaming-mod-sulq")
+    results = []
+    for tile in (256, 10_000):
+        monkeypatch.setattr("fedpca.privacy.mechanisms.TILE", tile)  # above: one dense matrix, the same noise
+        m = mechanism(privacy, 300, rank=5, batch_rows=4000, noise=ExactNoise(bytes(32)))
+        m.take(m.frame.points(rows))
+        results.append(m.release(NoNoise(), {}))
+    strips, dense = results
+    np.testing.assert_allclose(strips.singular_values[:3], dense.singular_values[:3], rtol=0.01)
+    assert np.linalg.norm(strips.components[:3] @ dense.components[:3].T) ** 2 / 3 > 0.98
+
+
+def test_every_batch_gets_noise_of_its_own():
+    privacy = Privacy(1.0, 1e-5, 1.0, mechanism="streaming-mod-sulq")
+    m = mechanism(privacy, 8, batch_rows=5, noise=ExactNoise(bytes(32)))
+    zeros = np.zeros((5, 8))
+    m.take(zeros)
+    first = m._merged
+    m.take(zeros)
+    assert not np.allclose(m._merged.singular_values[0], sqrt(2) * first.singular_values[0])
+
+
+@pytest.mark.parametrize(("name", "limit"), [("gram", 4096), ("mod-sulq", 4096)])
+def test_too_many_features_for_a_square_are_refused(name, limit):
+    with pytest.raises(ValueError, match="mechanism='sketch'"):
+        mechanism(Privacy(1.0, 1e-5, 1.0, mechanism=name), limit + 1)
+    assert isinstance(mechanism(Privacy(1.0, 1e-5, 1.0, mechanism=name), 64), Gram)
+
+
+def test_the_papers_calibration_is_that_of_the_batch_whatever_its_size():
+    privacy = Privacy(1.0, 1e-5, 1.0, mechanism="streaming-mod-sulq", calibration="paper")
+    m = mechanism(privacy, 20)
+    assert isinstance(m, StreamingModSulq)
+    assert m.calibration.sigma == pytest.approx(461.8, rel=1e-3)  # omega(b) b, the same for every b
+    assert m.calibration.mu == pytest.approx(3.1e-3, rel=0.02)
+
+
+# --- several reports ---
+
+
+@pytest.mark.parametrize("releases", [1, 2, 4, 5, 16, 100])
+def test_a_schedule_factors_the_prefix_sums(releases):
+    schedule = Schedule(releases)
+    lower = np.tril(np.ones((releases, releases), dtype=int))
+    index = np.subtract.outer(np.arange(releases), np.arange(releases))
+    noise_weights = np.array(schedule.weights(releases)[::-1]) / 2**12
+    b = np.where(lower, noise_weights[index], 0.0)
+    c = np.where(lower, schedule.column[index], 0.0)
+    np.testing.assert_allclose(b @ c, lower, atol=1e-10)
+    assert schedule.column_norm >= np.linalg.norm(c, axis=0).max()
+    assert schedule.weights(1) == [2**12]
+    np.testing.assert_allclose(schedule.accumulated(releases), np.linalg.norm(b[-1]), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("releases", "expected"), [(16, 1.80), (64, 2.23), (256, 2.67)])
+def test_many_reports_carry_little_more_noise_than_one(releases, expected):
+    schedule = Schedule(releases)
+    reports = [schedule.multiplier(report) for report in range(1, releases + 1)]
+    assert np.sqrt(np.mean(np.square(reports))) == pytest.approx(expected, abs=0.01)
+
+
+def test_few_reports_are_noised_increment_by_increment():
+    assert [Schedule(4).multiplier(report) for report in (1, 2, 4)] == pytest.approx([1, sqrt(2), 2])
+    assert Schedule(4).disjoint
+    assert not Schedule(5).disjoint

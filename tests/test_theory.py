@@ -1,0 +1,230 @@
+"""The paper's bounds: limits, inversion, the lemmas they rest on, and a mechanism that respects them."""
+
+from math import ceil, exp, inf, log, pi, sqrt
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy.special import betainc
+
+from fedpca.privacy.calibration import analytic_sigma, paper_omega
+from fedpca.theory import analytic_rows_for_utility, rows_for_utility, sample_complexity, utility_bound
+
+ROWS_NEEDED = {
+    rows_for_utility: lambda epsilon, delta, n_features: paper_omega(epsilon, delta, n_features, 1),
+    analytic_rows_for_utility: lambda epsilon, delta, n_features: analytic_sigma(epsilon, delta),
+}
+"""The standard deviation of the noise on a sum, by the function that inverts the bound for it."""
+
+
+def geometric(low, high):
+    return st.floats(log(low), log(high)).map(exp)
+
+
+NOISES, FEATURES = geometric(1e-3, 1e3), st.integers(2, 10_000)
+
+
+# --- The bound ---
+
+
+@given(omega=NOISES, factor=geometric(1.0, 10.0), n_features=FEATURES)
+def test_more_noise_and_more_features_leave_less_utility(omega, factor, n_features):
+    bound = utility_bound(omega, n_features)
+    assert 0.75 < bound <= 1
+    assert utility_bound(factor * omega, n_features) <= bound + 1e-12
+    assert utility_bound(omega, n_features + 1) <= bound + 1e-12
+
+
+def test_without_noise_nothing_is_forbidden():
+    for n_features in (2, 20, 784):
+        assert utility_bound(1e-300, n_features) == 1
+        assert utility_bound(0.01, n_features) == pytest.approx(1, abs=1e-12)
+    assert 1 - utility_bound(0.1, 20) < 1e-5 < 1 - utility_bound(1.0, 20)
+
+
+def test_with_any_noise_three_quarters_are_allowed():
+    bounds = [utility_bound(inf, 10**power) for power in range(1, 10)]
+    assert bounds == sorted(bounds, reverse=True)
+    assert 0.75 < bounds[-1] < 0.751
+    assert utility_bound(1e9, 20) == pytest.approx(utility_bound(inf, 20), abs=1e-12)
+
+
+@given(omega=geometric(0.05, 1e3), n_features=st.integers(2, 2000))
+def test_the_minimum_over_phi_is_that_of_a_fine_grid(omega, n_features):
+    d, divergence = n_features, 1 / omega**2
+    lower_ends = (
+        1 / (2 * pi * d),
+        1 - np.exp(-2 * log(8 * d) / (d - 1)),
+        1 - np.exp(-(2 * divergence + log(256)) / (d - 1)),
+    )
+    distance = 1 - sqrt(max(lower_ends))
+    assume(distance > 1e-6)
+    phi = 1 - distance * np.linspace(0, 1, 200_001)[1:]
+    directions = (d - 1) * np.log(1 / np.sqrt(1 - phi**2)) - log(8)
+    grid = 1 - (1 - phi) / 4 * (1 - (divergence + log(2)) / directions) ** 2
+    bound = utility_bound(omega, d)
+    assert bound <= grid.min() + 1e-12
+    assert bound == pytest.approx(grid.min(), abs=1e-9)
+
+
+# --- What it rests on ---
+
+
+def share_of_the_sphere(phi, n_features):
+    """Of the unit sphere, the part whose |cosine| with a given direction exceeds phi, by integration."""
+    return betainc((n_features - 1) / 2, 0.5, 1 - phi**2)
+
+
+@given(n_features=st.integers(2, 100), place=st.floats(0, 1, exclude_max=True))
+def test_as_many_directions_fit_as_the_packing_lemma_says(n_features, place):
+    """Choose directions until the sphere is covered by the double caps of those chosen."""
+    smallest = 1 / sqrt(2 * pi * n_features)
+    phi = smallest + place * (0.99 - smallest)
+    promised = exp((n_features - 1) * log(1 / sqrt(1 - phi**2))) / 8
+    assert 1 / share_of_the_sphere(phi, n_features) >= promised
+
+
+@given(omega=geometric(0.2, 1e3), n_features=st.integers(2, 100))
+def test_fano_by_volume_is_at_least_as_strict(omega, n_features):
+    """The bound is never below one derived afresh, with directions counted by volume instead of the lemma."""
+    phi = np.linspace(0, 1, 20_001)[1:-1]
+    share = share_of_the_sphere(phi, n_features)
+    phi, directions = phi[share > 0], 1 / share[share > 0]
+    with np.errstate(divide="ignore"):
+        success = np.minimum((1 / omega**2 + log(2)) / np.log(directions), 1)
+    strict = 1 - (sqrt(2) / 2 * np.sqrt(1 - phi) * (1 - success)) ** 2 / 2
+    assert strict.min() <= utility_bound(omega, n_features) + 1e-9
+
+
+@pytest.mark.parametrize("shape", ["every entry", "symmetrised", "upper triangle"])
+def test_no_mask_lets_two_directions_diverge_by_more_than_one_over_omega_squared(shape, rng):
+    omega, n_features = 0.3, 6
+    off_diagonal = omega / sqrt(2) if shape == "symmetrised" else omega
+    variances = np.full((n_features, n_features), off_diagonal**2)
+    np.fill_diagonal(variances, omega**2)
+    seen = np.ones_like(variances) if shape == "every entry" else np.triu(np.ones_like(variances))
+    pairs = [np.linalg.qr(rng.normal(size=(n_features, 2)))[0].T for _ in range(50)]
+    pairs += [rng.normal(size=(2, n_features)) for _ in range(500)] + [np.eye(n_features)[:2]]
+    divergences = []
+    for first, second in pairs:
+        first, second = first / np.linalg.norm(first), second / np.linalg.norm(second)
+        change = np.outer(first, first) - np.outer(second, second)
+        divergences.append(np.sum(seen * change**2 / variances) / 2)
+    assert max(divergences) == pytest.approx(1 / omega**2, rel=1e-9)
+
+
+@pytest.mark.parametrize("calibration", ["paper", "analytic"])
+@pytest.mark.parametrize("n_features", [3, 8, 20])
+def test_the_mechanism_respects_the_bound_on_the_worst_datasets(calibration, n_features, rng):
+    """Copies of one direction, any: the noise has none of its own."""
+    sigma = paper_omega(4.0, 0.05, n_features, 1) if calibration == "paper" else analytic_sigma(4.0, 0.05)
+    direction = rng.normal(size=n_features)
+    direction /= np.linalg.norm(direction)
+    for omega in (0.01, 0.05, 0.2, 0.5, 1.0, 5.0):
+        n_rows = ceil(sigma / omega)
+        rows = np.tile(direction, (n_rows, 1))
+        masks = sigma / n_rows * rng.normal(size=(400, n_features, n_features))
+        noisy = rows.T @ rows / n_rows + masks
+        if calibration == "paper":
+            found = np.linalg.svd(noisy)[0][:, :, 0]
+        else:
+            found = np.linalg.eigh((noisy + noisy.transpose(0, 2, 1)) / 2)[1][:, :, -1]
+        cosines = np.abs(found @ direction)
+        error = cosines.std() / sqrt(len(cosines))
+        assert cosines.mean() <= utility_bound(sigma / n_rows, n_features) + 4 * error
+
+
+# --- Rows ---
+
+
+@pytest.mark.parametrize("rows_needed", ROWS_NEEDED)
+@given(
+    utility=st.floats(0.5, 0.9999),
+    epsilon=geometric(1e-3, 50),
+    delta=geometric(1e-12, 0.5),
+    n_features=FEATURES,
+)
+def test_one_row_less_is_forbidden(rows_needed, utility, epsilon, delta, n_features):
+    sigma = ROWS_NEEDED[rows_needed](epsilon, delta, n_features)
+    n_rows = rows_needed(utility, epsilon, delta, n_features)
+    assert utility_bound(sigma / n_rows, n_features) >= utility
+    if n_rows > 1:
+        assert utility_bound(sigma / (n_rows - 1), n_features) < utility
+    if n_rows > 1000:
+        assert utility_bound(sigma / n_rows, n_features) == pytest.approx(utility, abs=1e-3)
+
+
+def test_the_paper_needs_hundreds_to_thousands_of_times_the_rows():
+    setting = {"utility": 0.99, "epsilon": 1.0, "delta": 1e-5}
+    for n_features, times in ((20, 88), (784, 4112)):
+        paper = rows_for_utility(n_features=n_features, **setting)
+        analytic = analytic_rows_for_utility(n_features=n_features, **setting)
+        assert paper / analytic == pytest.approx(times, rel=0.1)  # the analytic one is 12 and 83 rows
+    assert rows_for_utility(0.75, 0.001, 1e-9, 784) == analytic_rows_for_utility(0.75, 0.001, 1e-9, 784) == 1
+
+
+@given(utility=st.floats(0.95, 0.9999), epsilon=geometric(1e-3, 50), delta=geometric(1e-12, 0.5))
+def test_the_rate_is_linear_in_one_over_epsilon_and_three_halves_in_the_features(utility, epsilon, delta):
+    rate = sample_complexity(utility, epsilon, delta, 100)
+    assert sample_complexity(utility, epsilon / 3, delta, 100) == pytest.approx(3 * rate)
+    assert sample_complexity(utility, epsilon, delta / 4, 400) == pytest.approx(
+        8 * sqrt(log(1600 / delta) / log(100 / delta)) * rate
+    )
+    assert sample_complexity(15 / 16, epsilon, delta, 100) == 0
+    assert sample_complexity((utility + 15 / 16) / 2, epsilon, delta, 100) == pytest.approx(rate / 2)
+
+
+@given(
+    utility=st.floats(0.945, 0.9999),
+    epsilon=geometric(1e-3, 1.0),
+    delta=geometric(1e-12, 0.1),
+    n_features=st.integers(1000, 100_000),
+)
+def test_the_rows_needed_grow_at_the_rate(utility, epsilon, delta, n_features):
+    """With constants from the proof of Lemma 9: they are what makes the rate a consequence of the bound."""
+    needed = rows_for_utility(utility, epsilon, delta, n_features)
+    above = 1 - 16 * (1 - utility)
+    room = (n_features - 1) * log(1 / (1 - above**2)) - 2 * log(32)  # of 4 / omega², at which phi = above
+    assert needed >= paper_omega(epsilon, delta, n_features, 1) * sqrt(max(0.0, room)) / 2
+    assert needed >= sample_complexity(utility, epsilon, delta, n_features)
+    if utility >= 0.97:
+        assert needed <= 10 * sample_complexity(utility, epsilon, delta, n_features)
+
+
+def test_three_halves_for_the_paper_one_half_for_the_analytic_calibration():
+    few, many = 1_000, 100_000
+    for rows_needed, power in ((rows_for_utility, 1.5), (analytic_rows_for_utility, 0.5)):
+        growth = rows_needed(0.98, 0.01, 1e-9, many) / rows_needed(0.98, 0.01, 1e-9, few)
+        assert log(growth) / log(many / few) == pytest.approx(power, abs=0.05)
+
+
+# --- Refusals ---
+
+
+@pytest.mark.parametrize("function", [*ROWS_NEEDED, sample_complexity])
+@pytest.mark.parametrize(
+    ("wrong", "rule"),
+    [
+        ({"utility": 0.0}, "utility is an expected cosine"),
+        ({"utility": 1.0}, r"got utility=1\.0"),
+        ({"utility": float("nan")}, "got utility=nan"),
+        ({"epsilon": 0.0}, r"above 0, got epsilon=0\.0"),
+        ({"epsilon": inf}, "got epsilon=inf"),
+        ({"delta": 0.0}, r"in \(0, 1\), got delta=0\.0"),
+        ({"delta": 1.0}, r"got delta=1\.0"),
+        ({"n_features": 1}, "at least 2, got n_features=1"),
+    ],
+)
+def test_wrong_settings_are_refused(function, wrong, rule):
+    right = {"utility": 0.9, "epsilon": 1.0, "delta": 1e-5, "n_features": 20}
+    with pytest.raises(ValueError, match=rule):
+        function(**(right | wrong))
+
+
+@pytest.mark.parametrize("omega", [0.0, -1.0, float("nan")])
+def test_the_bound_needs_noise_and_two_features(omega):
+    with pytest.raises(ValueError, match="omega is a standard deviation"):
+        utility_bound(omega, 20)
+    with pytest.raises(ValueError, match="at least 2, got n_features=1"):
+        utility_bound(1.0, 1)
