@@ -8,7 +8,7 @@ the letter; noise made of floating-point numbers has gaps that tell what it was 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, localcontext
+from decimal import Decimal, getcontext, localcontext
 from typing import Protocol
 
 import numpy as np
@@ -91,22 +91,28 @@ class ExactNoise:
 
     def _decided(self, label: Label, index: int, tail: int, guess: float, sd: float) -> float:
         """The integer an entry rounds to, with as many more bits and digits as that takes."""
-        words, bits, drawn = 1, 64, round(guess) if np.isfinite(guess) else 0
-        with localcontext() as context:
-            context.prec = 120
-            while True:
+        drawn, words, bits = round(guess) if np.isfinite(guess) else 0, 1, 64
+        while True:
+            with localcontext() as context:
+                context.prec = 30 + bits // 3  # an error far below the width of the interval
                 low, high = Decimal(tail) / 2**bits, Decimal(tail + 1) / 2**bits
-                least = _upper_tail((Decimal(drawn) + Decimal("0.5")) / Decimal(sd))
-                most = _upper_tail((Decimal(drawn) - Decimal("0.5")) / Decimal(sd))
-                if least <= low and high <= most:
-                    return float(drawn)
-                if high <= least:
+                slack = Decimal(10) ** (8 - context.prec)
+                above = self._boundary(drawn, sd)  # magnitudes beyond drawn + 1/2 have tails below this
+                if high < above - slack:
                     drawn += 1
-                elif low >= most:
+                    continue
+                below = self._boundary(drawn - 1, sd)
+                if low > below + slack:
                     drawn -= 1
-                else:
-                    more = self._bytes((*label, 2**63, index), 8 * words)[-8:]
-                    tail, bits, words = (tail << 64) + int.from_bytes(more, "little"), bits + 64, words + 1
+                    continue
+                if low > above + slack and high < below - slack:
+                    return float(drawn)
+            more = self._bytes((*label, 2**63, index), 8 * words)[-8:]
+            tail, bits, words = (tail << 64) + int.from_bytes(more, "little"), bits + 64, words + 1
+
+    @staticmethod
+    def _boundary(drawn: int, sd: float) -> Decimal:
+        return _upper_tail((Decimal(drawn) + Decimal("0.5")) / Decimal(sd))
 
 
 @dataclass(frozen=True, repr=False)
@@ -234,10 +240,10 @@ def _packed(label: Label) -> bytes:
 
 
 def _upper_tail(distance: Decimal) -> Decimal:
-    """P(Z > distance) of the standard Gaussian, to the context's precision less what the tail cancels."""
+    """P(Z > distance) of the standard Gaussian, in the context's precision, absolute."""
     square = distance * distance
     term = total = distance
-    divisor, smallest = 1, Decimal(10) ** -120
+    divisor, smallest = 1, Decimal(10) ** -(getcontext().prec + 5)
     while abs(term) > smallest:
         divisor += 2
         term = term * square / divisor
