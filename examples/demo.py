@@ -1,4 +1,4 @@
-"""Stream and merge handwritten digits: three owners who share no image, one set of components.
+"""Stream and merge handwritten digits, plainly and privately: three owners, one set of components.
 
 Run `make demo`, or `python examples/demo.py [FOLDER]`; the page and its pictures go to build/demo.
 """
@@ -18,12 +18,13 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 RANK = 10
+PUBLIC = 97  # images that everybody may see, to choose what must be chosen without looking at the rest
 
 PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
-<title>fedpca: digits, streamed and merged</title>
+<title>fedpca: digits, streamed, merged, made private</title>
 <style>
   :root {{ color-scheme: light dark; }}
   body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }}
@@ -32,7 +33,7 @@ PAGE = """<!doctype html>
   th, td {{ padding: .2rem 1rem .2rem 0; text-align: right; }}
   th:first-child, td:first-child {{ text-align: left; }}
 </style>
-<h1>Digits, streamed and merged</h1>
+<h1>Digits, streamed, merged, made private</h1>
 <p>Three owners hold images of different digits. Each reads its own, 32 at a time, in one pass, and shares
 a summary of {kilobytes:.0f} kB. Merged, the summaries give the components of all {count:.0f} images, which
 nobody ever had in one place.</p>
@@ -42,10 +43,21 @@ nobody ever had in one place.</p>
 </table>
 <p>The merged directions and those of all images in one place differ by {angle:.2f} degrees at most among
 the first five, and by less the more directions the owners share.</p>
+<h2>The same, privately</h2>
+<p>A summary without noise can betray a single image. With <code>privacy=</code> each owner adds noise to its
+sums before they leave: whoever sees all releases, and knows every image but one, can hardly tell whether that
+one was among them. The more images there are, the less the noise matters; smaller components drown in it
+first. The centre and the bound that privacy needs come from {public} images that are public.</p>
+<img src="data:image/png;base64,{spectrum}" alt="Variances along the components as private releases tell
+them, for epsilon 4 and 1, beside the true ones. A line marks what is lost in the noise.">
+<table>
+<tr><th>certificate<th>epsilon = 4<th>epsilon = 1
+{certificates}
+</table>
 <h2>The first two components</h2>
 <img src="data:image/png;base64,{scores}" alt="Scores of all digits along the first two components, three
-times: by one owner's components, by the merged ones, and by those of all images in one place. The last two
-look alike.">
+times: by one owner's components, by the merged ones, and by those released privately. The last two look
+alike.">
 <h2>What the components look like</h2>
 <p>Blue pixels count for a component, red ones against it.</p>
 <img src="data:image/png;base64,{components}" alt="The first eight components as images of 8 by 8 pixels:
@@ -56,6 +68,7 @@ merged above, of all images in one place below. Each pair looks nearly the same.
 
 def main(folder: Path) -> None:
     images, digits = load_digits(return_X_y=True)
+    public, images, digits = images[:PUBLIC], images[PUBLIC:], digits[PUBLIC:]
     owners = {
         "owner of 0-3": images[digits <= 3],
         "owner of 4-6": images[(digits >= 4) & (digits <= 6)],
@@ -70,26 +83,39 @@ def main(folder: Path) -> None:
     merged = fedpca.merge(summaries.values(), rank=RANK)
     pooled = fedpca.Subspace.from_rows(images, rank=RANK)
 
-    models = {name: summary.truncate(RANK) for name, summary in summaries.items()} | {"merged": merged}
+    center = public.mean(axis=0)
+    bound = float(np.quantile(np.linalg.norm(public - center, axis=1), 0.9))
+    private = {}
+    for epsilon in (4, 1):
+        privacy = fedpca.Privacy(epsilon, delta=1e-5, bound=bound, center=center)
+        releases = [
+            fedpca.StreamingPCA(RANK, privacy=privacy).fit(rows).release() for rows in owners.values()
+        ]
+        private[f"merged, private, epsilon = {epsilon}"] = fedpca.merge(releases, rank=RANK)
+
+    models = {name: summary.truncate(RANK) for name, summary in summaries.items()}
+    models |= {"merged": merged} | private
     lines = []
     for name, model in models.items():
         share = captured_variance(model, images)
-        print(f"{name:13} {model.count:5.0f} images, captures {share:7.2%} of what {RANK} directions can")
+        print(f"{name:28} {model.count:5.0f} images, captures {share:7.2%} of what {RANK} directions can")
         lines.append(f"<tr><td>{name}<td>{model.count:.0f}<td>{share:.2%}")
 
     folder.mkdir(parents=True, exist_ok=True)
     merged.save(folder / "model.safetensors")
-    one = models["owner of 0-3"]
+    one, quietly = models["owner of 0-3"], next(iter(private))
+    private[quietly].save(folder / "private-model.safetensors")
     draw_scores(
         folder / "scores.png",
         images,
         digits,
-        {"owner of 0-3 alone": one, "merged": merged, "all in one place": pooled},
+        {"owner of 0-3 alone": one, "merged": merged, quietly: private[quietly]},
     )
+    draw_spectrum(folder / "spectrum.png", pooled, private)
     draw_components(folder / "components.png", {"merged": merged, "in one place": pooled})
     picture = {
         name: base64.b64encode((folder / f"{name}.png").read_bytes()).decode()
-        for name in ("scores", "components")
+        for name in ("scores", "components", "spectrum")
     }
     page = PAGE.format(
         table="\n".join(lines),
@@ -97,6 +123,8 @@ def main(folder: Path) -> None:
         count=merged.count,
         kilobytes=summaries["owner of 0-3"].components.nbytes / 1000,
         angle=np.degrees(principal_angles(merged.truncate(5), pooled.truncate(5)).max()),
+        public=PUBLIC,
+        certificates=certificate_rows([model.certificate for model in private.values()]),
         **picture,
     )
     (folder / "index.html").write_text(page, encoding="utf-8")
@@ -114,6 +142,28 @@ def draw_scores(
         axis.set(title=name, xlabel="component 1", aspect="equal")
     axes[0].set_ylabel("component 2")
     figure.colorbar(points, ax=axes, ticks=range(10), label="digit")
+    figure.savefig(path, dpi=110)
+
+
+def certificate_rows(certificates: list[dict[str, object]]) -> str:
+    shown = ("epsilon", "delta", "adjacency", "unit", "mechanism", "sampler", "merged", "assumes")
+    return "\n".join(
+        f"<tr><td>{name}" + "".join(f"<td>{certificate[name]}" for certificate in certificates)
+        for name in shown
+    )
+
+
+def draw_spectrum(path: Path, pooled: fedpca.Subspace, private: dict[str, fedpca.Subspace]) -> None:
+    figure, axes = plt.subplots(1, len(private), figsize=(12, 3.6), sharey=True, layout="constrained")
+    places = np.arange(1, RANK + 1)
+    for axis, (name, model) in zip(axes, private.items(), strict=True):
+        axis.bar(places, pooled.singular_values**2 / pooled.count, color="0.8", label="all in one place")
+        axis.plot(places, model.singular_values**2 / model.count, "o-", label=name)
+        edge = model.certificate["noise_edge"] / model.count
+        axis.axhline(edge / 2, color="C3", linestyle="--", label="below: lost in the noise")
+        axis.set(xlabel="component", xticks=places)
+        axis.legend()
+    axes[0].set_ylabel("variance")
     figure.savefig(path, dpi=110)
 
 
