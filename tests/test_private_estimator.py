@@ -4,6 +4,7 @@ import copy
 import json
 import pickle
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import sqrt
 
@@ -207,6 +208,24 @@ def test_after_the_last_release_nothing_clean_is_kept():
     assert pca._tracker._key is None
     with pytest.raises(BudgetExceeded, match="all were made"):
         pca.partial_fit(rows_of())
+
+
+def test_a_fork_can_neither_take_nor_release_rows():
+    """It would have the same key: the same noise on other rows, and the difference tells the rows."""
+    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(rows_of())
+    pca._tracker._process += 1  # as the child of a fork sees it
+    with pytest.raises(RuntimeError, match="fork"):
+        pca.release()
+    with pytest.raises(RuntimeError, match="fork"):
+        pca.partial_fit(rows_of())
+
+
+def test_threads_that_release_at_once_get_one_release():
+    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(rows_of(400, 200))
+    with ThreadPoolExecutor(8) as pool:
+        releases = list(pool.map(lambda _: pca.release(), range(16)))
+    assert all(release is releases[0] for release in releases)
+    assert len(pca._tracker.ledger.entries) == 1
 
 
 # --- what is released is the right thing ---

@@ -208,14 +208,22 @@ def test_streaming_mod_sulq_without_noise_is_the_pca_of_the_stream(n_features):
     assert np.linalg.norm(released.components[:4] @ exact.components.T) ** 2 / 4 > 0.999
 
 
+strips_as_they_are = StreamingModSulq.__dict__["_noisy_strips"]
+
+
+@staticmethod
+def as_one_strip(batch, mask):
+    yield slice(0, mask.n_features), mask.add_to(batch.T @ batch)
+
+
 def test_strips_find_what_the_whole_noisy_matrix_shows(monkeypatch):
     """With more features than a tile, the strips and Rayleigh quotients give the dense matrix's answer."""
     rows = power_law(np.random.default_rng(1), 4000, 300, alpha=1.0, mean_size=0.0)
     rows /= np.linalg.norm(rows, axis=1).max()
     privacy = Privacy(8.0, 1e-5, 1.0, mechanism="streaming-mod-sulq")
     results = []
-    for tile in (256, 10_000):
-        monkeypatch.setattr("fedpca.privacy.mechanisms.TILE", tile)  # above: one dense matrix, the same noise
+    for whole in (False, True):
+        monkeypatch.setattr(StreamingModSulq, "_noisy_strips", as_one_strip if whole else strips_as_they_are)
         m = mechanism(privacy, 300, rank=5, batch_rows=4000, noise=ExactNoise(bytes(32)))
         m.take(m.frame.points(rows))
         results.append(m.release(NoNoise(), {}))

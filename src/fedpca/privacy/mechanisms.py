@@ -5,7 +5,7 @@ as much as all rows weigh, and noise scaled to one row would hide nothing.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -17,7 +17,7 @@ from fedpca.merge import Summary, merge
 from fedpca.moments import Moments
 from fedpca.privacy.calibration import SENSITIVITY, mod_sulq_beta, paper_omega
 from fedpca.privacy.lattice import RADIUS, clipped
-from fedpca.privacy.noise import TILE, Noise, SymmetricMask
+from fedpca.privacy.noise import Noise, SymmetricMask
 from fedpca.privacy.schedule import Schedule
 from fedpca.privacy.settings import Privacy
 from fedpca.subspace import Subspace
@@ -294,33 +294,42 @@ class StreamingModSulq(Mechanism):
         sd, off = self.calibration.sigma * unit, self.calibration.off_diagonal * unit
         mask = SymmetricMask(self._noise, self.n_features, sd, off, (self._batches,))
         self._batches += 1
-        basis, trace = self._basis(batch, mask)
-        # Rayleigh quotients: singular values of strips would turn negative eigenvalues into positive ones.
-        shares = batch @ basis.T
-        values, vectors = np.linalg.eigh(shares.T @ shares + basis @ mask.product(basis.T))
-        positive = values > 0
-        components = (vectors[:, positive].T @ basis)[::-1]
-        singular_values = np.sqrt(values[positive][::-1] / unit)
+        components, values, trace = self._leading(batch, mask)
+        singular_values = np.sqrt(values / unit)
         total = max(trace / unit, float(singular_values @ singular_values))
-        mean = np.zeros(self.n_features)
-        part = Subspace(components, singular_values, mean, len(batch), total, False)
+        part = Subspace(
+            components, singular_values, np.zeros(self.n_features), len(batch), total, centered=False
+        )
         merged = merge([self._merged, part], self.keep)
         assert isinstance(merged, Subspace)
         self._merged = merged
 
-    def _basis(self, batch: Array, mask: SymmetricMask) -> tuple[Array, float]:
-        """The leading directions of the noisy matrix, strip after strip, and its trace."""
-        if self.n_features <= TILE:
-            noisy = mask.add_to(batch.T @ batch)
-            vectors = np.linalg.eigh(noisy)[1]
-            return vectors.T[::-1][: self.keep], float(np.trace(noisy))
+    def _leading(self, batch: Array, mask: SymmetricMask) -> tuple[Array, Array, float]:
+        """Directions of the noisy matrix with positive eigenvalues, these, and its trace.
+
+        One pass over the strips finds a basis, a second the Rayleigh quotients in it: the singular values of
+        strips would turn negative eigenvalues into positive ones. All is computed from sums of data and noise
+        that are exact; neither is ever used without the other.
+        """
         stack, trace = np.zeros((0, self.n_features)), 0.0
+        for columns, strip in self._noisy_strips(batch, mask):
+            trace += float(np.trace(strip[columns]))
+            # Twice as many as are kept: about half of what is mostly noise has negative eigenvalues.
+            components, singular_values = leading(np.concatenate([stack, strip.T]), 2 * self.keep)
+            stack = singular_values[:, None] * components
+        quotients = np.zeros((len(components), len(components)))
+        for columns, strip in self._noisy_strips(batch, mask):
+            quotients += (components @ strip) @ components[:, columns].T
+        values, vectors = np.linalg.eigh((quotients + quotients.T) / 2)
+        kept = int(np.count_nonzero(values[-self.keep :] > 0))
+        order = np.arange(len(values))[::-1][:kept]
+        return vectors[:, order].T @ components, values[order], trace
+
+    @staticmethod
+    def _noisy_strips(batch: Array, mask: SymmetricMask) -> Iterator[tuple[slice, Array]]:
         for columns, strip in mask.strips():
             strip += batch.T @ batch[:, columns]
-            trace += float(np.trace(strip[columns]))
-            components, singular_values = leading(np.concatenate([stack, strip.T]), self.keep)
-            stack = singular_values[:, None] * components
-        return components, trace
+            yield columns, strip
 
 
 def build(

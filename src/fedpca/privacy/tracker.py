@@ -1,9 +1,12 @@
 """PrivateTracker: the trust boundary. Rows go in, certified releases come out, nothing else does."""
 
 import hashlib
+import os
 import secrets
+import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib.metadata import version
 from math import sqrt
@@ -71,6 +74,8 @@ class PrivateTracker:
         self._batch_rows = batch_rows
         self._schedule = Schedule(privacy.releases)
         self._key: bytes | None = _new_key(privacy)
+        self._process = os.getpid()
+        self._lock = threading.RLock()
         self._taken = 0  # records so far, those of the centre too
         self._reported = 0  # of which the last release knew
         self._made = 0
@@ -119,6 +124,16 @@ class PrivateTracker:
         """Whether a private centre is still to be found."""
         return self._center is not None
 
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One thread at a time, in the one process that has the key: noise must not meet two sets of rows."""
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "private rows were taken in another process, of which this one is a fork: release them there."
+            )
+        with self._lock:
+            yield
+
     def find_center(self, batches: Callable[[], Iterable[Array]]) -> None:
         """Spend a tenth of mu² on the mean of rows that are all at hand, and will all be taken after it."""
         assert self._center is not None
@@ -132,6 +147,10 @@ class PrivateTracker:
 
     def update(self, rows: Array) -> None:
         """Take dense rows, shape (n, d), finite, NaN for missing."""
+        with self._alone():
+            self._update(rows)
+
+    def _update(self, rows: Array) -> None:
         if self._key is None or (self._made == self.privacy.releases and not self._continuous):
             reason = f"this was planned for releases={self.privacy.releases}, and all were made"
             if self._made < self.privacy.releases or self._continuous:
@@ -189,6 +208,10 @@ class PrivateTracker:
 
     def release(self) -> Summary:
         """Noise, certify and return the summary of all rows so far; the same again until more rows come."""
+        with self._alone():
+            return self._release()
+
+    def _release(self) -> Summary:
         if self._released is not None and self._reported == self._taken:
             return self._released
         if not self._taken:
@@ -350,6 +373,9 @@ class PrivateTracker:
             "_made": self._made,
             "_continuous": self._continuous,
         }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _process=os.getpid(), _lock=threading.RLock())
 
 
 def _center_kind(privacy: Privacy) -> str:
