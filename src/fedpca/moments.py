@@ -105,8 +105,12 @@ class Moments:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a model file (safetensors with JSON metadata)."""
-        facts = {name: getattr(self, name) for name in ("count", "centered", "feature_names", "certificate")}
-        modelfile.write(path, "moments", {"mean": self.mean, "scatter": self.scatter}, facts)
+        modelfile.write(path, "moments", *self.file_contents())
+
+    def file_contents(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Arrays and facts of a model file."""
+        facts = ("count", "centered", "feature_names", "certificate")
+        return {"mean": self.mean, "scatter": self.scatter}, {name: getattr(self, name) for name in facts}
 
     @classmethod
     def from_file_contents(cls, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> Self:

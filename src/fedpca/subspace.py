@@ -187,12 +187,13 @@ class Subspace:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a model file (safetensors with JSON metadata)."""
-        arrays = {name: getattr(self, name) for name in ("components", "singular_values", "mean")}
-        facts = {
-            name: getattr(self, name)
-            for name in ("count", "total", "centered", "feature_names", "certificate")
-        }
-        modelfile.write(path, "subspace", arrays, facts)
+        modelfile.write(path, "subspace", *self.file_contents())
+
+    def file_contents(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Arrays and facts of a model file."""
+        arrays = ("components", "singular_values", "mean")
+        facts = ("count", "total", "centered", "feature_names", "certificate")
+        return {name: getattr(self, name) for name in arrays}, {name: getattr(self, name) for name in facts}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Subspace":
@@ -239,16 +240,22 @@ _FIELDS = tuple(field.name for field in fields(Subspace))
 
 def load(path: str | os.PathLike[str]) -> Subspace | Moments:
     """Read a model file. What a stranger wrote is checked as if it came from the network."""
-    kind, arrays, facts = modelfile.read(path)
+    return from_file(path, *modelfile.read(path))
+
+
+def from_file(
+    name: Any, kind: str, arrays: Mapping[str, Array], facts: Mapping[str, Any]
+) -> Subspace | Moments:
+    """The summary in the contents of a model file called `name`."""
     kinds: dict[str, type[Subspace] | type[Moments]] = {"subspace": Subspace, "moments": Moments}
     if kind not in kinds:
-        raise modelfile.ModelFileError(f"{path} holds {kind!r}; this fedpca knows {sorted(kinds)}.")
+        raise modelfile.ModelFileError(f"{name} holds {kind!r}; this fedpca knows {sorted(kinds)}.")
     try:
         return kinds[kind].from_file_contents(arrays, facts)
     except KeyError as error:
-        raise modelfile.ModelFileError(f"{path} is not a valid {kind}: {error} is missing.") from error
+        raise modelfile.ModelFileError(f"{name} is not a valid {kind}: {error} is missing.") from error
     except (TypeError, ValueError, RecursionError) as error:
-        raise modelfile.ModelFileError(f"{path} is not a valid {kind}: {error}") from error
+        raise modelfile.ModelFileError(f"{name} is not a valid {kind}: {error}") from error
 
 
 def rounding_floor(total: float, count: float, mean: Array, dtype: Any) -> float:

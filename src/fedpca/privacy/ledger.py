@@ -11,6 +11,7 @@ from math import inf, sqrt
 from pathlib import Path
 from typing import Any
 
+from fedpca.modelfile import sync_folder
 from fedpca.privacy.calibration import epsilon_of, mu_of
 
 _FORMAT = "fedpca ledger 1"
@@ -164,11 +165,7 @@ class Ledger:
         with self._locked():
             if not self.exists(self.path):
                 self._append({"format": _FORMAT, "epsilon": self.epsilon, "delta": self.delta})
-                folder = os.open(self.path.parent, os.O_RDONLY)
-                try:
-                    os.fsync(folder)
-                finally:
-                    os.close(folder)
+                sync_folder(self.path.parent)
         self._budget, _ = self._read()
 
     @contextmanager
