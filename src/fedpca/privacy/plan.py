@@ -18,9 +18,8 @@ from fedpca.privacy.tracker import BATCH_ROWS
 
 _GOOD = 0.9  # the expected |<v, v_hat>| that counts as found
 _TYPICAL = 0.5  # assumed mean of |row|² / bound²
-_SKETCH_PENALTY = (
-    7.0  # rows that the sketch needs in units of the gram's: 7 measured on MNIST, d = 784, k = 44
-)
+_SMALLEST_GAP = 0.1  # of a variance: directions closer than this count as this far apart
+_SKETCH_PENALTY = 6.0  # rows that the sketch needs in units of the gram's, measured on MNIST
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,7 +35,7 @@ class Plan:
         n_components: how many were asked for.
         rows_needed: rows for which the last of them is expected to be found, with a cosine of 0.9.
         n_rows: how many there are, if said.
-        components_found: how many components so many rows would show, if said.
+        components_found: how many of those asked for so many rows would show, if said.
         memory: bytes at an owner of rows.
         advice: all of it in a sentence or two.
     """
@@ -86,7 +85,7 @@ def plan(
 
     >>> plan(Privacy(epsilon=1.0, delta=1e-5, bound=1.0), n_features=784, n_rows=400)
     Plan(mu=0.2681, sigma=5.276 bound², noise_edge=208.9,
-         rows_needed=3,472, rows=400, found=0, memory=14.8 MB)
+         rows_needed=3,505, rows=400, found=0, memory=14.8 MB)
     With 400 rows and 784 features nothing will survive the noise.
     About 3,500 rows are needed for 1 component.
     A larger epsilon, fewer features or a tighter bound need fewer.
@@ -113,7 +112,7 @@ def plan(
     )
     edge = _edge(privacy, n_features, calibration)
     edge *= sqrt(checks.whole_number(owners, "owners", at_least=1))
-    needed = [_rows_needed(privacy, edge, variance) for variance in variances]
+    needed = [_rows_needed(privacy, edge, variances, rank, n_features) for rank in range(1, n_components + 1)]
     found = None if n_rows is None else sum(rows <= n_rows for rows in needed)
     extra = sum(stream_rows(privacy, n_features)) if privacy.center == "private" else 0
     rows_needed = needed[n_components - 1] + extra
@@ -162,14 +161,21 @@ def _edge(privacy: Privacy, n_features: int, calibration: Calibration) -> float:
     return privacy.bound**2 * calibration.edge(n_features) * reports
 
 
-def _rows_needed(privacy: Privacy, edge: float, variance: float) -> int:
-    """Rows for which a direction of this variance is found with an expected cosine of 0.9.
+def _rows_needed(privacy: Privacy, edge: float, variances: Array, rank: int, n_features: int) -> int:
+    """Rows for which the first `rank` directions are found, the last with an expected cosine of 0.9.
 
-    A direction of eigenvalue l in a symmetric mask of edge e comes out with cosine² = 1 - (e / 2l)².
+    Noise of standard deviation s mixes a direction of eigenvalue l with one of eigenvalue m by s / (l - m),
+    so that cosine² = 1 - s² times the sum of 1 / (l - m)² over the directions left out; all m = 0 gives the
+    textbook's 1 - (edge / 2 l)².
     """
+    variance = float(variances[rank - 1])
     if variance <= 0:
         return 2**62
-    rows = edge / (2 * sqrt(1 - _GOOD**2) * variance)
+    left_out = np.zeros(n_features - rank)
+    left_out[: len(variances) - rank] = variances[rank:]
+    gaps = np.maximum(variance - left_out, _SMALLEST_GAP * variance)
+    sd = edge / (2 * sqrt(n_features))
+    rows = sd * float(np.linalg.norm(1 / gaps)) / sqrt(1 - _GOOD**2)
     if privacy.mechanism == "sketch":
         rows *= _SKETCH_PENALTY
     if privacy.mechanism == "streaming-mod-sulq":
