@@ -119,10 +119,12 @@ def test_a_schedule_that_forgets_its_sensitivity_is_caught(monkeypatch):
 
 
 def test_the_same_noise_in_every_report_is_caught(monkeypatch):
-    entries = noise.ExactNoise.entries
-    monkeypatch.setattr(
-        noise.ExactNoise, "entries", lambda self, label, count, sd: entries(self, (0, *label[1:]), count, sd)
-    )
+    weighted = noise.ExactNoise.weighted
+
+    def same(self, labels, weights, count, sd):
+        return weighted(self, [(0, *label[1:]) for label in labels], weights, count, sd)
+
+    monkeypatch.setattr(noise.ExactNoise, "weighted", same)
     assert "difference of reports" in failing_pairs(audit(replace(PRIVACY, releases=5), runs=500))
 
 

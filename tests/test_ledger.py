@@ -2,12 +2,13 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
-from copy import deepcopy
+from copy import copy, deepcopy
 from math import sqrt
 
 import numpy as np
@@ -160,10 +161,49 @@ def test_many_writers_never_spend_more_than_there_is(tmp_path):
     assert Ledger(path).mu == pytest.approx(MU)
 
 
-def test_a_copy_is_the_same_account():
+def test_threads_that_share_a_ledger_in_memory_never_spend_more_than_there_is():
     ledger = Ledger(epsilon=1.0, delta=1e-5)
-    deepcopy(ledger).debit(0, 5, "gram", MU)
-    assert ledger.mu == MU
+
+    def spend(_):
+        try:
+            ledger.complete(ledger.debit(0, 5, "gram", MU / 3))  # nine fit
+        except BudgetExceeded:
+            return 0
+        return 1
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(spend, range(40))) == 9
+    assert len(ledger.entries) == 9
+
+
+def test_a_copy_is_the_same_account(tmp_path):
+    ledger = Ledger(epsilon=1.0, delta=1e-5)
+    deepcopy(ledger).debit(0, 5, "gram", MU / 2)
+    copy(ledger).debit(0, 5, "gram", MU / 2)
+    assert ledger.mu == pytest.approx(MU / sqrt(2))
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(ledger)
+    filed = Ledger(tmp_path / "ledger", epsilon=1.0, delta=1e-5)
+    pickle.loads(pickle.dumps(filed)).debit(0, 5, "gram", MU)
+    assert filed.mu == MU
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "mu"), [(0, 5, float("nan")), (0, 5, -1.0), (5, 4, 0.1), (-1, 4, 0.1)]
+)
+def test_debits_that_cannot_be_are_refused(start, stop, mu):
+    ledger = Ledger(epsilon=1.0, delta=1e-5)
+    with pytest.raises(ValueError, match="a debit needs"):
+        ledger.debit(start, stop, "gram", mu)
+    assert ledger.entries == []
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(float("nan"), 1e-5), (-1.0, 1e-5), (1.0, 2.0), ("1", 1e-5), (1.0, 0)]
+)
+def test_budgets_that_cannot_be_are_refused(epsilon, delta):
+    with pytest.raises(ValueError, match="must"):
+        Ledger(epsilon=epsilon, delta=delta)
 
 
 # --- crashes: a real process, really killed ---
@@ -176,7 +216,7 @@ from fedpca.privacy import noise
 
 ledger, when = sys.argv[1], sys.argv[2]
 if when == "before the noise":
-    noise.ExactNoise.entries = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+    noise.ExactNoise.weighted = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
 if when == "after the noise":
     from fedpca.privacy.ledger import Ledger
     Ledger.complete = lambda *args: os.kill(os.getpid(), signal.SIGKILL)

@@ -20,7 +20,9 @@ from sklearn.exceptions import NotFittedError
 import fedpca
 from fedpca import BudgetExceeded, Ledger, Moments, Privacy, StreamingPCA, Subspace
 from fedpca.privacy.calibration import mu_of
+from fedpca.privacy.lattice import clipped
 from fedpca.privacy.noise import ExactNoise
+from fedpca.privacy.tracker import PrivateTracker
 
 LOOSE = Privacy(epsilon=1e6, delta=1e-6, bound=3.0)  # as good as no noise: to see the statistic itself
 
@@ -35,7 +37,7 @@ def quiet(**settings):
 
 @pytest.fixture
 def no_noise(monkeypatch):
-    monkeypatch.setattr(ExactNoise, "entries", lambda self, label, count, sd: np.zeros(count))
+    monkeypatch.setattr(ExactNoise, "weighted", lambda self, labels, weights, count, sd: np.zeros(count))
 
 
 # --- nothing leaves before a release ---
@@ -226,6 +228,75 @@ def test_threads_that_release_at_once_get_one_release():
         releases = list(pool.map(lambda _: pca.release(), range(16)))
     assert all(release is releases[0] for release in releases)
     assert len(pca._tracker.ledger.entries) == 1
+
+
+def test_many_reports_stay_on_the_lattice_so_that_no_bit_of_them_is_clean():
+    """Sums of rounded noises would differ from the lattice by fractions that depend on the rows alone."""
+    pca = StreamingPCA(1, privacy=Privacy(1.0, 1e-5, 1.0, releases=6))
+    for part in np.array_split(rows_of(60), 6):
+        points = pca.partial_fit(part).release().scatter * 2.0**24
+        np.testing.assert_array_equal(points, np.rint(points))
+
+
+def test_the_parity_of_many_reports_tells_nothing():
+    """With noises z0, z1 rounded before they are weighed, 2 report_2 - report_1 = first increment (mod 2)."""
+    rows = rows_of(40, 3)
+    first = clipped(rows[:4], 1.0)
+    parity = (first.T @ first) % 2
+    hits = 0
+    for _ in range(300):
+        pca = StreamingPCA(1, privacy=Privacy(1.0, 1e-5, 1.0, releases=6))
+        reports = [pca.partial_fit(rows[4 * j : 4 * j + 4]).release().scatter * 2.0**24 for j in (0, 1)]
+        hits += np.sum(((2 * reports[1] - reports[0]) % 2 == parity)[np.triu_indices(3)])
+    assert abs(hits / 1800 - 0.5) < 0.06
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"center": "private"}, {"mechanism": "streaming-mod-sulq"}], ids=str
+)
+def test_a_batch_interrupted_half_way_ends_the_stream_so_that_no_row_counts_twice(settings, monkeypatch):
+    pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, 3.0, **settings)).partial_fit(rows_of(100))
+    monkeypatch.setattr("fedpca.estimator.few_rows", lambda n_features: 150)
+    taken = PrivateTracker._take
+
+    def interrupted(self, rows):
+        monkeypatch.setattr(PrivateTracker, "_take", taken)
+        taken(self, rows)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PrivateTracker, "_take", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pca.partial_fit(rows_of(400))
+    for call in (lambda: pca.partial_fit(rows_of(400)), pca.release):
+        with pytest.raises(RuntimeError, match="interrupted"):
+            call()
+
+
+def test_a_private_centre_is_not_begun_if_the_rows_cannot_be_afforded():
+    ledger = Ledger(epsilon=1.0, delta=1e-4)
+    ledger.debit(0, 10, "other", 0.1)
+    privacy = Privacy(1.0, 1e-4, 3.0, center="private", ledger=ledger)
+    for learn in (StreamingPCA(2, privacy=privacy).fit, StreamingPCA(2, privacy=privacy).partial_fit):
+        with pytest.raises(BudgetExceeded):
+            learn(rows_of(1000))
+    assert len(ledger.entries) == 1
+
+
+def test_noise_too_large_to_be_exact_is_refused_before_anything_is_debited():
+    ledger = Ledger(epsilon=1.0, delta=1e-5)
+    with pytest.raises(ValueError, match="epsilon must be larger"):
+        StreamingPCA(2, privacy=Privacy(1e-9, 1e-12, 1.0, ledger=ledger)).fit(rows_of())
+    assert ledger.entries == []
+
+
+def test_gaps_of_a_row_are_filled_the_same_whoever_else_has_gaps(no_noise):
+    """The number of rows in a product can decide how the others are rounded."""
+    rows = rows_of(600, 40)
+    pca = StreamingPCA(2, privacy=quiet(releases=2)).partial_fit(rows)
+    pca.release()
+    gappy = np.where(np.random.default_rng(0).uniform(size=rows.shape) < 0.1, np.nan, rows)
+    alone = np.concatenate([pca._tracker._complete(row[None], None) for row in gappy])
+    np.testing.assert_array_equal(pca._tracker._complete(gappy, None), alone)
 
 
 # --- what is released is the right thing ---

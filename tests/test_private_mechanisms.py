@@ -265,12 +265,12 @@ def test_a_schedule_factors_the_prefix_sums(releases):
     schedule = Schedule(releases)
     lower = np.tril(np.ones((releases, releases), dtype=int))
     index = np.subtract.outer(np.arange(releases), np.arange(releases))
-    noise_weights = np.array(schedule.weights(releases)[::-1]) / 2**12
+    noise_weights = schedule.weights(releases)[::-1]
     b = np.where(lower, noise_weights[index], 0.0)
     c = np.where(lower, schedule.column[index], 0.0)
     np.testing.assert_allclose(b @ c, lower, atol=1e-10)
     assert schedule.column_norm >= np.linalg.norm(c, axis=0).max()
-    assert schedule.weights(1) == [2**12]
+    assert schedule.weights(1) == [1.0]
     np.testing.assert_allclose(schedule.accumulated(releases), np.linalg.norm(b[-1]), rtol=1e-12)
 
 

@@ -226,8 +226,7 @@ class StreamingPCA(FittedPCA):
         """Take one batch of checked rows: what came before fades once, gaps are filled a few at a time."""
         if isinstance(tracker, PrivateTracker):
             _no_weights(weights)
-            for rows in _dense_parts(X):
-                tracker.update(rows)
+            tracker.update(_dense_parts(X), X.shape[0])
             return
         tracker.decay(checks.forget(self.forget))
         if not gaps:

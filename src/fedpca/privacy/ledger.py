@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -11,6 +12,7 @@ from math import inf, sqrt
 from pathlib import Path
 from typing import Any
 
+from fedpca import checks
 from fedpca.modelfile import sync_folder
 from fedpca.privacy.calibration import epsilon_of, mu_of
 
@@ -68,7 +70,8 @@ class Ledger:
         delta: float | None = None,
     ) -> None:
         self.path = None if path is None else Path(path)
-        self._entries: list[Entry] = []
+        self._entries: list[Entry] = []  # of a ledger in memory
+        self._lock = threading.RLock()
         if self.path is not None and self.exists(self.path):
             self._budget, _ = self._read()
             if epsilon is not None and (epsilon, delta) != self._budget:
@@ -80,7 +83,7 @@ class Ledger:
         if epsilon is None or delta is None:
             where = "a ledger in memory" if self.path is None else f"the new ledger {self.path}"
             raise ValueError(f"{where} needs a budget: epsilon and delta.")
-        self._budget = (float(epsilon), float(delta))
+        self._budget = _checked_budget(epsilon, delta)
         if self.path is not None:
             self._create()
 
@@ -126,13 +129,28 @@ class Ledger:
         time = datetime.now(UTC).isoformat(timespec="seconds")
         entry = Entry(secrets.token_hex(8), start, stop, mechanism, mu, time)
         with self._locked():
-            entries = self.entries
-            budget = mu_of(*self._budget)
-            if (after := total_mu([*entries, entry])) > budget * (1 + 1e-9):
-                raise BudgetExceeded(self._refusal(entries, entry, after))
+            self._check(entry)
             self._append({"event": "debit", **asdict(entry)})
             self._entries.append(entry)
         return entry
+
+    def check(self, start: int, stop: int | None, mu: float) -> None:
+        """BudgetExceeded if such a release could not be paid for now; nothing is written."""
+        self._check(Entry("", start, stop, "", mu, ""))
+
+    def _check(self, entry: Entry) -> None:
+        if (
+            not 0 <= entry.mu < inf
+            or entry.start < 0
+            or (entry.stop is not None and entry.stop < entry.start)
+        ):
+            raise ValueError(
+                f"a debit needs a finite mu of at least 0 and records start <= stop, got {entry}."
+            )
+        entries = self.entries
+        after = total_mu([*entries, entry])
+        if after > mu_of(*self._budget) * (1 + 1e-9):
+            raise BudgetExceeded(self._refusal(entries, after))
 
     def complete(self, entry: Entry) -> None:
         """Note that a debited release came out."""
@@ -143,7 +161,7 @@ class Ledger:
                 for known in self._entries
             ]
 
-    def _refusal(self, entries: Sequence[Entry], entry: Entry, after: float) -> str:
+    def _refusal(self, entries: Sequence[Entry], after: float) -> str:
         epsilon, delta = self._budget
         spent = total_mu(entries)
         text = (
@@ -172,7 +190,8 @@ class Ledger:
     def _locked(self) -> Iterator[None]:
         """One writer at a time, over processes and threads."""
         if self.path is None:
-            yield
+            with self._lock:
+                yield
             return
         import fcntl
 
@@ -215,8 +234,18 @@ class Ledger:
             ) from error
         return budget, list(entries.values())
 
-    def __deepcopy__(self, memo: object) -> "Ledger":
+    def __copy__(self) -> "Ledger":
         return self  # an account, not a value: a copy would spend the same budget again
+
+    def __deepcopy__(self, memo: object) -> "Ledger":
+        return self
+
+    def __reduce__(self) -> Any:
+        if self.path is None:
+            raise TypeError(
+                "a ledger in memory cannot be pickled: its copies would spend apart; name a file."
+            )
+        return Ledger, (self.path,)
 
     def __repr__(self) -> str:
         where = "in memory" if self.path is None else str(self.path)
@@ -224,6 +253,14 @@ class Ledger:
             f"Ledger({where}: {len(self.entries)} releases, epsilon={self.spent():.4g} of {self.epsilon:g} "
             f"spent at delta={self.delta:g})"
         )
+
+
+def _checked_budget(epsilon: Any, delta: Any) -> tuple[float, float]:
+    if not checks.is_real(epsilon) or not 0 < epsilon < inf:
+        raise ValueError(f"epsilon must be a finite number above 0, got epsilon={epsilon!r}.")
+    if not checks.is_real(delta) or not 0 < delta < 1:
+        raise ValueError(f"delta must lie in (0, 1), got delta={delta!r}.")
+    return float(epsilon), float(delta)
 
 
 def total_mu(entries: Sequence[Entry]) -> float:

@@ -16,8 +16,8 @@ from fedpca.linalg import Array, leading, with_fixed_signs
 from fedpca.merge import Summary, merge
 from fedpca.moments import Moments
 from fedpca.privacy.calibration import SENSITIVITY, mod_sulq_beta, paper_omega
-from fedpca.privacy.lattice import RADIUS, clipped
-from fedpca.privacy.noise import Noise, SymmetricMask
+from fedpca.privacy.lattice import MOST_ROWS, RADIUS, clipped
+from fedpca.privacy.noise import Noise, SymmetricMask, too_large
 from fedpca.privacy.schedule import Schedule
 from fedpca.privacy.settings import Privacy
 from fedpca.subspace import Subspace
@@ -345,6 +345,12 @@ def build(
 ) -> Mechanism:
     """The mechanism that the settings name."""
     calibration = calibrate(privacy, n_features, mu=mu, joint=joint)
+    reports = Schedule(privacy.releases).weights(privacy.releases)
+    if too_large(calibration.sigma * RADIUS**2 * float(reports.sum())):
+        raise ValueError(
+            f"epsilon must be larger, got epsilon={privacy.epsilon:g}: its noise would drown the sum of "
+            f"{MOST_ROWS} rows, and is too large to be exact."
+        )
     if privacy.mechanism == "sketch":
         return Sketch(frame, n_features, calibration, rank=rank)
     if privacy.mechanism == "streaming-mod-sulq":

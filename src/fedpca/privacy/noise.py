@@ -17,6 +17,7 @@ from scipy.special import ndtri
 from fedpca.linalg import Array
 
 TILE = 256
+_MAGNITUDE, _SIGN = np.uint64(2**63 - 1), np.uint64(63)
 _LARGEST = 2.0**52  # of noise: sums with a statistic stay exact
 _FARTHEST = 16.0  # standard deviations; farther out are fewer than 2^-180 of all draws
 # scipy's ndtri is off by less than this, relative and absolute, 50 times over (tests/test_noise.py).
@@ -43,6 +44,9 @@ class Noise(Protocol):
     def entries(self, label: Label, count: int, sd: float) -> Array:
         """`count` independent draws with standard deviation `sd`."""
 
+    def weighted(self, labels: Sequence[Label], weights: Sequence[float], count: int, sd: float) -> Array:
+        """Draws with several labels, each times its weight, added up."""
+
 
 @dataclass(frozen=True, repr=False)
 class ExactNoise:
@@ -62,57 +66,60 @@ class ExactNoise:
 
     def entries(self, label: Label, count: int, sd: float) -> Array:
         """Integers, as float64."""
-        if not sd * _FARTHEST < _LARGEST:
-            raise ValueError(
-                f"noise of standard deviation {sd / 2**24:.3g} times bound² is too large to be exact: "
-                "raise epsilon."
-            )
-        words = np.frombuffer(self._bytes(label, 8 * count), dtype="<u8")
-        # A sign bit and 63 bits: the magnitude is that whose upper tail lies in (tail, tail + 1) / 2^64.
-        tail = words & np.uint64(2**63 - 1)
-        known = tail.astype(np.float64)
-        known += 0.5
-        size = ndtri(np.minimum(known * 2.0**-64, 0.5))
-        size *= -sd
-        drawn = np.rint(size)
-        # What float64, ndtri and the bits not drawn yet may be off by: is a rounding boundary within it?
-        margin = np.divide(2 * sd, known, out=known)
-        margin += _RELATIVE * size
-        margin += _ABSOLUTE * sd
-        size -= drawn
-        np.abs(size, out=size)
-        size -= 0.5
-        for index in np.flatnonzero(np.abs(size) <= margin):
-            drawn[index] = self._decided(label, int(index), int(tail[index]), drawn[index], sd)
-        return np.where(words >> np.uint64(63), -drawn, drawn)
+        return self.weighted([label], [1.0], count, sd)
+
+    def weighted(self, labels: Sequence[Label], weights: Sequence[float], count: int, sd: float) -> Array:
+        """A weighted sum of real Gaussians, then rounded: not a sum of rounded ones, which would show."""
+        if too_large(sd * sum(map(abs, weights))):
+            raise ValueError("noise this large is not exact: raise epsilon.")
+        streams = [np.frombuffer(self._bytes(label, 8 * count), dtype="<u8") for label in labels]
+        total, margin = np.zeros(count), np.zeros(count)
+        for words, weight in zip(streams, weights, strict=True):
+            # A sign bit and 63 bits: the magnitude is that whose upper tail lies in (tail, tail + 1) / 2^64.
+            known = (words & _MAGNITUDE).astype(np.float64)
+            known += 0.5
+            size = ndtri(np.minimum(known * 2.0**-64, 0.5))
+            size *= -sd * abs(weight)
+            # What float64, ndtri and the bits not drawn yet may be off by.
+            margin += np.divide(2 * sd * abs(weight), known, out=known)
+            margin += _RELATIVE * size
+            margin += _ABSOLUTE * sd * abs(weight)
+            total += np.where((words >> _SIGN) ^ (weight < 0), -size, size)
+        drawn = np.rint(total)
+        total -= drawn
+        np.abs(total, out=total)
+        total -= 0.5
+        for index in np.flatnonzero(np.abs(total) <= margin):  # a rounding boundary is within the margin
+            words_there = [int(words[index]) for words in streams]
+            drawn[index] = self._decided(labels, weights, int(index), words_there, sd)
+        return drawn
 
     def _bytes(self, label: Label, length: int) -> bytes:
         return hashlib.shake_128(self.key + _packed(label)).digest(length)
 
-    def _decided(self, label: Label, index: int, tail: int, guess: float, sd: float) -> float:
+    def _decided(
+        self, labels: Sequence[Label], weights: Sequence[float], index: int, words: Sequence[int], sd: float
+    ) -> float:
         """The integer an entry rounds to, with as many more bits and digits as that takes."""
-        drawn, words, bits = round(guess) if np.isfinite(guess) else 0, 1, 64
+        tails, more = [word & int(_MAGNITUDE) for word in words], 0
         while True:
-            with localcontext() as context:
-                context.prec = 30 + bits // 3  # an error far below the width of the interval
-                low, high = Decimal(tail) / 2**bits, Decimal(tail + 1) / 2**bits
-                slack = Decimal(10) ** (8 - context.prec)
-                above = self._boundary(drawn, sd)  # magnitudes beyond drawn + 1/2 have tails below this
-                if high < above - slack:
-                    drawn += 1
-                    continue
-                below = self._boundary(drawn - 1, sd)
-                if low > below + slack:
-                    drawn -= 1
-                    continue
-                if low > above + slack and high < below - slack:
-                    return float(drawn)
-            more = self._bytes((*label, 2**63, index), 8 * words)[-8:]
-            tail, bits, words = (tail << 64) + int.from_bytes(more, "little"), bits + 64, words + 1
-
-    @staticmethod
-    def _boundary(drawn: int, sd: float) -> Decimal:
-        return _upper_tail((Decimal(drawn) + Decimal("0.5")) / Decimal(sd))
+            bits = 64 * (1 + more)
+            if min(tails) >> 20:  # else the tail is not known well enough to begin with
+                with localcontext() as context:
+                    context.prec = 30 + bits // 3  # errors far below the width of what is not known yet
+                    middle = half = Decimal(0)
+                    for word, tail, weight in zip(words, tails, weights, strict=True):
+                        size, width = _quantile(tail, bits)
+                        scale = Decimal(sd) * Decimal(weight)
+                        middle += -scale * size if word >> 63 else scale * size
+                        half += abs(scale) * width
+                    low, high = ((middle + side).to_integral_value() for side in (-half, half))
+                    if low == high:
+                        return float(low)
+            more += 1
+            for place, label in enumerate(labels):
+                drawn = self._bytes((*label, 2**63, index), 8 * more)[-8:]
+                tails[place] = (tails[place] << 64) + int.from_bytes(drawn, "little")
 
 
 @dataclass(frozen=True, repr=False)
@@ -125,9 +132,17 @@ class FastNoise:
 
     def entries(self, label: Label, count: int, sd: float) -> Array:
         """Floats."""
+        return self.weighted([label], [1.0], count, sd)
+
+    def weighted(self, labels: Sequence[Label], weights: Sequence[float], count: int, sd: float) -> Array:
+        """Floats."""
+        drawn = (self._normals(label, count) for label in labels)
+        return sum((sd * weight * part for part, weight in zip(drawn, weights, strict=True)), np.zeros(count))
+
+    def _normals(self, label: Label, count: int) -> Array:
         seed = hashlib.blake2b(_packed(label), key=self.key, digest_size=16).digest()
         generator = np.random.Generator(np.random.Philox(key=int.from_bytes(seed, "little")))
-        return sd * generator.standard_normal(count)
+        return generator.standard_normal(count)
 
 
 NOISES: dict[str, Callable[[bytes], Noise]] = {"exact": ExactNoise, "fast": FastNoise}
@@ -135,14 +150,10 @@ NOISES: dict[str, Callable[[bytes], Noise]] = {"exact": ExactNoise, "fast": Fast
 
 @dataclass(frozen=True, repr=False)
 class CorrelatedNoise:
-    """A weighted sum of the noise of releases 0, 1, ...: what one report of a schedule carries.
-
-    Weights are whole numbers over 2^12, so sums of integers stay exact.
-    """
+    """A weighted sum of the noises of releases 0, 1, ...: what one report of a schedule carries."""
 
     source: Noise
-    weights: Sequence[int]
-    scale = 2.0**12
+    weights: Sequence[float]
 
     @property
     def sampler(self) -> str:
@@ -153,11 +164,13 @@ class CorrelatedNoise:
         return self.source.safe
 
     def entries(self, label: Label, count: int, sd: float) -> Array:
-        """The sum of the releases' entries, release numbers put before the label."""
-        total = np.zeros(count)
-        for release, weight in enumerate(self.weights):
-            total += weight * self.source.entries((release, *label), count, sd)
-        return total / self.scale
+        return self.weighted([label], [1.0], count, sd)
+
+    def weighted(self, labels: Sequence[Label], weights: Sequence[float], count: int, sd: float) -> Array:
+        """The releases' noises, their numbers put before the labels."""
+        inner = [(number, *label) for label in labels for number in range(len(self.weights))]
+        products = [outer * weight for outer in weights for weight in self.weights]
+        return self.source.weighted(inner, products, count, sd)
 
 
 @dataclass(frozen=True)
@@ -225,27 +238,38 @@ class SymmetricMask:
         """The whole mask."""
         return self.add_to(np.zeros((self.n_features, self.n_features)))
 
-    def product(self, vectors: Array) -> Array:
-        """The mask times vectors, shape (d, k), in O(d k) memory."""
-        result = np.zeros(vectors.shape)
-        for rows, columns, tile in self.tiles():
-            result[rows] += tile @ vectors[columns]
-            if rows != columns:
-                result[columns] += tile.T @ vectors[rows]
-        return result
+
+def too_large(sd: float) -> bool:
+    """Whether noise of this standard deviation would leave the integers that float64 holds."""
+    return not sd * _FARTHEST < _LARGEST
 
 
 def _packed(label: Label) -> bytes:
     return b"".join(part.to_bytes(8, "little") for part in label)
 
 
-def _upper_tail(distance: Decimal) -> Decimal:
-    """P(Z > distance) of the standard Gaussian, in the context's precision, absolute."""
-    square = distance * distance
+def _quantile(tail: int, bits: int) -> tuple[Decimal, Decimal]:
+    """The distance whose upper tail is in (tail, tail + 1) / 2^bits, and twice what it may be off by.
+
+    Newton's method, from scipy's value, which has 13 digits or more: every step doubles them.
+    """
+    exact = (Decimal(tail) + Decimal("0.5")) / 2**bits
+    distance = Decimal(-float(ndtri(min((tail + 0.5) / 2.0**bits, 0.5))))
+    step, density = Decimal(1), Decimal(1)
+    while abs(step) > Decimal(10) ** (-getcontext().prec // 2 + 2):
+        square = distance * distance
+        density = (-square / 2).exp() / _TWO_PI.sqrt()
+        step = (Decimal("0.5") - density * _series(distance, square) - exact) / density
+        distance += step
+    return distance, 1 / (density * 2**bits)
+
+
+def _series(distance: Decimal, square: Decimal) -> Decimal:
+    """(P(Z < distance) - 1/2) / density: distance + distance³/3 + distance⁵/(3 5) + ..."""
     term = total = distance
     divisor, smallest = 1, Decimal(10) ** -(getcontext().prec + 5)
     while abs(term) > smallest:
         divisor += 2
         term = term * square / divisor
         total += term
-    return Decimal("0.5") - total * (-square / 2).exp() / _TWO_PI.sqrt()
+    return total

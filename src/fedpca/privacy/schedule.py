@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import sqrt
 
 import numpy as np
 
@@ -22,7 +21,9 @@ class Schedule:
     single one instead of 2.9 to 11.3.
 
     The reports are the prefix sums A x + B z; as A = B C, they are B applied to C x + z, one Gaussian
-    mechanism whose sensitivity is that of an increment times the longest column of C = B^-1 A.
+    mechanism whose sensitivity is that of an increment times the longest column of C = B^-1 A. The noises are
+    real numbers until their weighted sum is rounded: a sum of rounded ones would be off the lattice by what
+    C x is, and tell it.
 
     >>> Schedule(16).multiplier(16)
     1.94
@@ -35,13 +36,13 @@ class Schedule:
         """Whether a record shows in the noise budget of one report only."""
         return self.releases <= _MOST_DISJOINT
 
-    def weights(self, report: int) -> list[int]:
-        """Weights of the noises 0 ... report - 1 in a report, in units of 2^-12."""
+    def weights(self, report: int) -> Array:
+        """Weights of the noises 0 ... report - 1 in a report."""
         return _weights(self.releases)[:report][::-1]
 
     def noise(self, source: Noise, report: int) -> CorrelatedNoise:
         """The noise of a report, counted from 1."""
-        return CorrelatedNoise(source, self.weights(report))
+        return CorrelatedNoise(source, self.weights(report).tolist())
 
     @property
     def column(self) -> Array:
@@ -55,7 +56,7 @@ class Schedule:
 
     def accumulated(self, report: int) -> float:
         """Standard deviation of a report's noise in units of that of one of the independent noises."""
-        return sqrt(sum(weight**2 for weight in self.weights(report))) / 2**12
+        return float(np.linalg.norm(self.weights(report)))
 
     def multiplier(self, report: int) -> float:
         """Standard deviation of a report's noise in units of that of a single release."""
@@ -63,21 +64,18 @@ class Schedule:
 
 
 @lru_cache
-def _weights(releases: int) -> list[int]:
-    """The first column of B in units of 2^-12."""
+def _weights(releases: int) -> Array:
+    """The first column of B."""
     if releases <= _MOST_DISJOINT:
-        return [2**12] * releases
-    weights, value = [], 2.0**12
-    for k in range(releases):
-        weights.append(round(value))
-        value *= (2 * k + 1) / (2 * k + 2)
-    return weights
+        return np.ones(releases)
+    k = np.arange(1.0, releases)
+    return np.concatenate([[1.0], np.cumprod((2 * k - 1) / (2 * k))])
 
 
 @lru_cache
 def _column(releases: int) -> Array:
-    """The power series 1 / ((1 - x) B(x)), B with its weights as they are: rounded."""
-    weights = np.array(_weights(releases)) / 2**12
+    """The power series 1 / ((1 - x) B(x)), B with its weights as float64 has them."""
+    weights = _weights(releases)
     column: Array = np.zeros(releases)
     for k in range(releases):
         column[k] = 1 - weights[1 : k + 1] @ column[:k][::-1]

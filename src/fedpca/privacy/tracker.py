@@ -74,6 +74,7 @@ class PrivateTracker:
         self._batch_rows = batch_rows
         self._schedule = Schedule(privacy.releases)
         self._key: bytes | None = _new_key(privacy)
+        self._broken = ""
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._taken = 0  # records so far, those of the centre too
@@ -137,20 +138,40 @@ class PrivateTracker:
     def find_center(self, batches: Callable[[], Iterable[Array]]) -> None:
         """Spend a tenth of mu² on the mean of rows that are all at hand, and will all be taken after it."""
         assert self._center is not None
-        mu = self.privacy.mu * sqrt(STEP_SHARE)
-        for _ in range(STEPS):
-            for rows in batches():
-                self._center.take(self._complete(rows, self._center.vector))
-            self._finish_center_step(0, self._center.count, mu)
-        self._open(self._center.vector, self.privacy.mu * sqrt(1 - STEPS * STEP_SHARE), joint=False)
-        self._center = None
+        with self._alone(), self._all_or_none():
+            self.ledger.check(0, None, self.privacy.mu)  # that the rows can be afforded as well
+            mu = self.privacy.mu * sqrt(STEP_SHARE)
+            for _ in range(STEPS):
+                for rows in batches():
+                    self._center.take(self._complete(rows, self._center.vector))
+                self._finish_center_step(0, self._center.count, mu)
+            self._open(self._center.vector, self.privacy.mu * sqrt(1 - STEPS * STEP_SHARE), joint=False)
+            self._center = None
 
-    def update(self, rows: Array) -> None:
-        """Take dense rows, shape (n, d), finite, NaN for missing."""
+    def update(self, parts: Iterable[Array], n_rows: int) -> None:
+        """Take a batch of `n_rows` rows in parts: dense, shape (n, d), finite, NaN for missing."""
         with self._alone():
-            self._update(rows)
+            self._check_open(n_rows)
+            with self._all_or_none():
+                for rows in parts:
+                    self._take(rows)
 
-    def _update(self, rows: Array) -> None:
+    @contextmanager
+    def _all_or_none(self) -> Iterator[None]:
+        """A batch interrupted half-way ends the stream: taken again, its first rows would count twice."""
+        try:
+            yield
+        except BaseException as error:
+            self._broken = repr(error)
+            raise
+
+    def _check_open(self, n_rows: int) -> None:
+        """Whether rows may still come."""
+        if self._broken:
+            raise RuntimeError(
+                f"an earlier batch was interrupted ({self._broken}), and some of its rows may count already: "
+                "fit anew, so that none counts twice."
+            )
         if self._key is None or (self._made == self.privacy.releases and not self._continuous):
             reason = f"this was planned for releases={self.privacy.releases}, and all were made"
             if self._made < self.privacy.releases or self._continuous:
@@ -159,8 +180,10 @@ class PrivateTracker:
                 f"{reason}: more rows could never leave. Plan more releases, Privacy(releases=...), "
                 "or fit anew."
             )
-        if self._taken + len(rows) > MOST_ROWS:
+        if self._taken + n_rows > MOST_ROWS:
             raise ValueError(f"a private client takes at most {MOST_ROWS} rows; use several and merge.")
+
+    def _take(self, rows: Array) -> None:
         if self._center is not None:
             rows = self._feed_center(rows)
         if self._center is not None:
@@ -175,6 +198,8 @@ class PrivateTracker:
     def _feed_center(self, rows: Array) -> Array:
         """Take the first rows of a stream for its centre; returns those that are left over."""
         assert self._center is not None
+        if not self._taken:
+            self.ledger.check(0, None, self.privacy.mu)  # that the rows after it can be afforded as well
         wanted = stream_rows(self.privacy, self.n_features)
         while self._center.step < STEPS:
             center = self._center
@@ -196,19 +221,27 @@ class PrivateTracker:
         self.ledger.complete(entry)
 
     def _complete(self, rows: Array, center: Array | None) -> Array:
-        """Rows with gaps filled by what is public: the last release, or the centre. No row is left out."""
+        """Rows with gaps filled by what is public: the last release, or the centre. No row is left out.
+
+        One row at a time: in a product of many, how the others are rounded can depend on how many there are.
+        """
         gaps = np.isnan(rows)
         if not gaps.any():
             return rows
-        if self._released is not None:
-            return filled(rows.astype(np.float64), self.summary())
-        return np.where(gaps, 0.0 if center is None else center, rows)
+        if self._released is None:
+            return np.where(gaps, 0.0 if center is None else center, rows)
+        rows = rows.astype(np.float64)
+        for index in np.flatnonzero(gaps.any(axis=1)):
+            rows[index] = filled(rows[index : index + 1], self.summary())[0]
+        return rows
 
     # --- releases out ---
 
     def release(self) -> Summary:
         """Noise, certify and return the summary of all rows so far; the same again until more rows come."""
         with self._alone():
+            if self._key is not None:
+                self._check_open(0)
             return self._release()
 
     def _release(self) -> Summary:
@@ -363,7 +396,7 @@ class PrivateTracker:
                 "rows not released yet cannot be copied or pickled: they would leave without noise. "
                 "Call release() first."
             )
-        kept = ("n_features", "rule", "privacy", "oversample", "dtype", "feature_names", "ledger")
+        kept = ("n_features", "rule", "privacy", "oversample", "dtype", "feature_names", "_broken")
         return {name: getattr(self, name) for name in kept} | {
             "_released": self._released,
             "_answer": None,
