@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy, deepcopy
 from math import sqrt
@@ -114,22 +115,75 @@ def test_a_torn_last_line_was_never_acted_upon_and_is_written_over(tmp_path):
     assert Ledger(path).entries == [entry, second]
 
 
-def test_a_ledger_torn_at_birth_is_begun_anew(tmp_path):
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"precious bytes " * 100,
+        b'{"format": "fedpca led',
+        b"\n",
+        b"hello\n",
+        b'{"format": "other"}\n',
+        b"[1]\n",
+        b'{"format": "fedpca ledger 1"}\n',
+        b'{"format": "fedpca ledger 1", "id": "a", "epsilon": NaN, "delta": 1e-5}\n',
+    ],
+)
+def test_a_file_that_is_no_ledger_is_refused_and_kept(tmp_path, text):
+    """An emptied ledger, above all, must not become a new one with its budget whole."""
     path = tmp_path / "ledger"
-    path.write_bytes(b'{"format": "fedpca led')
-    assert Ledger(path, epsilon=1.0, delta=1e-5).entries == []
-    assert Ledger(path).epsilon == 1.0
+    path.write_bytes(text)
+    for open_it in (lambda: Ledger(path), lambda: Ledger(path, epsilon=1.0, delta=1e-5)):
+        with pytest.raises(ValueError, match="not a ledger, or is damaged"):
+            open_it()
+    with pytest.raises(ValueError, match="damaged"):
+        StreamingPCA(1, privacy=Privacy(1.0, 1e-5, 1.0, ledger=path)).fit(np.eye(3))
+    assert path.read_bytes() == text
+
+
+def test_a_ledger_deleted_under_way_is_missed_and_not_made_anew(tmp_path):
+    path = tmp_path / "ledger"
+    ledger = Ledger(path, epsilon=1.0, delta=1e-5)
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        ledger.debit(0, 5, "gram", 0.1)
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(
-    "text", [b"\n", b"hello\n", b'{"format": "other"}\n', b"[1]\n", b'{"format": "fedpca ledger 1"}\n']
+    "spoilt", [('"mu": 0.1', '"mu": NaN'), ('"stop": 5', '"stop": "5"'), ('"mu": 0.1', '"mu": -1')]
 )
-def test_a_file_that_is_no_ledger_is_refused_and_kept(tmp_path, text):
+def test_numbers_that_cannot_be_are_not_read(tmp_path, spoilt):
     path = tmp_path / "ledger"
-    path.write_bytes(text)
-    with pytest.raises(ValueError, match="not a ledger, or is damaged"):
+    Ledger(path, epsilon=1.0, delta=1e-5).debit(0, 5, "gram", 0.1)
+    text = path.read_text()
+    assert spoilt[0] in text
+    path.write_text(text.replace(*spoilt))
+    with pytest.raises(ValueError, match="damaged"):
         Ledger(path)
-    assert path.read_bytes() == text
+
+
+def test_a_ledger_replaced_while_it_is_waited_for_is_locked_anew(tmp_path):
+    """A restore or an editor puts another file in its place: whoever waited must not write to the old one."""
+    path = tmp_path / "ledger"
+    ledger = Ledger(path, epsilon=1.0, delta=1e-5)
+    with ThreadPoolExecutor(1) as pool:
+        with ledger._locked():
+            waiting = pool.submit(ledger.debit, 0, 5, "gram", 0.1)
+            time.sleep(0.2)
+            (tmp_path / "copy").write_bytes(path.read_bytes())
+            os.replace(tmp_path / "copy", path)
+        entry = waiting.result(timeout=10)
+    assert Ledger(path).entries == [entry]
+
+
+def test_a_relative_path_is_the_same_ledger_from_everywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    privacy = Privacy(1.0, 1e-5, 1.0, ledger="ledger")
+    privacy.open_ledger().debit(0, 5, "gram", 0.1)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert len(privacy.open_ledger().entries) == 1
 
 
 @pytest.mark.parametrize("position", ["first", "middle"])

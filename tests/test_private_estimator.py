@@ -222,6 +222,31 @@ def test_a_fork_can_neither_take_nor_release_rows():
         pca.partial_fit(rows_of())
 
 
+def test_a_release_that_the_ledger_cannot_complete_is_not_lost(monkeypatch):
+    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(rows_of())
+
+    def full(self, entry):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Ledger, "complete", full)
+    with pytest.warns(UserWarning, match="could not note"):
+        release = pca.release()
+    assert pca.release() is release
+
+
+def test_delta_is_warned_of_once_and_the_stream_survives_a_warning_made_an_error():
+    privacy = Privacy(4.0, 5e-4, 3.0, center="private")
+    with pytest.warns(UserWarning, match="delta") as caught:
+        StreamingPCA(2, privacy=privacy).fit(rows_of(1000))
+    assert len(caught) == 1
+    pca = StreamingPCA(2, privacy=privacy).partial_fit(rows_of(1000))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="delta"):
+            pca.release()
+    pca.partial_fit(rows_of(10)).release()
+
+
 def test_threads_that_release_at_once_get_one_release():
     pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(rows_of(400, 200))
     with ThreadPoolExecutor(8) as pool:
@@ -327,6 +352,27 @@ def test_release_returns_noisy_moments_that_sum_over_owners():
     edges = [release.certificate["noise_edge"] for release in releases]
     assert model.certificate["noise_edge"] == pytest.approx(sqrt(3) * edges[0])
     assert "private: epsilon=4" in repr(model)
+
+
+def test_a_merge_of_one_owners_releases_costs_what_its_ledger_says():
+    ledger = Ledger(epsilon=5.0, delta=1e-4)
+    privacy = Privacy(1.0, 1e-4, 3.0, ledger=ledger)
+    fits = [StreamingPCA(2, privacy=privacy).fit(rows_of()).release() for _ in range(3)]
+    merged = fedpca.merge(fits).certificate
+    assert merged["epsilon"] == pytest.approx(ledger.spent())
+    assert merged["epsilon"] > 1.5
+    assert merged["mu"] == pytest.approx(sqrt(3) * mu_of(1.0, 1e-4))
+    other = StreamingPCA(2, privacy=Privacy(1.2, 1e-4, 3.0)).fit(rows_of()).release()
+    assert fedpca.merge([fits[0], other]).certificate["epsilon"] == 1.2
+
+
+def test_a_merge_of_reports_of_one_stream_is_covered_by_its_promise_but_its_noise_is_not_independent():
+    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-5, 3.0, releases=3))
+    reports = [pca.partial_fit(rows_of(seed=seed)).release() for seed in range(3)]
+    for parts in (reports, [reports[0], reports[0]]):
+        merged = fedpca.merge(parts).certificate
+        assert merged["epsilon"] == 1.0
+        assert "noise_edge" not in merged
 
 
 def test_a_merge_with_anything_not_private_is_not_certified():
@@ -441,6 +487,27 @@ def test_an_outlier_moves_the_release_no_more_than_the_bound(no_noise):
     assert np.linalg.norm(scatters[1] - scatters[0]) <= sqrt(2) * 3.0**2 * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("size", [1e16, 1e151, 1.7e308])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_row_however_large_is_clipped_and_never_a_reason_to_refuse(size, dtype):
+    """A client that drops out because of one row tells that the row was there."""
+    rows = rows_of().astype(dtype)
+    rows[7] = min(size, 3e38) if dtype == np.float32 else size
+    privacy = quiet(insecure_seed_for_tests=0)
+    tame = rows.copy()
+    tame[7] = 1e6
+    wild, calm = (StreamingPCA(2, privacy=privacy).fit(table).release().scatter for table in (rows, tame))
+    np.testing.assert_allclose(wild, calm, atol=1e-2)
+
+
+def test_infinity_is_refused_without_telling_any_value():
+    rows = rows_of()
+    rows[3, 3] = np.inf
+    with pytest.raises(ValueError, match="contains infinity") as refusal:
+        StreamingPCA(2, privacy=quiet()).fit(rows)
+    assert not any(character.isdigit() for character in str(refusal.value))
+
+
 @pytest.mark.parametrize("settings", [{}, {"center": np.full(6, 0.5)}], ids=["origin", "public centre"])
 def test_gaps_are_filled_from_the_centre_before_the_first_release(settings, no_noise):
     rows = rows_of()
@@ -536,11 +603,10 @@ def test_without_a_seed_no_two_releases_are_alike():
 
 def test_fast_noise_is_labelled_unsafe_and_never_the_default():
     assert Privacy(1.0, 1e-4, 3.0).noise == "exact"
-    certificate = (
-        StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, noise="fast")).fit(rows_of()).release().certificate
-    )
-    assert "UNSAFE" in certificate["sampler"]
-    assert "floating-point noise" in certificate["warnings"][0]
+    release = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, noise="fast")).fit(rows_of()).release()
+    assert "UNSAFE" in release.certificate["sampler"]
+    assert "floating-point noise" in release.certificate["warnings"][0]
+    assert "UNSAFE" in repr(release)
 
 
 def test_released_numbers_lie_on_the_lattice():
@@ -579,7 +645,9 @@ def test_delta_is_refused_at_one_over_n_and_warned_of_above_a_tenth():
 @pytest.mark.parametrize(
     ("settings", "error", "match"),
     [
-        ({"epsilon": 0}, ValueError, "epsilon must be a finite number above 0"),
+        ({"epsilon": 0}, ValueError, "epsilon must be above 0"),
+        ({"epsilon": 1e10}, ValueError, "at most 1e9"),
+        ({"bound": 1e-80}, ValueError, "bound"),
         ({"epsilon": float("inf")}, ValueError, "epsilon"),
         ({"epsilon": "1"}, TypeError, "epsilon must be a number"),
         ({"delta": 0}, ValueError, r"delta must lie in \(0, 1\)"),

@@ -105,6 +105,16 @@ def test_no_pair_of_rows_moves_the_statistic_beyond_its_sensitivity(one, other, 
         assert pair_statistics(privacy, one, other, 6) <= limit * (1 + 1e-12)
 
 
+def test_rows_that_the_sketch_sees_all_of_are_clipped_to_its_radius():
+    """Along its own directions a row's projection is as long as the row, not shorter by sqrt(k / d)."""
+    privacy = Privacy(1.0, 1e-5, 1.0, mechanism="sketch", adjacency="zero-out")
+    m = mechanism(privacy, 400)
+    assert m.radius < 0.5
+    inside = m._omega[:, :5].T / m._fine
+    for row in inside / np.linalg.norm(inside, axis=1, keepdims=True):
+        assert 0.99 < pair_statistics(privacy, row, np.zeros(400), 400) <= m.calibration.sensitivity
+
+
 def test_the_sensitivity_of_the_gram_is_attained():
     privacy = Privacy(1.0, 1e-5, 1.0)
     assert calibrate(privacy, 3).sensitivity == pytest.approx(sqrt(2))

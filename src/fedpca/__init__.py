@@ -3,6 +3,7 @@
 from fedpca import metrics
 from fedpca.audit import audit
 from fedpca.estimator import StreamingPCA
+from fedpca.federation import Aggregator
 from fedpca.merge import merge, merge_tree
 from fedpca.modelfile import ModelFileError
 from fedpca.moments import Moments
@@ -12,6 +13,7 @@ from fedpca.subspace import Subspace, load
 
 __version__ = "0.1.0"
 __all__ = [
+    "Aggregator",
     "BudgetExceeded",
     "EnergyBand",
     "Ledger",

@@ -18,7 +18,6 @@ from fedpca.linalg import Array
 from fedpca.merge import Summary
 from fedpca.moments import Moments
 from fedpca.privacy import Privacy
-from fedpca.privacy.calibration import mu_of
 from fedpca.privacy.centering import stream_rows
 from fedpca.privacy.schedule import Schedule
 
@@ -47,7 +46,7 @@ class Audit:
 
     Attributes:
         privacy: the settings audited, at the epsilon and delta of the audit.
-        mu: what they promise.
+        mu: what their certificate promises.
         passed: whether nothing was found beyond the promise.
         findings: one for each pair of worlds.
         runs: how often each world ran.
@@ -116,7 +115,7 @@ def audit(
             np.array([_score(settings, world, pair) for _ in range(runs)]) for world in pair.worlds
         )
         findings.append(Finding(pair.name, *_told_apart(ours, theirs, delta, doubt)))
-    mu = mu_of(epsilon, delta)
+    mu = _promised(settings, n_features)
     passed = all(finding.epsilon <= epsilon and finding.mu <= mu for finding in findings)
     return Audit(settings, mu, passed, tuple(findings), runs)
 
@@ -129,61 +128,75 @@ class _Pair:
     """Two sets of rows that differ in one row, and where to look for it.
 
     Attributes:
-        direction: of the scatter, in which the row shows.
-        reports: weights of the noises of several reports.
+        scatter: direction of the released scatter in which the row shows, shape (d, d).
+        mean: direction of the released mean, shape (d,).
+        reports: weights of what several reports have shown.
         at_once: whether rows come all at once, through `fit`, and not as a stream.
     """
 
     name: str
     worlds: tuple[Array, Array]
-    direction: Array
+    scatter: Array
+    mean: Array
     reports: Array
     at_once: bool = False
 
 
 def _pairs(privacy: Privacy, n_features: int) -> Iterator[_Pair]:
     unit = np.eye(n_features)
-    plus, minus = (unit[0] + unit[1]) / sqrt(2), (unit[0] - unit[1]) / sqrt(2)
     nothing = 0.0 * unit[0]
     blank = privacy.adjacency == "zero-out"
-    pairs = {
-        "diagonal": (unit[0], nothing if blank else unit[1]),
-        "off the diagonal": (plus, nothing if blank else minus),
-        "lower triangle": (plus, nothing if blank else minus),
-        f"outlier, {_OUTLIER:g} times the bound": (_OUTLIER * unit[0], nothing),
-    }
-    center = privacy.public_center(n_features)
     start = sum(stream_rows(privacy, n_features)) if privacy.center == "private" else 0
-    column = Schedule(privacy.releases).column
-    for name, (one, other) in pairs.items():
+    center = privacy.public_center(n_features)
+
+    def pair(name: str, one: Array, other: Array, place: int = start) -> _Pair:
         worlds = []
         for row in (one, other):
             rows = np.zeros((start + _ROWS, n_features))
-            rows[start] = row
+            rows[place] = row
             worlds.append(privacy.bound * rows + (0.0 if center is None else center))
-        direction = np.outer(one, one) - np.outer(other, other)
-        if name == "lower triangle":
-            direction = np.outer(unit[1], unit[0])
-        pair = _Pair(name, (worlds[0], worlds[1]), direction, column)
-        yield pair
-        if privacy.center == "private":
-            yield replace(pair, name=f"{name}, all rows at once", at_once=True)
-        if name == "diagonal" and privacy.releases > 1:  # would show noise that is the same in two reports
-            yield replace(pair, name="difference of reports", reports=np.array([1.0, -1.0]))
+        scatter = np.outer(one, one) - np.outer(other, other)
+        return _Pair(name, (worlds[0], worlds[1]), scatter, nothing, Schedule(privacy.releases).column)
+
+    plus, minus = (unit[0] + unit[1]) / sqrt(2), (unit[0] - unit[1]) / sqrt(2)
+    diagonal = pair("diagonal", unit[0], nothing if blank else unit[1])
+    across = pair("off the diagonal", plus, nothing if blank else minus)
+    outlier = pair(f"outlier, {_OUTLIER:g} times the bound", _OUTLIER * unit[0], nothing)
+    yield from (diagonal, across, outlier)
+    yield replace(across, name="lower triangle", scatter=np.outer(unit[1], unit[0]))
+    if privacy.releases > 1 or privacy.mechanism == "streaming-mod-sulq":
+        # Would show noise that is the same in two reports.
+        yield replace(diagonal, name="difference of reports", reports=np.array([1.0, -1.0]))
+    if privacy.center == "private":
+        yield replace(diagonal, name="diagonal, all rows at once", at_once=True)
+        for name, place, at_once in (("first row, mean, all at once", 0, True), ("mean", start, False)):
+            opposite = pair(name, unit[0], nothing if blank else -unit[0], place)
+            yield replace(opposite, scatter=np.zeros_like(unit), mean=unit[0], at_once=at_once)
 
 
 def _score(privacy: Privacy, rows: Array, pair: _Pair) -> float:
     """How much the releases of a world show of the row in question."""
     pca = StreamingPCA(privacy=privacy, batch_size=_ROWS)
+    reports = max(privacy.releases, len(pair.reports))
     shares = []
-    for report in range(privacy.releases):
+    for report in range(reports):
         learn = pca.fit if pair.at_once and report == 0 else pca.partial_fit
-        learn(rows if report == 0 else rows[-1:])
-        shares.append(float(np.vdot(_scatter(pca.release()), pair.direction)))
+        learn(rows if report == 0 else np.repeat(rows[-1:], _ROWS, axis=0))
+        release = pca.release()
+        shares.append(float(np.vdot(_scatter(release), pair.scatter) + release.mean @ pair.mean))
     # The reports are B (C x + z): undo B, to see C x + z, in which the noises are independent.
     increments = np.diff(shares, prepend=0.0)
-    seen = np.convolve(Schedule(privacy.releases).column, increments)[: len(shares)]
+    seen = np.convolve(Schedule(privacy.releases).column, increments)[:reports]
     return float(pair.reports @ seen[: len(pair.reports)])
+
+
+def _promised(privacy: Privacy, n_features: int) -> float:
+    """The mu that a certificate of these settings states."""
+    pca = StreamingPCA(privacy=privacy, batch_size=_ROWS)
+    rows = sum(stream_rows(privacy, n_features)) + _ROWS
+    certificate = pca.partial_fit(np.zeros((rows, n_features))).release().certificate
+    assert certificate is not None
+    return float(certificate["mu"])
 
 
 def _scatter(summary: Summary) -> Array:

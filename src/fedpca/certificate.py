@@ -28,18 +28,20 @@ def combined(
 ) -> dict[str, Any] | None:
     """The certificate of a merge of releases: None unless every part has one.
 
-    Different owners' records are different records, so a record shows in one part and costs what that part
-    says: the merge promises the weakest of the promises. What is done to releases costs nothing more.
+    Different owners' records are different records, so a record shows in the parts of one owner and costs
+    what these cost together: the merge promises the weakest of the promises. Parts with one ledger are of one
+    owner; reports of one stream are covered by its one promise. What is done to releases is free.
 
     Args:
         certificates: of the parts.
         weights: by which the parts' scatters were multiplied.
         summed: whether scatters were added up, and their independent noises with them.
 
-    >>> part = {"private": True, "epsilon": 1.0, "delta": 1e-6, "mu": 0.2, "noise_edge": 3.0, "release": "a"}
-    >>> merged = combined([part, part | {"epsilon": 2.0, "noise_edge": 4.0}], [1.0, 1.0], summed=True)
-    >>> merged["epsilon"], merged["noise_edge"], merged["releases"]
-    (2.0, 5.0, ['a', 'a'])
+    >>> a = {"private": True, "epsilon": 1.0, "delta": 1e-6, "mu": 0.2, "noise_edge": 3.0, "stream": "a"}
+    >>> b = a | {"epsilon": 2.0, "noise_edge": 4.0, "stream": "b"}
+    >>> merged = combined([a, b], [1.0, 1.0], summed=True)
+    >>> merged["epsilon"], merged["noise_edge"], merged["merged"]
+    (2.0, 5.0, 2)
     """
     parts = [certificate for certificate in certificates if certificate is not None]
     if len(parts) < len(certificates):
@@ -49,16 +51,37 @@ def combined(
     facts: dict[str, Any] = {"format": FORMAT, "merged": len(parts)}
     facts["private"] = all(part.get("private") is True for part in parts)
     facts["warnings"] = sorted({text for part in parts for text in part.get("warnings", ())})
-    for name in ("epsilon", "delta", "mu"):
-        facts[name] = max((float(part[name]) for part in parts if name in part), default=None)
+    costs = [_cost(owner) for owner in _by_owner(parts)]
+    for name, column in zip(("epsilon", "delta", "mu"), zip(*costs, strict=True), strict=True):
+        facts[name] = max(column)
     for name in ("unit", "adjacency", "mechanism", "sampler"):
         facts[name] = " | ".join(sorted({str(part[name]) for part in parts if name in part}))
-    if summed:
+    streams = [part.get("stream") for part in parts]
+    if summed and len(set(streams)) == len(streams):  # else the noises are not independent
         edges = [weight * noise_edge(part) for part, weight in zip(parts, weights, strict=True)]
         facts["noise_edge"] = hypot(*edges)
     facts["assumes"] = "no record lies with two owners; one that does pays for each"
     facts["releases"] = [release for part in parts for release in part.get("releases", [part.get("release")])]
     return facts
+
+
+def _by_owner(parts: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Parts by ledger, one for each stream; parts without a ledger are taken to be of different owners."""
+    owners: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for place, part in enumerate(parts):
+        ledger = part.get("ledger")
+        owner = str(ledger.get("id", place)) if isinstance(ledger, Mapping) else f"part {place}"
+        owners.setdefault(owner, {})[str(part.get("stream", place))] = part
+    return [list(streams.values()) for streams in owners.values()]
+
+
+def _cost(streams: Sequence[Mapping[str, Any]]) -> tuple[float, float, float]:
+    """Epsilon, delta and mu of what one owner released: of several streams, all that its ledger has spent."""
+    mu = hypot(*(float(part["mu"]) for part in streams))
+    if len(streams) == 1:
+        return float(streams[0]["epsilon"]), float(streams[0]["delta"]), mu
+    last = max((part["ledger"] for part in streams), key=lambda ledger: float(ledger["spent"]))
+    return float(last["spent"]), float(last["delta"]), mu
 
 
 def summary_line(certificate: Mapping[str, Any] | None) -> str:
@@ -74,4 +97,5 @@ def summary_line(certificate: Mapping[str, Any] | None) -> str:
     if certificate.get("private") is not True:
         return ", NOT private"
     promise = [f"{name}={certificate[name]:g}" for name in ("epsilon", "delta") if name in certificate]
-    return f", private: {', '.join(promise)}" if promise else ", private"
+    doubts = ", UNSAFE" if certificate.get("warnings") else ""
+    return (f", private: {', '.join(promise)}" if promise else ", private") + doubts

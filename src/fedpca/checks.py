@@ -164,6 +164,12 @@ def has_gaps(values: NDArray[Any], dtype: Any, heaviest: float = 1.0) -> bool:
     return values.dtype.kind == "f" and bool(np.isnan(values).any())
 
 
+def finite_or_missing(values: NDArray[Any]) -> None:
+    """Refuse infinite entries, and say nothing about the others: for rows whose values must not be told."""
+    if values.dtype.kind == "f" and np.isinf(values).any():
+        raise ValueError("Input X contains infinity: entries must be finite (NaN marks a missing one).")
+
+
 def not_too_small(values: NDArray[Any], dtype: Any) -> None:
     """Refuse rows to begin with whose squares lose their digits in `dtype`; zeros are fine."""
     if values.dtype.kind != "f" or values.dtype.itemsize < 4:

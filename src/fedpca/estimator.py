@@ -113,11 +113,11 @@ class StreamingPCA(FittedPCA):
             if weights is not None and not weights.any():
                 raise ValueError("sample_weight must not be all zero: no row would count.")
             dtype = checks.working_dtype(X.dtype)
-            gaps = checks.has_gaps(values_of(X), dtype, checks.heaviest(weights))
+            gaps = self._has_gaps(X, dtype, weights)
             tracker = self._new_tracker(X, weights, dtype)
             if isinstance(tracker, PrivateTracker):
                 if tracker.wants_center:
-                    tracker.find_center(lambda: _dense_parts(X))
+                    tracker.find_center(lambda: _dense_parts(X), X.shape[0])
                 self._learn(tracker, X, weights, gaps)
                 tracker.release()
             else:
@@ -135,7 +135,7 @@ class StreamingPCA(FittedPCA):
             X = self._validated(X, reset=first)
             weights = checks.sample_weight(sample_weight, X.shape[0])
             dtype = checks.working_dtype(X.dtype) if first else self._tracker.dtype
-            gaps = checks.has_gaps(values_of(X), dtype, checks.heaviest(weights))
+            gaps = self._has_gaps(X, dtype, weights)
             if first:
                 self._tracker, self._n_rows_seen = self._new_tracker(X, weights, dtype), 0
             self._learn(self._tracker, X, weights, gaps)
@@ -246,6 +246,13 @@ class StreamingPCA(FittedPCA):
                 else:
                     rows = filled_without_history(rows, tracker.keep, bool(self.center))
             tracker.update(rows, part)
+
+    def _has_gaps(self, X: Any, dtype: Any, weights: Array | None) -> bool:
+        """Whether any entry is missing; refuses rows that cannot be worked on."""
+        if self.privacy is None:
+            return checks.has_gaps(values_of(X), dtype, checks.heaviest(weights))
+        checks.finite_or_missing(values_of(X))  # however large: it will be clipped
+        return False  # a private tracker sees for itself
 
     def _new_tracker(self, X: Any, weights: Array | None, dtype: Any) -> Tracker | PrivateTracker:
         """A tracker for rows like these, the first of a stream."""

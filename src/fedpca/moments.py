@@ -210,7 +210,7 @@ def without_noise(eigenvalues: Array, edge: float) -> Array:
     >>> without_noise(np.array([5.0, 4.0, 2.0]), edge=4.0)
     array([4., 2., 1.])
     """
-    above = np.sqrt(np.maximum(eigenvalues**2 - edge**2, 0.0))
+    above = np.sqrt(np.maximum(eigenvalues - edge, 0.0)) * np.sqrt(eigenvalues + edge)
     return (np.maximum(eigenvalues, 0.0) + np.where(eigenvalues > edge, above, 0.0)) / 2
 
 

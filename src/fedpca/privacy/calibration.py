@@ -15,7 +15,7 @@ from scipy.special import log_ndtr
 SENSITIVITY = {"replace-one": sqrt(2.0), "zero-out": 1.0}
 """Frobenius sensitivity of the sum of x x^T, by adjacency.
 
-Replacing x by y changes it by ||x||^4 + ||y||^4 - 2 <x, y>^2 <= 2, squared; blanking x out, by ||x||^4 <= 1.
+Replacing x by y changes it by ||x||^4 + ||y||^4 - 2 <x, y>^2 <= 2, squared; taking x out, by ||x||^4 <= 1.
 """
 
 

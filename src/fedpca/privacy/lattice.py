@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedpca.linalg import Array
 
 RADIUS = 2.0**12
+_LARGEST = 1e150  # of an entry: its square is a number, and clipped all the same
 MOST_ROWS = 2**28
 """Sums over more rows might leave the integers that float64 holds."""
 
@@ -25,10 +26,10 @@ def clipped(rows: Array, bound: float) -> Array:
     array([[2457., 3276.],
            [2048.,    0.]])
     """
-    rows = np.asarray(rows, dtype=np.float64)
+    rows = np.clip(np.asarray(rows, dtype=np.float64), -_LARGEST, _LARGEST)
     largest = np.abs(rows).max(axis=1, initial=0.0)[:, None]
     safe = np.where(largest > 0, largest, 1.0)
-    norms = largest * np.linalg.norm(rows / safe, axis=1, keepdims=True)  # no square overflows
+    norms = largest * np.linalg.norm(rows / safe, axis=1, keepdims=True)  # no square vanishes
     scaled = rows * (RADIUS / np.maximum(norms, bound))
     points = np.rint(scaled)
     if (outside := _outside(points)).any():

@@ -5,7 +5,7 @@ import os
 import secrets
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from math import inf, sqrt
@@ -69,29 +69,24 @@ class Ledger:
         epsilon: float | None = None,
         delta: float | None = None,
     ) -> None:
-        self.path = None if path is None else Path(path)
+        self.path = None if path is None else Path(path).absolute()
         self._entries: list[Entry] = []  # of a ledger in memory
         self._lock = threading.RLock()
-        if self.path is not None and self.exists(self.path):
-            self._budget, _ = self._read()
-            if epsilon is not None and (epsilon, delta) != self._budget:
+        given = None if epsilon is None and delta is None else _checked_budget(epsilon, delta)
+        if self.path is None or not self.path.exists():
+            if given is None:
+                where = "a ledger in memory" if self.path is None else f"the new ledger {self.path}"
+                raise ValueError(f"{where} needs a budget: epsilon and delta.")
+            self.id, self._budget = secrets.token_hex(8), given
+            if self.path is not None:
+                self._create()
+        if self.path is not None:
+            self.id, self._budget, _ = self._read()
+            if given not in (None, self._budget):
                 raise ValueError(
-                    f"{self.path} was made for epsilon={self._budget[0]:g}, delta={self._budget[1]:g}, not "
+                    f"{self.path} was made for epsilon={self.epsilon:g}, delta={self.delta:g}, not "
                     f"epsilon={epsilon!r}, delta={delta!r}; open it without them, or name another file."
                 )
-            return
-        if epsilon is None or delta is None:
-            where = "a ledger in memory" if self.path is None else f"the new ledger {self.path}"
-            raise ValueError(f"{where} needs a budget: epsilon and delta.")
-        self._budget = _checked_budget(epsilon, delta)
-        if self.path is not None:
-            self._create()
-
-    @staticmethod
-    def exists(path: str | os.PathLike[str]) -> bool:
-        """Whether a file has a ledger's first line, its budget, whole."""
-        path = Path(path)
-        return path.exists() and b"\n" in path.read_bytes()
 
     @property
     def epsilon(self) -> float:
@@ -106,7 +101,7 @@ class Ledger:
     @property
     def entries(self) -> list[Entry]:
         """All debits so far, oldest first."""
-        return list(self._entries) if self.path is None else self._read()[1]
+        return list(self._entries) if self.path is None else self._read()[2]
 
     @property
     def mu(self) -> float:
@@ -177,14 +172,22 @@ class Ledger:
     # --- the file: one JSON object a line, appended, flushed to disk ---
 
     def _create(self) -> None:
+        """Make the file with its first line, the budget, whole or not at all; another's is left as it is."""
         assert self.path is not None
         if not self.path.parent.is_dir():
             raise FileNotFoundError(f"cannot make the ledger {self.path}: no folder {self.path.parent}.")
-        with self._locked():
-            if not self.exists(self.path):
-                self._append({"format": _FORMAT, "epsilon": self.epsilon, "delta": self.delta})
-                sync_folder(self.path.parent)
-        self._budget, _ = self._read()
+        temporary = self.path.with_name(f".fedpca-{secrets.token_hex(8)}.part")
+        head = {"format": _FORMAT, "id": self.id, "epsilon": self.epsilon, "delta": self.delta}
+        try:
+            with temporary.open("xb") as file:
+                file.write(json.dumps(head).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            with suppress(FileExistsError):
+                os.link(temporary, self.path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(self.path.parent)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -195,9 +198,12 @@ class Ledger:
             return
         import fcntl
 
-        with self.path.open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        while True:
+            with self.path.open("rb+") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(self.path)):  # else it was replaced
+                    yield
+                    return
 
     def _append(self, facts: dict[str, Any]) -> None:
         if self.path is None:
@@ -212,27 +218,28 @@ class Ledger:
             file.flush()
             os.fsync(file.fileno())
 
-    def _read(self) -> tuple[tuple[float, float], list[Entry]]:
+    def _read(self) -> tuple[str, tuple[float, float], list[Entry]]:
         assert self.path is not None
         lines = self.path.read_bytes().split(b"\n")[:-1]
         entries: dict[str, Entry] = {}
         try:
-            head = json.loads(lines[0])
+            head = _parsed(lines[0])
             if head["format"] != _FORMAT:
                 raise ValueError(f"unknown format {head['format']!r}")
-            budget = float(head["epsilon"]), float(head["delta"])
+            budget = _checked_budget(head["epsilon"], head["delta"])
             for line in lines[1:]:
-                facts = json.loads(line)
+                facts = _parsed(line)
                 if facts.pop("event") == "completed":
                     entries[facts["release"]] = replace(entries[facts["release"]], completed=True)
                 else:
-                    entries[facts["release"]] = Entry(**facts)
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+                    entries[facts["release"]] = entry = Entry(**facts)
+                    _check_entry(entry)
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise ValueError(
                 f"{self.path} is not a ledger, or is damaged ({error!r}); restore it from a copy: without it "
                 "nobody knows what was spent."
             ) from error
-        return budget, list(entries.values())
+        return str(head["id"]), budget, list(entries.values())
 
     def __copy__(self) -> "Ledger":
         return self  # an account, not a value: a copy would spend the same budget again
@@ -253,6 +260,21 @@ class Ledger:
             f"Ledger({where}: {len(self.entries)} releases, epsilon={self.spent():.4g} of {self.epsilon:g} "
             f"spent at delta={self.delta:g})"
         )
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not a number")
+
+    facts: dict[str, Any] = json.loads(line, parse_constant=refuse)
+    return facts
+
+
+def _check_entry(entry: Entry) -> None:
+    stop = inf if entry.stop is None else entry.stop
+    numbers = (entry.start, entry.mu, stop)
+    if not all(map(checks.is_real, numbers)) or not (0 <= entry.mu < inf and 0 <= entry.start <= stop):
+        raise ValueError(f"a debit needs a finite mu >= 0 and records 0 <= start <= stop, got {entry}.")
 
 
 def _checked_budget(epsilon: Any, delta: Any) -> tuple[float, float]:

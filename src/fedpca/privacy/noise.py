@@ -82,7 +82,7 @@ class ExactNoise:
             size *= -sd * abs(weight)
             # What float64, ndtri and the bits not drawn yet may be off by.
             margin += np.divide(2 * sd * abs(weight), known, out=known)
-            margin += _RELATIVE * size
+            margin += _RELATIVE * max(1.0, len(labels) / 256) * size  # sums of very many round, too
             margin += _ABSOLUTE * sd * abs(weight)
             total += np.where((words >> _SIGN) ^ (weight < 0), -size, size)
         drawn = np.rint(total)

@@ -113,9 +113,10 @@ def plan(
     edge = _edge(privacy, n_features, calibration)
     edge *= sqrt(checks.whole_number(owners, "owners", at_least=1))
     needed = [_rows_needed(privacy, edge, variances, rank, n_features) for rank in range(1, n_components + 1)]
+    if privacy.center == "private":
+        needed = [rows + owners * sum(stream_rows(privacy, n_features)) for rows in needed]
     found = None if n_rows is None else sum(rows <= n_rows for rows in needed)
-    extra = sum(stream_rows(privacy, n_features)) if privacy.center == "private" else 0
-    rows_needed = needed[n_components - 1] + extra
+    rows_needed = needed[-1]
     return Plan(
         privacy=privacy,
         n_features=n_features,

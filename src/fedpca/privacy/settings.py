@@ -29,7 +29,8 @@ class Privacy:
         bound: the radius of the ball, about `center`, that rows are clipped to. It scales the noise: choose
             rather a typical norm of a row than the largest. Clipping cannot be switched off.
         adjacency: what one row more or less means. "replace-one": any row replaced by any other;
-            "zero-out": any row blanked out, with 0.7 times the noise. The number of rows is public in both.
+            "zero-out": any row taken out, as if it lay at the centre, with 0.7 times the noise. The number
+            of rows is public in both.
         mechanism: "gram", one noisy d x d sum, for up to 4096 features; "sketch", a noisy d x k sum, for
             more; "streaming-mod-sulq" and "mod-sulq", the paper's and its predecessor's, for comparison.
         center: what is subtracted from rows before they are clipped. None: nothing; a vector of public
@@ -63,13 +64,13 @@ class Privacy:
             if not checks.is_real(value := getattr(self, name)):
                 raise TypeError(f"{name} must be a number, got {name}={value!r}.")
             object.__setattr__(self, name, float(value))
-        if not 0 < self.epsilon < np.inf:
-            raise ValueError(f"epsilon must be a finite number above 0, got epsilon={self.epsilon}.")
+        if not 0 < self.epsilon <= 1e9:
+            raise ValueError(f"epsilon must be above 0, and at most 1e9, got epsilon={self.epsilon}.")
         if not 0 < self.delta < 1:
             raise ValueError(
                 f"delta must lie in (0, 1), far below one over the number of rows, got delta={self.delta}."
             )
-        if not 1e-100 < self.bound < 1e100:
+        if not 1e-70 < self.bound < 1e70:
             raise ValueError(
                 f"bound must be a positive number, about the norm of a row, got bound={self.bound}."
             )
@@ -94,6 +95,8 @@ class Privacy:
             checks.whole_number(self.insecure_seed_for_tests, "insecure_seed_for_tests", at_least=0)
         if self.ledger is not None and not isinstance(self.ledger, Ledger | str | os.PathLike):
             raise TypeError(f"ledger must be a Ledger or the path of its file, got ledger={self.ledger!r}.")
+        if isinstance(self.ledger, str | os.PathLike):
+            object.__setattr__(self, "ledger", os.path.abspath(self.ledger))  # the same wherever it is opened
         object.__setattr__(self, "center", self._checked_center())
 
     def _checked_center(self) -> str | tuple[float, ...] | None:
@@ -143,7 +146,7 @@ class Privacy:
         """The ledger named, or a new one in memory."""
         if isinstance(self.ledger, Ledger):
             return self.ledger
-        if self.ledger is not None and Ledger.exists(self.ledger):
+        if self.ledger is not None and os.path.exists(self.ledger):
             return Ledger(self.ledger)
         return Ledger(self.ledger, epsilon=self.epsilon, delta=self.delta)
 

@@ -75,11 +75,13 @@ class PrivateTracker:
         self._schedule = Schedule(privacy.releases)
         self._key: bytes | None = _new_key(privacy)
         self._broken = ""
+        self._stream = secrets.token_hex(8)
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._taken = 0  # records so far, those of the centre too
         self._reported = 0  # of which the last release knew
         self._made = 0
+        self._warned = False
         self._center: PrivateCenter | None = None  # while a private centre is being found
         self._released: Summary | None = None
         self._answer: Subspace | None = None
@@ -135,9 +137,10 @@ class PrivateTracker:
         with self._lock:
             yield
 
-    def find_center(self, batches: Callable[[], Iterable[Array]]) -> None:
+    def find_center(self, batches: Callable[[], Iterable[Array]], n_rows: int) -> None:
         """Spend a tenth of mu² on the mean of rows that are all at hand, and will all be taken after it."""
         assert self._center is not None
+        self._check_delta(n_rows)
         with self._alone(), self._all_or_none():
             self.ledger.check(0, None, self.privacy.mu)  # that the rows can be afforded as well
             mu = self.privacy.mu * sqrt(STEP_SHARE)
@@ -215,7 +218,6 @@ class PrivateTracker:
 
     def _finish_center_step(self, start: int, stop: int, mu: float) -> None:
         assert self._center is not None
-        self._check_delta(stop)
         entry = self.ledger.debit(start, stop, "center", mu)
         self._center.finish_step(mu)
         self.ledger.complete(entry)
@@ -239,6 +241,8 @@ class PrivateTracker:
 
     def release(self) -> Summary:
         """Noise, certify and return the summary of all rows so far; the same again until more rows come."""
+        if self._key is None and self._released is not None:
+            return self._released
         with self._alone():
             if self._key is not None:
                 self._check_open(0)
@@ -265,11 +269,14 @@ class PrivateTracker:
         report = self._made + 1
         noise = self._schedule.noise(self._noise("rows"), report)
         released = self._mechanism.release(noise, self._certificate(entry, report, noise))
-        self.ledger.complete(entry)
         self._made, self._reported, self._released, self._answer = report, self._taken, released, None
         if report == self.privacy.releases and not self._continuous:
             del self._mechanism
             self._key = None
+        try:
+            self.ledger.complete(entry)
+        except OSError as error:  # the debit counts all the same
+            warnings.warn(f"the ledger could not note that the release came out: {error}", stacklevel=4)
         return released
 
     def _check_delta(self, n_rows: int) -> None:
@@ -280,7 +287,8 @@ class PrivateTracker:
                 f"delta must be below one over the number of rows, 1/{n_rows}, got delta={delta:g}: it would "
                 f"allow whole rows to be published. Choose at most {0.1 / n_rows:.1g}."
             )
-        if delta * n_rows > 0.1:
+        if delta * n_rows > 0.1 and not self._warned:
+            self._warned = True
             warnings.warn(
                 f"delta={delta:g} is above a tenth of one over the number of rows, {n_rows}; "
                 f"{0.1 / n_rows:.1g} or less is advised.",
@@ -323,11 +331,13 @@ class PrivateTracker:
             "planned": None if self._continuous else privacy.releases,
             "public": "number of records, number and names of features, and these settings",
             "ledger": {
-                "kept": "in memory, for this fit only" if self.ledger.path is None else "in a file",
+                "id": self.ledger.id,
+                "kept": "in memory" if self.ledger.path is None else "in a file",
                 "epsilon": self.ledger.epsilon,
                 "delta": self.ledger.delta,
                 "spent": self.ledger.spent(),
             },
+            "stream": self._stream,
             "release": entry.release,
             "time": entry.time,
             "fedpca": _version(),

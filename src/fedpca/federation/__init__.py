@@ -1,0 +1,6 @@
+"""Federation: children hand summaries up, in any order; aggregators keep the latest and merge them."""
+
+from fedpca.federation.aggregator import Aggregator, Child, Refused
+from fedpca.federation.store import Event, FolderStore, MemoryStore, State, Store
+
+__all__ = ["Aggregator", "Child", "Event", "FolderStore", "MemoryStore", "Refused", "State", "Store"]

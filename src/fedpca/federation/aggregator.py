@@ -1,0 +1,234 @@
+"""Aggregator: the latest summary of every child, and the model they make together."""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from fedpca import checks
+from fedpca.federation.store import Event, FolderStore, MemoryStore, State, Store
+from fedpca.linalg import oversampled
+from fedpca.merge import Summary, merge_tree, same_space
+from fedpca.moments import Moments
+from fedpca.privacy import Privacy
+from fedpca.privacy.mechanisms import calibrate
+from fedpca.subspace import Subspace
+
+
+class Refused(ValueError):
+    """A summary was not taken, and why. Nothing has changed."""
+
+
+@dataclass(frozen=True)
+class Child:
+    """What an aggregator knows about a child: its version, and how many rows it speaks for."""
+
+    version: int
+    count: float
+
+
+class Aggregator:
+    """A map from children to the latest version of what each said; its model is a function of that map alone.
+
+    So it does not matter in which order summaries come, whether some come twice, late, or not at all. An
+    aggregator is itself a child of its parent: hand up `summary()` with `version`.
+
+    Args:
+        rank: directions of the model; all by default.
+        store: where states are kept: a folder, or a `Store`. What `receive` has taken is in it, so that a
+            restart with the same store gives the same model, bit for bit. None: in memory.
+        privacy: refuse what is not at least as private as this, or claims more than its bound allows.
+        most_rows: refuse a child that claims to speak for more rows than this.
+
+    >>> aggregator = Aggregator(rank=1)
+    >>> rows = np.random.default_rng(0).normal(size=(20, 3)) * [3, 1, 1]
+    >>> aggregator.receive("north", 1, Subspace.from_rows(rows[:8]))
+    True
+    >>> aggregator.receive("south", 1, Subspace.from_rows(rows[8:]))
+    True
+    >>> aggregator.receive("north", 1, Subspace.from_rows(rows[:8]))        # again: nothing changes
+    False
+    >>> aggregator.model()
+    Subspace(rank=1, n_features=3, count=20, explained=91.5%)
+    """
+
+    def __init__(
+        self,
+        rank: int | None = None,
+        *,
+        store: Store | str | None = None,
+        privacy: Privacy | None = None,
+        most_rows: float = 1e15,
+    ) -> None:
+        if rank is not None:
+            checks.whole_number(rank, "rank", at_least=1)
+        self.rank = rank
+        self.privacy = privacy
+        self.most_rows = most_rows
+        self.store: Store
+        if store is None:
+            self.store = MemoryStore()
+        elif hasattr(store, "states"):
+            self.store = store  # type: ignore[assignment]
+        else:
+            self.store = FolderStore(store)
+        self._states = dict(self.store.states())
+        self._lock = threading.RLock()
+        self._model: Subspace | None = None
+
+    def receive(self, child: str, version: int, summary: Summary) -> bool:
+        """Take what a child says, if it is newer than what it said before.
+
+        Returns:
+            Whether it was; then it is in the store. What is not newer is ignored.
+
+        Raises:
+            Refused: with the reason, if it cannot be right. The child's last good word stays.
+        """
+        name, version = _name(child), checks.whole_number(version, "version", at_least=0)
+        with self._lock:
+            if name in self._states and version <= self._states[name].version:
+                return False
+            try:
+                summary = self._admitted(name, summary)
+            except (ValueError, TypeError) as error:
+                self._note(name, version, "refused", reason=str(error))
+                raise Refused(f"{name!r}, version {version}: {error}") from error
+            self._put(name, State(version, summary))
+            self._note(name, version, "accepted", summary.count)
+        return True
+
+    def withdraw(self, child: str) -> bool:
+        """Take a child's contribution out of the model, for good: only a newer version brings it back.
+
+        Returns:
+            Whether there was one.
+        """
+        name = _name(child)
+        with self._lock:
+            state = self._states.get(name)
+            if state is None or state.summary is None:
+                return False
+            self._put(name, State(state.version + 1, None))
+            self._note(name, state.version + 1, "withdrawn", state.summary.count)
+        return True
+
+    def _put(self, name: str, state: State) -> None:
+        self.store.put(name, state)  # first: what is in memory must never be more than what is on disk
+        self._states[name] = state
+        self._model = None
+
+    def _note(self, child: str, version: int, what: str, count: float = 0.0, reason: str = "") -> None:
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self.store.note(Event(time, child, version, what, count, reason))
+
+    def _admitted(self, name: str, summary: Any) -> Summary:
+        """The summary, every number of it checked as if it came from a stranger."""
+        if not isinstance(summary, Subspace | Moments):
+            raise TypeError(f"a summary must be a Subspace or Moments, got {type(summary).__name__}.")
+        summary = replace(summary)  # built anew: its own checks
+        if not 0 < summary.count <= self.most_rows:
+            raise ValueError(f"count must be above 0 and at most {self.most_rows:g}, got {summary.count:g}.")
+        others = [s.summary for n, s in self._states.items() if s.summary is not None and n != name]
+        if others:
+            same_space([others[0], summary])
+        if self.privacy is not None:
+            _check_private(summary, self.privacy)
+        return summary
+
+    # --- what they say together ---
+
+    @property
+    def children(self) -> Mapping[str, Child]:
+        """Who contributes now."""
+        with self._lock:
+            return MappingProxyType(
+                {
+                    name: Child(state.version, state.summary.count)
+                    for name, state in sorted(self._states.items())
+                    if state.summary is not None
+                }
+            )
+
+    @property
+    def history(self) -> list[Event]:
+        """Who said what, and when."""
+        return self.store.history()
+
+    @property
+    def version(self) -> int:
+        """Grows with everything taken; the same after a restart."""
+        with self._lock:
+            return sum(state.version + 1 for state in self._states.values())
+
+    def model(self) -> Subspace:
+        """The components of all rows behind the latest summaries, of whoever has contributed so far."""
+        with self._lock:
+            if self._model is None:
+                merged = self._merged(self.rank)
+                self._model = merged.subspace(self.rank) if isinstance(merged, Moments) else merged
+            return self._model
+
+    def summary(self) -> Summary:
+        """What to tell a parent: with more directions than the model has, or as exact moments."""
+        rank = None
+        with self._lock:
+            if self.rank is not None:
+                rank = min(2 * oversampled(self.rank), self._parts()[0].n_features)
+            return self._merged(None if self._all_moments() else rank)
+
+    def _merged(self, rank: int | None) -> Summary:
+        parts = self._parts()
+        if rank is not None:
+            rank = min(rank, parts[0].n_features)
+        return merge_tree(parts, None if self._all_moments() else rank)
+
+    def _all_moments(self) -> bool:
+        return all(isinstance(part, Moments) for part in self._parts())
+
+    def _parts(self) -> list[Summary]:
+        """The latest summaries, in an order that depends on names alone."""
+        parts = [state.summary for _, state in sorted(self._states.items()) if state.summary is not None]
+        if not parts:
+            raise ValueError("no child has contributed yet.")
+        return parts
+
+    def __repr__(self) -> str:
+        children = self.children
+        rows = sum(child.count for child in children.values())
+        return f"Aggregator({len(children)} children, {rows:g} rows)"
+
+
+def _name(child: Any) -> str:
+    if not isinstance(child, str) or not child:
+        raise TypeError(f"child must be a name, got {child!r}.")
+    if len(child) > 1000:
+        raise ValueError(f"child must be a name of at most 1000 characters, got {len(child)}.")
+    return child
+
+
+def _check_private(summary: Summary, privacy: Privacy) -> None:
+    """At least as private as asked for, and no larger than clipped rows and noise can be."""
+    certificate = summary.certificate
+    if certificate is None or certificate.get("private") is not True:
+        raise ValueError("it has no certificate of privacy; release with privacy=.")
+    for name in ("epsilon", "delta"):
+        claimed = certificate.get(name)
+        if not checks.is_real(claimed) or not claimed <= getattr(privacy, name):
+            raise ValueError(f"its {name} is {claimed!r}, and at most {getattr(privacy, name):g} is taken.")
+    if certificate.get("adjacency") != privacy.adjacency:
+        raise ValueError(f"its adjacency is {certificate.get('adjacency')!r}, not {privacy.adjacency!r}.")
+    n_features = summary.n_features
+    noise = 6 * np.sqrt(n_features) * calibrate(privacy, n_features).sigma
+    if isinstance(summary, Subspace):
+        noise = n_features * calibrate(privacy, n_features).edge(n_features)
+    most = privacy.bound**2 * (summary.count + noise)
+    if summary.total > most:
+        raise ValueError(
+            f"its total {summary.total:.4g} is more than {summary.count:g} rows within "
+            f"bound={privacy.bound:g} and noise can have, {most:.4g}."
+        )

@@ -1,0 +1,132 @@
+"""Stores: where an aggregator keeps the latest state of every child, so that a restart finds it again."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from fedpca import modelfile
+from fedpca.linalg import Array
+from fedpca.merge import Summary
+from fedpca.moments import Moments
+from fedpca.subspace import from_file
+
+_ENDING = ".state"
+
+
+@dataclass(frozen=True)
+class State:
+    """What a child last said: a version, and its summary, or None once it has left."""
+
+    version: int
+    summary: Summary | None
+
+
+@dataclass(frozen=True)
+class Event:
+    """A line of the history.
+
+    Attributes:
+        time: UTC.
+        child: who.
+        version: of what it said.
+        what: "accepted", "withdrawn" or "refused".
+        count: rows behind it.
+        reason: why it was refused.
+    """
+
+    time: str
+    child: str
+    version: int
+    what: str
+    count: float = 0.0
+    reason: str = ""
+
+
+class Store(Protocol):
+    """States and history. What was put survives a crash from the moment `put` returns."""
+
+    def states(self) -> dict[str, State]:
+        """The last state put of every child."""
+
+    def put(self, child: str, state: State) -> None:
+        """Replace the state of a child, whole or not at all."""
+
+    def note(self, event: Event) -> None:
+        """Add an event to the history."""
+
+    def history(self) -> list[Event]:
+        """All events noted, oldest first."""
+
+
+class MemoryStore:
+    """Keeps everything in memory: for simulations, and aggregators that may forget."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, State] = {}
+        self._history: list[Event] = []
+
+    def states(self) -> dict[str, State]:
+        return dict(self._states)
+
+    def put(self, child: str, state: State) -> None:
+        self._states[child] = state
+
+    def note(self, event: Event) -> None:
+        self._history.append(event)
+
+    def history(self) -> list[Event]:
+        return list(self._history)
+
+
+class FolderStore:
+    """A folder with one file a child, replaced atomically and synced, and a history of one line an event.
+
+    Args:
+        folder: made if there is none; one aggregator writes to it.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._log = self.folder / "history.jsonl"
+
+    def states(self) -> dict[str, State]:
+        found = {}
+        for path in sorted(self.folder.glob(f"*{_ENDING}")):
+            kind, arrays, facts = modelfile.read(path)
+            summary = None if kind == "withdrawn" else from_file(path, kind, arrays, facts["summary"])
+            found[facts["child"]] = State(facts["version"], summary)
+        return found
+
+    def put(self, child: str, state: State) -> None:
+        kind = "withdrawn"
+        arrays: dict[str, Array] = {}
+        facts: dict[str, Any] = {}
+        if state.summary is not None:
+            kind = "moments" if isinstance(state.summary, Moments) else "subspace"
+            arrays, facts = state.summary.file_contents()
+        facts = {"child": child, "version": state.version, "summary": facts}
+        modelfile.write(self.folder / f"{_file_name(child)}{_ENDING}", kind, arrays, facts)
+
+    def note(self, event: Event) -> None:
+        with self._log.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(event)) + "\n")
+
+    def history(self) -> list[Event]:
+        if not self._log.exists():
+            return []
+        lines = self._log.read_text(encoding="utf-8").split("\n")[:-1]  # the last may be torn by a crash
+        return [Event(**json.loads(line)) for line in lines if line]
+
+
+def _file_name(child: str) -> str:
+    """A name that no child can choose to be a path, hidden, or too long."""
+    name = quote(child, safe="").replace(".", "%2E")
+    if len(name) <= 150:
+        return name
+    import hashlib
+
+    return f"{name[:100]}-{hashlib.sha256(child.encode()).hexdigest()}"
