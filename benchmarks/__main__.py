@@ -12,7 +12,16 @@ import sys
 
 from benchmarks.common import options
 
-NAMES = ("speed", "accuracy", "small_streams", "memory", "merging")
+NAMES = (
+    "speed",
+    "accuracy",
+    "small_streams",
+    "memory",
+    "merging",
+    "private_utility",
+    "private_samples",
+    "private_noise",
+)
 
 
 def main() -> None:

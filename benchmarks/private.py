@@ -1,0 +1,220 @@
+"""What the benchmarks of private components share: the data, the mechanisms, how close an answer is.
+
+Rows are clipped to a ball whose radius, and centre, are taken from the rows themselves and treated as public:
+what they would cost is not in epsilon. The answer that components are compared with is the exact one of the
+clipped rows, so that noise is all that separates them.
+
+Keys of the noise are made from seeds: tables repeat, and nothing here is private.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import exp, lgamma, pi, sqrt
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.common import Array, random_basis
+
+if TYPE_CHECKING:
+    from fedpca import Privacy
+    from fedpca.privacy.mechanisms import Frame
+
+DATA = Path(os.environ.get("FEDPCA_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+# How the mechanisms are named in tables, and what asks for them. The masks of published formulas are so large
+# that their exact noise takes seconds at d = 784: floats of the same distribution stand in for it.
+GRAM, SKETCH, MOD_SULQ = "gram", "sketch", "mod-sulq"
+STREAMING, PAPER = "streaming-mod-sulq, analytic", "streaming-mod-sulq, paper"
+MECHANISMS: dict[str, dict[str, Any]] = {
+    GRAM: {"mechanism": "gram"},
+    SKETCH: {"mechanism": "sketch"},
+    STREAMING: {"mechanism": "streaming-mod-sulq"},
+    MOD_SULQ: {"mechanism": "mod-sulq", "noise": "fast"},
+    PAPER: {"mechanism": "streaming-mod-sulq", "calibration": "paper", "noise": "fast"},
+}
+
+
+class Score(NamedTuple):
+    """How close components are to the exact ones.
+
+    q: |<v1, v1_hat>|, the paper's q_A.  affinity: ||U^T U_hat||_F^2 / r.
+    captured: variance inside the span / the most that r directions can hold.
+    """
+
+    q: float
+    affinity: float
+    captured: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """Rows, shape (n, d), of which `rank` components are wanted.
+
+    center: the public vector that is subtracted, or None.  bound: the public radius that rows are clipped to.
+    """
+
+    name: str
+    rows: Array
+    rank: int
+    center: Array | None = None
+    bound: float = 1.0
+
+    @property
+    def n_features(self) -> int:
+        return int(self.rows.shape[1])
+
+    @property
+    def shape(self) -> str:
+        return f"d = {self.n_features}, n = {len(self.rows)}, r = {self.rank}"
+
+    @cached_property
+    def frame(self) -> Frame:
+        from fedpca.privacy.mechanisms import Frame
+
+        return Frame(self.center, self.bound)
+
+    @cached_property
+    def points(self) -> Array:
+        """The clipped rows, on the lattice."""
+        return self.frame.points(self.rows)
+
+    @cached_property
+    def covariance(self) -> Array:
+        """The mean of x x^T over the clipped rows, in the unit ball."""
+        from fedpca.privacy.lattice import RADIUS
+
+        return self.points.T @ self.points / (RADIUS**2 * len(self.points))
+
+    @cached_property
+    def spectrum(self) -> tuple[Array, Array]:
+        """Eigenvalues, descending, and eigenvectors, as rows."""
+        values, vectors = np.linalg.eigh(self.covariance)
+        return values[::-1], vectors.T[::-1]
+
+    def score(self, components: Array) -> Score:
+        """Of at most `rank` orthonormal rows; one that is missing counts as orthogonal to all."""
+        values, truth = self.spectrum
+        components = components[: self.rank]
+        q = abs(float(components[0] @ truth[0])) if len(components) else 0.0
+        affinity = float(np.square(components @ truth[: self.rank].T).sum()) / self.rank
+        held = float(np.einsum("ij,jk,ik->", components, self.covariance, components))
+        return Score(q, affinity, held / float(values[: self.rank].sum()))
+
+    @property
+    def chance(self) -> Score:
+        """What random directions score on average."""
+        d = self.n_features
+        cosine = exp(lgamma(d / 2) - lgamma((d + 1) / 2)) / sqrt(pi)
+        values = self.spectrum[0]
+        held = self.rank * float(values.mean() / values[: self.rank].sum())
+        return Score(cosine, self.rank / d, held)
+
+
+# Data.
+
+
+def power_law_task(n: int, d: int, *, alpha: float, rank: int, seed: int) -> Task:
+    """The paper's rows: standard deviations i^-alpha along random directions, divided by the largest norm."""
+    rng = np.random.default_rng(seed)
+    basis = random_basis(d, d, rng)
+    rows = (rng.standard_normal((n, d)) * np.arange(1.0, d + 1) ** -alpha) @ basis
+    rows /= np.linalg.norm(rows, axis=1).max()
+    return Task(f"power law, alpha = {alpha:g}", rows, rank)
+
+
+def centred_task(name: str, rows: Array, rank: int) -> Task:
+    """Rows about their exact mean, clipped at the 90th percentile of their distance from it."""
+    mean = rows.mean(axis=0)
+    bound = float(np.percentile(np.linalg.norm(rows - mean, axis=1), 90))
+    return Task(name, rows, rank, mean, bound)
+
+
+def digits_task() -> Task:
+    from sklearn.datasets import load_digits
+
+    return centred_task("digits", load_digits().data / 16, rank=5)
+
+
+def wine_task() -> Task | None:
+    """Red wine, every feature standardised; None, and a line, if the file is missing."""
+    path = found("winequality-red.csv")
+    if path is None:
+        return None
+    rows = np.loadtxt(path, delimiter=";", skiprows=1)[:, :11]  # without the quality
+    return centred_task("red wine", (rows - rows.mean(axis=0)) / rows.std(axis=0), rank=2)
+
+
+def mnist_task() -> Task | None:
+    """The 10,000 test images; None, and a line, if the file is missing."""
+    path = found("mnist_test.npz")
+    return None if path is None else centred_task("MNIST test", np.load(path)["X"] / 255.0, rank=6)
+
+
+def found(name: str) -> Path | None:
+    path = DATA / name
+    if path.exists():
+        return path
+    print(f"Left out: {name} is not in the folder that FEDPCA_DATA names.\n", flush=True)
+    return None
+
+
+# Mechanisms.
+
+
+def settings(task: Task, name: str, epsilon: float, delta: float) -> Privacy:
+    from fedpca import Privacy
+
+    return Privacy(epsilon, delta, task.bound, **MECHANISMS[name])
+
+
+def key(*parts: object) -> bytes:
+    """32 bytes of its own for every combination of names, numbers and a seed."""
+    return hashlib.blake2b(repr(parts).encode(), digest_size=32).digest()
+
+
+def released(task: Task, name: str, epsilon: float, delta: float, *, seed: int, batch: int) -> Score:
+    """Score one release by a mechanism of the library, about the public centre.
+
+    The estimator would do the same, and refuse a delta of one over the number of rows or more, which the
+    paper's settings have.
+    """
+    from fedpca.moments import Moments
+    from fedpca.privacy.mechanisms import build
+    from fedpca.privacy.noise import NOISES
+
+    privacy = settings(task, name, epsilon, delta)
+    noise = NOISES[privacy.noise](key(task.name, name, epsilon, delta, seed))
+    mechanism = build(
+        privacy,
+        task.frame,
+        task.n_features,
+        mu=privacy.mu,
+        joint=False,
+        rank=task.rank,
+        batch_rows=batch,
+        noise=noise,
+    )
+    mechanism.take(task.points)
+    summary = mechanism.release(noise, {})
+    subspace = summary.subspace(task.rank) if isinstance(summary, Moments) else summary
+    return task.score(subspace.components)
+
+
+# Statistics.
+
+
+def mean_and_spread(values: Sequence[float], digits: int = 3) -> str:
+    """Mean ± standard deviation over the seeds."""
+    return f"{np.mean(values):.{digits}f} ± {np.std(values):.{digits}f}"
+
+
+def at_chance(values: Sequence[float], chance: float) -> bool:
+    """Whether the mean is not above chance by more than three of its standard errors."""
+    return bool(np.mean(values) <= chance + 3 * np.std(values) / sqrt(len(values)))
