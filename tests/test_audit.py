@@ -45,7 +45,7 @@ def test_every_private_path_keeps_its_promise(settings, runs):
     assert result.passed
     assert failing_pairs(result) == []
     if settings == {}:  # and the test has power: it shows most of what is promised
-        assert max(finding.mu for finding in result.findings) > 0.75 * MU
+        assert max(finding.mu for finding in result.findings) > 0.7 * MU
         assert "passed" in repr(result)
 
 

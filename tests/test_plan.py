@@ -1,5 +1,6 @@
 """A plan is right about the noise it announces, and near the truth about the rows it asks for."""
 
+from dataclasses import replace
 from math import sqrt
 
 import numpy as np
@@ -27,14 +28,13 @@ def test_the_plan_announces_what_the_certificate_will_say():
 
 def test_rows_needed_are_about_those_that_are_needed():
     """At the rows asked for, the component asked for comes out with a cosine of about 0.9."""
-    n_features, spectrum = 60, 0.5 / np.arange(1, 61) ** 2
-    spectrum *= 0.5 / spectrum.sum()
-    privacy = Privacy(1.0, 1e-6, 2.0)
-    planned = plan(privacy, n_features, spectrum=4 * spectrum, n_components=1)
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(planned.rows_needed, n_features)) * np.sqrt(4 * spectrum)
-    cosines = [abs(StreamingPCA(1, privacy=privacy).fit(rows).components_[0, 0]) for _ in range(20)]
-    assert 0.82 < np.mean(cosines) < 0.97
+    n_features, spectrum = 60, 1 / np.arange(1.0, 61) ** 2
+    privacy = Privacy(1.0, 1e-6, 5.0)  # hardly a row is clipped
+    planned = plan(privacy, n_features, spectrum=spectrum, n_components=1)
+    rows = np.random.default_rng(0).normal(size=(planned.rows_needed, n_features)) * np.sqrt(spectrum)
+    seeded = [replace(privacy, insecure_seed_for_tests=seed) for seed in range(20)]
+    cosines = [abs(StreamingPCA(1, privacy=each).fit(rows).components_[0, 0]) for each in seeded]
+    assert 0.85 < np.mean(cosines) < 0.95
 
 
 def test_more_privacy_features_components_owners_or_reports_need_more_rows():
