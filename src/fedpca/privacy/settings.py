@@ -34,7 +34,8 @@ class Privacy:
         mechanism: "gram", one noisy d x d sum, for up to 4096 features; "sketch", a noisy d x k sum, for
             more; "streaming-mod-sulq" and "mod-sulq", the paper's and its predecessor's, for comparison.
         center: what is subtracted from rows before they are clipped. None: nothing; a vector of public
-            numbers; or "private": the mean, found with a part of the budget.
+            numbers; or "private": the mean, found with a part of the budget, if it lies within about two
+            bounds of the origin.
         releases: how many times, at most, a growing stream will be released. `epsilon` covers all of them.
         noise: "exact", safe against floating-point attacks; "fast", not safe, for experiments.
         calibration: of "streaming-mod-sulq": "analytic", or the "paper" omega, hundreds of times larger.

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from math import sqrt
 from typing import Any
 
@@ -429,7 +429,10 @@ def _center_kind(privacy: Privacy) -> str:
 
 @lru_cache
 def _version() -> str:
-    return version("fedpca")
+    try:
+        return version("fedpca")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "not installed"
 
 
 def _new_key(privacy: Privacy) -> bytes:
