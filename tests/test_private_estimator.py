@@ -366,13 +366,38 @@ def test_a_merge_of_one_owners_releases_costs_what_its_ledger_says():
     assert fedpca.merge([fits[0], other]).certificate["epsilon"] == 1.2
 
 
-def test_a_merge_of_reports_of_one_stream_is_covered_by_its_promise_but_its_noise_is_not_independent():
+def test_the_tree_of_merges_makes_no_difference_to_the_certificate():
+    ledger = Ledger(epsilon=5.0, delta=1e-4)
+    own = [
+        StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, ledger=ledger)).fit(rows_of()).release() for _ in "ab"
+    ]
+    others = [StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0)).fit(rows_of()).release() for _ in "cd"]
+    flat = fedpca.merge([*own, *others]).certificate
+    tree = fedpca.merge([fedpca.merge([own[0], others[0]]), fedpca.merge([own[1], others[1]])]).certificate
+    assert flat["epsilon"] == tree["epsilon"] == pytest.approx(ledger.spent())
+    assert flat["merged"] == tree["merged"] == 4
+    assert flat["noise_edge"] == pytest.approx(tree["noise_edge"])
+    by_tree = fedpca.merge_tree([own[0], others[0], own[1], others[1]], rank=2, fanout=2).certificate
+    assert by_tree["epsilon"] == flat["epsilon"]
+    assert {release["release"] for release in by_tree["releases"]} == {
+        release.certificate["release"] for release in (*own, *others)
+    }
+
+
+def test_the_same_stream_is_not_merged_twice():
     pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-5, 3.0, releases=3))
     reports = [pca.partial_fit(rows_of(seed=seed)).release() for seed in range(3)]
-    for parts in (reports, [reports[0], reports[0]]):
-        merged = fedpca.merge(parts).certificate
-        assert merged["epsilon"] == 1.0
-        assert "noise_edge" not in merged
+    for parts in (reports, [reports[0], reports[0]], [reports[0].subspace(2), reports[1].subspace(2)]):
+        with pytest.raises(ValueError, match="merged twice"):
+            fedpca.merge(parts)
+
+
+def test_a_text_column_is_named_and_not_quoted():
+    frame = pd.DataFrame({"age": [1.0, 2.0, 3.0], "diagnosis": ["flu", "flu", "secret"]})
+    for pca in (StreamingPCA(1, privacy=quiet()), StreamingPCA(1)):
+        with pytest.raises(ValueError, match="diagnosis hold text: drop or encode") as refusal:
+            pca.fit(frame)
+        assert "secret" not in str(refusal.value)
 
 
 def test_a_merge_with_anything_not_private_is_not_certified():
@@ -380,6 +405,8 @@ def test_a_merge_with_anything_not_private_is_not_certified():
     release = StreamingPCA(2, privacy=quiet()).partial_fit(rows).release()
     clean = Moments.from_rows(rows, center=False)
     assert fedpca.merge([release, clean]).certificate is None
+    noisy = StreamingPCA(2, privacy=Privacy(0.1, 1e-6, 3.0, insecure_seed_for_tests=0)).fit(rows).release()
+    assert fedpca.merge([noisy, clean]).certificate is None  # its scatter has a negative diagonal
     assert fedpca.merge([release.subspace(2), Subspace.from_rows(rows, center=False)]).certificate is None
     assert StreamingPCA(2, center=False).merge(release).partial_fit(rows).subspace_.certificate is None
 

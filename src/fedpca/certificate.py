@@ -28,9 +28,9 @@ def combined(
 ) -> dict[str, Any] | None:
     """The certificate of a merge of releases: None unless every part has one.
 
-    Different owners' records are different records, so a record shows in the parts of one owner and costs
-    what these cost together: the merge promises the weakest of the promises. Parts with one ledger are of one
-    owner; reports of one stream are covered by its one promise. What is done to releases is free.
+    Different owners' records are different records, so a record shows in the releases of one owner and costs
+    what these cost together: the merge promises the weakest of the promises. Releases with one ledger are of
+    one owner. What is done to releases is free. It does not matter in which tree they were merged.
 
     Args:
         certificates: of the parts.
@@ -48,40 +48,60 @@ def combined(
         return None
     if len(parts) == 1:
         return dict(parts[0])
-    facts: dict[str, Any] = {"format": FORMAT, "merged": len(parts)}
+    releases = [release for place, part in enumerate(parts) for release in _releases(part, place)]
+    _refuse_repeated(releases)
+    facts: dict[str, Any] = {"format": FORMAT, "merged": len(releases)}
     facts["private"] = all(part.get("private") is True for part in parts)
     facts["warnings"] = sorted({text for part in parts for text in part.get("warnings", ())})
-    costs = [_cost(owner) for owner in _by_owner(parts)]
+    costs = [_cost(owner) for owner in _by_owner(releases)]
     for name, column in zip(("epsilon", "delta", "mu"), zip(*costs, strict=True), strict=True):
         facts[name] = max(column)
-    for name in ("unit", "adjacency", "mechanism", "sampler"):
-        facts[name] = " | ".join(sorted({str(part[name]) for part in parts if name in part}))
-    streams = [part.get("stream") for part in parts]
-    if summed and len(set(streams)) == len(streams):  # else the noises are not independent
+    for name in ("unit", "adjacency", "mechanism", "sampler", "bound", "center"):
+        found = {text for part in parts if name in part for text in str(part[name]).split(" | ")}
+        facts[name] = " | ".join(sorted(found))
+    if summed:
         edges = [weight * noise_edge(part) for part, weight in zip(parts, weights, strict=True)]
         facts["noise_edge"] = hypot(*edges)
     facts["assumes"] = "no record lies with two owners; one that does pays for each"
-    facts["releases"] = [release for part in parts for release in part.get("releases", [part.get("release")])]
+    facts["releases"] = releases
     return facts
 
 
-def _by_owner(parts: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Parts by ledger, one for each stream; parts without a ledger are taken to be of different owners."""
-    owners: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for place, part in enumerate(parts):
-        ledger = part.get("ledger")
-        owner = str(ledger.get("id", place)) if isinstance(ledger, Mapping) else f"part {place}"
-        owners.setdefault(owner, {})[str(part.get("stream", place))] = part
-    return [list(streams.values()) for streams in owners.values()]
+def _releases(part: Mapping[str, Any], place: int) -> list[dict[str, Any]]:
+    """The releases behind a certificate, each with its owner's ledger and what it cost."""
+    if "releases" in part:
+        return [dict(release) for release in part["releases"]]
+    ledger = part.get("ledger")
+    ledger = ledger if isinstance(ledger, Mapping) else {}
+    names = ("release", "stream", "records", "time", "epsilon", "delta", "mu")
+    facts = {name: part[name] for name in names if name in part}
+    return [facts | {"ledger": ledger.get("id"), "spent": ledger.get("spent"), "budget": ledger.get("delta")}]
 
 
-def _cost(streams: Sequence[Mapping[str, Any]]) -> tuple[float, float, float]:
-    """Epsilon, delta and mu of what one owner released: of several streams, all that its ledger has spent."""
-    mu = hypot(*(float(part["mu"]) for part in streams))
-    if len(streams) == 1:
-        return float(streams[0]["epsilon"]), float(streams[0]["delta"]), mu
-    last = max((part["ledger"] for part in streams), key=lambda ledger: float(ledger["spent"]))
-    return float(last["spent"]), float(last["delta"]), mu
+def _refuse_repeated(releases: Sequence[Mapping[str, Any]]) -> None:
+    streams = [release["stream"] for release in releases if release.get("stream")]
+    if len(set(streams)) < len(streams):
+        raise ValueError(
+            "the same private stream is merged twice: rows and noise of its reports would count twice. "
+            "Merge only the latest report of each."
+        )
+
+
+def _by_owner(releases: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Releases by ledger; those without one are taken to be of different owners."""
+    owners: dict[str, list[Mapping[str, Any]]] = {}
+    for place, release in enumerate(releases):
+        owners.setdefault(str(release.get("ledger") or f"release {place}"), []).append(release)
+    return list(owners.values())
+
+
+def _cost(releases: Sequence[Mapping[str, Any]]) -> tuple[float, float, float]:
+    """Epsilon, delta and mu of what one owner released: of several, all that its ledger has spent."""
+    mu = hypot(*(float(release["mu"]) for release in releases))
+    if len(releases) == 1:
+        return float(releases[0]["epsilon"]), float(releases[0]["delta"]), mu
+    last = max(releases, key=lambda release: float(release["spent"]))
+    return float(last["spent"]), float(last["budget"]), mu
 
 
 def summary_line(certificate: Mapping[str, Any] | None) -> str:

@@ -55,6 +55,7 @@ class FittedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         plain = type(X) is np.ndarray and X.ndim == 2 and X.dtype in (np.float32, np.float64) and len(X)
         if nameless and plain and X.shape[1] == self.n_features_in_:
             return X  # the common case, without the price of all other checks
+        _check_columns(X)
         X = validate_data(
             self, X, reset=reset, accept_sparse=("csr", "csc"), dtype="numeric", ensure_all_finite=False
         )
@@ -235,6 +236,21 @@ class FittedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     def _scale(self, dtype: Any) -> Array:
         """Standard deviations along the components, by which whitening divides."""
         return np.sqrt(self.explained_variance_).astype(dtype)
+
+
+def _check_columns(X: Any) -> None:
+    """Refuse text columns of a data frame by name; other libraries' errors would quote a cell."""
+    if not hasattr(X, "columns") or not hasattr(X, "dtypes"):
+        return
+    kinds = list(getattr(X.dtypes, "values", X.dtypes))
+    text = [
+        str(name) for name, kind in zip(X.columns, kinds, strict=True) if str(kind).lower() in _TEXT_KINDS
+    ]
+    if text:
+        raise ValueError(f"columns must be numbers, and {', '.join(text)} hold text: drop or encode them.")
+
+
+_TEXT_KINDS = ("str", "string", "category", "enum", "binary", "utf8", "large_string")
 
 
 def few_rows(n_features: int) -> int:

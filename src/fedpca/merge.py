@@ -40,11 +40,17 @@ def merge(summaries: Iterable[Summary], rank: int | None = None, *, forget: floa
     if rank is not None:
         rank = checks.rank(rank, summaries[0].n_features)
     weights = [forget**2] * (len(summaries) - 1) + [1.0]
-    if all(isinstance(summary, Moments) for summary in summaries):
+    if _sum_up(summaries):
         moments = sum_moments(zip(summaries, weights, strict=True))  # type: ignore[arg-type]
         return moments if rank is None else moments.subspace(rank)
     subspaces = [summary.subspace() if isinstance(summary, Moments) else summary for summary in summaries]
     return _merge_subspaces(subspaces, weights, rank, names)
+
+
+def _sum_up(summaries: Sequence[Summary]) -> bool:
+    """Whether all are moments, and all private or none: noise may be negative where rows cannot be."""
+    private = {summary.certificate is not None for summary in summaries}
+    return all(isinstance(summary, Moments) for summary in summaries) and len(private) == 1
 
 
 def _merge_subspaces(
@@ -117,7 +123,8 @@ def same_space(summaries: Sequence[Summary]) -> tuple[str, ...] | None:
             )
         if summary.centered != first.centered:
             raise ValueError(
-                "centred and uncentred summaries do not merge; build all with the same `center`."
+                "centred and uncentred summaries do not merge; build all with the same `center`, or the same "
+                "kind of Privacy(center=...)."
             )
         checks.same_names(names, summary.feature_names)
     return names

@@ -43,6 +43,7 @@ class Aggregator:
             restart with the same store gives the same model, bit for bit. None: in memory.
         privacy: refuse what is not at least as private as this, or claims more than its bound allows.
         most_rows: refuse a child that claims to speak for more rows than this.
+        fanout: how many summaries are merged at a time.
 
     >>> aggregator = Aggregator(rank=1)
     >>> rows = np.random.default_rng(0).normal(size=(20, 3)) * [3, 1, 1]
@@ -63,10 +64,12 @@ class Aggregator:
         store: Store | str | None = None,
         privacy: Privacy | None = None,
         most_rows: float = 1e15,
+        fanout: int = 8,
     ) -> None:
         if rank is not None:
             checks.whole_number(rank, "rank", at_least=1)
         self.rank = rank
+        self.fanout = checks.whole_number(fanout, "fanout", at_least=2)
         self.privacy = privacy
         self.most_rows = most_rows
         self.store: Store
@@ -185,7 +188,7 @@ class Aggregator:
         parts = self._parts()
         if rank is not None:
             rank = min(rank, parts[0].n_features)
-        return merge_tree(parts, None if self._all_moments() else rank)
+        return merge_tree(parts, None if self._all_moments() else rank, fanout=self.fanout)
 
     def _all_moments(self) -> bool:
         return all(isinstance(part, Moments) for part in self._parts())

@@ -163,6 +163,7 @@ class Ledger:
             f"the release would cost some record epsilon={epsilon_of(after, delta):.4g} at delta={delta:g}; "
             f"its budget is epsilon={epsilon:g}, of which epsilon={self._left(spent, delta):.4g} is left "
             f"(mu: {after:.4g}, budget {mu_of(epsilon, delta):.4g}, spent {spent:.4g}). Nothing was released."
+            " Ask for no more than is left; rows about other people belong in a ledger of their own."
         )
         lost = [known.release for known in entries if not known.completed]
         if lost:
@@ -199,6 +200,8 @@ class Ledger:
         import fcntl
 
         while True:
+            if not self.path.exists():
+                raise FileNotFoundError(f"the ledger {self.path} is gone: restore it from a copy.")
             with self.path.open("rb+") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 if os.path.samestat(os.fstat(file.fileno()), os.stat(self.path)):  # else it was replaced

@@ -94,6 +94,7 @@ def plan(
         raise TypeError(f"plan needs a Privacy, got {privacy!r}.")
     n_features = checks.whole_number(n_features, "n_features", at_least=1)
     n_components = checks.rank(n_components, n_features, "n_components")
+    privacy.public_center(n_features)
     if n_rows is not None:
         n_rows = checks.whole_number(n_rows, "n_rows", at_least=1)
         if privacy.delta * n_rows >= 1:

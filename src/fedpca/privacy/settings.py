@@ -119,8 +119,10 @@ class Privacy:
             center = np.asarray(self.center, dtype=np.float64)
         except (TypeError, ValueError) as error:
             raise TypeError(f"center must be one public number a feature ({error}).") from error
-        if center.ndim != 1 or not np.isfinite(center).all():
-            raise ValueError(f"center must be finite, one number a feature, got shape {center.shape}.")
+        if center.ndim != 1:
+            raise ValueError(f"center must be one public number a feature, got shape {center.shape}.")
+        if not np.isfinite(center).all():
+            raise ValueError("center must be finite, and has NaN or infinity in it.")
         return tuple(center.tolist())
 
     @property

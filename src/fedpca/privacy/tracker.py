@@ -176,12 +176,13 @@ class PrivateTracker:
                 "fit anew, so that none counts twice."
             )
         if self._key is None or (self._made == self.privacy.releases and not self._continuous):
-            reason = f"this was planned for releases={self.privacy.releases}, and all were made"
             if self._made < self.privacy.releases or self._continuous:
-                reason = "this is a copy of what was released"
+                raise BudgetExceeded(
+                    "this is a copy of what was released, and cannot release more: go on with the original."
+                )
             raise BudgetExceeded(
-                f"{reason}: more rows could never leave. Plan more releases, Privacy(releases=...), "
-                "or fit anew."
+                f"this was planned for releases={self.privacy.releases}, and all were made: more rows could "
+                "never leave. Plan more releases, Privacy(releases=...), or fit anew."
             )
         if self._taken + n_rows > MOST_ROWS:
             raise ValueError(f"a private client takes at most {MOST_ROWS} rows; use several and merge.")
