@@ -1,8 +1,8 @@
-"""StreamingPCA keeps scikit-learn's contract, in every configuration a user may choose."""
+"""StreamingPCA and FederatedPCA keep scikit-learn's contract, in every configuration a user may choose."""
 
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from fedpca import EnergyBand, StreamingPCA
+from fedpca import EnergyBand, FederatedPCA, StreamingPCA
 
 CONFIGURATIONS = [
     StreamingPCA(),
@@ -14,6 +14,7 @@ CONFIGURATIONS = [
     StreamingPCA(n_components=1, whiten=True),
     StreamingPCA(n_components=1, center=False),
     StreamingPCA(n_components=1, forget=0.9),
+    FederatedPCA(n_components=1),
 ]
 
 

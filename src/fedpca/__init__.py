@@ -3,6 +3,7 @@
 from fedpca import metrics
 from fedpca.audit import audit
 from fedpca.estimator import StreamingPCA
+from fedpca.federated import FederatedPCA
 from fedpca.federation import Aggregator
 from fedpca.merge import merge, merge_tree
 from fedpca.modelfile import ModelFileError
@@ -16,6 +17,7 @@ __all__ = [
     "Aggregator",
     "BudgetExceeded",
     "EnergyBand",
+    "FederatedPCA",
     "Ledger",
     "ModelFileError",
     "Moments",

@@ -1,7 +1,6 @@
 """StreamingPCA: the scikit-learn face of the trackers."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from numbers import Integral
@@ -211,17 +210,6 @@ class StreamingPCA(FittedPCA):
                 self.feature_names_in_ = np.array(names, dtype=object)
         return self
 
-    @contextmanager
-    def _intact_on_error(self) -> Iterator[None]:
-        """A call that refuses its input leaves the object as it was: trackers only ever see checked rows."""
-        before = vars(self).copy()
-        try:
-            yield
-        except BaseException:
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
-
     def _learn(self, tracker: Tracker | PrivateTracker, X: Any, weights: Array | None, gaps: bool) -> None:
         """Take one batch of checked rows: what came before fades once, gaps are filled a few at a time."""
         if isinstance(tracker, PrivateTracker):
@@ -273,10 +261,9 @@ class StreamingPCA(FittedPCA):
                 "Privacy(mechanism=...) decides."
             )
         self._check_sizes()
-        everything = self.n_components is None and self.energy is None
         return PrivateTracker(
             n_features,
-            None if everything else self._rank_rule(n_features),
+            self._shown_rule(n_features),
             self.privacy,
             oversample=self.oversample,
             batch_rows=self.batch_size or _BATCH_ROWS,
@@ -304,6 +291,11 @@ class StreamingPCA(FittedPCA):
             settings["seed"] = check_random_state(self.random_state).randint(2**31)
         settings.update(oversample=self.oversample, center=bool(self.center), dtype=dtype)
         return TRACKERS[name](n_features, rule, **settings)
+
+    def _shown_rule(self, n_features: int) -> RankRule | None:
+        """How many directions of a summary that came from elsewhere are shown; None for all that are real."""
+        everything = self.n_components is None and self.energy is None
+        return None if everything else self._rank_rule(n_features)
 
     def _rank_rule(self, n_features: int) -> RankRule:
         wanted = self.n_components

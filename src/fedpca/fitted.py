@@ -1,6 +1,7 @@
 """What every fitted PCA offers: its attributes, and what can be done with rows."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -46,6 +47,17 @@ class FittedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     whiten: bool
     _tracker: Source
     _n_rows_seen: int
+
+    @contextmanager
+    def _intact_on_error(self) -> Iterator[None]:
+        """A call that refuses its input leaves the object as it was: trackers only ever see checked rows."""
+        before = vars(self).copy()
+        try:
+            yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
 
     def _validated(self, X: Any, *, reset: bool) -> Any:
         """X as an array or CSR of real numbers with the features fitted; its values are not looked at yet."""

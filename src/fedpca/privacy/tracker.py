@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from fedpca import certificate as certificates
-from fedpca.linalg import Array, oversampled, with_fixed_signs
+from fedpca.answer import Answer
+from fedpca.linalg import Array
 from fedpca.merge import Summary
 from fedpca.missing import filled
-from fedpca.moments import Moments, without_noise
 from fedpca.privacy.centering import STEP_SHARE, STEPS, PrivateCenter, stream_rows
 from fedpca.privacy.lattice import MOST_ROWS
 from fedpca.privacy.ledger import BudgetExceeded, Entry
@@ -26,7 +26,7 @@ from fedpca.privacy.mechanisms import Frame, Gram, build
 from fedpca.privacy.noise import NOISES, Noise
 from fedpca.privacy.schedule import Schedule
 from fedpca.privacy.settings import Privacy
-from fedpca.rank import RankRule, settled
+from fedpca.rank import RankRule
 from fedpca.subspace import Subspace
 
 BATCH_ROWS = 1024  # that "streaming-mod-sulq" noises at a time
@@ -84,7 +84,7 @@ class PrivateTracker:
         self._warned = False
         self._center: PrivateCenter | None = None  # while a private centre is being found
         self._released: Summary | None = None
-        self._answer: Subspace | None = None
+        self._answer: Answer | None = None
         self._continuous = privacy.mechanism == "streaming-mod-sulq"  # noise is drawn as rows come
         self._entry: Entry | None = None  # of a schedule that was debited as a whole
         if privacy.center == "private":
@@ -359,47 +359,23 @@ class PrivateTracker:
 
     def summary(self) -> Subspace:
         """The leading directions of the last release."""
-        if self._answer is None:
-            released = self.state()
-            subspace = released.subspace() if isinstance(released, Moments) else released
-            wanted = self._wanted(subspace)
-            more = oversampled(wanted) if self.oversample == "auto" else wanted + int(self.oversample)
-            keep = min(max(more, 1), self.n_features)
-            components = with_fixed_signs(subspace.components[:keep]).astype(self.dtype, copy=False)
-            self._answer = Subspace.trusted(
-                components,
-                subspace.singular_values[:keep],
-                subspace.mean,
-                subspace.count,
-                subspace.total,
-                subspace.centered,
-                subspace.feature_names,
-                subspace.certificate,
-            )
-        return self._answer
+        return self._shown().summary()
 
     def shown(self) -> int:
         """How many directions of the summary are the answer."""
-        summary = self.summary()
-        return min(self._wanted(summary), summary.rank)
+        return self._shown().shown()
 
-    def _wanted(self, subspace: Subspace) -> int:
-        if self.rule is None:
-            # Noise alone passes its edge by this much once in a thousand times (Tracy, Widom 1996).
-            edge = certificates.noise_edge(subspace.certificate)
-            highest = np.array([edge * (1 + 1.7 * self.n_features ** (-2 / 3))])
-            risen = subspace.singular_values**2 > without_noise(highest, edge)
-            return max(1, int(np.count_nonzero(risen)))
-        start = self.rule.start(self.n_features)
-        rank = settled(self.rule, start, self.n_features, subspace.singular_values, subspace.total)
-        return self.rule.shown(rank, subspace.singular_values, subspace.total)
+    def _shown(self) -> Answer:
+        if self._answer is None:
+            self._answer = Answer(self.state(), self.rule, self.oversample, self.dtype)
+        return self._answer
 
     def feature_variances(self) -> None:
         """Not known: nothing about single features is released."""
 
     def is_far(self, mean: Array, spread: float) -> bool:
         """Whether products of rows would lose too many digits to a mean this large."""
-        return False
+        return self._shown().is_far(mean, spread)
 
     def __getstate__(self) -> dict[str, Any]:
         if self._released is None:

@@ -1,0 +1,227 @@
+"""FederatedPCA: the same components as if all clients' rows were in one place."""
+
+import pickle
+import threading
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers import power_law, shortfall
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.decomposition import PCA
+
+import fedpca
+from fedpca import BudgetExceeded, FederatedPCA, Ledger, Privacy, StreamingPCA
+
+
+def unequal_clients(n_features=12, seed=0):
+    """Clients of different sizes, means and directions."""
+    rng = np.random.default_rng(seed)
+    sizes = [5, 60, 400, 30, 200]
+    return {
+        f"client {i}": power_law(rng, n, n_features) + rng.normal(size=n_features)
+        for i, n in enumerate(sizes)
+    }
+
+
+def test_the_components_are_those_of_all_rows():
+    clients = unequal_clients()
+    rows = np.concatenate(list(clients.values()))
+    pca, pooled = FederatedPCA(4).fit_clients(clients), PCA(4).fit(rows)
+    np.testing.assert_allclose(pca.explained_variance_, pooled.explained_variance_, rtol=1e-9)
+    np.testing.assert_allclose(pca.explained_variance_ratio_, pooled.explained_variance_ratio_, rtol=1e-9)
+    np.testing.assert_allclose(np.abs(pca.components_ @ pooled.components_.T), np.eye(4), atol=1e-7)
+    np.testing.assert_allclose(pca.mean_, rows.mean(axis=0))
+    assert pca.n_samples_seen_ == len(rows)
+    assert pca.model_.rank == 4
+    assert pca.model_.count == len(rows)
+
+
+@pytest.mark.parametrize("tracker", ["auto", "nystrom", "block", "exact"])
+def test_every_tracker_and_many_features(tracker):
+    clients = unequal_clients(n_features=300)
+    rows = np.concatenate(list(clients.values()))
+    pca = FederatedPCA(5, tracker=tracker, fanout=2).fit_clients(clients)
+    assert shortfall(pca.components_, rows) < 1e-3
+
+
+def test_groups_are_clients():
+    rows = np.concatenate(list(unequal_clients().values()))
+    groups = np.repeat(["a", "b", "c"], [100, 195, 400])
+    pca = FederatedPCA(3).fit(rows, groups=groups)
+    assert {name: given.rows for name, given in pca.contributions_.items()} == {"a": 100, "b": 195, "c": 400}
+    alone = FederatedPCA(3).fit(rows)
+    np.testing.assert_allclose(pca.explained_variance_, alone.explained_variance_)
+    shuffled = np.random.default_rng(0).permutation(695)
+    again = FederatedPCA(3).fit(rows[shuffled], groups=groups[shuffled])
+    np.testing.assert_allclose(again.explained_variance_, pca.explained_variance_)
+
+
+def test_clients_bring_rows_in_any_form_and_any_number_of_batches():
+    clients = unequal_clients()
+    rows = np.concatenate(list(clients.values()))
+    forms = dict(clients)
+    forms["client 0"] = sparse.csr_array(clients["client 0"])
+    forms["client 2"] = (batch for batch in np.array_split(clients["client 2"], 13))
+    forms["client 3"] = [clients["client 3"][:1], clients["client 3"][1:]]
+    forms["client 4"] = clients["client 4"].astype(np.float32)
+    pca = FederatedPCA(3).fit_clients(forms)
+    np.testing.assert_allclose(pca.explained_variance_, PCA(3).fit(rows).explained_variance_, rtol=1e-6)
+
+
+def test_the_result_does_not_depend_on_threads_or_on_the_order_of_clients():
+    clients = unequal_clients(n_features=300)
+    models = [
+        FederatedPCA(3, n_jobs=jobs).fit_clients(dict(sorted(clients.items(), reverse=turn))).components_
+        for jobs, turn in ((1, False), (4, True), (None, False))
+    ]
+    np.testing.assert_array_equal(models[0], models[1])
+    np.testing.assert_array_equal(models[0], models[2])
+
+
+def test_clients_run_in_threads_at_once():
+    barrier = threading.Barrier(3, timeout=20)
+
+    def batches(seed):
+        barrier.wait()  # only passes if all three are running
+        yield power_law(np.random.default_rng(seed), 50, 5)
+
+    pca = FederatedPCA(2, n_jobs=3).fit_clients({str(seed): batches(seed) for seed in range(3)})
+    assert pca.n_samples_seen_ == 150
+
+
+def test_contributions_say_what_each_gave():
+    clients = unequal_clients()
+    pca = FederatedPCA(3).fit_clients(clients)
+    assert list(pca.contributions_) == sorted(clients)
+    for name, given in pca.contributions_.items():
+        rows = clients[name]
+        deviations = rows - rows.mean(axis=0)
+        share = np.sum((deviations @ pca.components_.T) ** 2) / np.sum(deviations**2)
+        assert given.captured == pytest.approx(share, rel=1e-6)
+        assert (given.rows, given.epsilon, given.problem) == (len(rows), None, "")
+
+
+def test_a_client_that_fails_is_left_out_with_a_warning():
+    clients = unequal_clients()
+    right = FederatedPCA(3).fit_clients({name: clients[name] for name in ("client 1", "client 2")})
+
+    def breaks():
+        yield clients["client 3"]
+        raise OSError("the disk is gone")
+
+    bad = {
+        "client 1": clients["client 1"],
+        "client 2": clients["client 2"],
+        "breaks": breaks(),
+        "infinite": np.full((3, 12), np.inf),
+        "other features": np.ones((4, 7)),
+        "no rows": 7,
+        "empty": [],
+    }
+    with pytest.warns(UserWarning, match="left out 5 of 7 clients"):
+        pca = FederatedPCA(3).fit_clients(bad)
+    np.testing.assert_array_equal(pca.components_, right.components_)
+    problems = {name: given.problem for name, given in pca.contributions_.items() if given.problem}
+    assert set(problems) == {"breaks", "infinite", "other features", "no rows", "empty"}
+    assert "the disk is gone" in problems["breaks"]
+    assert "infinity" in problems["infinite"]
+    assert "12 and 7" in problems["other features"]
+
+
+def test_nothing_is_learned_if_nobody_can_contribute():
+    pca = FederatedPCA(2)
+    with pytest.raises(ValueError, match="no client could contribute"):
+        pca.fit_clients({"a": np.full((3, 4), np.inf), "b": []})
+    with pytest.raises(ValueError, match="infinity"):
+        pca.fit(np.full((3, 4), np.inf))
+    assert not hasattr(pca, "components_")
+
+
+@pytest.mark.parametrize(
+    ("settings", "call", "match"),
+    [
+        ({"fanout": 1}, {}, "fanout"),
+        ({"n_jobs": 0}, {}, "n_jobs"),
+        ({}, {"groups": [1, 2]}, "groups must name the client of every row, 30"),
+        ({"n_components": 99}, {}, "n_components"),
+        ({"tracker": "magic"}, {}, "tracker"),
+        ({"privacy": 3}, {}, "privacy"),
+    ],
+)
+def test_bad_settings(settings, call, match):
+    with pytest.raises((ValueError, TypeError), match=match):
+        FederatedPCA(**settings).fit(np.ones((30, 4)), **call)
+
+
+@pytest.mark.parametrize("clients", [{}, [np.ones((3, 2))], None])
+def test_clients_must_have_names(clients):
+    with pytest.raises(TypeError, match="mapping from names"):
+        FederatedPCA(1).fit_clients(clients)
+
+
+def test_feature_names_are_kept_and_checked():
+    frame = pd.DataFrame(power_law(np.random.default_rng(0), 60, 3), columns=list("abc"))
+    pca = FederatedPCA(2).fit_clients({"x": frame[:20], "y": frame[20:]})
+    assert pca.model_.feature_names == ("a", "b", "c")
+    with pytest.raises(ValueError, match="feature names"):
+        pca.transform(frame[list("bac")])
+    with pytest.warns(UserWarning, match="left out"):
+        FederatedPCA(2).fit_clients({"x": frame[:20], "y": frame[20:][list("bac")]})
+
+
+def test_it_is_a_transformer_that_copies_and_pickles():
+    rows = np.concatenate(list(unequal_clients().values()))
+    pca = FederatedPCA(3, whiten=True).fit(rows)
+    twin = pickle.loads(pickle.dumps(pca))
+    np.testing.assert_array_equal(twin.transform(rows), pca.transform(rows))
+    assert clone(pca).get_params() == pca.get_params()
+    plain = StreamingPCA(3, whiten=True).fit(rows)
+    np.testing.assert_allclose(np.abs(pca.transform(rows)), np.abs(plain.transform(rows)), atol=1e-6)
+
+
+@pytest.mark.parametrize("n_components", [None, 0.9])
+def test_the_number_of_components_may_be_left_open(n_components):
+    rows = np.concatenate(list(unequal_clients().values()))
+    pca = FederatedPCA(n_components).fit(rows, groups=np.arange(len(rows)) % 3)
+    expected = 12 if n_components is None else StreamingPCA(0.9).fit(rows).n_components_
+    assert pca.n_components_ == expected
+
+
+# --- private ---
+
+
+def test_private_clients_release_and_are_summed():
+    rows = power_law(np.random.default_rng(0), 30_000, 10, mean_size=0.0)
+    privacy = Privacy(4.0, 1e-6, 3.0, center=np.zeros(10))
+    pca = FederatedPCA(2, privacy=privacy).fit(rows, groups=np.arange(30_000) % 3)
+    certificate = pca.model_.certificate
+    assert certificate["private"]
+    assert (certificate["epsilon"], certificate["merged"]) == (4.0, 3)
+    assert fedpca.metrics.affinity(pca, fedpca.Subspace.from_rows(rows, 2)) > 0.98
+    assert {given.epsilon for given in pca.contributions_.values()} == {4.0}
+    drowned = replace(privacy, epsilon=0.02)
+    assert FederatedPCA(privacy=drowned).fit(rows).n_components_ < 10  # those above the noise
+
+
+def test_private_clients_may_stream():
+    rows = power_law(np.random.default_rng(0), 3000, 6, mean_size=0.0)
+    privacy = Privacy(4.0, 1e-6, 3.0)
+    batches = {str(i): iter(np.array_split(part, 5)) for i, part in enumerate(np.array_split(rows, 3))}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pca = FederatedPCA(2, privacy=privacy, center=False).fit_clients(batches)
+    assert pca.n_samples_seen_ == 3000
+    assert pca.model_.certificate["merged"] == 3
+
+
+def test_clients_that_share_a_ledger_are_one_owner(tmp_path):
+    rows = power_law(np.random.default_rng(0), 600, 5)
+    ledger = Ledger(tmp_path / "ledger", epsilon=1.0, delta=1e-5)
+    privacy = Privacy(1.0, 1e-5, 3.0, ledger=ledger)
+    FederatedPCA(2, privacy=privacy).fit(rows)
+    with pytest.raises(BudgetExceeded):
+        FederatedPCA(2, privacy=privacy).fit(rows)
