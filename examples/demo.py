@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 import fedpca
+from fedpca.federation import Faults, Simulation, simulate
 from fedpca.metrics import captured_variance, principal_angles
 
 mpl.use("Agg")
@@ -43,6 +44,13 @@ nobody ever had in one place.</p>
 </table>
 <p>The merged directions and those of all images in one place differ by {angle:.2f} degrees at most among
 the first five, and by less the more directions the owners share.</p>
+<h2>The same, when things go wrong</h2>
+<p>The same owners, cut into clients that tell their region after every batch, and regions that tell the root.
+Some straggle, messages come twice, and aggregators are killed {crashes} times and restarted from what they
+had stored. {silent} of the clients fall silent half-way. The model is that of all that was said, and it is the same, bit for
+bit, in whatever order it was said.</p>
+<img src="data:image/png;base64,{storm}" alt="Images behind the model over time, as messages arrive; crosses
+mark crashes. It grows to nearly all images and never falls.">
 <h2>The same, privately</h2>
 <p>A summary without noise can betray a single image. With <code>privacy=</code> each owner adds noise to its
 sums before they leave: whoever sees all releases, and knows every image but one, can hardly tell whether that
@@ -93,8 +101,16 @@ def main(folder: Path) -> None:
         ]
         private[f"merged, private, epsilon = {epsilon}"] = fedpca.merge(releases, rank=RANK)
 
+    clients = {
+        f"{name}, {part}": np.array_split(rows, 6)
+        for name, whole in owners.items()
+        for part, rows in enumerate(np.array_split(whole, 4))
+    }
+    faults = Faults(stragglers=0.2, late=0.2, dropouts=0.1, duplicates=0.3, crashes=0.1, seed=5)
+    storm = simulate(clients, RANK, faults=faults, fanout=4)
+
     models = {name: summary.truncate(RANK) for name, summary in summaries.items()}
-    models |= {"merged": merged} | private
+    models |= {"merged": merged, "merged, after a storm": storm.model} | private
     lines = []
     for name, model in models.items():
         share = captured_variance(model, images)
@@ -111,11 +127,12 @@ def main(folder: Path) -> None:
         digits,
         {"owner of 0-3 alone": one, "merged": merged, quietly: private[quietly]},
     )
+    draw_storm(folder / "storm.png", storm, len(images))
     draw_spectrum(folder / "spectrum.png", pooled, private)
     draw_components(folder / "components.png", {"merged": merged, "in one place": pooled})
     picture = {
         name: base64.b64encode((folder / f"{name}.png").read_bytes()).decode()
-        for name in ("scores", "components", "spectrum")
+        for name in ("scores", "components", "spectrum", "storm")
     }
     page = PAGE.format(
         table="\n".join(lines),
@@ -123,6 +140,8 @@ def main(folder: Path) -> None:
         count=merged.count,
         kilobytes=summaries["owner of 0-3"].components.nbytes / 1000,
         angle=np.degrees(principal_angles(merged.truncate(5), pooled.truncate(5)).max()),
+        crashes=storm.crashes,
+        silent=len(storm.silent),
         public=PUBLIC,
         certificates=certificate_rows([model.certificate for model in private.values()]),
         **picture,
@@ -142,6 +161,18 @@ def draw_scores(
         axis.set(title=name, xlabel="component 1", aspect="equal")
     axes[0].set_ylabel("component 2")
     figure.colorbar(points, ax=axes, ticks=range(10), label="digit")
+    figure.savefig(path, dpi=110)
+
+
+def draw_storm(path: Path, storm: Simulation, everything: int) -> None:
+    figure, axis = plt.subplots(figsize=(12, 3.2), layout="constrained")
+    times, rows = zip(*((delivery.time, delivery.rows) for delivery in storm.timeline), strict=True)
+    axis.step(times, rows, where="post", label="behind the model")
+    crashes = [(delivery.time, delivery.rows) for delivery in storm.timeline if delivery.crashed]
+    axis.plot(*zip(*crashes, strict=True), "x", color="C3", label="an aggregator is killed and restarted")
+    axis.axhline(everything, color="0.6", linestyle="--", label="all images")
+    axis.set(xlabel="time", ylabel="images", ylim=(0, None))
+    axis.legend(loc="lower right")
     figure.savefig(path, dpi=110)
 
 

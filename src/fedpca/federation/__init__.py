@@ -1,6 +1,20 @@
 """Federation: children hand summaries up, in any order; aggregators keep the latest and merge them."""
 
 from fedpca.federation.aggregator import Aggregator, Child, Refused
+from fedpca.federation.simulate import Delivery, Faults, Simulation, simulate
 from fedpca.federation.store import Event, FolderStore, MemoryStore, State, Store
 
-__all__ = ["Aggregator", "Child", "Event", "FolderStore", "MemoryStore", "Refused", "State", "Store"]
+__all__ = [
+    "Aggregator",
+    "Child",
+    "Delivery",
+    "Event",
+    "Faults",
+    "FolderStore",
+    "MemoryStore",
+    "Refused",
+    "Simulation",
+    "State",
+    "Store",
+    "simulate",
+]

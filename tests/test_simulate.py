@@ -1,0 +1,64 @@
+"""Whatever goes wrong in a federation, the model is that of what was contributed."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from helpers import assert_summarises, power_law
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedpca.federation.simulate import Faults, simulate
+
+shares = st.floats(0, 1)
+
+
+def streams(n_clients=7, n_batches=6, n_features=5):
+    rng = np.random.default_rng(0)
+    return {
+        f"client {c}": [power_law(rng, 8, n_features) + c for _ in range(n_batches)] for c in range(n_clients)
+    }
+
+
+@settings(max_examples=40)
+@given(st.builds(Faults, shares, shares, shares, shares, shares, st.integers(0, 999)), st.integers(2, 9))
+def test_the_model_is_that_of_all_that_was_said(faults, fanout):
+    clients = streams()
+    result = simulate(clients, 5, faults=faults, fanout=fanout)
+    said = Counter()
+    for delivery in result.timeline:
+        said[delivery.client] = max(said[delivery.client], delivery.version + 1)
+    assert_summarises(result.model, [batch for name in clients for batch in clients[name][: said[name]]])
+    assert set(result.silent) == {name for name in clients if said[name] < 6}
+    assert result.timeline[-1].rows == result.model.count
+
+
+def test_faults_that_lose_nothing_leave_no_trace_in_any_bit():
+    calm = simulate(streams(), 2, fanout=3)
+    for seed in range(10):
+        faults = Faults(stragglers=0.5, late=0.5, duplicates=0.5, crashes=0.3, seed=seed)
+        stormy = simulate(streams(), 2, faults=faults, fanout=3)
+        assert stormy.model == calm.model
+        assert stormy.crashes > 0
+        assert len(stormy.timeline) > len(calm.timeline)
+        assert not all(delivery.changed for delivery in stormy.timeline)
+
+
+def test_the_same_seed_goes_wrong_in_the_same_way():
+    faults = Faults(stragglers=0.5, dropouts=0.5, duplicates=0.5, crashes=0.3, seed=3)
+    assert simulate(streams(), 2, faults=faults) == simulate(streams(), 2, faults=faults)
+    other = simulate(streams(), 2, faults=Faults(stragglers=0.5, dropouts=0.5, duplicates=0.5, seed=4))
+    assert other.timeline != simulate(streams(), 2, faults=faults).timeline
+
+
+def test_time_runs_forward_and_stragglers_arrive_last():
+    result = simulate(streams(), 2, faults=Faults(stragglers=0.3, seed=1))
+    times = [delivery.time for delivery in result.timeline]
+    assert times == sorted(times)
+    assert times[-1] > 20
+
+
+@pytest.mark.parametrize("wrong", [{"stragglers": 2}, {"late": -0.1}, {"crashes": "often"}])
+def test_shares_are_checked(wrong):
+    with pytest.raises(ValueError, match="share between 0 and 1"):
+        Faults(**wrong)
