@@ -47,8 +47,8 @@ the first five, and by less the more directions the owners share.</p>
 <h2>The same, when things go wrong</h2>
 <p>The same owners, cut into clients that tell their region after every batch, and regions that tell the root.
 Some straggle, messages come twice, and aggregators are killed {crashes} times and restarted from what they
-had stored. {silent} of the clients fall silent half-way. The model is that of all that was said, and it is the same, bit for
-bit, in whatever order it was said.</p>
+had stored. {silent} of the clients fall silent half-way. The model is that of all that was said, and it is
+the same, bit for bit, in whatever order it was said.</p>
 <img src="data:image/png;base64,{storm}" alt="Images behind the model over time, as messages arrive; crosses
 mark crashes. It grows to nearly all images and never falls.">
 <h2>The same, privately</h2>
