@@ -121,6 +121,22 @@ class Mechanism(ABC):
     def release(self, noise: Noise, certificate: Mapping[str, Any]) -> Summary:
         """The private summary of all rows so far, in the units of the data."""
 
+    def _in_units_of_data(
+        self, components: Array, singular_values: Array, total: float, certificate: Mapping[str, Any]
+    ) -> Subspace:
+        """The subspace of the rows, given that of their points in the unit ball."""
+        frame = self.frame
+        return Subspace(
+            components,
+            frame.bound * singular_values,
+            frame.mean(np.zeros(self.n_features)),
+            self.count,
+            frame.bound**2 * total,
+            frame.center is not None,
+            frame.feature_names,
+            certificate,
+        )
+
 
 class Gram(Mechanism):
     """The sum of x x^T with a symmetric mask: d² memory, the most accurate.
@@ -205,17 +221,7 @@ class Sketch(Mechanism):
         components, squares = _nystrom(sketch, omega, shift)
         # Omega^T S Omega holds the share k / d of the variance of a random direction's.
         total = max(float(np.sum(omega * sketch)) * self.n_features / self.size, float(squares.sum()))
-        bound = self.frame.bound
-        return Subspace(
-            components,
-            bound * np.sqrt(squares),
-            self.frame.mean(np.zeros(self.n_features)),
-            self.count,
-            bound**2 * total,
-            self.frame.center is not None,
-            self.frame.feature_names,
-            certificate,
-        )
+        return self._in_units_of_data(components, np.sqrt(squares), total, certificate)
 
 
 def sketch_size(rank: int, n_features: int) -> int:
@@ -277,17 +283,8 @@ class StreamingModSulq(Mechanism):
         if len(self._waiting):
             self._absorb(self._waiting)
             self._waiting = self._waiting[:0]
-        part, bound = self._merged, self.frame.bound
-        return Subspace(
-            part.components,
-            bound * part.singular_values,
-            self.frame.mean(np.zeros(self.n_features)),
-            self.count,
-            bound**2 * part.total,
-            self.frame.center is not None,
-            self.frame.feature_names,
-            certificate,
-        )
+        part = self._merged
+        return self._in_units_of_data(part.components, part.singular_values, part.total, certificate)
 
     def _absorb(self, batch: Array) -> None:
         unit = RADIUS**2

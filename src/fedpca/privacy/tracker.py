@@ -7,22 +7,20 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from math import sqrt
 from typing import Any
 
 import numpy as np
 
-from fedpca import certificate as certificates
 from fedpca.answer import Answer
 from fedpca.linalg import Array
 from fedpca.merge import Summary
 from fedpca.missing import filled
 from fedpca.privacy.centering import STEP_SHARE, STEPS, PrivateCenter, stream_rows
+from fedpca.privacy.certify import certified
 from fedpca.privacy.lattice import MOST_ROWS
 from fedpca.privacy.ledger import BudgetExceeded, Entry
-from fedpca.privacy.mechanisms import Frame, Gram, build
+from fedpca.privacy.mechanisms import Frame, build
 from fedpca.privacy.noise import NOISES, Noise
 from fedpca.privacy.schedule import Schedule
 from fedpca.privacy.settings import Privacy
@@ -269,7 +267,10 @@ class PrivateTracker:
             self._entry = entry if whole else None
         report = self._made + 1
         noise = self._schedule.noise(self._noise("rows"), report)
-        released = self._mechanism.release(noise, self._certificate(entry, report, noise))
+        certificate = certified(
+            self.privacy, self._mechanism, self.ledger, entry, noise, records=self._taken, report=report
+        )
+        released = self._mechanism.release(noise, certificate | {"stream": self._stream})
         self._made, self._reported, self._released, self._answer = report, self._taken, released, None
         if report == self.privacy.releases and not self._continuous:
             del self._mechanism
@@ -295,54 +296,6 @@ class PrivateTracker:
                 f"{0.1 / n_rows:.1g} or less is advised.",
                 stacklevel=4,
             )
-
-    def _certificate(self, entry: Entry, report: int, noise: Noise) -> dict[str, Any]:
-        """What is promised, in facts that JSON can hold; every one is public or was released."""
-        privacy, mechanism = self.privacy, self._mechanism
-        calibration, bound = mechanism.calibration, privacy.bound
-        seeded = privacy.insecure_seed_for_tests is not None
-        notes = []
-        if seeded:
-            notes.append("NOT PRIVATE: the noise came from a seed, and whoever knows the seed can remove it")
-        if not noise.safe:
-            notes.append("floating-point noise: not safe against an adversary who inspects low-order bits")
-        edge = None
-        if isinstance(mechanism, Gram):
-            edge = bound**2 * calibration.edge(self.n_features) * self._schedule.accumulated(report)
-        return {
-            "format": certificates.FORMAT,
-            "private": not seeded,
-            "warnings": notes,
-            "epsilon": privacy.epsilon,
-            "delta": privacy.delta,
-            "mu": calibration.mu if privacy.paper_calibrated else privacy.mu,
-            "unit": "record",
-            "adjacency": privacy.adjacency,
-            "mechanism": privacy.mechanism,
-            "calibration": "published formula" if privacy.paper_calibrated else "analytic",
-            "bound": bound,
-            "center": _center_kind(privacy),
-            "sensitivity": calibration.sensitivity,
-            "sigma": calibration.sigma,
-            "noise_edge": edge,
-            "sampler": noise.sampler,
-            "n_features": self.n_features,
-            "records": self._taken,
-            "report": report,
-            "planned": None if self._continuous else privacy.releases,
-            "public": "number of records, number and names of features, and these settings",
-            "ledger": {
-                "id": self.ledger.id,
-                "kept": "in memory" if self.ledger.path is None else "in a file",
-                "epsilon": self.ledger.epsilon,
-                "delta": self.ledger.delta,
-                "spent": self.ledger.spent(),
-            },
-            "stream": self._stream,
-            "release": entry.release,
-            "time": entry.time,
-            "fedpca": _version(),
-        }
 
     # --- what was released ---
 
@@ -396,20 +349,6 @@ class PrivateTracker:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _process=os.getpid(), _lock=threading.RLock())
-
-
-def _center_kind(privacy: Privacy) -> str:
-    if privacy.center is None:
-        return "none: about the origin"
-    return "private" if privacy.center == "private" else "public"
-
-
-@lru_cache
-def _version() -> str:
-    try:
-        return version("fedpca")
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        return "not installed"
 
 
 def _new_key(privacy: Privacy) -> bytes:

@@ -1,0 +1,83 @@
+"""What a certificate says about a release: facts that are public, or were released, as JSON can hold them."""
+
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from fedpca.certificate import FORMAT
+from fedpca.privacy.ledger import Entry, Ledger
+from fedpca.privacy.mechanisms import Gram, Mechanism, StreamingModSulq
+from fedpca.privacy.noise import Noise
+from fedpca.privacy.schedule import Schedule
+from fedpca.privacy.settings import Privacy
+
+
+def certified(
+    privacy: Privacy,
+    mechanism: Mechanism,
+    ledger: Ledger,
+    entry: Entry,
+    noise: Noise,
+    *,
+    records: int,
+    report: int,
+) -> dict[str, Any]:
+    """The certificate of a report of so many records, debited as `entry`."""
+    calibration = mechanism.calibration
+    seeded = privacy.insecure_seed_for_tests is not None
+    notes = []
+    if seeded:
+        notes.append("NOT PRIVATE: the noise came from a seed, and whoever knows the seed can remove it")
+    if not noise.safe:
+        notes.append("floating-point noise: not safe against an adversary who inspects low-order bits")
+    edge = None
+    if isinstance(mechanism, Gram):
+        accumulated = Schedule(privacy.releases).accumulated(report)
+        edge = privacy.bound**2 * calibration.edge(mechanism.n_features) * accumulated
+    return {
+        "format": FORMAT,
+        "private": not seeded,
+        "warnings": notes,
+        "epsilon": privacy.epsilon,
+        "delta": privacy.delta,
+        "mu": calibration.mu if privacy.paper_calibrated else privacy.mu,
+        "unit": "record",
+        "adjacency": privacy.adjacency,
+        "mechanism": privacy.mechanism,
+        "calibration": "published formula" if privacy.paper_calibrated else "analytic",
+        "bound": privacy.bound,
+        "center": _center_kind(privacy),
+        "sensitivity": calibration.sensitivity,
+        "sigma": calibration.sigma,
+        "noise_edge": edge,
+        "sampler": noise.sampler,
+        "n_features": mechanism.n_features,
+        "records": records,
+        "report": report,
+        "planned": None if isinstance(mechanism, StreamingModSulq) else privacy.releases,
+        "public": "number of records, number and names of features, and these settings",
+        "ledger": {
+            "id": ledger.id,
+            "kept": "in memory" if ledger.path is None else "in a file",
+            "epsilon": ledger.epsilon,
+            "delta": ledger.delta,
+            "spent": ledger.spent(),
+        },
+        "release": entry.release,
+        "time": entry.time,
+        "fedpca": _version(),
+    }
+
+
+def _center_kind(privacy: Privacy) -> str:
+    if privacy.center is None:
+        return "none: about the origin"
+    return "private" if privacy.center == "private" else "public"
+
+
+@lru_cache
+def _version() -> str:
+    try:
+        return version("fedpca")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "not installed"
