@@ -193,11 +193,31 @@ def test_what_is_no_summary_is_refused(thing):
 
 
 @pytest.mark.parametrize(
-    ("child", "version"), [("", 0), (3, 0), ("x" * 2000, 0), ("a", -1), ("a", 1.5), ("a", True)]
+    ("child", "version"),
+    [
+        ("", 0),
+        (3, 0),
+        ("x" * 2000, 0),
+        ("a", -1),
+        ("a", 1.5),
+        ("a", True),
+        ("a", 2**63),
+        ("\ud800", 0),
+    ],
 )
 def test_names_and_versions_are_checked(child, version):
     with pytest.raises((TypeError, ValueError)):
         Aggregator().receive(child, version, Subspace.from_rows(rows_of(0)))
+
+
+def test_names_of_features_are_compared_with_those_of_all_children():
+    """The first may have none: two others that disagree must not both be taken."""
+    aggregator = Aggregator()
+    aggregator.receive("nameless", 0, Subspace.from_rows(rows_of(0)))
+    aggregator.receive("b", 0, replace(Subspace.from_rows(rows_of(1)), feature_names=tuple("abcdefgh")))
+    with pytest.raises(Refused, match="feature names"):
+        aggregator.receive("c", 0, replace(Subspace.from_rows(rows_of(2)), feature_names=tuple("hgfedcba")))
+    assert aggregator.model().count == 120
 
 
 def test_a_forged_count_is_refused_where_a_limit_is_set():

@@ -11,6 +11,7 @@ import pytest
 from helpers import power_law, shortfall
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
 import fedpca
@@ -205,6 +206,25 @@ def test_private_clients_release_and_are_summed():
     assert {given.epsilon for given in pca.contributions_.values()} == {4.0}
     drowned = replace(privacy, epsilon=0.02)
     assert FederatedPCA(privacy=drowned).fit(rows).n_components_ < 10  # those above the noise
+
+
+def test_private_clients_share_a_centre():
+    """Noisy centres of their own would differ, and their differences look like components."""
+    digits = load_digits().data
+    exact, groups = fedpca.Subspace.from_rows(digits, 5), np.arange(len(digits)) % 10
+    privacy = Privacy(2.0, 1e-5, 40.0, center="private")
+    shared = [FederatedPCA(5, privacy=privacy).fit(digits, groups=groups) for _ in range(3)]
+    assert np.mean([fedpca.metrics.affinity(pca, exact) for pca in shared]) > 0.55  # 0.69 ± 0.02
+    apart = [StreamingPCA(5, privacy=privacy).fit(digits[groups == g]).release() for g in range(10)]
+    assert fedpca.metrics.affinity(fedpca.merge(apart, rank=5), exact) < 0.45  # 0.18 ± 0.04
+
+
+def test_a_shared_private_centre_is_paid_for_by_every_client(tmp_path):
+    rows = power_law(np.random.default_rng(0), 600, 5)
+    ledger = Ledger(tmp_path / "ledger", epsilon=1.0, delta=1e-5)
+    FederatedPCA(2, privacy=Privacy(1.0, 1e-5, 3.0, center="private", ledger=ledger)).fit(rows)
+    assert [entry.mechanism for entry in ledger.entries] == ["center", "center", "gram"]
+    assert ledger.spent() == pytest.approx(1.0)
 
 
 def test_private_clients_may_stream():

@@ -1,6 +1,6 @@
 """StreamingPCA: the scikit-learn face of the trackers."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from copy import deepcopy
 from dataclasses import replace
 from numbers import Integral
@@ -106,6 +106,14 @@ class StreamingPCA(FittedPCA):
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn from X, shape (n_samples, n_features), alone: whatever was learned before is dropped."""
+        for _ in self._fit_in_steps(X, sample_weight):
+            pass
+        return self
+
+    def _fit_in_steps(
+        self, X: Any, sample_weight: Any = None
+    ) -> Generator[tuple[Array, int], Array | None, None]:
+        """`fit`; of a private centre it yields what each step tells, and takes one shared with others."""
         with self._intact_on_error():
             X = self._validated(X, reset=True)
             weights = checks.sample_weight(sample_weight, X.shape[0])
@@ -116,7 +124,7 @@ class StreamingPCA(FittedPCA):
             tracker = self._new_tracker(X, weights, dtype)
             if isinstance(tracker, PrivateTracker):
                 if tracker.wants_center:
-                    tracker.find_center(lambda: _dense_parts(X), X.shape[0])
+                    yield from tracker.find_center(lambda: _dense_parts(X), X.shape[0])
                 self._learn(tracker, X, weights, gaps)
                 tracker.release()
             else:
@@ -125,7 +133,6 @@ class StreamingPCA(FittedPCA):
                     part = slice(start, start + size)
                     self._learn(tracker, X[part], None if weights is None else weights[part], gaps)
             self._tracker, self._n_rows_seen = tracker, X.shape[0]
-        return self
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn from one more batch, shape (n_samples, n_features), of any size from one row up."""

@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self
@@ -123,20 +123,11 @@ class FederatedPCA(FittedPCA):
             return self._fit({str(name): rows for name, rows in clients.items()})
 
     def _fit(self, clients: Mapping[str, Any]) -> Self:
-        workers = os.cpu_count() if self.n_jobs is None else self.n_jobs
-        checks.whole_number(workers, "n_jobs", at_least=1)
+        workers = os.cpu_count() or 1
+        if self.n_jobs is not None:
+            workers = checks.whole_number(self.n_jobs, "n_jobs", at_least=1)
         aggregator = Aggregator(fanout=self.fanout)
-        with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
-            pending = {name: pool.submit(_run, self._client(), rows) for name, rows in clients.items()}
-            problems: dict[str, str] = {}
-            fitted: dict[str, StreamingPCA] = {}
-            for name, future in pending.items():
-                if (error := future.exception()) is None:
-                    fitted[name] = future.result()
-                elif isinstance(error, Exception) and len(clients) > 1:
-                    problems[name] = f"{type(error).__name__}: {error}"
-                else:
-                    raise error
+        fitted, problems = self._run(clients, workers)
         summaries: dict[str, Summary] = {}
         for name, client in sorted(fitted.items()):
             summary = client._state()
@@ -163,6 +154,35 @@ class FederatedPCA(FittedPCA):
         }
         return self
 
+    def _run(
+        self, clients: Mapping[str, Any], workers: int
+    ) -> tuple[dict[str, StreamingPCA], dict[str, str]]:
+        """All clients, as many at once as there are workers: those that learned, and why the others did not.
+
+        With a private centre, clients whose rows are all at hand share one: in each step, the sum of the
+        noisy sums they tell.
+        """
+        fitted = {name: self._client() for name in clients}
+        steps = {name: _steps(fitted[name], rows) for name, rows in clients.items()}
+        problems: dict[str, str] = {}
+        center: Array | None = None
+        with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
+            while steps:
+                pending = {name: pool.submit(_advance, step, center) for name, step in steps.items()}
+                told = {}
+                for name, future in pending.items():
+                    error = future.exception()
+                    if error is None and (answer := future.result()) is not None:
+                        told[name] = answer
+                    elif isinstance(error, Exception) and len(clients) > 1:
+                        problems[name] = f"{type(error).__name__}: {error}"
+                        del fitted[name]
+                    elif error is not None:
+                        raise error
+                steps = {name: steps[name] for name in told}
+                center = _shared_center(center, list(told.values()))
+        return fitted, problems
+
     def _client(self) -> StreamingPCA:
         return StreamingPCA(
             self.n_components,
@@ -188,21 +208,39 @@ class FederatedPCA(FittedPCA):
         return self.subspace_.truncate(self.n_components_)
 
 
-def _run(client: StreamingPCA, rows: Any) -> StreamingPCA:
-    """One client: all its batches, and a release if it is private."""
-    if _is_table(rows):
-        if isinstance(client.privacy, Privacy):
-            return client.fit(rows)
-        rows = (rows,)
+Steps = Generator[tuple[Array, int], Array | None, None]
+
+
+def _steps(client: StreamingPCA, rows: Any) -> Steps:
+    """One client: all its batches, and a release if it is private; yields what it tells about its centre."""
+    private = isinstance(client.privacy, Privacy)
+    if private and _is_table(rows):
+        yield from client._fit_in_steps(rows)
+        return
+    rows = (rows,) if _is_table(rows) else rows
     if not isinstance(rows, Iterable):
         raise TypeError(f"a client must bring rows, or an iterable of batches, got {type(rows).__name__}.")
     for batch in rows:
         client.partial_fit(batch)
     if not hasattr(client, "_tracker"):
         raise ValueError("the client brought no rows.")
-    if isinstance(client.privacy, Privacy):
+    if private:
         client.release()
-    return client
+
+
+def _advance(steps: Steps, center: Array | None) -> tuple[Array, int] | None:
+    """What a client tells next; None when it is done."""
+    try:
+        return steps.send(center)
+    except StopIteration:
+        return None
+
+
+def _shared_center(center: Array | None, told: list[tuple[Array, int]]) -> Array | None:
+    if len({len(total) for total, _ in told}) != 1:
+        return None  # nobody tells, or they tell of different features: that is refused later
+    offset: Array = sum(total for total, _ in told) / sum(count for _, count in told)  # type: ignore[assignment]
+    return offset if center is None else center + offset
 
 
 def _is_table(rows: Any) -> bool:

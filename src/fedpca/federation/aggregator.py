@@ -18,6 +18,8 @@ from fedpca.privacy import Privacy
 from fedpca.privacy.mechanisms import calibrate
 from fedpca.subspace import Subspace
 
+_LAST_VERSION = 2**63 - 1
+
 
 class Refused(ValueError):
     """A summary was not taken, and why. Nothing has changed."""
@@ -93,6 +95,10 @@ class Aggregator:
             Refused: with the reason, if it cannot be right. The child's last good word stays.
         """
         name, version = _name(child), checks.whole_number(version, "version", at_least=0)
+        if version > _LAST_VERSION:
+            raise ValueError(
+                f"version must be at most {_LAST_VERSION}, got one of {len(str(version))} digits."
+            )
         with self._lock:
             if name in self._states and version <= self._states[name].version:
                 return False
@@ -137,8 +143,7 @@ class Aggregator:
         if not 0 < summary.count <= self.most_rows:
             raise ValueError(f"count must be above 0 and at most {self.most_rows:g}, got {summary.count:g}.")
         others = [s.summary for n, s in self._states.items() if s.summary is not None and n != name]
-        if others:
-            same_space([others[0], summary])
+        same_space([*others, summary])
         if self.privacy is not None:
             _check_private(summary, self.privacy)
         return summary
@@ -211,6 +216,10 @@ def _name(child: Any) -> str:
         raise TypeError(f"child must be a name, got {child!r}.")
     if len(child) > 1000:
         raise ValueError(f"child must be a name of at most 1000 characters, got {len(child)}.")
+    try:
+        child.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"child must be a name that UTF-8 can write, got {child!r}.") from error
     return child
 
 

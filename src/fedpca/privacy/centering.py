@@ -56,10 +56,12 @@ class PrivateCenter:
         self._sum += clipped(rows - self.vector, self._privacy.bound).sum(axis=0)
         self.count += len(rows)
 
-    def finish_step(self, mu: float) -> None:
-        """Move to the noisy mean of the rows taken."""
+    def finish_step(self, mu: float) -> tuple[Array, int]:
+        """Move to the noisy mean of the rows taken; returns their noisy sum about the old one, and number."""
         sd = center_sigma(self._privacy, mu) * RADIUS
         noisy = self._sum + self._noise.entries((self.step,), len(self._sum), sd)
-        self.vector = self.vector + noisy * (self._privacy.bound / RADIUS / self.count)
+        total, count = noisy * (self._privacy.bound / RADIUS), self.count
+        self.vector = self.vector + total / count
         self.step += 1
         self._begin()
+        return total, count

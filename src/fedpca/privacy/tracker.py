@@ -5,7 +5,7 @@ import os
 import secrets
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from math import sqrt
 from typing import Any
@@ -135,19 +135,28 @@ class PrivateTracker:
         with self._lock:
             yield
 
-    def find_center(self, batches: Callable[[], Iterable[Array]], n_rows: int) -> None:
-        """Spend a tenth of mu² on the mean of rows that are all at hand, and will all be taken after it."""
+    def find_center(
+        self, batches: Callable[[], Iterable[Array]], n_rows: int
+    ) -> Generator[tuple[Array, int], Array | None, None]:
+        """Spend a tenth of mu² on the mean of rows that are all at hand, and will all be taken after it.
+
+        After each step, yields the noisy sum of the rows, less the centre so far, and their number. Whoever
+        sums these up over owners may send back a centre for all; sent None, each has its own.
+        """
         assert self._center is not None
         self._check_delta(n_rows)
-        with self._alone(), self._all_or_none():
-            self.ledger.check(0, None, self.privacy.mu)  # that the rows can be afforded as well
-            mu = self.privacy.mu * sqrt(STEP_SHARE)
-            for _ in range(STEPS):
+        self.ledger.check(0, None, self.privacy.mu)  # that the rows can be afforded as well
+        mu = self.privacy.mu * sqrt(STEP_SHARE)
+        for _ in range(STEPS):
+            with self._alone(), self._all_or_none():
                 for rows in batches():
                     self._center.take(self._complete(rows, self._center.vector))
-                self._finish_center_step(0, self._center.count, mu)
-            self._open(self._center.vector, self.privacy.mu * sqrt(1 - STEPS * STEP_SHARE), joint=False)
-            self._center = None
+                told = self._finish_center_step(0, self._center.count, mu)
+            shared = yield told
+            if shared is not None:
+                self._center.vector = shared
+        self._open(self._center.vector, self.privacy.mu * sqrt(1 - STEPS * STEP_SHARE), joint=False)
+        self._center = None
 
     def update(self, parts: Iterable[Array], n_rows: int) -> None:
         """Take a batch of `n_rows` rows in parts: dense, shape (n, d), finite, NaN for missing."""
@@ -215,11 +224,12 @@ class PrivateTracker:
         self._center = None
         return rows
 
-    def _finish_center_step(self, start: int, stop: int, mu: float) -> None:
+    def _finish_center_step(self, start: int, stop: int, mu: float) -> tuple[Array, int]:
         assert self._center is not None
         entry = self.ledger.debit(start, stop, "center", mu)
-        self._center.finish_step(mu)
+        told = self._center.finish_step(mu)
         self.ledger.complete(entry)
+        return told
 
     def _complete(self, rows: Array, center: Array | None) -> Array:
         """Rows with gaps filled by what is public: the last release, or the centre. No row is left out.

@@ -1,0 +1,98 @@
+"""Dask: the components of one organisation's large table, without moving its rows."""
+
+from typing import Any
+
+from fedpca import checks
+from fedpca.estimator import StreamingPCA
+from fedpca.linalg import oversampled
+from fedpca.merge import merge
+from fedpca.subspace import Subspace
+
+_RETRIES = 3
+_FEW_FEATURES = 256  # up to here nothing is left out, and a summary is still small
+
+
+def fit(data: Any, n_components: int, *, center: bool = True, fanout: int = 8) -> Subspace:
+    """The principal components of a dask array or dataframe, in one pass over its rows.
+
+    Every partition becomes a summary where it lies; summaries merge up a tree; only the model comes here.
+    It runs on the scheduler in use: threads, processes, or the cluster of the current `Client`. Work that a
+    lost worker had done is done again, and a task that fails is tried again a few times.
+
+    Args:
+        data: shape (n_rows, n_features), a dask array (dense or sparse chunks) or dataframe of numbers.
+            Rows may be split in any way, and their number be unknown; NaN marks a missing entry.
+        n_components: how many components to keep.
+        center: subtract the mean; False gives the paper's uncentred algebra.
+        fanout: summaries merged at a time.
+
+    Returns:
+        The model of all rows, with a dataframe's column names.
+
+    >>> import dask.array as da, numpy as np
+    >>> rows = da.random.default_rng(0).normal(size=(1000, 4), chunks=(100, 4)) * np.array([5, 1, 1, 1])
+    >>> fit(rows, n_components=1)
+    Subspace(rank=1, n_features=4, count=1000, explained=89.7%)
+    """
+    try:
+        import dask
+    except ImportError as error:
+        raise ImportError("fedpca.federation.dask needs dask: pip install 'fedpca[dask]'.") from error
+    n_components = checks.whole_number(n_components, "n_components", at_least=1)
+    checks.whole_number(fanout, "fanout", at_least=2)
+    summarise, inner, root = (dask.delayed(step, pure=True) for step in (_summary, _inner, _root))
+    summaries = [summarise(part, n_components, center) for part in _partitions(data, n_components)]
+    while len(summaries) > fanout:
+        groups = [summaries[i : i + fanout] for i in range(0, len(summaries), fanout)]
+        summaries = [inner(group, n_components) for group in groups]
+    (model,) = dask.compute(root(summaries, n_components), retries=_RETRIES)
+    if model is None or not model.count:
+        raise ValueError("data must have rows, got none with an entry in any partition.")
+    return model
+
+
+def _partitions(data: Any, n_components: int) -> list[Any]:
+    """Blocks of whole rows, each to be had on some worker."""
+    if not hasattr(data, "to_delayed") or getattr(data, "ndim", None) != 2:
+        shape = f" of {data.ndim} dimensions" if hasattr(data, "to_delayed") and hasattr(data, "ndim") else ""
+        raise TypeError(
+            f"data must be a dask array or dataframe of rows and columns, got {type(data).__name__}{shape}; "
+            "StreamingPCA().fit(data) takes what lies in memory."
+        )
+    n_features = data.shape[1]
+    if n_features == n_features:  # else it is NaN: not known yet
+        checks.rank(n_components, n_features, "n_components")
+    if hasattr(data, "rechunk"):
+        data = data.rechunk({1: -1}) if data.numblocks[1] > 1 else data
+        return list(data.to_delayed().ravel())
+    return list(data.to_delayed())
+
+
+def _summary(rows: Any, n_components: int, center: bool) -> Subspace | None:
+    """The summary of a partition; None if it is empty."""
+    n_rows, n_features = rows.shape
+    if not n_rows:
+        return None
+    pca = StreamingPCA(_carried(n_components, n_features), center=center, oversample=0)
+    return pca.fit(rows).subspace_
+
+
+def _inner(summaries: list[Subspace | None], n_components: int) -> Subspace | None:
+    parts = [part for part in summaries if part is not None]
+    return _merged(parts, _carried(n_components, parts[0].n_features)) if parts else None
+
+
+def _root(summaries: list[Subspace | None], n_components: int) -> Subspace | None:
+    parts = [part for part in summaries if part is not None]
+    return _merged(parts, min(n_components, parts[0].n_features)) if parts else None
+
+
+def _merged(parts: list[Subspace], rank: int) -> Subspace:
+    merged = merge(parts, rank)
+    assert isinstance(merged, Subspace)
+    return merged
+
+
+def _carried(n_components: int, n_features: int) -> int:
+    """Directions that travel: all, if they are few; else as many as the inner nodes of `merge_tree` keep."""
+    return n_features if n_features <= _FEW_FEATURES else min(2 * oversampled(n_components), n_features)

@@ -1,0 +1,321 @@
+"""A federation without a server: owners drop summaries into a shared folder, and its readers merge them."""
+
+import hashlib
+import os
+import re
+import secrets
+import stat
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from fedpca import checks, modelfile
+from fedpca.federation.aggregator import Aggregator, Refused, _name
+from fedpca.merge import Summary
+from fedpca.moments import Moments
+from fedpca.subspace import Subspace, from_file
+
+_LAST_VERSION = 2**63 - 1
+_FILE_NAME = re.compile(r"([a-z0-9_%-]+)\.(0|[1-9][0-9]{0,18})\.safetensors")
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """A file of a shared folder that did not count.
+
+    Attributes:
+        file: its name.
+        reason: why.
+        stamp: changes when the file does.
+    """
+
+    file: str
+    reason: str
+    stamp: str = field(default="", repr=False)
+
+
+def drop(folder: str | os.PathLike[str], child: str, version: int, summary: Summary) -> str:
+    """Put a summary into a shared folder, whole or not at all, for `collect` to find.
+
+    The file is a model file like any other: `fedpca.load` reads it, too. Doing it again changes nothing.
+
+    Args:
+        folder: one that exists, or a URL such as "s3://bucket/study", which needs the extra "folder".
+        child: whose it is: any name.
+        version: a whole number, larger than those before. What another version said stays in the folder;
+            readers take the newest.
+        summary: of all rows of this child so far: a `Subspace` or `Moments`, a private release included.
+
+    Returns:
+        Where it is.
+
+    Raises:
+        FileExistsError: there is something else under this version; it stays.
+
+    >>> import numpy as np, fedpca
+    >>> rows = np.random.default_rng(0).normal(size=(20, 3))
+    >>> with tempfile.TemporaryDirectory() as shared:
+    ...     path = drop(shared, "north", 1, Subspace.from_rows(rows))
+    ...     Path(path).name, fedpca.load(path).count
+    ('north.1.safetensors', 20.0)
+    """
+    child, version = _readable(child), checks.whole_number(version, "version", at_least=0)
+    if version > _LAST_VERSION:
+        raise ValueError(f"version must be at most {_LAST_VERSION}, got version={version}.")
+    if not isinstance(summary, Subspace | Moments):
+        raise TypeError(f"a summary must be a Subspace or Moments, got {type(summary).__name__}.")
+    kind = "moments" if isinstance(summary, Moments) else "subspace"
+    arrays, facts = summary.file_contents()
+    name = f"{_stem(child)}.{version}.safetensors"
+    with tempfile.TemporaryDirectory() as private:
+        modelfile.write(Path(private) / name, kind, arrays, facts | {"child": child, "version": version})
+        contents = (Path(private) / name).read_bytes()
+    place = _place(folder)
+    if not place.create(name, contents) and place.read(name, len(contents) + 1) != contents:
+        raise FileExistsError(
+            f"version {version} of {child!r} is in {folder} already, with other contents; "
+            "drop a newer version."
+        )
+    return place.path(name)
+
+
+def collect(
+    folder: str | os.PathLike[str],
+    aggregator: Aggregator,
+    *,
+    before: Iterable[Ignored] = (),
+    most_bytes: int = 2**30,
+) -> list[Ignored]:
+    """Hand the newest good version of every child in a shared folder to an aggregator.
+
+    No file can make it fail, or make it read or write anything outside the folder. What the aggregator has
+    is not read again; hidden files, such as those half written, are passed over.
+
+    Args:
+        folder: as for `drop`.
+        aggregator: takes the summaries, or refuses them.
+        before: what the last call returned: files ignored then are looked at again only if they changed.
+        most_bytes: larger files are ignored unread.
+
+    Returns:
+        The files that did not count, and why; older versions than the one that counts are not listed.
+
+    >>> import numpy as np
+    >>> with tempfile.TemporaryDirectory() as shared:
+    ...     for seed, child in enumerate(["north", "south"]):
+    ...         rows = np.random.default_rng(seed).normal(size=(20, 3))
+    ...         path = drop(shared, child, 1, Subspace.from_rows(rows))
+    ...     size = Path(shared, "notes.txt").write_text("what we did")
+    ...     aggregator = Aggregator(rank=1)
+    ...     collect(shared, aggregator)
+    [Ignored(file='notes.txt', reason='not a name that drop gives to a file.')]
+    >>> aggregator.model().count
+    40.0
+    """
+    checks.whole_number(most_bytes, "most_bytes", at_least=1)
+    place = _place(folder)
+    ignored: list[Ignored] = []
+    known = {(old.file, old.stamp): old for old in before}
+    versions: dict[str, list[tuple[int, _Entry]]] = {}
+    for entry in sorted(place.entries()):
+        match = _FILE_NAME.fullmatch(entry.name)
+        if entry.name.startswith("."):
+            continue
+        if not entry.plain:
+            ignored.append(entry.ignored("not a plain file."))
+        elif match is None:
+            ignored.append(entry.ignored("not a name that drop gives to a file."))
+        elif entry.size > most_bytes:
+            ignored.append(entry.ignored(f"{entry.size} bytes are more than most_bytes={most_bytes}."))
+        else:
+            versions.setdefault(match[1], []).append((int(match[2]), entry))
+    have = {_stem(name): child.version for name, child in aggregator.children.items()}
+    for stem, found in sorted(versions.items()):
+        for version, entry in sorted(found, reverse=True):
+            if version <= have.get(stem, -1):
+                break
+            if old := known.get((entry.shown, entry.stamp)):
+                ignored.append(old)
+                continue
+            try:
+                child, summary = _read(place, entry.name, most_bytes)
+            except (
+                Exception
+            ) as error:  # a stranger wrote it: whatever is wrong with it is wrong with it alone
+                ignored.append(entry.ignored(str(error) or type(error).__name__))
+                continue
+            try:
+                aggregator.receive(child, version, summary)
+            except Refused as refusal:
+                ignored.append(entry.ignored(f"refused: {refusal}"))
+                continue
+            break
+    return sorted(ignored, key=lambda item: item.file)
+
+
+def _read(place: "_Place", name: str, most_bytes: int) -> tuple[str, Summary]:
+    """Who speaks in a file, and what it says: parsed from a copy, which nobody can change meanwhile."""
+    contents = place.read(name, most_bytes + 1)
+    if len(contents) > most_bytes:
+        raise ValueError(f"it has grown to more than most_bytes={most_bytes}.")
+    with tempfile.TemporaryDirectory() as private:
+        path = Path(private) / name
+        path.write_bytes(contents)
+        try:
+            kind, arrays, facts = modelfile.read(path)
+            summary = from_file(path, kind, arrays, facts)
+        except ValueError as error:
+            raise ValueError(str(error).replace(f"{private}{os.sep}", "")) from error
+    child, version = _readable(facts.get("child")), facts.get("version")
+    if type(version) is not int or name != f"{_stem(child)}.{version}.safetensors":
+        raise ValueError(f"renamed: it is version {version!r} of {child!r}.")
+    return child, summary
+
+
+def _readable(child: Any) -> str:
+    try:
+        _name(child).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"child must be a name that UTF-8 can write, got {child!r}.") from error
+    return str(child)
+
+
+def _stem(child: str) -> str:
+    """The name as part of a file name: never a path, hidden, too long, or different only in case."""
+
+    def escaped(match: re.Match[bytes]) -> bytes:
+        return b"%%%02x" % match[0][0]
+
+    raw = child.encode(errors="surrogatepass")
+    stem = re.sub(rb"[^a-z0-9_-]", escaped, raw).decode()
+    if len(stem) <= 150:
+        return stem
+    return f"{stem[:100]}-{hashlib.sha256(raw).hexdigest()}"
+
+
+# --- folders and buckets ---
+
+
+class _Entry(NamedTuple):
+    name: str
+    plain: bool
+    size: int
+    stamp: str
+
+    @property
+    def shown(self) -> str:
+        return self.name.encode(errors="backslashreplace").decode()
+
+    def ignored(self, reason: str) -> Ignored:
+        reason = reason if len(reason) <= 500 else reason[:497] + "..."
+        return Ignored(self.shown, reason.encode(errors="backslashreplace").decode(), self.stamp)
+
+
+class _Place(Protocol):
+    def path(self, name: str) -> str: ...
+    def entries(self) -> list[_Entry]: ...
+    def read(self, name: str, most_bytes: int) -> bytes:
+        """The file, or as much of it."""
+
+    def create(self, name: str, contents: bytes) -> bool:
+        """Whether the file is new; if there is one of this name, it stays."""
+
+
+def _place(folder: str | os.PathLike[str]) -> _Place:
+    where = os.fspath(folder)
+    if isinstance(folder, str) and "://" in where and not where.startswith("file://"):
+        return _Bucket(where)
+    return _Local(Path(where.removeprefix("file://")))
+
+
+class _Local:
+    def __init__(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise FileNotFoundError(f"there is no folder {folder}; make or mount it first.")
+        self.folder = folder
+
+    def path(self, name: str) -> str:
+        return str(self.folder / name)
+
+    def entries(self) -> list[_Entry]:
+        found = []
+        with os.scandir(self.folder) as listing:
+            for entry in listing:
+                try:
+                    facts = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:  # gone since
+                    continue
+                stamp = f"{facts.st_size} {facts.st_mtime_ns} {facts.st_ino}"
+                found.append(_Entry(entry.name, stat.S_ISREG(facts.st_mode), facts.st_size, stamp))
+        return found
+
+    def read(self, name: str, most_bytes: int) -> bytes:
+        # Neither a link to elsewhere nor a pipe that blocks, even if it took the place of a file just now.
+        descriptor = os.open(self.folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ValueError("not a plain file.")
+            return file.read(most_bytes)
+
+    def create(self, name: str, contents: bytes) -> bool:
+        temporary = self.folder / f".fedpca-{secrets.token_hex(8)}.part"
+        try:
+            with temporary.open("xb") as file:
+                file.write(contents)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(temporary, self.folder / name)  # unlike a rename, never over a file of this name
+            except FileExistsError:
+                return False
+            except OSError:  # some network drives have no links
+                if (self.folder / name).exists():
+                    return False
+                os.replace(temporary, self.folder / name)
+        finally:
+            temporary.unlink(missing_ok=True)
+        modelfile.sync_folder(self.folder)
+        return True
+
+
+class _Bucket:
+    """A place that fsspec knows. Where uploads are not atomic, half a file is ignored until it is whole."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            from fsspec.core import url_to_fs
+        except ImportError as error:
+            raise ImportError(
+                f"{url} needs fsspec: pip install 'fedpca[folder]', or name a local folder."
+            ) from error
+        self.url = url.rstrip("/")
+        self.files, path = url_to_fs(self.url)
+        self.folder = path.rstrip("/")
+
+    def path(self, name: str) -> str:
+        return f"{self.url}/{name}"
+
+    def entries(self) -> list[_Entry]:
+        self.files.invalidate_cache()
+        try:
+            listing = self.files.ls(self.folder, detail=True)
+        except FileNotFoundError:  # a bucket has no empty folders
+            return []
+        found = []
+        for entry in listing:
+            name = entry["name"].rstrip("/").rpartition("/")[2]
+            stamp = " ".join(f"{key}={entry[key]}" for key in sorted(entry))
+            found.append(_Entry(name, entry["type"] == "file", int(entry["size"] or 0), stamp))
+        return found
+
+    def read(self, name: str, most_bytes: int) -> bytes:
+        return bytes(self.files.cat_file(f"{self.folder}/{name}", start=0, end=most_bytes))
+
+    def create(self, name: str, contents: bytes) -> bool:
+        try:
+            self.files.pipe_file(f"{self.folder}/{name}", contents, mode="create")
+        except FileExistsError:
+            return False
+        return True

@@ -1,0 +1,488 @@
+"""A shared folder is a federation: the model is that of the newest good files, whatever else lies there."""
+
+import builtins
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import power_law
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fedpca
+from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace, modelfile
+from fedpca.federation.folder import Ignored, collect, drop
+
+
+def rows_of(seed, n_rows=60, n_features=8):
+    return power_law(np.random.default_rng(seed), n_rows, n_features) + seed
+
+
+def summary_of(seed, n_rows=60, n_features=8):
+    return Subspace.from_rows(rows_of(seed, n_rows, n_features), rank=min(6, n_features))
+
+
+def bits(model):
+    arrays = (model.components, model.singular_values, model.mean)
+    return tuple(array.tobytes() for array in arrays), model.count, model.total, model.certificate
+
+
+def fed(messages, **settings):
+    """The aggregator fed directly."""
+    aggregator = Aggregator(rank=3, **settings)
+    for message in messages:
+        aggregator.receive(*message)
+    return aggregator
+
+
+def collected(folder, **settings):
+    aggregator = Aggregator(rank=3)
+    return aggregator, collect(folder, aggregator, **settings)
+
+
+@pytest.fixture
+def bucket():
+    """An empty URL of its own, in memory."""
+    fsspec = pytest.importorskip("fsspec", reason="URLs need fsspec")
+    url = f"memory://{os.urandom(4).hex()}/study"
+    yield url
+    files, path = fsspec.url_to_fs(url)
+    files.rm(str(Path(path).parent), recursive=True)
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def shared(request, tmp_path):
+    if request.param == "bucket":
+        return request.getfixturevalue("bucket")
+    (tmp_path / "shared").mkdir()
+    return tmp_path / "shared"
+
+
+def put(folder, name, contents):
+    """A file by another hand."""
+    if "://" not in str(folder):
+        (Path(folder) / name).write_bytes(contents)
+        return
+    import fsspec
+
+    files, path = fsspec.url_to_fs(folder)
+    files.pipe_file(f"{path}/{name}", contents)
+
+
+def contents_of(path):
+    if "://" not in str(path):
+        return Path(path).read_bytes()
+    import fsspec
+
+    files, path = fsspec.url_to_fs(path)
+    return files.cat_file(path)
+
+
+# --- the model ---
+
+
+def test_three_owners_one_of_them_private_make_the_model_of_an_aggregator(shared):
+    privacy = Privacy(1.0, 1e-4, 3.0)
+    release = StreamingPCA(2, privacy=privacy, center=False).fit(rows_of(0)).release()
+    uncentred = [Moments.from_rows(rows_of(1), center=False), Subspace.from_rows(rows_of(2), center=False)]
+    messages = [("private", 1, release), ("exact", 7, uncentred[0]), ("small", 0, uncentred[1])]
+    for message in messages:
+        drop(shared, *message)
+    aggregator, ignored = collected(shared)
+    assert ignored == []
+    assert bits(aggregator.model()) == bits(fed(messages).model())
+    assert aggregator.children == fed(messages).children
+
+
+def test_any_order_with_repetitions_gives_the_same_bits(shared):
+    messages = [(f"child {c}", v, summary_of(c, 20 * (v + 1))) for c in range(4) for v in range(3)]
+    aggregator = Aggregator(rank=3)
+    shuffled = messages * 2
+    random.Random(3).shuffle(shuffled)
+    for message in shuffled:
+        drop(shared, *message)
+        assert collect(shared, aggregator) == []
+    late, _ = collected(shared)
+    assert bits(aggregator.model()) == bits(late.model()) == bits(fed(messages).model())
+
+
+def test_an_old_version_that_comes_late_changes_nothing(shared):
+    drop(shared, "a", 10, summary_of(1))
+    aggregator, _ = collected(shared)
+    drop(shared, "a", 9, summary_of(2))
+    assert collect(shared, aggregator) == []
+    assert aggregator.children["a"].version == 10  # newer as a number, though "9" sorts after "10"
+    assert collected(shared)[0].children["a"].version == 10
+
+
+def test_what_is_known_is_not_read_again_even_after_a_restart(tmp_path, monkeypatch):
+    folder, store = tmp_path / "shared", tmp_path / "store"
+    folder.mkdir()
+    for seed in range(3):
+        drop(folder, f"{seed}", 1, summary_of(seed))
+    put(folder, "bad.1.safetensors", b"nonsense")
+    aggregator = Aggregator(store=store)
+    before = collect(folder, aggregator)
+    read, reads = modelfile.read, []
+    monkeypatch.setattr(modelfile, "read", lambda path: (reads.append(Path(path).name), read(path))[1])
+    again = Aggregator(store=store)
+    reads.clear()
+    assert collect(folder, again, before=before) == before
+    assert reads == []
+    drop(folder, "1", 2, summary_of(5))
+    assert collect(folder, again, before=before) == before
+    assert reads == ["1.2.safetensors"]
+    put(folder, "bad.1.safetensors", b"other nonsense")
+    assert len(collect(folder, again, before=before)) == 1
+    assert reads == ["1.2.safetensors", "bad.1.safetensors"]
+
+
+def test_a_refusal_is_noted_once_however_often_the_folder_is_looked_at(shared):
+    drop(shared, "a", 1, summary_of(0))
+    drop(shared, "b", 1, summary_of(1, n_features=3))
+    aggregator, ignored = Aggregator(), ()
+    for _ in range(3):
+        ignored = collect(shared, aggregator, before=ignored)
+    assert [item.file for item in ignored] == ["b.1.safetensors"]
+    assert [event.what for event in aggregator.history] == ["accepted", "refused"]
+
+
+# --- dropping ---
+
+
+def test_a_version_is_written_once(shared):
+    path = drop(shared, "a", 1, summary_of(0))
+    contents = contents_of(path)
+    assert drop(shared, "a", 1, summary_of(0)) == path
+    for other in (summary_of(1), summary_of(0, 200), Subspace.from_rows(rows_of(0))):
+        with pytest.raises(FileExistsError, match="newer version"):
+            drop(shared, "a", 1, other)
+    assert contents_of(path) == contents
+    drop(shared, "a", 2, summary_of(1))
+    assert collected(shared)[0].children["a"].version == 2
+
+
+def test_a_dropped_file_is_a_model_file_like_any_other(tmp_path):
+    for summary in (summary_of(0), Moments.from_rows(rows_of(0))):
+        assert fedpca.load(drop(tmp_path, type(summary).__name__, 1, summary)) == summary
+    assert {path.suffix for path in tmp_path.iterdir()} == {".safetensors"}  # and no temporary ones
+
+
+def test_where_links_are_not_to_be_had_a_file_is_still_whole(tmp_path, monkeypatch):
+    def no_links(*args):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", no_links)
+    test_a_version_is_written_once(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_drop_that_fails_leaves_nothing(tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            drop(shared, "a", 1, summary_of(0))
+    assert list(shared.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("child", "version", "summary", "rule"),
+    [
+        ("", 0, summary_of(0), "must be a name"),
+        (3, 0, summary_of(0), "must be a name"),
+        ("x" * 1001, 0, summary_of(0), "1000"),
+        ("\ud800", 0, summary_of(0), "UTF-8"),
+        ("a", -1, summary_of(0), "at least 0"),
+        ("a", 1.5, summary_of(0), "whole number"),
+        ("a", 2**63, summary_of(0), "at most"),
+        ("a", 0, "hello", "Subspace or Moments"),
+    ],
+)
+def test_what_cannot_be_dropped_is_said(tmp_path, child, version, summary, rule):
+    with pytest.raises((TypeError, ValueError), match=rule):
+        drop(tmp_path, child, version, summary)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_not_made(tmp_path):
+    for call in (
+        lambda where: drop(where, "a", 1, summary_of(0)),
+        lambda where: collect(where, Aggregator()),
+    ):
+        with pytest.raises(FileNotFoundError, match="make or mount it"):
+            call(tmp_path / "not mounted")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_place_gives_an_empty_aggregator(shared):
+    aggregator, ignored = collected(shared)
+    assert ignored == []
+    assert not aggregator.children
+    drop(shared, "a", 0, summary_of(0))  # so that the bucket has something to clear away
+
+
+# --- names ---
+
+NAMES = ["../../etc/passwd", "a/b", "..", ".hidden", "ünïcode", "x" * 900, "x" * 901, "con", "a%2Fb", "a.1",
+         " ", "A", "a", "a\n", "a\0b", "-rf", "North Hospital", "日本"]  # fmt: skip
+
+
+def test_names_come_back_as_they_were_and_stay_in_the_folder(shared):
+    for seed, child in enumerate(NAMES):
+        path = drop(shared, child, 3, summary_of(seed))
+        name = str(path).removeprefix(f"{shared}/")
+        assert "/" not in name
+        assert name == name.lower()  # so that "A" and "a" differ on drives that ignore case
+        assert len(name) < 200
+    aggregator, ignored = collected(shared)
+    assert ignored == []
+    assert set(aggregator.children) == set(NAMES)
+    if "://" not in str(shared):
+        assert len(list(shared.iterdir())) == len(NAMES)
+        assert {path.name for path in shared.parent.iterdir()} == {shared.name}
+
+
+@given(
+    st.dictionaries(
+        st.text(st.characters(codec="utf-8"), min_size=1, max_size=300), st.integers(0, 2**63 - 1)
+    )
+)
+def test_any_text_is_a_name_and_any_number_a_version(children):
+    summary = summary_of(0, 10, 2)
+    with tempfile.TemporaryDirectory() as folder:
+        for child, version in children.items():
+            drop(folder, child, version, summary)
+        aggregator, ignored = collected(folder)
+    assert ignored == []
+    assert {name: child.version for name, child in aggregator.children.items()} == children
+
+
+def test_a_file_that_was_renamed_does_not_count(shared):
+    contents = contents_of(drop(shared, "a", 1, summary_of(0)))
+    for name in ("b.1.safetensors", "a.2.safetensors", "a%2e%2e.1.safetensors"):
+        put(shared, name, contents)
+    aggregator, ignored = collected(shared)
+    assert {name: child.version for name, child in aggregator.children.items()} == {"a": 1}
+    assert {item.reason for item in ignored} == {"renamed: it is version 1 of 'a'."}
+    assert len(ignored) == 3
+
+
+# --- strangers' files ---
+
+
+def test_bad_files_are_told_and_the_rest_count(shared):
+    good = [("a", 1, summary_of(0)), ("b", 1, summary_of(1))]
+    for message in good:
+        drop(shared, *message)
+    whole = contents_of(drop(shared, "half", 1, summary_of(2)))
+    put(shared, "half.1.safetensors", whole[: len(whole) // 2])
+    contents = contents_of(drop(shared, "flipped", 1, summary_of(3)))
+    put(shared, "flipped.1.safetensors", contents[:-9] + bytes([contents[-9] ^ 1]) + contents[-8:])
+    put(shared, "noise.5.safetensors", random.Random(0).randbytes(5000))
+    put(shared, "nothing.5.safetensors", b"")
+    put(shared, "notes.txt", b"what we did")
+    put(shared, "a.02.safetensors", whole)
+    put(shared, "A.2.safetensors", whole)
+    put(shared, ".fedpca-0123.part", whole[:100])
+    drop(shared, "narrow", 1, summary_of(4, n_features=3))
+    drop(shared, "uncentred", 1, Subspace.from_rows(rows_of(5), center=False))
+    aggregator, ignored = collected(shared)
+    assert bits(aggregator.model()) == bits(fed(good).model())
+    reasons = {item.file: item.reason for item in ignored}
+    expected = {
+        "A.2.safetensors": "not a name",
+        "a.02.safetensors": "not a name",
+        "flipped.1.safetensors": "flipped.1.safetensors is damaged",
+        "half.1.safetensors": "half.1.safetensors is not a model file",
+        "narrow.1.safetensors": "refused: 'narrow', version 1: summaries must have the same features",
+        "noise.5.safetensors": "not a model file",
+        "notes.txt": "not a name",
+        "nothing.5.safetensors": "not a model file",
+        "uncentred.1.safetensors": "uncentred",
+    }
+    assert list(reasons) == sorted(expected)
+    assert [file for file, reason in reasons.items() if expected[file] not in reason] == []
+
+
+def test_while_the_newest_is_half_written_the_one_before_counts(shared):
+    drop(shared, "a", 1, summary_of(0))
+    whole = contents_of(drop(shared, "a", 2, summary_of(1)))
+    put(shared, "a.2.safetensors", whole[:300])
+    aggregator, ignored = collected(shared)
+    assert aggregator.children["a"].version == 1
+    put(shared, "a.2.safetensors", whole)
+    assert collect(shared, aggregator, before=ignored) == []
+    assert aggregator.children["a"].version == 2
+
+
+@given(position=st.integers(0, 10**6), flip=st.integers(1, 255), cut=st.booleans())
+def test_no_flipped_byte_and_no_cut_changes_the_model(position, flip, cut):
+    """Either the file is ignored, or, where JSON allows the change, it says the same."""
+    message = ("a", 1, summary_of(0, 20, 3))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(drop(folder, *message))
+        contents = path.read_bytes()
+        position %= len(contents)
+        changed = contents[position] ^ flip
+        path.write_bytes(contents[:position] + (b"" if cut else bytes([changed]) + contents[position + 1 :]))
+        aggregator, ignored = collected(folder)
+    assert len(ignored) + len(aggregator.children) == 1
+    if not ignored:
+        assert bits(aggregator.model()) == bits(fed([message]).model())
+
+
+def test_large_files_are_not_read(shared):
+    path = drop(shared, "a", 1, summary_of(0))
+    drop(shared, "b", 1, summary_of(1, 10, 2))
+    size = len(contents_of(path))
+    aggregator, (item,) = collected(shared, most_bytes=size - 1)
+    assert item.file == "a.1.safetensors"
+    assert item.reason == f"{size} bytes are more than most_bytes={size - 1}."
+    assert list(aggregator.children) == ["b"]
+    assert collect(shared, Aggregator(), most_bytes=size)[0].file == "b.1.safetensors"  # other features
+
+
+def test_links_pipes_and_folders_are_left_alone(tmp_path):
+    shared, elsewhere = tmp_path / "shared", tmp_path / "elsewhere"
+    shared.mkdir()
+    elsewhere.mkdir()
+    drop(shared, "a", 1, summary_of(0))
+    (shared / "secret.1.safetensors").symlink_to(drop(elsewhere, "secret", 1, summary_of(1)))
+    (shared / "endless.1.safetensors").symlink_to("/dev/zero")
+    os.mkfifo(shared / "pipe.1.safetensors")  # to open it would wait for a writer
+    (shared / "folder.1.safetensors").mkdir()
+    (shared / os.fsdecode(b"\xff.1.safetensors")).mkdir()
+    aggregator, ignored = collected(shared)
+    assert list(aggregator.children) == ["a"]
+    assert {item.reason for item in ignored} == {"not a plain file."}
+    assert len(ignored) == 5
+    "".join(item.file for item in ignored).encode()  # can be printed
+
+
+def test_a_file_swapped_for_a_pipe_or_grown_after_it_was_listed_does_not_stop_the_others(
+    tmp_path, monkeypatch
+):
+    from fedpca.federation import folder
+
+    def entries(self):
+        found = list_entries(self)
+        for child in "ab":
+            (tmp_path / f"{child}.1.safetensors").unlink()
+        os.mkfifo(tmp_path / "a.1.safetensors")
+        (tmp_path / "d.1.safetensors").write_bytes(bytes(10**6))
+        return found
+
+    for child in "abcd":
+        drop(tmp_path, child, 1, summary_of(0))
+    list_entries = folder._Local.entries
+    monkeypatch.setattr(folder._Local, "entries", entries)
+    aggregator, ignored = collected(tmp_path, most_bytes=10**5)
+    assert list(aggregator.children) == ["c"]
+    assert ["plain file" in ignored[0].reason, "No such file" in ignored[1].reason] == [True, True]
+    assert "grown" in ignored[2].reason
+
+
+def test_a_forged_author_is_no_author(tmp_path):
+    arrays, facts = summary_of(0).file_contents()
+    forged = [{}, {"child": 3, "version": 1}, {"child": "a", "version": True}, {"child": "a", "version": "1"},
+              {"child": "", "version": 1}, {"child": "x" * 5000, "version": 1},
+              {"child": "\ud800", "version": 1}, {"child": ["a"], "version": 1}]  # fmt: skip
+    for more in forged:
+        modelfile.write(tmp_path / "a.1.safetensors", "subspace", arrays, facts | more)
+        aggregator, (item,) = collected(tmp_path)
+        assert not aggregator.children
+        assert item.file == "a.1.safetensors"
+        assert len(item.reason) <= 500
+
+
+def test_trouble_of_the_aggregator_is_not_blamed_on_the_file(tmp_path):
+    class Full(fedpca.federation.MemoryStore):
+        def put(self, child, state):
+            raise OSError(28, "No space left on device")
+
+    drop(tmp_path, "a", 1, summary_of(0))
+    with pytest.raises(OSError, match="No space left"):
+        collect(tmp_path, Aggregator(store=Full()))
+
+
+# --- many at once ---
+
+OWNER = """
+import sys
+import numpy as np
+from fedpca import Subspace
+from fedpca.federation.folder import drop
+
+folder, child = sys.argv[1:]
+for version in range(20):
+    rows = np.random.default_rng([ord(child), version]).normal(size=(10 + version, 5))
+    drop(folder, child, version, Subspace.from_rows(rows))
+"""
+
+RIVAL = """
+import sys
+import numpy as np
+from fedpca import Subspace
+from fedpca.federation.folder import drop
+
+folder, seed = sys.argv[1], int(sys.argv[2])
+won = 0
+for version in range(50):
+    try:
+        drop(folder, "same", version, Subspace.from_rows(np.random.default_rng(seed).normal(size=(10, 5))))
+        won += 1
+    except FileExistsError:
+        pass
+print(won)
+"""
+
+
+def test_processes_may_drop_while_others_collect(tmp_path):
+    owners = [subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path), child]) for child in "abc"]
+    aggregator = Aggregator(rank=3)
+    while any(owner.poll() is None for owner in owners):
+        assert collect(tmp_path, aggregator) == []  # never half a file
+    assert [owner.wait() for owner in owners] == [0, 0, 0]
+    collect(tmp_path, aggregator)
+    assert {name: child.version for name, child in aggregator.children.items()} == dict.fromkeys("abc", 19)
+    assert aggregator.model().count == 3 * 29
+    assert bits(aggregator.model()) == bits(collected(tmp_path)[0].model())
+
+
+def test_of_two_who_claim_the_same_version_one_is_refused(tmp_path):
+    rivals = [
+        subprocess.Popen([sys.executable, "-c", RIVAL, str(tmp_path), str(seed)], stdout=subprocess.PIPE)
+        for seed in range(2)
+    ]
+    won = [int(rival.communicate()[0]) for rival in rivals]
+    assert sum(won) == 50
+    assert len(list(tmp_path.iterdir())) == 50
+
+
+def test_without_fsspec_the_error_names_the_extra(monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name.startswith("fsspec"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ImportError, match=r"fedpca\[folder\]"):
+        collect("s3://bucket/study", Aggregator())
+
+
+def test_a_file_url_is_a_folder(tmp_path):
+    drop(f"file://{tmp_path}", "a", 1, summary_of(0))
+    assert collected(tmp_path)[0].children["a"].version == 1
+    assert Ignored("a", "because", "1 2 3") != Ignored("a", "because", "1 2 4")
