@@ -22,12 +22,16 @@ DATA = Path(os.environ.get("FEDPCA_DATA", Path(__file__).parents[2] / "shared" /
 def real_data():
     """A loader of real data by file name; skips the test where the data is not at hand."""
 
-    def load(name):
+    def find(name):
         path = DATA / name
         if not path.exists():
             pytest.skip(f"{name} not found: set FEDPCA_DATA to the folder that holds it")
-        return np.load(path)
+        return path
 
+    def load(name):
+        return np.load(find(name))
+
+    load.path = find
     return load
 
 

@@ -2,14 +2,17 @@
 
 from typing import Any
 
+import numpy as np
+
 from fedpca import checks
 from fedpca.estimator import StreamingPCA
 from fedpca.linalg import oversampled
-from fedpca.merge import merge
+from fedpca.merge import Summary, merge
+from fedpca.moments import Moments
 from fedpca.subspace import Subspace
 
 _RETRIES = 3
-_FEW_FEATURES = 256  # up to here nothing is left out, and a summary is still small
+_CARRIED = 128  # directions that inner nodes keep, where there are too many features for all
 
 
 def fit(data: Any, n_components: int, *, center: bool = True, fanout: int = 8) -> Subspace:
@@ -48,7 +51,9 @@ def fit(data: Any, n_components: int, *, center: bool = True, fanout: int = 8) -
     (model,) = dask.compute(root(summaries, n_components), retries=_RETRIES)
     if model is None or not model.count:
         raise ValueError("data must have rows, got none with an entry in any partition.")
-    return model
+    kinds = [data.dtype] if hasattr(data, "dtype") else list(data.dtypes)
+    single = all(kind in (np.float16, np.float32) for kind in kinds)
+    return model.astype(np.float32) if single else model
 
 
 def _partitions(data: Any, n_components: int) -> list[Any]:
@@ -68,31 +73,29 @@ def _partitions(data: Any, n_components: int) -> list[Any]:
     return list(data.to_delayed())
 
 
-def _summary(rows: Any, n_components: int, center: bool) -> Subspace | None:
-    """The summary of a partition; None if it is empty."""
+def _summary(rows: Any, n_components: int, center: bool) -> Summary | None:
+    """All that is known of a partition; None if it is empty."""
     n_rows, n_features = rows.shape
     if not n_rows:
         return None
-    pca = StreamingPCA(_carried(n_components, n_features), center=center, oversample=0)
-    return pca.fit(rows).subspace_
+    carried = min(
+        2 * oversampled(n_components), n_features
+    )  # as many as the inner nodes of `merge_tree` keep
+    return StreamingPCA(n_components, center=center, oversample=carried - n_components).fit(rows)._state()
 
 
-def _inner(summaries: list[Subspace | None], n_components: int) -> Subspace | None:
+def _inner(summaries: list[Summary | None], n_components: int) -> Summary | None:
     parts = [part for part in summaries if part is not None]
-    return _merged(parts, _carried(n_components, parts[0].n_features)) if parts else None
+    if not parts:
+        return None
+    exact = all(isinstance(part, Moments) for part in parts)
+    return merge(parts, None if exact else min(max(_CARRIED, n_components), parts[0].n_features))
 
 
-def _root(summaries: list[Subspace | None], n_components: int) -> Subspace | None:
+def _root(summaries: list[Summary | None], n_components: int) -> Subspace | None:
     parts = [part for part in summaries if part is not None]
-    return _merged(parts, min(n_components, parts[0].n_features)) if parts else None
-
-
-def _merged(parts: list[Subspace], rank: int) -> Subspace:
-    merged = merge(parts, rank)
-    assert isinstance(merged, Subspace)
-    return merged
-
-
-def _carried(n_components: int, n_features: int) -> int:
-    """Directions that travel: all, if they are few; else as many as the inner nodes of `merge_tree` keep."""
-    return n_features if n_features <= _FEW_FEATURES else min(2 * oversampled(n_components), n_features)
+    if not parts:
+        return None
+    model = merge(parts, min(n_components, parts[0].n_features))
+    assert isinstance(model, Subspace)
+    return model

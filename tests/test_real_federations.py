@@ -1,0 +1,67 @@
+"""Real clients, unequal and unlike, by every road: the components of all their rows."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers import shortfall
+
+import fedpca
+from fedpca import Aggregator, FederatedPCA, StreamingPCA
+from fedpca.federation import folder
+
+RANK = 10
+
+
+@pytest.fixture(scope="module", params=["HapMap by population", "ISOLET by speaker", "WISDM by user"])
+def clients(request, real_data):
+    """Rows by client."""
+    if request.param == "HapMap by population":
+        file = real_data("hapmap_geno.npz")
+        names, rows = file["population"], file["G"].astype(float)
+        rows[rows < 0] = np.nan
+        rows = np.where(np.isnan(rows), np.nanmean(rows, axis=0), rows)
+    elif request.param == "ISOLET by speaker":
+        file = real_data("isolet1.npz")
+        rows, names = file["X"], file["speaker"]
+    else:
+        table = pd.read_csv(real_data.path("wisdm_ar_v1.1_transformed.csv.gz"), na_values="?")
+        names = table["user"].to_numpy()
+        numbers = table.drop(columns=["UNIQUE_ID", "user", "class"]).select_dtypes("number")
+        rows = (numbers.fillna(numbers.mean()) / numbers.std().replace(0, 1)).to_numpy()
+    return {str(name): rows[names == name] for name in np.unique(names)}
+
+
+def assert_found(components, clients):
+    assert abs(shortfall(components, np.concatenate(list(clients.values())))) < 1e-6
+
+
+def test_in_one_process(clients):
+    pca = FederatedPCA(RANK).fit_clients(clients)
+    assert_found(pca.components_, clients)
+    assert sum(given.rows for given in pca.contributions_.values()) == sum(map(len, clients.values()))
+
+
+def test_through_a_folder(clients, tmp_path):
+    for name, rows in clients.items():
+        folder.drop(tmp_path, name, 0, StreamingPCA(RANK, oversample=100).fit(rows).subspace_)
+    aggregator = Aggregator()
+    assert folder.collect(tmp_path, aggregator) == []
+    assert_found(aggregator.model().truncate(RANK).components, clients)
+
+
+def test_with_dask(clients):
+    da = pytest.importorskip("dask.array", reason="needs the dask extra")
+    from fedpca.federation.dask import fit
+
+    rows = da.concatenate([da.from_array(part, chunks=(len(part), -1)) for part in clients.values()])
+    assert_found(fit(rows, RANK).components, clients)
+
+
+def test_private_clients_by_population_or_user_keep_their_promise(clients):
+    """Too few rows for anything to survive, perhaps, but certified all the same."""
+    n_features = len(next(iter(clients.values()))[0])
+    mechanism = "gram" if n_features <= 4096 else "sketch"
+    privacy = fedpca.Privacy(1.0, 1e-5, 10.0, mechanism=mechanism)
+    pca = FederatedPCA(2, privacy=privacy).fit_clients(clients)
+    assert pca.model_.certificate["private"]
+    assert pca.model_.certificate["merged"] == len(clients)
