@@ -18,6 +18,7 @@ NAMES = (
     "small_streams",
     "memory",
     "merging",
+    "federation",
     "private_utility",
     "private_samples",
     "private_noise",

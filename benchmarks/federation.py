@@ -1,0 +1,142 @@
+"""What a federation costs: the paper's experiment on binary trees, and very many small clients.
+
+    python -m benchmarks.federation           # 640,000 rows; 1,000,000 clients
+    python -m benchmarks.federation --quick   # 64,000 rows; 20,000 clients
+
+The paper's federated experiment: d = 1000, r = 10, one stream cut among 2 to 64 nodes, merged up a binary
+tree. Rows are generated chunk by chunk and not timed. All nodes run one after the other on one core, so the time of
+a node, and not of the whole, is what a federation of that many machines would wait for. (The paper prints an
+"amortised" time, wall time divided by the number of nodes once more, and its labels of n are five times too
+large.) CPU time, one BLAS thread.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+
+import numpy as np
+
+from benchmarks.common import (
+    Array,
+    heading,
+    machine,
+    number,
+    options,
+    random_basis,
+    table,
+    tiny,
+    verdict,
+)
+
+D, RANK, CHUNK = 1000, 10, 1000
+SMALL_D, SMALL_RANK, SMALL_ROWS, FANOUT = 64, 5, 20, 100
+
+
+class Stream:
+    """Power-law rows, alpha = 1, about a mean, a chunk at a time; and the exact scatter of all of them."""
+
+    def __init__(self, dtype: str) -> None:
+        rng = np.random.default_rng(0)
+        self.basis = random_basis(D, D, rng) * (np.arange(1.0, D + 1) ** -1)[:, None]
+        self.mean = rng.standard_normal(D) / 10
+        self.dtype = dtype
+
+    def chunk(self, number: int) -> Array:
+        rng = np.random.default_rng([1, number])
+        latent = rng.standard_normal((CHUNK, D), dtype=np.float32)
+        return (latent @ self.basis.astype(np.float32) + self.mean.astype(np.float32)).astype(self.dtype)
+
+
+def paper(rows: int, dtype: str) -> None:
+    from fedpca import StreamingPCA, merge_tree
+
+    stream = Stream(dtype)
+    chunks = rows // CHUNK
+    lines = []
+    worst = 0.0
+    variances = np.sort(np.arange(1.0, D + 1) ** -2)[::-1]
+    for depth in range(1, 7):
+        nodes = 2**depth
+        summaries, spent = [], []
+        for node in range(nodes):
+            pca, seconds = StreamingPCA(RANK), 0.0
+            for part in range(node * chunks // nodes, (node + 1) * chunks // nodes):
+                block = stream.chunk(part)
+                started = time.process_time()
+                pca.partial_fit(block)
+                seconds += time.process_time() - started
+            started = time.process_time()
+            summaries.append(pca.subspace_)
+            spent.append(seconds + time.process_time() - started)
+        started = time.process_time()
+        model = merge_tree(summaries, RANK, fanout=2)
+        merging = time.process_time() - started
+        energies = np.square(model.components.astype(float) @ stream.basis.T).sum()
+        share = merging / sum(spent)
+        worst = max(worst, share)
+        lines.append(
+            (
+                str(nodes),
+                number(sum(spent)),
+                number(max(spent)),
+                number(1e3 * merging),
+                f"{share:.2%}",
+                tiny(1 - energies / variances[:RANK].sum()),
+            )
+        )
+    heading(f"The paper's experiment: d = {D}, r = {RANK}, {rows:,} rows, {dtype}")
+    table(
+        (
+            "nodes",
+            "PCA s, all nodes",
+            "s, slowest node",
+            "merging ms",
+            "merging / PCA",
+            "shortfall (of the law)",
+        ),
+        lines,
+    )
+    verdict(worst < 0.05, "aggregation adds less than 5 % to the clients' work", f"{worst:.2%} at most")
+
+
+def many(clients: int) -> None:
+    """Clients, leaves, regions, a root: what a leaf or region has told, it and its children are forgotten."""
+    from fedpca import Aggregator, Subspace
+
+    rng = np.random.default_rng(0)
+    scale = np.arange(1.0, SMALL_D + 1) ** -1
+    root, done, lines = Aggregator(SMALL_RANK), 0, []
+    started = time.process_time()
+    while done < clients:
+        region = Aggregator(SMALL_RANK)
+        for leaf_number in range(FANOUT):
+            leaf = Aggregator(SMALL_RANK)
+            for client in range(FANOUT):
+                rows = rng.standard_normal((SMALL_ROWS, SMALL_D)) * scale
+                leaf.receive(f"{client}", 0, Subspace.from_rows(rows, 2 * SMALL_RANK))
+            region.receive(f"{leaf_number}", 0, leaf.summary())
+        done += FANOUT**2
+        root.receive(f"{len(root.children)}", 0, region.summary())
+        if done * 4 % clients < 4 * FANOUT**2:
+            seconds = time.process_time() - started
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            lines.append((f"{done:,}", f"{1e6 * seconds / done:.0f}", f"{memory:.0f}"))
+    model = root.model()
+    heading(f"{clients:,} clients of {SMALL_ROWS} rows, d = {SMALL_D}, r = {SMALL_RANK}, fanout {FANOUT}")
+    table(("clients so far", "us a client", "most memory of the process so far, MB"), lines)
+    variances = scale**2
+    missing = 1 - float((np.square(model.components) @ variances).sum() / variances[:SMALL_RANK].sum())
+    print(f"The model speaks for {model.count:,.0f} rows; shortfall {tiny(missing)}.\n")
+
+
+def main() -> None:
+    arguments = options(__doc__, "fewer rows and clients").parse_args()
+    print(f"# Federation\n\n{machine()}\n")
+    many(20_000 if arguments.quick else 1_000_000)
+    for dtype in ("float32", "float64"):
+        paper(64_000 if arguments.quick else 640_000, dtype)
+
+
+if __name__ == "__main__":
+    main()
