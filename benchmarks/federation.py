@@ -4,10 +4,10 @@
     python -m benchmarks.federation --quick   # 64,000 rows; 20,000 clients
 
 The paper's federated experiment: d = 1000, r = 10, one stream cut among 2 to 64 nodes, merged up a binary
-tree. Rows are generated chunk by chunk and not timed. All nodes run one after the other on one core, so the time of
-a node, and not of the whole, is what a federation of that many machines would wait for. (The paper prints an
-"amortised" time, wall time divided by the number of nodes once more, and its labels of n are five times too
-large.) CPU time, one BLAS thread.
+tree. Rows are generated chunk by chunk and not timed. All nodes run one after the other on one core, so the
+time of a node, and not of the whole, is what a federation of that many machines would wait for. (The paper
+prints an "amortised" time, wall time divided by the number of nodes once more, and its labels of n are five
+times too large.) CPU time, one BLAS thread.
 """
 
 from __future__ import annotations
