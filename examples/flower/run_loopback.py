@@ -1,0 +1,249 @@
+"""A whole federation on this machine: a SuperLink with TLS, three SuperNodes that prove who they are, a run.
+
+    python examples/flower/run_loopback.py
+
+Every process listens on 127.0.0.1 only and says nothing to anyone else.
+"""
+
+import datetime
+import ipaddress
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+import fedpca
+
+APP = Path(__file__).parent
+TOOLS = Path(sys.executable).parent
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OMP_NUM_THREADS": "1"}
+SHOWN = slice(-3000, None)
+
+
+class Deployment:
+    """A SuperLink and its SuperNodes, as processes; `with` ends them all.
+
+    Args:
+        folder: for keys, certificates, logs and Flower's own files.
+    """
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.address = f"127.0.0.1:{free_port()}"
+        path = f"{TOOLS}{os.pathsep}{os.environ.get('PATH', '')}"  # Flower's commands start one another
+        self.environment = os.environ | QUIET | {"FLWR_HOME": str(self.folder), "PATH": path}
+        self.processes = {}
+        self.commands = []
+        make_certificates(self.folder)
+        connection = f'address = "{self.address}"\nroot-certificates = "{self.folder / "ca.pem"}"\n'
+        (self.folder / "config.toml").write_text(
+            f'[superlink]\ndefault = "loopback"\n\n[superlink.loopback]\n{connection}'
+        )
+
+    def __enter__(self):
+        try:
+            self.start_link()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *problem):
+        self.close()
+
+    def start_link(self):
+        host, port = self.address.split(":")
+        self._start(
+            "superlink",
+            *("flower-superlink", "--host", host, "--port", port, "--enable-supernode-auth"),
+            *("--ssl-ca-certfile", "ca.pem", "--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key"),
+            *("--database", "superlink.db", "--disable-runtime-dependency-installation"),
+        )
+        context = ssl.create_default_context(cafile=self.folder / "ca.pem")
+        while self.processes["superlink"].poll() is None:
+            try:
+                urllib.request.urlopen(f"https://{self.address}/health", context=context, timeout=5).close()
+                return
+            except OSError:
+                time.sleep(0.2)
+        raise RuntimeError(f"the SuperLink did not start:\n{self.log('superlink')[SHOWN]}")
+
+    def start_nodes(self, configs):
+        """Register keys and start SuperNodes; `configs` are their node configs by name."""
+        registrations = []
+        for name in configs:
+            make_key(self.folder / name)
+            registrations.append(self._flwr("supernode", "register", f"{self.folder / name}.pub", "loopback"))
+        for registration in registrations:
+            finished(registration, 120)
+        for name, config in configs.items():
+            lines = (f"{key} = {json.dumps(value)}\n" for key, value in config.items())
+            (self.folder / f"{name}.toml").write_text("".join(lines))
+            self.start_node(name)
+
+    def start_node(self, name):
+        self._start(
+            name,
+            *("flower-supernode", "--superlink", self.address, "--root-certificates", "ca.pem"),
+            *("--auth-supernode-private-key", name, "--node-config", f"{name}.toml"),
+            *("--host", "127.0.0.1", "--port", str(free_port())),
+        )
+
+    def start_run(self, **config):
+        """Begin a run, as a process that ends when the run does; settings have _ where their names have -."""
+        items = ((key.replace("_", "-"), json.dumps(value)) for key, value in config.items())
+        settings = " ".join(f"{key}={value}" for key, value in items)
+        return self._flwr("run", str(APP), "loopback", "--stream", "--run-config", settings)
+
+    def run(self, timeout=300, **config):
+        """Run to the end, and return what it said."""
+        return finished(self.start_run(**config), timeout)
+
+    def kill(self, name):
+        """End a process and all that it started, at once and without a word."""
+        process = self.processes.pop(name)
+        for pid in family(process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+    def log(self, name):
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def close(self):
+        for name in list(self.processes):
+            self.kill(name)
+        for command in self.commands:
+            command.kill()
+            command.communicate()
+
+    def _start(self, name, command, *arguments):
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [TOOLS / command, *arguments],
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def _flwr(self, *arguments):
+        command = subprocess.Popen(
+            [TOOLS / "flwr", *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.commands.append(command)
+        return command
+
+
+def finished(process, timeout):
+    """What a process said until it ended."""
+    said, _ = process.communicate(timeout=timeout)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(map(str, process.args[1:]))} failed:\n{said[SHOWN]}")
+    return said
+
+
+def family(pid):
+    """A process and all that descend from it."""
+    listing = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True, check=True)
+    pairs = [tuple(map(int, line.split())) for line in listing.stdout.splitlines()]
+    found = [pid]
+    for parent in found:  # grows as it goes
+        found += [child for child, its_parent in pairs if its_parent == parent]
+    return found
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def make_certificates(folder):
+    """A certificate authority of one's own, ca.pem, and the server's certificate, for two days."""
+    authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedpca loopback authority")])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    signs = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+    for path, owner, holder, extensions in (
+        ("ca.pem", issuer, authority, [(x509.BasicConstraints(ca=True, path_length=0), True), (signs, True)]),
+        ("server.pem", subject, server, [(x509.SubjectAlternativeName(names), False)]),
+    ):
+        now = datetime.datetime.now(datetime.UTC)
+        builder = (
+            x509.CertificateBuilder(issuer, owner, holder.public_key(), x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(hours=1))
+            .not_valid_after(now + datetime.timedelta(days=2))
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(holder.public_key()), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False
+            )
+        )
+        for extension, critical in extensions:
+            builder = builder.add_extension(extension, critical=critical)
+        certificate = builder.sign(authority, hashes.SHA384())
+        (folder / path).write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    write_private(folder / "server.key", server, serialization.PrivateFormat.PKCS8)
+
+
+def make_key(path):
+    """A node's key and, beside it, the public half to be registered with the SuperLink."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    write_private(path, key, serialization.PrivateFormat.OpenSSH)
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    path.with_name(f"{path.name}.pub").write_bytes(public + b"\n")
+
+
+def write_private(path, key, form):
+    contents = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(contents)
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="fedpca-flower-") as home:
+        home = Path(home)
+        rng = np.random.default_rng(0)
+        mixing = rng.normal(size=(8, 8))
+        configs = {}
+        for place, client in enumerate(("north", "south", "west")):
+            rows = rng.normal(size=(2000, 8)) * [9, 5, 1, 1, 1, 1, 1, 1] @ mixing + place
+            np.save(home / f"{client}.npy", rows)
+            promise = {"epsilon": 2.0, "delta": 1e-6, "bound": 40.0, "center": "private"}
+            configs[client] = {"client-id": client, "source": str(home / f"{client}.npy")} | promise
+        with Deployment(home / "deployment") as deployment:
+            print(f"SuperLink at {deployment.address}, with TLS and node authentication")
+            deployment.start_nodes(configs)
+            folder = home / "federation"
+            promise = {"epsilon": 2.0, "delta": 1e-6, "bound": 40.0}
+            deployment.run(folder=str(folder), rank=2, expect=3, deadline=120.0, **promise)
+        print((folder / "summary.json").read_text())
+        print(fedpca.load(folder / "model.safetensors"))
+
+
+if __name__ == "__main__":
+    main()

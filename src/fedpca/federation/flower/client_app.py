@@ -1,0 +1,29 @@
+"""The ClientApp: every ask is answered with the node's release, or with why there is none."""
+
+import logging
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedpca.federation.flower.node import Node, NodeError
+
+app = ClientApp()
+
+
+@app.query()
+def answer(message: Message, context: Context) -> Message:
+    """Reply to an ask. No exception gets out: Flower would send its text, whatever it quotes."""
+    node = None
+    try:
+        node = Node.from_config(context.node_config)
+        contents = node.release(dict(message.content["ask"]))
+    except Exception as error:
+        logging.getLogger("flwr").exception("fedpca: no release")
+        if node is not None:
+            reason = node.told(error)
+        else:
+            reason = str(error) if isinstance(error, NodeError) else type(error).__name__
+        failed = ConfigRecord({"client": "" if node is None else node.client, "reason": reason})
+        return Message(RecordDict({"failed": failed}), reply_to=message)
+    file = Array("uint8", (len(contents),), "fedpca model file", contents)
+    return Message(RecordDict({"release": ArrayRecord({"file": file})}), reply_to=message)

@@ -1,0 +1,217 @@
+"""The ServerApp: ask whoever is there, take releases as they come, and end by a deadline."""
+
+import json
+import logging
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.serverapp import Grid, ServerApp
+
+from fedpca import checks, modelfile
+from fedpca.federation.aggregator import Aggregator, Refused
+from fedpca.federation.flower.node import only_one
+from fedpca.merge import Summary
+from fedpca.privacy import Privacy
+from fedpca.subspace import from_file
+
+app = ServerApp()
+_log = logging.getLogger("flwr")
+_PAUSE = 0.2
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A node's last word in a run.
+
+    Attributes:
+        node: Flower's number of it.
+        client: whose it is, as it says; "" if unknown.
+        what: "accepted"; "unchanged", if the aggregator had it; "refused"; or "failed".
+        reason: why it was refused, or failed.
+        time: UTC.
+    """
+
+    node: int
+    client: str
+    what: str
+    reason: str
+    time: str
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """One run, as the run config says."""
+    config = context.run_config
+    folder = Path(str(config["folder"]))
+    if not folder.is_absolute():
+        raise ValueError(f"folder must be an absolute path on the server, got folder={config['folder']!r}.")
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with only_one(folder / "lock", wait=False):
+            run(grid, config, folder)
+    except BlockingIOError as error:
+        raise RuntimeError(f"another run writes to {folder}; wait for it, or name another folder.") from error
+
+
+def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
+    """Gather answers, and leave store/, model.safetensors and summary.json in the folder."""
+    privacy = None
+    if config["epsilon"]:
+        privacy = Privacy(config["epsilon"], config["delta"], config["bound"], adjacency=config["adjacency"])
+    rank = checks.whole_number(config["rank"], "rank", at_least=1)
+    quorum = checks.whole_number(config["quorum"], "quorum", at_least=1)
+    aggregator = Aggregator(rank, store=str(folder / "store"), privacy=privacy)
+    ask: dict[str, Any] = {"rank": rank, "center": bool(config["center"])}
+    if privacy is not None:
+        ask |= {key: getattr(privacy, key) for key in ("epsilon", "delta", "bound", "adjacency")}
+    started = _now()
+    answers, silent = gather(
+        grid,
+        aggregator,
+        ask,
+        deadline=float(config["deadline"]),
+        expect=checks.whole_number(config["expect"], "expect", at_least=0),
+        retries=checks.whole_number(config["retries"], "retries", at_least=0),
+        most_bytes=checks.whole_number(config["most-bytes"], "most-bytes", at_least=1),
+    )
+    problem = ""
+    model = None
+    if (found := len(aggregator.children)) < quorum:
+        problem = f"{found} clients have contributed, and quorum={quorum}; run again when more are there."
+    else:
+        try:
+            model = aggregator.model()
+            model.save(folder / "model.safetensors")
+        except ValueError as error:  # contributions that are right one by one, but not together
+            problem = str(error)
+    since = {event.child: event.time for event in aggregator.history if event.what == "accepted"}
+    contributors = {
+        name: {"version": child.version, "rows": child.count, "since": since.get(name)}
+        for name, child in aggregator.children.items()
+    }
+    summary = {
+        "started": started,
+        "finished": _now(),
+        "model": None if model is None else "model.safetensors",
+        "problem": problem,
+        "rows": sum(child.count for child in aggregator.children.values()),
+        "contributors": contributors,
+        "answers": [asdict(answer) | {"node": str(answer.node)} for answer in answers],
+        "silent": [str(node) for node in silent],
+    }
+    _write(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+    _log.info("fedpca: %d clients, %d rows, in %s", found, summary["rows"], folder)
+    if problem:
+        raise RuntimeError(problem)
+
+
+def gather(
+    grid: Grid,
+    aggregator: Aggregator,
+    ask: Mapping[str, Any],
+    *,
+    deadline: float,
+    expect: int = 0,
+    retries: int = 2,
+    most_bytes: int = 2**30,
+) -> tuple[list[Answer], list[int]]:
+    """Ask every node as it appears, and hand every release to the aggregator the moment it arrives.
+
+    Args:
+        grid: Flower's.
+        aggregator: takes releases, or refuses them.
+        ask: see `Node.release`.
+        deadline: seconds, after which nobody is waited for.
+        expect: end as soon as so many nodes have had their last word; 0 waits for the deadline.
+        retries: how often a node that crashed or was lost is asked again. What it said stands.
+        most_bytes: larger releases are refused unread.
+
+    Returns:
+        Last words in the order they came, and nodes that had none.
+    """
+    end = time.monotonic() + deadline
+    answers: dict[int, Answer] = {}
+    asked: Counter[int] = Counter()
+    waiting: dict[str, int] = {}
+    node_of: dict[str, int] = {}
+    while (left := end - time.monotonic()) > 0 and not 0 < expect <= len(answers):
+        content = RecordDict({"ask": ConfigRecord(dict(ask))})
+        for node in sorted({*grid.get_node_ids()} - {*answers} - {*waiting.values()}):
+            asked[node] += 1
+            for name in grid.push_messages([Message(content, node, "query", ttl=left)]):
+                if name:
+                    waiting[name] = node
+        for message in grid.pull_messages(list(waiting)) if waiting else ():
+            node = waiting.pop(message.metadata.reply_to_message_id)
+            if message.has_error() and asked[node] <= retries:
+                continue  # asked again, once it is there
+            answers[node] = answer = _taken(message, node, aggregator, node_of, most_bytes)
+            _log.info("fedpca: %r %s %s", answer.client or node, answer.what, answer.reason)
+        time.sleep(min(_PAUSE, max(left, 0)))
+    return list(answers.values()), sorted(set(asked) - set(answers))
+
+
+def _taken(
+    message: Message, node: int, aggregator: Aggregator, node_of: dict[str, int], most_bytes: int
+) -> Answer:
+    """What became of a reply. A stranger wrote it: nothing in it may end the run."""
+    client, what, reason = "", "refused", ""
+    try:
+        if message.has_error():
+            what, reason = "failed", f"Flower's error {message.error.code}: {message.error.reason}"
+        elif "failed" in message.content:
+            failed = message.content["failed"]
+            what, client, reason = "failed", str(failed["client"]), str(failed["reason"])
+        else:
+            release = message.content["release"]
+            assert isinstance(release, ArrayRecord)
+            client, version, summary = read_release(release["file"].data, most_bytes)
+            if node_of.setdefault(client, node) != node:
+                raise ValueError(f"another node, {node_of[client]}, is {client!r}; give each its own name.")
+            what = "accepted" if aggregator.receive(client, version, summary) else "unchanged"
+    except Refused as refusal:
+        reason = str(refusal)
+    except Exception as error:
+        reason = str(error) or type(error).__name__
+    return Answer(node, _short(client, 100), what, _short(reason, 500), _now())
+
+
+def read_release(contents: bytes, most_bytes: int) -> tuple[str, int, Summary]:
+    """Client, version and summary in the bytes of a model file from a stranger."""
+    if len(contents) > most_bytes:
+        raise ValueError(f"a release of {len(contents)} bytes is larger than most-bytes={most_bytes}.")
+    with tempfile.TemporaryDirectory() as private:
+        path = Path(private) / "release"
+        path.write_bytes(contents)
+        try:
+            kind, arrays, facts = modelfile.read(path)
+            summary = from_file(path, kind, arrays, facts)
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(path), "the release")) from error
+    client, version = facts.get("child"), facts.get("version")
+    if not isinstance(client, str) or type(version) is not int:
+        raise ValueError("a release must say whose it is and of which version.")
+    return client, version, summary
+
+
+def _short(text: str, most: int) -> str:
+    text = text if len(text) <= most else text[: most - 3] + "..."
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_suffix(".part")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
