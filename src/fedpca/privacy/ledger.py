@@ -199,14 +199,12 @@ class Ledger:
             return
         import fcntl
 
-        while True:
+        # A file of its own: the ledger may be replaced, by a restore or an editor, and its lock with it.
+        with self.path.with_name(f"{self.path.name}.lock").open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
             if not self.path.exists():
                 raise FileNotFoundError(f"the ledger {self.path} is gone: restore it from a copy.")
-            with self.path.open("rb+") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
-                if os.path.samestat(os.fstat(file.fileno()), os.stat(self.path)):  # else it was replaced
-                    yield
-                    return
+            yield
 
     def _append(self, facts: dict[str, Any]) -> None:
         if self.path is None:
