@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from fedpca import certificate as certificates
-from fedpca.linalg import Array, oversampled, with_fixed_signs
+from fedpca.linalg import Array, is_far, oversampled, with_fixed_signs
 from fedpca.merge import Summary
 from fedpca.moments import Moments, without_noise
 from fedpca.rank import RankRule, settled
@@ -74,5 +74,4 @@ class Answer:
 
     def is_far(self, mean: Array, spread: float) -> bool:
         """Whether products of rows would lose too many digits to a mean this large."""
-        limit = 1e1 if self.dtype == np.float32 else 1e4
-        return float(mean @ mean) > limit * spread
+        return is_far(mean, spread, self.dtype)

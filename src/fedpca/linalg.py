@@ -11,6 +11,12 @@ _GRAM_FLOOR = 1e-3
 _GRAM_CLEAN = 1e-2
 
 
+def is_far(mean: Array, spread: float, dtype: np.dtype[np.floating]) -> bool:
+    """Whether products of rows, in a dtype, would lose too many digits to a mean this large."""
+    limit = 1e1 if dtype == np.float32 else 1e4
+    return float(mean @ mean) > limit * spread
+
+
 def leading(rows: Array, rank: int | None = None, floor: float = 0.0) -> tuple[Array, Array]:
     """The leading right singular pairs of a stack of rows, numerically zero directions left out.
 

@@ -40,6 +40,8 @@ class Moments:
     feature_names: tuple[str, ...] | None = None
     certificate: Mapping[str, Any] | None = None
 
+    kind = "moments"  # in model files
+
     def __post_init__(self) -> None:
         mean = np.array(self.mean, dtype=np.float64)
         scatter = np.array(self.scatter, dtype=np.float64)
@@ -105,7 +107,7 @@ class Moments:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a model file (safetensors with JSON metadata)."""
-        modelfile.write(path, "moments", *self.file_contents())
+        modelfile.write(path, self.kind, *self.file_contents())
 
     def file_contents(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """Arrays and facts of a model file."""

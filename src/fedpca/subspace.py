@@ -47,6 +47,8 @@ class Subspace:
     feature_names: tuple[str, ...] | None = None
     certificate: Mapping[str, Any] | None = None
 
+    kind = "subspace"  # in model files
+
     def __post_init__(self) -> None:
         components = np.array(self.components)
         if components.dtype != np.float32:
@@ -187,7 +189,7 @@ class Subspace:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a model file (safetensors with JSON metadata)."""
-        modelfile.write(path, "subspace", *self.file_contents())
+        modelfile.write(path, self.kind, *self.file_contents())
 
     def file_contents(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """Arrays and facts of a model file."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedpca import checks
+from fedpca.federation.names import child_name, version_number
 from fedpca.federation.store import Event, FolderStore, MemoryStore, State, Store
 from fedpca.linalg import oversampled
 from fedpca.merge import Summary, merge_tree, same_space
@@ -17,8 +18,6 @@ from fedpca.moments import Moments
 from fedpca.privacy import Privacy
 from fedpca.privacy.mechanisms import calibrate
 from fedpca.subspace import Subspace
-
-_LAST_VERSION = 2**63 - 1
 
 
 class Refused(ValueError):
@@ -94,11 +93,7 @@ class Aggregator:
         Raises:
             Refused: with the reason, if it cannot be right. The child's last good word stays.
         """
-        name, version = _name(child), checks.whole_number(version, "version", at_least=0)
-        if version > _LAST_VERSION:
-            raise ValueError(
-                f"version must be at most {_LAST_VERSION}, got one of {len(str(version))} digits."
-            )
+        name, version = child_name(child), version_number(version)
         with self._lock:
             if name in self._states and version <= self._states[name].version:
                 return False
@@ -117,7 +112,7 @@ class Aggregator:
         Returns:
             Whether there was one.
         """
-        name = _name(child)
+        name = child_name(child)
         with self._lock:
             state = self._states.get(name)
             if state is None or state.summary is None:
@@ -209,18 +204,6 @@ class Aggregator:
         children = self.children
         rows = sum(child.count for child in children.values())
         return f"Aggregator({len(children)} children, {rows:g} rows)"
-
-
-def _name(child: Any) -> str:
-    if not isinstance(child, str) or not child:
-        raise TypeError(f"child must be a name, got {child!r}.")
-    if len(child) > 1000:
-        raise ValueError(f"child must be a name of at most 1000 characters, got {len(child)}.")
-    try:
-        child.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"child must be a name that UTF-8 can write, got {child!r}.") from error
-    return child
 
 
 def _check_private(summary: Summary, privacy: Privacy) -> None:

@@ -1,6 +1,5 @@
 """A federation without a server: owners drop summaries into a shared folder, and its readers merge them."""
 
-import hashlib
 import os
 import re
 import secrets
@@ -9,15 +8,15 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from fedpca import checks, modelfile
-from fedpca.federation.aggregator import Aggregator, Refused, _name
+from fedpca.federation.aggregator import Aggregator, Refused
+from fedpca.federation.names import child_name, file_name, version_number
 from fedpca.merge import Summary
 from fedpca.moments import Moments
 from fedpca.subspace import Subspace, from_file
 
-_LAST_VERSION = 2**63 - 1
 _FILE_NAME = re.compile(r"([a-z0-9_%-]+)\.(0|[1-9][0-9]{0,18})\.safetensors")
 
 
@@ -61,16 +60,15 @@ def drop(folder: str | os.PathLike[str], child: str, version: int, summary: Summ
     ...     Path(path).name, fedpca.load(path).count
     ('north.1.safetensors', 20.0)
     """
-    child, version = _readable(child), checks.whole_number(version, "version", at_least=0)
-    if version > _LAST_VERSION:
-        raise ValueError(f"version must be at most {_LAST_VERSION}, got version={version}.")
+    child, version = child_name(child), version_number(version)
     if not isinstance(summary, Subspace | Moments):
         raise TypeError(f"a summary must be a Subspace or Moments, got {type(summary).__name__}.")
-    kind = "moments" if isinstance(summary, Moments) else "subspace"
     arrays, facts = summary.file_contents()
-    name = f"{_stem(child)}.{version}.safetensors"
+    name = f"{file_name(child)}.{version}.safetensors"
     with tempfile.TemporaryDirectory() as private:
-        modelfile.write(Path(private) / name, kind, arrays, facts | {"child": child, "version": version})
+        modelfile.write(
+            Path(private) / name, summary.kind, arrays, facts | {"child": child, "version": version}
+        )
         contents = (Path(private) / name).read_bytes()
     place = _place(folder)
     if not place.create(name, contents) and place.read(name, len(contents) + 1) != contents:
@@ -131,7 +129,7 @@ def collect(
             ignored.append(entry.ignored(f"{entry.size} bytes are more than most_bytes={most_bytes}."))
         else:
             versions.setdefault(match[1], []).append((int(match[2]), entry))
-    have = {_stem(name): child.version for name, child in aggregator.children.items()}
+    have = {file_name(name): child.version for name, child in aggregator.children.items()}
     for stem, found in sorted(versions.items()):
         for version, entry in sorted(found, reverse=True):
             if version <= have.get(stem, -1):
@@ -168,31 +166,10 @@ def _read(place: "_Place", name: str, most_bytes: int) -> tuple[str, Summary]:
             summary = from_file(path, kind, arrays, facts)
         except ValueError as error:
             raise ValueError(str(error).replace(f"{private}{os.sep}", "")) from error
-    child, version = _readable(facts.get("child")), facts.get("version")
-    if type(version) is not int or name != f"{_stem(child)}.{version}.safetensors":
+    child, version = child_name(facts.get("child")), facts.get("version")
+    if type(version) is not int or name != f"{file_name(child)}.{version}.safetensors":
         raise ValueError(f"renamed: it is version {version!r} of {child!r}.")
     return child, summary
-
-
-def _readable(child: Any) -> str:
-    try:
-        _name(child).encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"child must be a name that UTF-8 can write, got {child!r}.") from error
-    return str(child)
-
-
-def _stem(child: str) -> str:
-    """The name as part of a file name: never a path, hidden, too long, or different only in case."""
-
-    def escaped(match: re.Match[bytes]) -> bytes:
-        return b"%%%02x" % match[0][0]
-
-    raw = child.encode(errors="surrogatepass")
-    stem = re.sub(rb"[^a-z0-9_-]", escaped, raw).decode()
-    if len(stem) <= 150:
-        return stem
-    return f"{stem[:100]}-{hashlib.sha256(raw).hexdigest()}"
 
 
 # --- folders and buckets ---

@@ -5,12 +5,11 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import quote
 
 from fedpca import modelfile
+from fedpca.federation.names import file_name
 from fedpca.linalg import Array
 from fedpca.merge import Summary
-from fedpca.moments import Moments
 from fedpca.subspace import from_file
 
 _ENDING = ".state"
@@ -106,10 +105,10 @@ class FolderStore:
         arrays: dict[str, Array] = {}
         facts: dict[str, Any] = {}
         if state.summary is not None:
-            kind = "moments" if isinstance(state.summary, Moments) else "subspace"
+            kind = state.summary.kind
             arrays, facts = state.summary.file_contents()
         facts = {"child": child, "version": state.version, "summary": facts}
-        modelfile.write(self.folder / f"{_file_name(child)}{_ENDING}", kind, arrays, facts)
+        modelfile.write(self.folder / f"{file_name(child)}{_ENDING}", kind, arrays, facts)
 
     def note(self, event: Event) -> None:
         with self._log.open("a", encoding="utf-8") as file:
@@ -120,13 +119,3 @@ class FolderStore:
             return []
         lines = self._log.read_text(encoding="utf-8").split("\n")[:-1]  # the last may be torn by a crash
         return [Event(**json.loads(line)) for line in lines if line]
-
-
-def _file_name(child: str) -> str:
-    """A name that no child can choose to be a path, hidden, or too long."""
-    name = quote(child, safe="").replace(".", "%2E")
-    if len(name) <= 150:
-        return name
-    import hashlib
-
-    return f"{name[:100]}-{hashlib.sha256(child.encode()).hexdigest()}"

@@ -182,7 +182,7 @@ class PrivateTracker:
                 f"an earlier batch was interrupted ({self._broken}), and some of its rows may count already: "
                 "fit anew, so that none counts twice."
             )
-        if self._key is None or (self._made == self.privacy.releases and not self._continuous):
+        if self._key is None:  # dropped with the last release, and never in a copy
             if self._made < self.privacy.releases or self._continuous:
                 raise BudgetExceeded(
                     "this is a copy of what was released, and cannot release more: go on with the original."

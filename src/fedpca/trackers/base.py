@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from fedpca.linalg import Array, oversampled
+from fedpca.linalg import Array, is_far, oversampled
 from fedpca.merge import Summary, append_rows, merge
 from fedpca.rank import RankRule
 from fedpca.subspace import Subspace
@@ -172,8 +172,7 @@ class Tracker(ABC):
 
     def is_far(self, mean: Array, spread: float) -> bool:
         """Whether products of rows would lose too many digits to a mean this large."""
-        limit = 1e1 if self.dtype == np.float32 else 1e4
-        return self.center and float(mean @ mean) > limit * spread
+        return self.center and is_far(mean, spread, self.dtype)
 
     def _move_anchor(self, step: Array) -> Array:
         """Move the anchor by about `step`; returns by how much: it is a number of the rows' own dtype."""

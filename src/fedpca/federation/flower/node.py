@@ -13,7 +13,6 @@ from fedpca import checks, modelfile
 from fedpca.estimator import StreamingPCA
 from fedpca.federation.flower.source import open_source
 from fedpca.merge import Summary
-from fedpca.moments import Moments
 from fedpca.privacy import BudgetExceeded, Privacy
 from fedpca.subspace import from_file
 
@@ -83,10 +82,11 @@ class Node:
         with only_one(self.state / "lock"):  # a second ask waits for the release of the first
             if not path.exists():
                 summary = self._summary(rank, center)
-                kind = "moments" if isinstance(summary, Moments) else "subspace"
                 arrays, facts = summary.file_contents()
                 made = {"child": self.client, "version": self.version, "rank": rank}
-                modelfile.write(path, kind, arrays, facts | made | {"settings": self._settings(center)})
+                modelfile.write(
+                    path, summary.kind, arrays, facts | made | {"settings": self._settings(center)}
+                )
             contents = path.read_bytes()
         self._check_kept(path, rank, center)
         return contents
