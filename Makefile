@@ -2,7 +2,7 @@
 # requirements; later runs reuse it.
 
 PYTHON ?= python3
-LOCK_TOOLS := pip-tools==7.6.2 dependency-groups==1.3.2
+LOCK_TOOL := uv==0.12.24
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -35,19 +35,13 @@ lint: $(READY)
 benchmark: $(BENCHMARK_READY)
 	.venv-benchmark/bin/python -m benchmarks $(ARGS)
 
-# The oldest supported Python picks the pins, so that they suit the newer ones too. The maker's own pip
-# settings are set aside: a local index would leave out the hashes that other machines need.
-lock: export CUSTOM_COMPILE_COMMAND = make lock
-lock: export PIP_CONFIG_FILE = /dev/null
-lock: export PIP_FIND_LINKS =
-lock: export PIP_EXTRA_INDEX_URL =
+# Pins and hashes that suit every supported Python and platform.
 lock:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "The lock is made with Python 3.11: make lock PYTHON=python3.11")'
 	$(PYTHON) -m venv --clear .venv-lock
-	.venv-lock/bin/python $(INSTALL) $(LOCK_TOOLS)
-	.venv-lock/bin/dependency-groups dev | .venv-lock/bin/pip-compile --quiet --generate-hashes --allow-unsafe \
-	    --strip-extras --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
-	    $(if $(UPGRADE),--upgrade) --output-file=requirements/dev.txt pyproject.toml -
+	.venv-lock/bin/python $(INSTALL) $(LOCK_TOOL)
+	.venv-lock/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
+	    --group dev --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) \
+	    --output-file requirements/dev.txt pyproject.toml
 
 clean:
 	rm -rf .venv .venv-benchmark .venv-lock build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -206,7 +206,7 @@ def test_what_is_no_summary_is_refused(thing):
     ],
 )
 def test_names_and_versions_are_checked(child, version):
-    with pytest.raises((TypeError, ValueError)):
+    with pytest.raises(Refused):
         Aggregator().receive(child, version, Subspace.from_rows(rows_of(0)))
 
 
@@ -218,6 +218,18 @@ def test_names_of_features_are_compared_with_those_of_all_children():
     with pytest.raises(Refused, match="feature names"):
         aggregator.receive("c", 0, replace(Subspace.from_rows(rows_of(2)), feature_names=tuple("hgfedcba")))
     assert aggregator.model().count == 120
+
+
+def test_what_is_expected_can_be_said_beforehand():
+    aggregator = Aggregator(like=Subspace.empty(8, feature_names=tuple("abcdefgh")))
+    for summary, rule in (
+        (Subspace.from_rows(rows_of(0)[:, :5]), "same features, got 8 and 5"),
+        (Subspace.from_rows(rows_of(0), center=False), "uncentred"),
+        (replace(Subspace.from_rows(rows_of(0)), feature_names=tuple("hgfedcba")), "feature names"),
+    ):
+        with pytest.raises(Refused, match=rule):
+            aggregator.receive("first", 0, summary)
+    assert aggregator.receive("second", 0, Subspace.from_rows(rows_of(0)))
 
 
 def test_a_forged_count_is_refused_where_a_limit_is_set():

@@ -128,10 +128,9 @@ def test_what_is_known_is_not_read_again_even_after_a_restart(tmp_path, monkeypa
     put(folder, "bad.1.safetensors", b"nonsense")
     aggregator = Aggregator(store=store)
     before = collect(folder, aggregator)
-    read, reads = modelfile.read, []
-    monkeypatch.setattr(modelfile, "read", lambda path: (reads.append(Path(path).name), read(path))[1])
+    decode, reads = modelfile.decode, []
+    monkeypatch.setattr(modelfile, "decode", lambda data, name: (reads.append(name), decode(data, name))[1])
     again = Aggregator(store=store)
-    reads.clear()
     assert collect(folder, again, before=before) == before
     assert reads == []
     drop(folder, "1", 2, summary_of(5))
@@ -140,6 +139,20 @@ def test_what_is_known_is_not_read_again_even_after_a_restart(tmp_path, monkeypa
     put(folder, "bad.1.safetensors", b"other nonsense")
     assert len(collect(folder, again, before=before)) == 1
     assert reads == ["1.2.safetensors", "bad.1.safetensors"]
+
+
+def test_what_was_withdrawn_stays_out_until_there_is_a_newer_version(shared):
+    for seed in range(2):
+        drop(shared, f"{seed}", 1, summary_of(seed))
+    aggregator = Aggregator()
+    collect(shared, aggregator)
+    aggregator.withdraw("0")
+    assert collect(shared, aggregator) == []
+    assert list(aggregator.children) == ["1"]
+    assert aggregator.versions == {"0": 2, "1": 1}
+    drop(shared, "0", 3, summary_of(5))
+    collect(shared, aggregator)
+    assert list(aggregator.children) == ["0", "1"]
 
 
 def test_a_refusal_is_noted_once_however_often_the_folder_is_looked_at(shared):

@@ -1,6 +1,6 @@
 """Federated, streaming, private principal component analysis: rows in, summaries out, summaries merge."""
 
-from fedpca import metrics
+from fedpca import metrics, progress
 from fedpca.audit import audit
 from fedpca.estimator import StreamingPCA
 from fedpca.federated import FederatedPCA
@@ -30,4 +30,5 @@ __all__ = [
     "merge_tree",
     "metrics",
     "plan",
+    "progress",
 ]

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
-from fedpca import checks
+from fedpca import checks, progress
 from fedpca.answer import Answer
 from fedpca.estimator import StreamingPCA
 from fedpca.federation import Aggregator, Refused
@@ -166,7 +166,11 @@ class FederatedPCA(FittedPCA):
         steps = {name: _steps(fitted[name], rows) for name, rows in clients.items()}
         problems: dict[str, str] = {}
         center: Array | None = None
-        with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
+        with (
+            threadpool_limits(limits=1, user_api="blas"),
+            ThreadPoolExecutor(workers) as pool,
+            progress.bar("federation", len(clients), "clients") as bar,
+        ):
             while steps:
                 pending = {name: pool.submit(_advance, step, center) for name, step in steps.items()}
                 told = {}
@@ -174,7 +178,9 @@ class FederatedPCA(FittedPCA):
                     error = future.exception()
                     if error is None and (answer := future.result()) is not None:
                         told[name] = answer
-                    elif isinstance(error, Exception) and len(clients) > 1:
+                        continue
+                    bar.advance()
+                    if isinstance(error, Exception) and len(clients) > 1:
                         problems[name] = f"{type(error).__name__}: {error}"
                         del fitted[name]
                     elif error is not None:

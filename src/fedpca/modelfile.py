@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save as to_bytes
+from safetensors.numpy import save
 
 FORMAT_VERSION = 1
 
@@ -24,7 +25,28 @@ class ModelFileError(ValueError):
 def write(
     path: str | os.PathLike[str], kind: str, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]
 ) -> None:
-    """Write arrays and JSON facts as one file, whole or not at all; the same contents, the same bytes."""
+    """Write arrays and JSON facts as one file, whole or not at all."""
+    contents = encode(kind, arrays, facts)
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"cannot save {path}: there is no folder {path.parent}.")
+    temporary = path.parent / f".fedpca-{secrets.token_hex(8)}.part"
+    try:
+        with temporary.open("xb") as file:
+            file.write(contents)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            shutil.copymode(path, temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def encode(kind: str, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> bytes:
+    """Arrays and JSON facts as the bytes of a model file; the same contents, the same bytes."""
     # safetensors writes the buffer of a strided array as if it were contiguous: force C order here.
     tensors = {
         name: np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
@@ -37,22 +59,7 @@ def write(
         "facts": text,
         "checksum": _checksum(kind, tensors, text),
     }
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"cannot save {path}: there is no folder {path.parent}.")
-    temporary = path.parent / f".fedpca-{secrets.token_hex(8)}.part"
-    try:
-        with temporary.open("xb") as file:
-            file.write(to_bytes(tensors, metadata={"fedpca": json.dumps(header)}))
-            file.flush()
-            os.fsync(file.fileno())
-        if path.exists():
-            shutil.copymode(path, temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+    return save(tensors, metadata={"fedpca": json.dumps(header)})
 
 
 def sync_folder(folder: Path) -> None:
@@ -64,7 +71,21 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, NDArray[Any]], dict[str, Any]]:
+Contents = tuple[str, dict[str, NDArray[Any]], dict[str, Any]]
+
+
+def decode(contents: bytes, name: str) -> Contents:
+    """Read what `encode` gave; errors speak of `name`."""
+    with tempfile.TemporaryDirectory() as private:  # safetensors hands out metadata of files only
+        path = Path(private) / "contents"
+        path.write_bytes(contents)
+        try:
+            return read(path)
+        except ModelFileError as error:
+            raise ModelFileError(str(error).replace(str(path), name)) from error
+
+
+def read(path: str | os.PathLike[str]) -> Contents:
     """Read what `write` wrote: its kind, arrays and facts. Anything else is one `ModelFileError`."""
     path = Path(path)
     if path.is_dir():

@@ -1,5 +1,6 @@
 """Aggregator: the latest summary of every child, and the model they make together."""
 
+import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -42,6 +43,8 @@ class Aggregator:
         rank: directions of the model; all by default.
         store: where states are kept: a folder, or a `Store`. What `receive` has taken is in it, so that a
             restart with the same store gives the same model, bit for bit. None: in memory.
+        like: refuse what does not merge with this, `Subspace.empty(n_features, feature_names=...)`, say.
+            None: whoever comes first decides on the features, and on centring.
         privacy: refuse what is not at least as private as this, or claims more than its bound allows.
         most_rows: refuse a child that claims to speak for more rows than this.
         fanout: how many summaries are merged at a time.
@@ -62,7 +65,8 @@ class Aggregator:
         self,
         rank: int | None = None,
         *,
-        store: Store | str | None = None,
+        store: Store | str | os.PathLike[str] | None = None,
+        like: Summary | None = None,
         privacy: Privacy | None = None,
         most_rows: float = 1e15,
         fanout: int = 8,
@@ -71,6 +75,7 @@ class Aggregator:
             checks.whole_number(rank, "rank", at_least=1)
         self.rank = rank
         self.fanout = checks.whole_number(fanout, "fanout", at_least=2)
+        self.like = like
         self.privacy = privacy
         self.most_rows = most_rows
         self.store: Store
@@ -93,7 +98,10 @@ class Aggregator:
         Raises:
             Refused: with the reason, if it cannot be right. The child's last good word stays.
         """
-        name, version = child_name(child), version_number(version)
+        try:
+            name, version = child_name(child), version_number(version)
+        except (TypeError, ValueError) as error:
+            raise Refused(str(error)) from error
         with self._lock:
             if name in self._states and version <= self._states[name].version:
                 return False
@@ -138,6 +146,8 @@ class Aggregator:
         if not 0 < summary.count <= self.most_rows:
             raise ValueError(f"count must be above 0 and at most {self.most_rows:g}, got {summary.count:g}.")
         others = [s.summary for n, s in self._states.items() if s.summary is not None and n != name]
+        if self.like is not None:
+            others.append(self.like)
         same_space([*others, summary])
         if self.privacy is not None:
             _check_private(summary, self.privacy)
@@ -156,6 +166,12 @@ class Aggregator:
                     if state.summary is not None
                 }
             )
+
+    @property
+    def versions(self) -> Mapping[str, int]:
+        """The latest version of every child, of those withdrawn, too."""
+        with self._lock:
+            return MappingProxyType({name: state.version for name, state in sorted(self._states.items())})
 
     @property
     def history(self) -> list[Event]:

@@ -4,7 +4,6 @@ import os
 import re
 import secrets
 import stat
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +52,7 @@ def drop(folder: str | os.PathLike[str], child: str, version: int, summary: Summ
     Raises:
         FileExistsError: there is something else under this version; it stays.
 
-    >>> import numpy as np, fedpca
+    >>> import tempfile, numpy as np, fedpca
     >>> rows = np.random.default_rng(0).normal(size=(20, 3))
     >>> with tempfile.TemporaryDirectory() as shared:
     ...     path = drop(shared, "north", 1, Subspace.from_rows(rows))
@@ -65,11 +64,7 @@ def drop(folder: str | os.PathLike[str], child: str, version: int, summary: Summ
         raise TypeError(f"a summary must be a Subspace or Moments, got {type(summary).__name__}.")
     arrays, facts = summary.file_contents()
     name = f"{file_name(child)}.{version}.safetensors"
-    with tempfile.TemporaryDirectory() as private:
-        modelfile.write(
-            Path(private) / name, summary.kind, arrays, facts | {"child": child, "version": version}
-        )
-        contents = (Path(private) / name).read_bytes()
+    contents = modelfile.encode(summary.kind, arrays, facts | {"child": child, "version": version})
     place = _place(folder)
     if not place.create(name, contents) and place.read(name, len(contents) + 1) != contents:
         raise FileExistsError(
@@ -100,7 +95,7 @@ def collect(
     Returns:
         The files that did not count, and why; older versions than the one that counts are not listed.
 
-    >>> import numpy as np
+    >>> import tempfile, numpy as np
     >>> with tempfile.TemporaryDirectory() as shared:
     ...     for seed, child in enumerate(["north", "south"]):
     ...         rows = np.random.default_rng(seed).normal(size=(20, 3))
@@ -129,7 +124,7 @@ def collect(
             ignored.append(entry.ignored(f"{entry.size} bytes are more than most_bytes={most_bytes}."))
         else:
             versions.setdefault(match[1], []).append((int(match[2]), entry))
-    have = {file_name(name): child.version for name, child in aggregator.children.items()}
+    have = {file_name(name): version for name, version in aggregator.versions.items()}
     for stem, found in sorted(versions.items()):
         for version, entry in sorted(found, reverse=True):
             if version <= have.get(stem, -1):
@@ -158,14 +153,8 @@ def _read(place: "_Place", name: str, most_bytes: int) -> tuple[str, Summary]:
     contents = place.read(name, most_bytes + 1)
     if len(contents) > most_bytes:
         raise ValueError(f"it has grown to more than most_bytes={most_bytes}.")
-    with tempfile.TemporaryDirectory() as private:
-        path = Path(private) / name
-        path.write_bytes(contents)
-        try:
-            kind, arrays, facts = modelfile.read(path)
-            summary = from_file(path, kind, arrays, facts)
-        except ValueError as error:
-            raise ValueError(str(error).replace(f"{private}{os.sep}", "")) from error
+    kind, arrays, facts = modelfile.decode(contents, name)
+    summary = from_file(name, kind, arrays, facts)
     child, version = child_name(facts.get("child")), facts.get("version")
     if type(version) is not int or name != f"{file_name(child)}.{version}.safetensors":
         raise ValueError(f"renamed: it is version {version!r} of {child!r}.")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpca import checks
+from fedpca import checks, progress
 from fedpca.estimator import StreamingPCA
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.store import MemoryStore
@@ -100,7 +100,7 @@ def simulate(
     tree = _Tree(sorted(clients), n_components, fanout)
     timeline: list[Delivery] = []
     crashes = 0
-    while messages:
+    for _ in progress.track(range(len(messages)), "simulation", "messages"):
         time, _, client, version, summary = heapq.heappop(messages)
         crashed = bool(rng.uniform() < faults.crashes)
         changed = tree.deliver(client, version, summary, crashed)
