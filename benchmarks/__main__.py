@@ -19,6 +19,7 @@ NAMES = (
     "memory",
     "merging",
     "federation",
+    "dask",
     "private_utility",
     "private_samples",
     "private_noise",

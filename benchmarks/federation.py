@@ -1,7 +1,7 @@
-"""What a federation costs: the paper's experiment on binary trees, and very many small clients.
+"""What a federation costs: the paper's experiment on binary trees, and very many clients.
 
-    python -m benchmarks.federation           # 640,000 rows; 1,000,000 clients
-    python -m benchmarks.federation --quick   # 64,000 rows; 20,000 clients
+    python -m benchmarks.federation           # 640,000 rows; 1,000,000 small clients; 10,000 with d = 1000
+    python -m benchmarks.federation --quick   # 64,000 rows; 20,000 small clients; 1,000 with d = 1000
 
 The paper's federated experiment: d = 1000, r = 10, one stream cut among 2 to 64 nodes, merged up a binary
 tree. Rows are generated chunk by chunk and not timed. All nodes run one after the other on one core, so the
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import resource
 import time
+import tracemalloc
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from benchmarks.common import (
 
 D, RANK, CHUNK = 1000, 10, 1000
 SMALL_D, SMALL_RANK, SMALL_ROWS, FANOUT = 64, 5, 20, 100
+WIDE_ROWS, REGIONS = 50, 10
 
 
 class Stream:
@@ -130,10 +132,72 @@ def many(clients: int) -> None:
     print(f"The model speaks for {model.count:,.0f} rows; shortfall {tiny(missing)}.\n")
 
 
+def wide(most: int) -> None:
+    """Leaves of 100 clients, a region for every few leaves, a root with ten regions: the regions grow."""
+    from fedpca import Aggregator, Subspace
+
+    rng = np.random.default_rng(0)
+    scale = np.arange(1.0, D + 1) ** -1
+    lines = []
+    for leaves in sorted({1, most // FANOUT // REGIONS // 3 or 1, most // FANOUT // REGIONS}):
+        clients = REGIONS * leaves * FANOUT
+        regions, summarising, merging = [], 0.0, 0.0
+        for _ in range(REGIONS):
+            region = Aggregator(RANK)
+            for leaf_number in range(leaves):
+                leaf = Aggregator(RANK)
+                for client in range(FANOUT):
+                    rows = rng.standard_normal((WIDE_ROWS, D)) * scale
+                    started = time.process_time()
+                    summary = Subspace.from_rows(rows, 2 * RANK)
+                    received = time.process_time()
+                    leaf.receive(f"{client}", 0, summary)
+                    summarising += received - started
+                    merging += time.process_time() - received
+                started = time.process_time()
+                region.receive(f"{leaf_number}", 0, leaf.summary())
+                merging += time.process_time() - started
+            started = time.process_time()
+            regions.append(region.summary())
+            merging += time.process_time() - started
+        tracemalloc.start()
+        root = Aggregator(RANK)
+        for place, summary in enumerate(regions):
+            root.receive(f"{place}", 0, summary)
+        model = root.model()
+        held, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        variances = scale**2
+        missing = 1 - float((np.square(model.components) @ variances).sum() / variances[:RANK].sum())
+        lines.append(
+            (
+                f"{clients:,}",
+                number(1e3 * summarising / clients),
+                number(1e3 * merging / clients),
+                number(held / 1e6),
+                number(peak / 1e6),
+                tiny(missing),
+            )
+        )
+    heading(f"Clients of {WIDE_ROWS} rows, d = {D}, r = {RANK}, {FANOUT} a leaf, {REGIONS} regions")
+    table(
+        (
+            "clients",
+            "ms a client, its own summary",
+            "ms a client, all aggregators",
+            "root holds MB",
+            "root at most MB",
+            "shortfall (of the law)",
+        ),
+        lines,
+    )
+
+
 def main() -> None:
     arguments = options(__doc__, "fewer rows and clients").parse_args()
     print(f"# Federation\n\n{machine()}\n")
     many(20_000 if arguments.quick else 1_000_000)
+    wide(1_000 if arguments.quick else 10_000)
     for dtype in ("float32", "float64"):
         paper(64_000 if arguments.quick else 640_000, dtype)
 

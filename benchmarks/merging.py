@@ -1,12 +1,16 @@
-"""How fast 2 to 256 summaries merge: all at once, in a tree, in turn, and by the paper's pairwise algorithms.
+"""What trees of merges lose, and how fast summaries merge: at once, in a tree, in turn, and as in the paper.
 
-    python -m benchmarks.merging           # d = 1000 and 20000, up to 256 summaries
-    python -m benchmarks.merging --quick   # d = 1000 up to 64, d = 20000 up to 16
+    python -m benchmarks.merging           # depth up to 6; d = 1000 and 20000, up to 256 summaries
+    python -m benchmarks.merging --quick   # depth up to 4; d = 1000 up to 64, d = 20000 up to 16
 
-Each client summarises 100 rows by k = 20 directions (what is exchanged for r = 10); merges in turn keep 20,
-the others end with 10, and the first 10 are judged. Rows follow a power law (alpha = 1) in a random subspace
-of 500 dimensions, around a mean that differs between clients. The paper's algorithms carry no mean: they
-merge uncentred summaries of the same rows, and are judged against the best uncentred subspace.
+Depth: clients of 20 rows (d = 64), each around a mean of its own, and all nodes above keep k = 10 directions.
+Energies are in units of what all rows have outside their 10 leading directions. Lost: what the first r = 5
+of the model capture less than the best 5 directions. `left_out`, known from the model alone, is no less.
+
+Speed: each client summarises 100 rows by k = 20 directions (what is exchanged for r = 10); merges in turn
+keep 20, the others end with 10, and the first 10 are judged. Rows follow a power law (alpha = 1) in a random
+subspace of 500 dimensions, around a mean that differs between clients. The paper's algorithms carry no mean:
+they merge uncentred summaries of the same rows, and are judged against the best uncentred subspace.
 Shortfall: 1 - captured energy / the best possible. CPU time, one BLAS thread.
 """
 
@@ -23,6 +27,79 @@ from benchmarks.common import Array, heading, interleave, machine, number, optio
 RANK, KEPT = 10, 20
 ROWS_EACH, LATENT = 100, 500
 BUDGET = 4.0  # CPU seconds for a contender in a cell; one that needs more is left out of the larger cells
+
+
+TREE_D, TREE_ROWS, TREE_KEPT, TREE_RANK = 64, 20, 10, 5
+
+
+class Rows:
+    """Rows of ever new clients, and the exact sums over all of them."""
+
+    def __init__(self, alpha: float) -> None:
+        self.rng = np.random.default_rng(0)
+        self.scale = np.arange(1.0, TREE_D + 1) ** -alpha
+        self.count, self.total, self.products = 0, np.zeros(TREE_D), np.zeros((TREE_D, TREE_D))
+
+    def client(self) -> Array:
+        rows = self.rng.standard_normal((TREE_ROWS, TREE_D)) + self.rng.standard_normal(TREE_D)
+        rows *= self.scale
+        self.count += TREE_ROWS
+        self.total += rows.sum(axis=0)
+        self.products += rows.T @ rows
+        return rows
+
+    def scatter(self) -> Array:
+        return self.products - np.outer(self.total, self.total) / self.count
+
+
+def grown(rows: Rows, depth: int, fanout: int) -> Any:
+    """The model at the root of a tree of new clients."""
+    from fedpca import Subspace, merge
+
+    if not depth:
+        return Subspace.from_rows(rows.client(), TREE_KEPT)
+    return merge([grown(rows, depth - 1, fanout) for _ in range(fanout)], TREE_KEPT)
+
+
+def depths(deepest: int) -> None:
+    from fedpca.theory import merge_error_bound
+
+    for alpha in (1.0, 0.5):
+        lines = []
+        for fanout in (2, 8):
+            for depth in range(1, deepest + 1):
+                rows = Rows(alpha)
+                model = grown(rows, depth, fanout)
+                scatter = rows.scatter()
+                energies = np.linalg.eigvalsh(scatter)[::-1]
+                tail = float(energies[TREE_KEPT:].sum())
+                first = model.components[:TREE_RANK]
+                lost = energies[:TREE_RANK].sum() - np.trace(first @ scatter @ first.T)
+                lines.append(
+                    (
+                        str(fanout),
+                        str(depth),
+                        f"{fanout**depth:,}",
+                        tiny(lost / tail),
+                        number(merge_error_bound(depth, tail) / tail),
+                        number(model.left_out / tail),
+                        number(merge_error_bound(depth + 1, tail) / tail),
+                        number(((1 + np.sqrt(2)) ** (depth + 1) - 1) ** 2),
+                    )
+                )
+        heading(
+            f"Depth: alpha = {alpha:g}, energies in units of those outside the {TREE_KEPT} best directions"
+        )
+        header = (
+            "fanout",
+            "depth",
+            "clients",
+            f"lost by the first {TREE_RANK}",
+            "at most",
+            "`left_out`",
+            "at most",
+        )
+        table((*header, "the paper's bound, squared"), lines)
 
 
 class Clients:
@@ -79,7 +156,8 @@ def contenders() -> dict[str, tuple[bool, Callable[[list[Any]], Any]]]:
 def main() -> None:
     quick = options(__doc__, "fewer summaries").parse_args().quick
 
-    print(f"# Merging: k = {KEPT} directions a client, r = {RANK}\n\n{machine()}")
+    print(f"# Merging\n\n{machine()}")
+    depths(4 if quick else 6)
     for d, most in ((1000, 64), (20_000, 16)) if quick else ((1000, 256), (20_000, 256)):
         clients = Clients(most, d)
         counts = [2**power for power in range(1, most.bit_length()) if 2**power <= most]
@@ -109,7 +187,7 @@ def main() -> None:
                     cells[name].append(f"{number(1e3 * timing.median)} ({tiny(shortfall)})")
                     if timing.median > BUDGET:
                         too_slow.add(name)
-        heading(f"d = {d}: ms (shortfall) by number of summaries")
+        heading(f"Speed: d = {d}, k = {KEPT}, r = {RANK}: ms (shortfall) by number of summaries")
         table(("method", *map(str, counts)), [(name, *line) for name, line in cells.items()])
         if any("left out" in line for line in cells.values()):
             print(f"left out: a run with half as many took more than {BUDGET:g} s, or failed.")

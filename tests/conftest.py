@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from fedpca import datasets
+
 # The same examples every time, and no deadline: machines are shared, and speed is measured in benchmarks/.
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60)
 settings.load_profile("repeatable")
@@ -20,18 +22,17 @@ DATA = Path(os.environ.get("FEDPCA_DATA", Path(__file__).parents[2] / "shared" /
 
 @pytest.fixture(scope="session")
 def real_data():
-    """A loader of real data by file name; skips the test where the data is not at hand."""
-
-    def find(name):
-        path = DATA / name
-        if not path.exists():
-            pytest.skip(f"{name} not found: set FEDPCA_DATA to the folder that holds it")
-        return path
+    """A loader of real data by name; skips the test where the data is not at hand."""
 
     def load(name):
-        return np.load(find(name))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("FEDPCA_DATA", str(DATA))
+            patch.setenv("https_proxy", "http://127.0.0.1:9")  # tests download nothing
+            try:
+                return datasets.load(name)
+            except FileNotFoundError as missing:
+                pytest.skip(str(missing))
 
-    load.path = find
     return load
 
 

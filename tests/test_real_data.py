@@ -9,12 +9,12 @@ from fedpca import StreamingPCA, Subspace
 
 @pytest.fixture(scope="module")
 def images(real_data):
-    return real_data("mnist_test.npz")["X"].astype(np.float64)
+    return real_data("mnist-test").rows.astype(np.float64)
 
 
 @pytest.fixture(scope="module")
 def digits(real_data):
-    return real_data("mnist_test.npz")["y"]
+    return real_data("mnist-test").labels
 
 
 @pytest.fixture(scope="module")

@@ -1,15 +1,24 @@
-"""The paper's bounds: limits, inversion, the lemmas they rest on, and a mechanism that respects them."""
+"""The paper's bounds: limits, inversion, what they rest on; a mechanism and merges that respect them."""
 
 from math import ceil, exp, inf, log, pi, sqrt
 
 import numpy as np
 import pytest
+from helpers import pooled, power_law, rows_of_clients
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.special import betainc
 
+from fedpca import StreamingPCA, Subspace, merge
 from fedpca.privacy.calibration import analytic_sigma, paper_omega
-from fedpca.theory import analytic_rows_for_utility, rows_for_utility, sample_complexity, utility_bound
+from fedpca.theory import (
+    analytic_rows_for_utility,
+    merge_error_bound,
+    rows_for_utility,
+    sample_complexity,
+    shortfall_bound,
+    utility_bound,
+)
 
 ROWS_NEEDED = {
     rows_for_utility: lambda epsilon, delta, n_features: paper_omega(epsilon, delta, n_features, 1),
@@ -199,7 +208,140 @@ def test_three_halves_for_the_paper_one_half_for_the_analytic_calibration():
         assert log(growth) / log(many / few) == pytest.approx(power, abs=0.05)
 
 
+# --- Merging ---
+
+
+def up_a_tree(summaries, kept, fanout, merge=merge):
+    """The summary at the root, where every node keeps `kept` directions, and the depth of the tree."""
+    depth = 0
+    while len(summaries) > 1:
+        groups = [summaries[i : i + fanout] for i in range(0, len(summaries), fanout)]
+        summaries = [merge(group, kept) for group in groups]
+        depth += 1
+    return summaries[0], depth
+
+
+def energies_of(scatter):
+    return np.maximum(np.linalg.eigvalsh(scatter)[::-1], 0)
+
+
+def energy_lost(summary, wanted, scatter):
+    """What the first directions capture less than the best so many."""
+    basis = np.linalg.qr(summary.components[:wanted].T)[0]
+    return energies_of(scatter)[:wanted].sum() - np.trace(basis.T @ scatter @ basis)
+
+
+def squared_distance(summary, deviations):
+    """Of U S to the rows, up to the best rotation: what the paper bounds."""
+    scaled = summary.singular_values[:, None] * summary.components
+    common = np.linalg.svd(scaled @ deviations.T, compute_uv=False).sum()
+    return np.sum(scaled**2) + np.sum(deviations**2) - 2 * common
+
+
+@given(
+    tables=rows_of_clients(max_clients=12),
+    kept=st.integers(1, 5),
+    wanted=st.integers(1, 5),
+    fanout=st.sampled_from([2, 3, 8]),
+    center=st.booleans(),
+)
+def test_no_tree_costs_more_than_the_bound(tables, kept, wanted, fanout, center):
+    kept = min(kept, tables[0].shape[1])
+    wanted = min(wanted, kept)
+    _, mean, scatter, energy = pooled(tables, center)
+    rounding = 1e-12 * energy
+    clients = [Subspace.from_rows(rows, kept, center=center) for rows in tables]
+    model, depth = up_a_tree(clients, kept, fanout)
+    tail = energies_of(scatter)[kept:].sum()
+    lost = energy_lost(model, wanted, scatter)
+    assert lost <= merge_error_bound(depth, tail) + rounding
+    assert lost <= model.left_out + rounding
+    assert lost <= shortfall_bound(model, wanted) * energies_of(scatter)[:wanted].sum() + rounding
+    assert model.left_out <= merge_error_bound(depth + 1, tail) + rounding
+    assert squared_distance(model, np.concatenate(tables) - mean) <= model.left_out + rounding
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 6])
+def test_some_trees_cost_as_much_as_the_bound(depth):
+    """Wherever the direction common to all is met, one client's own direction outweighs it by a hair."""
+    n_branches, own = 100, 1 + 1e-6
+    common, *others = np.eye(n_branches + 1)
+    branches = []
+    for other in others:
+        branch = Subspace.from_rows([common, own * other], rank=1, center=False)
+        for _ in range(depth - 1):
+            branch = merge([branch, Subspace.from_rows([common], center=False)], rank=1)
+        branches.append(branch)
+    model = merge(branches, rank=1)
+    scatter = np.diag([depth * n_branches] + [own**2] * n_branches)
+    tail = n_branches * own**2
+    assert 0.98 < energy_lost(model, 1, scatter) / merge_error_bound(depth, tail) <= 1
+    assert 0.98 < model.left_out / merge_error_bound(depth + 1, tail) <= 1
+    rows = np.sqrt(scatter)  # uncentred rows of this scatter
+    assert 0.98 < squared_distance(model, rows) / merge_error_bound(depth + 1, tail) <= 1
+
+
+MERGES = {
+    "as it is": merge,
+    "without means": lambda parts, rank: merge([part.moved(-part.mean) for part in parts], rank),
+    "each with the same energy": lambda parts, rank: merge(
+        [part.scaled(1 / part.singular_values[0]) for part in parts], rank
+    ),
+    "without the last": lambda parts, rank: merge(parts[:-1], rank),
+}
+
+
+@pytest.mark.parametrize("fanout", [2, 8])
+@pytest.mark.parametrize("name", MERGES)
+def test_a_wrong_merge_breaks_the_bound(name, fanout, rng):
+    """Clients differ in means along one axis, vary along another; the last varies most, along a third."""
+    tables = []
+    for client in range(8):
+        rows = 1e-3 * rng.normal(size=(30, 6))
+        rows[:, 2 if client == 7 else 1] += (10 if client == 7 else 1) * rng.normal(size=30)
+        rows[:, 3] += 20 * (-1) ** client
+        tables.append(rows)
+    _, _, scatter, _ = pooled(tables)
+    clients = [Subspace.from_rows(rows, rank=3) for rows in tables]
+    model, depth = up_a_tree(clients, 3, fanout, MERGES[name])
+    bound = merge_error_bound(depth, energies_of(scatter)[3:].sum())
+    assert (energy_lost(model, 2, scatter) <= bound) == (name == "as it is")
+
+
+@pytest.mark.parametrize("tracker", ["exact", "block", "nystrom"])
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_the_shortfall_of_a_stream_is_within_what_its_summary_says(tracker, alpha, rng):
+    rows = power_law(rng, 3000, 60, alpha)
+    _, _, scatter, _ = pooled([rows])
+    summary = StreamingPCA(5, tracker=tracker).fit(rows).subspace_
+    lost = energy_lost(summary, 5, scatter) / energies_of(scatter)[:5].sum()
+    assert -1e-12 < lost <= shortfall_bound(summary, 5) + 1e-12
+    assert shortfall_bound(summary.truncate(5), 5) > shortfall_bound(summary, 5) - 1e-12
+
+
+def test_nothing_left_out_nothing_lost(rng):
+    assert shortfall_bound(Subspace.empty(3), 1) == 0
+    whole = Subspace.from_rows(rng.normal(size=(20, 4)))
+    assert shortfall_bound(whole, 2) == pytest.approx(0, abs=1e-14)
+    assert merge_error_bound(0, 5.0) == merge_error_bound(6, 0.0) == 0
+
+
 # --- Refusals ---
+
+
+@pytest.mark.parametrize(
+    ("depth", "tail", "rule"),
+    [(-1, 1.0, "depth must be at least 0"), (1, -1.0, r"got tail=-1\.0"), (1, float("nan"), "got tail=nan")],
+)
+def test_a_tree_has_a_depth_and_a_tail(depth, tail, rule):
+    with pytest.raises(ValueError, match=rule):
+        merge_error_bound(depth, tail)
+
+
+def test_what_noise_did_is_not_bounded():
+    noisy = Subspace(np.eye(1, 2), [1.0], np.zeros(2), 3, 1.5, certificate={"private": True})
+    with pytest.raises(ValueError, match="noise of a private summary"):
+        shortfall_bound(noisy, 1)
 
 
 @pytest.mark.parametrize("function", [*ROWS_NEEDED, sample_complexity])

@@ -19,7 +19,7 @@ from fedpca.moments import Moments
 from fedpca.privacy import Privacy, PrivateTracker
 from fedpca.rank import EnergyBand, FixedRank, RankRule, VarianceShare
 from fedpca.subspace import Subspace
-from fedpca.trackers import TRACKERS, Tracker, fastest
+from fedpca.trackers import BASELINES, TRACKERS, Tracker, fastest
 
 _BATCH_ROWS = 1024
 _MOST_FEATURES_FOR_ALL = 4096
@@ -41,15 +41,18 @@ class StreamingPCA(FittedPCA):
         center: subtract the running mean; False gives the paper's uncentred algebra.
         whiten: scale the coordinates to unit variance.
         tracker: "exact" (d² memory, no error), "nystrom" (the fast one), "block" (the paper's), or "auto":
-            exact for at most max(256, 8 n_components) features, nystrom above.
+            exact for at most max(256, 8 n_components) features, nystrom above. There for comparison only:
+            "frequent-directions", "robust-frequent-directions", "grouse", "power-method", "spirit".
         privacy: a `Privacy`, to make all that leaves differentially private. Nothing can then be asked for
             before `release()`, or `fit`, which releases once. Its `center` takes the place of this one;
             weights, forgetting and a choice of tracker are not to be had. None for no privacy.
         oversample: directions carried beyond n_components, which keeps truncation errors small;
             "auto" for about as many again (20 for 10, 45 for 20, 150 for 100).
-        batch_size: rows a batch when `fit` cuts its X; the block size of the block tracker. None for 1024
-            and, for the block tracker, twice the directions carried.
-        random_state: seed of the nystrom tracker's choice of probes; None always takes the same.
+        batch_size: rows a batch when `fit` cuts its X; the block size of the block tracker and of the power
+            method. None for 1024 and, for the block tracker, twice the directions carried, for the power
+            method d.
+        random_state: seed of the nystrom tracker's choice of probes, and of the first basis of grouse, the
+            power method and spirit; None always takes the same.
 
     Attributes:
         components_: shape (n_components_, n_features), by falling variance, the largest entry positive.
@@ -224,7 +227,7 @@ class StreamingPCA(FittedPCA):
             tracker.update(_dense_parts(X), X.shape[0])
             return
         tracker.decay(checks.forget(self.forget))
-        if not gaps:
+        if not gaps or tracker.takes_gaps:
             tracker.update(X, weights)
             return
         size = few_rows(X.shape[1])
@@ -289,15 +292,16 @@ class StreamingPCA(FittedPCA):
         self._check_sizes()
         rule = self._rank_rule(n_features)
         name = fastest(n_features, rule) if self.tracker == "auto" else self.tracker
-        if not isinstance(name, str) or name not in TRACKERS:
-            raise ValueError(f"tracker must be 'auto' or one of {sorted(TRACKERS)}, got {self.tracker!r}.")
+        known = TRACKERS | BASELINES
+        if not isinstance(name, str) or name not in known:
+            raise ValueError(f"tracker must be 'auto' or one of {list(known)}, got {self.tracker!r}.")
         settings: dict[str, Any] = {}
-        if name == "block":
+        if name in ("block", "power-method"):
             settings["block_rows"] = self.batch_size
-        if name == "nystrom" and self.random_state is not None:
+        if name in ("nystrom", "grouse", "power-method", "spirit") and self.random_state is not None:
             settings["seed"] = check_random_state(self.random_state).randint(2**31)
         settings.update(oversample=self.oversample, center=bool(self.center), dtype=dtype)
-        return TRACKERS[name](n_features, rule, **settings)
+        return known[name](n_features, rule, **settings)
 
     def _shown_rule(self, n_features: int) -> RankRule | None:
         """How many directions of a summary that came from elsewhere are shown; None for all that are real."""

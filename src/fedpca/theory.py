@@ -1,15 +1,17 @@
-"""The paper's bounds on what a noisy mask lets through, corrected where they are wrong.
+"""The paper's bounds on what noisy masks let through and what merging costs, corrected where they are wrong.
 
-They say what is impossible: whatever is computed from a noisy matrix, some dataset has its first component
-found no better than this. How many rows are enough in practice is what `fedpca.plan` estimates.
+Those on noise say what is impossible: whatever is computed from a noisy matrix, some dataset has its first
+component found no better than this. How many rows are enough in practice is what `fedpca.plan` estimates.
 """
 
 from math import expm1, inf, log, log1p, pi, sqrt
 
+import numpy as np
 from scipy.optimize import minimize_scalar
 
 from fedpca import checks
 from fedpca.privacy.calibration import analytic_sigma, paper_omega
+from fedpca.subspace import Subspace
 
 
 def utility_bound(omega: float, n_features: int) -> float:
@@ -97,6 +99,66 @@ def sample_complexity(utility: float, epsilon: float, delta: float, n_features: 
     _check(utility, epsilon, delta, n_features)
     rate = n_features**1.5 * sqrt(log(n_features / delta)) / epsilon
     return rate * max(0.0, 1 - 16 * (1 - utility))
+
+
+def merge_error_bound(depth: int, tail: float) -> float:
+    """The most variance that merging up a tree can cost: `depth` times what the directions kept leave out.
+
+    Let clients and nodes keep k directions or more. With C the energy (squared deviations from the mean,
+    summed) that the first r <= k components of the model capture of all rows, and B the most that r
+    directions can, B - C is at most this. Any fanout, trees of uneven depth, centred rows or not; clients
+    must summarise exactly, as `Subspace.from_rows` does. It is sharp: some trees lose all of it but for a
+    share as small as one likes.
+
+    The reason: what children hand up is never more than what there was, and the means only add to it. So a
+    node discards at most what its own rows have outside their k best directions. Nodes of equal height have
+    no rows in common, and such tails of parts sum to at most the tail of the whole: `tail` is lost once for
+    clients and once for each height of nodes. What the root discards is not among its first r components.
+
+    The paper's last theorem, where all keep r, bounds the distance of the model to the rows, ||U S - Y B||_F
+    for the best rotation B, by (1 + sqrt(2))^(depth + 1) - 1 times ||Y - Y_r||_F. The square of that distance
+    is at most the energy discarded, by the root too: `merge_error_bound(depth + 1, tail)`. So the factor is
+    sqrt(depth + 1), 2.6 and not 477 at depth 6. What is printed is true, if needlessly weak: even its own
+    proof gives 2^(depth + 1) - 1, with the triangle inequality in place of Weyl's. But its induction has Y_d,
+    which is Y, where it means Y_r, and the number of columns where it means the fanout; and the lower bound
+    it announces is missing.
+
+    Args:
+        depth: merges on the longest way from a client to the model; 1 when all are merged at once.
+        tail: of the energy of all rows together, what lies outside their k leading directions.
+
+    >>> from fedpca import merge_tree
+    >>> rows = np.random.default_rng(0).normal(size=(80, 6)) * [9, 8, 7, 1, 1, 1]
+    >>> tail = Subspace.from_rows(rows).truncate(3).left_out
+    >>> hospitals = [Subspace.from_rows(part, rank=3) for part in np.array_split(rows, 8)]
+    >>> together = merge_tree(hospitals, rank=3, fanout=2)
+    >>> together.left_out <= merge_error_bound(3 + 1, tail)
+    True
+    """
+    checks.whole_number(depth, "depth", at_least=0)
+    if not 0 <= tail < inf:
+        raise ValueError(f"tail is an energy and must be a finite number of at least 0, got tail={tail}.")
+    return depth * tail
+
+
+def shortfall_bound(summary: Subspace, n_components: int) -> float:
+    """The most that 1 - captured / best possible variance can be, for the first components of a summary.
+
+    Known without the rows, whatever tree, stream or cluster the summary comes from: it never keeps more than
+    there was, so no `n_components` directions can capture more than its own and all of its `left_out`
+    together. The more directions a summary has beyond these, the more it says.
+
+    >>> rows = np.random.default_rng(0).normal(size=(80, 6)) * [9, 8, 7, 1, 1, 1]
+    >>> round(shortfall_bound(Subspace.from_rows(rows, rank=5), n_components=3), 3)
+    0.005
+    """
+    n_components = checks.whole_number(n_components, "n_components", at_least=1)
+    if summary.certificate is not None:
+        raise ValueError(
+            "the noise of a private summary may exceed what it left out; plan() estimates its error."
+        )
+    captured = float(np.square(summary.singular_values[:n_components]).sum())
+    return summary.left_out / (captured + summary.left_out) if summary.left_out else 0.0
 
 
 def _fewest_rows(utility: float, sigma: float, n_features: int) -> int:

@@ -4,11 +4,27 @@ from fedpca.rank import RankRule, VarianceShare
 from fedpca.trackers.base import Tracker
 from fedpca.trackers.block import Block
 from fedpca.trackers.exact import Exact
+from fedpca.trackers.frequent_directions import FrequentDirections, RobustFrequentDirections
+from fedpca.trackers.grouse import Grouse
 from fedpca.trackers.nystrom import Nystrom
+from fedpca.trackers.power_method import PowerMethod
+from fedpca.trackers.spirit import EnergyThresholds, Spirit
 
-__all__ = ["TRACKERS", "Block", "Exact", "Nystrom", "Tracker", "fastest"]
+__all__ = [
+    "BASELINES", "TRACKERS", "Block", "EnergyThresholds", "Exact", "FrequentDirections", "Grouse", "Nystrom",
+    "PowerMethod", "RobustFrequentDirections", "Spirit", "Tracker", "fastest",
+]  # fmt: skip
 
 TRACKERS: dict[str, type[Tracker]] = {"exact": Exact, "nystrom": Nystrom, "block": Block}
+
+# What others do, to compare with.
+BASELINES: dict[str, type[Tracker]] = {
+    "frequent-directions": FrequentDirections,
+    "robust-frequent-directions": RobustFrequentDirections,
+    "grouse": Grouse,
+    "power-method": PowerMethod,
+    "spirit": Spirit,
+}
 
 
 def fastest(n_features: int, rule: RankRule) -> str:

@@ -33,6 +33,7 @@ class Tracker(ABC):
     """
 
     takes_sparse = False
+    takes_gaps = False  # else rows have none: they were filled
     has_answer = True  # before any row, too: the summary of none
 
     def __init__(

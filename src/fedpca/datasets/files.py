@@ -1,0 +1,130 @@
+"""Where the files of a dataset are: in the folder FEDPCA_DATA names, in the user's cache, or on the web."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from fedpca import progress
+from fedpca.datasets.content import Content
+
+
+@dataclass(frozen=True)
+class Form:
+    """One of the forms a dataset comes in.
+
+    Attributes:
+        files: their names.
+        read: takes their paths, in this order.
+        url: where they can be downloaded from, when a file's name is added; None if nowhere.
+    """
+
+    files: tuple[str, ...]
+    read: Callable[[Sequence[Path]], Content]
+    url: str | None = None
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of one dataset.
+
+    Attributes:
+        name: of the dataset.
+        forms: the first one found is read; the first one with a URL is downloaded.
+        sha256: of the content, see `Content.sha256`; None where the reader makes sure.
+        by_hand: for forms that cannot be downloaded: what a user can do to have one of them.
+    """
+
+    name: str
+    forms: tuple[Form, ...]
+    sha256: str | None = None
+    by_hand: str = ""
+
+    def find(self) -> Content:
+        """What they hold, from the first place that has them."""
+        for folder in folders():
+            for form in self.forms:
+                paths = [folder / file for file in form.files]
+                if all(path.is_file() for path in paths):
+                    where = ", ".join(map(str, paths))
+                    return self._read(form, paths, where, "Replace it, or remove it and try again.")
+        for form in self.forms:
+            if form.url is not None:
+                return self._download(form)
+        raise FileNotFoundError(f"{self._not_found()}, and cannot be downloaded as it is. {self.by_hand}")
+
+    def _download(self, form: Form) -> Content:
+        cache = cache_folder()
+        urls = [f"{form.url}{file}" for file in form.files]
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+            # Files come into the cache together, after they were read: what is there is whole, and right.
+            with tempfile.TemporaryDirectory(prefix=".download-", dir=cache) as folder:
+                paths = [Path(folder) / file for file in form.files]
+                for url, path in zip(urls, paths, strict=True):
+                    _fetch(url, path)
+                content = self._read(form, paths, ", ".join(urls), "Nothing was kept.")
+                for path in paths:
+                    os.replace(path, cache / path.name)
+        except (OSError, HTTPException) as error:
+            raise FileNotFoundError(
+                f"{self._not_found()}, and cannot be downloaded: {str(error) or type(error).__name__}. Fetch "
+                f"{' and '.join(urls)} where that is possible, and put {' and '.join(form.files)} into "
+                f"{cache}, or into a folder that the environment variable FEDPCA_DATA names."
+            ) from error
+        return content
+
+    def _read(self, form: Form, paths: Sequence[Path], where: str, remedy: str) -> Content:
+        try:
+            content = form.read(paths)
+        except Exception as error:  # the files may be anything
+            raise ValueError(f"{where} cannot be read as {self.name} ({error}). {remedy}") from error
+        if self.sha256 not in (None, found := content.sha256()):
+            raise ValueError(
+                f"{where} must hold {self.name}: its numbers have sha256 {self.sha256}, got {found}. {remedy}"
+            )
+        return content
+
+    def _not_found(self) -> str:
+        return f"{self.name} is not in {' or '.join(map(str, folders()))}"
+
+
+def folders() -> list[Path]:
+    """Where files are looked for, in this order: the folder FEDPCA_DATA names, if it is set; the cache."""
+    name = os.environ.get("FEDPCA_DATA")
+    if not name:
+        return [cache_folder()]
+    if not Path(name).is_dir():
+        raise FileNotFoundError(f"FEDPCA_DATA must name a folder, got FEDPCA_DATA={name}.")
+    return [Path(name), cache_folder()]
+
+
+def cache_folder() -> Path:
+    """Where downloads are kept for this user; it need not exist."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(named):  # others are to be ignored
+        return Path(named) / "fedpca"
+    return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "fedpca"
+
+
+def _fetch(url: str, path: Path) -> None:
+    request = Request(url, headers={"User-Agent": "fedpca"})  # some servers turn Python's own name away
+    try:
+        response = urlopen(request, timeout=60)
+    except HTTPError as refusal:
+        refusal.close()  # it holds the connection
+        raise
+    with response, path.open("wb") as file:
+        size = response.headers["Content-Length"]
+        total = None if size is None else int(size)
+        with progress.bar(path.name, total, unit="B") as bar:
+            while chunk := response.read(2**16):
+                file.write(chunk)
+                bar.advance(len(chunk))
+        if total not in (None, file.tell()):
+            raise ConnectionError(f"{url} broke off after {file.tell()} of {total} bytes")

@@ -1,0 +1,70 @@
+"""The methods that the paper compares, and this library's own, as trackers about the origin."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fedpca.linalg import Array
+from fedpca.rank import EnergyBand, FixedRank, RankRule
+from fedpca.trackers import (
+    TRACKERS,
+    Block,
+    EnergyThresholds,
+    FrequentDirections,
+    Grouse,
+    PowerMethod,
+    Spirit,
+    Tracker,
+    fastest,
+)
+
+COLOURS = {
+    "fedpca": "#0b6623",
+    "F-PCA": "#1f5fbf",
+    "FD": "#8c564b",
+    "FD 2r": "#c98b6b",
+    "PM": "#d62728",
+    "GROUSE": "#9467bd",
+    "SPIRIT": "#e08214",
+}
+
+
+def make(method: str, n_features: int, rank: int, *, block_rows: int = 50, seed: int = 0) -> Tracker:
+    """A tracker by its name in the pictures, repaired and with the paper's settings, about the origin.
+
+    * "fedpca": what `StreamingPCA(rank)` uses, with directions carried beyond the rank.
+    * "F-PCA": the paper's block update of exactly `rank` directions; "F-PCA adaptive" with its AdjustRank.
+    * "FD": Frequent Directions with a sketch of `rank` rows; "FD 2r" of twice as many.
+    * "PM": Mitliagkas' power method with blocks of d rows.
+    * "GROUSE": with the greedy step; "GROUSE 2/k" with the paper's, which is too timid or too bold.
+    * "SPIRIT": `rank` directions that forget nothing; "SPIRIT adaptive" with lambda = 0.9 and a rank of its
+      own choice.
+    """
+    fixed, plain = FixedRank(rank), {"oversample": 0, "center": False}
+    if method == "fedpca":
+        return TRACKERS[fastest(n_features, fixed)](n_features, fixed, center=False)
+    if method in ("F-PCA", "F-PCA adaptive"):
+        rule: RankRule = fixed if method == "F-PCA" else EnergyBand(0.01, 0.10, first=rank)
+        return Block(n_features, rule, block_rows=block_rows, **plain)
+    if method in ("FD", "FD 2r"):
+        return FrequentDirections(n_features, fixed, ell=rank if method == "FD" else 2 * rank, center=False)
+    if method == "PM":
+        return PowerMethod(n_features, fixed, seed=seed, **plain)
+    if method in ("GROUSE", "GROUSE 2/k"):
+        return Grouse(n_features, fixed, step=None if method == "GROUSE" else 2.0, seed=seed, **plain)
+    if method == "SPIRIT":
+        return Spirit(n_features, fixed, **plain)
+    if method == "SPIRIT adaptive":
+        return Spirit(n_features, EnergyThresholds(first=rank), remember=0.9, **plain)
+    raise ValueError(f"no method is called {method!r}.")
+
+
+def components(tracker: Tracker) -> Array:
+    """The directions that are the answer, shape (k, d), the leading ones first."""
+    return tracker.summary().components[: tracker.shown()].astype(np.float64)
+
+
+def batches(rows: Array, size: int) -> Iterator[Array]:
+    """Rows in parts of `size`; the last may be shorter."""
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]

@@ -1,0 +1,54 @@
+"""How trackers do while rows go by."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from fedpca.experiments.base import Record
+from fedpca.experiments.methods import batches, components
+from fedpca.linalg import Array
+from fedpca.trackers import EnergyThresholds, Spirit, Tracker
+
+
+def adaptive_spirit(n_features: int, remember: float) -> Spirit:
+    """SPIRIT with a rank of its own choice, as on Synth(alpha): from three directions on, at any row."""
+    rule = EnergyThresholds(first=3)
+    return Spirit(n_features, rule, remember=remember, holdoff=0, oversample=0, center=False)
+
+
+def follow(rows: Array, trackers: Mapping[str, Tracker], every: int) -> Iterator[Record]:
+    """Give rows to trackers, and after each `every` rows say how well each fits all rows so far.
+
+    * method, t: which tracker, and the rows so far.
+    * rank: the directions it has now.
+    * error: mean squared distance of the rows so far from its subspace of now, as in the paper's text.
+    * least: what `rank` directions cannot go below.
+
+    Nothing below the rounding of the rows' energy is told from zero.
+
+    >>> from fedpca.experiments.methods import make
+    >>> rows = np.tile(np.diag([3.0, 2.0, 1.0]), (2, 1))
+    >>> for record in follow(rows, {"F-PCA": make("F-PCA", 3, 1, block_rows=3)}, every=3):
+    ...     print(record["t"], record["rank"], round(record["error"], 6), round(record["least"], 6))
+    3 1 1.666667 1.666667
+    6 1 1.666667 1.666667
+    """
+    scatter, seen = np.zeros((rows.shape[1], rows.shape[1])), 0
+    for batch in batches(rows, every):
+        seen += len(batch)
+        scatter += batch.T @ batch
+        squares = np.linalg.eigvalsh(scatter)[::-1]
+        energy = float(np.trace(scatter))
+        floor = np.finfo(np.float64).eps * energy
+        for method, tracker in trackers.items():
+            tracker.update(batch)
+            found = components(tracker)
+            missed = energy - float(np.sum((found @ scatter) * found))
+            best = float(np.sum(squares[len(found) :]))
+            yield {
+                "method": method,
+                "t": seen,
+                "rank": len(found),
+                "error": max(missed, floor) / seen,
+                "least": max(best, floor) / seen,
+            }

@@ -1,0 +1,255 @@
+"""Figures 4b and 8: how well each method finds the components of Synth(alpha)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from fedpca.datasets import synth
+from fedpca.experiments import published
+from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
+from fedpca.experiments.methods import COLOURS, components, make
+from fedpca.experiments.over_time import adaptive_spirit
+from fedpca.experiments.pictures import panels
+from fedpca.experiments.scores import Offline
+from fedpca.rank import FixedRank
+from fedpca.trackers import Spirit, Tracker
+
+RIVALS = ("FD", "PM", "GROUSE", "SPIRIT")
+METHODS = ("fedpca", "F-PCA", "F-PCA adaptive", "FD 2r", "GROUSE 2/k", *RIVALS)
+SPIRITS = ("SPIRIT 0.9", "SPIRIT adaptive 0.9", "SPIRIT adaptive 1")
+
+PRINTED_FEATURES = 200  # d, of Figure 4b as it was made
+
+# The paper's names for what it ran, which FD is a repair of.
+PRINTED = {"F-PCA adaptive": "F-PCA", "FD": "FD", "PM": "PM", "GROUSE 2/k": "GROUSE"}
+
+
+@dataclass(frozen=True)
+class _OnSynth(Experiment):
+    """What both figures measure.
+
+    Attributes:
+        alphas: of Synth(alpha).
+        n_features: d.
+        n_rows: n.
+        rank: r; where the rank adapts, the first, but SPIRIT's is 3.
+        block_rows: b.
+        n_simulations: draws of the rows.
+    """
+
+    alphas: tuple[float, ...] = (0.001, 0.1, 0.5, 1.0, 2.0, 3.0)
+    n_features: int = 400
+    n_rows: int = 4000
+    rank: int = 10
+    block_rows: int = 50
+    n_simulations: int = 3
+
+    def quick(self) -> Self:
+        return replace(
+            self, alphas=self.alphas[1::2], n_features=PRINTED_FEATURES, n_rows=800, n_simulations=1
+        )
+
+    def cases(self) -> Sequence[Case]:
+        return [
+            {"alpha": alpha, "simulation": simulation}
+            for alpha in self.alphas
+            for simulation in range(self.n_simulations)
+        ]
+
+    def measure(self, case: Case) -> list[Record]:
+        rows = synth(float(case["alpha"]), self.n_features, self.n_rows, seed=self.generator(case))
+        offline = Offline.of(rows)
+        records: list[Record] = []
+        for method in (*METHODS, *SPIRITS):
+            tracker = self._tracker(method, self.seed + int(case["simulation"]))
+            tracker.update(rows)
+            records.append({"method": method, **offline.scores(components(tracker))})
+        return records
+
+    def _tracker(self, method: str, seed: int) -> Tracker:
+        d = self.n_features
+        if method == "SPIRIT 0.9":
+            return Spirit(d, FixedRank(self.rank), remember=0.9, oversample=0, center=False)
+        if method in SPIRITS:
+            return adaptive_spirit(d, float(method.removeprefix("SPIRIT adaptive ")))
+        return make(method, d, self.rank, block_rows=self.block_rows, seed=seed)
+
+    def _draw_metric(self, axis: Any, table: Table, spirit: str) -> None:
+        """The paper's metric of what it ran, with this SPIRIT, and what a random basis has."""
+        alphas = _labels(table)
+        for method, short in {**PRINTED, spirit: "SPIRIT"}.items():
+            parts = [part.column("ln_mse") for _, part in table.where(method=method).groups("alpha")]
+            means, spreads = [part.mean() for part in parts], [part.std() for part in parts]
+            colour = COLOURS[short]
+            axis.errorbar(
+                alphas, means, spreads, fmt="o-", markersize=4, capsize=3, color=colour, label=short
+            )
+        axis.axhline(np.log(0.727 / self.n_features), color="black", linestyle=":", linewidth=0.9)
+        axis.set_xlabel("alpha (dotted: a random basis)")
+
+    def _draw_excess(self, axis: Any, table: Table) -> None:
+        """The error beyond the least possible, for r directions each."""
+        for method, colour in COLOURS.items():
+            parts = [part for _, part in table.where(method=method).groups("alpha")]
+            medians = [max(float(np.median(part.column("excess"))), 1e-12) for part in parts]
+            axis.semilogy(_labels(table), medians, "o-", markersize=4, color=colour, label=method)
+        axis.set_title(f"error beyond the least at r = {self.rank}, as a share")
+        axis.set_xlabel("alpha")
+        axis.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+
+    def tabulate(self, table: Table) -> Mapping[str, Sequence[Sequence[str]]]:
+        alphas = table.distinct("alpha")
+        paper = [["method", *(f"alpha = {alpha:g}" for alpha in alphas)]]
+        sound = [paper[0]]
+        for method in table.distinct("method"):
+            parts = [part for _, part in table.where(method=method).groups("alpha")]
+            values = [part.column("ln_mse") for part in parts]
+            paper.append([method, *(f"{value.mean():.2f} ± {value.std():.2f}" for value in values)])
+            sound.append([method, *map(_excess_sine_rank, parts)])
+        return {
+            "The paper's metric: ln of the mean squared difference of |entries|; mean and standard deviation "
+            "of the draws": paper,
+            "Medians: error beyond the least possible at the rank reached, as a share of it; the sine of the "
+            "largest angle to the exact subspace; the rank": sound,
+        }
+
+
+@dataclass(frozen=True)
+class SyntheticErrors(_OnSynth):
+    """Settings: those the printed values fit, d = 200 and r = 5; the text has d = 400 and r = 10."""
+
+    name: ClassVar[str] = "synthetic-errors"
+    shows: ClassVar[str] = "Figure 4b"
+    title: ClassVar[str] = "Errors on synthetic data"
+    claim: ClassVar[str] = (
+        "F-PCA exhibits state-of-the-art performance across all datasets: log(RMSE) with respect to the "
+        "offline PCA, for power-law spectra from flat to steep."
+    )
+
+    alphas: tuple[float, ...] = published.SYNTHETIC_ALPHAS
+    n_features: int = PRINTED_FEATURES
+    rank: int = 5
+
+    def draw(self, table: Table) -> Mapping[str, Any]:
+        figure, (left, right) = panels(1, 2)
+        self._draw_metric(left, table, "SPIRIT adaptive 0.9")
+        for method, values in published.SYNTHETIC_ERRORS.items():
+            printed = dict(zip(published.SYNTHETIC_ALPHAS, values, strict=True))
+            shown = [printed.get(alpha, np.nan) for alpha in table.distinct("alpha")]
+            left.plot(_labels(table), shown, "--", color=COLOURS[method], linewidth=1)
+        left.set_title("the paper's metric, ln (dashed: as printed)")
+        self._draw_excess(right, table)
+        text = (
+            "Two panels over alpha. Left, the paper's metric for the methods as it ran them, with the values "
+            "printed dashed: they agree but for FD, which is repaired, and F-PCA on flat spectra. Right, the "
+            "error beyond the least possible, on a logarithmic scale, where fedpca is lowest."
+        )
+        return {text: figure}
+
+    def verdict(self, table: Table) -> Verdict:
+        better, sketch, library, spreads = [], [], 0.0, []
+        for (alpha,), rows in table.groups("alpha"):
+            ours = _median_excess(rows, "F-PCA")
+            for rival in RIVALS:
+                if (theirs := _median_excess(rows, rival)) < 0.9 * ours:
+                    better.append(f"{rival} at alpha = {alpha:g} ({theirs:.1e} against {ours:.1e})")
+            if _median_excess(rows, "FD 2r") < ours:
+                sketch.append(alpha)
+            library = max(library, _median_excess(rows, "fedpca"))
+            spreads.append(rows.where(method="F-PCA").column("ln_mse").std())
+        flat = table.distinct("alpha")[0]
+        found = table.mean("ln_mse", alpha=flat, method="F-PCA adaptive")
+        chance, printed_chance = np.log(0.727 / self.n_features), np.log(0.727 / PRINTED_FEATURES)
+        why = (
+            (
+                f"With an error closer to the least possible, at the same rank: {'; '.join(better)}. "
+                if better
+                else "No repaired baseline of the same rank has an error closer to the least possible. "
+            )
+            + f"Frequent Directions with twice the directions is ahead of it at alpha = {_listed(sketch)}. "
+            f"On flat spectra the paper's own picture has F-PCA at {published.SYNTHETIC_ERRORS['F-PCA'][0]}, "
+            f"worse than all others and than a random basis ({printed_chance:.2f}); its basis is not "
+            f"orthonormal once the rank grew. Mended, it has {found:.2f} at alpha = {flat:g}, where a random "
+            f"basis has {chance:.2f}: the metric is chance there. "
+            "FD's rise in the picture comes from a broken sketch, and GROUSE's flat line from steps that are "
+            "too small to leave its random start. Draws differ much: by a standard deviation of up to "
+            f"{max(spreads):.1f} for F-PCA, over {self.n_simulations} of them. "
+            f"fedpca is within {library:.1e} of the least error."
+        )
+        return Verdict("did not hold" if better else "held with a correction", why)
+
+
+@dataclass(frozen=True)
+class SpectrumErrors(_OnSynth):
+    """Settings: the text's; the released script begins with r = 5. Only SPIRIT forgets."""
+
+    name: ClassVar[str] = "spectrum-errors"
+    shows: ClassVar[str] = "Figure 8"
+    title: ClassVar[str] = "Subspaces found, with SPIRIT forgetting and not"
+    claim: ClassVar[str] = (
+        "SPIRIT's subspace is better without forgetting (lambda = 1), but the number of components that it "
+        "keeps is then unusually high in most cases; with lambda = 0.9 the subspace is of inferior quality "
+        "when compared to F-PCA's."
+    )
+
+    def draw(self, table: Table) -> Mapping[str, Any]:
+        figure, (left, middle, right) = panels(1, 3, width=14)
+        self._draw_metric(left, table, "SPIRIT adaptive 0.9")
+        self._draw_metric(middle, table, "SPIRIT adaptive 1")
+        left.set_title("a: the paper's metric, lambda = 0.9")
+        middle.set_title("b: lambda = 1")
+        middle.sharey(left)
+        self._draw_excess(right, table)
+        text = (
+            "Three panels over alpha. The paper's metric with a SPIRIT that forgets, and one that does not, "
+            "which is lower; and the error of each method beyond the least possible at the same rank, on a "
+            "logarithmic scale."
+        )
+        return {text: figure}
+
+    def verdict(self, table: Table) -> Verdict:
+        better, many, inferior, fixed, ranks = 0, 0, 0, [], []
+        alphas = table.distinct("alpha")
+        for (alpha,), rows in table.groups("alpha"):
+            metric, rank = (
+                {method: rows.mean(name, method=method) for method in rows.distinct("method")}
+                for name in ("ln_mse", "rank")
+            )
+            better += metric["SPIRIT adaptive 1"] < metric["SPIRIT adaptive 0.9"]
+            many += rank["SPIRIT adaptive 1"] > 2 * rank["F-PCA adaptive"]
+            inferior += metric["SPIRIT adaptive 0.9"] > metric["F-PCA adaptive"]
+            ranks.append(f"{rank['SPIRIT adaptive 1']:.0f} ({rank['SPIRIT adaptive 0.9']:.0f})")
+            if _median_excess(rows, "SPIRIT") < _median_excess(rows, "F-PCA"):
+                fixed.append(alpha)
+        most = len(alphas) / 2
+        why = (
+            f"In the paper's metric, SPIRIT is better without forgetting for {better} of {len(alphas)} "
+            f"alphas, and with 0.9 worse than F-PCA for {inferior}. It ends with {', '.join(ranks)} "
+            f"components (in brackets: with 0.9), more than twice F-PCA's for {many}. "
+            "But the metric compares each method with as many exact components as it kept itself, and few "
+            "are easier than many. With the same number of directions each, and nothing forgotten, "
+            f"SPIRIT is closer to the least error than F-PCA for alpha = {_listed(fixed)}, and "
+            "forgetting costs it most of its quality, since 0.9 keeps some ten rows."
+        )
+        if min(better, many, inferior) <= most:
+            return Verdict("did not hold", why)
+        return Verdict("held with a correction", why)
+
+
+def _labels(table: Table) -> list[str]:
+    return [f"{alpha:g}" for alpha in table.distinct("alpha")]
+
+
+def _listed(alphas: Sequence[float]) -> str:
+    return ", ".join(f"{alpha:g}" for alpha in alphas) if alphas else "none"
+
+
+def _median_excess(table: Table, method: str) -> float:
+    return float(np.median(table.where(method=method).column("excess")))
+
+
+def _excess_sine_rank(table: Table) -> str:
+    excess, sine, rank = (float(np.median(table.column(name))) for name in ("excess", "sine", "rank"))
+    return f"{excess:+.1e}; {sine:.2f}; {rank:.0f}"

@@ -1,0 +1,198 @@
+"""Experiments resume where they stopped, come out the same again, and end in one page."""
+
+import csv
+import re
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from fedpca.experiments import EXPERIMENTS, reproduce
+from fedpca.experiments.__main__ import main
+from fedpca.experiments.base import Experiment, Result, Table, Verdict
+from fedpca.experiments.methods import COLOURS, components, make
+from fedpca.experiments.page import write_page
+from fedpca.experiments.pictures import panels
+from fedpca.experiments.scores import Offline, ln_mse
+
+measured = []
+
+
+@dataclass(frozen=True)
+class Throws(Experiment):
+    """A die, thrown a few times."""
+
+    name: ClassVar[str] = "throws"
+    shows: ClassVar[str] = "Figure 0"
+    title: ClassVar[str] = "Throws <of a die>"
+    claim: ClassVar[str] = "It is fair."
+
+    throws: int = 3
+
+    def quick(self):
+        return replace(self, throws=1)
+
+    def cases(self):
+        return [{"throw": number} for number in range(self.throws)]
+
+    def measure(self, case):
+        if case["throw"] == 7:
+            raise FileNotFoundError("there is no seventh die.")
+        measured.append(case["throw"])
+        return [{"eyes": self.generator(case).integers(1, 7)}]
+
+    def draw(self, table):
+        figure, axes = panels(height=2)
+        axes.plot(table.column("eyes"))
+        return {"Eyes & throws": figure}
+
+    def verdict(self, table):
+        return Verdict("held" if table.mean("eyes") < 6 else "did not hold", f"{len(table)} throws & more.")
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    measured.clear()
+
+
+def test_a_run_goes_on_where_it_was_interrupted(tmp_path):
+    experiment = Throws(throws=5)
+    whole = experiment.run(tmp_path / "whole").table
+    cases = experiment.cases()
+    measured.clear()
+
+    class Interrupted(Throws):
+        def measure(self, case):
+            if case["throw"] == 3:
+                raise KeyboardInterrupt
+            return super().measure(case)
+
+    with pytest.raises(KeyboardInterrupt):
+        Interrupted(throws=5).run(tmp_path)
+    assert measured == [0, 1, 2]
+    assert experiment.run(tmp_path).table == whole
+    assert measured == [case["throw"] for case in cases]
+    with (tmp_path / "table.csv").open() as file:
+        assert [int(row["eyes"]) for row in csv.DictReader(file)] == list(whole.column("eyes"))
+
+
+@pytest.mark.parametrize("left", [-10, 10, 0])
+def test_a_line_torn_by_a_crash_is_measured_again(tmp_path, left):
+    experiment = Throws()
+    table = experiment.run(tmp_path).table
+    (log,) = tmp_path.glob("*.jsonl")
+    log.write_bytes(log.read_bytes()[:left])
+    measured.clear()
+    assert experiment.run(tmp_path).table == table
+    assert experiment.run(tmp_path).table == table
+    assert measured == ([2] if left < 0 else [0, 1, 2])
+
+
+def test_other_settings_are_measured_anew_and_the_old_ones_stay(tmp_path):
+    first = Throws().run(tmp_path).table
+    assert Throws(seed=1).run(tmp_path).table != first
+    measured.clear()
+    assert Throws().run(tmp_path).table == first
+    assert measured == []
+
+
+def test_a_case_comes_out_the_same_alone(tmp_path):
+    many, one = Throws(throws=5).run(tmp_path / "many"), Throws(throws=1).run(tmp_path / "one")
+    assert many.table[:1] == one.table
+
+
+def test_what_needs_missing_data_is_left_out_and_said(tmp_path):
+    result = Throws(throws=9).run(tmp_path / "throws")
+    assert len(result.table) == 8
+    assert result.missing == ("there is no seventh die.",)
+    page = write_page(tmp_path, [result], "").read_text()
+    assert "Not measured: there is no seventh die." in page
+
+
+def test_the_page_is_one_file_that_escapes_what_it_quotes(tmp_path):
+    page = write_page(tmp_path, [Throws().run(tmp_path / "throws")], "Once & for all.").read_text()
+    assert "Throws &lt;of a die&gt;" in page
+    assert "Once &amp; for all." in page
+    assert 'alt="Eyes &amp; throws"' in page
+    assert re.findall(r'src="(?!data:)', page) == []
+    assert page.count('class="outcome held"') == 2  # in the overview, and beside the paragraph
+    assert (tmp_path / "throws" / "picture-1.png").stat().st_size > 1000
+
+
+def test_tables():
+    table = Table([{"a": 1, "b": "x"}, {"a": 2, "b": "y"}, {"a": 4, "b": "x"}])
+    assert table.distinct("b") == ["x", "y"]
+    assert table.mean("a", b="x") == 2.5
+    assert [(key, list(part.column("a"))) for key, part in table.groups("b")] == [
+        (("x",), [1, 4]),
+        (("y",), [2]),
+    ]
+    with pytest.raises(ValueError, match="no measurement of a has"):
+        table.mean("a", b="z")
+
+
+def test_scores_against_numpy():
+    rows = np.random.default_rng(0).normal(size=(60, 6)) * [5, 4, 3, 2, 1, 1]
+    _, values, exact = np.linalg.svd(rows, full_matrices=False)
+    offline = Offline.of(rows)
+    perfect = offline.scores(exact[:2])
+    assert perfect["excess"] == pytest.approx(0, abs=1e-12)
+    assert perfect["shortfall"] == pytest.approx(0, abs=1e-12)
+    assert perfect["sine"] < 1e-7
+    wrong = offline.scores(exact[[0, 2]])
+    assert wrong["error"] == pytest.approx((values[1] ** 2 + np.sum(values[3:] ** 2)) / 60)
+    assert wrong["shortfall"] == pytest.approx(
+        1 - (values[0] ** 2 + values[2] ** 2) / np.sum(values[:2] ** 2)
+    )
+    assert wrong["sine"] == pytest.approx(1)
+    assert offline.scores(exact[:1], rank=2)["shortfall"] == pytest.approx(
+        1 - values[0] ** 2 / np.sum(values[:2] ** 2)
+    )
+
+
+def test_chance_level_of_the_papers_metric():
+    """ln(0.727 / d), where AUDIT's random bases sit: 2 (1 - 2 / pi) / d."""
+    rng = np.random.default_rng(0)
+    bases = [np.linalg.qr(rng.normal(size=(300, 10)))[0].T for _ in range(2)]
+    assert ln_mse(*bases) == pytest.approx(np.log(0.727 / 300), abs=0.1)
+
+
+@pytest.mark.parametrize("method", [*COLOURS, "F-PCA adaptive", "SPIRIT adaptive", "GROUSE 2/k"])
+def test_every_method_finds_a_dominant_direction_about_the_origin(method):
+    rng = np.random.default_rng(0)
+    rows = (
+        rng.normal(size=(2000, 12)) * 0.1 + rng.normal(size=(2000, 1)) * 0.2 * np.eye(12)[3] + np.eye(12)[3]
+    )
+    tracker = make(method, 12, 2, block_rows=20)
+    tracker.update(rows)
+    found = components(tracker)
+    assert np.abs(found[0] @ np.eye(12)[3]) > 0.95
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_is_complete(name):
+    experiment = EXPERIMENTS[name]()
+    assert experiment.name == name
+    for made in (experiment, experiment.quick()):
+        cases = [tuple(sorted(case.items())) for case in made.cases()]
+        assert len(cases) == len(set(cases)) > 0
+    assert experiment.quick() != experiment
+
+
+def test_the_command(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(EXPERIMENTS, "throws", Throws)
+    assert main(["throws", "--quick", "--out", str(tmp_path)]) == 0
+    assert str(tmp_path / "index.html") in capsys.readouterr().out
+    assert "Measured with smaller settings" in (tmp_path / "index.html").read_text()
+    with pytest.raises(SystemExit, match="2"):
+        main(["nonsense"])
+    assert "no experiment is called nonsense; there are" in capsys.readouterr().err
+
+
+def test_results_can_be_made_by_hand(tmp_path, monkeypatch):
+    monkeypatch.setitem(EXPERIMENTS, "throws", Throws)
+    page = reproduce(["throws"], tmp_path, seed=3)
+    result = Throws(seed=3).run(tmp_path / "throws")
+    assert isinstance(result, Result)
+    assert "seed 3" in page.read_text()
