@@ -110,6 +110,13 @@ def test_what_needs_missing_data_is_left_out_and_said(tmp_path):
     assert "Not measured: there is no seventh die." in page
 
 
+def test_nothing_is_said_where_nothing_was_measured(tmp_path):
+    result = Result(Throws(), Table(), ("there are no dice.",))
+    page = write_page(tmp_path, [result], "").read_text()
+    assert "class=\"outcome" not in page
+    assert "Not measured: there are no dice." in page
+
+
 def test_the_page_is_one_file_that_escapes_what_it_quotes(tmp_path):
     page = write_page(tmp_path, [Throws().run(tmp_path / "throws")], "Once & for all.").read_text()
     assert "Throws &lt;of a die&gt;" in page

@@ -141,7 +141,7 @@ class Experiment(ABC):
                     file.write(json.dumps({"case": key, "records": done[key]}) + "\n")
             table.extend(done[key])
         table.save(folder / "table.csv")
-        return Result(self, table, tuple(missing))
+        return Result(self, table, tuple(dict.fromkeys(missing)))
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class ExecutionTime(Experiment):
     title: ClassVar[str] = "Execution time"
     claim: ClassVar[str] = (
         "The computation time of F-PCA scales gracefully as the ambient dimension d grows, and it even "
-        "outperforms SPIRIT. In the picture PM is the slowest by far, then FD, and F-PCA the fastest but one."
+        "outperforms SPIRIT. In the picture these two are the fastest, FD and PM by far the slowest."
     )
 
     n_features: tuple[int, ...] = published.TIME_FEATURES

@@ -169,7 +169,7 @@ class FederatedScaling(Experiment):
             axis.set_title(title)
         for axis in axes[1]:
             axis.set_xlabel("nodes")
-        for axis in (total, merging, printed, parts):
+        for axis in (merging, printed, parts):
             axis.legend(fontsize="small")
         first, last = min(table.column("rows")), max(table.column("rows"))
         figure.suptitle(f"paler to stronger lines: n = {first:,} to {last:,} rows in all")

@@ -63,11 +63,26 @@ def _overview(results: Sequence[Result]) -> str:
 
 
 def _badge(result: Result) -> str:
+    if not result.table:
+        return "not measured"
     outcome = result.experiment.verdict(result.table).outcome
     return f'<span class="outcome {_CLASSES[outcome]}">{outcome}</span>'
 
 
 def _section(result: Result, folder: Path) -> str:
+    experiment, table = result.experiment, result.table
+    measured = _measured(result, folder) if table else ""
+    return f"""
+<section id="{experiment.name}">
+<h2>{html.escape(experiment.title)} <small>{html.escape(experiment.shows)}</small></h2>
+<blockquote>{html.escape(experiment.claim)}</blockquote>
+{measured}
+{"".join(f"<p>Not measured: {html.escape(reason)}</p>" for reason in result.missing)}
+</section>
+"""
+
+
+def _measured(result: Result, folder: Path) -> str:
     experiment, table = result.experiment, result.table
     pictures = []
     for number, (text, figure) in enumerate(experiment.draw(table).items(), start=1):
@@ -76,17 +91,10 @@ def _section(result: Result, folder: Path) -> str:
         data = base64.b64encode(png).decode()
         pictures.append(f'<p><img src="data:image/png;base64,{data}" alt="{html.escape(text)}"></p>')
     tables = [_html_table(caption, lines) for caption, lines in experiment.tabulate(table).items()]
-    return f"""
-<section id="{experiment.name}">
-<h2>{html.escape(experiment.title)} <small>{html.escape(experiment.shows)}</small></h2>
-<blockquote>{html.escape(experiment.claim)}</blockquote>
-<p>{_badge(result)} {html.escape(experiment.verdict(table).why)}</p>
+    return f"""<p>{_badge(result)} {html.escape(experiment.verdict(table).why)}</p>
 {"".join(pictures)}
 {"".join(tables)}
-{"".join(f"<p>Not measured: {html.escape(reason)}</p>" for reason in result.missing)}
-<p><a href="{experiment.name}/table.csv">All measurements</a> ({len(table)} lines)</p>
-</section>
-"""
+<p><a href="{experiment.name}/table.csv">All measurements</a> ({len(table)} lines)</p>"""
 
 
 def _png(figure: Any) -> bytes:

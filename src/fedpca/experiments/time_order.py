@@ -110,26 +110,27 @@ class TimeOrder(Experiment):
         return components(tracker)
 
     def draw(self, table: Table) -> Mapping[str, Any]:
-        power_law = table.where(rows="power law")
-        ranks, alphas = power_law.distinct("r"), power_law.distinct("alpha")
-        places = np.arange(len(alphas))
-        names = [f"{alpha:g}" for alpha in alphas]
+        return {
+            "A panel for each rank: the paper's metric between components found from permuted rows and from "
+            "the rows as they came, against alpha, a curve for each method; dashed, against the offline "
+            "components.": self._draw_metric(table.where(rows="power law")),
+            "Three panels. Left, the sine of the largest angle between the subspaces that F-PCA finds from "
+            "both orders, against alpha. Middle, by how much its error changes. Right, the error of every "
+            "method on drifting rows, as they came and shuffled.": self._draw_angles_and_losses(table),
+        }
 
-        def means(rows: Table, name: str) -> list[float]:
-            return [rows.mean(name, alpha=alpha) for alpha in alphas]
-
-        first, axes = panels(
-            -(-len(ranks) // 3), 3, width=13, height=2 + 2.8 * -(-len(ranks) // 3), squeeze=False
-        )
+    def _draw_metric(self, table: Table) -> Any:
+        ranks, alphas = table.distinct("r"), table.distinct("alpha")
+        lines = -(-len(ranks) // 3)
+        figure, axes = panels(lines, 3, width=13, height=2 + 2.8 * lines, squeeze=False)
         for axis, rank in zip(axes.flat, ranks, strict=False):
             whole = rank == self.n_features
             for method in OURS if whole else METHODS[1:]:
-                rows = power_law.where(r=rank, method=method, order=SHUFFLED)
-                colour = COLOURS[method]
-                axis.plot(places, means(rows, "ln_mse"), "o-", color=colour, label=method, markersize=4)
-                axis.plot(places, means(rows, "ln_mse_offline"), "--", color=colour, alpha=0.6)
+                rows, colour = table.where(r=rank, method=method, order=SHUFFLED), COLOURS[method]
+                axis.plot(_means(rows, "ln_mse"), "o-", color=colour, label=method, markersize=4)
+                axis.plot(_means(rows, "ln_mse_offline"), "--", color=colour, alpha=0.6)
             axis.set_title(f"r = {rank}" + (" = d: nothing is truncated" if whole else ""))
-            axis.set_xticks(places, names)
+            axis.set_xticks(range(len(alphas)), [f"{alpha:g}" for alpha in alphas])
             if rank in (ranks[0], self.n_features):
                 axis.legend(fontsize="small", ncols=2)
         for axis in axes.flat[len(ranks) :]:
@@ -138,71 +139,53 @@ class TimeOrder(Experiment):
             axis.set_xlabel("alpha")
         for axis in axes[:, 0]:
             axis.set_ylabel("ln of mean squared difference")
-        own = Table(row for row in power_law.where(method="fedpca") if row["r"] != self.n_features)
-        first.suptitle(
+        own = [row["ln_mse"] for row in table.where(method="fedpca") if row["r"] != self.n_features]
+        figure.suptitle(
             "components after a permutation against those before; dashed: against the offline SVD\n"
-            f"fedpca: {own.column('ln_mse').max():.0f} at most, so not drawn where r < d"
+            f"not drawn where r < d: fedpca, {min(own):.0f} to {max(own):.0f}, the squares of rounding errors"
         )
+        return figure
 
-        second, (angle, loss, drift) = panels(1, 3, width=13, height=4.2)
-        shades = [0.3 + 0.7 * place / max(len(ranks) - 1, 1) for place in range(len(ranks))]
-        for rank, shade in zip(ranks, shades, strict=True):
+    def _draw_angles_and_losses(self, table: Table) -> Any:
+        power_law, drifts = table.where(rows="power law"), table.where(rows="drifting")
+        ranks, alphas = power_law.distinct("r"), power_law.distinct("alpha")
+        figure, (angle, loss, drift) = panels(1, 3, width=13)
+        for rank, shade in zip(ranks, np.linspace(0.3, 1, len(ranks)), strict=True):
             rows = power_law.where(method="F-PCA", r=rank)
             look = {"color": COLOURS["F-PCA"], "alpha": shade, "markersize": 4}
-            shuffled, ordered = rows.where(order=SHUFFLED), rows.where(order=SORTED)
-            angle.plot(places, means(shuffled, "sine"), "o-", label=f"F-PCA, r = {rank}", **look)
+            shuffled = rows.where(order=SHUFFLED)
+            angle.plot(_means(shuffled, "sine"), "o-", label=f"F-PCA, r = {rank}", **look)
             if rank < self.n_features:
-                loss.plot(places, _changes(shuffled, alphas), "o-", **look)
-                loss.plot(places, _changes(ordered, alphas), "x:", **look)
+                loss.plot(_changes(shuffled), "o-", **look)
+                loss.plot(_changes(rows.where(order=SORTED)), "x:", **look)
         own = power_law.where(method="fedpca", order=SHUFFLED, r=ranks[0])
-        angle.plot(
-            places, means(own, "sine"), "d--", color=COLOURS["fedpca"], label=f"fedpca, r = {ranks[0]}"
-        )
+        angle.plot(_means(own, "sine"), "d--", color=COLOURS["fedpca"], label=f"fedpca, r = {ranks[0]}")
         angle.set(title="sine of the largest angle\nbetween both orders", yscale="log", ylim=(1e-17, 5))
         angle.legend(fontsize="x-small", loc="center left")
         loss.set(
-            title="change of the mean squared error,\nof the least (x: rows sorted along PC1)", yscale="log"
+            title="change of the mean squared error, of the\nleast (x: rows sorted along PC1)", yscale="log"
         )
         for axis in (angle, loss):
-            axis.set_xticks(places, names)
+            axis.set_xticks(range(len(alphas)), [f"{alpha:g}" for alpha in alphas])
             axis.set_xlabel("alpha")
-        drifts = table.where(rows="drifting")
         methods = drifts.distinct("method")
-        heights = np.arange(len(methods))
         for name, mark, label in (("excess_before", "o", "as they came"), ("excess", "x", "shuffled")):
             values = [max(drifts.mean(name, method=method), 1e-16) for method in methods]
-            drift.plot(values, heights, mark, color="black", label=label, fillstyle="none")
-        drift.set_yticks(heights, methods)
-        drift.set(title="drifting rows: error beyond the least", xscale="log")
+            drift.plot(values, methods, mark, color="black", label=label, fillstyle="none")
+        drift.set(title="drifting rows: error\nbeyond the least possible", xscale="log")
         drift.legend(fontsize="small")
-        return {
-            "Panels for each rank: the paper's metric between components found from permuted rows and from "
-            "the rows as they came, against alpha, a curve for each method; dashed, against the offline "
-            "components.": first,
-            "Three panels. Left, the sine of the largest angle between the subspaces that F-PCA finds from "
-            "both orders, against alpha. Middle, by how much its error changes. Right, the error of every "
-            "method on drifting rows, as they came and shuffled.": second,
-        }
+        return figure
 
     def tabulate(self, table: Table) -> Mapping[str, Sequence[Sequence[str]]]:
         ours = table.where(rows="power law", method="F-PCA")
-        alphas = ours.distinct("alpha")
-        head = ["r", *(f"alpha = {alpha:g}" for alpha in alphas)]
+        head = ["r", *(f"alpha = {alpha:g}" for alpha in ours.distinct("alpha"))]
         angles, losses = [head], [head]
-        for rank in ours.distinct("r"):
-            rows = ours.where(r=rank)
-            shuffled = rows.where(order=SHUFFLED)
-            angles.append(
-                [
-                    str(rank),
-                    *(
-                        f"{rows.mean('sine'):.2g} ({rows.mean('ln_mse'):.1f})"
-                        for _, rows in shuffled.groups("alpha")
-                    ),
-                ]
-            )
-            pairs = zip(_changes(shuffled, alphas), _changes(rows.where(order=SORTED), alphas), strict=True)
-            losses.append([str(rank), *(f"{mean:.1e} ({ordered:.1e})" for mean, ordered in pairs)])
+        for (rank,), rows in ours.groups("r"):
+            shuffled, ordered = rows.where(order=SHUFFLED), rows.where(order=SORTED)
+            found = zip(_means(shuffled, "sine"), _means(shuffled, "ln_mse"), strict=True)
+            angles.append([str(rank), *(f"{sine:.2g} ({metric:.1f})" for sine, metric in found)])
+            changes = zip(_changes(shuffled), _changes(ordered), strict=True)
+            losses.append([str(rank), *(f"{change:.1e} ({worse:.1e})" for change, worse in changes)])
         return {
             "F-PCA, both orders: sine of the largest angle (the paper's metric), means": angles,
             "F-PCA: mean change of the error, of the least possible (rows sorted along PC1)": losses,
@@ -266,5 +249,11 @@ def _change(rows: Table) -> Array:
     return np.abs(rows.column("excess") - rows.column("excess_before"))
 
 
-def _changes(rows: Table, alphas: Sequence[float]) -> list[float]:
-    return [max(float(_change(rows.where(alpha=alpha)).mean()), 1e-16) for alpha in alphas]
+def _changes(rows: Table) -> list[float]:
+    """Mean changes, an alpha each."""
+    return [max(float(_change(part).mean()), 1e-16) for _, part in rows.groups("alpha")]
+
+
+def _means(rows: Table, name: str) -> list[float]:
+    """Means of a column, an alpha each."""
+    return [part.mean(name) for _, part in rows.groups("alpha")]
