@@ -9,12 +9,36 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedpca.experiments.base import Experiment
+from fedpca.experiments.execution_time import ExecutionTime
+from fedpca.experiments.federated_scaling import FederatedScaling
+from fedpca.experiments.memory import Memory
+from fedpca.experiments.merging import Merging
+from fedpca.experiments.over_time_real import OverTimeReal
+from fedpca.experiments.over_time_synthetic import OverTimeSynthetic
 from fedpca.experiments.page import write_page
+from fedpca.experiments.projections import Projections
 from fedpca.experiments.real_errors import RealErrors
+from fedpca.experiments.synthetic_errors import SpectrumErrors, SyntheticErrors
+from fedpca.experiments.time_order import TimeOrder
+from fedpca.experiments.utility import Utility
 
 __all__ = ["EXPERIMENTS", "reproduce"]
 
-EXPERIMENTS: dict[str, type[Experiment]] = {kind.name: kind for kind in (RealErrors,)}
+_IN_ORDER: tuple[type[Experiment], ...] = (
+    Projections,
+    Utility,
+    RealErrors,
+    SyntheticErrors,
+    ExecutionTime,
+    FederatedScaling,
+    Merging,
+    OverTimeSynthetic,
+    SpectrumErrors,
+    OverTimeReal,
+    TimeOrder,
+    Memory,
+)
+EXPERIMENTS = {kind.name: kind for kind in _IN_ORDER}
 
 
 def reproduce(names: Sequence[str], folder: Path, *, quick: bool = False, seed: int = 0) -> Path:

@@ -110,7 +110,7 @@ class OverTimeReal(Experiment):
         return {
             "The logarithm of the mean squared error over time, a panel for each dataset and a line for each "
             "method. Bars at the right edge are the printed final values; they lie on the lines of the "
-            "methods that the paper ran. The repaired FD does not explode.": figure,
+            "methods that the paper ran, SPIRIT excepted. FD, repaired, does not explode.": figure,
             "Two panels. Left, the squared error of adaptive F-PCA over the residual of its lowest rank, "
             "which rises above 1. Right, over that of its highest rank, which stays above 1.": ratios,
         }
@@ -125,8 +125,9 @@ class OverTimeReal(Experiment):
                 axis.plot(1.04 * end, printed, "_", color=colour, markersize=12, markeredgewidth=2.5)
         axis.set_title(f"{name}: ln of mean squared error (bars: printed, at the end)", fontsize="medium")
         axis.set_xlabel("rows")
-        # Where SPIRIT takes all directions, it leaves nothing but rounding.
-        axis.set_ylim(bottom=np.log(table.where(method="fedpca").column("error").min()) - 1)
+        # Where SPIRIT takes all directions, it leaves nothing but rounding: beyond what is worth showing.
+        others = np.log([row["error"] for row in table if row["method"] != "SPIRIT adaptive"])
+        axis.set_ylim(others.min() - 0.2 * np.ptp(others), others.max() + 0.2 * np.ptp(others))
 
     def tabulate(self, table: Table) -> Mapping[str, Sequence[Sequence[str]]]:
         names = table.distinct("dataset")
@@ -158,8 +159,10 @@ class OverTimeReal(Experiment):
             last = {method: rows.where(method=method)[-1] for method in rows.distinct("method")}
             ours = last["F-PCA adaptive"]
             for rival in RIVALS:
-                if float(last[rival]["error"]) < 0.99 * float(ours["error"]):
-                    better.append(f"{rival} on {name} (rank {last[rival]['rank']}, F-PCA {ours['rank']})")
+                theirs = last[rival]
+                no_more = int(theirs["rank"]) <= int(last["F-PCA hi"]["rank"])
+                if no_more and float(theirs["error"]) < 0.99 * float(ours["error"]):
+                    better.append(f"{rival} on {name} (rank {theirs['rank']}, F-PCA {ours['rank']})")
             upper, lower = _against_bounds(rows)
             if (most := float(upper.max())) > 1 + 1e-9:
                 above.append(
@@ -169,8 +172,11 @@ class OverTimeReal(Experiment):
                 below.append(name)
             exploded = max(exploded, float(last["FD"]["error"]) / float(last["FD"]["least"]))
         why = (
-            (f"With its error at the end lower by more than 1 %: {'; '.join(better)}. " if better else "")
-            + ("No repaired baseline ends with a lower error. " if not better else "")
+            (
+                f"Ending with a lower error, and no more directions than F-PCA had: {'; '.join(better)}. "
+                if better
+                else "No repaired baseline ends with a lower error. "
+            )
             + "What the picture shows of GROUSE is a step that is dropped, and of SPIRIT a forgetting factor "
             "that keeps some ten rows; with a sound step, and without forgetting, they are drawn dotted. "
             + (
@@ -181,9 +187,8 @@ class OverTimeReal(Experiment):
                 else "No error rises above that of the lowest rank. "
             )
             + (f"The lower half is broken on {', '.join(below)}. " if below else "The lower half holds. ")
-            + "F-PCA lo is no such bound either, but another run: on MNIST the picture has F-PCA below both, "
-            "since its rank grew past that of the line called high. "
-            f"FD, repaired, does not explode: at most {exploded:.2f} times the least error of its rank."
+            + _high_line_of_mnist(table)
+            + f"FD, repaired, does not explode: at most {exploded:.2f} times the least error of its rank."
         )
         return Verdict("did not hold" if better or above or below else "held", why)
 
@@ -195,6 +200,19 @@ def ranks_taken(rows: Array, first: int) -> list[int]:
         tracker.update(block)
         ranks.append(len(components(tracker)))
     return ranks
+
+
+def _high_line_of_mnist(table: Table) -> str:
+    """What the line called high is in the picture."""
+    high = table.where(dataset="mnist", method="F-PCA hi")
+    if not high:
+        return ""
+    low = table.where(dataset="mnist", method="F-PCA lo")[-1]
+    return (
+        "On MNIST, the picture has F-PCA below both of its bounds: the high one ends at "
+        f"{published.FINAL_LN_ERROR['mnist']['F-PCA hi']}, which is what the lowest rank gives "
+        f"({np.log(low['error']):.2f}), and not the highest ({np.log(high[-1]['error']):.2f}). "
+    )
 
 
 def _against_bounds(table: Table) -> tuple[Array, Array]:

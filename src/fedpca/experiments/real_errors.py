@@ -105,7 +105,7 @@ class RealErrors(Experiment):
                 if theirs < ours - 1e-4:
                     beaten.append(f"{rival} on {name} ({theirs:+.1e} against {ours:+.1e})")
             worst.append(f"{name} {ours:+.1e}")
-        library = max(table.where(method="fedpca").column("excess"))
+        library = max(0.0, *table.where(method="fedpca").column("excess"))
         why = (
             f"Error of F-PCA beyond the least possible at its rank: {', '.join(worst)}. "
             + ("No repaired baseline at the same rank is better. " if not beaten else "")
