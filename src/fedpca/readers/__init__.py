@@ -1,0 +1,23 @@
+"""Files of any size as batches of rows.
+
+>>> import tempfile, pathlib
+>>> path = pathlib.Path(tempfile.mkdtemp()) / "people.csv"
+>>> _ = path.write_text("name,height,weight\\nAda,1.7,60\\nBob,1.8,\\n")
+>>> rows = open_rows(path, aside=["name"])
+>>> rows
+Rows('people.csv', n_features=2)
+>>> rows.feature_names
+('height', 'weight')
+>>> for batch in rows:
+...     print(batch)
+[[ 1.7 60. ]
+ [ 1.8  nan]]
+>>> for batch in rows.batches(skip=1):
+...     print(batch.rows, batch.aside["name"])
+[[1.8 nan]] ['Bob']
+"""
+
+from fedpca.readers.part import BadFile, Batch
+from fedpca.readers.rows import Rows, open_rows
+
+__all__ = ["BadFile", "Batch", "Rows", "open_rows"]

@@ -1,0 +1,88 @@
+"""HDF5 and Zarr: tables laid out as AnnData writes them (.h5ad, .zarr), and plain Zarr arrays."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca.readers.arrays import Csr, Stored, part_of
+from fedpca.readers.part import BadFile, Part, missing_extra
+
+
+def open_h5ad(path: Path) -> Part:
+    """`X` of an .h5ad file, dense or CSR, with the names of `var`; columns of `obs` may be kept aside."""
+    return part_of(path, "an .h5ad file", _open_h5ad)
+
+
+def open_zarr(path: Path) -> Part:
+    """A Zarr array, or a group that AnnData wrote."""
+    return part_of(path, "a Zarr array or AnnData", _open_zarr)
+
+
+@contextmanager
+def _open_h5ad(path: Path) -> Iterator[Stored]:
+    try:
+        import h5py
+    except ImportError as error:
+        raise missing_extra("h5py") from error
+    with h5py.File(path, "r") as file:
+        yield _anndata(path, file)
+
+
+@contextmanager
+def _open_zarr(path: Path) -> Iterator[Stored]:
+    try:
+        import zarr
+    except ImportError as error:
+        raise missing_extra("zarr") from error
+    node = zarr.open(path, mode="r")
+    yield Stored(node, unit=_unit(node)) if hasattr(node, "shape") else _anndata(path, node)
+
+
+def _anndata(path: Path, group: Any) -> Stored:
+    if "X" not in group:
+        raise BadFile(f"{path} must be written by AnnData, and has no X.")
+    rows, obs, var = group["X"], group["obs"], group["var"]
+    if not hasattr(rows, "shape"):
+        layout = rows.attrs.get("encoding-type", "other")
+        if layout != "csr_matrix":
+            raise BadFile(
+                f"{path} must hold X as csr_matrix or array, got {layout}; write it with adata.X.tocsr()."
+            )
+        rows = Csr(rows["data"], rows["indices"], rows["indptr"], rows.attrs["shape"])
+    names = _Column(var[var.attrs["_index"]])[:]
+    columns = {"obs_names" if name == obs.attrs["_index"] else name: _Column(obs[name]) for name in obs}
+    return Stored(rows, tuple(str(name) for name in names), columns, _unit(rows))
+
+
+def _unit(rows: Any) -> int:
+    chunks = getattr(rows, "chunks", None)
+    return int(chunks[0]) if chunks else 1
+
+
+class _Column:
+    """A column of `obs` or `var`: plain values, codes of categories, or values with a mask."""
+
+    def __init__(self, stored: Any) -> None:
+        self.stored = stored
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        if hasattr(self.stored, "shape"):
+            return _plain(self.stored[rows])
+        if "categories" in self.stored:
+            categories = [*_plain(self.stored["categories"][:]), None]  # the code of a missing one is -1
+            return np.array(categories, object)[self.stored["codes"][rows]]
+        values = _plain(self.stored["values"][rows]).astype(object)
+        values[self.stored["mask"][rows]] = None
+        return values
+
+
+def _plain(values: NDArray[Any]) -> NDArray[Any]:
+    """Text as Python's own, which HDF5 has as bytes and Zarr as a type of its own."""
+    if values.dtype.kind not in "OST":
+        return values
+    text = [value.decode() if isinstance(value, bytes) else value for value in values.tolist()]
+    return np.array([*text, None], object)[:-1]

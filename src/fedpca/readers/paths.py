@@ -1,0 +1,101 @@
+"""From a path, a glob or a folder to the files meant, all of one format."""
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from glob import glob, has_magic
+from pathlib import Path
+
+from fedpca.readers.part import BadFile, listed
+
+FORMATS = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".npy": "npy",
+    ".npz": "npz",
+    ".h5ad": "h5ad",
+    ".zarr": "zarr",
+    ".bed": "bed",
+}
+_PACKED = (".gz", ".bz2", ".zst")  # text only
+_BESIDE_BED = (".bim", ".fam")
+
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+
+def find(paths: Paths) -> tuple[str, list[Path]]:
+    """The format, and the files in the order of their names."""
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not given:
+        raise ValueError("path must name a file, a folder or a glob, got an empty list.")
+    files = list(dict.fromkeys(file for path in given for file in _files(path)))
+    kinds: dict[str, Path] = {}
+    for file in files:
+        kinds.setdefault(format_of(file), file)
+    if len(kinds) > 1:
+        raise BadFile(
+            f"files must all have one format, got {listed([str(file) for file in kinds.values()])}; "
+            "name those of one format, as in 'folder/*.parquet'."
+        )
+    return next(iter(kinds)), files
+
+
+def format_of(path: Path) -> str:
+    """By the ending of the name."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in _PACKED and suffixes[-2:-1] in ([".csv"], [".tsv"]):
+        return FORMATS[suffixes[-2]]
+    if not suffixes or suffixes[-1] not in FORMATS:
+        raise BadFile(
+            f"{path} must end in one of {', '.join(FORMATS)}; rename it, convert it or leave it out, as "
+            "'folder/*.csv' does."
+        )
+    return FORMATS[suffixes[-1]]
+
+
+def state(path: Path) -> tuple[int, int, int]:
+    """Changes when the file is written to or replaced."""
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _files(path: str | os.PathLike[str]) -> list[Path]:
+    text = os.fspath(path)
+    if has_magic(text) and not os.path.lexists(text):
+        found = [Path(match) for match in sorted(glob(text, recursive=True))]
+        if not found:
+            raise FileNotFoundError(f"no file matches {text}; correct the pattern.")
+        return [file for match in found for file in _inside(match)]
+    found = list(_inside(Path(path)))
+    if not found:
+        raise FileNotFoundError(f"{text} must hold files of rows, and is an empty folder.")
+    return found
+
+
+def _inside(path: Path) -> Iterator[Path]:
+    """The file itself, or all in the folder and its folders, less what is hidden or starts with "_"."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path} is not there; correct the path.") from None
+    except OSError as error:
+        raise type(error)(f"{path} must be readable, got: {error.strerror}.") from error
+    if stat.S_ISDIR(mode) and path.suffix.lower() != ".zarr":
+        try:
+            entries = sorted(path.iterdir())
+        except OSError as error:
+            raise type(error)(f"{path} must be readable, got: {error.strerror}.") from error
+        beds = {entry.stem for entry in entries if entry.suffix.lower() == ".bed"}
+        for entry in entries:
+            beside = entry.suffix.lower() in _BESIDE_BED and entry.stem in beds
+            if not entry.name.startswith((".", "_")) and not beside:
+                yield from _inside(entry)
+    elif stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        yield path
+    else:
+        raise BadFile(
+            f"{path} must be a file, for rows may be read twice, and is a pipe or device; save it first."
+        )

@@ -1,0 +1,736 @@
+"""Files give the rows that were written to them, in batches of any size, or one line that says why not."""
+
+import datetime
+import decimal
+import gzip
+import os
+import subprocess
+import sys
+import tracemalloc
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from fedpca import StreamingPCA
+from fedpca.readers import BadFile, open_rows
+
+pa = pytest.importorskip("pyarrow", reason="the files extra")
+h5py = pytest.importorskip("h5py", reason="the files extra")
+zarr = pytest.importorskip("zarr", reason="the files extra")
+bed_reader = pytest.importorskip("bed_reader", reason="it writes the files that ours are compared with")
+
+import pyarrow.csv  # noqa: E402
+import pyarrow.feather  # noqa: E402
+import pyarrow.parquet  # noqa: E402, F401
+
+NAMES = ("height", "weight", "age")
+
+
+def numbers(n_rows=100, n_features=3, dtype="float64", seed=0):
+    rows = np.random.default_rng(seed).normal(size=(n_rows, n_features)).astype(dtype)
+    rows[1::7, 1] = np.nan
+    return rows
+
+
+def arrow(rows, names=NAMES):
+    """Columns with nulls for NaN."""
+    columns = [pa.array(column, from_pandas=True) for column in np.asfortranarray(rows).T]
+    return pa.table(dict(zip(names, columns, strict=True)))
+
+
+def write_csv(path, rows, delimiter=","):
+    options = pa.csv.WriteOptions(delimiter=delimiter)
+    pa.csv.write_csv(arrow(rows, names_for(rows)), path, options)
+
+
+def write_arrow_stream(path, rows):
+    table = arrow(rows, names_for(rows))
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=9)
+
+
+def write_zarr(path, rows):
+    zarr.create_array(str(path), shape=rows.shape, chunks=(8, 2), dtype=rows.dtype)[:] = rows
+
+
+def write_anndata(group, rows, names):
+    """As AnnData's description of its files says."""
+    group.attrs["encoding-type"] = "anndata"
+    if sparse.issparse(rows):
+        x = group.create_group("X")
+        for name in ("data", "indices", "indptr"):
+            put(x, name, getattr(rows, name))
+        x.attrs["encoding-type"] = f"{rows.format}_matrix"
+        x.attrs["shape"] = list(rows.shape)
+    else:
+        put(group, "X", rows)
+    n_rows = rows.shape[0]
+    var, obs = group.create_group("var"), group.create_group("obs")
+    var.attrs["_index"] = obs.attrs["_index"] = "_index"
+    put(var, "_index", np.array(names, "S"))
+    put(obs, "_index", np.array([f"cell{i}" for i in range(n_rows)], "S"))
+    put(obs, "depth", np.arange(n_rows))
+    kind, rest = obs.create_group("kind"), obs.create_group("rest")
+    put(kind, "codes", np.arange(n_rows, dtype=np.int8) % 3 - 1)
+    put(kind, "categories", np.array(["b", "t"], "S"))
+    put(rest, "values", np.arange(n_rows))
+    put(rest, "mask", np.arange(n_rows) % 2 == 1)
+
+
+def put(group, name, values):
+    if isinstance(group, h5py.Group):
+        group.create_dataset(name, data=values, chunks=True if values.size else None)
+    else:
+        group.create_array(name, shape=values.shape, dtype=values.dtype)[:] = values
+
+
+def write_h5ad(path, rows):
+    with h5py.File(path, "w") as file:
+        write_anndata(file, rows, names_for(rows))
+
+
+def write_zarr_anndata(path, rows):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # fixed-length text is not yet in Zarr's own description
+        write_anndata(zarr.open_group(str(path), mode="w"), rows, names_for(rows))
+
+
+def names_for(rows):
+    return NAMES if rows.shape[1] == 3 else [f"feature {i}" for i in range(rows.shape[1])]
+
+
+DENSE = {
+    "csv": (".csv", write_csv),
+    "tsv": (".tsv", lambda path, rows: write_csv(path, rows, "\t")),
+    "parquet": (
+        ".parquet",
+        lambda path, rows: pa.parquet.write_table(arrow(rows, names_for(rows)), path, row_group_size=11),
+    ),
+    "arrow": (
+        ".arrow",
+        lambda path, rows: pa.feather.write_feather(
+            arrow(rows, names_for(rows)), str(path), compression="uncompressed", chunksize=13
+        ),
+    ),
+    "feather": (
+        ".feather",
+        lambda path, rows: pa.feather.write_feather(arrow(rows, names_for(rows)), str(path), chunksize=13),
+    ),
+    "arrow stream": (".arrow", write_arrow_stream),
+    "npy": (".npy", np.save),
+    "npy by columns": (".npy", lambda path, rows: np.save(path, np.asfortranarray(rows))),
+    "npy of a big-endian machine": (
+        ".npy",
+        lambda path, rows: np.save(path, rows.astype(rows.dtype.newbyteorder())),
+    ),
+    "npz": (".npz", lambda path, rows: np.savez(path, rows)),
+    "npz, compressed": (".npz", lambda path, rows: np.savez_compressed(path, rows)),
+    "npz by columns": (".npz", lambda path, rows: np.savez_compressed(path, np.asfortranarray(rows))),
+    "h5ad": (".h5ad", write_h5ad),
+    "zarr": (".zarr", write_zarr),
+    "zarr of AnnData": (".zarr", write_zarr_anndata),
+}
+SPARSE = {
+    "npz": (".npz", lambda path, rows: sparse.save_npz(path, rows)),
+    "h5ad": (".h5ad", write_h5ad),
+    "zarr of AnnData": (".zarr", write_zarr_anndata),
+}
+
+
+def written(folder, kinds, kind, rows, name="rows"):
+    ending, write = kinds[kind]
+    path = folder / f"{name}{ending}"
+    write(path, rows)
+    return path
+
+
+def all_of(rows):
+    parts = [part.toarray() if sparse.issparse(part) else part for part in rows]
+    return np.concatenate(parts) if parts else np.empty((0, rows.n_features))
+
+
+@pytest.mark.parametrize("kind", DENSE)
+class TestEveryDenseFormat:
+    @pytest.mark.parametrize("dtype", ["float64", "float32"])
+    def test_gives_what_was_written(self, tmp_path, kind, dtype):
+        rows = numbers(dtype=dtype)
+        opened = open_rows(written(tmp_path, DENSE, kind, rows))
+        expected = "float64" if kind in ("csv", "tsv") else dtype
+        assert (opened.n_features, opened.sparse, opened.dtype) == (3, False, expected)
+        assert opened.n_rows in (100, None)
+        assert opened.feature_names == (None if "np" in kind or kind == "zarr" else NAMES)
+        for _ in range(2):  # each pass starts anew
+            np.testing.assert_array_equal(all_of(opened).astype(dtype), rows)
+        assert {batch.dtype for batch in opened} == {np.dtype(expected)}
+
+    def test_any_batch_size_and_any_start(self, tmp_path_factory, kind):
+        rows = numbers(60)
+        path = written(tmp_path_factory.mktemp("rows"), DENSE, kind, rows)
+
+        @settings(max_examples=20)
+        @given(size=st.integers(1, 70), skip=st.integers(0, 60))
+        def check(size, skip):
+            opened = open_rows(path, batch_rows=size)
+            batches = list(opened.batches(skip))
+            assert all(1 <= len(batch.rows) <= size for batch in batches)
+            parts = [batch.rows for batch in batches]
+            np.testing.assert_array_equal(np.concatenate([np.empty((0, 3)), *parts]), rows[skip:])
+            # A pass that goes on where a batch ended goes on as the first would have.
+            sizes = [len(batch) for batch in opened]
+            start = sum(sizes[: skip % len(sizes)])
+            assert [len(batch.rows) for batch in opened.batches(start)] == sizes[skip % len(sizes) :]
+
+        check()
+
+    def test_whole_numbers_become_float64(self, tmp_path, kind):
+        rows = np.arange(30).reshape(10, 3)
+        opened = open_rows(written(tmp_path, DENSE, kind, rows))
+        assert opened.dtype == np.float64
+        np.testing.assert_array_equal(all_of(opened), rows)
+
+    def test_several_files_are_one_table(self, tmp_path, kind):
+        rows = numbers()
+        paths = [
+            written(tmp_path, DENSE, kind, part, f"part {i}")
+            for i, part in enumerate(np.split(rows, [40, 41, 90]))
+        ]
+        for files in (tmp_path, f"{tmp_path}/part*", paths, map(str, paths)):
+            opened = open_rows(files, batch_rows=16)
+            np.testing.assert_array_equal(all_of(opened), rows)
+            np.testing.assert_array_equal(np.concatenate([b.rows for b in opened.batches(43)]), rows[43:])
+
+    def test_files_cut_short_or_damaged(self, tmp_path, kind):
+        path = written(tmp_path, DENSE, kind, numbers())
+        if kind in ("csv", "tsv") or path.is_dir():
+            pytest.skip("text and folders are whole wherever they end")
+        whole = path.read_bytes()
+        for contents in (whole[: len(whole) // 2], whole[:20], b"secret" * 100):
+            path.write_bytes(contents)
+            with pytest.raises(BadFile, match=r"rows\.\w+ must be .*write or copy it again") as caught:
+                list(open_rows(path))
+            assert "secret" not in str(caught.value)
+
+    def test_no_rows(self, tmp_path, kind):
+        path = written(tmp_path, DENSE, kind, np.empty((0, 3)))
+        with pytest.raises(BadFile, match="must hold rows, and holds none"):
+            list(open_rows(path))
+
+
+@pytest.mark.parametrize("kind", SPARSE)
+class TestEverySparseFormat:
+    def rows(self, n_rows=50):
+        return sparse.random_array((n_rows, 3), density=0.4, format="csr", dtype="float32", rng=3)
+
+    def test_stays_sparse(self, tmp_path, kind):
+        rows = self.rows()
+        opened = open_rows(written(tmp_path, SPARSE, kind, rows), batch_rows=7)
+        assert (opened.sparse, opened.dtype, opened.n_rows) == (True, np.float32, 50)
+        batches = list(opened)
+        assert all(sparse.issparse(batch) and batch.format == "csr" for batch in batches)
+        assert [batch.shape[0] for batch in batches] == [7] * 7 + [1]
+        np.testing.assert_array_equal(sparse.vstack(batches).toarray(), rows.toarray())
+        parts = [batch.rows for batch in opened.batches(33)]
+        np.testing.assert_array_equal(sparse.vstack(parts).toarray(), rows.toarray()[33:])
+
+    def test_full_rows_come_in_small_batches(self, tmp_path, kind, monkeypatch):
+        monkeypatch.setattr("fedpca.readers.arrays._STORED_NUMBERS", 10)
+        rows = self.rows()
+        batches = list(open_rows(written(tmp_path, SPARSE, kind, rows)))
+        assert all(batch.nnz <= 10 for batch in batches)
+        np.testing.assert_array_equal(sparse.vstack(batches).toarray(), rows.toarray())
+
+    def test_other_layouts_are_refused(self, tmp_path, kind):
+        path = written(tmp_path, SPARSE, kind, self.rows().tocsc())
+        with pytest.raises(BadFile, match=r"got csc.*tocsr"):
+            open_rows(path)
+
+    def test_a_place_outside_the_row_is_refused(self, tmp_path, kind):
+        rows = self.rows()
+        rows.indices[5] = 1000
+        with pytest.raises(BadFile, match="damaged"):
+            list(open_rows(written(tmp_path, SPARSE, kind, rows)))
+
+
+class TestColumns:
+    def people(self, tmp_path, name="people.parquet", **more):
+        columns = {
+            "name": ["Ada", "Bob", None],
+            "height": pa.array([1.7, None, 1.8], pa.float32()),
+            "children": pa.array([2, None, 2**60], pa.int64()),
+            "price": [decimal.Decimal("1.25"), None, decimal.Decimal("3")],
+            "member": [True, None, False],
+            "rating": pa.array([3, None, 5]).dictionary_encode(),
+            **more,
+        }
+        pa.parquet.write_table(pa.table(columns), tmp_path / name)
+        return tmp_path / name
+
+    def test_every_kind_of_number(self, tmp_path):
+        opened = open_rows(self.people(tmp_path), drop=["name"])
+        (rows,) = opened
+        expected = [[np.float32(1.7), 2, 1.25, 1, 3], [np.nan] * 5, [np.float32(1.8), 2.0**60, 3, 0, 5]]
+        np.testing.assert_array_equal(rows, expected)
+        assert rows.dtype == np.float64
+
+    def test_those_named_in_the_order_named(self, tmp_path):
+        opened = open_rows(self.people(tmp_path), columns=["member", "height"])
+        assert opened.feature_names == ("member", "height")
+        np.testing.assert_array_equal(next(iter(opened))[0], [1, np.float32(1.7)])
+        assert open_rows(self.people(tmp_path), columns=["height"]).dtype == np.float32
+
+    def test_text_is_refused_by_name(self, tmp_path):
+        path = self.people(tmp_path, born=[datetime.date(2000, 1, 1)] * 3, places=[[1], [2], [3]])
+        with pytest.raises(BadFile) as caught:
+            open_rows(path)
+        assert str(caught.value) == (
+            f"{path}: columns must hold numbers, and name holds text, born holds dates or times, places "
+            "holds values of type list<element: int64>; leave out: drop=['name', 'born', 'places'] "
+            "(--drop name,born,places)."
+        )
+
+    def test_many_columns_of_text(self, tmp_path):
+        path = tmp_path / "text.csv"
+        path.write_text(",".join(f"c{i}" for i in range(30)) + "\n" + ",".join("x" * 30) + "\n")
+        with pytest.raises(
+            BadFile, match=r"c7 holds text from line 2 and 22 more; name those to keep: columns="
+        ):
+            open_rows(path)
+
+    def test_kept_aside(self, tmp_path):
+        opened = open_rows(self.people(tmp_path), aside=["name", "children"], columns=["height"])
+        (batch,) = opened.batches()
+        assert batch.rows.shape == (3, 1)
+        assert batch.aside["name"].tolist() == ["Ada", "Bob", None]
+        assert batch.aside["children"].tolist() == [2, None, 2**60]
+
+    @pytest.mark.parametrize("kind", ["csv", "parquet"])
+    def test_kept_aside_is_not_in_the_rows(self, tmp_path, kind):
+        path = written(tmp_path, DENSE, kind, numbers(5))
+        opened = open_rows(path, columns=["age", "height"], aside=["age"])
+        assert opened.feature_names == ("height",)
+        np.testing.assert_array_equal(all_of(opened), numbers(5)[:, :1])
+
+    def test_kept_aside_from_text_as_it_is_written(self, tmp_path):
+        path = tmp_path / "rows.csv"
+        path.write_text("id,x,city\n007,1,Rome\n010,2,\n")
+        opened = open_rows(path, aside=["id", "city"])
+        assert opened.feature_names == ("x",)
+        (batch,) = opened.batches(skip=1)
+        assert batch.aside["id"].tolist() == ["010"]
+        assert batch.aside["city"].tolist() == [""]
+
+    @pytest.mark.parametrize("kind", ["h5ad", "zarr of AnnData"])
+    def test_kept_aside_from_obs(self, tmp_path, kind):
+        path = written(tmp_path, DENSE, kind, numbers(5))
+        opened = open_rows(path, aside=["obs_names", "depth", "kind", "rest"], columns=["age", "height"])
+        parts = list(opened.batches(skip=1))
+        np.testing.assert_array_equal(parts[0].rows, numbers(5)[1:, [2, 0]])
+        aside = {name: values.tolist() for name, values in parts[0].aside.items()}
+        assert aside == {
+            "obs_names": ["cell1", "cell2", "cell3", "cell4"],
+            "depth": [1, 2, 3, 4],
+            "kind": ["b", "t", None, "b"],
+            "rest": [None, 2, None, 4],
+        }
+
+    def test_kept_aside_from_npz(self, tmp_path):
+        np.savez(tmp_path / "rows.npz", X=numbers(5), y=np.array(list("abcde")), other=np.zeros(9))
+        (batch,) = open_rows(tmp_path / "rows.npz", aside=["y"]).batches()
+        assert batch.aside["y"].tolist() == list("abcde")
+        with pytest.raises(ValueError, match=r"aside must name columns of .*, got other; there are y\."):
+            open_rows(tmp_path / "rows.npz", aside=["other"])
+
+    @pytest.mark.parametrize(
+        ("wishes", "rule"),
+        [
+            (
+                {"drop": ["weigth"]},
+                r"drop must name columns of .*got weigth; there are height, weight, age\.",
+            ),
+            ({"columns": ["x"]}, "columns must name columns of"),
+            ({"drop": NAMES}, "one column at least must be left"),
+        ],
+    )
+    def test_names_that_are_not_there(self, tmp_path, wishes, rule):
+        with pytest.raises(ValueError, match=rule):
+            open_rows(written(tmp_path, DENSE, "parquet", numbers()), **wishes)
+
+    def test_no_names_to_choose_by(self, tmp_path):
+        with pytest.raises(ValueError, match="has none; add a line of names"):
+            open_rows(written(tmp_path, DENSE, "npy", numbers()), drop=["x"])
+
+    def test_names_of_files_may_be_in_another_order(self, tmp_path):
+        rows = numbers(10)
+        pa.parquet.write_table(arrow(rows), tmp_path / "a.parquet")
+        pa.parquet.write_table(arrow(rows[:, ::-1], NAMES[::-1]), tmp_path / "b.parquet")
+        np.testing.assert_array_equal(all_of(open_rows(tmp_path)), np.vstack([rows, rows]))
+
+    def test_files_with_other_columns(self, tmp_path):
+        pa.parquet.write_table(arrow(numbers()), tmp_path / "a.parquet")
+        pa.parquet.write_table(arrow(numbers(), ("height", "weight", "years")), tmp_path / "b.parquet")
+        with pytest.raises(BadFile, match=r"age is in .*a\.parquet and not in .*b\.parquet"):
+            open_rows(tmp_path)
+        np.testing.assert_array_equal(
+            all_of(open_rows(tmp_path, columns=["weight"])), np.tile(numbers()[:, [1]], (2, 1))
+        )
+        with pytest.raises(ValueError, match=r"columns must name columns of .*b\.parquet, got age"):
+            open_rows(tmp_path, columns=["age"])
+
+    def test_files_of_other_widths(self, tmp_path):
+        np.save(tmp_path / "a.npy", numbers())
+        np.save(tmp_path / "b.npy", numbers()[:, :2])
+        with pytest.raises(BadFile, match=r"3 unnamed in .*a\.npy, 2 unnamed in .*b\.npy"):
+            open_rows(tmp_path)
+
+    def test_one_precision_for_all_files(self, tmp_path):
+        np.save(tmp_path / "a.npy", numbers(dtype="float32"))
+        np.save(tmp_path / "b.npy", numbers(dtype="float64"))
+        assert {batch.dtype for batch in open_rows(tmp_path)} == {np.dtype(np.float64)}
+
+    @pytest.mark.parametrize("kind", ["csv", "parquet", "npy"])
+    def test_a_column_without_values(self, tmp_path, kind):
+        rows = numbers()
+        rows[:, 1] = np.nan
+        opened = open_rows(written(tmp_path, DENSE, kind, rows))
+        with pytest.raises(
+            BadFile, match=r"(weight|number 2) have none; (leave out: drop=\['weight'\]|write)"
+        ):
+            list(opened)
+        assert sum(len(batch.rows) for batch in opened.batches()) == 100  # a model can fill it in
+        late = rows.copy()
+        late[99, 1] = 1.0
+        assert len(all_of(open_rows(written(tmp_path, DENSE, kind, late), batch_rows=10))) == 100
+
+
+class TestText:
+    def write(self, tmp_path, text, name="rows.csv"):
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
+
+    @pytest.mark.parametrize(
+        ("text", "names", "rows"),
+        [
+            ("a,b\n1,2\n", ("a", "b"), [[1, 2]]),
+            ("1,2\n3,4\n", None, [[1, 2], [3, 4]]),
+            ("NA,2\n3,4\n", None, [[np.nan, 2], [3, 4]]),
+            ("\ufeffa,b\n 1.5 ,true\n\n,false\n", ("a", "b"), [[1.5, 1], [np.nan, 0]]),
+            ('"a, or b",c\n"1",2', ("a, or b", "c"), [[1, 2]]),
+            ("\n\na,b\n1e3,-.5\r\nNaN,null\n", ("a", "b"), [[1000, -0.5], [np.nan, np.nan]]),
+            ("a\n1\n2.5\n", ("a",), [[1], [2.5]]),
+        ],
+    )
+    def test_names_or_numbers_in_the_first_line(self, tmp_path, text, names, rows):
+        opened = open_rows(self.write(tmp_path, text))
+        assert opened.feature_names == names
+        np.testing.assert_array_equal(all_of(opened), rows)
+
+    def test_names_that_are_numbers(self, tmp_path):
+        path = self.write(tmp_path, "0,1,2\n5,6,7\n")
+        with pytest.raises(BadFile, match=r"counts up.*header=True or header=False"):
+            open_rows(path)
+        assert open_rows(path, header=True).feature_names == ("0", "1", "2")
+        assert all_of(open_rows(path, header=False)).shape == (2, 3)
+
+    def test_the_index_that_pandas_writes(self, tmp_path):
+        path = self.write(tmp_path, ",a,b\n0,5,6\n1,7,8\n")
+        with pytest.raises(BadFile, match=r"number 1 has none; name it, or leave it out: drop=\[''\]"):
+            open_rows(path)
+        np.testing.assert_array_equal(all_of(open_rows(path, drop=[""])), [[5, 6], [7, 8]])
+
+    def test_as_pandas_reads_it(self, tmp_path):
+        pandas = pytest.importorskip("pandas")
+        frame = pandas.DataFrame(numbers(5000), columns=NAMES)
+        frame["notes"] = 'two\nlines, and a "quote"'
+        frame.to_csv(tmp_path / "rows.csv", index=False)
+        opened = open_rows(tmp_path / "rows.csv", drop=["notes"])
+        expected = pandas.read_csv(tmp_path / "rows.csv")
+        np.testing.assert_array_equal(all_of(opened), expected[list(NAMES)])
+
+    def test_compressed(self, tmp_path):
+        with gzip.open(tmp_path / "rows.csv.gz", "wt") as file:
+            file.write("a,b\n1,2\n")
+        np.testing.assert_array_equal(all_of(open_rows(tmp_path / "rows.csv.gz")), [[1, 2]])
+
+    def test_lines_longer_than_a_block(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("fedpca.readers.tables._TEXT_BLOCK", 1000)
+        rows = numbers(5, 300, seed=2)
+        path = self.write(tmp_path, "\n".join(",".join(map(repr, row.tolist())) for row in rows))
+        np.testing.assert_array_equal(all_of(open_rows(path)), rows)
+
+    @pytest.mark.parametrize(
+        ("text", "rule"),
+        [
+            ("x,y\n1,2\nsecret,4\n", r"x holds text from line 3; leave out: drop=\['x'\] \(--drop x\)"),
+            (
+                "secret,2\n3,4\n",
+                "column 1 holds text from line 1; correct it or, if the first line holds names, say header",
+            ),
+            ("1,2\n3\n", "line 2: 1 cells, where 2 are expected"),
+            ("x,y\n" + "1,2\n" * 400_000 + "1,secret\n", "line 400002: y must be a number, and is not"),
+            ("x,y\n" + "1,2\n" * 400_000 + "1,2,secret\n", "line 400002: 3 cells, where 2 are expected"),
+            ("x,y\n" + "true,2\n" * 400_000 + "secret,1\n", "line 400002: x must be a number"),
+            ("x,x\n1,2\n", "x comes twice"),
+            ("\n \n", "must hold numbers|must hold rows"),
+        ],
+    )
+    def test_bad_lines_are_named_not_quoted(self, tmp_path, text, rule):
+        path = self.write(tmp_path, text)
+        with pytest.raises(BadFile, match=rule) as caught:
+            list(open_rows(path))
+        assert "secret" not in str(caught.value)
+        assert caught.value.__suppress_context__ or caught.value.__context__ is None  # nor in a traceback
+
+    def test_not_utf_8(self, tmp_path):
+        (tmp_path / "rows.csv").write_bytes(b"gr\xf6\xdfe,b\n1,2\n")
+        with pytest.raises(BadFile, match="must be text in UTF-8"):
+            open_rows(tmp_path / "rows.csv")
+
+    def test_a_stream_of_bytes_without_lines(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("fedpca.readers.tables._LONGEST_LINE", 1000)
+        with pytest.raises(BadFile, match="lines must be shorter than 1000 bytes"):
+            open_rows(self.write(tmp_path, "1" * 2000))
+
+
+class TestNumpy:
+    def test_other_arrays(self, tmp_path):
+        path = tmp_path / "a.npy"
+        for array, rule in [
+            (np.zeros(3), r"must have rows and columns, got shape \(3,\)"),
+            (np.zeros((3, 0)), "must have columns"),
+            (np.zeros((3, 2), complex), "must hold real numbers, got complex128"),
+            (np.array([["a", "b"]]), "must hold real numbers, got <U1"),
+            (np.array([[{}, None]]), "must hold real numbers, got object"),
+        ]:
+            np.save(path, array)
+            with pytest.raises(BadFile, match=rule):
+                open_rows(path)
+
+    def test_nothing_is_unpickled(self, tmp_path):
+        np.savez(tmp_path / "a.npz", X=numbers(2), ids=np.array([{}, None]))
+        with pytest.raises(BadFile, match="nothing is unpickled"):
+            list(open_rows(tmp_path / "a.npz", aside=["ids"]).batches())
+
+    def test_several_tables(self, tmp_path):
+        np.savez(tmp_path / "a.npz", train=numbers(), test=numbers())
+        with pytest.raises(BadFile, match="must hold one table, got train, test"):
+            open_rows(tmp_path / "a.npz")
+
+
+class TestPlink:
+    def write(self, tmp_path, n_people=23, n_variants=17, **properties):
+        genotypes = np.random.default_rng(5).integers(0, 3, (n_people, n_variants)).astype(np.float32)
+        genotypes[::5, ::3] = np.nan
+        path = tmp_path / "study.bed"
+        bed_reader.to_bed(path, genotypes, properties=properties, num_threads=1)
+        return path, genotypes
+
+    @given(size=st.integers(1, 30), skip=st.integers(0, 23), held=st.integers(1, 90))
+    def test_as_bed_reader_reads_it(self, tmp_path_factory, size, skip, held):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("fedpca.readers.plink._PACKED_BYTES", held)
+            patch.setattr("fedpca.readers.plink._MAPPED_BYTES", held)
+            path, genotypes = self.write(tmp_path_factory.mktemp("plink"))
+            opened = open_rows(path, batch_rows=size)
+            parts = [batch.rows for batch in opened.batches(skip)]
+        assert opened.dtype == np.float32
+        with bed_reader.open_bed(path, num_threads=1) as bed:
+            np.testing.assert_array_equal(bed.read(), genotypes)
+            assert opened.feature_names == tuple(bed.sid)
+        np.testing.assert_array_equal(np.concatenate([np.empty((0, 17)), *parts]), genotypes[skip:])
+
+    def test_people_aside_and_some_variants(self, tmp_path):
+        _, genotypes = self.write(tmp_path, iid=[f"person{i}" for i in range(23)])
+        (batch,) = open_rows(tmp_path, columns=["sid3", "sid1"], aside=["iid"]).batches()
+        np.testing.assert_array_equal(batch.rows, genotypes[:, [2, 0]])
+        assert batch.aside["iid"][7] == "person7"
+
+    def test_variants_without_ids(self, tmp_path):
+        path, _ = self.write(tmp_path, sid=["."] * 17, bp_position=list(range(17)))
+        assert open_rows(path).feature_names[3] == "0:3:A1:A2"
+
+    @pytest.mark.parametrize(
+        ("change", "rule"),
+        [
+            (lambda path: path.write_bytes(path.read_bytes()[:-1]), "must have 105 bytes for 23 people"),
+            (lambda path: path.write_bytes(b"chr1\t1\t2\n"), "must be a .bed file of PLINK"),
+            (lambda path: path.with_suffix(".fam").unlink(), r"study\.fam must be there, beside the \.bed"),
+            (
+                lambda path: path.with_suffix(".bim").write_text("1 2\n"),
+                r"study\.bim, line 1: 6 fields expected",
+            ),
+        ],
+    )
+    def test_bad_files(self, tmp_path, change, rule):
+        path, _ = self.write(tmp_path)
+        change(path)
+        with pytest.raises(BadFile, match=rule):
+            open_rows(path)
+
+
+class TestPaths:
+    @pytest.mark.parametrize(
+        ("path", "rule"),
+        [
+            ("none.csv", r"none\.csv is not there; correct the path"),
+            ("none*.csv", r"no file matches .*none\*\.csv"),
+            ("empty", "is an empty folder"),
+            ("a.csv/rows.csv", "must be readable, got: Not a directory"),
+            ("loop.csv", "must be readable, got: Too many levels"),
+        ],
+    )
+    def test_nothing_to_read(self, tmp_path, path, rule):
+        (tmp_path / "empty").mkdir()
+        (tmp_path / "a.csv").write_text("1\n")
+        (tmp_path / "loop.csv").symlink_to(tmp_path / "loop.csv")
+        with pytest.raises(OSError, match=rule):
+            open_rows(tmp_path / path)
+
+    @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="everything is readable to root")
+    def test_no_permission(self, tmp_path):
+        path = written(tmp_path, DENSE, "csv", numbers())
+        path.chmod(0)
+        with pytest.raises(PermissionError, match=r"rows\.csv must be readable, got: Permission denied"):
+            open_rows(path)
+
+    def test_one_format_a_time(self, tmp_path):
+        written(tmp_path, DENSE, "csv", numbers())
+        written(tmp_path, DENSE, "parquet", numbers())
+        with pytest.raises(BadFile, match=r"one format, got .*rows\.csv, .*rows\.parquet; name those of one"):
+            open_rows(tmp_path)
+        assert open_rows(f"{tmp_path}/*.csv").n_features == 3
+
+    def test_other_files(self, tmp_path):
+        written(tmp_path, DENSE, "parquet", numbers())
+        (tmp_path / "_SUCCESS").touch()
+        (tmp_path / ".rows.parquet.crc").touch()
+        assert open_rows(tmp_path).n_rows == 100
+        (tmp_path / "notes.txt").touch()
+        with pytest.raises(BadFile, match=r"notes\.txt must end in one of \.csv, "):
+            open_rows(tmp_path)
+
+    def test_an_empty_file(self, tmp_path):
+        (tmp_path / "rows.parquet").touch()
+        with pytest.raises(BadFile, match=r"rows\.parquet must hold rows, and is empty"):
+            open_rows(tmp_path / "rows.parquet")
+
+    def test_a_name_with_brackets(self, tmp_path):
+        path = written(tmp_path, DENSE, "npy", numbers(), name="rows [1]")
+        assert open_rows(path).n_rows == 100
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+    def test_a_pipe(self, tmp_path):
+        os.mkfifo(tmp_path / "rows.csv")
+        with pytest.raises(BadFile, match="is a pipe or device; save it first"):
+            open_rows(tmp_path / "rows.csv")
+
+    @pytest.mark.parametrize("kind", ["csv", "parquet", "npy"])
+    def test_a_file_that_grows(self, tmp_path, kind):
+        path = written(tmp_path, DENSE, kind, numbers())
+        batches = open_rows(path, batch_rows=10).batches()
+        next(batches)
+        with path.open("ab") as file:
+            file.write(b"1,2,3\n")
+        with pytest.raises(BadFile, match="changed while it was read"):
+            list(batches)
+
+    def test_a_file_that_is_replaced_between_passes(self, tmp_path):
+        opened = open_rows(written(tmp_path, DENSE, "npy", numbers()))
+        list(opened)
+        written(tmp_path, DENSE, "npy", numbers(200))
+        with pytest.raises(BadFile, match="changed while it was read"):
+            list(opened)
+        (tmp_path / "rows.npy").unlink()
+        with pytest.raises(FileNotFoundError, match="is not there any more"):
+            list(opened)
+
+    @pytest.mark.parametrize("skip", [101, -1, 1.5])
+    def test_more_to_skip_than_there_is(self, tmp_path, skip):
+        for kind in ("csv", "npy"):
+            with pytest.raises((ValueError, TypeError), match=r"skip must be .* got skip="):
+                list(open_rows(written(tmp_path, DENSE, kind, numbers())).batches(skip))
+
+
+def test_a_fit_from_files_is_the_fit_of_the_rows(tmp_path):
+    rows = np.random.default_rng(8).normal(size=(5000, 3)) * [5, 2, 1]
+    opened = open_rows(written(tmp_path, DENSE, "parquet", rows))
+    pca = StreamingPCA(2)
+    for batch in opened:
+        pca.partial_fit(batch)
+    expected = StreamingPCA(2).fit(rows)
+    np.testing.assert_allclose(pca.singular_values_, expected.singular_values_)
+
+
+@pytest.mark.parametrize(
+    "kind", ["csv", "parquet", "feather", "npy", "npz, compressed", "npy by columns", "h5ad"]
+)
+def test_memory_is_that_of_a_batch(tmp_path, kind):
+    rows = np.random.default_rng(0).integers(0, 9, (400_000, 20)).astype("float64")  # 64 MB
+    ending, write = DENSE[kind]
+    if kind == "parquet":
+        pa.parquet.write_table(arrow(rows, names_for(rows)), tmp_path / "rows.parquet")  # one row group
+    elif kind == "feather":
+        pa.feather.write_feather(arrow(rows, names_for(rows)), str(tmp_path / "rows.feather"))
+    else:
+        write(tmp_path / f"rows{ending}", rows)
+    opened = open_rows(tmp_path / f"rows{ending}", batch_rows=10_000)  # 1.6 MB
+    total = np.zeros(20)
+    held = 0
+    tracemalloc.start()
+    before = pa.total_allocated_bytes()
+    try:
+        for batch in opened:
+            total += batch.sum(axis=0)
+            held = max(held, pa.total_allocated_bytes() - before)
+        traced = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(total, rows.sum(axis=0))
+    assert traced + held < 32e6  # pyarrow reads text ahead, and decompresses 65,536 rows of Feather at a time
+
+
+def test_libraries_are_loaded_when_they_are_needed():
+    code = (
+        "import sys, fedpca\n"
+        "before = set(sys.modules)\n"  # scikit-learn may load pandas, and that pyarrow
+        "import fedpca.readers\n"
+        "assert not {'pyarrow', 'h5py', 'zarr'} & (set(sys.modules) - before), 'loaded too early'\n"
+        "assert not {'h5py', 'zarr'} & before, 'loaded too early'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(("kind", "package"), [("csv", "pyarrow"), ("h5ad", "h5py"), ("zarr", "zarr")])
+def test_a_library_that_is_not_there(tmp_path, monkeypatch, kind, package):
+    path = written(tmp_path, DENSE, kind, numbers())
+    for module in [name for name in sys.modules if name.split(".")[0] == package]:
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=rf"this file needs {package}: pip install 'fedpca\[files\]'"):
+        open_rows(path)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("ending", [".h5ad", ".zarr"])
+@pytest.mark.parametrize("layout", [np.asarray, sparse.csr_matrix])
+def test_what_anndata_itself_writes(tmp_path, ending, layout):
+    anndata = pytest.importorskip("anndata", reason="its files are also written by hand, above")
+    pandas = pytest.importorskip("pandas")
+    obs = pandas.DataFrame(
+        {"kind": pandas.Categorical(["b", None, "t"]), "age": [1, 2, 3], "note": ["x", "y", "z"]},
+        index=["one", "two", "three"],
+    )
+    rows = np.arange(12, dtype=np.float32).reshape(3, 4)
+    table = anndata.AnnData(layout(rows), obs=obs, var=pandas.DataFrame(index=list("ABCD")))
+    path = tmp_path / f"cells{ending}"
+    table.write_h5ad(path) if ending == ".h5ad" else table.write_zarr(path)
+    opened = open_rows(path, aside=["obs_names", "kind", "age", "note"])
+    (batch,) = opened.batches()
+    assert opened.feature_names == tuple("ABCD")
+    np.testing.assert_array_equal(all_of(opened), rows)
+    assert batch.aside["kind"].tolist() == ["b", None, "t"]
+    assert batch.aside["note"].tolist() == ["x", "y", "z"]
+    assert batch.aside["obs_names"].tolist() == ["one", "two", "three"]
+    assert batch.aside["age"].tolist() == [1, 2, 3]
