@@ -113,7 +113,7 @@ def test_what_needs_missing_data_is_left_out_and_said(tmp_path):
 def test_nothing_is_said_where_nothing_was_measured(tmp_path):
     result = Result(Throws(), Table(), ("there are no dice.",))
     page = write_page(tmp_path, [result], "").read_text()
-    assert "class=\"outcome" not in page
+    assert 'class="outcome' not in page
     assert "Not measured: there are no dice." in page
 
 

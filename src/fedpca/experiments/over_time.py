@@ -39,7 +39,7 @@ def follow(rows: Array, trackers: Mapping[str, Tracker], every: int) -> Iterator
         scatter += batch.T @ batch
         squares = np.linalg.eigvalsh(scatter)[::-1]
         energy = float(np.trace(scatter))
-        floor = np.finfo(np.float64).eps * energy
+        floor = rows.shape[1] * np.finfo(np.float64).eps * energy
         for method, tracker in trackers.items():
             tracker.update(batch)
             found = components(tracker)
