@@ -24,7 +24,7 @@ demo: $(READY)
 	@if [ -d build/demo ]; then echo "Open in a browser or viewer:"; find "$(CURDIR)/build/demo" -type f | sort; fi
 
 test: $(READY)
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest --numprocesses auto --dist loadfile $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check

@@ -1,11 +1,12 @@
 """A federation over Flower: the model of whoever answered, by the deadline, each release paid for once."""
 
 import fcntl
-import importlib.util
 import json
-import os
+import subprocess
+import sys
+import threading
 import time
-from datetime import datetime
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +15,19 @@ from helpers import power_law
 
 import fedpca
 from fedpca import Aggregator, Ledger, StreamingPCA, modelfile
+from fedpca.federation import Refused
+from fedpca.federation.flower.new import new
 from fedpca.federation.flower.node import Node, NodeError
+from fedpca.federation.flower.region import Region
 from fedpca.federation.flower.source import open_source
 
 pytest.importorskip("flwr", reason="the Flower federation needs flwr: pip install 'fedpca[flower]'")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from httpx import HTTPError
 
 from fedpca.federation.flower import client_app, server_app
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "flower"
 ASK = {"rank": 3, "center": True}
 PROMISE = {"epsilon": 2.0, "delta": 1e-6, "bound": 3.0}
 RUN = {
@@ -212,7 +216,7 @@ class TestNode:
 
 
 class FakeGrid:
-    """Nodes in this process: by number, what replies to a message, or None for a node that is silent."""
+    """Nodes in this process by number: what replies to a message; None is silent, an exception unreadable."""
 
     def __init__(self, **nodes):
         self.nodes = {int(name[1:]): node for name, node in nodes.items()}
@@ -233,7 +237,13 @@ class FakeGrid:
             yield name
 
     def pull_messages(self, names):
-        return [self.replies.pop(name) for name in names if name in self.replies]
+        replies = [self.replies.pop(name) for name in names if name in self.replies]
+        for reply in replies:
+            if isinstance(reply, Exception):  # as Flower does, whatever else it was to pull
+                raise reply
+            if isinstance(reply, threading.Event):
+                reply.wait()
+        return replies
 
 
 def client(config):
@@ -327,6 +337,49 @@ class TestRun:
         assert {answer["what"] for answer in summary["answers"]} == {"accepted", "failed"}
         assert "Flower's error 5: gone" in {answer["reason"] for answer in summary["answers"]}
 
+    def test_a_reply_that_flower_cannot_read_costs_no_other(self, tmp_path):
+        north = config_of(tmp_path, "north", 1)
+        grid = FakeGrid(n1=lambda message: ValueError("hostile"), n2=client(north))
+        summary = run(grid, tmp_path / "server", expect=2)
+        assert sorted(grid.asked) == [1, 1, 1, 2]
+        assert [(answer["what"], answer["reason"]) for answer in summary["answers"]] == [
+            ("accepted", ""),
+            ("failed", "Flower cannot read its reply (ValueError: hostile)"),
+        ]
+
+    def test_a_reply_that_never_comes_whole_costs_no_other(self, tmp_path):
+        """Flower's `pull_messages` waits for hours for all of a reply."""
+        done = threading.Event()
+        grid = FakeGrid(n1=lambda message: done, n2=client(config_of(tmp_path, "north", 1)))
+        summary = run(grid, tmp_path / "server", deadline=2.0)
+        assert list(summary["contributors"]) == ["north"]
+        assert summary["silent"] == ["1"]
+        done.set()
+
+    def test_a_superlink_that_is_too_busy_is_asked_again(self, tmp_path):
+        class BusyGrid(FakeGrid):
+            def busy(self, what):
+                self.done = {*getattr(self, "done", ())} ^ {what}
+                if what in self.done:  # every other time
+                    raise HTTPError("database is locked")
+
+            def get_node_ids(self):
+                self.busy("get")
+                return super().get_node_ids()
+
+            def push_messages(self, messages):
+                self.busy("push")
+                return super().push_messages(messages)
+
+            def pull_messages(self, names):
+                self.busy("pull")
+                return super().pull_messages(names)
+
+        grid = BusyGrid(n1=client(config_of(tmp_path, "north", 1)))
+        summary = run(grid, tmp_path / "server", expect=1)
+        assert [answer["what"] for answer in summary["answers"]] == ["accepted"]
+        assert grid.asked == [1]
+
     def test_late_joiners_and_silence(self, tmp_path):
         def first(message):
             grid.nodes[3] = client(south)
@@ -366,90 +419,110 @@ class TestRun:
             server_app.main(FakeGrid(), Context(1, 1, {}, RecordDict(), config | {"folder": "here"}))
 
 
-def example():
-    spec = importlib.util.spec_from_file_location("run_loopback", EXAMPLE / "run_loopback.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+class TestRegion:
+    def region_of(self, folder, **more):
+        aggregator = Aggregator(3, store=str(folder / "store"))
+        for seed, name in enumerate(("north", "south"), start=1):
+            config = config_of(folder, name, seed, **more)
+            aggregator.receive(*server_app.read_release(Node.from_config(config).release(ASK), 2**20))
+        return aggregator, Region.from_config({"client-id": "a region", "region": str(folder)})
+
+    def test_it_says_what_its_store_says_at_its_version(self, tmp_path):
+        aggregator, region = self.region_of(tmp_path)
+        said = server_app.read_release(region.release(ASK), 2**20)
+        assert said == ("a region", aggregator.version, aggregator.summary())
+        assert server_app.read_release(region.release(ASK), 2**20) == said
+        aggregator.withdraw("south")
+        client, version, summary = server_app.read_release(region.release(ASK), 2**20)
+        assert (client, version, summary.count) == ("a region", aggregator.version, 1500)
+        assert version > said[1]
+
+    def test_privacy_is_that_of_its_clients(self, tmp_path):
+        ask = ASK | PROMISE | {"adjacency": "replace-one"}
+        aggregator, region = self.region_of(tmp_path, **PROMISE, center="private")
+        assert server_app.read_release(region.release(ask), 2**20)[2] == aggregator.summary()
+        with pytest.raises(Refused, match=r"its epsilon is 2\.0, and at most 1 is taken"):
+            region.release(ask | {"epsilon": 1.0})
+
+    def test_what_is_not_private_does_not_leave_where_it_must_be(self, tmp_path):
+        _, region = self.region_of(tmp_path)
+        with pytest.raises(Refused, match="no certificate of privacy"):
+            region.release(ASK | PROMISE | {"adjacency": "replace-one"})
+        with pytest.raises(NodeError, match="center must be True, as in its region, got False"):
+            region.release(ASK | {"center": False})
+
+    def test_a_region_with_nothing_to_say(self, tmp_path):
+        region = Region.from_config({"client-id": "a region", "region": str(tmp_path)})
+        with pytest.raises(NodeError, match="no store"):
+            region.release(ASK)
+        assert not (tmp_path / "store").exists()
+        (tmp_path / "store").mkdir()
+        with pytest.raises(NodeError, match="no client of its region"):
+            region.release(ASK)
+
+    @pytest.mark.parametrize(
+        ("config", "rule"),
+        [
+            ({"client-id": "a", "region": ""}, "must have region as a text, got ''"),
+            ({"region": "/srv"}, "must have client-id"),
+            ({"client-id": "a", "region": "/srv", "source": "a.npy"}, "a region has no source"),
+            ({"client-id": "a", "region": "/srv", "epsilon": 1.0}, "a region has no epsilon"),
+        ],
+    )
+    def test_bad_configs(self, config, rule):
+        with pytest.raises(NodeError, match=rule):
+            Region.from_config(config)
 
 
-def result(folder):
-    return json.loads((folder / "summary.json").read_text()), fedpca.load(folder / "model.safetensors")
+@pytest.mark.usefixtures("identity")
+class TestSimulation:
+    """Virtual nodes, of which Flower says only which of how many they are."""
+
+    def virtual(self, number, config):
+        node_config = {"partition-id": number, "num-partitions": 2}
+        return lambda message: client_app.app(message, Context(1, 1, node_config, RecordDict(), config))
+
+    def test_a_virtual_node_has_the_file_of_its_number(self, tmp_path):
+        shards = tmp_path / "shards"
+        shards.mkdir()
+        (shards / "notes.txt").write_text("what we did")
+        sources = {name: write(shards / f"{name}.npy", rows_of(seed)) for seed, name in enumerate("ab")}
+        config = RUN | {"simulate": str(shards), "folder": str(tmp_path / "server"), "expect": 3}
+        grid = FakeGrid(**{f"n{number}": self.virtual(number, config) for number in range(3)})
+        summary = run(grid, tmp_path / "server", expect=3)
+        assert list(summary["contributors"]) == ["a", "b"]
+        assert fedpca.load(tmp_path / "server" / "model.safetensors") == fed(sources)
+        assert "there are 2 files in" in summary["answers"][2]["reason"]
+        assert sorted(path.name for path in shards.iterdir()) == ["a.npy", "b.npy", "notes.txt"]
+
+    def test_it_promises_what_is_asked(self, tmp_path):
+        write(tmp_path / "a.npy", rows_of(1))
+        folder = tmp_path / "server"
+        config = RUN | PROMISE | {"simulate": str(tmp_path), "folder": str(folder)}
+        summary = run(FakeGrid(n1=self.virtual(0, config)), folder, expect=1, **PROMISE)
+        assert summary["answers"][0]["what"] == "accepted"
+        assert fedpca.load(folder / "model.safetensors").certificate["epsilon"] == 2.0
+
+    def test_a_simulation_needs_a_folder(self, tmp_path):
+        config = RUN | {"simulate": "", "folder": str(tmp_path)}
+        with pytest.raises(RuntimeError, match="0 clients"):
+            run(FakeGrid(n1=self.virtual(0, config)), tmp_path, expect=1)
+        reason = json.loads((tmp_path / "summary.json").read_text())["answers"][0]["reason"]
+        assert "a simulation needs a folder of .npy or .csv files, got simulate=''" in reason
 
 
-@pytest.mark.skipif(
-    not os.environ.get("FEDPCA_DEPLOYMENT"),
-    reason="starts a Flower deployment for two minutes: set FEDPCA_DEPLOYMENT=1",
-)
-class TestDeployment:
-    """Real processes, TLS and node authentication, on loopback."""
+class TestTemplate:
+    def test_it_has_all_settings_of_a_run_and_of_a_node(self, tmp_path):
+        new(tmp_path / "study")
+        settings = tomllib.loads((tmp_path / "study" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+        assert set(settings["config"]) == {*RUN, "folder", "simulate"}
+        node = tomllib.loads((tmp_path / "study" / "node.toml").read_text())
+        assert Node.from_config(node).client == "north"
 
-    def test_a_killed_link_a_killed_node_and_a_bad_source(self, tmp_path):
-        configs = {
-            "north": config_of(tmp_path, "north", 1),
-            "south": config_of(tmp_path, "south", 2, ".csv"),
-            "bad": config_of(tmp_path, "bad", 3, ".csv"),
-            "stuck": config_of(tmp_path, "stuck", 4),
-        }
-        sources = {client: config["source"] for client, config in configs.items()}
-        Path(sources["bad"]).write_text("1,2\nword,4\n")
-        state = Path(sources["stuck"] + ".fedpca")
-        state.mkdir()
-        store = tmp_path / "server" / "store"
-        settings = {"folder": str(store.parent), "rank": 3, "expect": 4}
-        with (
-            (state / "lock").open("a") as held,
-            example().Deployment(tmp_path / "deployment") as deployment,
-        ):
-            fcntl.flock(held, fcntl.LOCK_EX)  # the ClientApp waits for it, and never answers
-            deployment.start_nodes(configs)
-            deployment.start_run(**settings, deadline=300.0)
-            until(lambda: (store / "north.state").exists() and (store / "south.state").exists())
-            deployment.kill("superlink")  # and with it the ServerApp
-            deployment.start_link()  # nodes find it again
-            process = deployment.start_run(**settings, deadline=20.0)
-            until(lambda: deployment.log("north").count("Receiving: query message") == 2)
-            deployment.kill("stuck")
-            process.communicate(timeout=60)
-        summary, model = result(store.parent)
-        assert model == fed({client: sources[client] for client in ("north", "south")})
-        assert list(summary["contributors"]) == ["north", "south"]
-        assert {answer["client"]: (answer["what"], answer["reason"]) for answer in summary["answers"]} == {
-            "north": ("unchanged", ""),
-            "south": ("unchanged", ""),
-            "bad": ("failed", "bad.csv, line 2, column 1 is not a number."),
-        }
-        assert len(summary["silent"]) == 1
-        began, ended = (datetime.fromisoformat(summary[name]) for name in ("started", "finished"))
-        assert 19 < (ended - began).total_seconds() < 30
-
-    def test_private_clients_release_once(self, tmp_path):
-        promise = PROMISE | {"center": "private"}
-        configs = {
-            client: config_of(tmp_path, client, seed, ending, **promise)
-            for seed, (client, ending) in enumerate([("north", ".npy"), ("south", ".csv"), ("west", ".npy")])
-        }
-        models = []
-        with example().Deployment(tmp_path / "deployment") as deployment:
-            deployment.start_nodes(configs)
-            for place in ("server", "another server"):
-                folder = tmp_path / place
-                deployment.run(folder=str(folder), rank=3, expect=3, deadline=60.0, **PROMISE)
-                summary, model = result(folder)
-                assert [answer["what"] for answer in summary["answers"]] == ["accepted"] * 3
-                assert all(spent(config) == pytest.approx(2.0) for config in configs.values())
-                models.append(model)
-        assert models[0] == models[1]
-        assert models[0].certificate["merged"] == 3
-        aggregator = Aggregator(3)
-        for config in configs.values():
-            contents = Node.from_config(config).release(ASK)
-            aggregator.receive(*server_app.read_release(contents, 2**20))
-        assert aggregator.model() == models[0]
-
-
-def until(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.1)
+    def test_a_folder_with_something_in_it_stays(self, tmp_path):
+        (tmp_path / "notes.txt").write_text("what we did")
+        command = [sys.executable, "-m", "fedpca.federation.flower.new", str(tmp_path)]
+        refused = subprocess.run(command, capture_output=True, text=True)
+        assert refused.returncode == 1
+        assert "a federation starts in a new or empty folder" in refused.stderr
+        assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

@@ -27,8 +27,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 import fedpca
+from fedpca.federation.flower.new import new
 
-APP = Path(__file__).parent
 TOOLS = Path(sys.executable).parent
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OMP_NUM_THREADS": "1"}
 SHOWN = slice(-3000, None)
@@ -38,12 +38,12 @@ class Deployment:
     """A SuperLink and its SuperNodes, as processes; `with` ends them all.
 
     Args:
-        folder: for keys, certificates, logs and Flower's own files.
+        folder: a new one, for the app, keys, certificates, logs and Flower's own files.
     """
 
     def __init__(self, folder):
         self.folder = Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        new(self.folder / "app")
         self.address = f"127.0.0.1:{free_port()}"
         path = f"{TOOLS}{os.pathsep}{os.environ.get('PATH', '')}"  # Flower's commands start one another
         self.environment = os.environ | QUIET | {"FLWR_HOME": str(self.folder), "PATH": path}
@@ -83,43 +83,52 @@ class Deployment:
                 time.sleep(0.2)
         raise RuntimeError(f"the SuperLink did not start:\n{self.log('superlink')[SHOWN]}")
 
-    def start_nodes(self, configs):
-        """Register keys and start SuperNodes; `configs` are their node configs by name."""
-        registrations = []
-        for name in configs:
+    def register(self, *names):
+        """Make keys of nodes, and let in whoever has them."""
+        commands = []
+        for name in names:
             make_key(self.folder / name)
-            registrations.append(self._flwr("supernode", "register", f"{self.folder / name}.pub", "loopback"))
-        for registration in registrations:
-            finished(registration, 120)
-        for name, config in configs.items():
-            lines = (f"{key} = {json.dumps(value)}\n" for key, value in config.items())
-            (self.folder / f"{name}.toml").write_text("".join(lines))
-            self.start_node(name)
+            commands.append(self._flwr("supernode", "register", f"{self.folder / name}.pub", "loopback"))
+        for command in commands:
+            finished(command, 120)
 
-    def start_node(self, name):
+    def start_node(self, name, config, *, ca="ca.pem", **environment):
+        """Start a SuperNode with the key of this name, and a node config."""
+        lines = (f"{key} = {json.dumps(value)}\n" for key, value in config.items())
+        (self.folder / f"{name}.toml").write_text("".join(lines))
         self._start(
             name,
-            *("flower-supernode", "--superlink", self.address, "--root-certificates", "ca.pem"),
+            *("flower-supernode", "--superlink", self.address, "--root-certificates", ca),
             *("--auth-supernode-private-key", name, "--node-config", f"{name}.toml"),
             *("--host", "127.0.0.1", "--port", str(free_port())),
+            **environment,
         )
+
+    def stop(self, name):
+        """Ask a SuperNode to leave, so that it may come again at once."""
+        self.processes[name].terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self.processes[name].wait(60)
+        self.kill(name)
 
     def start_run(self, **config):
         """Begin a run, as a process that ends when the run does; settings have _ where their names have -."""
         items = ((key.replace("_", "-"), json.dumps(value)) for key, value in config.items())
         settings = " ".join(f"{key}={value}" for key, value in items)
-        return self._flwr("run", str(APP), "loopback", "--stream", "--run-config", settings)
+        return self._flwr("run", "app", "loopback", "--stream", "--run-config", settings)
 
-    def run(self, timeout=300, **config):
+    def run(self, deadline=600.0, **config):
         """Run to the end, and return what it said."""
-        return finished(self.start_run(**config), timeout)
+        return finished(self.start_run(deadline=deadline, **config), deadline + 120)
 
     def kill(self, name):
         """End a process and all that it started, at once and without a word."""
         process = self.processes.pop(name)
-        for pid in family(process.pid):
+        for pid in family(process.pid) if process.poll() is None else ():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # and what one that left by itself has left behind
         process.wait()
 
     def log(self, name):
@@ -132,15 +141,16 @@ class Deployment:
             command.kill()
             command.communicate()
 
-    def _start(self, name, command, *arguments):
+    def _start(self, name, command, *arguments, **environment):
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 [TOOLS / command, *arguments],
                 cwd=self.folder,
-                env=self.environment,
+                env=self.environment | environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                start_new_session=True,  # as on a machine of its own
             )
 
     def _flwr(self, *arguments):
@@ -237,7 +247,9 @@ def main():
             configs[client] = {"client-id": client, "source": str(home / f"{client}.npy")} | promise
         with Deployment(home / "deployment") as deployment:
             print(f"SuperLink at {deployment.address}, with TLS and node authentication")
-            deployment.start_nodes(configs)
+            deployment.register(*configs)
+            for name, config in configs.items():
+                deployment.start_node(name, config)
             folder = home / "federation"
             promise = {"epsilon": 2.0, "delta": 1e-6, "bound": 40.0}
             deployment.run(folder=str(folder), rank=2, expect=3, deadline=120.0, **promise)

@@ -6,6 +6,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 
 from fedpca.federation.flower.node import Node, NodeError
+from fedpca.federation.flower.region import Region
+from fedpca.federation.flower.virtual import virtual_config
 
 app = ClientApp()
 
@@ -15,7 +17,7 @@ def answer(message: Message, context: Context) -> Message:
     """Reply to an ask. No exception gets out: Flower would send its text, whatever it quotes."""
     node = None
     try:
-        node = Node.from_config(context.node_config)
+        node = _node(context)
         contents = node.release(dict(message.content["ask"]))
     except Exception as error:
         logging.getLogger("flwr").exception("fedpca: no release")
@@ -27,3 +29,10 @@ def answer(message: Message, context: Context) -> Message:
         return Message(RecordDict({"failed": failed}), reply_to=message)
     file = Array("uint8", (len(contents),), "fedpca model file", contents)
     return Message(RecordDict({"release": ArrayRecord({"file": file})}), reply_to=message)
+
+
+def _node(context: Context) -> Node | Region:
+    config = context.node_config
+    if "partition-id" in config:  # only Flower's simulation says so
+        config = virtual_config(int(config["partition-id"]), context.run_config)
+    return Region.from_config(config) if "region" in config else Node.from_config(config)

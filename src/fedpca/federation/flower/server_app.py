@@ -3,17 +3,19 @@
 import json
 import logging
 import os
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
+from httpx import HTTPError
 
 from fedpca import checks, modelfile
 from fedpca.federation.aggregator import Aggregator, Refused
@@ -24,7 +26,7 @@ from fedpca.subspace import from_file
 
 app = ServerApp()
 _log = logging.getLogger("flwr")
-_PAUSE = 0.2
+_PAUSE = 0.5
 
 
 @dataclass(frozen=True)
@@ -140,38 +142,69 @@ def gather(
     end = time.monotonic() + deadline
     answers: dict[int, Answer] = {}
     asked: Counter[int] = Counter()
-    waiting: dict[str, int] = {}
+    waiting: set[int] = set()
     node_of: dict[str, int] = {}
+    replies: Queue[tuple[int, Message | Exception]] = Queue()
     while (left := end - time.monotonic()) > 0 and not 0 < expect <= len(answers):
         content = RecordDict({"ask": ConfigRecord(dict(ask))})
-        for node in sorted({*grid.get_node_ids()} - {*answers} - {*waiting.values()}):
-            asked[node] += 1
-            for name in grid.push_messages([Message(content, node, "query", ttl=left)]):
-                if name:
-                    waiting[name] = node
-        for message in grid.pull_messages(list(waiting)) if waiting else ():
-            node = waiting.pop(message.metadata.reply_to_message_id)
-            if message.has_error() and asked[node] <= retries:
-                continue  # asked again, once it is there
-            answers[node] = answer = _taken(message, node, aggregator, node_of, most_bytes)
-            _log.info("fedpca: %r %s %s", answer.client or node, answer.what, answer.reason)
-        time.sleep(min(_PAUSE, max(left, 0)))
+        try:
+            for node in sorted({*grid.get_node_ids()} - {*answers} - waiting):
+                for name in grid.push_messages([Message(content, node, "query", ttl=left)]):
+                    if name:
+                        asked[node] += 1
+                        waiting.add(node)
+                        Thread(target=_listen, args=(grid, name, node, end, replies), daemon=True).start()
+        except HTTPError as error:  # a busy SuperLink is no reason to give up
+            _log.warning("fedpca: the SuperLink does not answer: %s", error)
+        try:
+            node, reply = replies.get(timeout=min(_PAUSE, left))
+        except Empty:
+            continue
+        waiting.remove(node)
+        lost = isinstance(reply, Exception) or reply.has_error()
+        if lost and asked[node] <= retries:
+            continue  # asked again, once it is there
+        answers[node] = answer = _taken(reply, node, aggregator, node_of, most_bytes)
+        _log.info("fedpca: %r %s %s", answer.client or node, answer.what, answer.reason)
     return list(answers.values()), sorted(set(asked) - set(answers))
 
 
+def _listen(
+    grid: Grid, name: str, node: int, end: float, replies: Queue[tuple[int, Message | Exception]]
+) -> None:
+    """Put the reply to a message into `replies` when it comes.
+
+    Each has a thread of its own: what Flower cannot read, or waits for because a node never sends all of it,
+    costs nobody else.
+    """
+    reply: Message | Exception | None = None
+    while reply is None and time.monotonic() < end:
+        try:
+            reply = next(iter(grid.pull_messages([name])), None)
+        except HTTPError as error:
+            _log.warning("fedpca: the SuperLink does not answer: %s", error)
+        except Exception as error:
+            reply = error
+        if reply is not None:
+            replies.put((node, reply))
+        time.sleep(_PAUSE)
+
+
 def _taken(
-    message: Message, node: int, aggregator: Aggregator, node_of: dict[str, int], most_bytes: int
+    reply: Message | Exception, node: int, aggregator: Aggregator, node_of: dict[str, int], most_bytes: int
 ) -> Answer:
     """What became of a reply. A stranger wrote it: nothing in it may end the run."""
     client, what, reason = "", "refused", ""
     try:
-        if message.has_error():
-            what, reason = "failed", f"Flower's error {message.error.code}: {message.error.reason}"
-        elif "failed" in message.content:
-            failed = message.content["failed"]
+        if isinstance(reply, Exception):
+            what, reason = "failed", f"Flower cannot read its reply ({type(reply).__name__}: {reply})"
+        elif reply.has_error():
+            what, reason = "failed", f"Flower's error {reply.error.code}: {reply.error.reason}"
+        elif "failed" in reply.content:
+            failed = reply.content["failed"]
             what, client, reason = "failed", str(failed["client"]), str(failed["reason"])
         else:
-            release = message.content["release"]
+            release = reply.content["release"]
             assert isinstance(release, ArrayRecord)
             client, version, summary = read_release(release["file"].data, most_bytes)
             if node_of.setdefault(client, node) != node:
@@ -188,14 +221,8 @@ def read_release(contents: bytes, most_bytes: int) -> tuple[str, int, Summary]:
     """Client, version and summary in the bytes of a model file from a stranger."""
     if len(contents) > most_bytes:
         raise ValueError(f"a release of {len(contents)} bytes is larger than most-bytes={most_bytes}.")
-    with tempfile.TemporaryDirectory() as private:
-        path = Path(private) / "release"
-        path.write_bytes(contents)
-        try:
-            kind, arrays, facts = modelfile.read(path)
-            summary = from_file(path, kind, arrays, facts)
-        except ValueError as error:
-            raise ValueError(str(error).replace(str(path), "the release")) from error
+    kind, arrays, facts = modelfile.decode(contents, "the release")
+    summary = from_file("the release", kind, arrays, facts)
     client, version = facts.get("child"), facts.get("version")
     if not isinstance(client, str) or type(version) is not int:
         raise ValueError("a release must say whose it is and of which version.")
