@@ -314,7 +314,7 @@ def test_the_new_file_is_complete_before_it_takes_the_name(saved, monkeypatch):
 @pytest.mark.parametrize(
     "facts",
     [{"count": np.nan}, {"certificate": object()}, {"certificate": b"bytes"}, {"certificate": {"x": np.inf}}],
-    ids=str,
+    ids=["nan", "object", "bytes", "inf"],
 )
 def test_facts_that_are_not_json_are_refused_before_anything_is_written(saved, facts):
     before = saved.read_bytes()
