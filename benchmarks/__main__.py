@@ -20,6 +20,8 @@ NAMES = (
     "merging",
     "federation",
     "dask",
+    "flower",
+    "readers",
     "private_utility",
     "private_samples",
     "private_noise",

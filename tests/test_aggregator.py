@@ -246,6 +246,18 @@ def private_release(privacy, seed=0, **changes):
     return replace(release, **changes)
 
 
+def test_a_region_of_many_small_owners_may_have_the_noise_of_all():
+    privacy = Privacy(1.0, 1e-4, 3.0)
+    region, root = Aggregator(privacy=privacy), Aggregator(privacy=privacy)
+    for seed in range(40):
+        rows = np.random.default_rng(seed).normal(size=(20, 6)) / 10
+        region.receive(f"{seed}", 0, StreamingPCA(2, privacy=privacy).fit(rows).release().subspace())
+    assert root.receive("region", region.version, region.summary())
+    boast = replace(region.summary(), certificate=region.summary().certificate | {"merged": 10**6})
+    with pytest.raises(Refused, match="800 rows cannot be in 1000000 releases"):
+        root.receive("boaster", 1, boast)
+
+
 def test_private_releases_are_summed_and_others_refused():
     privacy = Privacy(1.0, 1e-4, 3.0)
     aggregator = Aggregator(rank=2, privacy=privacy)

@@ -31,7 +31,8 @@ from fedpca.federation.flower import client_app, server_app
 ASK = {"rank": 3, "center": True}
 PROMISE = {"epsilon": 2.0, "delta": 1e-6, "bound": 3.0}
 RUN = {
-    "rank": 3, "center": True, "deadline": 60.0, "expect": 0, "quorum": 1, "retries": 2, "most-bytes": 2**20,
+    "rank": 3, "center": True, "features": 0,
+    "deadline": 60.0, "expect": 0, "quorum": 1, "retries": 2, "most-bytes": 2**20,
     "epsilon": 0.0, "delta": 1e-6, "bound": 1.0, "adjacency": "replace-one",
 }  # fmt: skip
 
@@ -392,6 +393,15 @@ class TestRun:
         assert 1.4 < time.monotonic() - begun < 10
         assert list(summary["contributors"]) == ["north", "south"]
         assert summary["silent"] == ["2"]
+
+    def test_a_first_comer_with_other_features_does_not_decide(self, tmp_path):
+        other = {"client-id": "other", "source": str(write(tmp_path / "o.npy", rows_of(1, n_features=5)))}
+        grid = FakeGrid(n1=client(other), n2=client(config_of(tmp_path, "north", 1)))
+        summary = run(grid, tmp_path / "server", expect=2, features=8)
+        assert list(summary["contributors"]) == ["north"]
+        assert "same features, got 5 and 8" in str(summary["answers"]) or "got 8 and 5" in str(
+            summary["answers"]
+        )
 
     def test_no_model_below_the_quorum(self, tmp_path):
         grid = FakeGrid(n1=client(config_of(tmp_path, "north", 1)))

@@ -233,10 +233,12 @@ def _check_private(summary: Summary, privacy: Privacy) -> None:
             raise ValueError(f"its {name} is {claimed!r}, and at most {getattr(privacy, name):g} is taken.")
     if certificate.get("adjacency") != privacy.adjacency:
         raise ValueError(f"its adjacency is {certificate.get('adjacency')!r}, not {privacy.adjacency!r}.")
-    n_features = summary.n_features
-    noise = 6 * np.sqrt(n_features) * calibrate(privacy, n_features).sigma
+    releases, n_features = certificate.get("merged", 1), summary.n_features
+    if type(releases) is not int or not 1 <= releases <= summary.count:
+        raise ValueError(f"{summary.count:g} rows cannot be in {releases!r} releases.")
+    noise = 6 * np.sqrt(releases * n_features) * calibrate(privacy, n_features).sigma
     if isinstance(summary, Subspace):
-        noise = n_features * calibrate(privacy, n_features).edge(n_features)
+        noise = releases * n_features * calibrate(privacy, n_features).edge(n_features)
     most = privacy.bound**2 * (summary.count + noise)
     if summary.total > most:
         raise ValueError(

@@ -22,7 +22,7 @@ from fedpca.federation.aggregator import Aggregator, Refused
 from fedpca.federation.flower.node import only_one
 from fedpca.merge import Summary
 from fedpca.privacy import Privacy
-from fedpca.subspace import from_file
+from fedpca.subspace import Subspace, from_file
 
 app = ServerApp()
 _log = logging.getLogger("flwr")
@@ -70,8 +70,10 @@ def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
         privacy = Privacy(config["epsilon"], config["delta"], config["bound"], adjacency=config["adjacency"])
     rank = checks.whole_number(config["rank"], "rank", at_least=1)
     quorum = checks.whole_number(config["quorum"], "quorum", at_least=1)
-    aggregator = Aggregator(rank, store=str(folder / "store"), privacy=privacy)
-    ask: dict[str, Any] = {"rank": rank, "center": bool(config["center"])}
+    center, features = bool(config["center"]), checks.whole_number(config["features"], "features", at_least=0)
+    like = Subspace.empty(features, centered=center) if features else None
+    aggregator = Aggregator(rank, store=str(folder / "store"), like=like, privacy=privacy)
+    ask: dict[str, Any] = {"rank": rank, "center": center}
     if privacy is not None:
         ask |= {key: getattr(privacy, key) for key in ("epsilon", "delta", "bound", "adjacency")}
     started = _now()
