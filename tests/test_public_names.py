@@ -1,6 +1,8 @@
 """The public surface is what is listed, and all of it is documented."""
 
 import inspect
+import subprocess
+import sys
 
 import pytest
 
@@ -8,9 +10,34 @@ import fedpca
 
 
 def test_every_listed_name_exists_and_nothing_else_is_public():
-    modules = {name for name, value in vars(fedpca).items() if inspect.ismodule(value)}
-    public = {name for name in vars(fedpca) if not name.startswith("_")}
-    assert set(fedpca.__all__) == (public - modules) | {"metrics", "progress"}
+    values = {name: getattr(fedpca, name) for name in fedpca.__all__}
+    modules = {name for name in dir(fedpca) if inspect.ismodule(getattr(fedpca, name))}
+    public = {name for name in dir(fedpca) if not name.startswith("_")} - {
+        "Any",
+        "ModuleType",
+        "import_module",
+    }
+    assert set(values) == (public - modules - {"TYPE_CHECKING"}) | {"metrics", "progress"}
+
+
+def test_functions_are_not_replaced_by_modules_of_their_name():
+    import fedpca.audit
+    import fedpca.merge
+
+    assert inspect.isfunction(fedpca.merge)
+    assert inspect.isfunction(fedpca.audit)
+    assert sys.modules["fedpca.merge"].merge is fedpca.merge
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    code = "import sys, fedpca; print([m for m in ('numpy', 'scipy', 'sklearn') if m in sys.modules])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said == "[]\n"
+
+
+def test_what_is_not_there_is_said_as_usual():
+    with pytest.raises(AttributeError, match="module 'fedpca' has no attribute 'PCA'"):
+        _ = fedpca.PCA
 
 
 @pytest.mark.parametrize("name", fedpca.__all__)
