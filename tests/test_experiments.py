@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from fedpca.experiments import EXPERIMENTS, reproduce
-from fedpca.experiments.__main__ import main
 from fedpca.experiments.base import Experiment, Result, Table, Verdict
 from fedpca.experiments.methods import COLOURS, components, make
 from fedpca.experiments.page import write_page
@@ -187,18 +186,9 @@ def test_every_experiment_is_complete(name):
     assert experiment.quick() != experiment
 
 
-def test_the_command(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(EXPERIMENTS, "throws", Throws)
-    assert main(["throws", "--quick", "--out", str(tmp_path)]) == 0
-    assert str(tmp_path / "index.html") in capsys.readouterr().out
-    assert "Measured with smaller settings" in (tmp_path / "index.html").read_text()
-    with pytest.raises(SystemExit, match="2"):
-        main(["nonsense"])
-    assert "no experiment is called nonsense; there are" in capsys.readouterr().err
-
-
 def test_results_can_be_made_by_hand(tmp_path, monkeypatch):
     monkeypatch.setitem(EXPERIMENTS, "throws", Throws)
+    assert "Measured with smaller settings" in reproduce(["throws"], tmp_path, quick=True).read_text()
     page = reproduce(["throws"], tmp_path, seed=3)
     result = Throws(seed=3).run(tmp_path / "throws")
     assert isinstance(result, Result)

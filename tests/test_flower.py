@@ -2,8 +2,6 @@
 
 import fcntl
 import json
-import subprocess
-import sys
 import threading
 import time
 import tomllib
@@ -531,8 +529,6 @@ class TestTemplate:
 
     def test_a_folder_with_something_in_it_stays(self, tmp_path):
         (tmp_path / "notes.txt").write_text("what we did")
-        command = [sys.executable, "-m", "fedpca.federation.flower.new", str(tmp_path)]
-        refused = subprocess.run(command, capture_output=True, text=True)
-        assert refused.returncode == 1
-        assert "a federation starts in a new or empty folder" in refused.stderr
+        with pytest.raises(FileExistsError, match="a federation starts in a new or empty folder"):
+            new(tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

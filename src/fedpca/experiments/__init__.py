@@ -1,7 +1,6 @@
 """The paper's experiments, one file a figure or table, and the page they make together.
 
-python -m fedpca.experiments --quick
-
+fedpca reproduce --quick
 """
 
 from collections.abc import Sequence

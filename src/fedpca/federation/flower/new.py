@@ -1,10 +1,6 @@
-"""A folder to start a federation from: the Flower app, a node config, and how to use them.
-
-python -m fedpca.federation.flower.new DIR
-"""
+"""A folder to start a federation from: the Flower app, a node config, and how to use them."""
 
 import shutil
-import sys
 from pathlib import Path
 
 
@@ -24,12 +20,3 @@ def new(folder: str | Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FileExistsError(f"a federation starts in a new or empty folder, and {folder} is not.")
     shutil.copytree(Path(__file__).parent / "template", folder, dirs_exist_ok=True)
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m fedpca.federation.flower.new DIR")
-    try:
-        new(sys.argv[1])
-    except OSError as error:
-        sys.exit(str(error))

@@ -1,0 +1,555 @@
+"""The command line does what the library does; what goes wrong is one line, and leaves nothing behind."""
+
+import json
+import os
+import re
+import resource
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.decomposition import PCA
+
+import fedpca
+
+pytest.importorskip("typer", reason="the cli extra")
+pa = pytest.importorskip("pyarrow", reason="the cli extra")
+
+import pyarrow.parquet  # noqa: E402, F401
+from typer.testing import CliRunner  # noqa: E402
+
+from fedpca.cli.app import app  # noqa: E402
+from fedpca.readers import Rows  # noqa: E402
+
+NAMES = ["length", "width", "depth", "weight"]
+COMMANDS = [
+    "fit", "merge", "transform", "inspect", "plan", "audit", "simulate", "reproduce", "new-federation",
+    "datasets",
+]  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def numbers(n_rows=300, seed=0):
+    return np.random.default_rng(seed).normal(size=(n_rows, 4)) * [4.0, 3.0, 2.0, 1.0] + 5.0
+
+
+def write_parquet(path, rows, names=NAMES, **others):
+    pa.parquet.write_table(pa.table(dict(zip(names, rows.T, strict=True)) | others), path)
+
+
+def write_csv(path, rows, names=NAMES):
+    np.savetxt(path, rows, delimiter=",", header=",".join(names), comments="")
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def done(*arguments):
+    """What a command that succeeds says on stdout."""
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return result.stdout
+
+
+def told(*arguments):
+    return json.loads(done(*arguments, "--json"))
+
+
+def refused(folder, *arguments):
+    """The one line of a command that fails; it leaves the folder as it was."""
+    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    result = run(*arguments)
+    assert result.exit_code == 1, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("fedpca: error: ")
+    assert result.stderr.count("\n") == 1
+    assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    return result.stderr
+
+
+def misused(*arguments):
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    return result.stderr
+
+
+def shell(*arguments, **options):
+    command = [sys.executable, "-m", "fedpca", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def same_up_to_sign(ours, theirs):
+    np.testing.assert_allclose(np.abs(ours), np.abs(theirs), rtol=1e-8, atol=1e-10)
+
+
+# --- what every command has ---
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command):
+    assert "Usage: " in done(command, "--help")
+
+
+def test_help_names_every_command_and_imports_nothing_slow():
+    program = (
+        "import sys; from fedpca.cli import main; sys.argv = ['fedpca', '--help']\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "assert not {'numpy', 'scipy', 'sklearn', 'pyarrow'} & set(sys.modules), 'slow'"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert all(command in ended.stdout for command in COMMANDS)
+
+
+def test_version():
+    assert done("--version") == f"fedpca {fedpca.__version__}\n"
+
+
+def test_debug_shows_the_trace(folder):
+    assert isinstance(run("--debug", "inspect", "none.safetensors").exception, FileNotFoundError)
+
+
+def test_without_typer_it_says_what_to_install():
+    program = "import sys; sys.modules['typer'] = None; from fedpca.cli import main; main()"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr == "fedpca: error: the command line needs typer: pip install 'fedpca[cli]'.\n"
+
+
+# --- fit, inspect, transform, merge ---
+
+
+def test_fit_and_transform_are_pca_of_the_files(folder):
+    rows = numbers()
+    write_parquet("a.parquet", rows[:200], id=[f"p{i}" for i in range(200)])
+    write_parquet("b.parquet", rows[200:], id=[f"p{i}" for i in range(200, 300)])
+    offline = PCA(2).fit(rows)
+
+    facts = told("fit", "a.parquet", "b.parquet", "--drop", "id", "--components", 2, "--out", "m.safetensors")
+    np.testing.assert_allclose(facts["explained_variance"], offline.explained_variance_)
+    np.testing.assert_allclose(facts["explained_variance_ratio"], offline.explained_variance_ratio_)
+    assert facts["feature_names"] == NAMES
+    assert told("inspect", "m.safetensors")["n_components"] == 2
+    assert "share of all" in done("inspect", "m.safetensors")
+    assert fedpca.load("m.safetensors").rank > 2  # it carries more, for merging
+
+    scores = offline.transform(rows)
+    for out in ("s.parquet", "s.csv", "s.npy"):
+        aside = [] if out == "s.npy" else ["--aside", "id"]
+        command = ["transform", "m.safetensors", "[ab].parquet", *aside, "--batch-rows", 64, "--out", out]
+        assert told(*command)["rows"] == 300
+    same_up_to_sign(np.load("s.npy"), scores)
+    table = pa.parquet.read_table("s.parquet")
+    assert table.column_names == ["id", "pc1", "pc2"]
+    assert table["id"].to_pylist() == [f"p{i}" for i in range(300)]
+    same_up_to_sign(np.stack([table["pc1"], table["pc2"]], axis=1), scores)
+    same_up_to_sign(np.loadtxt("s.csv", delimiter=",", skiprows=1, usecols=(1, 2)), scores)
+
+
+def test_columns_center_components_and_tracker_are_taken(folder):
+    rows = numbers()
+    write_csv("a.csv", rows)
+    facts = told("fit", "a.csv", "--columns", "depth, length", "--no-center", "--out", "m.safetensors")
+    assert (facts["feature_names"], facts["centered"]) == (["depth", "length"], False)
+    values = np.linalg.svd(rows[:, [2, 0]], compute_uv=False)
+    np.testing.assert_allclose(np.array(facts["explained_variance"]) * 299, values**2)
+    share = told("fit", "a.csv", "--components", "0.9", "--tracker", "exact", "--out", "s.safetensors")
+    assert share["n_components"] == PCA(0.9).fit(rows).n_components_
+    assert told("fit", "a.csv", "--components", "all", "--out", "t.safetensors")["n_components"] == 4
+    assert "any" in misused("fit", "a.csv", "--components", "any", "--out", "u.safetensors")
+
+
+def test_merged_models_are_the_model_of_all_rows(folder):
+    rows = numbers()
+    for name, part in (("a", rows[:100]), ("b", rows[100:])):
+        write_csv(f"{name}.csv", part)
+        done("fit", f"{name}.csv", "--components", 2, "--out", f"{name}.safetensors")
+    facts = told("merge", "a.safetensors", "b.safetensors", "--out", "all.safetensors")
+    np.testing.assert_allclose(facts["explained_variance"], PCA(2).fit(rows).explained_variance_)
+
+
+def test_gaps_in_transformed_rows_are_bridged(folder):
+    rows = numbers()
+    write_csv("a.csv", rows)
+    rows[3, 1] = np.nan
+    write_parquet("b.parquet", rows)
+    done("fit", "a.csv", "--components", 2, "--out", "m.safetensors")
+    done("transform", "m.safetensors", "b.parquet", "--out", "s.npy")
+    assert np.isfinite(np.load("s.npy")).all()
+
+
+# --- private ---
+
+
+def test_private_models_have_a_certificate_and_merge(folder):
+    for name in "ab":
+        write_csv(f"{name}.csv", numbers(2000, seed=ord(name)))
+        private = f"epsilon=8,delta=1e-6,bound=15,center=private,ledger={name}.ledger"
+        facts = told("fit", f"{name}.csv", "--privacy", private, "--out", f"{name}.safetensors")
+        assert facts["certificate"]["private"] is True
+        assert (facts["kind"], facts["rows"] <= 2000) == ("moments", True)
+        truth = PCA().fit(numbers(2000, seed=ord(name))).explained_variance_
+        np.testing.assert_allclose(facts["explained_variance"][0], truth[0], rtol=0.2)
+    merged = told("merge", "a.safetensors", "b.safetensors", "--out", "all.safetensors")
+    assert (merged["certificate"]["epsilon"], merged["certificate"]["merged"]) == (8.0, 2)
+    assert "certificate" in done("inspect", "all.safetensors")
+    done("transform", "all.safetensors", "a.csv", "--out", "s.npy")
+    again = refused(
+        folder,
+        "fit",
+        "a.csv",
+        "--privacy",
+        "epsilon=8,delta=1e-6,bound=15,ledger=a.ledger",
+        "--out",
+        "c.safetensors",
+    )
+    assert "budget" in again
+
+
+@pytest.mark.parametrize(
+    "privacy", ["epsilon=1", "epsilon=1,delta=1e-5,bound=x", "seed=1", "epsilon=-1,delta=1e-5,bound=1"]
+)
+def test_a_wrong_privacy_is_wrong_usage(folder, privacy):
+    write_csv("a.csv", numbers())
+    misused("fit", "a.csv", "--privacy", privacy, "--out", "m.safetensors")
+
+
+@pytest.mark.parametrize("option", [["--checkpoint", "c"], ["--no-center"]])
+def test_what_privacy_excludes_is_wrong_usage(folder, option):
+    write_csv("a.csv", numbers())
+    misused("fit", "a.csv", "--privacy", "epsilon=1,delta=1e-5,bound=1", "--out", "m.safetensors", *option)
+
+
+def test_plan_and_audit():
+    options = ["--epsilon", 1, "--delta", 1e-5, "--bound", 1, "--features", 784, "--rows", 400]
+    planned = fedpca.plan(fedpca.Privacy(1.0, 1e-5, 1.0), 784, 400)
+    assert told("plan", *options)["rows_needed"] == planned.rows_needed
+    assert done("plan", *options).strip() == repr(planned)
+    assert told("audit", "--privacy", "epsilon=1,delta=1e-5,bound=1", "--runs", 100)["passed"]
+
+
+def test_an_audit_that_fails_exits_with_1(monkeypatch):
+    from fedpca.audit import Audit, Finding
+
+    module = sys.modules["fedpca.audit"]  # the name fedpca.audit is the function
+    broken = Audit(fedpca.Privacy(1.0, 1e-5, 1.0), 0.1, False, (Finding("pair", 9.0, 2.0),), 100)
+    monkeypatch.setattr(module, "audit", lambda *args, **settings: broken)
+    result = run("audit", "--privacy", "epsilon=1,delta=1e-5,bound=1")
+    assert result.exit_code == 1
+    assert "BROKEN" in result.stdout
+
+
+# --- what goes wrong ---
+
+
+def truncated_parquet(folder):
+    write_parquet("bad.parquet", numbers())
+    whole = (folder / "bad.parquet").read_bytes()
+    (folder / "bad.parquet").write_bytes(whole[: len(whole) // 2])
+    return "bad.parquet"
+
+
+def broken_row(folder):
+    lines = ["a,b,c,d"] + ["1,2,3,4"] * 5000 + ["1,2"] + ["1,2,3,4"] * 10
+    (folder / "bad.csv").write_text("\n".join(lines))
+    return "bad.csv"
+
+
+def other_columns(folder):
+    write_csv("bad1.csv", numbers())
+    write_csv("bad2.csv", numbers(), names=["length", "width", "depth", "age"])
+    return "bad*.csv"
+
+
+def empty_column(folder):
+    rows = numbers()
+    rows[:, 2] = np.nan
+    write_parquet("bad.parquet", rows)
+    return "bad.parquet"
+
+
+def not_there(folder):
+    return "none.csv"
+
+
+def unreadable(folder):
+    (folder / "loop.csv").symlink_to("loop.csv")
+    return "loop.csv"
+
+
+def text_column(folder):
+    write_parquet("bad.parquet", numbers(), city=["Rome"] * 300)
+    return "bad.parquet"
+
+
+def no_rows(folder):
+    (folder / "bad.csv").write_text("a,b\n")
+    return "bad.csv"
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (truncated_parquet, "cut short"),
+        (broken_row, "line 5002"),
+        (other_columns, "weight"),
+        (empty_column, "depth"),
+        (not_there, "correct the path"),
+        (unreadable, "must be readable"),
+        (text_column, "--drop city"),
+        (no_rows, "holds none"),
+    ],
+)
+@pytest.mark.parametrize("options", [[], ["--checkpoint", "c.safetensors"]])
+def test_bad_files_are_refused_by_fit(folder, make, says, options):
+    path = make(folder)
+    if options and make in (broken_row, empty_column):  # found late: there is a checkpoint, and no model
+        result = run("fit", path, "--batch-rows", 100, "--out", "m.safetensors", *options)
+        assert (result.exit_code, (folder / "m.safetensors").exists()) == (1, False)
+        assert says in result.stderr
+        return
+    assert says in refused(folder, "fit", path, "--out", "m.safetensors", *options)
+
+
+@pytest.mark.parametrize("out", ["s.parquet", "s.csv", "s.npy"])
+@pytest.mark.parametrize("make", [truncated_parquet, broken_row, other_columns, unreadable, no_rows])
+def test_bad_files_are_refused_by_transform(folder, make, out):
+    path = make(folder)
+    rows = numbers()
+    write_csv("good.csv", rows, names=["a", "b", "c", "d"] if make in (broken_row, no_rows) else NAMES)
+    done("fit", "good.csv", "--out", "m.safetensors")
+    refused(folder, "transform", "m.safetensors", path, "--out", out, "--batch-rows", 1000)
+
+
+def test_a_file_without_permission_is_refused(folder):
+    write_csv("a.csv", numbers())
+    os.chmod("a.csv", 0)
+    if os.access("a.csv", os.R_OK):
+        pytest.skip("this user may read everything")
+    result = run("fit", "a.csv", "--out", "m.safetensors")
+    assert result.exit_code == 1
+    assert "readable" in result.stderr
+
+
+def test_what_is_there_is_not_overwritten_unless_asked(folder):
+    write_csv("a.csv", numbers())
+    done("fit", "a.csv", "--out", "m.safetensors")
+    for command in (
+        ["fit", "a.csv", "--out", "m.safetensors"],
+        ["merge", "m.safetensors", "--out", "m.safetensors"],
+        ["transform", "m.safetensors", "a.csv", "--out", "a.csv"],
+    ):
+        assert "--force" in refused(folder, *command)
+        done(*command, "--force")
+
+
+@pytest.mark.parametrize("out", ["no/folder/m.safetensors", "."])
+def test_an_output_that_cannot_be_is_refused_before_the_work(folder, out):
+    write_csv("a.csv", numbers())
+    refused(folder, "fit", "a.csv", "--out", out)
+
+
+def test_a_model_of_other_features_is_refused(folder):
+    write_csv("a.csv", numbers())
+    write_csv("b.csv", numbers(), names=["p", "q", "r", "s"])
+    np.save("c.npy", numbers()[:, :3])
+    np.save("d.npy", numbers())
+    for name in ("a.csv", "b.csv", "d.npy"):
+        done("fit", name, "--out", f"{name[0]}.safetensors")
+    assert "length" in refused(folder, "transform", "a.safetensors", "b.csv", "--out", "s.csv")
+    assert "4 features" in refused(folder, "transform", "d.safetensors", "c.npy", "--out", "s.csv")
+    assert "names" in refused(folder, "merge", "a.safetensors", "b.safetensors", "--out", "all.safetensors")
+
+
+@pytest.mark.parametrize("place", [0, 9, 60, -1])
+def test_one_flipped_byte_of_a_model_is_found(folder, place):
+    write_csv("a.csv", numbers())
+    done("fit", "a.csv", "--out", "m.safetensors")
+    contents = bytearray((folder / "m.safetensors").read_bytes())
+    contents[place] ^= 1
+    (folder / "m.safetensors").write_bytes(contents)
+    for command in (
+        ["inspect", "m.safetensors"],
+        ["merge", "m.safetensors", "--out", "all.safetensors"],
+        ["transform", "m.safetensors", "a.csv", "--out", "s.npy"],
+    ):
+        assert "m.safetensors" in refused(folder, *command)
+
+
+@pytest.mark.parametrize("out", ["s.npy", "s.csv", "s.parquet"])
+def test_a_full_disk_leaves_nothing_behind(folder, out):
+    write_csv("a.csv", numbers())
+    done("fit", "a.csv", "--out", "m.safetensors")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        refused(folder, "transform", "m.safetensors", "a.csv", "--out", out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_scores_have_a_known_ending_and_npy_has_no_ids(folder):
+    write_csv("a.csv", numbers())
+    done("fit", "a.csv", "--columns", "length,width", "--out", "m.safetensors")
+    misused("transform", "m.safetensors", "a.csv", "--out", "s.xlsx")
+    misused("transform", "m.safetensors", "a.csv", "--out", "s.npy", "--aside", "depth")
+
+
+def test_a_model_of_rows_that_do_not_vary_has_nothing_to_transform_with(folder):
+    write_csv("a.csv", np.ones((20, 4)))
+    assert told("fit", "a.csv", "--out", "m.safetensors")["n_components"] == 0
+    assert "do not vary" in refused(folder, "transform", "m.safetensors", "a.csv", "--out", "s.npy")
+
+
+def test_names_from_files_do_not_reach_the_terminal_as_they_are(folder):
+    write_parquet("a.parquet", numbers(), **{"\x1b[31mred": ["x"] * 300})
+    assert "\x1b" not in refused(folder, "fit", "a.parquet", "--out", "m.safetensors")
+    write_parquet("b.parquet", numbers(), **{"\x1b[31mred": range(300)})
+    done("fit", "b.parquet", "--out", "m.safetensors")
+    assert "?[31mred" in done("inspect", "m.safetensors")
+
+
+# --- stopped and resumed ---
+
+
+def stopped(folder, how):
+    """A fit that is stopped while it goes through 300,000 rows one by one."""
+    np.save("a.npy", numbers(300_000))
+    fit = ["fit", "a.npy", "--components", 2, "--out", "m.safetensors", "--checkpoint", "c.safetensors"]
+    process = shell(*fit, "--batch-rows", 1)
+    while not (folder / "c.safetensors").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(how)
+    stdout, stderr = process.communicate(timeout=20)
+    return fit, process.returncode, stdout, stderr
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_fit_leaves_no_model_and_goes_on_from_its_checkpoint(folder, how, monkeypatch):
+    fit, code, stdout, stderr = stopped(folder, how)
+    assert (code, stdout) == (128 + how, "")
+    assert "Traceback" not in stderr
+    assert "run it again" in stderr
+    assert sorted(path.name for path in folder.iterdir()) == ["a.npy", "c.safetensors"]
+    read = fedpca.load("c.safetensors").count
+    assert 0 < read < 300_000
+
+    passed, batches = [], Rows.batches
+    monkeypatch.setattr(Rows, "batches", lambda rows, skip=0: passed.append(skip) or batches(rows, skip))
+    facts = told(*fit)
+    assert passed == [read]
+    assert facts["rows"] == 300_000
+    np.testing.assert_allclose(facts["explained_variance"], PCA(2).fit(np.load("a.npy")).explained_variance_)
+    assert not (folder / "c.safetensors").exists()
+
+
+def test_a_checkpoint_of_other_files_or_settings_is_refused(folder):
+    rows = numbers()
+    rows[:, 2] = np.nan
+    write_parquet("a.parquet", rows)
+    checkpoint = ["--out", "m.safetensors", "--checkpoint", "c"]
+    assert run("fit", "a.parquet", *checkpoint).exit_code == 1  # a column is empty: known at the end
+    write_csv("b.csv", numbers())
+    for other in (["b.csv"], ["a.parquet", "--components", 1], ["a.parquet", "--drop", "depth"]):
+        assert "delete it" in refused(folder, "fit", *other, *checkpoint)
+    done("fit", "b.csv", "--out", "n.safetensors")
+    assert "delete it" in refused(
+        folder, "fit", "b.csv", "--out", "m.safetensors", "--checkpoint", "n.safetensors"
+    )
+    misused("fit", "b.csv", "--out", "m.safetensors", "--checkpoint", "m.safetensors")
+
+
+def test_a_column_that_had_values_before_the_stop_is_not_empty(folder):
+    rows = numbers(1000)
+    rows[100:, 2] = np.nan
+    rows[:, 3] = np.nan
+    write_parquet("a.parquet", rows)
+    fit = ["fit", "a.parquet", "--batch-rows", 100, "--out", "m.safetensors", "--checkpoint", "c"]
+    for _ in range(2):  # the second time from the checkpoint of the first
+        result = run(*fit)
+        assert result.exit_code == 1
+        assert "weight" in result.stderr
+        assert "depth" not in result.stderr
+
+
+def test_a_stopped_transform_leaves_nothing(folder):
+    np.save("a.npy", numbers(300_000))
+    done("fit", "a.npy", "--out", "m.safetensors")
+    process = shell("transform", "m.safetensors", "a.npy", "--batch-rows", 1, "--out", "s.npy")
+    while not list(folder.glob(".fedpca-*.part")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=20)
+    assert (process.returncode, stdout, stderr) == (130, "", "fedpca: stopped.\n")
+    assert sorted(path.name for path in folder.iterdir()) == ["a.npy", "m.safetensors"]
+
+
+# --- to try out, to start from ---
+
+
+def test_simulate_digits_and_a_file_with_clients(folder):
+    facts = told("simulate", "--components", 3, "--crashes", 0.3)
+    assert (facts["clients"], facts["rows"], facts["same_as_without_faults"]) == (10, 1797, True)
+    assert facts["crashes"] > 0
+
+    rows = numbers()
+    write_parquet("a.parquet", rows, site=[f"s{i % 3}" for i in range(300)])
+    facts = told("simulate", "a.parquet", "--client", "site", "--components", 2)
+    assert (facts["clients"], facts["rows"]) == (3, 300)
+    assert "bit for bit" in done("simulate", "a.parquet", "--client", "site")
+    assert told("simulate", "--dropouts", 1)["silent"] == [f"{digit}" for digit in range(10)]
+    misused("simulate", "a.parquet")
+
+
+def test_reproduce_writes_a_page(folder, monkeypatch):
+    asked = []
+
+    def reproduced(names, where, **settings):
+        asked.append((names, where.name, settings))
+        return where / "index.html"
+
+    monkeypatch.setattr("fedpca.experiments.reproduce", reproduced)
+    assert told("reproduce", "merging", "--quick", "--out", "pages")["page"] == "pages/index.html"
+    assert asked == [(["merging"], "pages", {"quick": True, "seed": 0})]
+    assert "merging" in misused("reproduce", "nothing").replace("\n", "")
+
+
+def test_new_federation_and_datasets(folder):
+    done("new-federation", "study")
+    assert (folder / "study" / "pyproject.toml").exists()
+    assert "new or empty folder" in refused(folder, "new-federation", "study")
+    assert "digits" in told("datasets")["datasets"]
+
+
+# --- the documentation ---
+
+PAGE = Path(__file__).parents[1] / "docs" / "command-line.md"
+
+
+def test_every_command_of_the_documentation_works(folder, monkeypatch):
+    monkeypatch.setattr("fedpca.experiments.reproduce", lambda names, where, **settings: where / "index.html")
+    for year in (2024, 2025):
+        people = {"id": [f"{year}-{i}" for i in range(4000)], "site": ["Rome", "Oslo"] * 2000}
+        write_parquet(f"{year}.parquet", numbers(4000, seed=year), **people)
+    commands = "".join(re.findall(r"```bash\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL))
+    used = set()
+    for line in commands.splitlines():
+        program, command, *arguments = shlex.split(line)
+        assert program == "fedpca"
+        done(command, *arguments)
+        used.add(command)
+    assert used == set(COMMANDS)
