@@ -138,7 +138,8 @@ class FederatedScaling(Experiment):
                 total.plot(nodes, _total(rows), **look)
                 wait.plot(nodes, _waiting(rows), **look)
                 merging.plot(nodes, 1e3 * rows.column("merge_seconds"), **look)
-                lost.plot(nodes, rows.column("shortfall").clip(1e-16), **look)
+                missed = rows.column("shortfall")
+                lost.plot(nodes, np.where(missed > 1e-10, missed, np.nan), **look)  # the rest is rounding
                 if method == "F-PCA":
                     printed.plot(nodes, _amortised(rows), **look)
         for place, t in enumerate(range(1, 6)):

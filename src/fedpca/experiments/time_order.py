@@ -130,7 +130,7 @@ class TimeOrder(Experiment):
                 axis.plot(_means(rows, "ln_mse"), "o-", color=colour, label=method, markersize=4)
                 axis.plot(_means(rows, "ln_mse_offline"), "--", color=colour, alpha=0.6)
             axis.set_title(f"r = {rank}" + (" = d: nothing is truncated" if whole else ""))
-            axis.set_xticks(range(len(alphas)), [f"{alpha:g}" for alpha in alphas])
+            axis.set_xticks(range(len(alphas)), [f"{alpha:g}" for alpha in alphas], rotation=45)
             if rank in (ranks[0], self.n_features):
                 axis.legend(fontsize="small", ncols=2)
         for axis in axes.flat[len(ranks) :]:
@@ -166,7 +166,7 @@ class TimeOrder(Experiment):
             title="change of the mean squared error, of the\nleast (x: rows sorted along PC1)", yscale="log"
         )
         for axis in (angle, loss):
-            axis.set_xticks(range(len(alphas)), [f"{alpha:g}" for alpha in alphas])
+            axis.set_xticks(range(len(alphas)), [f"{alpha:g}" for alpha in alphas], rotation=45)
             axis.set_xlabel("alpha")
         methods = drifts.distinct("method")
         for name, mark, label in (("excess_before", "o", "as they came"), ("excess", "x", "shuffled")):
