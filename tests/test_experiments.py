@@ -158,7 +158,7 @@ def test_scores_against_numpy():
 
 
 def test_chance_level_of_the_papers_metric():
-    """ln(0.727 / d): absolute entries of two random bases differ by 2 (1 - 2 / pi) / d, squared, on average."""
+    """ln(0.727 / d): |entries| of two random bases differ by 2 (1 - 2 / pi) / d, squared, on average."""
     rng = np.random.default_rng(0)
     bases = [np.linalg.qr(rng.normal(size=(300, 10)))[0].T for _ in range(2)]
     assert ln_mse(*bases) == pytest.approx(np.log(0.727 / 300), abs=0.1)
