@@ -54,17 +54,14 @@ class Node:
         if unknown := sorted(set(config) - {*_PLAIN, *_PRIVATE}):
             known = ", ".join((*_PLAIN, *_PRIVATE))
             raise NodeError(f"unknown key in the node config: {', '.join(unknown)}; known are {known}.")
-        for key in ("client-id", "source"):
-            if not isinstance(config.get(key), str) or not config[key]:
-                raise NodeError(f"the node config must have {key} as a text, got {config.get(key)!r}.")
-        source = Path(config["source"])
+        client, source = text_of(config, "client-id"), Path(text_of(config, "source"))
         state = Path(config.get("state") or f"{source}.fedpca")
         try:
             version = checks.whole_number(config.get("version", 1), "version", at_least=0)
             privacy = _privacy(config, state)
         except (TypeError, ValueError, OSError) as error:
             raise NodeError(f"node config: {error}") from error
-        return cls(config["client-id"], source, state, version, privacy)
+        return cls(client, source, state, version, privacy)
 
     def release(self, ask: Mapping[str, Any]) -> bytes:
         """What this node says when asked: the bytes of a model file.
@@ -147,6 +144,14 @@ class Node:
                 f"version {self.version} was made for rank={facts['rank']}, and rank={rank} is asked for; "
                 "raise version in the node config."
             )
+
+
+def text_of(config: Mapping[str, Any], key: str) -> str:
+    """What a node config says under a key that it must have."""
+    value = config.get(key)
+    if not isinstance(value, str) or not value:
+        raise NodeError(f"the node config must have {key} as a text, got {value!r}.")
+    return value
 
 
 def _privacy(config: Mapping[str, Any], state: Path) -> Privacy | None:

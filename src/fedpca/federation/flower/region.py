@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from fedpca import checks, modelfile
 from fedpca.federation.aggregator import Aggregator
-from fedpca.federation.flower.node import NodeError
+from fedpca.federation.flower.node import NodeError, text_of
 from fedpca.privacy import Privacy
 
 _KEYS = ("client-id", "region")
@@ -40,10 +40,7 @@ class Region:
                 f"a region has no {', '.join(unknown)}, only {' and '.join(_KEYS)}: its clients have the "
                 "rows, and promise what there is to promise."
             )
-        for key in _KEYS:
-            if not isinstance(config.get(key), str) or not config[key]:
-                raise NodeError(f"the node config must have {key} as a text, got {config.get(key)!r}.")
-        return cls(config["client-id"], Path(config["region"]))
+        return cls(text_of(config, "client-id"), Path(text_of(config, "region")))
 
     def release(self, ask: Mapping[str, Any]) -> bytes:
         """What this region says when asked (see `Node.release`): what its clients have said so far."""
