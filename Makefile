@@ -9,21 +9,24 @@ READY := .venv/.ready
 BENCHMARK_READY := .venv-benchmark/.ready
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint lock benchmark clean
+.PHONY: help demo test lint docs release-check lock benchmark clean
 
 help:
-	@echo "make demo       run examples/demo.py and say where its pictures are"
+	@echo "make demo       run examples/demo.py and say where its pages are"
 	@echo "make test       run the tests and the examples in the documentation; ARGS are passed to pytest"
 	@echo "make lint       check style, types and the direction of imports"
+	@echo "make docs       build the documentation site, build/docs/index.html"
+	@echo "make release-check  build the wheel, install it with every extra in clean environments, use it"
 	@echo "make lock       write requirements/dev.txt again; UPGRADE=1 moves every pin to its newest"
 	@echo "make benchmark  run the benchmarks, in an environment of their own; ARGS are passed on"
 	@echo "make clean      remove all that these targets made"
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
-	@if [ -d build/demo ]; then echo "Open in a browser or viewer:"; find "$(CURDIR)/build/demo" -type f | sort; fi
+	@if [ -d build/demo ]; then echo "Open in a browser:"; find "$(CURDIR)/build/demo" -name '*.html' | sort; fi
 
 test: $(READY)
+	@scripts/install-browser
 	$(BIN)/pytest --numprocesses auto --dist loadfile $(ARGS)
 
 lint: $(READY)
@@ -32,8 +35,16 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(READY)
+	$(BIN)/sphinx-build -W --keep-going -q -d build/doctrees docs build/docs
+	@echo "Open in a browser: $(CURDIR)/build/docs/index.html"
+
 benchmark: $(BENCHMARK_READY)
 	.venv-benchmark/bin/python -m benchmarks $(ARGS)
+
+# Needs the network, and some minutes.
+release-check: $(READY)
+	FEDPCA_REAL_INSTALL=1 $(BIN)/pytest tests/test_packaging.py
 
 # Pins and hashes that suit every supported Python and platform.
 lock:

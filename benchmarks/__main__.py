@@ -22,6 +22,7 @@ NAMES = (
     "dask",
     "flower",
     "readers",
+    "fit_file",
     "private_utility",
     "private_samples",
     "private_noise",

@@ -1,6 +1,6 @@
 """Stream and merge handwritten digits, plainly and privately: three owners, one set of components.
 
-Run `make demo`, or `python examples/demo.py [FOLDER]`; the page and its pictures go to build/demo.
+Run `make demo`, or `python examples/demo.py [FOLDER]`; its pages and pictures go to build/demo.
 """
 
 import base64
@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 import fedpca
 from fedpca.federation import Faults, Simulation, simulate
 from fedpca.metrics import captured_variance, principal_angles
+from fedpca.report import write_report
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -48,7 +49,8 @@ the first five, and by less the more directions the owners share.</p>
 <p>The same owners, cut into clients that tell their region after every batch, and regions that tell the root.
 Some straggle, messages come twice, and aggregators are killed {crashes} times and restarted from what they
 had stored. {silent} of the clients fall silent half-way. The model is that of all that was said, and it is
-the same, bit for bit, in whatever order it was said.</p>
+the same, bit for bit, in whatever order it was said. <a href="report.html">A report</a> tells all about this
+model and its federation.</p>
 <img src="data:image/png;base64,{storm}" alt="Images behind the model over time, as messages arrive; crosses
 mark crashes. It grows to nearly all images and never falls.">
 <h2>The same, privately</h2>
@@ -147,6 +149,15 @@ def main(folder: Path) -> None:
         **picture,
     )
     (folder / "index.html").write_text(page, encoding="utf-8")
+    write_report(
+        folder / "report.html",
+        storm.model,
+        rows=images,
+        color=digits,
+        run=storm,
+        title="Digits, after a storm",
+        pictures=folder / "report",
+    )
 
 
 def draw_scores(

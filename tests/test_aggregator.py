@@ -15,6 +15,7 @@ import pytest
 from helpers import assert_summarises, power_law
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.linalg import subspace_angles
 
 import fedpca
 from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace
@@ -138,6 +139,57 @@ def test_history_says_who_did_what():
     ]
     assert aggregator.history[0].count == 60
     assert "str" in aggregator.history[1].reason
+
+
+def models_of(aggregator):
+    return [event for event in aggregator.history if event.what == "model"]
+
+
+def test_history_says_how_the_model_moved():
+    aggregator = Aggregator(rank=3)
+    assert not aggregator.record()  # there is none yet
+    expected = [None]
+    for seed in range(4):
+        before = aggregator.model().components if seed else None
+        aggregator.receive(f"{seed}", 1, Subspace.from_rows(rows_of(seed)))
+        assert aggregator.record()
+        assert not aggregator.record()  # it has not moved
+        if seed:
+            expected.append(subspace_angles(before.T, aggregator.model().components.T).max())
+    events = models_of(aggregator)
+    assert [(event.count, event.children) for event in events] == [(60, 1), (120, 2), (180, 3), (240, 4)]
+    assert [event.version for event in events] == [2, 4, 6, 8]
+    assert events[0].angle is None
+    np.testing.assert_allclose([event.angle for event in events[1:]], expected[1:], atol=1e-9)
+    assert events[-1].explained == aggregator.model().explained_variance_ratio.sum()
+
+
+def test_after_a_restart_the_record_goes_on(tmp_path):
+    for seed in range(3):
+        aggregator = Aggregator(rank=2, store=tmp_path)
+        assert not aggregator.record()  # the model that was recorded last
+        aggregator.receive(f"{seed}", 1, Subspace.from_rows(rows_of(seed)))
+        assert aggregator.record()
+    assert [event.angle is None for event in models_of(aggregator)] == [True, False, False]
+    aggregator.receive("3", 1, Subspace.from_rows(rows_of(3)))  # and killed before it was recorded
+    again = Aggregator(rank=2, store=tmp_path)
+    assert again.record()
+    assert models_of(again)[-1].angle is None
+    assert models_of(again)[-1].count == 240
+
+
+def test_models_that_cannot_be_compared_have_no_angle():
+    aggregator = Aggregator()
+    aggregator.receive("a", 1, Subspace.from_rows(np.ones((5, 4))))  # rows that do not vary
+    aggregator.record()
+    aggregator.receive("b", 1, Subspace.from_rows(rows_of(0, n_features=4)))
+    aggregator.record()
+    aggregator.withdraw("a")
+    aggregator.withdraw("b")
+    assert not aggregator.record()
+    aggregator.receive("c", 1, Subspace.from_rows(rows_of(0, n_features=3)))
+    assert aggregator.record()
+    assert [event.angle for event in models_of(aggregator)] == [None, None, None]
 
 
 # --- what arrives is checked ---

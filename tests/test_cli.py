@@ -2,12 +2,11 @@
 
 import json
 import os
-import re
 import resource
-import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -23,13 +22,14 @@ pa = pytest.importorskip("pyarrow", reason="the cli extra")
 import pyarrow.parquet  # noqa: E402, F401
 from typer.testing import CliRunner  # noqa: E402
 
+from fedpca.cli.ahead import ahead  # noqa: E402
 from fedpca.cli.app import app  # noqa: E402
 from fedpca.readers import Rows  # noqa: E402
 
 NAMES = ["length", "width", "depth", "weight"]
 COMMANDS = [
-    "fit", "merge", "transform", "inspect", "plan", "audit", "simulate", "reproduce", "new-federation",
-    "datasets",
+    "fit", "merge", "transform", "inspect", "report", "plan", "audit", "simulate", "reproduce",
+    "new-federation", "datasets",
 ]  # fmt: skip
 
 
@@ -388,6 +388,59 @@ def test_one_flipped_byte_of_a_model_is_found(folder, place):
         assert "m.safetensors" in refused(folder, *command)
 
 
+@pytest.mark.parametrize("command", [["fit"], ["transform", "m.safetensors"]])
+def test_a_file_that_grows_while_it_is_read_is_refused(folder, command, monkeypatch):
+    write_csv("a.csv", numbers())
+    done("fit", "a.csv", "--out", "m.safetensors")
+    batches = Rows.batches
+
+    def growing(rows, skip=0):
+        for batch in batches(rows, skip):
+            yield batch
+            with open("a.csv", "a") as file:
+                file.write("1,2,3,4\n")
+
+    monkeypatch.setattr(Rows, "batches", growing)
+    result = run(*command, "a.csv", "--out", "s.npy")
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert "changed while it was read" in result.stderr
+    assert sorted(path.name for path in folder.iterdir()) == ["a.csv", "m.safetensors"]
+
+
+@pytest.fixture
+def small_disk(folder):
+    """A file system of 64 KB."""
+    disk = folder / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("only root may mount, on Linux")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)  # a failed writer may hold it a while
+
+
+@pytest.mark.parametrize(
+    ("command", "out"),
+    [
+        (["fit", "--components", "150"], "m.safetensors"),
+        (["fit", "--out", "n.safetensors", "--components", "150"], "--checkpoint"),
+        (["transform", "m.safetensors"], "s.npy"),
+        (["transform", "m.safetensors"], "s.csv"),
+        (["transform", "m.safetensors"], "s.parquet"),
+    ],
+)
+def test_a_disk_that_is_full_says_so_and_stays_as_it_was(folder, small_disk, command, out):
+    np.save("a.npy", np.random.default_rng(0).normal(size=(2000, 200)))
+    done("fit", "a.npy", "--out", "m.safetensors")
+    where = ["--checkpoint", small_disk / "c"] if out == "--checkpoint" else ["--out", small_disk / out]
+    stderr = refused(folder, *command, "a.npy", *where)
+    assert "No space left on device" in stderr
+    assert list(small_disk.iterdir()) == []
+    assert not (folder / "n.safetensors").exists()
+
+
 @pytest.mark.parametrize("out", ["s.npy", "s.csv", "s.parquet"])
 def test_a_full_disk_leaves_nothing_behind(folder, out):
     write_csv("a.csv", numbers())
@@ -456,6 +509,31 @@ def test_a_stopped_fit_leaves_no_model_and_goes_on_from_its_checkpoint(folder, h
     assert not (folder / "c.safetensors").exists()
 
 
+def test_a_killed_fit_goes_on_from_its_checkpoint(folder):
+    rows = numbers(300_000)
+    np.save("a.npy", rows)
+    fit = ["fit", "a.npy", "--components", "2", "--batch-rows", "100", "--out", "m.safetensors"]
+    program = (
+        "import sys; from fedpca.cli import fit, main; fit._CHECKPOINT_SECONDS = 0\n"
+        f"sys.argv = {['fedpca', *fit, '--checkpoint', 'c']}; main()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program])
+    while not Path("c").exists() or fedpca.load("c").count < 20_000:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert not Path("m.safetensors").exists()
+    assert 20_000 <= fedpca.load("c").count < 300_000
+
+    resumed = told(*fit, "--checkpoint", "c")
+    assert not Path("c").exists()
+    whole = told(*fit, "--force")
+    assert resumed["rows"] == whole["rows"] == 300_000
+    # Equal but for rounding: a checkpoint holds the moments, and not the running sums behind them.
+    np.testing.assert_allclose(resumed["explained_variance"], whole["explained_variance"], rtol=1e-12)
+
+
 def test_a_checkpoint_of_other_files_or_settings_is_refused(folder):
     rows = numbers()
     rows[:, 2] = np.nan
@@ -498,6 +576,37 @@ def test_a_stopped_transform_leaves_nothing(folder):
     assert sorted(path.name for path in folder.iterdir()) == ["a.npy", "m.safetensors"]
 
 
+# --- reading ahead ---
+
+
+def test_what_is_read_ahead_comes_in_order_and_then_its_error():
+    def numbers():
+        yield from range(20)
+        raise ValueError("the end")
+
+    seen = []
+    with pytest.raises(ValueError, match="the end"), ahead(numbers()) as items:
+        seen.extend(items)
+    assert seen == list(range(20))
+
+
+def test_whoever_stops_early_stops_the_reader_which_is_never_far_ahead():
+    read, threads = [], threading.active_count()
+
+    def numbers():
+        for number in range(1000):
+            read.append(number)
+            yield number
+
+    with ahead(numbers()) as items:
+        for item in items:
+            assert len(read) <= item + 6
+            if item == 10:
+                break
+    assert len(read) <= 16
+    assert threading.active_count() == threads
+
+
 # --- to try out, to start from ---
 
 
@@ -533,23 +642,3 @@ def test_new_federation_and_datasets(folder):
     assert (folder / "study" / "pyproject.toml").exists()
     assert "new or empty folder" in refused(folder, "new-federation", "study")
     assert "digits" in told("datasets")["datasets"]
-
-
-# --- the documentation ---
-
-PAGE = Path(__file__).parents[1] / "docs" / "command-line.md"
-
-
-def test_every_command_of_the_documentation_works(folder, monkeypatch):
-    monkeypatch.setattr("fedpca.experiments.reproduce", lambda names, where, **settings: where / "index.html")
-    for year in (2024, 2025):
-        people = {"id": [f"{year}-{i}" for i in range(4000)], "site": ["Rome", "Oslo"] * 2000}
-        write_parquet(f"{year}.parquet", numbers(4000, seed=year), **people)
-    commands = "".join(re.findall(r"```bash\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL))
-    used = set()
-    for line in commands.splitlines():
-        program, command, *arguments = shlex.split(line)
-        assert program == "fedpca"
-        done(command, *arguments)
-        used.add(command)
-    assert used == set(COMMANDS)

@@ -162,7 +162,7 @@ def test_a_refusal_is_noted_once_however_often_the_folder_is_looked_at(shared):
     for _ in range(3):
         ignored = collect(shared, aggregator, before=ignored)
     assert [item.file for item in ignored] == ["b.1.safetensors"]
-    assert [event.what for event in aggregator.history] == ["accepted", "refused"]
+    assert [event.what for event in aggregator.history] == ["accepted", "refused", "model"]
 
 
 # --- dropping ---

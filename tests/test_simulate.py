@@ -7,6 +7,8 @@ import pytest
 from helpers import assert_summarises, power_law
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.linalg import subspace_angles
+from sklearn.decomposition import PCA
 
 from fedpca.federation.simulate import Faults, simulate
 
@@ -42,6 +44,28 @@ def test_faults_that_lose_nothing_leave_no_trace_in_any_bit():
         assert stormy.crashes > 0
         assert len(stormy.timeline) > len(calm.timeline)
         assert not all(delivery.changed for delivery in stormy.timeline)
+
+
+def test_snapshots_lead_to_the_final_model():
+    clients = streams()
+    result = simulate(clients, 2, faults=Faults(stragglers=0.3, duplicates=0.5, crashes=0.3, seed=1))
+    assert sum(result.contributions.values()) == result.model.count
+    assert set(result.contributions) == set(clients)
+    assert len(result.timeline) > len(result.snapshots) == 40
+    first, last = result.snapshots[0], result.snapshots[-1]
+    said = result.timeline[0]
+    alone = PCA(2).fit(np.concatenate(clients[said.client][: said.version + 1]))
+    assert (first.time, first.rows, first.clients) == (said.time, said.rows, 1)
+    angle = subspace_angles(alone.components_.T, result.model.components.T).max()
+    np.testing.assert_allclose(first.angle, angle, atol=1e-6)
+    np.testing.assert_allclose(first.explained, alone.explained_variance_ratio_.sum())
+    assert (last.rows, last.clients, last.angle < 1e-7) == (result.model.count, 7, True)
+
+
+def test_rows_that_do_not_vary():
+    result = simulate({"a": [np.ones((3, 4))] * 2, "b": [np.ones((3, 4))]}, 2)
+    assert result.model.rank == 0
+    assert {(look.explained, look.angle) for look in result.snapshots} == {(0.0, 0.0)}
 
 
 def test_the_same_seed_goes_wrong_in_the_same_way():

@@ -75,7 +75,8 @@ def _releases(part: Mapping[str, Any], place: int) -> list[dict[str, Any]]:
     ledger = ledger if isinstance(ledger, Mapping) else {}
     names = ("release", "stream", "records", "time", "epsilon", "delta", "mu")
     facts = {name: part[name] for name in names if name in part}
-    return [facts | {"ledger": ledger.get("id"), "spent": ledger.get("spent"), "budget": ledger.get("delta")}]
+    spent = {"spent": ledger.get("spent"), "spent_delta": ledger.get("delta")}
+    return [facts | {"ledger": ledger.get("id")} | spent]
 
 
 def _refuse_repeated(releases: Sequence[Mapping[str, Any]]) -> None:
@@ -101,7 +102,7 @@ def _cost(releases: Sequence[Mapping[str, Any]]) -> tuple[float, float, float]:
     if len(releases) == 1:
         return float(releases[0]["epsilon"]), float(releases[0]["delta"]), mu
     last = max(releases, key=lambda release: float(release["spent"]))
-    return float(last["spent"]), float(last["budget"]), mu
+    return float(last["spent"]), float(last["spent_delta"]), mu
 
 
 def summary_line(certificate: Mapping[str, Any] | None) -> str:

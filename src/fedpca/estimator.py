@@ -55,13 +55,13 @@ class StreamingPCA(FittedPCA):
             power method and spirit; None always takes the same.
 
     Attributes:
-        components_: shape (n_components_, n_features), by falling variance, the largest entry positive.
-        explained_variance_, explained_variance_ratio_, singular_values_: shape (n_components_,).
+        components_: shape (`n_components_`, n_features), by falling variance, the largest entry positive.
+        explained_variance_, explained_variance_ratio_, singular_values_: shape (`n_components_`,).
         mean_: shape (n_features,).
         noise_variance_: mean variance of a direction left out.
         n_components_: at most n_components; fewer while the rows seen span fewer.
         n_samples_seen_: rows seen, merged ones included.
-        subspace_: the `Subspace` to save, send or merge: all directions carried, more than n_components_.
+        subspace_: the `Subspace` to save, send or merge: all directions carried, more than `n_components_`.
 
     Missing entries (NaN) are filled by least squares on the observed ones with the subspace so far; the
     first rows of a stream from their own column means and, for a few rounds, their own subspace. With
@@ -159,6 +159,11 @@ class StreamingPCA(FittedPCA):
 
         Returns:
             Noisy `Moments`, cumulative over releases; a `Subspace` from mechanisms that keep no d x d sum.
+
+        >>> rows = np.random.default_rng(0).normal(size=(100, 5))
+        >>> pca = StreamingPCA(2, privacy=Privacy(epsilon=1.0, delta=1e-4, bound=3.0)).partial_fit(rows)
+        >>> pca.release().certificate["epsilon"]
+        1.0
         """
         if not hasattr(self, "_tracker"):
             raise NotFittedError("there is nothing to release: call partial_fit first.")
@@ -174,6 +179,11 @@ class StreamingPCA(FittedPCA):
 
         Args:
             others: fitted StreamingPCA objects, or summaries (`Subspace`, `Moments`) of the same features.
+
+        >>> rows = np.random.default_rng(0).normal(size=(100, 5))
+        >>> north, south = StreamingPCA(2).fit(rows[:60]), StreamingPCA(2).fit(rows[60:])
+        >>> north.merge(south).n_samples_seen_
+        100
         """
         if not others:
             raise ValueError("merge needs at least one other StreamingPCA, Subspace or Moments, got none.")

@@ -116,6 +116,11 @@ class FederatedPCA(FittedPCA):
             clients: by name, rows of shape (n_samples, n_features) (an array, a frame, sparse), or any
                 iterable of batches, which is read once. Of several, a client that fails is left out, and a
                 warning says so.
+
+        >>> rows = np.random.default_rng(0).normal(size=(100, 5))
+        >>> pca = FederatedPCA(2).fit_clients({"north": rows[:60], "south": [rows[60:80], rows[80:]]})
+        >>> pca.contributions_["south"].rows
+        40
         """
         if not isinstance(clients, Mapping) or not clients:
             raise TypeError("clients must be a mapping from names to rows, with at least one client.")

@@ -155,7 +155,7 @@ class FittedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     # --- using it ---
 
     def transform(self, X: Any) -> Array:
-        """Coordinates of rows along the components, shape (n_samples, n_components_); gaps are bridged."""
+        """Coordinates of rows along the components, shape (n_samples, `n_components_`); gaps are bridged."""
         X, gaps = self._checked(X)
         components, subspace = self._components_for(X), self._tracker.summary()
         far = self._tracker.is_far(subspace.mean, subspace.total / max(subspace.count, 1.0))
@@ -182,8 +182,14 @@ class FittedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         """How far rows lie from what was learned, two ways.
 
         Returns:
-            spe: squared prediction error, the squared distance from the subspace, over observed entries.
-            t2: Hotelling's T², the squared distance from the mean within it, in units of its variances.
+            spe, the squared prediction error: the squared distance from the subspace, over observed entries;
+            and t2, Hotelling's T²: the squared distance from the mean within it, in units of its variances.
+
+        >>> import fedpca
+        >>> rows = np.random.default_rng(0).normal(size=(500, 3)) * [5.0, 3.0, 0.1]
+        >>> spe, t2 = fedpca.StreamingPCA(2).fit(rows).anomaly_scores([[0.0, 0.0, 9.0], [50.0, 0.0, 0.0]])
+        >>> int(spe.argmax()), int(t2.argmax())         # outside the plane of the rows; far out within it
+        (0, 1)
         """
         X, gaps = self._checked(X)
         spe, t2 = [], []
@@ -256,10 +262,17 @@ def _check_columns(X: Any) -> None:
         return
     kinds = list(getattr(X.dtypes, "values", X.dtypes))
     text = [
-        str(name) for name, kind in zip(X.columns, kinds, strict=True) if str(kind).lower() in _TEXT_KINDS
+        str(name)
+        for place, (name, kind) in enumerate(zip(X.columns, kinds, strict=True))
+        if str(kind).lower() in _TEXT_KINDS or (str(kind) == "object" and _holds_text(X.iloc[:, place]))
     ]
     if text:
         raise ValueError(f"columns must be numbers, and {', '.join(text)} hold text: drop or encode them.")
+
+
+def _holds_text(column: Any) -> bool:
+    """Whether a column of anything, such as older pandas keeps text in, holds any."""
+    return any(isinstance(value, str) for value in column)
 
 
 _TEXT_KINDS = ("str", "string", "category", "enum", "binary", "utf8", "large_string")

@@ -60,7 +60,7 @@ def affinity(first: Any, second: Any) -> float:
 
 
 def alignment(first: Any, second: Any) -> Array:
-    """|cosine| between components of the same place, shape (min(r1, r2),): the paper's q_A is the first.
+    """Absolute cosines of components of the same place, shape (min(r1, r2),); the first is the paper's q_A.
 
     >>> alignment([[1.0, 0.0]], [[-3.0, 4.0]])
     array([0.6])

@@ -6,7 +6,8 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +31,30 @@ def write(
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot save {path}: there is no folder {path.parent}.")
+    with whole(path) as temporary, temporary.open("wb") as file:
+        file.write(contents)
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A file to write in the same folder, which takes the place of `path` once all is written, else is gone.
+
+    >>> path = Path(tempfile.mkdtemp()) / "notes.txt"
+    >>> with whole(path) as temporary:
+    ...     _ = temporary.write_text("all of it")
+    >>> path.read_text()
+    'all of it'
+    """
     temporary = path.parent / f".fedpca-{secrets.token_hex(8)}.part"
     try:
-        with temporary.open("xb") as file:
-            file.write(contents)
-            file.flush()
+        yield temporary
+        with temporary.open("rb") as file:
             os.fsync(file.fileno())
         if path.exists():
             shutil.copymode(path, temporary)
         os.replace(temporary, path)
-    except BaseException:
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
     sync_folder(path.parent)
 
 

@@ -91,6 +91,9 @@ class Moments:
         """The `rank` leading directions; all that carry variance by default.
 
         Of a private release, those of the noisy scatter, their variances less what noise adds to them.
+
+        >>> Moments.from_rows([[1.0, 2.0], [3.0, 2.0]]).subspace()
+        Subspace(rank=1, n_features=2, count=2, explained=100.0%)
         """
         from fedpca.subspace import Subspace
 

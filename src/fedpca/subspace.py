@@ -138,11 +138,15 @@ class Subspace:
 
     @property
     def left_out(self) -> float:
-        """Energy of the rows outside the components: what truncation lost."""
+        """Energy of the rows outside the components, which truncation lost."""
         return max(self.total - float(self.singular_values @ self.singular_values), 0.0)
 
     def truncate(self, rank: int) -> Self:
-        """The same summary with at most `rank` directions; `total` remembers the rest."""
+        """The same summary with at most `rank` directions; `total` remembers the rest.
+
+        >>> Subspace.from_rows(np.diag([3.0, 2.0, 1.0]), center=False).truncate(2).left_out
+        1.0
+        """
         rank = checks.rank(rank, self.n_features)
         return replace(self, components=self.components[:rank], singular_values=self.singular_values[:rank])
 
@@ -176,7 +180,13 @@ class Subspace:
         return projected
 
     def reconstruct(self, coordinates: Any) -> Array:
-        """Rows with these coordinates, shape (n, d): the inverse of `project` within the subspace."""
+        """Rows with these coordinates, shape (n, d): the inverse of `project` within the subspace.
+
+        >>> rows = np.array([[1.0, 2.0], [3.0, 6.0], [2.0, 4.0]])
+        >>> subspace = Subspace.from_rows(rows, rank=1)
+        >>> bool(np.allclose(subspace.reconstruct(subspace.project(rows)), rows))
+        True
+        """
         coordinates = self._checked(checks.dense_rows(coordinates, min_features=0), self.rank, "coordinates")
         rows: Array = coordinates @ self.components + self.mean
         return rows
@@ -241,7 +251,14 @@ _FIELDS = tuple(field.name for field in fields(Subspace))
 
 
 def load(path: str | os.PathLike[str]) -> Subspace | Moments:
-    """Read a model file. What a stranger wrote is checked as if it came from the network."""
+    """Read a model file. What a stranger wrote is checked as if it came from the network.
+
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.safetensors"
+    >>> Subspace.from_rows([[1.0, 2.0], [3.0, 2.0]]).save(path)
+    >>> load(path)
+    Subspace(rank=1, n_features=2, count=2, explained=100.0%)
+    """
     return from_file(path, *modelfile.read(path))
 
 

@@ -24,8 +24,8 @@ def utility_bound(omega: float, n_features: int) -> float:
     The printed result stands once its proof is mended: the divergence of two Gaussians has the inverse of
     their covariance (Lemma 6) and must be at most gamma, not at least (Lemma 7); the logarithm of K, not K,
     is what has to exceed 1/omega² + ln 2; phi ends at 1, where none is printed; and the distance has to be
-    that of directions up to sign, |cosines| being bounded. The mask is called symmetric but counted as d²
-    independent entries: the bound holds for both, and for a symmetrised one, as none diverges by more than
+    that of directions up to sign: absolute cosines are bounded. The mask is called symmetric but counted as
+    d² independent entries: the bound holds for both, and for a symmetrised one, as none diverges by more than
     1/omega².
 
     Args:

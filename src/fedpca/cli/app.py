@@ -6,7 +6,7 @@ import typer
 from typer.core import TyperGroup
 
 from fedpca import __version__
-from fedpca.cli import fit, models, privacy, transform, trying
+from fedpca.cli import fit, models, privacy, report, transform, trying
 from fedpca.cli.shell import printable
 
 _ERRORS = (
@@ -71,6 +71,7 @@ app.command()(fit.fit)
 app.command()(models.merge)
 app.command()(transform.transform)
 app.command()(models.inspect)
+app.command()(report.report)
 app.command()(privacy.plan)
 app.command()(privacy.audit)
 app.command()(trying.simulate)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedpca.cli import models
+from fedpca.cli.ahead import ahead
 from fedpca.cli.privacy import settings
 from fedpca.cli.shell import AsJson, Force, bars, must_be_free, names, say
 
@@ -38,7 +39,9 @@ def fit(
     center: Annotated[bool, typer.Option("--center/--no-center", help="Subtract the mean.")] = True,
     tracker: Annotated[str, typer.Option(help="auto, exact, nystrom or block.")] = "auto",
     privacy: Annotated[str | None, typer.Option(help="A promise, as above.")] = None,
-    batch_rows: Annotated[int | None, typer.Option(min=1, help="Rows in memory at a time.")] = None,
+    batch_rows: Annotated[
+        int | None, typer.Option(min=1, help="Rows of a batch; a few batches are in memory.")
+    ] = None,
     checkpoint: Annotated[
         Path | None, typer.Option(help="Keep what is learned here; the same command goes on from it.")
     ] = None,
@@ -101,23 +104,20 @@ def _components(text: str | None) -> int | float | None:
 
 def _learn(pca: "StreamingPCA", rows: "Rows", checkpoint: "_Checkpoint | None") -> None:
     """All rows, from where the checkpoint left off."""
-    import numpy as np
-
     from fedpca.progress import bar
-    from fedpca.readers import BadFile
-    from fedpca.readers.part import listed
 
-    done, empty = 0, list(range(0 if rows.sparse else rows.n_features))
-    if checkpoint is not None:
-        done, empty = checkpoint.resumed(empty)
-    with bar("rows", rows.n_rows, "rows") as moving, _stoppable() as stop:
+    done, empty = (0, None) if checkpoint is None else checkpoint.resumed()
+    with (
+        bar("rows", rows.n_rows, "rows") as moving,
+        _stoppable() as stop,
+        ahead(rows.batches(skip=done)) as batches,
+    ):
         moving.advance(done)
-        for batch in rows.batches(skip=done):
+        for batch in batches:
             pca.partial_fit(batch.rows)
             done += batch.rows.shape[0]
             moving.advance(batch.rows.shape[0])
-            if empty:
-                empty = np.array(empty)[np.isnan(batch.rows[:, empty]).all(axis=0)].tolist()
+            empty = rows._empty_in(batch.rows, empty)
             if checkpoint is not None:
                 checkpoint.offer(done, empty, at_once=bool(stop))
             if stop:
@@ -126,14 +126,7 @@ def _learn(pca: "StreamingPCA", rows: "Rows", checkpoint: "_Checkpoint | None") 
                         f"fedpca: {done:,} rows are in {checkpoint.path}; run it again to go on.", err=True
                     )
                 raise KeyboardInterrupt if stop[0] == signal.SIGINT else typer.Exit(128 + stop[0])
-    if empty:
-        columns = [f"number {column + 1}" for column in empty]
-        if rows.feature_names:
-            columns = [rows.feature_names[column] for column in empty]
-        raise BadFile(
-            f"columns must have a value in some row, and {listed(columns)} have none; leave them out, with "
-            "--drop or --columns."
-        )
+    rows._refuse_empty(empty)
 
 
 @contextmanager
@@ -172,10 +165,10 @@ class _Checkpoint:
         options = [pca.n_components, pca.center, pca.tracker, rows.feature_names, str(rows.dtype)]
         self._of = hashlib.sha256(json.dumps([files, options]).encode()).hexdigest()
 
-    def resumed(self, empty: list[int]) -> tuple[int, list[int]]:
+    def resumed(self) -> tuple[int, list[int] | None]:
         """Rows done, and columns without a value in them; the estimator knows them now."""
         if not self.path.exists():
-            return 0, empty
+            return 0, None
         from fedpca import modelfile
         from fedpca.subspace import from_file
 

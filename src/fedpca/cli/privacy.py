@@ -48,13 +48,15 @@ def plan(
     rows: Annotated[int | None, typer.Option(help="How many rows there will be, of all owners.")] = None,
     components: Annotated[int, typer.Option(help="How many are wanted.")] = 1,
     owners: Annotated[int, typer.Option(help="How many will release, and be merged.")] = 1,
+    center: Annotated[str | None, typer.Option(help="private, if fit is to find it so.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what to expect of private components."""
     from fedpca.privacy import Privacy
     from fedpca.privacy import plan as planned
 
-    made = planned(Privacy(epsilon, delta, bound), features, rows, n_components=components, owners=owners)
+    promise = Privacy(epsilon, delta, bound, center=center)
+    made = planned(promise, features, rows, n_components=components, owners=owners)
     facts = {
         name: getattr(made, name)
         for name in (

@@ -2,7 +2,6 @@
 
 import json
 import os
-import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -53,16 +52,12 @@ def must_be_free(out: Path, force: bool) -> None:
 @contextmanager
 def whole(out: Path, force: bool) -> Iterator[Path]:
     """A file to write, which takes the place of `out` when all is written, and else is removed."""
+    from fedpca import modelfile
+
     must_be_free(out, force)
-    temporary = out.parent / f".fedpca-{secrets.token_hex(8)}.part"
-    try:
+    with modelfile.whole(out) as temporary:
         yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
         must_be_free(out, force)
-        os.replace(temporary, out)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager

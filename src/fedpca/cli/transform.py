@@ -9,6 +9,7 @@ from typing import Annotated, Any, Protocol
 import typer
 
 from fedpca.cli import models
+from fedpca.cli.ahead import ahead
 from fedpca.cli.shell import AsJson, Force, bars, must_be_free, names, say, whole
 
 _ENDINGS = (".parquet", ".csv", ".npy")
@@ -25,7 +26,9 @@ def transform(
     header: Annotated[
         bool | None, typer.Option("--header/--no-header", help="Whether text files start with names.")
     ] = None,
-    batch_rows: Annotated[int | None, typer.Option(min=1, help="Rows in memory at a time.")] = None,
+    batch_rows: Annotated[
+        int | None, typer.Option(min=1, help="Rows of a batch; a few batches are in memory.")
+    ] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -69,8 +72,9 @@ def transform(
         bar("rows", rows.n_rows, "rows") as moving,
         whole(out, force) as file,
         _written(kind, file, columns) as table,
+        ahead(rows.batches()) as batches,
     ):
-        for batch in rows.batches():
+        for batch in batches:
             table.write(pca.transform(batch.rows), batch.aside)
             done += batch.rows.shape[0]
             moving.advance(batch.rows.shape[0])

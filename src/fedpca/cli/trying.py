@@ -1,11 +1,14 @@
 """fedpca simulate, reproduce, new-federation, datasets: to try things out, and to start from."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedpca.cli.shell import AsJson, bars, names, say
+from fedpca.cli.shell import AsJson, Force, bars, must_be_free, names, say
+
+if TYPE_CHECKING:
+    from fedpca.federation.simulate import Simulation
 
 
 def simulate(
@@ -23,6 +26,10 @@ def simulate(
     duplicates: Annotated[float, typer.Option(help="Share of messages that come twice.")] = 0.2,
     crashes: Annotated[float, typer.Option(help="Share of messages after which an aggregator dies.")] = 0.1,
     seed: Annotated[int, typer.Option(help="Of all that goes wrong.")] = 0,
+    report: Annotated[
+        Path | None, typer.Option(help="Write a page about it, as in report.html; rows are shown in it.")
+    ] = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a federation in which things go wrong.
@@ -34,6 +41,8 @@ def simulate(
         raise typer.BadParameter(
             "files of rows and --client, the column that says whose a row is, go together."
         )
+    if report is not None:
+        must_be_free(report, force)
 
     from fedpca.federation.simulate import Faults
     from fedpca.federation.simulate import simulate as simulated
@@ -46,6 +55,8 @@ def simulate(
     with bars():
         stormy = simulated(owners, components, faults=faults, fanout=fanout)
         calm = simulated(owners, components, fanout=fanout)
+    if report is not None:
+        _report(report, stormy, owners)
     same = stormy.model == calm.model
     facts = {
         "clients": len(owners),
@@ -57,6 +68,7 @@ def simulate(
         "explained": float(stormy.model.explained_variance_ratio.sum()),
         "same_as_without_faults": same,
         "affinity_with_that": affinity(stormy.model, calm.model),
+        "report": None if report is None else str(report),
     }
     text = (
         f"{facts['clients']} clients sent {facts['messages']} messages, {facts['without_effect']} of them "
@@ -64,8 +76,19 @@ def simulate(
         "silent.\n"
         f"{stormy.model!r}\nWithout all this the model is "
         + ("the same, bit for bit." if same else f"another: affinity {facts['affinity_with_that']:.4f}.")
+        + ("" if report is None else f"\nOpen in a browser: {report}")
     )
     say(facts, as_json, text)
+
+
+def _report(path: Path, stormy: "Simulation", owners: dict[str, list[Any]]) -> None:
+    import numpy as np
+
+    from fedpca.report import write_report
+
+    rows = np.concatenate([batch for batches in owners.values() for batch in batches])
+    whose = [name for name, batches in owners.items() for batch in batches for _ in batch]
+    write_report(path, stormy.model, rows=rows, color=whose, run=stormy, title="A simulated federation")
 
 
 def _digits(batches: int) -> dict[str, list[Any]]:

@@ -27,8 +27,8 @@ def synth(
 
     Args:
         alpha: how fast the spectrum falls; at 0 it is flat.
-        n_features: d.
-        n_rows: n.
+        n_features: how many features, d.
+        n_rows: how many rows, n.
         definition: "code" makes the paper's pictures: Gaussian rows with standard deviations i^-alpha, then
             all divided by the largest norm of a row. (That the code first divides by sqrt(n - 1) is undone by
             this.) "footnote" is the definition of the main text: the singular values are i^-alpha, exactly;

@@ -15,6 +15,7 @@ from fedpca.federation.names import child_name, version_number
 from fedpca.federation.store import Event, FolderStore, MemoryStore, State, Store
 from fedpca.linalg import oversampled
 from fedpca.merge import Summary, merge_tree, same_space
+from fedpca.metrics import principal_angles
 from fedpca.moments import Moments
 from fedpca.privacy import Privacy
 from fedpca.privacy.mechanisms import calibrate
@@ -88,6 +89,7 @@ class Aggregator:
         self._states = dict(self.store.states())
         self._lock = threading.RLock()
         self._model: Subspace | None = None
+        self._recorded: tuple[int, Subspace] | None = None
 
     def receive(self, child: str, version: int, summary: Summary) -> bool:
         """Take what a child says, if it is newer than what it said before.
@@ -129,14 +131,51 @@ class Aggregator:
             self._note(name, state.version + 1, "withdrawn", state.summary.count)
         return True
 
+    def record(self) -> bool:
+        """Note in the history how the model stands, and how far it has turned since it was noted last.
+
+        For whoever runs a federation: at its start and end, and now and then in between. It costs a merge.
+
+        Returns:
+            Whether there was anything to note: a model, and another one than last time.
+
+        >>> aggregator = Aggregator(rank=1)
+        >>> aggregator.receive("north", 1, Subspace.from_rows([[1.0, 0.0], [-1.0, 0.0]]))
+        True
+        >>> aggregator.record(), aggregator.record()
+        (True, False)
+        >>> aggregator.receive("south", 1, Subspace.from_rows([[0.0, 3.0], [0.0, -3.0]]))
+        True
+        >>> aggregator.record()
+        True
+        >>> event = aggregator.history[-1]
+        >>> event.what, event.count, event.children, event.explained, round(event.angle, 4)
+        ('model', 4.0, 2, 0.9, 1.5708)
+        """
+        with self._lock:
+            try:
+                version, model = self.version, self.model()
+            except ValueError:  # nobody has contributed, or what they said does not go together
+                return False
+            before, self._recorded = self._recorded, (version, model)
+            if before is None:  # after a restart the model is that of the store
+                known = any(event.what == "model" and event.version == version for event in self.history)
+            else:
+                known = before[0] == version
+            if not known:
+                angle = None if before is None else _largest_angle(before[1], model)
+                explained = float(model.explained_variance_ratio.sum())
+                children = len(self._parts())
+                self._note("", version, "model", model.count, "", children, explained, angle)
+            return not known
+
     def _put(self, name: str, state: State) -> None:
         self.store.put(name, state)  # first: what is in memory must never be more than what is on disk
         self._states[name] = state
         self._model = None
 
-    def _note(self, child: str, version: int, what: str, count: float = 0.0, reason: str = "") -> None:
-        time = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self.store.note(Event(time, child, version, what, count, reason))
+    def _note(self, *facts: Any, **more: Any) -> None:
+        self.store.note(Event(datetime.now(UTC).isoformat(timespec="milliseconds"), *facts, **more))
 
     def _admitted(self, name: str, summary: Any) -> Summary:
         """The summary, every number of it checked as if it came from a stranger."""
@@ -220,6 +259,13 @@ class Aggregator:
         children = self.children
         rows = sum(child.count for child in children.values())
         return f"Aggregator({len(children)} children, {rows:g} rows)"
+
+
+def _largest_angle(before: Subspace, model: Subspace) -> float | None:
+    """In radians; None between what cannot be compared."""
+    if not before.rank or not model.rank or before.n_features != model.n_features:
+        return None
+    return float(principal_angles(before, model).max())
 
 
 def _check_private(summary: Summary, privacy: Privacy) -> None:

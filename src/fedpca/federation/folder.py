@@ -84,7 +84,8 @@ def collect(
     """Hand the newest good version of every child in a shared folder to an aggregator.
 
     No file can make it fail, or make it read or write anything outside the folder. What the aggregator has
-    is not read again; hidden files, such as those half written, are passed over.
+    is not read again; hidden files, such as those half written, are passed over. How the model stands
+    then is noted in the aggregator's history.
 
     Args:
         folder: as for `drop`.
@@ -145,6 +146,7 @@ def collect(
                 ignored.append(entry.ignored(f"refused: {refusal}"))
                 continue
             break
+    aggregator.record()
     return sorted(ignored, key=lambda item: item.file)
 
 

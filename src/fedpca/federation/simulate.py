@@ -12,7 +12,10 @@ from fedpca.estimator import StreamingPCA
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.store import MemoryStore
 from fedpca.merge import Summary
+from fedpca.metrics import principal_angles
 from fedpca.subspace import Subspace
+
+_SNAPSHOTS = 40
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,20 @@ class Delivery:
 
 
 @dataclass(frozen=True)
+class Snapshot:
+    """How the model stood at some time: its rows, clients and share of the variance.
+
+    `angle` is the largest between its components and those of the final model, in radians.
+    """
+
+    time: float
+    rows: float
+    clients: int
+    explained: float
+    angle: float
+
+
+@dataclass(frozen=True)
 class Simulation:
     """How a simulated federation went.
 
@@ -62,12 +79,16 @@ class Simulation:
         timeline: what arrived, in order of time.
         silent: clients that dropped out before they had said all.
         crashes: how many aggregators were killed.
+        contributions: rows in the model, by client.
+        snapshots: how the model came to be what it is; some tens of them, whatever the number of messages.
     """
 
     model: Subspace
     timeline: tuple[Delivery, ...]
     silent: tuple[str, ...]
     crashes: int
+    contributions: Mapping[str, float]
+    snapshots: tuple[Snapshot, ...]
 
 
 def simulate(
@@ -99,14 +120,28 @@ def simulate(
     messages, silent = _messages(clients, n_components, faults, rng, center)
     tree = _Tree(sorted(clients), n_components, fanout)
     timeline: list[Delivery] = []
+    contributions: dict[str, float] = {}
+    stages: list[tuple[float, int, Subspace]] = []
+    looks = {round(place) for place in np.linspace(0, len(messages) - 1, _SNAPSHOTS)}
     crashes = 0
-    for _ in progress.track(range(len(messages)), "simulation", "messages"):
+    for place in progress.track(range(len(messages)), "simulation", "messages"):
         time, _, client, version, summary = heapq.heappop(messages)
         crashed = bool(rng.uniform() < faults.crashes)
         changed = tree.deliver(client, version, summary, crashed)
         crashes += crashed
         timeline.append(Delivery(time, client, version, changed, crashed, tree.rows()))
-    return Simulation(tree.model(), tuple(timeline), silent, crashes)
+        if changed:
+            contributions[client] = summary.count
+        if place in looks:
+            stages.append((time, len(contributions), tree.model()))
+    final = tree.model()
+    snapshots = tuple(_snapshot(*stage, final) for stage in stages)
+    return Simulation(final, tuple(timeline), silent, crashes, contributions, snapshots)
+
+
+def _snapshot(time: float, clients: int, model: Subspace, final: Subspace) -> Snapshot:
+    angle = float(principal_angles(model, final).max(initial=0.0))
+    return Snapshot(time, model.count, clients, float(model.explained_variance_ratio.sum()), angle)
 
 
 _Message = tuple[float, int, str, int, Summary]

@@ -29,11 +29,15 @@ class Event:
 
     Attributes:
         time: UTC.
-        child: who.
-        version: of what it said.
-        what: "accepted", "withdrawn" or "refused".
+        child: who; "" of the model.
+        version: of what it said, or of the aggregator.
+        what: "accepted", "withdrawn" or "refused"; or "model", how the model of all stood then.
         count: rows behind it.
         reason: why it was refused.
+        children: of a model, how many contributed.
+        explained: of a model, the share of the variance along its components.
+        angle: of a model, in radians: the largest between its components and those of the model recorded
+            before; None if that is not known, as of the first.
     """
 
     time: str
@@ -42,6 +46,9 @@ class Event:
     what: str
     count: float = 0.0
     reason: str = ""
+    children: int = 0
+    explained: float = 0.0
+    angle: float | None = None
 
 
 class Store(Protocol):

@@ -75,7 +75,7 @@ def plan(
 
     Args:
         privacy: the settings.
-        n_features: d.
+        n_features: how many features there are, d.
         n_rows: how many rows there will be, of all owners together; None if not known.
         spectrum: variances along the leading directions, at least `n_components` of them, as public data or
             experience suggest; never taken from the private rows. By default rows are assumed to have

@@ -48,14 +48,22 @@ class Rows:
 
     def __iter__(self) -> Iterator[Any]:
         """All rows. At the end, a column without a value in any of them is refused: it teaches nothing."""
-        unseen = np.arange(0 if self.sparse else self.n_features)
+        empty = None
         for batch in self.batches():
-            if len(unseen):
-                unseen = unseen[np.isnan(batch.rows[:, unseen]).all(axis=0)]
+            empty = self._empty_in(batch.rows, empty)
             yield batch.rows
-        if len(unseen):
+        self._refuse_empty(empty)
+
+    def _empty_in(self, rows: Any, columns: list[int] | None) -> list[int]:
+        """Those of the columns, of all for None, that have no value in these rows."""
+        if columns is None:
+            columns = list(range(0 if self.sparse else self.n_features))
+        return [] if not columns else np.array(columns)[np.isnan(rows[:, columns]).all(axis=0)].tolist()
+
+    def _refuse_empty(self, columns: list[int] | None) -> None:
+        if columns:
             names = self.feature_names or [f"number {i + 1}" for i in range(self.n_features)]
-            empty = [names[i] for i in unseen]
+            empty = [names[i] for i in columns]
             raise BadFile(
                 f"{self._where}: columns must have a value in some row, and {listed(empty)} have none; "
                 f"{_leave_out(empty) if self.feature_names else 'write the file without them.'}"
@@ -128,7 +136,7 @@ def open_rows(
             text files they come as the text they are; from .h5ad and .zarr they are columns of `obs`, from
             .bed those of the .fam file, from .npz other arrays.
         header: whether the first line of a text file holds names; by default if no number is in it.
-        batch_rows: the most rows of a batch; by default as many as make 16 MB.
+        batch_rows: the most rows of a batch; by default as many as make 16 MB, of Parquet 32 MB.
 
     >>> import numpy as np, pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "rows.npy"
@@ -151,7 +159,9 @@ def open_rows(
         _numbers(part, chosen)
     n_features = parts[0].n_columns if chosen is None else len(chosen)
     if batch_rows is None:
-        batch_rows = min(max(_BATCH_NUMBERS // n_features, _FEWEST_ROWS), _MOST_ROWS)
+        # Every column of a batch of Parquet has its price: of twice the size, all is a tenth faster.
+        numbers = 2 * _BATCH_NUMBERS if kind == "parquet" else _BATCH_NUMBERS
+        batch_rows = min(max(numbers // n_features, _FEWEST_ROWS), _MOST_ROWS)
     counts = [part.n_rows for part in parts]
     return Rows(
         feature_names=chosen,

@@ -40,7 +40,8 @@ def open_parquet(path: Path) -> Part:
                 if left >= n_rows:
                     left -= n_rows
                     continue
-                for batch in file.iter_batches(wanted.size, [group], _columns(wanted, names)):
+                columns = _columns(wanted, names)
+                for batch in file.iter_batches(wanted.size, [group], columns, use_threads=False):
                     yield batch.slice(left)  # nothing, if all are to be passed over
                     left = max(left - batch.num_rows, 0)
 

@@ -2,8 +2,11 @@
 
 import logging
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from flwr.clientapp import ClientApp
+try:
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+    from flwr.clientapp import ClientApp
+except ImportError as error:
+    raise ImportError("a federation on Flower needs flwr: pip install 'fedpca[flower]'.") from error
 
 from fedpca.federation.flower.node import Node, NodeError
 from fedpca.federation.flower.region import Region

@@ -11,9 +11,9 @@ import numpy as np
 
 from fedpca import checks, modelfile
 from fedpca.estimator import StreamingPCA
-from fedpca.federation.flower.source import open_source
 from fedpca.merge import Summary
 from fedpca.privacy import BudgetExceeded, Privacy
+from fedpca.readers import open_rows
 from fedpca.subspace import from_file
 
 _PLAIN = ("client-id", "source", "state", "version")
@@ -31,7 +31,7 @@ class Node:
 
     Attributes:
         client: its name, by which its contributions are known, whatever machine they come from.
-        source: its rows: a .npy or .csv file.
+        source: its rows: a file or folder that `fedpca.readers.open_rows` reads.
         state: a folder for its releases, one a version, and its ledger.
         version: which release to tell; a new one is made only for a new version.
         privacy: what it promises its records; None lets a clean summary out.
@@ -89,8 +89,8 @@ class Node:
         return contents
 
     def told(self, error: Exception) -> str:
-        """What others may know of an error: of private rows, not what was found in them."""
-        if self.privacy is None or isinstance(error, NodeError | BudgetExceeded):
+        """What others may know of an error: not what was found in rows, nor what was taken for a name."""
+        if isinstance(error, NodeError | BudgetExceeded):
             return str(error)
         return f"its rows could not be released ({type(error).__name__}); the log of its SuperNode says why."
 
@@ -111,15 +111,11 @@ class Node:
 
     def _summary(self, rank: int, center: bool) -> Summary:
         pca = StreamingPCA(rank, center=center, privacy=self.privacy)
-        names, batches = open_source(self.source)
-        empty = True
-        for batch in batches:
+        rows = open_rows(self.source)
+        for batch in rows:
             pca.partial_fit(batch)
-            empty = False
-        if empty:
-            raise ValueError(f"source {self.source.name} has no rows.")
         summary = pca._state() if self.privacy is None else pca.release()
-        return replace(summary, feature_names=names)
+        return replace(summary, feature_names=rows.feature_names)
 
     def _settings(self, center: bool) -> dict[str, Any]:
         if self.privacy is None:

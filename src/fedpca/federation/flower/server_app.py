@@ -76,6 +76,7 @@ def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
     ask: dict[str, Any] = {"rank": rank, "center": center}
     if privacy is not None:
         ask |= {key: getattr(privacy, key) for key in ("epsilon", "delta", "bound", "adjacency")}
+    aggregator.record()  # so that how far the model turns is known from the first release on
     started = _now()
     answers, silent = gather(
         grid,
@@ -86,6 +87,7 @@ def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
         retries=checks.whole_number(config["retries"], "retries", at_least=0),
         most_bytes=checks.whole_number(config["most-bytes"], "most-bytes", at_least=1),
     )
+    aggregator.record()
     problem = ""
     model = None
     if (found := len(aggregator.children)) < quorum:
@@ -147,6 +149,7 @@ def gather(
     waiting: set[int] = set()
     node_of: dict[str, int] = {}
     replies: Queue[tuple[int, Message | Exception]] = Queue()
+    taken, rested = 0, 0.0
     while (left := end - time.monotonic()) > 0 and not 0 < expect <= len(answers):
         content = RecordDict({"ask": ConfigRecord(dict(ask))})
         try:
@@ -168,6 +171,13 @@ def gather(
             continue  # asked again, once it is there
         answers[node] = answer = _taken(reply, node, aggregator, node_of, most_bytes)
         _log.info("fedpca: %r %s %s", answer.client or node, answer.what, answer.reason)
+        # How the model moves is noted once a quarter of all have spoken, so that few merges are spent on it;
+        # and where they are large, a tenth of the time at most.
+        taken += answer.what == "accepted"
+        begun = time.monotonic()
+        if taken and begun >= rested and 4 * taken >= len(aggregator.children):
+            aggregator.record()
+            taken, rested = 0, begun + 10 * (time.monotonic() - begun)
     return list(answers.values()), sorted(set(asked) - set(answers))
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpca.federation.flower.node import NodeError
-
-_ENDINGS = (".npy", ".csv")
+from fedpca.readers.paths import FORMATS
 
 
 def virtual_config(number: int, run_config: Mapping[str, Any]) -> dict[str, Any]:
@@ -22,9 +21,9 @@ def virtual_config(number: int, run_config: Mapping[str, Any]) -> dict[str, Any]
     folder = Path(str(run_config["simulate"]))
     if not run_config["simulate"] or not folder.is_dir():
         raise NodeError(
-            f"a simulation needs a folder of .npy or .csv files, got simulate={run_config['simulate']!r}."
+            f"a simulation needs a folder of files of rows, got simulate={run_config['simulate']!r}."
         )
-    files = sorted(path for path in folder.iterdir() if path.suffix in _ENDINGS)
+    files = sorted(path for path in folder.iterdir() if path.suffix in FORMATS)
     if number >= len(files):
         raise NodeError(f"there are {len(files)} files in {folder}; set num-supernodes to {len(files)}.")
     source = files[number]

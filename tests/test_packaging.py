@@ -1,0 +1,220 @@
+"""The wheel holds what it should, works with what it declares, and says which extra is missing.
+
+Environments are virtual ones with the built wheel and what its metadata asks for, nothing else: taken over
+from the environment of the tests, which is quick, or with FEDPCA_REAL_INSTALL=1 installed by pip.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import venv
+import zipfile
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+
+import fedpca
+
+pytest.importorskip("build", reason="the build group")
+pytest.importorskip("hatchling", reason="the build group")
+packaging = pytest.importorskip("packaging.requirements", reason="the build group")
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+REAL = os.environ.get("FEDPCA_REAL_INSTALL") == "1"
+
+# A program for every extra, which needs it.
+ROWS = "import numpy as np; rows = np.random.default_rng(0).normal(size=(50, 4))\n"
+PROGRAMS = {
+    "cli": "import sys; sys.argv = ['fedpca', 'plan', '--help']; import fedpca.cli; fedpca.cli.main()",
+    "report": ROWS + "import fedpca, fedpca.report\n"
+    "fedpca.report.write_report('page.html', fedpca.StreamingPCA(2).fit(rows))",
+    "reproduce": "import fedpca.experiments.pictures as p; p.panels(1, 1)",
+    "flower": "import fedpca.federation.flower.client_app",
+    "dask": ROWS + "import fedpca.federation.dask as engine\n"
+    "try: import dask.array as da; rows = da.from_array(rows)\n"
+    "except ImportError: pass\n"
+    "engine.fit(rows, 2)",
+    "mnist": "import fedpca.datasets as d; d.load('mnist-5k')",
+    "files": "import pathlib; pathlib.Path('a.csv').write_text('1,2\\n3,5\\n')\n"
+    "from fedpca.readers import open_rows; print(*open_rows('a.csv'))\n"
+    "import h5py, zarr",
+    "folder": ROWS + "import fedpca, fedpca.federation.folder as f\n"
+    "f.drop('memory://study', 'north', 1, fedpca.Subspace.from_rows(rows))",
+    "progress": "import fedpca\nwith fedpca.progress.shown(): pass",
+}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The folder with the wheel and the sdist."""
+    out = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True)
+    return out
+
+
+@pytest.fixture(scope="module")
+def wheel(built):
+    (path,) = built.glob("*.whl")
+    return path
+
+
+def contents(path):
+    if path.suffix == ".whl":
+        with zipfile.ZipFile(path) as file:
+            return {name: file.read(name) for name in file.namelist()}
+    with tarfile.open(path) as file:
+        files = {member.name.split("/", 1)[1]: file.extractfile(member) for member in file if member.isfile()}
+        return {name: member.read() for name, member in files.items()}
+
+
+# --- what is in it ---
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel):
+    found = contents(wheel)
+    package = ROOT / "src" / "fedpca"
+    expected = {
+        path.relative_to(package.parent).as_posix()
+        for path in package.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    info = f"fedpca-{fedpca.__version__}.dist-info"
+    assert {name for name in found if not name.startswith(info)} == expected
+    assert "fedpca/py.typed" in found
+    assert f"{info}/licenses/LICENSE" in found
+    assert b"fedpca = fedpca.cli:main" in found[f"{info}/entry_points.txt"]
+
+
+def test_the_sdist_holds_what_the_wheel_is_made_of(built):
+    (path,) = built.glob("*.tar.gz")
+    outside = {name for name in contents(path) if not name.startswith("src/fedpca/")}
+    assert outside - {".gitignore"} == {"CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml"}
+
+
+def test_no_path_of_this_machine_is_in_either(built):
+    for path in built.iterdir():
+        for name, content in contents(path).items():
+            assert str(ROOT).encode() not in content, name
+
+
+def test_the_version_is_said_in_one_place(wheel):
+    assert "version" in PROJECT["dynamic"]
+    assert wheel.name == f"fedpca-{fedpca.__version__}-py3-none-any.whl"
+
+
+# --- whether it works ---
+
+
+def closure(extra):
+    """Names of all packages that an extra, or None, needs: and those that these need."""
+    needs = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"].get(extra, [])]
+    waiting, found = [packaging.Requirement(need) for need in needs], set()
+    while waiting:
+        need = waiting.pop()
+        for part in {(need.name, it) for it in ("", *need.extras)} - found:
+            found.add(part)
+            more = map(packaging.Requirement, distribution(need.name).requires or ())
+            waiting += [it for it in more if it.marker is None or it.marker.evaluate({"extra": part[1]})]
+    return {name for name, _ in found}
+
+
+def link(site, names):
+    """Make packages of this environment importable in another, one by one."""
+    for name in names:
+        for top in {file.parts[0] for file in distribution(name).files or ()} - {"..", "__pycache__"}:
+            here = Path(distribution(name).locate_file(top))
+            if here.exists() and not (site / top).exists():
+                (site / top).symlink_to(here)
+
+
+@pytest.fixture(scope="module")
+def environment(wheel, tmp_path_factory):
+    """Python of an environment with the wheel and one extra, or none."""
+    made = {}
+
+    def python(extra=None):
+        if extra not in made:
+            folder = tmp_path_factory.mktemp(extra or "core")
+            venv.create(folder, symlinks=True, with_pip=REAL)
+            python = folder / "bin" / "python"
+            if REAL:
+                install = [python, "-m", "pip", "install", "--quiet", f"{wheel}[{extra}]" if extra else wheel]
+            else:
+                (site,) = folder.glob("lib/python*/site-packages")
+                link(site, closure(extra))
+                pip = [sys.executable, "-m", "pip", "--python", python]
+                install = [*pip, "install", "--quiet", "--no-deps", "--no-index", wheel]
+            subprocess.run(install, check=True)
+            made[extra] = python
+        return made[extra]
+
+    return python
+
+
+def run(python, program, folder):
+    """In isolation: nothing of the environment of the tests is to be seen."""
+    return subprocess.run([python, "-I", "-c", program], cwd=folder, capture_output=True, text=True)
+
+
+def test_the_core_alone_works(environment, tmp_path):
+    program = ROWS + (
+        "import fedpca\n"
+        "for name in fedpca.__all__: getattr(fedpca, name)\n"
+        "pca = fedpca.StreamingPCA(2).fit(rows); pca.subspace_.save('m'); assert fedpca.load('m').rank\n"
+        "fedpca.FederatedPCA(2).fit(rows, groups=[0, 1] * 25)\n"
+        "np.save('a.npy', rows); from fedpca.readers import open_rows; print(*open_rows('a.npy'))\n"
+        "from fedpca.federation.flower.new import new; new('study'); open('study/node.toml')"
+    )
+    ended = run(environment(), program, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_the_core_alone_says_what_the_command_line_needs(environment, tmp_path):
+    python = environment()
+    for command in ([python, "-m", "fedpca", "--help"], [python.with_name("fedpca"), "--help"]):
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert ended.returncode == 1
+        assert ended.stderr == "fedpca: error: the command line needs typer: pip install 'fedpca[cli]'.\n"
+
+
+def test_every_extra_is_tried():
+    assert set(PROGRAMS) == set(PROJECT["optional-dependencies"])
+
+
+@pytest.mark.parametrize("extra", PROGRAMS)
+def test_an_extra_is_all_that_its_feature_needs(environment, extra, tmp_path):
+    if not REAL:
+        try:
+            closure(extra)
+        except PackageNotFoundError as missing:
+            pytest.skip(f"{missing} is not installed here")
+    ended = run(environment(extra), PROGRAMS[extra], tmp_path)
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("extra", PROGRAMS)
+def test_without_its_extra_a_feature_says_what_to_install(environment, extra, tmp_path):
+    ended = run(environment(), PROGRAMS[extra], tmp_path)
+    assert ended.returncode == 1
+    assert f"pip install 'fedpca[{extra}]'" in ended.stderr.splitlines()[-1]
+
+
+def test_programs_that_use_it_are_checked_for_types(environment, tmp_path):
+    pytest.importorskip("mypy", reason="the lint group")
+    (tmp_path / "good.py").write_text(
+        "import fedpca\n\nrank: int = fedpca.Subspace.from_rows([[1.0]]).rank\n"
+    )
+    (tmp_path / "bad.py").write_text("import fedpca\n\nrank: str = fedpca.Subspace.from_rows([[1.0]]).rank\n")
+    mypy = [sys.executable, "-m", "mypy", "--strict", "--python-executable", environment()]
+    ended = subprocess.run([*mypy, "good.py", "bad.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert re.fullmatch(
+        r'bad\.py:3: error: Incompatible types in assignment \(expression has type "int", .*\n'
+        r"Found 1 error in 1 file.*\n",
+        ended.stdout,
+    ), ended.stdout + ended.stderr

@@ -1,0 +1,549 @@
+"""A report says what is so, of all there can be a report of, and text of others stays text in it."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from helpers import power_law
+from sklearn.decomposition import PCA
+
+import fedpca
+from fedpca import Aggregator, FederatedPCA, Moments, Privacy, StreamingPCA, Subspace
+from fedpca.federation import Faults, Refused, simulate
+from fedpca.readers import open_rows
+
+pytest.importorskip("matplotlib", reason="the report extra")
+pytest.importorskip("jinja2", reason="the report extra")
+
+from fedpca.report import write_report
+from fedpca.report.run import run_of
+from fedpca.report.sample import limits_of, sample
+
+HOSTILE = "</text></svg><script>alert(1)</script>\x00\u202e$\\frac{$ &amp; _名" + "x" * 10_000
+
+
+def written(path, *arguments, **options):
+    """The page, once all that every page must keep to has been checked."""
+    text = write_report(path / "report.html", *arguments, **options).read_text(encoding="utf-8")
+    assert len(text.encode()) < 2_000_000
+    assert not re.search(
+        r"<script|javascript:|\son\w+=|@import|<(?!link rel=\"icon\")link|\x00|\u202e", text, re.I
+    )
+    assert set(re.findall(r"https?://[^\"' <]+", text)) <= {
+        "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink",
+    }  # fmt: skip
+    assert all(
+        reference.startswith("#")
+        for reference in re.findall(r"(?:url\(|href=\")([^\")]+)", text.replace('href="data:,"', ""))
+    )
+    ids = re.findall(r"\sid=\"([^\"]+)\"", text)
+    assert len(set(ids)) == len(ids)
+    for svg in pictures(text):
+        root = ElementTree.fromstring(svg)
+        assert root.get("role") == "img"
+        assert len(root.get("aria-label")) > 20
+    return text
+
+
+def pictures(text):
+    return re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+
+
+def table(text, title):
+    """The lines of a table, without its head."""
+    found = re.search(
+        rf"<caption class=\"unseen\">{re.escape(title)}</caption>.*?<tbody>(.*?)</tbody>", text, re.DOTALL
+    )
+    lines = re.findall(r"<tr>(.*?)</tr>", found[1], re.DOTALL)
+    return [
+        [unescape(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line, re.DOTALL)]
+        for line in lines
+    ]
+
+
+def sections(text):
+    return re.findall(r"<section id=\"([^\"]+)\"", text)
+
+
+def percent(cell):
+    return float(cell.rstrip("%")) / 100
+
+
+# --- what it says is so ---
+
+
+def test_spectrum_and_loadings_are_those_of_pca(tmp_path, rng):
+    rows = power_law(rng, 500, 6) * 3
+    pca = StreamingPCA(3).fit(rows)
+    text = written(tmp_path, pca)
+    offline = PCA().fit(rows)
+    lines = table(text, "Variance by component")
+    shares = [percent(line[2]) for line in lines]
+    np.testing.assert_allclose(shares, offline.explained_variance_ratio_[: len(lines)], atol=6e-4)
+    np.testing.assert_allclose(
+        [float(line[1]) for line in lines], offline.explained_variance_[: len(lines)], rtol=1e-3
+    )
+    assert [line[3] for line in lines] == ["shown"] * 3 + ["carried"] * 3
+    together = [percent(line[1]) for line in table(text, "Variance together")]
+    np.testing.assert_allclose(together[:3], np.cumsum(offline.explained_variance_ratio_)[:3], atol=6e-4)
+    for place in range(3):
+        told = {name: float(weight) for name, weight in table(text, f"Loadings of component {place + 1}")}
+        weights = [abs(told[f"feature {feature + 1}"]) for feature in range(6)]
+        np.testing.assert_allclose(weights, np.abs(offline.components_[place]), atol=6e-5)
+    assert sections(text) == ["spectrum", "loadings"]
+
+
+def test_what_the_best_directions_hold_lies_within_the_bars(tmp_path, rng):
+    parts = [power_law(rng, 60, 12, alpha=0.5) + client for client in range(4)]
+    model = fedpca.merge([Subspace.from_rows(part, rank=5) for part in parts], rank=5)
+    best = np.cumsum(PCA().fit(np.concatenate(parts)).explained_variance_ratio_)
+    lines = table(written(tmp_path, model), "Variance together")
+    for truth, (_, low, high) in zip(best, lines, strict=False):
+        assert percent(low) - 6e-4 <= truth <= percent(high) + 6e-4
+    assert percent(lines[0][2]) < 1
+
+
+def test_limits_are_passed_by_one_row_in_a_hundred(rng):
+    spread = np.array([5.0, 4.0, 3.0, 1.5, 1.2, 1.0, 1.0, 1.0])
+    model = Subspace.from_rows(rng.normal(size=(20_000, 8)) * spread, rank=5)
+    fresh = sample(rng.normal(size=(100_000, 8)) * spread, model, 3, None)
+    assert fresh.read == 100_000
+    assert len(fresh.scores) == 2000
+    assert 0.008 < fresh.above_t2 / fresh.read < 0.012
+    assert 0.008 < fresh.above_spe / fresh.read < 0.012
+
+
+def test_limits_that_cannot_be_known_are_not_drawn(tmp_path, rng):
+    rows = rng.normal(size=(3, 3))
+    model = Subspace.from_rows(rows)
+    assert limits_of(model, model.rank).t2 is None
+    assert limits_of(model, model.rank).spe is None
+    assert "No limits are known" in written(tmp_path, model, rows=rows)
+
+
+def test_rows_are_drawn_uniformly_whatever_the_batches(tmp_path, rng):
+    rows = rng.normal(size=(10_000, 3))
+    rows[:, 0] = np.linspace(-9, 9, len(rows))
+    np.save(tmp_path / "rows.npy", rows)
+    model = Subspace.from_rows(rows)
+    drawn = [
+        sample(open_rows(tmp_path / "rows.npy", batch_rows=size), model, 3, None) for size in (77, 10_000)
+    ]
+    np.testing.assert_allclose(drawn[0].scores, drawn[1].scores)
+    counts = np.histogram(drawn[0].scores[:, 0], bins=10)[0]  # of 200 expected in each tenth, +- 4 deviations
+    assert counts.min() > 140
+    assert counts.max() < 260
+    np.testing.assert_allclose(sample(rows, model, 3, None).scores, drawn[0].scores)
+
+
+def test_groups_of_rows_are_told_apart(tmp_path, rng):
+    pd = pytest.importorskip("pandas")
+    rows = np.concatenate([rng.normal(size=(50, 4)), rng.normal(size=(70, 4)) + np.array([9, 0, 0, 0])])
+    frame = pd.DataFrame(rows, columns=list("abcd"))
+    site = np.repeat(["north", "south"], [50, 70])
+    pca = StreamingPCA(2).fit(frame)
+    text = written(tmp_path, pca, rows=frame, color=site)
+    lines = table(text, "Components 1 and 2")
+    assert [line[:2] for line in lines] == [["north", "50"], ["south", "70"]]
+    scores = PCA(2).fit(rows).transform(rows)
+    medians = [np.median(scores[site == name, 0]) for name in ("north", "south")]
+    np.testing.assert_allclose(np.abs([float(line[2]) for line in lines]), np.abs(medians), rtol=1e-3)
+    assert "lies lowest" in text
+    by_name = written(tmp_path, pca, rows=frame.assign(site=site)[["site", *"dcba"]], color="site")
+    assert [line[:2] for line in table(by_name, "Components 1 and 2")] == [line[:2] for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("color", "groups"),
+    [
+        (np.arange(300) % 10, [str(digit) for digit in range(10)]),
+        (np.linspace(0, 1, 300), ["0 to 0.2", "0.2 to 0.4", "0.4 to 0.6", "0.6 to 0.8", "0.8 to 1"]),
+        (np.where(np.arange(300) < 280, "most", np.arange(300).astype(str)), None),
+        (np.where(np.arange(300) < 20, np.nan, np.arange(300.0)), None),
+        (["same"] * 300, ["same"]),
+        ([""] * 150 + ["_hidden"] * 150, ["", "_hidden"]),
+    ],
+)
+def test_any_column_can_colour(tmp_path, rng, color, groups):
+    rows = rng.normal(size=(300, 3))
+    text = written(tmp_path, Subspace.from_rows(rows), rows=rows, color=color)
+    lines = table(text, "Components 1 and 2")
+    assert groups is None or [line[0] for line in lines] == groups
+    assert sum(int(line[1]) for line in lines) == (
+        280 if groups is None and "nan" in map(str, color) else 300
+    )
+
+
+# --- a federation ---
+
+
+def federation(folder=None, n_clients=6):
+    aggregator = Aggregator(2, store=folder)
+    for client in range(n_clients):
+        rows = power_law(np.random.default_rng(client), 30 + client, 5)
+        aggregator.receive(f"client {client}", 1, Subspace.from_rows(rows))
+        aggregator.record()
+    with pytest.raises(Refused):
+        aggregator.receive("mallory", 1, Subspace.from_rows(np.eye(3)))
+    aggregator.withdraw("client 0")
+    aggregator.record()
+    return aggregator
+
+
+def test_a_run_is_told_from_an_aggregator_and_its_store(tmp_path):
+    aggregator = federation(tmp_path / "store")
+    run = run_of(aggregator)
+    assert run == run_of(tmp_path / "store")
+    assert run.contributions == {f"client {client}": 30.0 + client for client in range(1, 6)}
+    assert [(trouble.who, trouble.what) for trouble in run.troubles] == [
+        ("mallory", "refused"), ("client 0", "withdrawn"),
+    ]  # fmt: skip
+    assert [point.rows for point in run.growth] == [30, 61, 93, 126, 160, 195, 165]
+    assert len(run.moves) == 7
+    text = written(tmp_path, aggregator.model(), run=tmp_path / "store")
+    assert table(text, "Rows by client")[0] == ["client 5", "35", "21.2%"]
+    assert "same features" in table(text, "Who was refused, failed or fell silent")[0][3]
+    assert sections(text) == ["spectrum", "loadings", "contributions", "over-time", "troubles"]
+    angles = table(text, "Angles over time")
+    turned = [event.angle for event in aggregator.history if event.what == "model"][1:]
+    told = [0.0 if "less" in cell else float(cell.rstrip("°")) for _, cell in angles]
+    np.testing.assert_allclose(told, np.degrees(turned), atol=0.01)
+
+
+def flower_folder(folder, **changes):
+    aggregator = federation(folder / "store", n_clients=9)
+    times = [3, 4, 4, 5, 5, 6, 6, 7, 50]
+    answers = [
+        {"node": str(node), "client": f"client {node}", "what": "accepted", "reason": "",
+         "time": f"2026-11-15T10:00:{seconds:02}.000+00:00"}
+        for node, seconds in enumerate(times)
+    ]  # fmt: skip
+    failed = {
+        "node": "77",
+        "client": "",
+        "what": "failed",
+        "reason": "bad.csv, line 2",
+        "time": "2026-11-15T10:00:01",
+    }
+    summary = {
+        "started": "2026-11-15T10:00:00.000+00:00", "problem": "", "answers": [*answers, failed],
+        "contributors": {name: {"rows": child.count} for name, child in aggregator.children.items()},
+        "silent": ["123456"],
+    }  # fmt: skip
+    (folder / "summary.json").write_text(json.dumps(summary | changes))
+    return aggregator.model()
+
+
+def test_stragglers_refusals_and_silence_of_a_run(tmp_path):
+    model = flower_folder(tmp_path)
+    text = written(tmp_path, model, run=tmp_path)
+    assert "Stragglers, who took more than twice as long as half of the clients: client 8." in text
+    assert table(text, "When they answered")[0] == ["client 8", "50.000"]
+    troubles = table(text, "Who was refused, failed or fell silent")
+    assert [line[:2] for line in troubles] == [["node 77", "failed"], ["node 123456", "silent"]]
+    assert troubles[0][2:] == ["2026-11-15 10:00:01", "bad.csv, line 2"]
+
+
+def test_a_run_without_a_model_says_why(tmp_path):
+    model = flower_folder(tmp_path, problem="2 clients have contributed, and quorum=3")
+    assert "quorum=3" in written(tmp_path, model, run=tmp_path)
+
+
+def test_a_folder_of_something_else(tmp_path):
+    model = Subspace.from_rows(np.eye(3))
+    with pytest.raises(FileNotFoundError, match=r"summary.json, or the store of an aggregator"):
+        write_report(tmp_path / "report.html", model, run=tmp_path)
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "history.jsonl").touch()
+    assert "Nobody has contributed" in written(tmp_path, model, run=tmp_path / "store")
+    (tmp_path / "report.html").unlink()
+    (tmp_path / "summary.json").write_text('{"answers": 3}')
+    with pytest.raises(ValueError, match="must be what a run left"):
+        write_report(tmp_path / "report.html", model, run=tmp_path)
+    with pytest.raises(TypeError, match="run must be a folder"):
+        write_report(tmp_path / "report.html", model, run=3)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_simulation(tmp_path):
+    rng = np.random.default_rng(0)
+    clients = {f"{c}": [power_law(rng, 20, 5) for _ in range(5)] for c in range(6)}
+    faults = Faults(stragglers=0.5, dropouts=0.3, duplicates=0.5, crashes=0.2, seed=1)
+    storm = simulate(clients, 2, faults=faults)
+    text = written(tmp_path, storm.model, run=storm)
+    assert f"restarted {storm.crashes} times" in text
+    assert {line[0] for line in table(text, "Who was refused, failed or fell silent")} == set(storm.silent)
+    assert (
+        table(text, "Angles over time")[-1][1] == "0.00°" or "less" in table(text, "Angles over time")[-1][1]
+    )
+    assert sum(float(line[1]) for line in table(text, "Rows by client")) == storm.model.count
+
+
+def test_a_federated_estimator_brings_its_contributions(tmp_path, rng):
+    clients = {"a": rng.normal(size=(30, 4)), "b": rng.normal(size=(50, 4)), "bad": rng.normal(size=(9, 3))}
+    with pytest.warns(UserWarning, match="bad"):
+        pca = FederatedPCA(2).fit_clients(clients)
+    text = written(tmp_path, pca)
+    assert [line[:2] for line in table(text, "Rows by client")] == [["b", "50"], ["a", "30"]]
+    assert table(text, "Who was refused, failed or fell silent")[0][0] == "bad"
+
+
+# --- privacy ---
+
+
+@pytest.fixture(scope="module")
+def merged():
+    """Noisy releases of three owners, and their merge."""
+    rng = np.random.default_rng(3)
+    privacy = Privacy(2.0, 1e-5, bound=4.0, center=np.zeros(12))
+    releases = [StreamingPCA(4, privacy=privacy).fit(power_law(rng, 400, 12)).release() for _ in range(3)]
+    return fedpca.merge(releases)
+
+
+def test_the_certificate_and_the_noise_edge(tmp_path, merged):
+    text = written(tmp_path, merged, n_components=5)
+    model = merged.subspace()
+    drowned = int((model.singular_values[:5] ** 2 <= merged.certificate["noise_edge"] / 2).sum())
+    assert 0 < drowned < 5
+    assert f"{drowned} of 5 shown do not rise above it" in text
+    facts = dict(table(text, "Certificate"))
+    assert facts["epsilon, the promise for every record"] == "2"
+    assert facts["delta, how likely it may fail"] == "1e-05"
+    assert facts["releases merged"] == "3"
+    assert [line[1] for line in table(text, "Releases")] == ["400"] * 3
+    assert "is not known" in text  # no bound on what was left out
+    assert "as confidential as the rows" not in text
+
+
+def test_a_model_that_is_not_private_says_so(tmp_path):
+    seeded = Privacy(2.0, 1e-5, bound=4.0, insecure_seed_for_tests=1)
+    pca = StreamingPCA(2, privacy=seeded).fit(np.random.default_rng(0).normal(size=(200, 3)))
+    text = written(tmp_path, pca)
+    assert "NOT private" in text
+    assert "Warning: NOT PRIVATE: the noise came from a seed" in text
+    assert (
+        "none"
+        in re.search(r"<dt>privacy</dt><dd>(.*?)</dd>", written(tmp_path, Subspace.from_rows(np.eye(3))))[1]
+    )
+
+
+# --- whatever there is ---
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Subspace.from_rows([[1.0], [2.0], [4.0]]),
+        Subspace.from_rows(np.random.default_rng(0).normal(size=(40, 5)), rank=1),
+        Subspace.from_rows(np.ones((9, 4))),
+        Subspace.from_rows(np.ones((1, 4))),
+        Subspace.empty(4),
+        Moments.from_rows(np.random.default_rng(0).normal(size=(40, 4))),
+        Subspace.from_rows(np.random.default_rng(0).normal(size=(40, 5)), center=False),
+        Subspace.from_rows(np.random.default_rng(0).normal(size=(40, 5)) * 1e-120),
+        Subspace(np.eye(3)[:2], np.array([2.0, 0.0]), np.zeros(3), 9.0, 4.0),
+        replace(Subspace.from_rows(np.eye(3)), certificate={"noise_edge": float("inf"), "private": 1}),
+        StreamingPCA(2).fit(np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)),
+        Subspace.from_rows(np.random.default_rng(0).normal(size=(300, 120))),
+    ],
+    ids=["one feature", "rank 1", "constant", "one row", "empty", "moments", "uncentred", "tiny",
+         "no variance", "odd certificate", "float32", "many components"],
+)  # fmt: skip
+def test_every_model_has_a_page(tmp_path, model):
+    text = written(tmp_path, model)
+    n_features = model.n_features_in_ if isinstance(model, StreamingPCA) else model.n_features
+    rows = np.random.default_rng(1).normal(size=(20, n_features))
+    rows[3, 0] = np.nan if n_features > 1 else 0.0
+    assert len(pictures(written(tmp_path, model, rows=rows))) >= len(pictures(text))
+
+
+def test_names_of_others_are_text(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(50, 3))
+    names = (HOSTILE, HOSTILE + "2", "$x_1$")
+    certificate = {
+        "private": True, "epsilon": HOSTILE, "delta": float("inf"), "warnings": [HOSTILE], "unit": [HOSTILE],
+        "noise_edge": 1.0, "releases": [HOSTILE, {"release": HOSTILE}], "sigma": {"a": HOSTILE},
+    }  # fmt: skip
+    model = replace(Subspace.from_rows(rows), feature_names=names, certificate=certificate)
+    folder = tmp_path / "run"
+    (folder / "store").mkdir(parents=True)
+    flower_folder(
+        folder,
+        contributors={HOSTILE: {"rows": 20}, "\ud800": {"rows": 5}},
+        answers=[{"node": "1", "client": HOSTILE, "what": "refused", "reason": HOSTILE, "time": HOSTILE}],
+    )
+    text = written(tmp_path, model, rows=rows, color=[HOSTILE, "b"] * 25, run=folder, title=HOSTILE)
+    assert "&lt;script&gt;" in text
+    assert "$x_1$" in text
+
+
+def test_pages_stay_small(tmp_path, rng, monkeypatch):
+    """Of 10,000 clients, 100,000 features and many rows."""
+    n_features = 100_000
+    basis = np.linalg.qr(rng.normal(size=(n_features, 6)))[0].T
+    model = Subspace(
+        basis, np.arange(6.0, 0, -1), np.zeros(n_features), 1000.0, 100.0,
+        feature_names=tuple(f"feature with a rather long name, number {i}" for i in range(n_features)),
+    )  # fmt: skip
+    aggregator = Aggregator(1)
+    for client in range(200):
+        aggregator.receive(f"client {client}", 1, Subspace.from_rows(np.eye(2) * (client + 1)))
+    run = replace(
+        run_of(aggregator),
+        contributions={f"client {client}": 1.0 + client for client in range(10_000)},
+        answered={f"client {client}": 1.0 + client for client in range(10_000)},
+        troubles=run_of(federation()).troubles * 5000,
+    )
+    monkeypatch.setattr("fedpca.report.run_of", lambda source: run)
+    text = written(tmp_path, model, run=aggregator, rows=rng.normal(size=(100, n_features)))
+    assert "9,985 others" in text
+    assert "and 9,950 more" in text
+    assert "These 15 of 100,000 features" in text
+
+
+def test_the_same_page_again(tmp_path, rng):
+    rows = rng.normal(size=(60, 4))
+    first, again = (written(tmp_path, Subspace.from_rows(rows), rows=rows) for _ in range(2))
+    assert first == again
+
+
+# --- outputs ---
+
+
+def test_pictures_are_files_too(tmp_path, rng):
+    rows = rng.normal(size=(60, 4))
+    text = written(
+        tmp_path, Subspace.from_rows(rows, rank=2), rows=rows, pictures=tmp_path / "deep" / "pictures"
+    )
+    files = {path.name for path in (tmp_path / "deep" / "pictures").iterdir()}
+    assert {name.removesuffix(".png") for name in files if name.endswith(".png")} == {
+        "scree", "cumulative", "scores-1-2", "anomalies", "loadings-1", "loadings-2",
+    }  # fmt: skip
+    assert len(files) == 2 * len(pictures(text))
+    for path in (tmp_path / "deep" / "pictures").iterdir():
+        contents = path.read_bytes()
+        assert contents.startswith(b"\x89PNG") or re.search(rb"<text[^>]*>[^<]*component", contents)
+        assert b"var(--" not in contents
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["pictures"]
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"rows": np.ones((5, 2))}, "the model's 4 features, got 2"),
+        ({"rows": np.ones((0, 4))}, "must hold rows"),
+        ({"rows": np.ones((5, 4)), "color": [1, 2]}, "one value a row, 5, got 2"),
+        ({"rows": np.ones((5, 4)), "color": "site"}, "one value a row where columns have no names"),
+    ],
+)
+def test_what_cannot_be_shown_leaves_nothing(tmp_path, rng, options, rule):
+    with pytest.raises(ValueError, match=rule):
+        write_report(tmp_path / "report.html", Subspace.from_rows(rng.normal(size=(9, 4))), **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_things_have_no_report(tmp_path):
+    with pytest.raises(TypeError, match="a fitted PCA, a Subspace or Moments, got ndarray"):
+        write_report(tmp_path / "report.html", np.eye(3))
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        write_report(tmp_path / "none" / "report.html", Subspace.from_rows(np.eye(3)))
+
+
+@pytest.mark.parametrize("missing", ["matplotlib", "jinja2"])
+def test_without_the_extra_it_says_what_to_install(missing):
+    program = f"import sys; sys.modules['{missing}'] = None; import fedpca.report"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.stderr.endswith(f"a report needs {missing}: pip install 'fedpca[report]'.\n")
+
+
+# --- the command ---
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    pytest.importorskip("typer", reason="the cli extra")
+    monkeypatch.chdir(tmp_path)
+    rows = np.random.default_rng(0).normal(size=(200, 3)) * [3, 2, 1]
+    lines = [f"{a},{b},{c},{'north' if a > 0 else 'south'}" for a, b, c in rows.tolist()]
+    Path("rows.csv").write_text("\n".join(["a,b,c,site", *lines]))
+    command("fit", "rows.csv", "--drop", "site", "--components", 2, "--out", "model.safetensors")
+    return tmp_path
+
+
+def command(*arguments):
+    from typer.testing import CliRunner
+
+    from fedpca.cli.app import app
+
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_the_command_writes_a_page(folder):
+    done = command(
+        "report", "model.safetensors", "--rows", "rows.csv", "--color", "site", "--out", "r.html",
+        "--pictures", "pictures", "--json",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout) == {"out": "r.html", "pictures": "pictures"}
+    text = Path("r.html").read_text()
+    assert "<title>model.safetensors</title>" in text
+    assert {line[0] for line in table(text, "Components 1 and 2")} == {"north", "south"}
+    assert [line[3] for line in table(text, "Variance by component")] == ["shown", "shown", "carried"]
+    assert (folder / "pictures" / "scree.png").exists()
+    by_feature = command(
+        "report", "model.safetensors", "--rows", "rows.csv", "--color", "a", "--output", "f.html"
+    )
+    assert by_feature.exit_code == 0, by_feature.output
+    assert "Open in a browser: f.html" in by_feature.stdout
+    assert len(table(Path("f.html").read_text(), "Components 1 and 2")) == 5
+
+
+def test_the_command_shows_a_run(folder):
+    federation(folder / "store")
+    done = command("report", "model.safetensors", "--run", "store", "--out", "r.html")
+    assert done.exit_code == 0, done.output
+    assert "contributions" in sections(Path("r.html").read_text())
+
+
+def test_the_command_refuses_before_it_works(folder):
+    Path("there.html").write_text("mine")
+    Path("full").mkdir()
+    Path("full", "mine").write_text("mine")
+    ask = ("report", "model.safetensors", "--out")
+    for wrong, rule in [
+        ((*ask, "there.html"), "there.html is there already"),
+        ((*ask, "none/r.html"), "there is no folder none"),
+        ((*ask, "r.html", "--pictures", "full"), "full must be a new or empty folder"),
+        ((*ask, "r.html", "--rows", "rows.csv", "--color", "nowhere"), "got nowhere"),
+        ((*ask, "r.html", "--run", "full"), "has neither"),
+    ]:
+        done = command(*wrong)
+        assert done.exit_code == 1, wrong
+        assert rule in done.stderr
+        assert done.stderr.count("\n") == 1
+    assert command(*ask, "r.html", "--color", "site").exit_code == 2
+    assert not Path("r.html").exists()
+    assert Path("there.html").read_text() == "mine"
+    assert command(*ask, "there.html", "--pictures", "full", "--force").exit_code == 0
+    assert Path("full", "mine").read_text() == "mine"
+
+
+def test_simulate_ends_in_a_report(folder):
+    done = command(
+        "simulate", "rows.csv", "--client", "site", "--components", 2, "--report", "storm.html", "--json"
+    )
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["report"] == "storm.html"
+    text = Path("storm.html").read_text()
+    assert {line[0] for line in table(text, "Components 1 and 2")} == {"north", "south"}
+    assert {line[0] for line in table(text, "Rows by client")} == {"north", "south"}
+    again = command("simulate", "--report", "storm.html")
+    assert again.exit_code == 1
+    assert "there already" in again.stderr

@@ -1,0 +1,263 @@
+"""Reports in a real browser: they load, draw, answer to keys, fit a telephone, and all can read them."""
+
+import shutil
+
+import numpy as np
+import pytest
+from helpers import power_law
+from sklearn.datasets import load_wine
+
+import fedpca
+from fedpca import Privacy, StreamingPCA, Subspace
+from fedpca.federation import Faults, simulate
+
+pytest.importorskip("matplotlib", reason="the report extra")
+pytest.importorskip("jinja2", reason="the report extra")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
+
+from fedpca.report import write_report  # noqa: E402
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
+if CHROMIUM is None:
+    pytest.skip("no chromium or chrome on the PATH: run scripts/install-browser", allow_module_level=True)
+
+QUIET = [
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync",
+]  # fmt: skip
+PAGES = ["rows", "private", "federation", "small"]
+
+OPEN = "document.querySelectorAll('details').forEach(each => each.open = true)"
+
+# Contrast as WCAG 2 defines it, of all text that is seen, with the background behind it.
+POOR_TEXT = """() => {
+  const channels = text => text.match(/[\\d.]+/g).map(Number);
+  const light = color => {
+    const linear = c => c <= .04045 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4;
+    const [r, g, b] = channels(color).map(c => linear(c / 255));
+    return .2126 * r + .7152 * g + .0722 * b;
+  };
+  const behind = element => {
+    for (; element; element = element.parentElement) {
+      const color = getComputedStyle(element).backgroundColor;
+      if ((channels(color)[3] ?? 1) > .5) return color;
+    }
+  };
+  const poor = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some(node => node.nodeType == 3 && node.textContent.trim());
+    if (!own || !element.checkVisibility() || element.closest(".unseen, .skip")) continue;
+    const style = getComputedStyle(element);
+    const [a, b] = [light(element instanceof SVGElement ? style.fill : style.color), light(behind(element))];
+    const contrast = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+    if (contrast < 4.5) poor.push([element.textContent.trim(), contrast]);
+  }
+  return poor;
+}"""
+
+# Of every chart that is seen: its size, what is drawn in it, the size of its text, and text that sticks out.
+CHARTS = """() => [...document.querySelectorAll("svg")].filter(svg => svg.checkVisibility()).map(svg => {
+  const box = svg.getBoundingClientRect();
+  const drawn = [...svg.querySelectorAll("path, use")].filter(it => !it.closest("defs, clipPath")).map(
+    it => it.getBoundingClientRect()).filter(at => at.width + at.height > 1);
+  const texts = [...svg.querySelectorAll("text")];
+  const size = it => parseFloat(getComputedStyle(it).fontSize) * box.width / svg.viewBox.baseVal.width;
+  return {
+    name: svg.parentElement.parentElement.id, width: box.width, height: box.height, drawn: drawn.length,
+    smallest: Math.min(...texts.map(size)), texts: texts.length,
+    outside: texts.filter(it => {
+      const at = it.getBoundingClientRect();
+      const over = [box.left - at.left, at.right - box.right, box.top - at.top, at.bottom - box.bottom];
+      return Math.max(...over) > 3;
+    }).map(it => it.textContent),
+  };
+})"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The pages, each about something else."""
+    folder = tmp_path_factory.mktemp("pages")
+    rng = np.random.default_rng(0)
+    wine = load_wine(as_frame=True)
+    rows = (wine.data - wine.data.mean()) / wine.data.std()
+    pca = StreamingPCA(4).fit(rows)
+    write_report(
+        folder / "rows.html", pca, rows=rows, color=[f"cultivar {c}" for c in wine.target], title="Wine"
+    )
+    privacy = Privacy(2.0, 1e-5, bound=4.0, center=np.zeros(12))
+    releases = [StreamingPCA(4, privacy=privacy).fit(power_law(rng, 400, 12)).release() for _ in range(3)]
+    write_report(folder / "private.html", fedpca.merge(releases), n_components=4)
+    clients = {
+        f"a client with quite a long name, number {c}": np.array_split(rows.to_numpy()[c::20], 3)
+        for c in range(20)
+    }
+    storm = simulate(clients, 3, faults=Faults(0.3, 0.2, 0.3, 0.3, 0.1, seed=2))
+    write_report(folder / "federation.html", storm.model, run=storm, rows=rows, color=rows["alcohol"])
+    write_report(
+        folder / "small.html", Subspace.from_rows(rng.normal(size=(300, 6)), 1), rows=rng.normal(size=(99, 6))
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser, folder):
+    """Opens a page; at the end nothing may have gone wrong on it, and nothing been asked of any network."""
+    contexts, wrong, asked = [], [], []
+
+    def visit(name, width=1200, scheme="light", **options):
+        contexts.append(
+            browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **options)
+        )
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: wrong.append(message.text))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((folder / f"{name}.html").as_uri())
+        return page
+
+    yield visit
+    for context in contexts:
+        context.close()
+    assert wrong == []
+    assert [url for url in asked if not url.startswith((folder.as_uri(), "data:"))] == []
+
+
+@pytest.mark.parametrize("width", [1200, 360])
+@pytest.mark.parametrize("name", PAGES)
+def test_charts_are_drawn_and_fit(visit, name, width):
+    page = visit(name, width)
+    page.evaluate(OPEN)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    charts = page.evaluate(CHARTS)
+    assert len(charts) >= 3
+    for chart in charts:
+        assert chart["width"] > 250, chart
+        assert chart["height"] > 100, chart
+        assert chart["drawn"] > 5, chart
+        assert chart["texts"] > 3, chart
+        assert chart["smallest"] > 9, chart
+        assert chart["outside"] == [], chart
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_text_has_contrast(visit, name, scheme):
+    page = visit(name, scheme=scheme)
+    page.evaluate(OPEN)
+    assert page.evaluate(POOR_TEXT) == []
+
+
+def test_in_the_dark_the_same_pictures_have_other_colours(visit):
+    of_body = "getComputedStyle(document.body).backgroundColor"
+    of_text = "getComputedStyle(document.querySelector('svg text')).fill"
+    of_bars = (
+        """[...document.querySelectorAll("#scree-chart path")].map(path => getComputedStyle(path).fill)"""
+    )
+    light, dark = visit("rows"), visit("rows", scheme="dark")
+    for what in (of_body, of_text, of_bars):
+        assert light.evaluate(what) != dark.evaluate(what)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_colours_of_charts_can_be_seen(visit, scheme):
+    """At least 3 to 1 against the card, which WCAG asks of what is not text."""
+    style = "getComputedStyle(document.documentElement)"
+    page = visit("rows", scheme=scheme)
+    names = [f"--series-{place}" for place in range(1, 11)] + [f"--ramp-{place}" for place in range(1, 6)]
+    card, *colors = page.evaluate(
+        f"{['--card', '--faint', *names]}.map(name => {style}.getPropertyValue(name))"
+    )
+    for color in colors:
+        high, low = sorted((luminance(card), luminance(color)), reverse=True)
+        assert (high + 0.05) / (low + 0.05) >= 3, color
+
+
+def luminance(color):
+    channels = np.array([int(color.strip()[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def test_keys_and_clicks_choose_what_is_shown(visit):
+    page = visit("rows", reduced_motion="reduce")
+    shown = (
+        """[...document.querySelectorAll(".choice figure")].filter(f => f.checkVisibility()).map(f => f.id)"""
+    )
+    assert page.evaluate(shown) == ["scores-1-2-chart", "loadings-1-chart"]
+    for _ in range(100):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.name") == "scores":
+            break
+    assert (
+        page.evaluate("getComputedStyle(document.activeElement.nextElementSibling).outlineStyle") == "solid"
+    )
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate(shown) == ["scores-1-3-chart", "loadings-1-chart"]
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate(shown) == ["scores-3-4-chart", "loadings-1-chart"]
+    page.get_by_role("radio", name="3", exact=True).check()
+    assert page.evaluate(shown) == ["scores-3-4-chart", "loadings-3-chart"]
+
+
+def test_numbers_open_by_key(visit):
+    page = visit("rows")
+    numbers = page.locator("#scree-chart table")
+    assert not numbers.is_visible()
+    page.locator("#scree-chart summary").focus()
+    page.keyboard.press("Enter")
+    assert numbers.is_visible()
+    assert numbers.locator("tbody tr").count() == 12
+
+
+def test_the_skip_link_comes_first_and_skips(visit):
+    page = visit("rows")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    assert page.locator(".skip").bounding_box()["x"] >= 0
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_screen_reader_finds_its_way(visit, name):
+    page = visit(name)
+    assert page.evaluate("document.documentElement.lang") == "en"
+    assert page.title()
+    levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3')].map(it => Number(it.tagName[1]))")
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert max(np.diff(levels)) <= 1
+    unnamed = """[...document.querySelectorAll("[role=img], [role=region], nav, input")].filter(
+        it => !(it.labels?.[0]?.textContent || it.ariaLabel || "").trim()).length"""
+    assert page.evaluate(unnamed) == 0
+    assert page.locator("figure figcaption").count() == page.locator("figure").count()
+    for link in page.locator("nav a").all():
+        assert page.locator(link.get_attribute("href")).count() == 1
+    headless = "[...document.querySelectorAll('table')].filter(it => !it.caption || !it.tHead).length"
+    assert page.evaluate(headless) == 0
+    assert page.get_by_role("img").count() >= 3
+
+
+def test_paper_shows_all_of_it(visit):
+    page = visit("rows")
+    page.emulate_media(media="print")
+    hidden = "[...document.querySelectorAll('figure')].filter(it => !it.checkVisibility()).length"
+    assert page.evaluate(hidden) == 0
+    assert not page.locator("nav").is_visible()
+
+
+def test_who_wants_no_motion_gets_none(visit):
+    scrolling = "getComputedStyle(document.documentElement).scrollBehavior"
+    assert visit("small").evaluate(scrolling) == "smooth"
+    assert visit("small", reduced_motion="reduce").evaluate(scrolling) == "auto"
