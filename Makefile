@@ -9,11 +9,12 @@ READY := .venv/.ready
 BENCHMARK_READY := .venv-benchmark/.ready
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint docs release-check lock benchmark clean
+.PHONY: help demo test test-torch lint docs release-check lock benchmark clean
 
 help:
 	@echo "make demo       run examples/demo.py and say where its pages are"
 	@echo "make test       run the tests and the examples in the documentation; ARGS are passed to pytest"
+	@echo "make test-torch run the tests of rows in torch tensors; installs torch, which is large"
 	@echo "make lint       check style, types and the direction of imports"
 	@echo "make docs       build the documentation site, build/docs/index.html"
 	@echo "make release-check  build the wheel, install it with every extra in clean environments, use it"
@@ -28,6 +29,11 @@ demo: $(READY)
 test: $(READY)
 	@scripts/install-browser
 	$(BIN)/pytest --numprocesses auto --dist loadfile $(ARGS)
+
+# Rows in torch tensors, on a GPU if there is one.
+test-torch: $(READY)
+	$(BIN)/python $(INSTALL) --requirement requirements/torch.txt
+	$(BIN)/pytest tests/test_devices.py src/fedpca/devices.py docs/how-to/embeddings-on-a-gpu.md $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca.linalg import Array
+from fedpca.places import cuts, place_of, to_host
 
 
 def feature_names(names: Iterable[Any] | None, n_features: int) -> tuple[str, ...] | None:
@@ -113,6 +114,20 @@ def dense_rows(rows: Any, weights: Any = None, *, min_features: int = 1) -> Arra
     return rows
 
 
+def device_rows(rows: Any) -> Any:
+    """Rows on a device, shape (n, d), of real numbers, without what their library needs to differentiate."""
+    if rows.ndim != 2:
+        raise ValueError(
+            f"rows must be a table of shape (n_rows, n_features), got shape {tuple(rows.shape)}."
+        )
+    if not rows.shape[0] or not rows.shape[1]:
+        raise ValueError(
+            f"rows must be at least one, of at least one feature, got shape {tuple(rows.shape)}."
+        )
+    real_dtype(place_of(rows).host_dtype(rows))
+    return rows.detach() if hasattr(rows, "detach") else rows
+
+
 def working_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """float32 for float16 and float32 rows, float64 for the rest."""
     return np.dtype(np.float32 if dtype in (np.float16, np.float32) else np.float64)
@@ -172,11 +187,15 @@ def finite_or_missing(values: NDArray[Any]) -> None:
 
 def not_too_small(values: NDArray[Any], dtype: Any) -> None:
     """Refuse rows to begin with whose squares lose their digits in `dtype`; zeros are fine."""
-    if values.dtype.kind != "f" or values.dtype.itemsize < 4:
+    kind = place_of(values).host_dtype(values)
+    if kind.kind != "f" or kind.itemsize < 4:
         return
     smallest = float(np.finfo(dtype).tiny / np.finfo(dtype).eps)
-    parts = (energy(values[start : start + 64]) for start in range(0, len(values), 64))
-    if all(part <= smallest for part in parts) and energy(values) <= smallest and values.any():
+    parts = (energy(to_host(values[part, ...])) for part in cuts(values.shape[0], 64))
+    if not all(part <= smallest for part in parts):
+        return
+    values = to_host(values)
+    if energy(values) <= smallest and values.any():
         raise ValueError(
             f"rows hold values up to {float(np.abs(values).max()):.3g}, too small to square in "
             f"{np.dtype(dtype)}: rescale them."

@@ -11,11 +11,12 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state
 
 from fedpca import checks
-from fedpca.fitted import FittedPCA, dense, few_rows, values_of
+from fedpca.fitted import FittedPCA, few_rows, values_of
 from fedpca.linalg import Array
 from fedpca.merge import Summary, same_space
 from fedpca.missing import filled, filled_without_history
 from fedpca.moments import Moments
+from fedpca.places import HOST, NotFinite, Place, cuts, dense, place_of, to_host
 from fedpca.privacy import Privacy, PrivateTracker
 from fedpca.rank import EnergyBand, FixedRank, RankRule, VarianceShare
 from fedpca.subspace import Subspace
@@ -122,8 +123,8 @@ class StreamingPCA(FittedPCA):
             weights = checks.sample_weight(sample_weight, X.shape[0])
             if weights is not None and not weights.any():
                 raise ValueError("sample_weight must not be all zero: no row would count.")
-            dtype = checks.working_dtype(X.dtype)
-            gaps = self._has_gaps(X, dtype, weights)
+            dtype = checks.working_dtype(place_of(X).host_dtype(X))
+            X, gaps = self._looked_at(X, dtype, self._place_for(X), weights)
             tracker = self._new_tracker(X, weights, dtype)
             if isinstance(tracker, PrivateTracker):
                 if tracker.wants_center:
@@ -132,9 +133,10 @@ class StreamingPCA(FittedPCA):
                 tracker.release()
             else:
                 size = self.batch_size or _BATCH_ROWS
-                for start in range(0, X.shape[0], size):
-                    part = slice(start, start + size)
-                    self._learn(tracker, X[part], None if weights is None else weights[part], gaps)
+                if tracker.place.on_device and checks.forget(self.forget) == 1:
+                    size = X.shape[0]  # where nothing fades the cuts do not matter, but for speed
+                for part in cuts(X.shape[0], size):
+                    tracker = self._learn(tracker, X[part, :], _part(weights, part), gaps)
             self._tracker, self._n_rows_seen = tracker, X.shape[0]
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -143,12 +145,12 @@ class StreamingPCA(FittedPCA):
         with self._intact_on_error():
             X = self._validated(X, reset=first)
             weights = checks.sample_weight(sample_weight, X.shape[0])
-            dtype = checks.working_dtype(X.dtype) if first else self._tracker.dtype
-            gaps = self._has_gaps(X, dtype, weights)
-            if first:
-                self._tracker, self._n_rows_seen = self._new_tracker(X, weights, dtype), 0
-            self._learn(self._tracker, X, weights, gaps)
-            self._n_rows_seen += X.shape[0]
+            dtype = checks.working_dtype(place_of(X).host_dtype(X)) if first else self._tracker.dtype
+            place = self._place_for(X) if first else self._tracker.place
+            X, gaps = self._looked_at(X, dtype, place, weights)
+            tracker = self._new_tracker(X, weights, dtype) if first else self._tracker
+            self._tracker = self._learn(tracker, X, weights, gaps)
+            self._n_rows_seen = X.shape[0] + (0 if first else self._n_rows_seen)
         return self
 
     def release(self) -> Summary:
@@ -230,20 +232,32 @@ class StreamingPCA(FittedPCA):
                 self.feature_names_in_ = np.array(names, dtype=object)
         return self
 
-    def _learn(self, tracker: Tracker | PrivateTracker, X: Any, weights: Array | None, gaps: bool) -> None:
-        """Take one batch of checked rows: what came before fades once, gaps are filled a few at a time."""
+    def _learn(
+        self, tracker: Tracker | PrivateTracker, X: Any, weights: Array | None, gaps: bool
+    ) -> Tracker | PrivateTracker:
+        """The tracker with one more batch: what came before fades once, gaps are filled a few at a time."""
         if isinstance(tracker, PrivateTracker):
             _no_weights(weights)
             tracker.update(_dense_parts(X), X.shape[0])
-            return
+            return tracker
+        if place_of(X).on_device:  # where only using rows tells whether they can be
+            trial = deepcopy(tracker) if tracker.started else tracker
+            try:
+                trial.decay(checks.forget(self.forget))
+                trial.update(X, weights)
+                return trial
+            except NotFinite:
+                if trial is tracker:
+                    tracker = self._plain_tracker(X.shape[1], tracker.dtype, tracker.place)
+                X, gaps = self._looked_at(X, tracker.dtype, HOST, weights)
         tracker.decay(checks.forget(self.forget))
         if not gaps or tracker.takes_gaps:
             tracker.update(X, weights)
-            return
+            return tracker
         size = few_rows(X.shape[1])
-        for start in range(0, X.shape[0], size):
-            rows = dense(X[start : start + size]).astype(tracker.dtype, copy=False)
-            part = None if weights is None else weights[start : start + size]
+        for cut in cuts(X.shape[0], size):
+            rows = dense(X[cut]).astype(tracker.dtype, copy=False)
+            part = _part(weights, cut)
             missing = np.isnan(rows)
             if missing.any():
                 seen = ~missing.all(axis=1)  # a row of which nothing was observed says nothing
@@ -254,20 +268,34 @@ class StreamingPCA(FittedPCA):
                 else:
                     rows = filled_without_history(rows, tracker.keep, bool(self.center))
             tracker.update(rows, part)
+        return tracker
 
-    def _has_gaps(self, X: Any, dtype: Any, weights: Array | None) -> bool:
-        """Whether any entry is missing; refuses rows that cannot be worked on."""
+    def _place_for(self, X: Any) -> Place:
+        """Where rows like these, the first of a stream, are worked on."""
+        named = self.tracker if isinstance(self.tracker, str) else ""
+        there = (TRACKERS | BASELINES).get(named, Tracker).takes_devices or named == "auto"
+        return place_of(X) if there and self.privacy is None else HOST
+
+    def _looked_at(self, X: Any, dtype: Any, place: Place, weights: Array | None) -> tuple[Any, bool]:
+        """Rows where they are to be worked on, and whether any entry is missing.
+
+        Refuses rows that cannot be worked on. Those on a device are not looked at yet.
+        """
+        if place_of(X).on_device:
+            if place.on_device:
+                return X, False
+            X = to_host(X)
         if self.privacy is None:
-            return checks.has_gaps(values_of(X), dtype, checks.heaviest(weights))
+            return X, checks.has_gaps(values_of(X), dtype, checks.heaviest(weights))
         checks.finite_or_missing(values_of(X))  # however large: it will be clipped
-        return False  # a private tracker sees for itself
+        return X, False  # a private tracker sees for itself
 
     def _new_tracker(self, X: Any, weights: Array | None, dtype: Any) -> Tracker | PrivateTracker:
         """A tracker for rows like these, the first of a stream."""
         if self.privacy is not None:
             return self._private_tracker(X.shape[1], weights, dtype)
         checks.not_too_small(values_of(X), dtype)
-        return self._plain_tracker(X.shape[1], dtype)
+        return self._plain_tracker(X.shape[1], dtype, place_of(X))
 
     def _private_tracker(self, n_features: int, weights: Array | None, dtype: Any) -> PrivateTracker:
         if not isinstance(self.privacy, Privacy):
@@ -297,11 +325,13 @@ class StreamingPCA(FittedPCA):
         if self.oversample != "auto":
             checks.whole_number(self.oversample, "oversample", at_least=0)
 
-    def _plain_tracker(self, n_features: int, dtype: Any) -> Tracker:
+    def _plain_tracker(self, n_features: int, dtype: Any, place: Place = HOST) -> Tracker:
         checks.forget(self.forget)
         self._check_sizes()
         rule = self._rank_rule(n_features)
-        name = fastest(n_features, rule) if self.tracker == "auto" else self.tracker
+        name = (
+            fastest(n_features, rule, on_device=place.on_device) if self.tracker == "auto" else self.tracker
+        )
         known = TRACKERS | BASELINES
         if not isinstance(name, str) or name not in known:
             raise ValueError(f"tracker must be 'auto' or one of {list(known)}, got {self.tracker!r}.")
@@ -310,6 +340,8 @@ class StreamingPCA(FittedPCA):
             settings["block_rows"] = self.batch_size
         if name in ("nystrom", "grouse", "power-method", "spirit") and self.random_state is not None:
             settings["seed"] = check_random_state(self.random_state).randint(2**31)
+        if known[name].takes_devices:
+            settings["place"] = place
         settings.update(oversample=self.oversample, center=bool(self.center), dtype=dtype)
         return known[name](n_features, rule, **settings)
 
@@ -351,10 +383,14 @@ class StreamingPCA(FittedPCA):
         return replace(self._tracker.state(), feature_names=self._names())
 
 
+def _part(values: Any, part: slice) -> Any:
+    return None if values is None else values[part]
+
+
 def _dense_parts(X: Any) -> Iterator[Array]:
     size = few_rows(X.shape[1])
-    for start in range(0, X.shape[0], size):
-        yield dense(X[start : start + size])
+    for part in cuts(X.shape[0], size):
+        yield dense(X[part])
 
 
 def _no_weights(weights: Array | None) -> None:

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fedpca import checks
 from fedpca.linalg import Array
 from fedpca.missing import coordinates
+from fedpca.places import HOST, Place, cuts, dense, place_of, row_energies, sum_of, to_host
 from fedpca.subspace import Subspace
 
 
@@ -67,6 +68,8 @@ class FittedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         plain = type(X) is np.ndarray and X.ndim == 2 and X.dtype in (np.float32, np.float64) and len(X)
         if nameless and plain and X.shape[1] == self.n_features_in_:
             return X  # the common case, without the price of all other checks
+        if place_of(X).on_device:
+            return validate_data(self, checks.device_rows(X), reset=reset, skip_check_array=True)
         _check_columns(X)
         X = validate_data(
             self, X, reset=reset, accept_sparse=("csr", "csc"), dtype="numeric", ensure_all_finite=False
@@ -154,31 +157,45 @@ class FittedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 
     # --- using it ---
 
-    def transform(self, X: Any) -> Array:
-        """Coordinates of rows along the components, shape (n_samples, `n_components_`); gaps are bridged."""
+    def transform(self, X: Any) -> Any:
+        """Coordinates of rows along the components, shape (n_samples, `n_components_`); gaps are bridged.
+
+        Those of rows on a device are there, too.
+        """
+        place = place_of(X)
         X, gaps = self._checked(X)
         components, subspace = self._components_for(X), self._tracker.summary()
         far = self._tracker.is_far(subspace.mean, subspace.total / max(subspace.count, 1.0))
-        if not gaps and not far and (sparse.issparse(X) or X.dtype in (np.float32, np.float64)):
-            scores: Array = X @ components.T - (subspace.mean @ components.T).astype(components.dtype)
+        if not gaps and not far and self._fits(X):
+            offsets = subspace.mean @ self.components_.T.astype(np.float64)
+            scores = X @ components.T - place_of(X).put(offsets, self._dtype_for(X))
         else:
-            scores = np.concatenate([scores for _, scores in self._scored(X, gaps)])
-        return scores / self._scale(scores.dtype) if self.whiten else scores
+            scores = place_of(X).xp.concat([scores for _, scores in self._scored(X, gaps)])
+        if self.whiten:
+            scores = scores / place_of(X).put(self._scale(), self._dtype_for(X))
+        return place.put(scores)
 
-    def inverse_transform(self, X: Any) -> Array:
+    def inverse_transform(self, X: Any) -> Any:
         """Rows with these coordinates, shape (n_samples, n_features): the inverse within the components."""
         self._fitted()
-        X = check_array(X, dtype=[np.float64, np.float32], ensure_min_features=0)
+        place = place_of(X)
+        if place.on_device:
+            X = checks.device_rows(X)
+        else:
+            X = check_array(X, dtype=[np.float64, np.float32], ensure_min_features=0)
         if X.shape[1] != self.n_components_:
             raise ValueError(
-                f"X must have one column a component, {self.n_components_}, got shape {X.shape}."
+                f"X must have one column a component, {self.n_components_}, got shape {tuple(X.shape)}."
             )
+        dtype = checks.working_dtype(place.host_dtype(X))
+        X, components = place.put(X, dtype), self.components_
+        if place.on_device:
+            components = place.put(components, dtype)
         if self.whiten:
-            X = X * self._scale(X.dtype)
-        rows: Array = X @ self.components_ + self.mean_.astype(X.dtype)
-        return rows
+            X = X * place.put(self._scale(), dtype)
+        return X @ components + place.put(self.mean_, dtype)
 
-    def anomaly_scores(self, X: Any) -> tuple[Array, Array]:
+    def anomaly_scores(self, X: Any) -> tuple[Any, Any]:
         """How far rows lie from what was learned, two ways.
 
         Returns:
@@ -191,14 +208,17 @@ class FittedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         >>> int(spe.argmax()), int(t2.argmax())         # outside the plane of the rows; far out within it
         (0, 1)
         """
+        back = place_of(X)
         X, gaps = self._checked(X)
-        spe, t2 = [], []
-        variances = self.explained_variance_
+        place, spe, t2 = place_of(X), [], []
+        components, variances = self._components_for(X), place.put(self.explained_variance_, np.float64)
         for deviations, scores in self._scored(X, gaps):
-            residual = deviations - scores @ self.components_
-            spe.append(np.nansum(residual.astype(np.float64) ** 2, axis=1))
-            t2.append(np.sum(scores.astype(np.float64) ** 2 / variances, axis=1))
-        return np.concatenate(spe), np.concatenate(t2)
+            residual = deviations - scores @ components
+            if gaps:
+                residual = np.nan_to_num(residual)
+            spe.append(place.xp.sum(place.put(residual, np.float64) ** 2, axis=1))
+            t2.append(place.xp.sum(place.put(scores, np.float64) ** 2 / variances, axis=1))
+        return back.put(place.xp.concat(spe)), back.put(place.xp.concat(t2))
 
     def score_samples(self, X: Any) -> Array:
         """Log-likelihood of rows under the probabilistic PCA of what was learned, shape (n_samples,)."""
@@ -223,37 +243,48 @@ class FittedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         return covariance
 
     def _checked(self, X: Any) -> tuple[Any, bool]:
-        """Rows to use, and whether any entry is missing."""
+        """Rows to use, and whether any entry is missing; those on a device come to the host if it is."""
         self._fitted()
         X = self._validated(X, reset=False)
+        if place_of(X).on_device:
+            if sum_of(row_energies(X)) < checks.size_limit(self._dtype_for(X)):
+                return X, False
+            X = to_host(X)
         return X, checks.has_gaps(values_of(X), self._dtype_for(X))
 
     def _dtype_for(self, X: Any) -> np.dtype[Any]:
         """The more precise of the components' dtype and that of X."""
-        return np.result_type(checks.working_dtype(X.dtype), self._tracker.dtype)
+        return np.result_type(checks.working_dtype(place_of(X).host_dtype(X)), self._tracker.dtype)
 
-    def _components_for(self, X: Any) -> Array:
-        return self.components_.astype(self._dtype_for(X), copy=False)
+    def _components_for(self, X: Any) -> Any:
+        return place_of(X).put(self.components_, self._dtype_for(X))
 
-    def _scored(self, X: Any, gaps: bool) -> Iterator[tuple[Array, Array]]:
+    def _fits(self, X: Any) -> bool:
+        """Whether rows can be multiplied as they are."""
+        if place_of(X).on_device:
+            return place_of(X).ready(X, self._dtype_for(X))
+        return sparse.issparse(X) or X.dtype in (np.float32, np.float64)
+
+    def _scored(self, X: Any, gaps: bool) -> Iterator[tuple[Any, Any]]:
         """Deviations from the mean and coordinates, a few rows at a time."""
-        subspace = self._tracker.summary()
-        components = self._components_for(X)
-        mean = subspace.mean.astype(components.dtype)
-        size = few_rows(X.shape[1])
+        subspace, place, dtype = self._tracker.summary(), place_of(X), self._dtype_for(X)
+        components, mean = self._components_for(X), place.put(self.mean_, dtype)
+        size = few_rows(X.shape[1], place)
         variances = self._tracker.feature_variances() if gaps else None
-        for start in range(0, X.shape[0], size):
-            rows = dense(X[start : start + size])
+        for part in cuts(X.shape[0], size):
+            rows = dense(X[part, :])
+            if place.on_device:
+                rows = place.put(rows, dtype)
             deviations = rows - mean
             if gaps:
-                scores = coordinates(rows, subspace, variances)[:, : len(components)].astype(components.dtype)
+                scores = coordinates(rows, subspace, variances)[:, : len(components)].astype(dtype)
             else:
                 scores = deviations @ components.T
             yield deviations, scores
 
-    def _scale(self, dtype: Any) -> Array:
+    def _scale(self) -> Array:
         """Standard deviations along the components, by which whitening divides."""
-        return np.sqrt(self.explained_variance_).astype(dtype)
+        return np.sqrt(self.explained_variance_)
 
 
 def _check_columns(X: Any) -> None:
@@ -278,13 +309,9 @@ def _holds_text(column: Any) -> bool:
 _TEXT_KINDS = ("str", "string", "category", "enum", "binary", "utf8", "large_string")
 
 
-def few_rows(n_features: int) -> int:
-    """Rows to work on at a time where copies are made: about 8 MB."""
-    return min(4096, max(64, 2**20 // n_features))
-
-
-def dense(rows: Any) -> NDArray[Any]:
-    return rows.toarray() if sparse.issparse(rows) else rows
+def few_rows(n_features: int, place: Place = HOST) -> int:
+    """Rows to work on at a time where copies are made: about 8 MB on the host."""
+    return min(place.copied // 256, max(64, place.copied // n_features))
 
 
 def values_of(rows: Any) -> NDArray[Any]:

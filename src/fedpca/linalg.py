@@ -1,7 +1,11 @@
 """Small dense linear algebra shared by merging and tracking; numpy only, so the GIL is released."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
+
+from fedpca.places import place_of, to_host
 
 Array = NDArray[np.floating]
 
@@ -74,22 +78,23 @@ def _leading_by_qr(rows: Array, limit: int) -> tuple[Array, Array]:
     return rotation[:limit] @ basis.T, singular_values[:limit]
 
 
-def orthonormal(rows: Array) -> Array:
-    """Nearly orthonormal rows made orthonormal to rounding; the first stay closest to what they were.
+def orthonormal(rows: Any) -> Any:
+    """Nearly orthonormal rows, wherever they are, made orthonormal to rounding; the first change least.
 
     >>> tilted = np.array([[1.0, 1e-4], [1e-4, 1.0]])
     >>> basis = orthonormal(tilted)
     >>> bool(np.allclose(basis @ basis.T, np.eye(2), atol=1e-15))
     True
     """
-    dtype = rows.dtype
+    place = place_of(rows)
+    dtype = place.host_dtype(rows)
     try:
         for _ in range(2):
-            triangle = np.linalg.cholesky((rows @ rows.T).astype(np.float64))
-            rows = np.linalg.inv(triangle).astype(dtype) @ rows
+            triangle = np.linalg.cholesky(to_host(rows @ rows.T).astype(np.float64))
+            rows = place.put(np.linalg.inv(triangle), dtype) @ rows
         return rows
     except np.linalg.LinAlgError:
-        return np.ascontiguousarray(np.linalg.qr(rows.T)[0].T)
+        return place.put(np.ascontiguousarray(np.linalg.qr(to_host(rows).T)[0].T))
 
 
 def orthonormality_error(rows: Array) -> float:

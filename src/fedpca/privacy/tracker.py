@@ -16,6 +16,7 @@ from fedpca.answer import Answer
 from fedpca.linalg import Array
 from fedpca.merge import Summary
 from fedpca.missing import filled
+from fedpca.places import HOST
 from fedpca.privacy.centering import STEP_SHARE, STEPS, PrivateCenter, stream_rows
 from fedpca.privacy.certify import certified
 from fedpca.privacy.lattice import MOST_ROWS
@@ -50,6 +51,8 @@ class PrivateTracker:
         dtype: of the components shown.
         feature_names: one a feature, or None.
     """
+
+    place = HOST  # rows come to where their noise is drawn
 
     def __init__(
         self,

@@ -27,14 +27,14 @@ BASELINES: dict[str, type[Tracker]] = {
 }
 
 
-def fastest(n_features: int, rule: RankRule) -> str:
+def fastest(n_features: int, rule: RankRule, *, on_device: bool = False) -> str:
     """The tracker that is fastest for this many features and directions, by measurement.
 
     >>> from fedpca.rank import FixedRank
     >>> fastest(64, FixedRank(10)), fastest(784, FixedRank(10)), fastest(784, FixedRank(100))
     ('exact', 'nystrom', 'exact')
     """
-    most = max(256, 8 * rule.start(n_features))
+    most = max(64 if on_device else 256, 8 * rule.start(n_features))
     if isinstance(rule, VarianceShare):
         most = (
             4096  # how many directions it takes is not known beforehand: keep them all while d² is affordable

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from fedpca import checks
 from fedpca.linalg import Array, is_far, oversampled
 from fedpca.merge import Summary, append_rows, merge
+from fedpca.places import HOST, NotFinite, Place, dense, row_energies, sum_of
 from fedpca.rank import RankRule
 from fedpca.subspace import Subspace
 
-# Rows that must be copied before use (converted, weighted, shifted, densified) are copied by so many entries.
-_COPY_ENTRIES = 2**20
 _FAINTEST = 1e-100  # forgotten, but not yet a division by zero
 
 
@@ -30,9 +30,11 @@ class Tracker(ABC):
         oversample: directions carried beyond those; "auto" for about as many again, fewer for large ranks.
         center: whether to subtract the running mean.
         dtype: float32 or float64, the precision in which rows are worked on.
+        place: where rows are worked on; only the host, for trackers without `takes_devices`.
     """
 
     takes_sparse = False
+    takes_devices = False
     takes_gaps = False  # else rows have none: they were filled
     has_answer = True  # before any row, too: the summary of none
 
@@ -44,18 +46,22 @@ class Tracker(ABC):
         oversample: int | str = "auto",
         center: bool = True,
         dtype: Any = np.float64,
+        place: Place = HOST,
     ) -> None:
         self.n_features = n_features
         self.rule = rule
         self.oversample = oversample
         self.center = center
         self.dtype = np.dtype(dtype)
+        self.place = place
         self.rank = rule.start(n_features)
         self._anchor: Array | None = None  # subtracted from rows where their mean dwarfs their spread
         self._fade = 1.0  # forgetting not yet applied to what was absorbed
-        self._waiting: Array = np.empty((0, n_features), self.dtype)
-        self._waiting_roots: Array | None = None
+        self._waiting: Any = place.zeros((0, n_features), self.dtype)
+        self._waiting_roots: Any = None
         self._n_waiting = 0
+        self.started = False  # whether any row has come
+        self._n_follow = 0  # rows of the batch after those being absorbed
         self._answer: Subspace | None = None  # the summary, until more rows come
 
     @property
@@ -101,55 +107,79 @@ class Tracker(ABC):
     # --- rows in ---
 
     def update(self, rows: Any, weights: Array | None = None) -> None:
-        """Take rows, shape (n, d), dense or CSR, finite; a weight counts repetitions of its row."""
+        """Take rows, shape (n, d), dense or CSR, finite; a weight counts repetitions of its row.
+
+        Raises:
+            NotFinite: on a device, where nobody has looked at all rows before; the tracker is spoilt.
+        """
+        self.started = True
+        if not self.place.on_device:
+            self._update(rows, weights)
+            return
+        with self.place.one_thread():
+            self._update(rows, weights)
+
+    def _update(self, rows: Any, weights: Array | None) -> None:
         self._answer = None
-        roots = None if weights is None else np.sqrt(weights).astype(self.dtype)
+        roots = None if weights is None else self.place.put(np.sqrt(weights), self.dtype)
         start, n_rows = 0, rows.shape[0]
         while start < n_rows:
             waits = self._n_waiting or n_rows - start < self.smallest_panel
             most = self.buffer_rows - self._n_waiting if waits else self._panel_rows(rows, roots)
             part = slice(start, min(start + most, n_rows))
-            take = self._wait if waits else self._take
-            take(rows[part], None if roots is None else roots[part])
+            part_roots = None if roots is None else roots[part]
+            self._n_follow = n_rows - part.stop
+            if waits:
+                self._wait(rows[part, :], part_roots)
+            else:
+                self._take(rows[part, :], part_roots)
             start = part.stop
 
     def _panel_rows(self, rows: Any, roots: Array | None) -> int:
         most = self.largest_panel
         if self._must_copy(rows, roots):
-            most = min(most, max(self.smallest_panel, _COPY_ENTRIES // self.n_features))
+            most = min(most, max(self.smallest_panel, self.place.copied // self.n_features))
         return most
 
     def _stays_sparse(self, rows: Any) -> bool:
-        return sparse.issparse(rows) and self.takes_sparse and self._anchor is None
+        return (
+            sparse.issparse(rows) and self.takes_sparse and self._anchor is None and not self.place.on_device
+        )
 
     def _must_copy(self, rows: Any, roots: Array | None) -> bool:
         if sparse.issparse(rows):
             return not self._stays_sparse(rows)
-        return roots is not None or self._anchor is not None or rows.dtype != self.dtype
+        return roots is not None or self._anchor is not None or not self.place.ready(rows, self.dtype)
 
     def _wait(self, rows: Any, roots: Array | None) -> None:
         """Put rows in the buffer, which grows as needed; a full one is taken as one panel."""
         before, now = self._n_waiting, self._n_waiting + rows.shape[0]
-        if now > len(self._waiting):
-            longer = np.empty((min(max(now, 2 * before), self.buffer_rows), self.n_features), self.dtype)
-            longer[:before] = self._waiting[:before]
+        if now > self._waiting.shape[0]:
+            length = min(max(now, 2 * before), self.buffer_rows)
+            longer = self.place.zeros((length, self.n_features), self.dtype)
+            longer[:before, :] = self._waiting[:before, :]
             self._waiting = longer
-        self._waiting[before:now] = rows.toarray() if sparse.issparse(rows) else rows
+        rows = dense(rows)
+        if self.place.on_device:
+            rows = self.place.put(rows, self.dtype)
+            if not sum_of(row_energies(rows)) < checks.size_limit(self.dtype):
+                raise NotFinite
+        self._waiting[before:now, :] = rows
         if roots is not None or self._waiting_roots is not None:
-            old = np.ones(before, self.dtype) if self._waiting_roots is None else self._waiting_roots
-            new = np.ones(now - before, self.dtype) if roots is None else roots
-            self._waiting_roots = np.concatenate([old, new])
+            old = self._ones(before) if self._waiting_roots is None else self._waiting_roots
+            new = self._ones(now - before) if roots is None else roots
+            self._waiting_roots = self.place.xp.concat([old, new])
         self._n_waiting = now
         if now == self.buffer_rows:
             self._flush()
 
     def _flush(self) -> None:
         """Take the rows that wait as one panel."""
-        rows, roots = self._waiting[: self._n_waiting], self._waiting_roots
+        rows, roots = self._waiting[: self._n_waiting, :], self._waiting_roots
         self._waiting_roots, self._n_waiting = None, 0
         self._take(rows, roots)
 
-    def _take(self, rows: Any, roots: Array | None) -> None:
+    def _take(self, rows: Any, roots: Any) -> None:
         """Prepare a panel and absorb it."""
         self._apply_fade()
         self._absorb(self._prepared(rows, roots), roots)
@@ -164,12 +194,13 @@ class Tracker(ABC):
         if self._stays_sparse(rows):
             rows = rows.astype(self.dtype, copy=False)
             return rows if roots is None else sparse.diags_array(roots) @ rows
-        if sparse.issparse(rows):
-            rows = rows.toarray()
-        rows = rows.astype(self.dtype, copy=False)
+        rows = self.place.put(dense(rows), self.dtype)
         if self._anchor is not None:
-            rows = rows - self._anchor.astype(self.dtype)
+            rows = rows - self.place.put(self._anchor, self.dtype)
         return rows if roots is None else rows * roots[:, None]
+
+    def _ones(self, n_rows: int) -> Any:
+        return self.place.zeros((n_rows,), self.dtype) + 1
 
     def is_far(self, mean: Array, spread: float) -> bool:
         """Whether products of rows would lose too many digits to a mean this large."""
@@ -187,15 +218,16 @@ class Tracker(ABC):
             self._answer = None
             self._fade = max(self._fade * forget, _FAINTEST)
             if self._waiting_roots is None:
-                self._waiting_roots = np.ones(self._n_waiting, self.dtype)
-            self._waiting_roots = self._waiting_roots * self.dtype.type(forget)
+                self._waiting_roots = self._ones(self._n_waiting)
+            self._waiting_roots = self._waiting_roots * float(forget)
 
     # --- summaries out ---
 
     def summary(self) -> Subspace:
         """The leading directions of all rows so far: as many as are carried, more than are wanted."""
         if self._answer is None:
-            self._answer = self._leading()
+            with self.place.one_thread():
+                self._answer = self._leading()
         return self._answer
 
     def feature_variances(self) -> Array | None:

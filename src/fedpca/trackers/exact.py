@@ -9,6 +9,7 @@ from fedpca import checks
 from fedpca.linalg import Array, with_fixed_signs
 from fedpca.merge import Summary
 from fedpca.moments import Moments, principal_directions, sum_moments
+from fedpca.places import NotFinite, place_of, to_host
 from fedpca.rank import settled
 from fedpca.subspace import Subspace, rounding_floor
 from fedpca.trackers.base import Tracker
@@ -26,9 +27,19 @@ class Exact(Tracker):
     array([5., 2., 1.])
     """
 
-    largest_panel = 2048
-    smallest_panel = 32
-    buffer_rows = 32
+    takes_devices = True
+
+    @property
+    def largest_panel(self) -> int:
+        return 2**20 if self.place.on_device else 2048
+
+    @property
+    def buffer_rows(self) -> int:
+        return 1024 if self.place.on_device else 32
+
+    @property
+    def smallest_panel(self) -> int:
+        return self.buffer_rows
 
     def __init__(self, n_features: int, rule: Any, **settings: Any) -> None:
         super().__init__(n_features, rule, **settings)
@@ -39,13 +50,15 @@ class Exact(Tracker):
         self._answer_variances: Array | None = None
         self._discarded = 0.0  # energy that merged subspaces had already lost
 
-    def _absorb(self, panel: Array, roots: Array | None) -> None:
+    def _absorb(self, panel: Any, roots: Any) -> None:
         added, added_sum, scatter = _sums(panel, roots)
+        if not np.trace(scatter) < checks.size_limit(self.dtype):
+            raise NotFinite
         if added and not self._count:
             mean = added_sum / added
             if self.is_far(mean, float(np.trace(scatter)) / added - float(mean @ mean)):
-                step = self._move_anchor(mean).astype(self.dtype)
-                panel = panel - (step if roots is None else np.outer(roots, step))
+                step = self.place.put(self._move_anchor(mean), self.dtype)
+                panel = panel - (step if roots is None else roots[:, None] * step)
                 added, added_sum, scatter = _sums(panel, roots)
         self._count += added
         self._sum += added_sum
@@ -67,7 +80,7 @@ class Exact(Tracker):
         fade = self._fade**2
         count, total, scatter = fade * self._count, fade * self._sum, fade * self._scatter
         if self._n_waiting:
-            panel = self._prepared(self._waiting[: self._n_waiting], self._waiting_roots)
+            panel = self._prepared(self._waiting[: self._n_waiting, :], self._waiting_roots)
             added, added_sum, added_scatter = _sums(panel, self._waiting_roots)
             count += added
             total += added_sum
@@ -136,7 +149,11 @@ class Exact(Tracker):
         self._scatter = merged.scatter + np.outer(self._sum, offset)
 
 
-def _sums(panel: Array, roots: Array | None) -> tuple[float, Array, Array]:
+def _sums(panel: Any, roots: Any) -> tuple[float, Array, Array]:
     """Count, sum and scatter about the origin of rows already multiplied by their roots."""
-    weights = np.ones(len(panel), panel.dtype) if roots is None else roots
-    return float(np.vdot(weights, weights)), (weights @ panel).astype(np.float64), panel.T @ panel
+    place = place_of(panel)
+    weights = roots
+    if roots is None:
+        weights = place.zeros((panel.shape[0],), place.host_dtype(panel)) + 1
+    sums = to_host(weights @ panel).astype(np.float64)
+    return float(weights @ weights), sums, to_host(panel.T @ panel)

@@ -1,0 +1,239 @@
+"""Where rows are worked on: by numpy on the host, or on a device by the library that holds them there."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+# What sums of products of float32 rows lose where their factors are rounded to 11 bits (tf32), as a share of
+# their size: measured on an H200, over 2048 rows at a time.
+_TF32_EPS = 3e-6
+_SMALL = 64  # sides of a matrix that the host decomposes faster than a device
+
+
+class NotFinite(ValueError):
+    """Rows on a device hold NaN, infinity, or values too large to square."""
+
+
+class Place:
+    """The host. What has as many entries as a row, or as there are rows, lives where the rows do."""
+
+    xp: Any = np
+    on_device = False
+    copied = 2**20  # entries at a time, where rows must be copied to be worked on
+
+    def put(self, values: Any, dtype: Any = None) -> Any:
+        """Dense values from anywhere as an array here, of a numpy dtype; not copied if nothing changes."""
+        return np.asarray(to_host(values), dtype)
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return np.zeros(shape, dtype)
+
+    def ready(self, values: Any, dtype: Any) -> bool:
+        """Whether dense values are here, and of this dtype, already."""
+        return isinstance(values, np.ndarray) and values.dtype == dtype
+
+    def host_dtype(self, values: Any) -> np.dtype[Any]:
+        """The dtype of values here, as numpy calls it."""
+        return values.dtype
+
+    def take(self, rows: Any, places: NDArray[np.intp]) -> Any:
+        """Some of the rows."""
+        return rows[places]
+
+    def prefers(self, matrix: NDArray[Any]) -> bool:
+        """Whether a matrix on the host is large enough to be decomposed here rather than there."""
+        return False
+
+    def eigh(self, matrix: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Eigenvalues, rising, and eigenvectors of a symmetric matrix on the host."""
+        return np.linalg.eigh(matrix)
+
+    def fast_eps(self, dtype: Any) -> float:
+        """What products within `fast` lose, as a share of their size."""
+        return float(np.finfo(dtype).eps)
+
+    def fast(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def one_thread(self) -> AbstractContextManager[Any]:
+        """Within it small matrices on the host are not spread over threads, which would cost more."""
+        return nullcontext()
+
+
+HOST = Place()
+
+
+@dataclass(frozen=True)
+class Device(Place):
+    """A device known through the array API.
+
+    Attributes:
+        library: the module that speaks the array API there.
+        device: as that library calls it.
+    """
+
+    library: str
+    device: Any
+
+    on_device = True
+    copied = 2**26
+
+    @property
+    def xp(self) -> Any:
+        return import_module(self.library)
+
+    def put(self, values: Any, dtype: Any = None) -> Any:
+        dtype = None if dtype is None else self._dtype(dtype)
+        if place_of(values) == self:
+            return values if dtype in (None, values.dtype) else self.xp.astype(values, dtype)
+        return self.xp.asarray(to_host(values), dtype=dtype, device=self.device, copy=True)
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return self.xp.zeros(shape, dtype=self._dtype(dtype), device=self.device)
+
+    def ready(self, values: Any, dtype: Any) -> bool:
+        return place_of(values) == self and values.dtype == self._dtype(dtype)
+
+    def host_dtype(self, values: Any) -> np.dtype[Any]:
+        name = str(values.dtype).rpartition(".")[2]
+        return np.dtype("float16" if name == "bfloat16" else name)  # which numpy has not
+
+    def take(self, rows: Any, places: NDArray[np.intp]) -> Any:
+        return self.xp.take(rows, self.put(places), axis=0)
+
+    def one_thread(self) -> AbstractContextManager[Any]:
+        return _threads().limit(limits=1)
+
+    def _dtype(self, dtype: Any) -> Any:
+        return getattr(self.xp, np.dtype(dtype).name)
+
+    def prefers(self, matrix: NDArray[Any]) -> bool:
+        return len(matrix) > _SMALL
+
+    def eigh(self, matrix: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        if not self.prefers(matrix):
+            return np.linalg.eigh(matrix)
+        values, vectors = self.xp.linalg.eigh(self.put(matrix, np.float64))
+        return to_host(values), to_host(vectors)
+
+
+class Cuda(Device):
+    """torch on an NVIDIA GPU, where products of float32 rows in tf32 take half the time.
+
+    `torch.backends.cuda.matmul.fp32_precision = "ieee"` forbids it.
+    """
+
+    def fast_eps(self, dtype: Any) -> float:
+        in_tf32 = np.dtype(dtype) == np.float32 and _products().fp32_precision != "ieee"
+        return _TF32_EPS if in_tf32 else super().fast_eps(dtype)
+
+    @contextmanager
+    def fast(self) -> Iterator[None]:
+        products = _products()
+        before = products.fp32_precision
+        products.fp32_precision = "ieee" if before == "ieee" else "tf32"
+        try:
+            yield
+        finally:
+            products.fp32_precision = before
+
+
+def place_of(rows: Any) -> Place:
+    """Where rows are: the host, for whatever numpy takes, or the device of a torch, CuPy or similar array."""
+    if isinstance(rows, np.ndarray):
+        return HOST
+    library = _libraries.get(type(rows))
+    if library is None:
+        library = _libraries[type(rows)] = _library(rows)
+    return _device(library, rows.device) if library else HOST
+
+
+_libraries: dict[type, str] = {}
+
+
+def _library(rows: Any) -> str:
+    """The module that speaks the array API for rows of this type; "" if it is to be numpy."""
+    if not hasattr(rows, "__dlpack__"):
+        return ""
+    try:
+        import array_api_compat as arrays
+    except ImportError as error:
+        library = type(rows).__module__.partition(".")[0]
+        raise ImportError(
+            f"rows in {library} arrays need array-api-compat: pip install 'fedpca[gpu]'."
+        ) from error
+    if not arrays.is_array_api_obj(rows) or arrays.is_lazy_array(rows) or not arrays.is_writeable_array(rows):
+        return ""
+    return arrays.array_namespace(rows).__name__
+
+
+@cache
+def _device(library: str, device: Any) -> Device:
+    on_cuda = library == "array_api_compat.torch" and device.type == "cuda"
+    return Cuda(library, device) if on_cuda else Device(library, device)
+
+
+def cuts(n_rows: int, size: int) -> Iterator[slice]:
+    """Slices of at most `size` that make up n_rows.
+
+    >>> list(cuts(5, 3))
+    [slice(0, 3, None), slice(3, 5, None)]
+    """
+    return (slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size))
+
+
+def dense(rows: Any) -> Any:
+    """Rows, no longer sparse."""
+    return rows.toarray() if sparse.issparse(rows) else rows
+
+
+def to_host(values: Any) -> NDArray[Any]:
+    """Dense values from anywhere, as numpy has them."""
+    if isinstance(values, np.ndarray) or not hasattr(values, "__dlpack__"):
+        return np.asarray(values)
+    import array_api_compat as arrays
+
+    if place_of(values).host_dtype(values) == np.float16:  # numpy has not all kinds of these
+        values = arrays.array_namespace(values).astype(values, arrays.array_namespace(values).float32)
+    on_cpu = values.__dlpack_device__()[0] == 1
+    return np.from_dlpack(values) if on_cpu else np.asarray(arrays.to_device(values, "cpu"))
+
+
+def row_energies(rows: Any) -> Any:
+    """The sum of squares of each row, shape (n,)."""
+    if sparse.issparse(rows):
+        return np.asarray(rows.multiply(rows).sum(axis=1)).ravel()
+    if isinstance(rows, np.ndarray):
+        return np.vecdot(rows, rows)
+    place = place_of(rows)
+    if place.host_dtype(rows) not in (np.float32, np.float64):
+        size = max(1, place.copied // rows.shape[1])
+        parts = (place.put(rows[part, :], np.float32) for part in cuts(rows.shape[0], size))
+        return place.xp.concat([row_energies(part) for part in parts])
+    return place.xp.linalg.vector_norm(rows, axis=1) ** 2  # vecdot would write all squares first
+
+
+def sum_of(values: Any) -> float:
+    """The sum of all values, in float64."""
+    xp = place_of(values).xp
+    return float(xp.sum(values, dtype=xp.float64))
+
+
+@cache
+def _threads() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+def _products() -> Any:
+    import torch
+
+    return torch.backends.cuda.matmul

@@ -1,0 +1,245 @@
+"""Rows in arrays of other libraries, on devices: worked on where they are, with summaries like any other.
+
+Runs with array-api-strict, which has nothing but the array API, and with torch, if there is one: on a GPU if
+there is one, else on the CPU.
+"""
+
+import pickle
+
+import numpy as np
+import pytest
+from helpers import power_law, shortfall
+from sklearn.base import clone
+
+import fedpca
+from fedpca.places import cuts, place_of, to_host
+
+LIBRARIES = ["array_api_strict", "torch"]
+
+
+class There:
+    """A library, and the device that is tested."""
+
+    def __init__(self, name):
+        self.xp = pytest.importorskip(name)
+        self.device = None
+        if name == "torch":
+            self.device = "cuda" if self.xp.cuda.is_available() else "cpu"
+
+    def __call__(self, rows):
+        return self.xp.asarray(np.array(rows), device=self.device)
+
+
+@pytest.fixture(params=LIBRARIES)
+def there(request):
+    return There(request.param)
+
+
+def fitted(rows, batch=None, **settings):
+    pca = fedpca.StreamingPCA(**({"n_components": 5} | settings))
+    batch = batch or rows.shape[0]
+    for part in cuts(rows.shape[0], batch):
+        pca.partial_fit(rows[part, :])
+    return pca
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("n_features", "tracker"), [(40, "exact"), (400, "nystrom")])
+@pytest.mark.parametrize("batch", [None, 1000, 37])
+def test_the_components_are_those_of_the_pooled_rows(there, dtype, n_features, tracker, batch, rng):
+    rows = power_law(rng, 12_000 if batch != 37 else 1_500, n_features).astype(dtype)
+    pca = fitted(there(rows), batch, tracker=tracker)
+    assert pca._tracker.place.on_device
+    assert pca.components_.dtype == dtype
+    assert shortfall(pca.components_, rows) < 1e-5
+    assert pca.n_samples_seen_ == pca.subspace_.count == len(rows)
+    np.testing.assert_allclose(pca.mean_, rows.mean(axis=0, dtype=np.float64), atol=1e-6)
+    total = np.sum((rows - rows.mean(axis=0, dtype=np.float64)) ** 2)
+    assert pca.subspace_.total == pytest.approx(total, rel=1e-5)
+    exact = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False)[:5]
+    np.testing.assert_allclose(pca.singular_values_, exact, rtol=1e-3)
+
+
+@pytest.mark.parametrize("settings", [{}, {"whiten": True}, {"center": False}])
+@pytest.mark.parametrize("n_features", [30, 300])
+def test_what_is_done_with_rows_stays_where_they_are(there, settings, n_features, rng):
+    rows = power_law(rng, 3000, n_features) + 1
+    far = rows + 1e5 if settings.get("center", True) else rows  # summed relative to an anchor
+    for values in (rows, far):
+        pca = fitted(there(values), tracker="exact", **settings)
+        host = fitted(values, tracker="exact", **settings)
+        scores = pca.transform(there(values))
+        assert place_of(scores) == place_of(there(values))
+        scale = np.abs(host.transform(values)).max()
+        np.testing.assert_allclose(to_host(scores), host.transform(values), atol=1e-6 * scale)
+        back = pca.inverse_transform(scores)
+        assert place_of(back) == place_of(scores)
+        np.testing.assert_allclose(to_host(back), host.inverse_transform(host.transform(values)), rtol=1e-5)
+        for ours, theirs in zip(pca.anomaly_scores(there(values)), host.anomaly_scores(values), strict=True):
+            assert place_of(ours) == place_of(scores)
+            np.testing.assert_allclose(to_host(ours), theirs, rtol=1e-5, atol=1e-6)
+    # and the same model takes rows of either kind
+    np.testing.assert_allclose(pca.transform(far), to_host(pca.transform(there(far))), atol=1e-6 * scale)
+
+
+def test_a_stream_that_changes_its_directions_is_followed(there, rng):
+    first, second = rng.normal(size=(2, 9000, 300)) * 0.01
+    first[:, :3] += rng.normal(size=(9000, 3))
+    second[:, 3:6] += rng.normal(size=(9000, 3))
+    rows = np.concatenate([first, second])
+    assert shortfall(fitted(there(rows), n_components=6).components_, rows) < 1e-5
+
+
+def test_single_rows_that_are_directions_of_their_own_are_not_lost(there, rng):
+    rows = rng.normal(size=(20_000, 300)) * 0.1
+    rows[:, :3] += rng.normal(size=(20_000, 3))
+    rows[15_000:15_002, 100:102] = 500 * np.eye(2)
+    assert shortfall(fitted(there(rows)).components_, rows) < 1e-4
+
+
+def test_rows_of_low_rank_are_recovered(there, rng):
+    rows = rng.normal(size=(9000, 4)) @ rng.normal(size=(4, 300)) + rng.normal(size=300)
+    pca = fitted(there(rows), n_components=6)
+    assert pca.n_components_ == 4
+    assert shortfall(pca.components_, rows) < 1e-10
+
+
+def test_a_graded_spectrum_is_followed_row_by_row(there, rng):
+    rows = (rng.normal(size=(6000, 300)) * 10.0 ** -np.arange(300)).astype(np.float32)
+    assert shortfall(fitted(there(rows), n_components=6, batch=3000).components_, rows) < 1e-6
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 7])
+def test_few_rows(there, n_rows, rng):
+    rows = rng.normal(size=(n_rows, 300))
+    pca = fitted(there(rows), tracker="nystrom")
+    assert pca.n_components_ == min(5, n_rows - 1)
+    assert pca.subspace_.total == pytest.approx(np.sum((rows - rows.mean(axis=0)) ** 2), abs=1e-9)
+
+
+def test_weights_count_repetitions(there, rng):
+    rows, weights = power_law(rng, 6000, 300), rng.integers(0, 4, 6000)
+    pca = fedpca.StreamingPCA(5).partial_fit(there(rows), sample_weight=weights)
+    repeated = np.repeat(rows, weights, axis=0)
+    assert pca.subspace_.count == len(repeated)
+    assert shortfall(pca.components_, repeated) < 1e-5
+
+
+def test_forgetting(there, rng):
+    rows = rng.normal(size=(12_000, 300)) * 0.01
+    rows[:6000, :3] += rng.normal(size=(6000, 3))
+    rows[6000:, 3:6] += rng.normal(size=(6000, 3))
+    pca = fitted(there(rows), batch=1000, forget=0.3, n_components=3)
+    assert shortfall(pca.components_, rows[6000:]) < 1e-4
+    fit = fedpca.StreamingPCA(3, forget=0.3, batch_size=1000).fit(there(rows))
+    np.testing.assert_allclose(fit.singular_values_, pca.singular_values_, rtol=1e-9)
+
+
+def test_summaries_merge_with_any_other(there, rng):
+    rows = power_law(rng, 9000, 300)
+    here, away = fitted(rows[:4000]), fitted(there(rows[4000:]))
+    merged = fedpca.merge([here.subspace_, away.subspace_], rank=5)
+    assert merged.count == 9000
+    assert shortfall(merged.components, rows) < 1e-5
+    assert fedpca.StreamingPCA(5).merge(here, away).subspace_.count == 9000
+    away.merge(here).partial_fit(there(rows[:4000]))  # goes on there
+    assert away._tracker.place.on_device
+    assert away.subspace_.count == 13_000
+
+
+def test_rows_may_come_from_either_side(there, rng):
+    rows = power_law(rng, 9000, 300)
+    pca = fedpca.StreamingPCA(5)
+    pca.partial_fit(there(rows[:3000])).partial_fit(rows[3000:6000]).partial_fit(there(rows[6000:]))
+    assert shortfall(pca.components_, rows) < 1e-5
+    pca = fedpca.StreamingPCA(5).partial_fit(rows[:3000]).partial_fit(there(rows[3000:]))
+    assert not pca._tracker.place.on_device
+    assert shortfall(pca.components_, rows) < 1e-5
+
+
+def test_trackers_of_the_host_get_their_rows_there(there, rng):
+    rows = power_law(rng, 2000, 50)
+    there_too = fitted(there(rows), tracker="block", batch=100)
+    np.testing.assert_array_equal(there_too.components_, fitted(rows, tracker="block", batch=100).components_)
+
+
+def test_missing_entries_make_the_trip_through_the_host(there, rng):
+    rows = rng.normal(size=(3000, 3)) @ rng.normal(size=(3, 300))
+    holes = np.where(rng.uniform(size=rows.shape) < 0.1, np.nan, rows)
+    pca = fitted(there(holes), n_components=3, batch=1000, tracker="nystrom")
+    assert shortfall(pca.components_, rows) < 1e-3
+    scores = pca.transform(there(holes))
+    assert place_of(scores) == place_of(there(rows))
+    np.testing.assert_allclose(to_host(scores), pca.transform(rows), atol=0.5)
+
+
+def test_private_rows(there, rng):
+    rows = power_law(rng, 5000, 20)
+    privacy = fedpca.Privacy(epsilon=5, delta=1e-5, bound=3)
+    model = fedpca.StreamingPCA(3, privacy=privacy).fit(there(rows)).subspace_
+    assert model.certificate["epsilon"] == 5
+    assert shortfall(model.components[:3], rows) < 0.1
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, 1e18])
+def test_a_refused_batch_changes_nothing(there, bad, rng):
+    rows = power_law(rng, 5000, 300).astype(np.float32)
+    pca = fitted(there(rows), forget=0.9)
+    before, seen = pca.subspace_, pca.n_samples_seen_
+    broken = rows.copy()
+    broken[-1, 7] = bad
+    with pytest.raises(ValueError, match=r"infinity|too large to square"):
+        pca.partial_fit(there(broken))
+    assert pca.subspace_ == before
+    assert pca.n_samples_seen_ == seen
+    with pytest.raises(ValueError, match=r"infinity|too large to square"):
+        pca.transform(there(broken))
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 3, 4), (0, 5), (5, 0)])
+def test_shapes_are_checked(there, shape):
+    with pytest.raises(ValueError, match="shape"):
+        fedpca.StreamingPCA(2).fit(there(np.zeros(shape)))
+
+
+def test_the_number_of_features_is_checked(there, rng):
+    pca = fitted(there(rng.normal(size=(50, 8))))
+    with pytest.raises(ValueError, match="8 features"):
+        pca.transform(there(rng.normal(size=(50, 9))))
+
+
+def test_copies_and_pickles(there, rng):
+    rows = power_law(rng, 6000, 300)
+    pca = fitted(there(rows))
+    assert clone(pca).get_params() == pca.get_params()
+    again = pickle.loads(pickle.dumps(pca)).partial_fit(there(rows))
+    assert again.n_samples_seen_ == 12_000
+    assert shortfall(again.components_, rows) < 1e-5
+
+
+def test_integers(there, rng):
+    rows = rng.integers(0, 5, size=(4000, 30))
+    assert shortfall(fitted(there(rows)).components_, rows) < 1e-9
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_half_precision_is_worked_on_in_float32(kind, rng):
+    torch = pytest.importorskip("torch")
+    rows = torch.asarray(power_law(rng, 6000, 300)).to(getattr(torch, kind))
+    pca = fitted(rows, batch=2500)
+    assert pca.components_.dtype == np.float32
+    assert shortfall(pca.components_, rows.double().numpy()) < 1e-5
+    assert pca.transform(rows).dtype == torch.float32
+
+
+def test_rows_that_are_being_differentiated(rng):
+    torch = pytest.importorskip("torch")
+    rows = torch.asarray(power_law(rng, 3000, 300)).requires_grad_()
+    assert not fitted(rows).transform(rows).requires_grad
+
+
+def test_owners_on_devices_federate(there, rng):
+    rows = power_law(rng, 9000, 300)
+    owners = {f"{owner}": there(part) for owner, part in enumerate(np.array_split(rows, 3))}
+    pca = fedpca.FederatedPCA(5).fit_clients(owners)
+    assert shortfall(pca.components_, rows) < 1e-5
