@@ -163,10 +163,6 @@ class Subspace:
         """The same subspace with components of another float type."""
         return self._with(components=self.components.astype(dtype, copy=False))
 
-    def with_components(self, components: Any) -> Self:
-        """The same subspace with components written otherwise."""
-        return self._with(components=components)
-
     def with_fixed_signs(self) -> Self:
         """The same subspace, the largest entry of each component positive."""
         return self._with(components=with_fixed_signs(self.components))

@@ -160,7 +160,7 @@ class Nystrom(Tracker):
 
     def _append(self, panel: Any, roots: Any) -> None:
         """The exact block update, on the host, a few rows at a time; the first rows at once."""
-        carried = self._carried.with_components(to_host(self._carried.components))
+        carried = _with_components(self._carried, to_host(self._carried.components))
         step = 2 * self.width if carried.count else panel.shape[0]
         for cut in cuts(panel.shape[0], step):
             rows, part = to_host(dense(panel[cut, :])), None if roots is None else to_host(roots[cut])
@@ -271,7 +271,7 @@ class Nystrom(Tracker):
         self._stay_near_origin()
 
     def _placed(self, carried: Subspace) -> Subspace:
-        return carried.with_components(self.place.put(carried.components, self.dtype))
+        return _with_components(carried, self.place.put(carried.components, self.dtype))
 
 
 class _Period:
@@ -382,6 +382,12 @@ class _Period:
         components, singular_values = components[:kept, :], np.sqrt(squares[:kept])
         total = max(total, float(singular_values @ singular_values))
         return Subspace.trusted(components, singular_values, mean, count, total, carried.centered)
+
+
+def _with_components(carried: Subspace, components: Any) -> Subspace:
+    """The same subspace, its components elsewhere."""
+    facts = (carried.singular_values, carried.mean, carried.count, carried.total, carried.centered)
+    return Subspace.trusted(components, *facts)
 
 
 def residual_directions(sample: Any, components: Any) -> Any:
