@@ -45,8 +45,7 @@ PROGRAMS = {
     "import h5py, zarr",
     "folder": ROWS + "import fedpca, fedpca.federation.folder as f\n"
     "f.drop('memory://study', 'north', 1, fedpca.Subspace.from_rows(rows))",
-    "gpu": "class Tensor: __dlpack__ = None\n"
-    "import fedpca.places; fedpca.places.place_of(Tensor())",
+    "gpu": "class Tensor: __dlpack__ = None\nimport fedpca.places; fedpca.places.place_of(Tensor())",
     "progress": "import fedpca\nwith fedpca.progress.shown(): pass",
 }
 
