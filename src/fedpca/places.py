@@ -127,18 +127,18 @@ class Device(Place):
 class Cuda(Device):
     """torch on an NVIDIA GPU, where products of float32 rows in tf32 take half the time.
 
-    `torch.backends.cuda.matmul.fp32_precision = "ieee"` forbids it.
+    `torch.backends.cuda.matmul.fp32_precision = "ieee"` forbids it, and so does a torch before 2.9.
     """
 
     def fast_eps(self, dtype: Any) -> float:
-        in_tf32 = np.dtype(dtype) == np.float32 and _products().fp32_precision != "ieee"
-        return _TF32_EPS if in_tf32 else super().fast_eps(dtype)
+        forbidden = getattr(_products(), "fp32_precision", "ieee") == "ieee"
+        return super().fast_eps(dtype) if forbidden or dtype != np.float32 else _TF32_EPS
 
     @contextmanager
     def fast(self) -> Iterator[None]:
         products = _products()
         before = products.fp32_precision
-        products.fp32_precision = "ieee" if before == "ieee" else "tf32"
+        products.fp32_precision = "tf32"
         try:
             yield
         finally:

@@ -44,7 +44,8 @@ class Nystrom(Tracker):
     Safeguards send rows through the exact block update instead: panels with more energy outside the
     directions carried than the stream has shown so far (its directions change), single rows that alone
     outweigh a direction wanted, a spectrum too graded for products of rows (sigma_r below about
-    sqrt(eps) sigma_1), and a short stream whose directions hardly differ in energy.
+    sqrt(eps) sigma_1), and a short stream whose directions hardly differ in energy. On a device, where that
+    update would take long, many such rows are searched for directions first, by products as well.
 
     Args:
         seed: of the choice of recent rows as probes.
@@ -113,14 +114,14 @@ class Nystrom(Tracker):
             self._stay_near_origin()
 
     def _absorb_news(self, panel: Any, roots: Any) -> None:
-        """Rows whose directions are not among the probes: exactly, or, if there are many on a device, ..."""
+        """Rows whose directions are not among the probes: exactly, but for many of them on a device."""
         if self.place.on_device and not self._graded and panel.shape[0] > 2 * self.width:
             self._learn_anew(panel, roots)
         else:
             self._append(panel, roots)
 
     def _learn_anew(self, panel: Any, roots: Any) -> None:
-        """... by more and more of them at a time, with many of them as probes."""
+        """Many such rows on a device: more and more at a time, with as many of them as probes again."""
         if not self._carried.count:
             panel = self._near_origin(panel, roots)
         start, size = 0, self.buffer_rows
@@ -128,7 +129,7 @@ class Nystrom(Tracker):
             cut = slice(start, min(start + size, panel.shape[0]))
             rows, part = panel[cut, :], None if roots is None else roots[cut]
             probes = self._sample(rows, part, self.width + 32)
-            if self._n_follow < 8 * size or len(probes) < 4 * self.rank:  # look again, and better
+            if self._n_follow < 8 * size or probes.shape[0] < 4 * self.rank:  # look twice
                 search = self._open(probes, news=True)
                 search.add(rows, part)
                 probes = self._residual(search.close(self._carried, self.carry).components)
