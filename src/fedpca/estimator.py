@@ -30,7 +30,7 @@ class StreamingPCA(FittedPCA):
     """Principal components of a stream of rows, in one pass and O(d r) memory, mergeable with others.
 
     Rows come in batches of any size, from one row up, dense or sparse (CSR, CSC), with NaN for missing
-    entries. Fitted attributes are computed when they are read, so a long stream pays for them once.
+    entries; torch and CuPy arrays are worked on where they are. Fitted attributes are computed when they are read, so a long stream pays for them once.
 
     Args:
         n_components: how many components to keep: a whole number, a share of the variance in (0, 1), or
