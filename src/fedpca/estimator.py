@@ -240,11 +240,12 @@ class StreamingPCA(FittedPCA):
             _no_weights(weights)
             tracker.update(_dense_parts(X), X.shape[0])
             return tracker
-        if place_of(X).on_device:  # where only using rows tells whether they can be
+        if not isinstance(X, np.ndarray) and place_of(X).on_device:  # where only using rows tells whether they can be
             trial = deepcopy(tracker) if tracker.started else tracker
             try:
-                trial.decay(checks.forget(self.forget))
-                trial.update(X, weights)
+                with trial.place.one_thread():
+                    trial.decay(checks.forget(self.forget))
+                    trial.update(X, weights)
                 return trial
             except NotFinite:
                 if trial is tracker:
@@ -281,7 +282,7 @@ class StreamingPCA(FittedPCA):
 
         Refuses rows that cannot be worked on. Those on a device are not looked at yet.
         """
-        if place_of(X).on_device:
+        if not isinstance(X, np.ndarray) and place_of(X).on_device:
             if place.on_device:
                 return X, False
             X = to_host(X)

@@ -113,13 +113,6 @@ class Tracker(ABC):
             NotFinite: on a device, where nobody has looked at all rows before; the tracker is spoilt.
         """
         self.started = True
-        if not self.place.on_device:
-            self._update(rows, weights)
-            return
-        with self.place.one_thread():
-            self._update(rows, weights)
-
-    def _update(self, rows: Any, weights: Array | None) -> None:
         self._answer = None
         roots = None if weights is None else self.place.put(np.sqrt(weights), self.dtype)
         start, n_rows = 0, rows.shape[0]
