@@ -30,7 +30,8 @@ class StreamingPCA(FittedPCA):
     """Principal components of a stream of rows, in one pass and O(d r) memory, mergeable with others.
 
     Rows come in batches of any size, from one row up, dense or sparse (CSR, CSC), with NaN for missing
-    entries; torch and CuPy arrays are worked on where they are. Fitted attributes are computed when they are read, so a long stream pays for them once.
+    entries; torch and CuPy arrays are worked on where they are. Fitted attributes are computed when they are
+    read, so a long stream pays for them once.
 
     Args:
         n_components: how many components to keep: a whole number, a share of the variance in (0, 1), or
@@ -240,7 +241,7 @@ class StreamingPCA(FittedPCA):
             _no_weights(weights)
             tracker.update(_dense_parts(X), X.shape[0])
             return tracker
-        if not isinstance(X, np.ndarray) and place_of(X).on_device:  # where only using rows tells whether they can be
+        if not isinstance(X, np.ndarray) and place_of(X).on_device:  # where only use tells if they are good
             trial = deepcopy(tracker) if tracker.started else tracker
             try:
                 with trial.place.one_thread():
