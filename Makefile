@@ -28,7 +28,7 @@ demo: $(READY)
 
 test: $(READY)
 	@scripts/install-browser
-	$(BIN)/pytest --numprocesses auto --dist loadfile $(ARGS)
+	$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Rows in torch tensors, on a GPU if there is one.
 test-torch: $(READY)

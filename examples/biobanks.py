@@ -41,9 +41,7 @@ def summary(bed: Path, frequency: np.ndarray, oversample: int) -> fedpca.Subspac
     pca = fedpca.StreamingPCA(COMPONENTS, oversample=oversample)  # many: genotypes have a long, flat tail
     for rows in founders(bed):
         pca.partial_fit(standardised(rows, frequency))
-    # With the counted allele in the names, biobanks that count different ones do not merge.
-    names = [f"{name}_{allele}" for name, allele in np.loadtxt(bed.with_suffix(".bim"), str, usecols=(1, 4))]
-    return replace(pca.subspace_, feature_names=tuple(names))
+    return replace(pca.subspace_, feature_names=open_rows(bed).feature_names)
 
 
 def scores(bed: Path, model: fedpca.Subspace, frequency: np.ndarray) -> np.ndarray:

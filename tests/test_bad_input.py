@@ -9,6 +9,7 @@ import pytest
 from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
+import fedpca
 from fedpca import EnergyBand, Moments, StreamingPCA, Subspace, merge, merge_tree
 from fedpca.merge import basic_merge, faster_merge, merge_r
 
@@ -185,6 +186,17 @@ def test_summaries_of_gaps_and_sparse_rows_point_to_the_estimator(make_summary):
         make_summary(with_entry(np.nan))
     with pytest.raises(TypeError, match=r"sparse.*StreamingPCA"):
         make_summary(sparse.csr_array(good()))
+
+
+@pytest.mark.parametrize("center", [True, False])
+def test_sparse_rows_are_projected_as_the_error_says(center):
+    subspace = Subspace.from_rows(good(), rank=2, center=center)
+    rows = sparse.csr_array(good())
+    with pytest.raises(TypeError, match="sparse") as refusal:
+        subspace.project(rows)
+    remedy = re.search(r"take (.*\.transform\(rows\))", str(refusal.value))[1]
+    scores = eval(remedy, {"fedpca": fedpca, "subspace": subspace, "rows": rows})
+    np.testing.assert_allclose(scores, subspace.project(good()), atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
 import resource
+import shlex
 import signal
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -168,7 +171,38 @@ def test_columns_center_components_and_tracker_are_taken(folder):
     share = told("fit", "a.csv", "--components", "0.9", "--tracker", "exact", "--out", "s.safetensors")
     assert share["n_components"] == PCA(0.9).fit(rows).n_components_
     assert told("fit", "a.csv", "--components", "all", "--out", "t.safetensors")["n_components"] == 4
-    assert "any" in misused("fit", "a.csv", "--components", "any", "--out", "u.safetensors")
+    for wrong in ("any", "0", "-3", "1.5", "nan"):
+        assert wrong in misused("fit", "a.csv", "--components", wrong, "--out", "u.safetensors")
+
+
+def test_names_with_commas_and_spaces_can_be_said_as_the_remedy_says_them(folder):
+    rows = numbers()
+    names = ["body length", '"glucose, fasting"', "depth"]
+    write_csv("a.csv", rows[:, :3], names)
+    columns = ["--columns", '"glucose, fasting", depth']
+    assert told("fit", "a.csv", *columns, "--out", "m.safetensors")["feature_names"] == [
+        "glucose, fasting",
+        "depth",
+    ]
+    Path("b.csv").write_text('patient id,"ward, bed",x,y\np,w,1,2\nq,v,3,5\n')
+    said = refused(folder, "fit", "b.csv", "--out", "n.safetensors")
+    _, remedy = shlex.split(re.search(r"\((--drop .*)\)", said)[1])
+    assert told("fit", "b.csv", "--drop", remedy, "--out", "n.safetensors")["feature_names"] == ["x", "y"]
+
+
+def test_oversample_says_how_many_directions_are_carried(folder):
+    np.save("a.npy", np.random.default_rng(0).normal(size=(100, 300)))
+    fit = ["fit", "a.npy", "--components", 3]
+    for oversample in (0, 40):
+        facts = told(*fit, "--oversample", oversample, "--out", f"{oversample}.safetensors")
+        assert (facts["n_components"], facts["carried"]) == (3, 3 + oversample)
+    assert "--oversample" in misused(*fit, "--oversample", -1, "--out", "m.safetensors")
+
+
+def test_one_thing_is_not_told_as_many(folder):
+    write_csv("a.csv", numbers())
+    assert "1 component of 300 rows" in done("fit", "a.csv", "--components", 1, "--out", "m.safetensors")
+    assert "300 rows of 1 component\n" in done("transform", "m.safetensors", "a.csv", "--out", "s.csv")
 
 
 def test_merged_models_are_the_model_of_all_rows(folder):
@@ -191,6 +225,31 @@ def test_gaps_in_transformed_rows_are_bridged(folder):
 
 
 # --- private ---
+
+
+def test_a_private_fit_says_which_rows_its_model_is_of(folder):
+    write_csv("a.csv", numbers(2000))
+    private = "epsilon=8,delta=1e-6,bound=15,center=private"
+    said = done("fit", "a.csv", "--privacy", private, "--out", "m.safetensors")
+    rows, centre = re.search(r"of ([\d,]+) rows, .*; (\d+) rows before them went to", said).groups()
+    facts = told("inspect", "m.safetensors")
+    assert int(rows.replace(",", "")) == facts["rows"]
+    assert facts["rows"] + int(centre) == facts["certificate"]["records"] == 2000
+    public = done("fit", "a.csv", "--privacy", "epsilon=8,delta=1e-6,bound=15", "--out", "n.safetensors")
+    assert "of 2,000 rows" in public
+    assert "centre" not in public
+
+
+def test_a_private_centre_that_was_not_found_is_a_warning(folder):
+    private = ["--privacy", "epsilon=8,delta=1e-6,bound=15,center=private"]
+    write_csv("near.csv", numbers(2000))
+    write_csv("far.csv", numbers(2000) + 100)
+    assert run("fit", "near.csv", *private, "--out", "near.safetensors").stderr == ""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(warnings, "filters", [])
+        far = run("fit", "far.csv", *private, "--out", "far.safetensors")
+    assert far.exit_code == 0
+    assert re.fullmatch(r"fedpca: warning: center='private' did not find .*bound=15.*\n", far.stderr)
 
 
 def test_private_models_have_a_certificate_and_merge(folder):
@@ -541,7 +600,8 @@ def test_a_checkpoint_of_other_files_or_settings_is_refused(folder):
     checkpoint = ["--out", "m.safetensors", "--checkpoint", "c"]
     assert run("fit", "a.parquet", *checkpoint).exit_code == 1  # a column is empty: known at the end
     write_csv("b.csv", numbers())
-    for other in (["b.csv"], ["a.parquet", "--components", 1], ["a.parquet", "--drop", "depth"]):
+    others = (["--components", 1], ["--oversample", 1], ["--drop", "depth"])
+    for other in (["b.csv"], *(["a.parquet", *options] for options in others)):
         assert "delete it" in refused(folder, "fit", *other, *checkpoint)
     done("fit", "b.csv", "--out", "n.safetensors")
     assert "delete it" in refused(

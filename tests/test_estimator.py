@@ -241,6 +241,22 @@ def test_forgetting_acts_once_a_batch_and_equals_merging(rng):
     np.testing.assert_allclose(fitted.explained_variance_, pca.explained_variance_)
 
 
+@pytest.mark.parametrize("confidence", [0.9, 0.99])
+def test_anomaly_limits_are_passed_as_often_as_they_say(rng, confidence):
+    spread = np.array([5.0, 4.0, 3.0, 1.5, 1.2, 1.0, 1.0, 1.0])
+    pca = StreamingPCA(3).fit(rng.normal(size=(20_000, 8)) * spread)
+    fresh = rng.normal(size=(100_000, 8)) * spread
+    for scores, limit in zip(pca.anomaly_scores(fresh), pca.anomaly_limits(confidence), strict=True):
+        assert np.mean(scores > limit) == pytest.approx(1 - confidence, rel=0.15)
+
+
+def test_anomaly_limits_that_cannot_be_known_are_infinite(rng):
+    assert StreamingPCA().fit(rng.normal(size=(3, 3))).anomaly_limits() == (np.inf, np.inf)
+    assert StreamingPCA(1).fit(np.ones((5, 3))).anomaly_limits() == (np.inf, np.inf)
+    with pytest.raises(ValueError, match=r"confidence must lie in \(0, 1\), got confidence=99"):
+        StreamingPCA(1).fit(np.eye(3)).anomaly_limits(99)
+
+
 def test_anomaly_scores_tell_apart_two_kinds_of_strangers(rng):
     rows = rng.normal(size=(500, 2)) @ rng.normal(size=(2, 10)) + 0.1 * rng.normal(size=(500, 10))
     pca = StreamingPCA(2).fit(rows)

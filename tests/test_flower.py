@@ -2,6 +2,8 @@
 
 import fcntl
 import json
+import subprocess
+import sys
 import threading
 import time
 import tomllib
@@ -536,3 +538,10 @@ class TestTemplate:
         with pytest.raises(FileExistsError, match="a federation starts in a new or empty folder"):
             new(tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("app", ["client_app", "server_app"])
+def test_without_flower_the_error_names_the_extra(app):
+    code = f"import sys; sys.modules['flwr'] = None; import fedpca.federation.flower.{app}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "needs flwr: pip install 'fedpca[flower]'" in done.stderr

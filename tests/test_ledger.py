@@ -324,17 +324,17 @@ def test_killed_at_any_moment_the_ledger_counts_at_least_what_came_out(tmp_path)
             pca = StreamingPCA(2, privacy=Privacy(0.1, 1e-4, 1.0, ledger=ledger)).fit(rows)
             told.write(pca.subspace_.certificate["release"] + "\\n")
             told.flush()
+            print("released", flush=True)
     """
     path, told = tmp_path / "ledger", tmp_path / "told"
     rng = np.random.default_rng(0)
     for _ in range(4):
         arguments = [sys.executable, "-c", textwrap.dedent(code), str(path), str(told)]
-        process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL)
-        try:
-            process.wait(timeout=1.5 + rng.uniform(0, 0.5))
-        except subprocess.TimeoutExpired:
-            os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        assert process.stdout.readline() == b"released\n"  # however long it took to start
+        time.sleep(rng.uniform(0, 0.5))
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
     debited = [entry.release for entry in Ledger(path).entries]
     released = told.read_text().split("\n")[:-1]
     assert len(released) > 3

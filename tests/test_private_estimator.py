@@ -384,6 +384,38 @@ def test_the_tree_of_merges_makes_no_difference_to_the_certificate():
     }
 
 
+def test_a_merged_certificate_has_the_bound_of_all_or_lists_those_they_have():
+    a, b, c = (
+        StreamingPCA(2, privacy=Privacy(1.0, 1e-4, bound)).fit(rows_of()).release()
+        for bound in (3.0, 3.0, 4.0)
+    )
+    assert fedpca.merge([a, b]).certificate["bound"] == 3.0
+    assert fedpca.merge([c, fedpca.merge([a, b])]).certificate["bound"] == [3.0, 4.0]
+    assert fedpca.merge([fedpca.merge([a, c]), b]).certificate["bound"] == [3.0, 4.0]
+
+
+@pytest.mark.parametrize("missing", ["mu", "spent", "spent_delta"])
+def test_a_release_that_does_not_say_what_it_cost_is_refused(missing):
+    privacy = Privacy(1.0, 1e-4, 3.0, ledger=Ledger(epsilon=5.0, delta=1e-4))
+    fits = [StreamingPCA(2, privacy=privacy).fit(rows_of()).release() for _ in range(3)]
+    merged = fedpca.merge(fits[1:])
+    releases = [
+        {name: fact for name, fact in release.items() if name != missing}
+        for release in merged.certificate["releases"]
+    ]
+    old = replace(merged, certificate=merged.certificate | {"releases": releases})
+    with pytest.raises(ValueError, match=f"must say {missing}, got None; release it again"):
+        fedpca.merge([old, fits[0]])
+
+
+@pytest.mark.parametrize("epsilon", ["much", None, [1.0], 10**400])
+def test_a_summary_can_be_shown_whatever_its_certificate_says(epsilon):
+    release = StreamingPCA(2, privacy=quiet()).fit(rows_of()).release()
+    strange = replace(release, certificate=release.certificate | {"epsilon": epsilon})
+    assert "private: epsilon=?" in repr(strange)
+    assert "private: epsilon=?" in repr(strange.subspace())
+
+
 def test_the_same_stream_is_not_merged_twice():
     pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-5, 3.0, releases=3))
     reports = [pca.partial_fit(rows_of(seed=seed)).release() for seed in range(3)]

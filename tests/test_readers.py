@@ -474,6 +474,8 @@ class TestText:
             ("x,y\n" + "1,2\n" * 400_000 + "1,2,secret\n", "line 400002: 3 cells, where 2 are expected"),
             ("x,y\n" + "true,2\n" * 400_000 + "secret,1\n", "line 400002: x must be a number"),
             ("x,x\n1,2\n", "x comes twice"),
+            ("x;y\n1;2\n", "separated by commas, and seem to be by semicolons"),
+            ("x;y\n1,5;2,5\n", "separated by commas, and seem to be by semicolons"),
             ("\n \n", "must hold numbers|must hold rows"),
         ],
     )
@@ -539,18 +541,31 @@ class TestPlink:
         assert opened.dtype == np.float32
         with bed_reader.open_bed(path, num_threads=1) as bed:
             np.testing.assert_array_equal(bed.read(), genotypes)
-            assert opened.feature_names == tuple(bed.sid)
+            assert opened.feature_names == tuple(f"{name}_A1" for name in bed.sid)
         np.testing.assert_array_equal(np.concatenate([np.empty((0, 17)), *parts]), genotypes[skip:])
 
     def test_people_aside_and_some_variants(self, tmp_path):
         _, genotypes = self.write(tmp_path, iid=[f"person{i}" for i in range(23)])
-        (batch,) = open_rows(tmp_path, columns=["sid3", "sid1"], aside=["iid"]).batches()
+        (batch,) = open_rows(tmp_path, columns=["sid3_A1", "sid1_A1"], aside=["iid"]).batches()
         np.testing.assert_array_equal(batch.rows, genotypes[:, [2, 0]])
         assert batch.aside["iid"][7] == "person7"
 
     def test_variants_without_ids(self, tmp_path):
         path, _ = self.write(tmp_path, sid=["."] * 17, bp_position=list(range(17)))
         assert open_rows(path).feature_names[3] == "0:3:A1:A2"
+
+    def test_files_that_count_different_alleles_have_different_names(self, tmp_path):
+        path, _ = self.write(tmp_path, allele_1=["A"] * 16 + ["G"], allele_2=["G"] * 16 + ["A"])
+        assert open_rows(path).feature_names[15:] == ("sid16_A", "sid17_G")
+
+    def test_a_variant_with_several_alleles_keeps_its_id(self, tmp_path):
+        path, _ = self.write(tmp_path, sid=["rs1"] * 17, allele_1=list("ACDEFGHIJKLMNPQRS"))
+        assert open_rows(path).feature_names[1] == "rs1_C"
+
+    def test_a_variant_that_comes_twice(self, tmp_path):
+        path, _ = self.write(tmp_path, sid=["rs1"] * 17)
+        with pytest.raises(BadFile, match=r"0:0:A1:A2 comes twice.*plink2 --rm-dup"):
+            open_rows(path)
 
     @pytest.mark.parametrize(
         ("change", "rule"),

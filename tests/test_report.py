@@ -24,7 +24,7 @@ pytest.importorskip("jinja2", reason="the report extra")
 
 from fedpca.report import write_report
 from fedpca.report.run import run_of
-from fedpca.report.sample import limits_of, sample
+from fedpca.report.sample import sample
 
 HOSTILE = "</text></svg><script>alert(1)</script>\x00\u202e$\\frac{$ &amp; _名" + "x" * 10_000
 
@@ -120,11 +120,24 @@ def test_limits_are_passed_by_one_row_in_a_hundred(rng):
     assert 0.008 < fresh.above_spe / fresh.read < 0.012
 
 
+def test_where_what_was_left_out_is_not_even_rows_tell_their_limit(rng):
+    spread = 1 / np.arange(1, 61)
+    model = Subspace.from_rows(rng.normal(size=(5000, 60)) * spread, rank=5)
+    rows = rng.normal(size=(50_000, 60)) * spread
+    fresh = sample(rows, model, 5, None)
+    assert 0.008 < fresh.above_spe / fresh.read < 0.018
+    pca = StreamingPCA(5).merge(model)
+    spe, _ = pca.anomaly_scores(rows)
+    assert np.count_nonzero(spe > fresh.most_spe) == pytest.approx(fresh.above_spe, abs=2)
+    assert np.mean(spe > pca.anomaly_limits()[0]) > 0.05  # the spectrum alone knows less
+    few = sample(rows[:50], model, 5, None)
+    assert not few.matched
+    assert few.most_spe == pytest.approx(pca.anomaly_limits()[0], rel=0.003)
+
+
 def test_limits_that_cannot_be_known_are_not_drawn(tmp_path, rng):
     rows = rng.normal(size=(3, 3))
     model = Subspace.from_rows(rows)
-    assert limits_of(model, model.rank).t2 is None
-    assert limits_of(model, model.rank).spe is None
     assert "No limits are known" in written(tmp_path, model, rows=rows)
 
 

@@ -56,7 +56,8 @@ def combined(
     costs = [_cost(owner) for owner in _by_owner(releases)]
     for name, column in zip(("epsilon", "delta", "mu"), zip(*costs, strict=True), strict=True):
         facts[name] = max(column)
-    for name in ("unit", "adjacency", "mechanism", "sampler", "bound", "center"):
+    facts["bound"] = _bound(parts)
+    for name in ("unit", "adjacency", "mechanism", "sampler", "center"):
         found = {text for part in parts if name in part for text in str(part[name]).split(" | ")}
         facts[name] = " | ".join(sorted(found))
     if summed:
@@ -65,6 +66,14 @@ def combined(
     facts["assumes"] = "no record lies with two owners; one that does pays for each"
     facts["releases"] = releases
     return facts
+
+
+def _bound(parts: Sequence[Mapping[str, Any]]) -> float | list[float] | None:
+    """The bound of all parts, or a list of those they have."""
+    said = [part.get("bound") for part in parts]
+    each = [bound for one in said for bound in (one if isinstance(one, list) else [one])]
+    found = sorted({bound for bound in each if isinstance(bound, int | float)})
+    return found[0] if len(found) == 1 else found or None
 
 
 def _releases(part: Mapping[str, Any], place: int) -> list[dict[str, Any]]:
@@ -98,11 +107,18 @@ def _by_owner(releases: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, A
 
 def _cost(releases: Sequence[Mapping[str, Any]]) -> tuple[float, float, float]:
     """Epsilon, delta and mu of what one owner released: of several, all that its ledger has spent."""
-    mu = hypot(*(float(release["mu"]) for release in releases))
+    mu = hypot(*(_number(release, "mu") for release in releases))
     if len(releases) == 1:
-        return float(releases[0]["epsilon"]), float(releases[0]["delta"]), mu
-    last = max(releases, key=lambda release: float(release["spent"]))
-    return float(last["spent"]), float(last["spent_delta"]), mu
+        return _number(releases[0], "epsilon"), _number(releases[0], "delta"), mu
+    last = max(releases, key=lambda release: _number(release, "spent"))
+    return _number(last, "spent"), _number(last, "spent_delta"), mu
+
+
+def _number(release: Mapping[str, Any], name: str) -> float:
+    value = release.get(name)
+    if not isinstance(value, int | float):
+        raise ValueError(f"the certificate of a release must say {name}, got {value!r}; release it again.")
+    return float(value)
 
 
 def summary_line(certificate: Mapping[str, Any] | None) -> str:
@@ -110,6 +126,8 @@ def summary_line(certificate: Mapping[str, Any] | None) -> str:
 
     >>> summary_line({"private": True, "epsilon": 1.0, "delta": 1e-6})
     ', private: epsilon=1, delta=1e-06'
+    >>> summary_line({"private": True, "epsilon": "a stranger's word"})
+    ', private: epsilon=?'
     >>> summary_line({"private": False}), summary_line(None)
     (', NOT private', '')
     """
@@ -117,6 +135,13 @@ def summary_line(certificate: Mapping[str, Any] | None) -> str:
         return ""
     if certificate.get("private") is not True:
         return ", NOT private"
-    promise = [f"{name}={certificate[name]:g}" for name in ("epsilon", "delta") if name in certificate]
+    promise = [f"{name}={_shown(certificate[name])}" for name in ("epsilon", "delta") if name in certificate]
     doubts = ", UNSAFE" if certificate.get("warnings") else ""
     return (f", private: {', '.join(promise)}" if promise else ", private") + doubts
+
+
+def _shown(value: Any) -> str:
+    try:
+        return f"{value:g}"
+    except (TypeError, ValueError, OverflowError):  # whatever a stranger's file says: repr must not fail
+        return "?"

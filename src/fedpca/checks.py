@@ -90,10 +90,18 @@ def real_dtype(dtype: np.dtype[Any]) -> None:
         raise ValueError(f"rows must be real numbers, got {dtype}; encode or drop the columns that are not.")
 
 
-def dense_rows(rows: Any, weights: Any = None, *, min_features: int = 1) -> Array:
-    """Rows as a finite (n, d) array of float32 (from float16 and float32) or float64 (from the rest)."""
+def dense_rows(rows: Any, weights: Any = None, *, min_features: int = 1, if_sparse: str = "") -> Array:
+    """Rows as a finite (n, d) array of float32 (from float16 and float32) or float64 (from the rest).
+
+    Args:
+        rows: anything numpy makes a table of; sparse rows are refused.
+        weights: of the rows.
+        min_features: the fewest columns.
+        if_sparse: what to do with sparse rows instead.
+    """
     if hasattr(rows, "toarray"):
-        raise TypeError("rows are sparse: use StreamingPCA, which keeps them sparse, or pass rows.toarray().")
+        remedy = f"{if_sparse}, or pass rows.toarray()" if if_sparse else "pass rows.toarray()"
+        raise TypeError(f"rows must be dense here, got sparse ones: {remedy}.")
     rows = np.asarray(rows)
     if rows.ndim != 2:
         raise ValueError(f"rows must be a table of shape (n_rows, n_features), got shape {rows.shape}.")

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
+from scipy import sparse, special
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags, check_array
@@ -220,6 +220,42 @@ class FittedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
             t2.append(place.xp.sum(place.put(scores, np.float64) ** 2 / variances, axis=1))
         return back.put(place.xp.concat(spe)), back.put(place.xp.concat(t2))
 
+    def anomaly_limits(self, confidence: float = 0.99) -> tuple[float, float]:
+        """What such a share of rows like those learned stay below in `anomaly_scores`, if they are Gaussian.
+
+        Real rows seldom are: see how many of those you trust are above. What the model does not carry is
+        taken to be spread evenly over all other directions.
+
+        Returns:
+            of spe, by Box's approximation: a multiple of a chi-squared variable with the mean and variance
+            that the spectrum left out gives; and of t2, by the F distribution. Infinite where the components
+            leave nothing out, and where there are too few rows.
+
+        >>> import fedpca
+        >>> rows = np.random.default_rng(0).normal(size=(1000, 3)) * [5.0, 3.0, 0.1]
+        >>> pca = fedpca.StreamingPCA(2).fit(rows)
+        >>> spe, t2 = pca.anomaly_scores(rows)
+        >>> most_spe, most_t2 = pca.anomaly_limits()
+        >>> int((spe > most_spe).sum()), int((t2 > most_t2).sum())
+        (8, 10)
+        """
+        if not 0 < confidence < 1:
+            raise ValueError(f"confidence must lie in (0, 1), got confidence={confidence}.")
+        subspace, shown = self._fitted().summary(), self.n_components_
+        count, others = subspace.count, subspace.n_features - subspace.rank
+        spe = t2 = np.inf
+        if 0 < shown < count - 1:
+            scale = shown * (count**2 - 1) / (count * (count - shown))
+            t2 = float(scale * special.fdtri(shown, count - shown, confidence))
+        energies = subspace.singular_values[shown:] ** 2
+        even = subspace.left_out / others if others else 0.0
+        left_out = float(energies.sum()) + others * even
+        if left_out > 1e-9 * subspace.total:  # else it is rounding
+            squares = float(energies @ energies) + others * even**2
+            divisor = _divisor(count)
+            spe = chi_squared_limit(left_out / divisor, 2 * squares / divisor**2, confidence)
+        return spe, t2
+
     def score_samples(self, X: Any) -> Array:
         """Log-likelihood of rows under the probabilistic PCA of what was learned, shape (n_samples,)."""
         spe, t2 = self.anomaly_scores(X)
@@ -312,6 +348,15 @@ _TEXT_KINDS = ("str", "string", "category", "enum", "binary", "utf8", "large_str
 def few_rows(n_features: int, place: Place = HOST) -> int:
     """Rows to work on at a time where copies are made: about 8 MB on the host."""
     return min(place.copied // 256, max(64, place.copied // n_features))
+
+
+def chi_squared_limit(mean: float, variance: float, confidence: float) -> float:
+    """What a multiple of a chi-squared variable with this mean and variance stays below, so likely.
+
+    >>> round(chi_squared_limit(1.0, 2.0, 0.99), 3)  # one degree of freedom: 2.576²
+    6.635
+    """
+    return float(variance / (2 * mean) * special.chdtri(2 * mean**2 / variance, 1 - confidence))
 
 
 def values_of(rows: Any) -> NDArray[Any]:

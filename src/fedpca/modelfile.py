@@ -102,9 +102,9 @@ def read(path: str | os.PathLike[str]) -> Contents:
     """Read what `write` wrote: its kind, arrays and facts. Anything else is one `ModelFileError`."""
     path = Path(path)
     if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder, not a model file.")
+        raise IsADirectoryError(f"{path} is a folder, not a model file; name a file in it.")
     if not path.is_file():
-        raise FileNotFoundError(f"no model file at {path}.")
+        raise FileNotFoundError(f"no model file at {path}; correct the path.")
     try:
         with safe_open(path, framework="np") as file:
             header = _header(path, file.metadata())
@@ -120,7 +120,9 @@ def read(path: str | os.PathLike[str]) -> Contents:
     except ModelFileError:
         raise
     except (SafetensorError, ValueError, OverflowError, RecursionError) as error:
-        raise ModelFileError(f"{path} is not a model file, or is damaged ({error}).") from error
+        raise ModelFileError(
+            f"{path} is not a model file, or is damaged ({error}); name another, or fetch it again."
+        ) from error
     if not isinstance(facts, dict):
         raise ModelFileError(f"{path} is damaged: its facts are not a JSON object.")
     return kind, tensors, facts

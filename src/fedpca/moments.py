@@ -74,7 +74,9 @@ class Moments:
     def from_rows(cls, rows: Any, *, center: bool = True, sample_weight: Any = None) -> Self:
         """The moments of rows, shape (n, d); a weight counts repetitions of its row."""
         names = checks.names_of(rows)
-        rows = checks.dense_rows(rows, sample_weight)
+        rows = checks.dense_rows(
+            rows, sample_weight, if_sparse="take fedpca.StreamingPCA(tracker='exact').fit(rows).subspace_"
+        )
         count, mean, deviations = deviations_from_mean(rows, sample_weight, center)
         return cls(count, mean, deviations.T @ deviations, center, names)
 

@@ -95,7 +95,9 @@ class Subspace:
         A weight counts repetitions of its row. No rows give the identity of merging.
         """
         names = checks.names_of(rows)
-        rows = checks.dense_rows(rows, sample_weight)
+        rows = checks.dense_rows(
+            rows, sample_weight, if_sparse="take fedpca.StreamingPCA(rank).fit(rows).subspace_"
+        )
         if rank is not None:
             rank = checks.rank(rank, rows.shape[1])
         count, mean, deviations = deviations_from_mean(rows, sample_weight, center)
@@ -175,7 +177,9 @@ class Subspace:
     def project(self, rows: Any) -> Array:
         """Coordinates of rows along the components, shape (n, r)."""
         checks.same_names(self.feature_names, checks.names_of(rows))
-        rows = self._checked(checks.dense_rows(rows), self.n_features, "features")
+        centre = "" if self.centered else ", center=False"
+        instead = f"take fedpca.StreamingPCA({self.rank}{centre}).merge(subspace).transform(rows)"
+        rows = self._checked(checks.dense_rows(rows, if_sparse=instead), self.n_features, "features")
         projected: Array = (rows - self.mean.astype(rows.dtype)) @ self.components.T
         return projected
 

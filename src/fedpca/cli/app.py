@@ -1,5 +1,6 @@
-"""The commands, and what becomes of their errors."""
+"""The commands, and what becomes of their errors and warnings."""
 
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -15,11 +16,13 @@ _ERRORS = (
 
 
 class _Commands(TyperGroup):
-    """An error is one line on stderr and exit code 1; wrong usage is 2, Ctrl-C 130."""
+    """An error is one line on stderr and exit code 1, a warning one line; wrong usage is 2, Ctrl-C 130."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.showwarning = _warn
+                return super().invoke(ctx)
         except (typer.Exit, typer.Abort, BrokenPipeError):
             raise
         except KeyboardInterrupt:
@@ -55,6 +58,10 @@ def fedpca(
     ] = False,
 ) -> None:
     """Federated, streaming, private principal component analysis of files of any size."""
+
+
+def _warn(message: Warning | str, *where: Any, **more: Any) -> None:
+    typer.echo(f"fedpca: warning: {printable(' '.join(str(message).split()))}", err=True)
 
 
 def _line(error: BaseException) -> str:

@@ -15,7 +15,7 @@ import typer
 from fedpca.cli import models
 from fedpca.cli.ahead import ahead
 from fedpca.cli.privacy import settings
-from fedpca.cli.shell import AsJson, Force, bars, must_be_free, names, say
+from fedpca.cli.shell import AsJson, Force, bars, must_be_free, names, say, some
 
 if TYPE_CHECKING:
     from fedpca.estimator import StreamingPCA
@@ -38,6 +38,10 @@ def fit(
     ] = None,
     center: Annotated[bool, typer.Option("--center/--no-center", help="Subtract the mean.")] = True,
     tracker: Annotated[str, typer.Option(help="auto, exact, nystrom or block.")] = "auto",
+    oversample: Annotated[
+        int | None,
+        typer.Option(min=0, help="Directions carried beyond the components; more where these hardly differ."),
+    ] = None,
     privacy: Annotated[str | None, typer.Option(help="A promise, as above.")] = None,
     batch_rows: Annotated[
         int | None, typer.Option(min=1, help="Rows of a batch; a few batches are in memory.")
@@ -74,7 +78,13 @@ def fit(
     )
     # Unless asked otherwise, few; of a private model those that rise above the noise.
     n_components = min(10, rows.n_features) if components is None and promise is None else wanted
-    pca = StreamingPCA(n_components, center=center, tracker=tracker, privacy=promise)
+    pca = StreamingPCA(
+        n_components,
+        center=center,
+        tracker=tracker,
+        privacy=promise,
+        oversample="auto" if oversample is None else oversample,
+    )
     progress = None if checkpoint is None else _Checkpoint(checkpoint, pca, rows)
     with bars():
         _learn(pca, rows, progress)
@@ -85,9 +95,11 @@ def fit(
         checkpoint.unlink(missing_ok=True)
     facts = models.facts_of(summary, pca.n_components_)
     share = sum(facts["explained_variance_ratio"])
-    text = (
-        f"{out}: {pca.n_components_} components of {pca.n_samples_seen_:,} rows, {share:.1%} of the variance"
-    )
+    shown = some(facts["n_components"], "component")
+    text = f"{out}: {shown} of {some(summary.count, 'row')}, {share:.1%} of the variance"
+    if promise is not None and promise.center == "private":
+        centre = pca.n_samples_seen_ - summary.count
+        text += f"; {some(centre, 'row')} before them went to the centre"
     if promise is not None:
         text += f"; private: epsilon={promise.epsilon:g}, delta={promise.delta:g}"
     say({"out": str(out), **facts}, as_json, text)
@@ -97,9 +109,15 @@ def _components(text: str | None) -> int | float | None:
     if text is None or text == "all":
         return None
     try:
-        return int(text) if text.isdecimal() else float(text)
+        number = int(text) if text.isdecimal() else float(text)
     except ValueError:
-        raise typer.BadParameter(f"--components must be a number or all, got {text!r}.") from None
+        number = 0
+    if not (0 < number < 1 or (isinstance(number, int) and number)):
+        raise typer.BadParameter(
+            "--components must be a whole number from 1, a share of the variance below 1, or all, "
+            f"got {text!r}."
+        )
+    return number
 
 
 def _learn(pca: "StreamingPCA", rows: "Rows", checkpoint: "_Checkpoint | None") -> None:
@@ -162,7 +180,8 @@ class _Checkpoint:
             [str(part.path.resolve()), size, changed]
             for part, (_, size, changed) in zip(rows._parts, rows._states, strict=True)
         ]
-        options = [pca.n_components, pca.center, pca.tracker, rows.feature_names, str(rows.dtype)]
+        settings = [pca.n_components, pca.center, pca.tracker, pca.oversample]
+        options = [*settings, rows.feature_names, str(rows.dtype)]
         self._of = hashlib.sha256(json.dumps([files, options]).encode()).hexdigest()
 
     def resumed(self) -> tuple[int, list[int] | None]:

@@ -31,9 +31,12 @@ def settings(text: str) -> "Privacy":
         try:
             given[name] = float(value) if name in _NUMBERS else value
         except ValueError:
-            raise typer.BadParameter(f"{name} must be a number, got {part!r}.") from None
+            raise typer.BadParameter(
+                f"{name} must be a number, got {part!r}; write it as in {name}=1."
+            ) from None
     if missing := [name for name in _NUMBERS if name not in given]:
-        raise typer.BadParameter(f"--privacy must say {', '.join(missing)}, got {text!r}.")
+        more = ",".join(f"{name}=NUMBER" for name in missing)
+        raise typer.BadParameter(f"--privacy must say {', '.join(missing)}, got {text!r}; add {more}.")
     try:
         return Privacy(**given)
     except (TypeError, ValueError) as error:

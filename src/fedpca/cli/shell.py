@@ -1,5 +1,6 @@
 """What commands share: options, bars, outputs that are whole or not there."""
 
+import csv
 import json
 import os
 import sys
@@ -19,13 +20,24 @@ def say(facts: Mapping[str, Any], as_json: bool, text: str) -> None:
     typer.echo(json.dumps(facts, allow_nan=False) if as_json else text)
 
 
-def names(text: str | None) -> list[str] | None:
-    """Names separated by commas.
+def some(count: float, one: str) -> str:
+    """A number of things.
 
-    >>> names("height, weight"), names(None)
-    (['height', 'weight'], None)
+    >>> some(1, "row"), some(2000, "row")
+    ('1 row', '2,000 rows')
     """
-    return None if text is None else [name.strip() for name in text.split(",")]
+    return f"{count:,.0f} {one}{'' if count == 1 else 's'}"
+
+
+def names(text: str | None) -> list[str] | None:
+    """Names separated by commas; one with a comma in it stands in double quotes, as in CSV.
+
+    >>> names("height, weight"), names('"glucose, fasting",weight'), names(""), names(None)
+    (['height', 'weight'], ['glucose, fasting', 'weight'], [''], None)
+    """
+    if text is None:
+        return None
+    return [name.strip() for name in next(csv.reader([text], skipinitialspace=True))] or [""]
 
 
 def printable(text: str) -> str:

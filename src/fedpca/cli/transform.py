@@ -10,7 +10,7 @@ import typer
 
 from fedpca.cli import models
 from fedpca.cli.ahead import ahead
-from fedpca.cli.shell import AsJson, Force, bars, must_be_free, names, say, whole
+from fedpca.cli.shell import AsJson, Force, bars, must_be_free, names, say, some, whole
 
 _ENDINGS = (".parquet", ".csv", ".npy")
 
@@ -79,7 +79,7 @@ def transform(
             done += batch.rows.shape[0]
             moving.advance(batch.rows.shape[0])
     facts = {"out": str(out), "rows": done, "columns": [*copied, *columns]}
-    say(facts, as_json, f"{out}: {done:,} rows of {len(columns)} components")
+    say(facts, as_json, f"{out}: {some(done, 'row')} of {some(len(columns), 'component')}")
 
 
 class _Table(Protocol):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedpca.cli.shell import AsJson, Force, bars, must_be_free, names, say
+from fedpca.cli.shell import AsJson, Force, bars, must_be_free, names, say, some
 
 if TYPE_CHECKING:
     from fedpca.federation.simulate import Simulation
@@ -71,9 +71,9 @@ def simulate(
         "report": None if report is None else str(report),
     }
     text = (
-        f"{facts['clients']} clients sent {facts['messages']} messages, {facts['without_effect']} of them "
-        f"late or twice; {stormy.crashes} times an aggregator was killed, {len(stormy.silent)} clients fell "
-        "silent.\n"
+        f"{some(len(owners), 'client')} sent {some(len(stormy.timeline), 'message')}, "
+        f"{facts['without_effect']} of them late or twice; {some(stormy.crashes, 'time')} an aggregator was "
+        f"killed, {some(len(stormy.silent), 'client')} fell silent.\n"
         f"{stormy.model!r}\nWithout all this the model is "
         + ("the same, bit for bit." if same else f"another: affinity {facts['affinity_with_that']:.4f}.")
         + ("" if report is None else f"\nOpen in a browser: {report}")

@@ -3,7 +3,7 @@
 Logarithms are natural. Errors are the pictures' own metric, `scores.ln_mse`, which they call log(RMSE).
 """
 
-# Figure 4a. SPIRIT's lack the absolute value; FD's come from a broken sketch (docs/paper.md).
+# Figure 4a. SPIRIT's lack the absolute value; FD's come from a broken sketch (docs/paper-checked.md).
 REAL_ERRORS = {
     "light": {"SPIRIT": -3.4, "PM": -5.75, "FD": 15.8, "GROUSE": -4.4, "F-PCA": -20.3},
     "temperature": {"SPIRIT": -3.1, "PM": -5.5, "FD": 12.5, "GROUSE": -4.15, "F-PCA": -19.5},

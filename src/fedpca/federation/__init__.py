@@ -1,7 +1,7 @@
 """Federation: children hand summaries up, in any order; aggregators keep the latest and merge them."""
 
 from fedpca.federation.aggregator import Aggregator, Child, Refused
-from fedpca.federation.simulate import Delivery, Faults, Simulation, simulate
+from fedpca.federation.simulate import Delivery, Faults, Simulation, Snapshot, simulate
 from fedpca.federation.store import Event, FolderStore, MemoryStore, State, Store
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "MemoryStore",
     "Refused",
     "Simulation",
+    "Snapshot",
     "State",
     "Store",
     "simulate",

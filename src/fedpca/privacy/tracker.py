@@ -29,6 +29,7 @@ from fedpca.rank import RankRule
 from fedpca.subspace import Subspace
 
 BATCH_ROWS = 1024  # that "streaming-mod-sulq" noises at a time
+_FAR = 0.9  # bounds between the centre and the mean of clipped rows: nearly all lie beyond, on one side
 
 
 class NotReleasedError(AttributeError):
@@ -284,6 +285,7 @@ class PrivateTracker:
             self.privacy, self._mechanism, self.ledger, entry, noise, records=self._taken, report=report
         )
         released = self._mechanism.release(noise, certificate | {"stream": self._stream})
+        center = self._mechanism.frame.center
         self._made, self._reported, self._released, self._answer = report, self._taken, released, None
         if report == self.privacy.releases and not self._continuous:
             del self._mechanism
@@ -292,7 +294,21 @@ class PrivateTracker:
             self.ledger.complete(entry)
         except OSError as error:  # the debit counts all the same
             warnings.warn(f"the ledger could not note that the release came out: {error}", stacklevel=4)
+        self._check_center(center, released)
         return released
+
+    def _check_center(self, center: Array | None, released: Summary) -> None:
+        """Warn if a private centre is far from the mean released with the rows: that tells no more."""
+        bound = self.privacy.bound
+        if self.privacy.center != "private" or center is None or released.count < self.rows_for_center:
+            return  # of fewer rows the mean is mostly noise
+        if np.linalg.norm(released.mean - center) > _FAR * bound:
+            warnings.warn(
+                "center='private' did not find the mean, and the components are worthless: it must lie "
+                f"within about two bounds of zero, and bound={bound:g}. Subtract public values from the rows "
+                "first, or give a public center.",
+                stacklevel=5,
+            )
 
     def _check_delta(self, n_rows: int) -> None:
         """The one rule that depends on the number of rows."""

@@ -1,5 +1,6 @@
 """Genotypes of PLINK 1: .bed, with .bim and .fam beside it."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca.readers.arrays import Stored, part_of
-from fedpca.readers.part import BadFile, Part
+from fedpca.readers.part import BadFile, Part, listed
 
 _MAGIC = b"\x6c\x1b\x01"
 _FAM = ("fid", "iid", "father", "mother", "sex", "pheno")
@@ -23,7 +24,8 @@ _COPIES = np.array([2, np.nan, 1, 0], np.float32)[np.arange(256)[:, None] >> np.
 def open_bed(path: Path) -> Part:
     """Copies of allele 1, one person a row, one variant a column, missing as NaN, float32.
 
-    Variants are named by their ids or, where these are not unique, by chromosome:position:allele1:allele2.
+    Variants are named by id and counted allele, as in rs123_A, as PLINK's export does: files that count
+    different alleles do not merge. Where that is not unique, by chromosome:position:allele1:allele2.
     """
     return part_of(path, "a .bed file of PLINK with .bim and .fam beside it", _open_bed)
 
@@ -32,9 +34,14 @@ def open_bed(path: Path) -> Part:
 def _open_bed(path: Path) -> Iterator[Stored]:
     people = _fields(path.with_suffix(".fam"))
     variants = _fields(path.with_suffix(".bim"))
-    names = tuple(variant[1] for variant in variants)
+    names = tuple(f"{variant[1]}_{variant[4]}" for variant in variants)
     if len(set(names)) < len(names):
         names = tuple(":".join((variant[0], *variant[3:6])) for variant in variants)
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        raise BadFile(
+            f"{path}: a variant must be there once, and {listed(twice)} comes twice; leave out the copies "
+            "with plink2 --rm-dup."
+        )
     aside = {name: np.array([person[i] for person in people]) for i, name in enumerate(_FAM)}
     yield Stored(_Genotypes(path, len(people), len(variants)), names, aside)
 

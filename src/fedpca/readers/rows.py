@@ -1,5 +1,8 @@
 """Rows of files, batch after batch, as often as they are asked for."""
 
+import csv
+import io
+import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -284,7 +287,9 @@ def _numbers(part: Part, chosen: Names | None) -> None:
 def _leave_out(names: list[str]) -> str:
     if len(names) > 8:
         return "name those to keep: columns=[...] (--columns)."
-    return f"leave out: drop={names} (--drop {','.join(names)})."
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return f"leave out: drop={names} (--drop {shlex.quote(line.getvalue())})."
 
 
 def _after(batch: Batch, skip: int) -> Batch:

@@ -229,6 +229,11 @@ def _first_line(path: Path, delimiter: str) -> tuple[list[str], int, int]:
         "".join(cells).encode()  # what comes later may be cut inside a letter; names must be whole
     if not cells:
         raise BadFile(f"{path} must hold rows, and is empty.")
+    if len(cells) == 1 and delimiter == "," and ";" in cells[0]:
+        raise BadFile(
+            f"{path}: cells must be separated by commas, and seem to be by semicolons; write it with commas, "
+            "and points in numbers."
+        )
     longest = max(map(len, start.split(b"\n")[: lines.line_num + 1]))
     if longest >= _LONGEST_LINE:
         raise BadFile(f"{path}: lines must be shorter than {_LONGEST_LINE} bytes; end them as text files do.")

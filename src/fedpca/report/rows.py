@@ -132,24 +132,27 @@ def _anomalies(sample: Sample) -> Chart:
             axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter(lambda number, _: f"{number:g}")
         axis.set_minor_formatter(lambda number, _: "")
-    limits, told = sample.limits, []
+    told = []
     for line, limit, above, name in (
-        (axes.axvline, limits.t2, sample.above_t2, "T²"),
-        (axes.axhline, limits.spe, sample.above_spe, "SPE"),
+        (axes.axvline, sample.most_t2, sample.above_t2, "T²"),
+        (axes.axhline, sample.most_spe, sample.above_spe, "SPE"),
     ):
-        if limit is not None:
+        if limit < np.inf:
             line(limit, color=SERIES[1], linestyle="--", linewidth=1.5)
             told.append(f"{number(above)} ({share(above / sample.read)}) are above {limit:.4g} of {name}")
     caption = "No limits are known: the model has too few rows, and leaves nothing out."
     if told:
         caption = (
             f"Dashed: limits that {1 - CONFIDENCE:.0%} of rows like those learned would pass if they were "
-            f"Gaussian. Of {some(sample.read, 'row')}, {' and '.join(told)}."
+            "Gaussian, as real rows seldom are"
+            + ("; that of SPE has the mean and variance of these rows' own. " if sample.matched else ". ")
+            + f"Of {some(sample.read, 'row')}, {' and '.join(told)}."
         )
     quantiles = np.quantile([sample.t2, sample.spe], [0.5, 0.9, 0.99, 1], axis=1)
     names = ("half of the rows", "90% of the rows", "99% of the rows", "all rows drawn")
     lines = [(name, *(f"{x:.4g}" for x in line)) for name, line in zip(names, quantiles, strict=True)]
-    edges = ["not known" if limit is None else f"{limit:.4g}" for limit in (limits.t2, limits.spe)]
+    limits = (sample.most_t2, sample.most_spe)
+    edges = [f"{limit:.4g}" if limit < np.inf else "not known" for limit in limits]
     numbers = Table("Anomaly scores", ("at most", "T²", "SPE"), [*lines, ("limit", *edges)])
     return Chart("anomalies", "How far rows lie from what was learned", caption, figure, numbers)
 

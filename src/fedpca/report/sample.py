@@ -1,15 +1,16 @@
 """Sample: what a report shows of rows, from one pass over as many as there are."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from fedpca import progress
 from fedpca.estimator import StreamingPCA
+from fedpca.fitted import chi_squared_limit
 from fedpca.linalg import Array
 from fedpca.readers import Rows
 from fedpca.subspace import Subspace
@@ -18,20 +19,7 @@ MOST_ROWS = 2000
 CONFIDENCE = 0.99
 _MOST_COMPONENTS = 4
 _BATCH_ROWS = 4096
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What 99 of a hundred rows like those learned stay below, if they are Gaussian; None: not known.
-
-    Attributes:
-        t2: of Hotelling's T², by the F distribution.
-        spe: of the squared prediction error, by Box's approximation: a multiple of a chi-squared variable
-            with the mean and the variance that the spectrum left out gives.
-    """
-
-    t2: float | None
-    spe: float | None
+_STEPS = 256  # of a doubling
 
 
 @dataclass(frozen=True)
@@ -44,7 +32,9 @@ class Sample:
         spe: squared prediction errors of the sample, shape (n,).
         t2: its Hotelling's T², shape (n,).
         colors: what it is coloured by, as text, shape (n,); or None.
-        limits: for spe and t2.
+        most_spe: the limit of spe, infinite where it is not known; see `anomaly_limits`.
+        most_t2: that of t2.
+        matched: whether the limit of spe has the mean and variance of the spe of all rows read.
         above_spe: how many of all rows are above the limit.
         above_t2: the same.
     """
@@ -54,30 +44,11 @@ class Sample:
     spe: Array
     t2: Array
     colors: NDArray[Any] | None
-    limits: Limits
+    most_spe: float
+    most_t2: float
+    matched: bool
     above_spe: int
     above_t2: int
-
-
-def limits_of(model: Subspace, shown: int) -> Limits:
-    """The limits of a model of which so many components are shown.
-
-    What it carries beyond them counts as it is; what it does not carry is taken to be spread evenly over all
-    other directions.
-    """
-    count, others = model.count, model.n_features - model.rank
-    t2 = spe = None
-    if count > shown + 1:
-        scale = shown * (count**2 - 1) / (count * (count - shown))
-        t2 = float(scale * stats.f.ppf(CONFIDENCE, shown, count - shown))
-    divisor = max(count - 1, 1.0)
-    variances = model.singular_values[shown:] ** 2 / divisor
-    even = model.left_out / divisor / others if others else 0.0
-    first = float(variances.sum()) + others * even
-    second = float(np.square(variances).sum()) + others * even**2
-    if first * divisor > 1e-9 * model.total:  # else it is rounding
-        spe = float(second / first * stats.chi2.ppf(CONFIDENCE, first**2 / second))
-    return Limits(t2, spe)
 
 
 def sample(rows: Any, model: Subspace, shown: int, color: Any) -> Sample:
@@ -87,12 +58,14 @@ def sample(rows: Any, model: Subspace, shown: int, color: Any) -> Sample:
         rows: see `write_report`.
         color: the same.
     """
-    pca = StreamingPCA(shown, center=model.centered)
+    pca = StreamingPCA(shown, center=model.centered, oversample=max(model.rank - shown, 0))
     pca.merge(replace(model, feature_names=None, certificate=None))
-    limits = limits_of(model, pca.n_components_)
+    most_spe, most_t2 = pca.anomaly_limits(CONFIDENCE)
     rng = np.random.default_rng(0)
     kept: dict[str, Any] = {}
-    read = above_spe = above_t2 = 0
+    read = above_t2 = 0
+    total = squares = 0.0
+    heights: Counter[float] = Counter()
     with progress.bar("rows", getattr(rows, "n_rows", None), "rows") as bar:
         for part, colors in _parts(rows, model, color):
             if part.shape[1] != model.n_features:
@@ -102,8 +75,9 @@ def sample(rows: Any, model: Subspace, shown: int, color: Any) -> Sample:
                 )
             spe, t2 = pca.anomaly_scores(part)
             read += len(spe)
-            above_spe += int(np.count_nonzero(spe > (limits.spe or np.inf)))
-            above_t2 += int(np.count_nonzero(t2 > (limits.t2 or np.inf)))
+            above_t2 += int(np.count_nonzero(t2 > most_t2))
+            total, squares = total + float(spe.sum()), squares + float(spe @ spe)
+            heights.update(_heights(spe).tolist())
             # Every row draws a number, and the smallest stay: all are as likely to.
             new = {"draw": rng.uniform(size=len(spe)), "spe": spe, "t2": t2}
             new["scores"] = pca.transform(part)[:, :_MOST_COMPONENTS]
@@ -116,9 +90,26 @@ def sample(rows: Any, model: Subspace, shown: int, color: Any) -> Sample:
     if not read:
         raise ValueError("rows must hold rows, and hold none.")
     del kept["draw"]
+    mean, variance = total / read, squares / read - (total / read) ** 2
+    # Rows tell better than the spectrum where their limit is, if there are enough to tell.
+    matched = most_spe < np.inf and read * (1 - CONFIDENCE) >= 1 and variance > 1e-9 * mean**2
+    if matched:
+        most_spe = chi_squared_limit(mean, variance, CONFIDENCE)
+    edge = float(_heights(most_spe))
     return Sample(
-        **({"colors": None} | kept), read=read, limits=limits, above_spe=above_spe, above_t2=above_t2
+        **({"colors": None} | kept),
+        read=read,
+        most_spe=2 ** (edge / _STEPS),
+        most_t2=most_t2,
+        matched=matched,
+        above_spe=sum(count for height, count in heights.items() if height > edge),
+        above_t2=above_t2,
     )
+
+
+def _heights(spe: Any) -> Any:
+    """In which step of a logarithmic ladder squared errors lie: to count those above a limit known later."""
+    return np.ceil(_STEPS * np.log2(np.maximum(spe, np.finfo(float).tiny)))
 
 
 def _parts(rows: Any, model: Subspace, color: Any) -> Iterator[tuple[Any, Any]]:

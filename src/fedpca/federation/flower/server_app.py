@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -13,9 +12,12 @@ from queue import Empty, Queue
 from threading import Thread
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from flwr.serverapp import Grid, ServerApp
-from httpx import HTTPError
+try:
+    from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+    from flwr.serverapp import Grid, ServerApp
+    from httpx import HTTPError
+except ImportError as error:
+    raise ImportError("a federation on Flower needs flwr: pip install 'fedpca[flower]'.") from error
 
 from fedpca import checks, modelfile
 from fedpca.federation.aggregator import Aggregator, Refused
@@ -113,7 +115,8 @@ def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
         "answers": [asdict(answer) | {"node": str(answer.node)} for answer in answers],
         "silent": [str(node) for node in silent],
     }
-    _write(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+    with modelfile.whole(folder / "summary.json") as temporary:
+        temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     _log.info("fedpca: %d clients, %d rows, in %s", found, summary["rows"], folder)
     if problem:
         raise RuntimeError(problem)
@@ -248,9 +251,3 @@ def _short(text: str, most: int) -> str:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_suffix(".part")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
