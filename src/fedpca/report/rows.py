@@ -128,7 +128,7 @@ def _anomalies(sample: Sample) -> Chart:
     axes.set(xscale="log", yscale="log", xlabel="T², distance within the components")
     axes.set(ylabel="SPE, distance from them")
     for axis, values in ((axes.xaxis, sample.t2), (axes.yaxis, sample.spe)):
-        if np.ptp(np.log10(_visible(values))) < 2.5:
+        if np.ptp(np.log10(_visible(values))) < 1.5:
             axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter(lambda number, _: f"{number:g}")
         axis.set_minor_formatter(lambda number, _: "")
