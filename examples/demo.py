@@ -30,7 +30,8 @@ PAGE = """<!doctype html>
 <style>
   :root {{ color-scheme: light dark; }}
   body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }}
-  img {{ width: 100%; height: auto; background: white; }}
+  .wide {{ overflow-x: auto; }}
+  img {{ width: 100%; min-width: 44rem; height: auto; background: white; }}
   table {{ border-collapse: collapse; }}
   th, td {{ padding: .2rem 1rem .2rem 0; text-align: right; }}
   th:first-child, td:first-child {{ text-align: left; }}
@@ -51,27 +52,31 @@ Some straggle, messages come twice, and aggregators are killed {crashes} times a
 had stored. {silent} of the clients fall silent half-way. The model is that of all that was said, and it is
 the same, bit for bit, in whatever order it was said. <a href="report.html">A report</a> tells all about this
 model and its federation.</p>
+<div class="wide" tabindex="0">
 <img src="data:image/png;base64,{storm}" alt="Images behind the model over time, as messages arrive; crosses
-mark crashes. It grows to nearly all images and never falls.">
+mark crashes. It grows to nearly all images and never falls."></div>
 <h2>The same, privately</h2>
 <p>A summary without noise can betray a single image. With <code>privacy=</code> each owner adds noise to its
 sums before they leave: whoever sees all releases, and knows every image but one, can hardly tell whether that
 one was among them. The more images there are, the less the noise matters; smaller components drown in it
 first. The centre and the bound that privacy needs come from {public} images that are public.</p>
+<div class="wide" tabindex="0">
 <img src="data:image/png;base64,{spectrum}" alt="Variances along the components as private releases tell
-them, for epsilon 4 and 1, beside the true ones. A line marks what is lost in the noise.">
+them, for epsilon 4 and 1, beside the true ones. A line marks what is lost in the noise."></div>
 <table>
 <tr><th>certificate<th>epsilon = 4<th>epsilon = 1
 {certificates}
 </table>
 <h2>The first two components</h2>
+<div class="wide" tabindex="0">
 <img src="data:image/png;base64,{scores}" alt="Scores of all digits along the first two components, three
 times: by one owner's components, by the merged ones, and by those released privately. The last two look
-alike.">
+alike."></div>
 <h2>What the components look like</h2>
 <p>Blue pixels count for a component, red ones against it.</p>
+<div class="wide" tabindex="0">
 <img src="data:image/png;base64,{components}" alt="The first eight components as images of 8 by 8 pixels:
-merged above, of all images in one place below. Each pair looks nearly the same.">
+merged above, of all images in one place below. Each pair looks nearly the same."></div>
 </html>
 """
 

@@ -266,7 +266,7 @@ def _known(part: Part, asked: Names, there: Collection[str], what: str) -> None:
     known = set(there)
     if strange := [name for name in asked if name not in known]:
         raise ValueError(
-            f"{what} must name columns of {part.path}, got {listed(strange)}; "
+            f"there must be a column for each name ({what}): {part.path} has no {listed(strange)}; "
             f"there are {listed(list(there)) or 'none to name'}."
         )
 
