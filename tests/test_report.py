@@ -534,7 +534,7 @@ def test_the_command_refuses_before_it_works(folder):
         ((*ask, "there.html"), "there.html is there already"),
         ((*ask, "none/r.html"), "there is no folder none"),
         ((*ask, "r.html", "--pictures", "full"), "full must be a new or empty folder"),
-        ((*ask, "r.html", "--rows", "rows.csv", "--color", "nowhere"), "got nowhere"),
+        ((*ask, "r.html", "--rows", "rows.csv", "--color", "nowhere"), "has no nowhere"),
         ((*ask, "r.html", "--run", "full"), "has neither"),
     ]:
         done = command(*wrong)
