@@ -12,6 +12,7 @@ from fedpca import progress
 from fedpca.estimator import StreamingPCA
 from fedpca.fitted import chi_squared_limit
 from fedpca.linalg import Array
+from fedpca.places import cuts
 from fedpca.readers import Rows
 from fedpca.subspace import Subspace
 
@@ -132,6 +133,5 @@ def _parts(rows: Any, model: Subspace, color: Any) -> Iterator[tuple[Any, Any]]:
     colors = None if color is None else np.asarray(color)
     if colors is not None and len(colors) != rows.shape[0]:
         raise ValueError(f"color must have one value a row, {rows.shape[0]}, got {len(colors)}.")
-    for start in range(0, rows.shape[0], _BATCH_ROWS):
-        some = slice(start, start + _BATCH_ROWS)
+    for some in cuts(rows.shape[0], _BATCH_ROWS):
         yield rows[some], None if colors is None else colors[some]
