@@ -1,7 +1,7 @@
 """Rows in arrays of other libraries, on devices: worked on where they are, with summaries like any other.
 
-Runs with array-api-strict, which has nothing but the array API, and with torch, if there is one: on a GPU if
-there is one, else on the CPU.
+Runs with array-api-strict, which has nothing but the array API, and where they are installed with torch, on a
+GPU if there is one, else on the CPU, and CuPy.
 """
 
 import pickle
@@ -14,7 +14,7 @@ from sklearn.base import clone
 import fedpca
 from fedpca.places import cuts, place_of, to_host
 
-LIBRARIES = ["array_api_strict", "torch"]
+LIBRARIES = ["array_api_strict", "torch", "cupy"]
 
 
 class There:
@@ -22,12 +22,12 @@ class There:
 
     def __init__(self, name):
         self.xp = pytest.importorskip(name)
-        self.device = None
+        self.where = {}
         if name == "torch":
-            self.device = "cuda" if self.xp.cuda.is_available() else "cpu"
+            self.where = {"device": "cuda" if self.xp.cuda.is_available() else "cpu"}
 
     def __call__(self, rows):
-        return self.xp.asarray(np.array(rows), device=self.device)
+        return self.xp.asarray(np.array(rows), **self.where)
 
 
 @pytest.fixture(params=LIBRARIES)
@@ -102,6 +102,16 @@ def test_rows_of_low_rank_are_recovered(there, rng):
     pca = fitted(there(rows), n_components=6)
     assert pca.n_components_ == 4
     assert shortfall(pca.components_, rows) < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("alpha", "n_components", "bound"), [(0.25, 10, 2e-4), (0.5, 10, 3e-6), (2, 16, 3e-7)]
+)
+def test_flat_and_steep_spectra_are_told_apart_as_on_the_host(there, alpha, n_components, bound, rng):
+    rows = power_law(rng, 40_000, 200, alpha).astype(np.float32)
+    pca = fitted(there(rows), tracker="nystrom", n_components=n_components)
+    assert shortfall(pca.components_, rows) < bound
+    assert not pca._tracker._graded
 
 
 def test_a_graded_spectrum_is_followed_row_by_row(there, rng):

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca.linalg import Array
-from fedpca.places import cuts, place_of, to_host
+from fedpca.places import place_of, row_energies, sum_of, to_host
 
 
 def feature_names(names: Iterable[Any] | None, n_features: int) -> tuple[str, ...] | None:
@@ -141,8 +141,12 @@ def working_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float32 if dtype in (np.float16, np.float32) else np.float64)
 
 
-def energy(rows: Array) -> float:
+def energy(rows: Any) -> float:
     """The sum of squares of all entries, computed at memory speed; not finite if any entry is not."""
+    place = place_of(rows)
+    if place.on_device:
+        floats = place.host_dtype(rows) in (np.float32, np.float64)
+        return float(place.xp.linalg.vector_norm(rows)) ** 2 if floats else sum_of(row_energies(rows))
     with np.errstate(over="ignore", invalid="ignore"):
         if rows.flags.c_contiguous or rows.flags.f_contiguous:
             flat = rows.ravel(order="K")
@@ -199,11 +203,11 @@ def not_too_small(values: NDArray[Any], dtype: Any) -> None:
     if kind.kind != "f" or kind.itemsize < 4:
         return
     smallest = float(np.finfo(dtype).tiny / np.finfo(dtype).eps)
-    parts = (energy(to_host(values[part, ...])) for part in cuts(values.shape[0], 64))
-    if not all(part <= smallest for part in parts):
+    first = values[: min(64, values.shape[0]), ...]
+    if not all(energy(part) <= smallest for part in (first, values)):
         return
     values = to_host(values)
-    if energy(values) <= smallest and values.any():
+    if values.any():
         raise ValueError(
             f"rows hold values up to {float(np.abs(values).max()):.3g}, too small to square in "
             f"{np.dtype(dtype)}: rescale them."

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fedpca import checks
 from fedpca.linalg import Array
 from fedpca.missing import coordinates
-from fedpca.places import HOST, Place, cuts, dense, place_of, row_energies, sum_of, to_host
+from fedpca.places import HOST, Place, cuts, dense, place_of, to_host
 from fedpca.subspace import Subspace
 
 
@@ -69,7 +69,11 @@ class FittedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         if nameless and plain and X.shape[1] == self.n_features_in_:
             return X  # the common case, without the price of all other checks
         if place_of(X).on_device:
-            return validate_data(self, checks.device_rows(X), reset=reset, skip_check_array=True)
+            X = checks.device_rows(X)
+            if reset:  # as validate_data does, which takes longer than to begin a fit
+                self.__dict__.pop("feature_names_in_", None)
+                self.n_features_in_: int = X.shape[1]
+            return X if reset else validate_data(self, X, reset=False, skip_check_array=True)
         _check_columns(X)
         X = validate_data(
             self, X, reset=reset, accept_sparse=("csr", "csc"), dtype="numeric", ensure_all_finite=False
@@ -283,7 +287,7 @@ class FittedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         self._fitted()
         X = self._validated(X, reset=False)
         if place_of(X).on_device:
-            if sum_of(row_energies(X)) < checks.size_limit(self._dtype_for(X)):
+            if checks.energy(X) < checks.size_limit(self._dtype_for(X)):
                 return X, False
             X = to_host(X)
         return X, checks.has_gaps(values_of(X), self._dtype_for(X))

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import numpy as np
@@ -150,7 +150,9 @@ class Subspace:
         1.0
         """
         rank = checks.rank(rank, self.n_features)
-        return replace(self, components=self.components[:rank], singular_values=self.singular_values[:rank])
+        components, singular_values = self.components[:rank], self.singular_values[:rank]
+        certificate = self.certificate
+        return self._with(components=components, singular_values=singular_values, certificate=certificate)
 
     def scaled(self, factor: float) -> Self:
         """The same directions with singular values times `factor`; count and total times its square."""

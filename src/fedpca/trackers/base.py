@@ -10,7 +10,7 @@ from scipy import sparse
 from fedpca import checks
 from fedpca.linalg import Array, is_far, oversampled
 from fedpca.merge import Summary, append_rows, merge
-from fedpca.places import HOST, NotFinite, Place, dense, row_energies, sum_of
+from fedpca.places import HOST, NotFinite, Place, dense
 from fedpca.rank import RankRule
 from fedpca.subspace import Subspace
 
@@ -155,7 +155,7 @@ class Tracker(ABC):
         rows = dense(rows)
         if self.place.on_device:
             rows = self.place.put(rows, self.dtype)
-            if not sum_of(row_energies(rows)) < checks.size_limit(self.dtype):
+            if not checks.energy(rows) < checks.size_limit(self.dtype):
                 raise NotFinite
         self._waiting[before:now, :] = rows
         if roots is not None or self._waiting_roots is not None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedpca.linalg import orthonormal, orthonormality_error
 from fedpca.merge import Summary, append_rows
-from fedpca.places import cuts, dense, row_energies, sum_of, to_host
+from fedpca.places import cuts, dense, to_host
 from fedpca.subspace import Subspace
 from fedpca.trackers.base import Tracker
 from fedpca.trackers.period import Period, residual_directions
@@ -21,12 +21,13 @@ _STRANGE = 0.5  # and a single row, when its own energy outside exceeds this sha
 # A flat spectrum takes more probes, and while the stream is short the rows themselves, to be told apart.
 _GRADED = 8  # a weakest direction below this times the root of eps is lost in products
 _FLAT = 1.0
+_FOUND = 1e-3  # share of the energy that another look at the same rows must add, to be worth one more
 _VERY_FLAT = 8.0
 # On a device a launch costs as much as thousands of rows: panels and periods are long, and few.
 _DEVICE_ROWS = 16_384  # in the first panel, and waiting for one
-_DEVICE_ENTRIES = 2**26  # of the products of a panel with the probes
+_DEVICE_ENTRIES = 2**27  # of the products of a panel with the probes
+_DEVICE_PROBES = 24  # more than the width, among the first rows
 _DEVICE_GROWTH = 256  # of the stream, from period to period
-_TINY = np.finfo(np.float64).tiny
 
 
 class Nystrom(Tracker):
@@ -54,11 +55,11 @@ class Nystrom(Tracker):
         super().__init__(n_features, rule, **settings)
         self._rng = np.random.default_rng(seed)
         # About the anchor; its components are where the rows are.
-        self._carried = self._placed(Subspace.empty(n_features, centered=self.center, dtype=self.dtype))
+        self._carried = self._nothing()
         self._period: Period | None = None
         self._n_rows = 0.0  # that still count
         self._graded = False
-        self._flatness = 0.0  # energy left out, in units of that of as many directions as are carried
+        self._flatness = 0.0
 
     @property
     def width(self) -> int:
@@ -96,7 +97,7 @@ class Nystrom(Tracker):
         else:
             if self._period is None:
                 missing = max(self.width - self._carried.rank, 0)
-                self._period = self._open(self._sample(panel, roots, missing))
+                self._period = self._open(self._sample(panel, roots, missing, self._carried))
             left = self._period.add(panel, roots)
             if len(left):
                 self._close()
@@ -117,41 +118,53 @@ class Nystrom(Tracker):
             self._append(panel, roots)
 
     def _learn_anew(self, panel: Any, roots: Any) -> None:
-        """Many such rows on a device: more and more at a time, with as many of them as probes again."""
-        if not self._carried.count:
-            panel = self._near_origin(panel, roots)
-        start, size = 0, self.buffer_rows
+        """Many such rows on a device: more and more at a time, with some of them as probes."""
+        first, start, size = not self._carried.count, 0, self.buffer_rows
         while start < panel.shape[0]:
             cut = slice(start, min(start + size, panel.shape[0]))
-            rows, part = panel[cut, :], None if roots is None else roots[cut]
-            probes = self._sample(rows, part, self.width + 32)
-            if self._n_follow < 8 * size or probes.shape[0] < 4 * self.rank:  # look twice
-                search = self._open(probes, news=True)
-                search.add(rows, part)
-                probes = self._residual(search.close(self._carried, self.carry).components)
-            self._period = self._open(probes, news=True)
-            self._period.add(rows, part)
-            self._close()
+            self._search(panel[cut, :], None if roots is None else roots[cut])
             start, size = start + size, _DEVICE_GROWTH * size
+        if first and self._anchor is None and self._is_far_off():  # start again, near the origin
+            step = self.place.put(self._move_anchor(self._carried.mean), self.dtype)
+            self._carried = self._nothing()
+            self._learn_anew(panel - (step if roots is None else roots[:, None] * step), roots)
+        elif first and self._needs_rows():
+            self._carried = self._nothing()
+            self._append(panel, roots)
 
-    def _near_origin(self, panel: Any, roots: Any) -> Any:
-        """The first rows less an anchor, if they need one."""
-        count = max(panel.shape[0] if roots is None else float(roots @ roots), _TINY)
-        sums = self.place.xp.sum(panel, axis=0) if roots is None else roots @ panel
-        mean = to_host(sums).astype(np.float64) / count
-        spread = sum_of(row_energies(panel)) / count - float(mean @ mean)
-        if not self.is_far(mean, spread):
-            return panel
-        step = self.place.put(self._move_anchor(mean), self.dtype)
-        return panel - (step if roots is None else roots[:, None] * step)
+    def _search(self, rows: Any, roots: Any) -> None:
+        """Directions of rows by products with some of them; if need be again, with what was found."""
+        more = max(_DEVICE_PROBES, self.width // 4)
+        probes = self._sample(rows, roots, self.width + more, self._carried)
+        looks = 2 if self._n_follow < 8 * rows.shape[0] or probes.shape[0] < 4 * self.rank else 1
+        n_found, energy = 0, 0.0
+        while True:
+            period = self._open(probes, news=True)
+            period.add(rows, roots)
+            found = period.close(self._carried, period.n_probes)
+            self._flatness = self._flatness_of(found)
+            n_before, n_found = n_found, min(found.rank, self.rank)
+            energy_before, energy = energy, float(np.sum(found.singular_values[: self.rank] ** 2))
+            looks -= 1
+            is_lacking = n_before < n_found < self.rank
+            is_learning = self._flatness > _FLAT and energy > (1 + _FOUND) * energy_before
+            if looks <= 0 and not is_lacking and not is_learning:
+                break
+            found = _first(found, self.width)
+            others = self._sample(rows, roots, more, found)
+            probes = self._residual(self.place.xp.concat([found.components, others]))
+        self._carried = _first(found, self.carry)
+        self._adapt()
 
     def _needs_rows(self) -> bool:
         """Whether products will not do: at the start, on a graded spectrum, early on a flat one."""
-        singular_values = self._carried.singular_values[: self.rank]
+        carried, eps = self._carried, np.finfo(self.dtype).eps
+        singular_values = carried.singular_values[: self.rank]
         if not len(singular_values):
             return True
-        limit = _GRADED * np.sqrt(np.finfo(self.dtype).eps) * singular_values[0]
-        self._graded = bool(singular_values[-1] < (4 * limit if self._graded else limit))  # must not flicker
+        limit = _GRADED * np.sqrt(eps) * singular_values[0]
+        missing = len(singular_values) < self.rank and carried.left_out > 16 * eps * carried.total
+        self._graded = bool(missing or singular_values[-1] < (4 * limit if self._graded else limit))
         flat = self._flatness > _VERY_FLAT and self._n_rows < 64 * self.width
         return self._graded or (flat and not self.place.on_device)
 
@@ -183,16 +196,16 @@ class Nystrom(Tracker):
             strange=np.inf if news else _STRANGE * float(weakest) ** 2,
         )
 
-    def _sample(self, panel: Any, roots: Any, n_rows: int) -> Any:
-        """Orthonormal directions of a few rows outside those carried."""
-        chosen = self._rng.integers(0, panel.shape[0], n_rows)
+    def _sample(self, panel: Any, roots: Any, n_rows: int, known: Subspace) -> Any:
+        """Orthonormal directions of a few rows outside those known."""
         if not n_rows:
-            return self._carried.components[:0, :]
-        rows, mean = dense(self.place.take(panel, chosen)), self.place.put(self._carried.mean, self.dtype)
-        if self.center and not self._carried.count:  # of which nothing is known yet
-            mean = self.place.xp.mean(rows, axis=0)
+            return known.components[:0, :]
+        unknown = self.center and not known.count  # is the mean; then one row less tells as much
+        chosen = self._rng.integers(0, panel.shape[0], n_rows + unknown)
+        rows = dense(self.place.take(panel, chosen))
+        mean = self.place.xp.mean(rows, axis=0) if unknown else self.place.put(known.mean, self.dtype)
         rows = rows - (mean if roots is None else self.place.take(roots, chosen)[:, None] * mean)
-        return residual_directions(rows, self._carried.components)
+        return residual_directions(rows[:n_rows, :], known.components)
 
     def _residual(self, directions: Any) -> Any:
         """What orthonormal directions have besides those carried."""
@@ -216,8 +229,9 @@ class Nystrom(Tracker):
     def _period_rows(self) -> int:
         """Longer periods as the stream grows: what one adds to the directions shrinks."""
         if self.place.on_device:
-            well_begun = self._n_rows >= 16 * self.n_features and self.width + 32 >= 4 * self.rank
-            return max(self.buffer_rows, int((_DEVICE_GROWTH if well_begun else 16) * self._n_rows))
+            well_begun = self._n_rows >= 16 * self.n_features and self.width + _DEVICE_PROBES >= 4 * self.rank
+            growth = 1 if self._flatness > _FLAT else _DEVICE_GROWTH if well_begun else 16
+            return max(self.buffer_rows, int(growth * self._n_rows))
         return int(np.clip(self._n_rows / 3, 2 * self.width, 128 * max(self.width, 32)))
 
     def _close(self) -> None:
@@ -230,14 +244,22 @@ class Nystrom(Tracker):
         """After new directions: how many are wanted, and how much energy they leave out."""
         carried = self._carried
         self.rank = self._next_rank(self.rank, carried.singular_values, carried.total)
-        if carried.rank:
-            weakest = float(carried.singular_values[min(self.rank, carried.rank) - 1])
-            self._flatness = carried.left_out / (carried.rank * weakest**2)
+        self._flatness = self._flatness_of(carried)
+
+    def _flatness_of(self, found: Subspace) -> float:
+        """Energy outside the directions to keep, in units of as many like the weakest wanted."""
+        squares = found.singular_values[: self.keep] ** 2
+        if not len(squares):
+            return 0.0
+        return float((found.total - squares.sum()) / (len(squares) * squares[: self.rank][-1]))
 
     def _stay_near_origin(self) -> None:
+        if self._is_far_off():
+            self._carried = self._carried.moved(-self._move_anchor(self._carried.mean))
+
+    def _is_far_off(self) -> bool:
         carried = self._carried
-        if carried.count and self.is_far(carried.mean, carried.total / carried.count):
-            self._carried = carried.moved(-self._move_anchor(carried.mean))
+        return carried.count > 0 and self.is_far(carried.mean, carried.total / carried.count)
 
     def state(self) -> Subspace:
         if self._n_waiting and self.place.on_device:  # too many to be factorised
@@ -267,8 +289,21 @@ class Nystrom(Tracker):
         self._n_rows = max(self._n_rows, self._carried.count)
         self._stay_near_origin()
 
+    def _nothing(self) -> Subspace:
+        """What a stream has shown before its first row."""
+        components = self.place.zeros((0, self.n_features), self.dtype)
+        zeros = np.zeros(self.n_features)
+        return Subspace.trusted(components, np.zeros(0), zeros, 0.0, 0.0, self.center)
+
     def _placed(self, carried: Subspace) -> Subspace:
         return _with_components(carried, self.place.put(carried.components, self.dtype))
+
+
+def _first(found: Subspace, rank: int) -> Subspace:
+    """The first directions, wherever they are."""
+    rank = min(rank, found.rank)
+    facts = (found.singular_values[:rank], found.mean, found.count, found.total, found.centered)
+    return Subspace.trusted(found.components[:rank, :], *facts)
 
 
 def _with_components(carried: Subspace, components: Any) -> Subspace:

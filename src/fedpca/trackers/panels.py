@@ -20,6 +20,7 @@ class Probes(NamedTuple):
         offsets: scores of the mean along all but the last, shape (m,).
         n_carried: how many are carried.
         mean_square: of the mean.
+        strange: energy about the mean outside those carried that no single row may have.
         rounds: whether products are in tf32.
     """
 
@@ -27,10 +28,16 @@ class Probes(NamedTuple):
     offsets: Any
     n_carried: int
     mean_square: float
+    strange: float
     rounds: bool
 
+    @property
+    def slack(self) -> float:
+        """What rounding may add to a row's energy outside, as a share of its energy."""
+        return 1e-3 if self.rounds else 1e-4
 
-def compared(place: Place, panel: Any, roots: Any, probes: Probes) -> tuple[Any, Any, Any]:
+
+def compared(place: Place, panel: Any, roots: Any, probes: Probes) -> tuple[Any, Any]:
     """What is known of rows from their products with the probes.
 
     Args:
@@ -38,15 +45,16 @@ def compared(place: Place, panel: Any, roots: Any, probes: Probes) -> tuple[Any,
         roots: of the rows' weights; None for weights of one.
 
     Returns:
-        Scores about the mean, the last of each row its root, shape (m + 1, n); energies of the rows, shape
-        (n,); and their energies about the mean outside the directions carried, shape (n,).
+        Scores about the mean, the last of each row its root, shape (m + 1, n); and facts about the rows,
+        shape (3, n): their energies, those about the mean outside the directions carried, and whether they
+        are strange. Strange rows have nothing but zeros otherwise.
     """
-    directions, offsets, n_carried, mean_square, rounds = probes
-    if rounds and roots is None and isinstance(place, Cuda) and _has_triton():
+    directions, offsets, n_carried, mean_square, strange, _ = probes
+    if roots is None and isinstance(place, Cuda) and _has_triton():
         from fedpca.trackers import cuda
 
         if cuda.suits(panel, directions):
-            return cuda.compared(panel, directions, offsets, n_carried, mean_square)
+            return cuda.compared(panel, probes)
     # The way round that is faster for the dtype: 13 % in float64.
     one_way = isinstance(panel, np.ndarray) and panel.dtype != np.float32
     scores = directions @ panel.T if one_way else (panel @ directions.T).T
@@ -56,7 +64,12 @@ def compared(place: Place, panel: Any, roots: Any, probes: Probes) -> tuple[Any,
     scores[:-1, :] -= offsets[:, None] * weights
     scores[-1, :] = weights
     outside -= _column_energies(scores[:n_carried, :])
-    return scores, energies, outside
+    left_out = outside > strange + probes.slack * energies
+    flags = place.put(left_out, place.host_dtype(energies))
+    if place.on_device or left_out.any():
+        kept = 1 - flags
+        scores, energies, outside = scores * kept, energies * kept, outside * kept
+    return scores, place.xp.stack([energies, outside, flags])
 
 
 def _column_energies(scores: Any) -> Any:

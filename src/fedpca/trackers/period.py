@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca import checks
-from fedpca.linalg import Array, orthonormal
-from fedpca.places import NotFinite, place_of, row_energies, sum_of, to_host
+from fedpca.linalg import Array, orthonormal, triangle_inverse
+from fedpca.places import NotFinite, place_of, row_energies, to_host
 from fedpca.subspace import Subspace, rounding_floor
 from fedpca.trackers.panels import Probes, compared, products
 
@@ -41,17 +41,23 @@ class Period:
         self.place = place = place_of(carried.components)
         self.dtype = place.host_dtype(carried.components)
         self.eps = eps
-        self.n_carried, self.n_probes = carried.rank, carried.rank + fresh.shape[0]
-        self.mean_square = float(carried.mean @ carried.mean)
+        self.n_probes = carried.rank + fresh.shape[0]
         # The last probe is the running mean; its products serve the energy, then give way to the roots of
         # the weights, whose products are the sums that centring needs.
         mean = place.put(carried.mean, self.dtype)
-        self.probes = place.xp.concat([carried.components, fresh, mean[None, :]])
-        self.offsets = self.probes[:-1, :] @ mean
-        self.expected, self.tolerated, self.strange = expected, tolerated, strange
+        directions = place.xp.concat([carried.components, fresh, mean[None, :]])
+        self.probes = Probes(
+            directions,
+            offsets=directions[:-1, :] @ mean,
+            n_carried=carried.rank,
+            mean_square=float(carried.mean @ carried.mean),
+            strange=strange,
+            rounds=bool(eps > np.finfo(self.dtype).eps),
+        )
+        self.expected, self.tolerated = expected, tolerated
         self.n_rows, self.energy = 0, 0.0
         self.inner = np.zeros((self.n_probes + 1, self.n_probes + 1))
-        self.products = place.zeros(self.probes.shape, self.dtype)
+        self.products: Any = None  # shape (m + 1, d)
 
     def add(self, panel: Any, roots: Any) -> NDArray[np.intp]:
         """Take a panel but for rows that products would not do justice to; returns their places.
@@ -59,33 +65,26 @@ class Period:
         These are all rows, if together they have more energy outside the directions carried than the
         stream has shown so far, or single ones that alone outweigh a direction wanted.
         """
-        place, last, n_rows = self.place, self.n_probes, panel.shape[0]
-        rounds = self.eps > np.finfo(self.dtype).eps
-        probes = Probes(self.probes, self.offsets, self.n_carried, self.mean_square, rounds)
+        place, rounds, n_rows = self.place, self.probes.rounds, panel.shape[0]
         with place.fast() if rounds else nullcontext():
-            scores, energies, outside = compared(place, panel, roots, probes)
-            strange = outside > self.strange + (1e-3 if rounds else 1e-4) * energies
-            n_strange = int(place.xp.count_nonzero(strange))
-            left = np.arange(0)
-            if 0 < n_strange < n_rows / 4:
-                left = np.flatnonzero(to_host(strange))
-                kept = place.put(~strange, self.dtype)
-                scores, energies, outside = scores * kept, energies * kept, outside * kept
-            inner = to_host(scores @ scores.T).astype(np.float64)
-            energy, weight = sum_of(energies), float(inner[last, last])
-            if not energy < checks.size_limit(self.dtype):
-                raise NotFinite
-            news = sum_of(outside) - self.expected * weight
-            if n_strange >= n_rows / 4 or news > self.tolerated + (1e-4 if rounds else 1e-6) * energy:
-                return np.arange(n_rows)
-            self.products += products(place, scores, panel, rounds)
+            scores, facts = compared(place, panel, roots, self.probes)
+            found = products(place, scores, panel, rounds)  # a device is at it while the facts are looked at
+            inner, sums = place.fetch(scores @ scores.T, place.xp.sum(facts, axis=1, dtype=place.xp.float64))
+        energy, outside, n_strange = sums.tolist()
+        if not energy < checks.size_limit(self.dtype):
+            raise NotFinite
+        news = outside - self.expected * inner[-1, -1]
+        if n_strange >= n_rows / 4 or news > self.tolerated + (1e-4 if rounds else 1e-6) * energy:
+            return np.arange(n_rows)
+        self.products = found if self.products is None else self.products + found
         self.inner += inner
         self.energy += energy
-        self.n_rows += n_rows - len(left)
-        return left
+        self.n_rows += n_rows - int(n_strange)
+        return np.flatnonzero(to_host(facts[-1, :])) if n_strange else np.arange(0)
 
     def scale(self, factor: float) -> None:
-        self.products *= factor**2
+        if self.products is not None:
+            self.products = self.products * factor**2
         self.inner *= factor**2
         self.energy *= factor**2
 
@@ -94,32 +93,34 @@ class Period:
         weight = self.inner[-1, -1]
         if not weight:
             return carried
-        place, dtype = self.place, self.dtype
+        place, n_probes = self.place, self.n_probes
         mean, count, total = carried.mean, carried.count + weight, carried.total + self.energy
         # Products round relative to all energy. A multiple of the identity above that is added, and taken off
         # again, so that T^-1 does not blow rounding up into directions.
         squares = carried.singular_values**2
         shift = _SHIFT * self.eps * (self.energy + float(squares.max(initial=0.0)))
         # The history: the first probes are the directions carried, so W C0 = [S^2 V; 0].
-        added = np.full(self.n_probes, shift)
+        added = np.full(n_probes, shift)
         added[: carried.rank] += squares
         inner = self.inner[:-1, :-1] + np.diag(added)
-        score, moved = np.zeros(self.n_probes), np.zeros_like(mean)
+        # All products, of the history and about the new mean, from those of the period and the probes.
+        turn = np.hstack([np.eye(n_probes, n_probes + 1), np.diag(added), np.zeros((n_probes, 1))])
         if carried.centered:
-            new_mean = to_host(self.products[-1, :]).astype(np.float64) / weight
-            step, score = new_mean - mean, self.inner[-1, :-1] / weight
-            jump = carried.count * weight / count
-            moved = jump * step - weight * new_mean
+            score, jump = self.inner[-1, :-1] / weight, carried.count * weight / count
             inner += (jump - weight) * np.outer(score, score)
+            turn[:, n_probes], turn[:, -1] = (jump - weight) / weight * score, -jump * score
+        unit = float(np.trace(inner))  # none of the products is longer: no square will overflow
+        sources = place.xp.concat([self.products, self.probes.directions])
+        found = place.put(turn / unit, self.dtype) @ sources
+        gram, sums = place.fetch(found @ found.T, self.products[-1, :])
+        if carried.centered:
+            new_mean = sums / weight
+            step = new_mean - mean
             total += jump * float(step @ step) - weight * float(new_mean @ new_mean)
             mean = mean + step * (weight / count)
-        small = place.put(np.concatenate([added, score, moved]), dtype)  # in one go
-        added, score, moved = small[: len(added)], small[len(added) : -len(mean)], small[-len(mean) :]
-        products = self.products[:-1, :] + added[:, None] * self.probes[:-1, :]
-        products += score[:, None] * moved
-        components, singular_values = nystrom_directions(products, inner, keep, self.eps)
-        squares = singular_values**2 - shift
-        smallest = max(shift / 4, rounding_floor(total, count, mean, dtype) ** 2)
+        components, squares = nystrom_directions(found, gram, inner / unit, keep, self.eps)
+        squares = squares * unit - shift
+        smallest = max(shift / 4, rounding_floor(total, count, mean, self.dtype) ** 2)
         kept = int(np.count_nonzero(squares > smallest))
         components, singular_values = components[:kept, :], np.sqrt(squares[:kept])
         total = max(total, float(singular_values @ singular_values))
@@ -130,68 +131,71 @@ def residual_directions(sample: Any, components: Any) -> Any:
     """Orthonormal directions of a few rows outside the span of orthonormal components."""
     place = place_of(sample)
     dtype = place.host_dtype(sample)
-    energies = [row_energies(sample)]
-    for _ in range(2):  # once more: a small residual is far from orthogonal
-        if components.shape[0]:
-            sample = sample - (sample @ components.T) @ components
+    energies = []
+    for _ in range(2 if components.shape[0] else 0):  # once more: a small residual is far from orthogonal
         energies.append(row_energies(sample))
-    whole, once, twice = np.sqrt(to_host(place.xp.stack(energies)).astype(np.float64))
+        sample = sample - (sample @ components.T) @ components
+    gram, *fetched = place.fetch(sample @ sample.T, *energies)
+    twice = np.sqrt(np.diag(gram))
+    whole, once = np.sqrt(fetched) if fetched else (twice, twice)
     # What is left is rounding if it was, or if it shrinks again.
     long = (once > 32 * float(np.finfo(dtype).eps) * whole) & (twice > 0.5 * once)
-    scale = np.where(long, 1 / np.where(long, twice, 1), 0)
-    gram = np.outer(scale, scale) * to_host(sample @ sample.T).astype(np.float64)
-    squares, vectors = place.eigh(gram)
-    kept = squares > 1e-4 * squares.max(initial=0.0)  # the same row may have been drawn twice
-    return place.put(((vectors[:, kept] / np.sqrt(squares[kept])).T * scale), dtype) @ sample
+    turn = _inverse_root(gram, 1e-2) if long.all() else None
+    if turn is None:
+        scale = np.where(long, 1 / np.where(long, twice, 1), 0)
+        squares, vectors = place.eigh(np.outer(scale, scale) * gram)
+        kept = squares > 1e-4 * squares.max(initial=0.0)  # the same row may have been drawn twice
+        turn = (vectors[:, kept] / np.sqrt(squares[kept])).T * scale
+    return place.put(turn, dtype) @ sample
 
 
-def nystrom_directions(products: Any, inner: Array, keep: int, eps: float) -> tuple[Any, Array]:
-    """The leading right singular pairs of F with F^T F = Y^T T^+ Y.
+def nystrom_directions(products: Any, gram: Array, inner: Array, keep: int, eps: float) -> tuple[Any, Array]:
+    """The leading right singular vectors of F with F^T F = Y^T T^+ Y, and their energies.
 
     Args:
         products: Y = W C, shape (m, d).
+        gram: Y Y^T, shape (m, m), float64.
         inner: T = W C W^T, shape (m, m), float64.
         keep: at most this many pairs.
         eps: what the products have lost, as a share of their size.
     """
     place = place_of(products)
     dtype = place.host_dtype(products)
-    unit = float(np.trace(inner))  # none of the products is longer: no square will overflow
-    units = products / unit
     exact = float(np.finfo(dtype).eps)
-    factor = None if place.prefers(inner) else _inverse_root(inner, exact)
+    factor = _inverse_root(inner, 300 * np.sqrt(exact))
     if factor is None:  # turn the probes, so that directions of no energy can be left out
         squares, vectors = place.eigh(inner)
         kept = squares > 4 * len(inner) * exact * squares[-1]
-        units = place.put((vectors[:, kept] * (unit / np.sqrt(squares[kept]))).T, dtype) @ units
-        unit = 1.0
-    gram = to_host(units @ units.T).astype(np.float64)
+        products = place.put((vectors[:, kept] / np.sqrt(squares[kept])).T, dtype) @ products
+        (gram,) = place.fetch(products @ products.T)
+        factor = np.eye(len(gram))
     sizes = np.sqrt(np.maximum(np.diag(gram), _TINY))
     unit_gram = gram / np.outer(sizes, sizes)
-    scaled = np.diag(sizes) if factor is None else unit * factor * sizes  # F = scaled @ (units / sizes)
-    squares, vectors = place.eigh(gram if factor is None else scaled @ unit_gram @ scaled.T)
+    scaled = factor * sizes  # F = scaled @ (products / sizes)
+    squares, vectors = place.eigh(scaled @ unit_gram @ scaled.T)
     squares, vectors = squares[::-1][:keep], vectors[:, ::-1][:, :keep]
-    if squares[-1] > 1e-11 * squares[0]:
-        singular_values = np.sqrt(squares)
-    else:  # graded: do not square
+    if not squares[-1] > 1e-11 * squares[0]:  # graded: do not square
         vectors, singular_values, _ = np.linalg.svd(scaled @ _root(unit_gram))
         kept = np.count_nonzero(singular_values[:keep] > 8 * eps * singular_values[0])
-        vectors, singular_values = vectors[:, :kept], singular_values[:kept]
-    turn = (vectors / singular_values).T
-    components = place.put(turn if factor is None else unit * turn @ factor, dtype) @ units
-    if len(singular_values) and singular_values[-1] < 30 * np.sqrt(exact) * singular_values[0]:
+        vectors, squares = vectors[:, :kept], singular_values[:kept] ** 2
+    components = place.put((vectors / np.sqrt(squares)).T @ factor, dtype) @ products
+    if len(squares) and squares[-1] < 900 * exact * squares[0]:
         components = orthonormal(components)
-    return components, singular_values
+    return components, squares
 
 
-def _inverse_root(matrix: Array, eps: float) -> Array | None:
-    """R with R^T R the inverse of a positive definite matrix; None if that is close to singular."""
+def _inverse_root(matrix: Array, smallest: float) -> Array | None:
+    """R with R^T R the inverse of a positive definite matrix; None if that is close to singular.
+
+    Args:
+        smallest: share of a row that may depend on the others but for this.
+    """
     scale = 1 / np.sqrt(np.maximum(np.diag(matrix), _TINY))
     try:
         triangle = np.linalg.cholesky(matrix * np.outer(scale, scale))
     except np.linalg.LinAlgError:
         return None
-    return np.linalg.inv(triangle) * scale if np.diag(triangle).min() > 300 * np.sqrt(eps) else None
+    return triangle_inverse(triangle) * scale if np.diag(triangle).min() > smallest else None
 
 
 def _root(matrix: Array) -> Array:
