@@ -76,7 +76,7 @@ class Nystrom(Tracker):
     @property
     def buffer_rows(self) -> int:
         if self.place.on_device:
-            return max(2 * self.width, min(_DEVICE_ROWS, 2**24 // self.n_features))
+            return max(16 * self.width, min(_DEVICE_ROWS, 2**24 // self.n_features))
         return max(2 * self.width, 128)  # the first rows are factorised exactly: enough for good first probes
 
     @property

@@ -1,7 +1,7 @@
 """Period: products of fixed probes with the scatter of many rows, and the directions that come of them."""
 
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,20 @@ from fedpca.trackers.panels import Probes, compared, products
 
 _SHIFT = 32  # rounding of the products, in units of eps times the energy
 _TINY = np.finfo(np.float64).tiny
+
+
+class Closing(NamedTuple):
+    """What the end of a period takes from a device.
+
+    Attributes:
+        sources: products, and below them the probes, shape (2 m + 2, d).
+        gram: sources @ sources.T.
+        row_sum: sum of the rows, shape (d,).
+    """
+
+    sources: Any
+    gram: NDArray[np.float64]
+    row_sum: NDArray[np.float64]
 
 
 class Period:
@@ -58,6 +72,7 @@ class Period:
         self.n_rows, self.energy = 0, 0.0
         self.inner = np.zeros((self.n_probes + 1, self.n_probes + 1))
         self.products: Any = None  # shape (m + 1, d)
+        self.closing: Closing | None = None  # fetched ahead
 
     def add(self, panel: Any, roots: Any) -> NDArray[np.intp]:
         """Take a panel but for rows that products would not do justice to; returns their places.
@@ -68,15 +83,23 @@ class Period:
         place, rounds, n_rows = self.place, self.probes.rounds, panel.shape[0]
         with place.fast() if rounds else nullcontext():
             scores, facts = compared(place, panel, roots, self.probes)
-            found = products(place, scores, panel, rounds)  # a device is at it while the facts are looked at
-            inner, sums = place.fetch(scores @ scores.T, place.xp.sum(facts, axis=1, dtype=place.xp.float64))
+            found = products(place, scores, panel, rounds)
+            inner = scores @ scores.T
+        found = found if self.products is None else self.products + found
+        wanted = [inner, place.xp.sum(facts, axis=1, dtype=place.xp.float64)]
+        early = place.on_device and self.dtype == np.float32  # whose squares float64 holds in any unit
+        if early:  # fetch, too, what the end of the period takes
+            sources = place.xp.concat([found, self.probes.directions])
+            exact = place.put(sources, np.float64)
+            wanted += [exact @ exact.T, found[-1, :]]
+        inner, sums, *known = place.fetch(*wanted)
         energy, outside, n_strange = sums.tolist()
         if not energy < checks.size_limit(self.dtype):
             raise NotFinite
         news = outside - self.expected * inner[-1, -1]
         if n_strange >= n_rows / 4 or news > self.tolerated + (1e-4 if rounds else 1e-6) * energy:
             return np.arange(n_rows)
-        self.products = found if self.products is None else self.products + found
+        self.products, self.closing = found, Closing(sources, *known) if early else None
         self.inner += inner
         self.energy += energy
         self.n_rows += n_rows - int(n_strange)
@@ -84,7 +107,7 @@ class Period:
 
     def scale(self, factor: float) -> None:
         if self.products is not None:
-            self.products = self.products * factor**2
+            self.products, self.closing = self.products * factor**2, None
         self.inner *= factor**2
         self.energy *= factor**2
 
@@ -93,8 +116,8 @@ class Period:
         weight = self.inner[-1, -1]
         if not weight:
             return carried
-        place, n_probes = self.place, self.n_probes
-        mean, count, total = carried.mean, carried.count + weight, carried.total + self.energy
+        n_probes, mean = self.n_probes, carried.mean
+        count, total = carried.count + weight, carried.total + self.energy
         # Products round relative to all energy. A multiple of the identity above that is added, and taken off
         # again, so that T^-1 does not blow rounding up into directions.
         squares = carried.singular_values**2
@@ -110,15 +133,22 @@ class Period:
             inner += (jump - weight) * np.outer(score, score)
             turn[:, n_probes], turn[:, -1] = (jump - weight) / weight * score, -jump * score
         unit = float(np.trace(inner))  # none of the products is longer: no square will overflow
-        sources = place.xp.concat([self.products, self.probes.directions])
-        found = place.put(turn / unit, self.dtype) @ sources
-        gram, sums = place.fetch(found @ found.T, self.products[-1, :])
+        turn /= unit
+        gram: Array
+        still: Array | None = None  # to be turned
+        if self.closing is None:
+            sources = self.place.xp.concat([self.products, self.probes.directions])
+            sources = self.place.put(turn, self.dtype) @ sources
+            gram, row_sum = self.place.fetch(sources @ sources.T, self.products[-1, :])
+        else:
+            sources, gram, row_sum = self.closing
+            gram, still = turn @ gram @ turn.T, turn
         if carried.centered:
-            new_mean = sums / weight
+            new_mean = row_sum / weight
             step = new_mean - mean
             total += jump * float(step @ step) - weight * float(new_mean @ new_mean)
             mean = mean + step * (weight / count)
-        components, squares = nystrom_directions(found, gram, inner / unit, keep, self.eps)
+        components, squares = nystrom_directions(sources, still, gram, inner / unit, keep, self.eps)
         squares = squares * unit - shift
         smallest = max(shift / 4, rounding_floor(total, count, mean, self.dtype) ** 2)
         kept = int(np.count_nonzero(squares > smallest))
@@ -149,39 +179,46 @@ def residual_directions(sample: Any, components: Any) -> Any:
     return place.put(turn, dtype) @ sample
 
 
-def nystrom_directions(products: Any, gram: Array, inner: Array, keep: int, eps: float) -> tuple[Any, Array]:
+def nystrom_directions(
+    sources: Any, turn: Array | None, gram: Array, inner: Array, keep: int, eps: float
+) -> tuple[Any, Array]:
     """The leading right singular vectors of F with F^T F = Y^T T^+ Y, and their energies.
 
     Args:
-        products: Y = W C, shape (m, d).
+        sources: shape (n, d).
+        turn: such that Y = W C = turn @ sources, shape (m, n); None if the sources are Y.
         gram: Y Y^T, shape (m, m), float64.
         inner: T = W C W^T, shape (m, m), float64.
         keep: at most this many pairs.
         eps: what the products have lost, as a share of their size.
     """
-    place = place_of(products)
-    dtype = place.host_dtype(products)
+    place = place_of(sources)
+    dtype = place.host_dtype(sources)
     exact = float(np.finfo(dtype).eps)
     factor = _inverse_root(inner, 300 * np.sqrt(exact))
     if factor is None:  # turn the probes, so that directions of no energy can be left out
         squares, vectors = place.eigh(inner)
         kept = squares > 4 * len(inner) * exact * squares[-1]
-        products = place.put((vectors[:, kept] / np.sqrt(squares[kept])).T, dtype) @ products
-        (gram,) = place.fetch(products @ products.T)
-        factor = np.eye(len(gram))
+        sources = place.put(_turned((vectors[:, kept] / np.sqrt(squares[kept])).T, turn), dtype) @ sources
+        (gram,) = place.fetch(sources @ sources.T)
+        turn, factor = None, np.eye(len(gram))
     sizes = np.sqrt(np.maximum(np.diag(gram), _TINY))
     unit_gram = gram / np.outer(sizes, sizes)
-    scaled = factor * sizes  # F = scaled @ (products / sizes)
+    scaled = factor * sizes  # F = scaled @ (Y / sizes)
     squares, vectors = place.eigh(scaled @ unit_gram @ scaled.T)
     squares, vectors = squares[::-1][:keep], vectors[:, ::-1][:, :keep]
     if not squares[-1] > 1e-11 * squares[0]:  # graded: do not square
         vectors, singular_values, _ = np.linalg.svd(scaled @ _root(unit_gram))
         kept = np.count_nonzero(singular_values[:keep] > 8 * eps * singular_values[0])
         vectors, squares = vectors[:, :kept], singular_values[:kept] ** 2
-    components = place.put((vectors / np.sqrt(squares)).T @ factor, dtype) @ products
+    components = place.put(_turned((vectors / np.sqrt(squares)).T @ factor, turn), dtype) @ sources
     if len(squares) and squares[-1] < 900 * exact * squares[0]:
         components = orthonormal(components)
     return components, squares
+
+
+def _turned(matrix: Array, turn: Array | None) -> Array:
+    return matrix if turn is None else matrix @ turn
 
 
 def _inverse_root(matrix: Array, smallest: float) -> Array | None:
