@@ -244,9 +244,8 @@ class StreamingPCA(FittedPCA):
         if not isinstance(X, np.ndarray) and place_of(X).on_device:  # where only use tells if they are good
             trial = deepcopy(tracker) if tracker.started else tracker
             try:
-                with trial.place.one_thread():
-                    trial.decay(checks.forget(self.forget))
-                    trial.update(X, weights)
+                trial.decay(checks.forget(self.forget))
+                trial.update(X, weights)
                 return trial
             except NotFinite:
                 if trial is tracker:

@@ -67,8 +67,12 @@ class Place:
     def fast(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
-    def one_thread(self) -> AbstractContextManager[Any]:
-        """Within it small matrices on the host are not spread over threads, which would cost more."""
+    def rounded(self, values: Any) -> Any:
+        """Values as products within `fast` take them."""
+        return values
+
+    def at_work(self) -> AbstractContextManager[Any]:
+        """Within it nothing is spent on many threads for small matrices, or on derivatives."""
         return nullcontext()
 
 
@@ -125,7 +129,7 @@ class Device(Place):
     def take(self, rows: Any, places: NDArray[np.intp]) -> Any:
         return self.xp.take(rows, self.put(places), axis=0)
 
-    def one_thread(self) -> AbstractContextManager[Any]:
+    def at_work(self) -> AbstractContextManager[Any]:
         return _threads().limit(limits=1)
 
     def _dtype(self, dtype: Any) -> Any:
@@ -152,9 +156,22 @@ class Cuda(Device):
 
         return torch.from_numpy(values if values.flags.writeable else values.copy()).to(self.device)
 
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        import torch
+
+        with super().at_work(), torch.inference_mode():
+            yield
+
     def fast_eps(self, dtype: Any) -> float:
         forbidden = getattr(_products(), "fp32_precision", "ieee") == "ieee"
         return super().fast_eps(dtype) if forbidden or dtype != np.float32 else _TF32_EPS
+
+    def rounded(self, values: Any) -> Any:
+        """To the nearest tf32: the matrix units would cut the last 13 bits off, and all sums be short."""
+        import torch
+
+        return ((values.view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)
 
     @contextmanager
     def fast(self) -> Iterator[None]:

@@ -114,19 +114,20 @@ class Tracker(ABC):
         """
         self.started = True
         self._answer = None
-        roots = None if weights is None else self.place.put(np.sqrt(weights), self.dtype)
-        start, n_rows = 0, rows.shape[0]
-        while start < n_rows:
-            waits = self._n_waiting or n_rows - start < self.smallest_panel
-            most = self.buffer_rows - self._n_waiting if waits else self._panel_rows(rows, roots)
-            part = slice(start, min(start + most, n_rows))
-            part_roots = None if roots is None else roots[part]
-            self._n_follow = n_rows - part.stop
-            if waits:
-                self._wait(rows[part, :], part_roots)
-            else:
-                self._take(rows[part, :], part_roots)
-            start = part.stop
+        with self.place.at_work():
+            roots = None if weights is None else self.place.put(np.sqrt(weights), self.dtype)
+            start, n_rows = 0, rows.shape[0]
+            while start < n_rows:
+                waits = self._n_waiting or n_rows - start < self.smallest_panel
+                most = self.buffer_rows - self._n_waiting if waits else self._panel_rows(rows, roots)
+                part = slice(start, min(start + most, n_rows))
+                part_roots = None if roots is None else roots[part]
+                self._n_follow = n_rows - part.stop
+                if waits:
+                    self._wait(rows[part, :], part_roots)
+                else:
+                    self._take(rows[part, :], part_roots)
+                start = part.stop
 
     def _panel_rows(self, rows: Any, roots: Array | None) -> int:
         most = self.largest_panel
@@ -219,7 +220,7 @@ class Tracker(ABC):
     def summary(self) -> Subspace:
         """The leading directions of all rows so far: as many as are carried, more than are wanted."""
         if self._answer is None:
-            with self.place.one_thread():
+            with self.place.at_work():
                 self._answer = self._leading()
         return self._answer
 

@@ -41,7 +41,7 @@ def compared(panel: Any, probes: Probes) -> tuple[Any, Any]:
     scores = torch.empty(n_rows, width, device=panel.device)
     facts = torch.empty(3, n_rows, device=panel.device)
     rows = TensorDescriptor(panel, [n_rows, n_features], [n_features, 1], [_ROWS, _COLUMNS])
-    directions, stages = (_rounded(directions) if rounds else directions), 5 if padded <= 32 else 4
+    stages = 5 if padded <= 32 else 4
     against = TensorDescriptor(directions, [width, n_features], [n_features, 1], [padded, _COLUMNS])
     with torch.cuda.device(panel.device):
         _kernel[(triton.cdiv(n_rows, _ROWS),)](
@@ -52,11 +52,6 @@ def compared(panel: Any, probes: Probes) -> tuple[Any, Any]:
 
 
 _capability = cache(torch.cuda.get_device_capability)
-
-
-def _rounded(values: Any) -> Any:
-    """float32 to the nearest tf32: matrix units would cut the last 13 bits off, and all sums be short."""
-    return ((values.view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)
 
 
 @triton.jit

@@ -16,7 +16,7 @@ class Probes(NamedTuple):
     """Directions that rows are compared with.
 
     Attributes:
-        directions: shape (m + 1, d): those carried, others, and the running mean.
+        directions: shape (m + 1, d): those carried, others, and the running mean; rounded for tf32.
         offsets: scores of the mean along all but the last, shape (m,).
         n_carried: how many are carried.
         mean_square: of the mean.

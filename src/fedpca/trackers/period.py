@@ -59,14 +59,16 @@ class Period:
         # The last probe is the running mean; its products serve the energy, then give way to the roots of
         # the weights, whose products are the sums that centring needs.
         mean = place.put(carried.mean, self.dtype)
-        directions = place.xp.concat([carried.components, fresh, mean[None, :]])
+        self.directions = place.xp.concat([carried.components, fresh, mean[None, :]])
+        rounds = bool(eps > np.finfo(self.dtype).eps)
+        directions = place.rounded(self.directions) if rounds else self.directions
         self.probes = Probes(
             directions,
             offsets=directions[:-1, :] @ mean,
             n_carried=carried.rank,
             mean_square=float(carried.mean @ carried.mean),
             strange=strange,
-            rounds=bool(eps > np.finfo(self.dtype).eps),
+            rounds=rounds,
         )
         self.expected, self.tolerated = expected, tolerated
         self.n_rows, self.energy = 0, 0.0
@@ -84,23 +86,29 @@ class Period:
         with place.fast() if rounds else nullcontext():
             scores, facts = compared(place, panel, roots, self.probes)
             found = products(place, scores, panel, rounds)
-            inner = scores @ scores.T
         found = found if self.products is None else self.products + found
-        wanted = [inner, place.xp.sum(facts, axis=1, dtype=place.xp.float64)]
-        early = place.on_device and self.dtype == np.float32  # whose squares float64 holds in any unit
-        if early:  # fetch, too, what the end of the period takes
-            sources = place.xp.concat([found, self.probes.directions])
+        sums = place.xp.sum(facts, axis=1, dtype=place.xp.float64)
+        closing = None
+        if place.on_device and self.dtype == np.float32:  # whose squares float64 holds in any unit
+            sources = place.xp.concat([found, self.directions])
             exact = place.put(sources, np.float64)
-            wanted += [exact @ exact.T, found[-1, :]]
-        inner, sums, *known = place.fetch(*wanted)
+            along = exact[: self.n_probes + 1, :] @ place.put(self.probes.directions, np.float64).T
+            wanted = [sums, along, self.probes.offsets, exact @ exact.T, found[-1, :]]
+            wanted += [] if roots is None else [scores[-1, :] @ scores[-1, :]]
+            sums, along, offsets, gram, row_sum, *weight = place.fetch(*wanted)
+            closing = Closing(sources, gram, row_sum)
+            added = float(weight[0]) if weight else n_rows - sums[-1]
+            inner = _inner_of(along[:, :-1], offsets, self.inner[-1, -1] + added)
+        else:
+            sums, added = place.fetch(sums, scores @ scores.T)
+            inner = self.inner + added
         energy, outside, n_strange = sums.tolist()
         if not energy < checks.size_limit(self.dtype):
             raise NotFinite
-        news = outside - self.expected * inner[-1, -1]
+        news = outside - self.expected * (inner[-1, -1] - self.inner[-1, -1])
         if n_strange >= n_rows / 4 or news > self.tolerated + (1e-4 if rounds else 1e-6) * energy:
             return np.arange(n_rows)
-        self.products, self.closing = found, Closing(sources, *known) if early else None
-        self.inner += inner
+        self.products, self.inner, self.closing = found, inner, closing
         self.energy += energy
         self.n_rows += n_rows - int(n_strange)
         return np.flatnonzero(to_host(facts[-1, :])) if n_strange else np.arange(0)
@@ -137,7 +145,7 @@ class Period:
         gram: Array
         still: Array | None = None  # to be turned
         if self.closing is None:
-            sources = self.place.xp.concat([self.products, self.probes.directions])
+            sources = self.place.xp.concat([self.products, self.directions])
             sources = self.place.put(turn, self.dtype) @ sources
             gram, row_sum = self.place.fetch(sources @ sources.T, self.products[-1, :])
         else:
@@ -155,6 +163,19 @@ class Period:
         components, singular_values = components[:kept, :], np.sqrt(squares[:kept])
         total = max(total, float(singular_values @ singular_values))
         return Subspace.trusted(components, singular_values, mean, count, total, carried.centered)
+
+
+def _inner_of(along: Array, offsets: Array, weight: float) -> Array:
+    """Products of scores with one another, the last of them roots, from the products that they made of rows.
+
+    Args:
+        along: these, along the probes.
+        offsets: of the mean, along the probes.
+        weight: the sum of the squares of the roots.
+    """
+    sums = along[-1, :] - weight * offsets
+    inner = along[:-1, :] - np.outer(sums, offsets)
+    return np.block([[(inner + inner.T) / 2, sums[:, None]], [sums, np.array(weight)]])
 
 
 def residual_directions(sample: Any, components: Any) -> Any:
