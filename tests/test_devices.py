@@ -119,6 +119,27 @@ def test_a_graded_spectrum_is_followed_row_by_row(there, rng):
     assert shortfall(fitted(there(rows), n_components=6, batch=3000).components_, rows) < 1e-6
 
 
+@pytest.mark.parametrize("constant", [0.0, 3.0])
+def test_a_stream_may_begin_with_rows_that_are_all_alike(there, constant, rng):
+    rows = np.full((60_000, 100), constant, np.float32)
+    pca = fitted(there(rows[:20_000]), tracker="nystrom")
+    assert pca.n_components_ == 0
+    assert pca.subspace_.count == 20_000
+    rows[20_000:, :3] += rng.normal(size=(40_000, 3))
+    pca.partial_fit(there(rows[20_000:]))
+    assert pca.n_components_ == 3
+    assert shortfall(pca.components_, rows) < 1e-5
+
+
+@pytest.mark.parametrize("n_rows", [20_000, 7])
+@pytest.mark.parametrize("tracker", ["exact", "nystrom"])
+def test_rows_too_small_to_square_are_refused(there, tracker, n_rows, rng):
+    pca = fedpca.StreamingPCA(3, tracker=tracker)
+    with pytest.raises(ValueError, match="too small to square in float32: rescale them"):
+        pca.partial_fit(there((1e-25 * rng.normal(size=(n_rows, 100))).astype(np.float32)))
+    assert not hasattr(pca, "n_features_in_")
+
+
 @pytest.mark.parametrize("n_rows", [1, 2, 7])
 def test_few_rows(there, n_rows, rng):
     rows = rng.normal(size=(n_rows, 300))

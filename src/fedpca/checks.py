@@ -154,6 +154,11 @@ def energy(rows: Any) -> float:
         return float(np.einsum("ij,ij->", rows, rows))
 
 
+def smallest_size(dtype: Any) -> float:
+    """A sum of squares up to which they have lost their digits in a dtype."""
+    return float(np.finfo(dtype).tiny / np.finfo(dtype).eps)
+
+
 def size_limit(dtype: Any = np.float64) -> float:
     """The largest sum of squares worked with in a dtype: sums over very many such still fit."""
     return 1e-8 * float(np.finfo(dtype).max)
@@ -202,9 +207,8 @@ def not_too_small(values: NDArray[Any], dtype: Any) -> None:
     kind = place_of(values).host_dtype(values)
     if kind.kind != "f" or kind.itemsize < 4:
         return
-    smallest = float(np.finfo(dtype).tiny / np.finfo(dtype).eps)
     first = values[: min(64, values.shape[0]), ...]
-    if not all(energy(part) <= smallest for part in (first, values)):
+    if not all(energy(part) <= smallest_size(dtype) for part in (first, values)):
         return
     values = to_host(values)
     if values.any():

@@ -246,6 +246,8 @@ class StreamingPCA(FittedPCA):
             try:
                 trial.decay(checks.forget(self.forget))
                 trial.update(X, weights)
+                if trial is tracker and trial.is_faint:
+                    checks.not_too_small(X, tracker.dtype)
                 return trial
             except NotFinite:
                 if trial is tracker:
@@ -295,7 +297,8 @@ class StreamingPCA(FittedPCA):
         """A tracker for rows like these, the first of a stream."""
         if self.privacy is not None:
             return self._private_tracker(X.shape[1], weights, dtype)
-        checks.not_too_small(values_of(X), dtype)
+        if not place_of(X).on_device:  # else only use tells
+            checks.not_too_small(values_of(X), dtype)
         return self._plain_tracker(X.shape[1], dtype, place_of(X))
 
     def _private_tracker(self, n_features: int, weights: Array | None, dtype: Any) -> PrivateTracker:

@@ -65,6 +65,11 @@ class Tracker(ABC):
         self._answer: Subspace | None = None  # the summary, until more rows come
 
     @property
+    def is_faint(self) -> bool:
+        """Whether rows so far might be too small to square: True if in doubt."""
+        return True
+
+    @property
     def keep(self) -> int:
         """Directions carried and exchanged."""
         return self._oversampled(self.rank)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpca import checks
 from fedpca.linalg import orthonormal, orthonormality_error
 from fedpca.merge import Summary, append_rows
 from fedpca.places import cuts, dense, to_host
@@ -60,6 +61,11 @@ class Nystrom(Tracker):
         self._n_rows = 0.0  # that still count
         self._graded = False
         self._flatness = 0.0
+
+    @property
+    def is_faint(self) -> bool:
+        energy = self._carried.total if self._period is None else self._period.energy
+        return not energy > checks.smallest_size(self.dtype)
 
     @property
     def width(self) -> int:

@@ -92,13 +92,16 @@ class Period:
         if place.on_device and self.dtype == np.float32:  # whose squares float64 holds in any unit
             sources = place.xp.concat([found, self.directions])
             exact = place.put(sources, np.float64)
-            along = exact[: self.n_probes + 1, :] @ place.put(self.probes.directions, np.float64).T
-            wanted = [sums, along, self.probes.offsets, exact @ exact.T, found[-1, :]]
-            wanted += [] if roots is None else [scores[-1, :] @ scores[-1, :]]
-            sums, along, offsets, gram, row_sum, *weight = place.fetch(*wanted)
+            wanted, n_products = [sums, exact @ exact.T, found[-1, :], self.probes.offsets], self.n_probes + 1
+            if rounds:
+                wanted.append(exact[:n_products, :] @ place.put(self.probes.directions, np.float64).T)
+            if roots is not None:
+                wanted.append(scores[-1, :] @ scores[-1, :])
+            sums, gram, row_sum, offsets, *others = place.fetch(*wanted)
             closing = Closing(sources, gram, row_sum)
-            added = float(weight[0]) if weight else n_rows - sums[-1]
-            inner = _inner_of(along[:, :-1], offsets, self.inner[-1, -1] + added)
+            along = others.pop(0) if rounds else gram[:n_products, n_products:]
+            weight = n_rows - sums[-1] if roots is None else float(others.pop(0))
+            inner = _inner_of(along[:, :-1], offsets, self.inner[-1, -1] + weight)
         else:
             sums, added = place.fetch(sums, scores @ scores.T)
             inner = self.inner + added
@@ -174,8 +177,12 @@ def _inner_of(along: Array, offsets: Array, weight: float) -> Array:
         weight: the sum of the squares of the roots.
     """
     sums = along[-1, :] - weight * offsets
-    inner = along[:-1, :] - np.outer(sums, offsets)
-    return np.block([[(inner + inner.T) / 2, sums[:, None]], [sums, np.array(weight)]])
+    half = (along[:-1, :] - np.outer(sums, offsets)) / 2
+    inner = np.empty((len(along), len(along)))
+    inner[:-1, :-1] = half + half.T
+    inner[-1, :-1] = inner[:-1, -1] = sums
+    inner[-1, -1] = weight
+    return inner
 
 
 def residual_directions(sample: Any, components: Any) -> Any:
@@ -216,6 +223,8 @@ def nystrom_directions(
     place = place_of(sources)
     dtype = place.host_dtype(sources)
     exact = float(np.finfo(dtype).eps)
+    if not len(inner):
+        return sources[:0, :], np.zeros(0)
     factor = _inverse_root(inner, 300 * np.sqrt(exact))
     if factor is None:  # turn the probes, so that directions of no energy can be left out
         squares, vectors = place.eigh(inner)
