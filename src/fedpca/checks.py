@@ -1,6 +1,7 @@
 """The rules every input meets, each with one error: the rule, the value, the remedy."""
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from numbers import Integral
 from typing import Any, TypeGuard
 
@@ -143,14 +144,14 @@ def working_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def energy(rows: Any) -> float:
     """The sum of squares of all entries, computed at memory speed; not finite if any entry is not."""
-    place = place_of(rows)
-    if place.on_device:
+    if not isinstance(rows, np.ndarray):
+        place = place_of(rows)
         floats = place.host_dtype(rows) in (np.float32, np.float64)
         return float(place.xp.linalg.vector_norm(rows)) ** 2 if floats else sum_of(row_energies(rows))
+    if rows.flags.c_contiguous or rows.flags.f_contiguous:
+        flat = rows.ravel(order="K")
+        return float(np.vdot(flat, flat))
     with np.errstate(over="ignore", invalid="ignore"):
-        if rows.flags.c_contiguous or rows.flags.f_contiguous:
-            flat = rows.ravel(order="K")
-            return float(np.vdot(flat, flat))
         return float(np.einsum("ij,ij->", rows, rows))
 
 
@@ -159,6 +160,7 @@ def smallest_size(dtype: Any) -> float:
     return float(np.finfo(dtype).tiny / np.finfo(dtype).eps)
 
 
+@cache
 def size_limit(dtype: Any = np.float64) -> float:
     """The largest sum of squares worked with in a dtype: sums over very many such still fit."""
     return 1e-8 * float(np.finfo(dtype).max)
