@@ -68,7 +68,8 @@ def compared(place: Place, panel: Any, roots: Any, probes: Probes) -> tuple[Any,
     flags = place.put(left_out, place.host_dtype(energies))
     if place.on_device or left_out.any():
         kept = 1 - flags
-        scores, energies, outside = scores * kept, energies * kept, outside * kept
+        scores *= kept
+        energies, outside = energies * kept, outside * kept
     return scores, place.xp.stack([energies, outside, flags])
 
 
