@@ -166,6 +166,12 @@ def test_forgetting(there, rng):
     np.testing.assert_allclose(fit.singular_values_, pca.singular_values_, rtol=1e-9)
 
 
+def test_what_fades_still_counts_exactly_in_float32(there, rng):
+    rows = rng.normal(size=(20_000, 100)).astype(np.float32)
+    pca = fitted(there(rows), batch=2000, forget=0.95, tracker="nystrom")
+    assert pca.subspace_.count == pytest.approx(2000 * np.sum(0.95 ** (2 * np.arange(10))), rel=1e-6)
+
+
 def test_summaries_merge_with_any_other(there, rng):
     rows = power_law(rng, 9000, 300)
     here, away = fitted(rows[:4000]), fitted(there(rows[4000:]))

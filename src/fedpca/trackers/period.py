@@ -96,7 +96,7 @@ class Period:
             if rounds:
                 wanted.append(exact[:n_products, :] @ place.put(self.probes.directions, np.float64).T)
             if roots is not None:
-                wanted.append(scores[-1, :] @ scores[-1, :])
+                wanted.append(place.xp.sum(scores[-1, :] ** 2, dtype=place.xp.float64))
             sums, gram, row_sum, offsets, *others = place.fetch(*wanted)
             closing = Closing(sources, gram, row_sum)
             along = others.pop(0) if rounds else gram[:n_products, n_products:]
