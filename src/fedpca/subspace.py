@@ -149,8 +149,8 @@ class Subspace:
         >>> Subspace.from_rows(np.diag([3.0, 2.0, 1.0]), center=False).truncate(2).left_out
         1.0
         """
-        rank = checks.rank(rank, self.n_features)
-        components, singular_values = self.components[:rank], self.singular_values[:rank]
+        rank = min(checks.rank(rank, self.n_features), self.rank)
+        components, singular_values = self.components[:rank, :], self.singular_values[:rank]
         certificate = self.certificate
         return self._with(components=components, singular_values=singular_values, certificate=certificate)
 

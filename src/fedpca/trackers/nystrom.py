@@ -156,10 +156,10 @@ class Nystrom(Tracker):
             is_learning = self._flatness > _FLAT and energy > (1 + _FOUND) * energy_before
             if looks <= 0 and not is_lacking and not is_learning:
                 break
-            found = _first(found, self.width)
+            found = found.truncate(self.width)
             others = self._sample(rows, roots, more, found)
             probes = self._residual(self.place.xp.concat([found.components, others]))
-        self._carried = _first(found, self.carry)
+        self._carried = found.truncate(self.carry)
         self._adapt()
 
     def _needs_rows(self) -> bool:
@@ -303,13 +303,6 @@ class Nystrom(Tracker):
 
     def _placed(self, carried: Subspace) -> Subspace:
         return _with_components(carried, self.place.put(carried.components, self.dtype))
-
-
-def _first(found: Subspace, rank: int) -> Subspace:
-    """The first directions, wherever they are."""
-    rank = min(rank, found.rank)
-    facts = (found.singular_values[:rank], found.mean, found.count, found.total, found.centered)
-    return Subspace.trusted(found.components[:rank, :], *facts)
 
 
 def _with_components(carried: Subspace, components: Any) -> Subspace:
