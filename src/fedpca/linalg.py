@@ -91,7 +91,7 @@ def orthonormal(rows: Any) -> Any:
     dtype = place.host_dtype(rows)
     try:
         for _ in range(2):
-            triangle = np.linalg.cholesky(to_host(rows @ rows.T).astype(np.float64))
+            triangle = np.linalg.cholesky(*place.fetch(rows @ rows.T))
             rows = place.put(triangle_inverse(triangle), dtype) @ rows
         return rows
     except np.linalg.LinAlgError:

@@ -53,10 +53,6 @@ class Place:
         """Some of the rows."""
         return rows[places]
 
-    def prefers(self, matrix: NDArray[Any]) -> bool:
-        """Whether a matrix on the host is large enough to be decomposed here rather than there."""
-        return False
-
     def eigh(self, matrix: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Eigenvalues, rising, and eigenvectors of a symmetric matrix on the host."""
         return np.linalg.eigh(matrix)
@@ -136,11 +132,8 @@ class Device(Place):
     def _dtype(self, dtype: Any) -> Any:
         return _dtype(self.library, np.dtype(dtype))
 
-    def prefers(self, matrix: NDArray[Any]) -> bool:
-        return len(matrix) > _SMALL
-
     def eigh(self, matrix: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        if not self.prefers(matrix):
+        if len(matrix) <= _SMALL:
             return np.linalg.eigh(matrix)
         values, vectors = self.xp.linalg.eigh(self.put(matrix, np.float64))
         return to_host(values), to_host(vectors)

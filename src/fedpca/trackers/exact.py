@@ -155,5 +155,5 @@ def _sums(panel: Any, roots: Any) -> tuple[float, Array, Array]:
     weights = roots
     if roots is None:
         weights = place.zeros((panel.shape[0],), place.host_dtype(panel)) + 1
-    sums = to_host(weights @ panel).astype(np.float64)
+    (sums,) = place.fetch(weights @ panel)
     return float(weights @ weights), sums, to_host(panel.T @ panel)

@@ -90,18 +90,7 @@ class Period:
         sums = place.xp.sum(facts, axis=1, dtype=place.xp.float64)
         closing = None
         if place.on_device and self.dtype == np.float32:  # whose squares float64 holds in any unit
-            sources = place.xp.concat([found, self.directions])
-            exact = place.put(sources, np.float64)
-            wanted, n_products = [sums, exact @ exact.T, found[-1, :], self.probes.offsets], self.n_probes + 1
-            if rounds:
-                wanted.append(exact[:n_products, :] @ place.put(self.probes.directions, np.float64).T)
-            if roots is not None:
-                wanted.append(place.xp.sum(scores[-1, :] ** 2, dtype=place.xp.float64))
-            sums, gram, row_sum, offsets, *others = place.fetch(*wanted)
-            closing = Closing(sources, gram, row_sum)
-            along = others.pop(0) if rounds else gram[:n_products, n_products:]
-            weight = n_rows - sums[-1] if roots is None else float(others.pop(0))
-            inner = _inner_of(along[:, :-1], offsets, self.inner[-1, -1] + weight)
+            sums, inner, closing = self._fetched(found, scores, sums, roots)
         else:
             sums, added = place.fetch(sums, scores @ scores.T)
             inner = self.inner + added
@@ -115,6 +104,24 @@ class Period:
         self.energy += energy
         self.n_rows += n_rows - int(n_strange)
         return np.flatnonzero(to_host(facts[-1, :])) if n_strange else np.arange(0)
+
+    def _fetched(
+        self, found: Any, scores: Any, sums: Any, roots: Any
+    ) -> tuple[NDArray[np.float64], Array, Closing]:
+        """In one journey: sums of facts, inner products of all scores, and what the end takes."""
+        place, rounds, n_products = self.place, self.probes.rounds, self.n_probes + 1
+        sources = place.xp.concat([found, self.directions])
+        exact = place.put(sources, np.float64)
+        wanted = [sums, exact @ exact.T, found[-1, :], self.probes.offsets]
+        if rounds:
+            wanted.append(exact[:n_products, :] @ place.put(self.probes.directions, np.float64).T)
+        if roots is not None:
+            wanted.append(place.xp.sum(scores[-1, :] ** 2, dtype=place.xp.float64))
+        sums, gram, row_sum, offsets, *others = place.fetch(*wanted)
+        along = others.pop(0) if rounds else gram[:n_products, n_products:]
+        weight = scores.shape[1] - sums[-1] if roots is None else float(others.pop(0))
+        inner = _inner_of(along[:, :-1], offsets, self.inner[-1, -1] + weight)
+        return sums, inner, Closing(sources, gram, row_sum)
 
     def scale(self, factor: float) -> None:
         if self.products is not None:
