@@ -115,6 +115,17 @@ def test_a_torn_last_line_was_never_acted_upon_and_is_written_over(tmp_path):
     assert Ledger(path).entries == [entry, second]
 
 
+def test_a_last_debit_that_lost_its_newline_counts(tmp_path):
+    path = tmp_path / "ledger"
+    entry = Ledger(path, epsilon=1.0, delta=1e-5).debit(0, 5, "gram", MU)
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))
+    assert Ledger(path).entries == [entry]
+    with pytest.raises(BudgetExceeded):
+        Ledger(path).debit(0, 5, "gram", MU)
+    Ledger(path).complete(entry)
+    assert [e.completed for e in Ledger(path).entries] == [True]
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -73,7 +73,7 @@ def sections(text):
 
 
 def percent(cell):
-    return float(cell.rstrip("%")) / 100
+    return float(cell.removeprefix("more than ").rstrip("%")) / 100
 
 
 # --- what it says is so ---
@@ -106,8 +106,8 @@ def test_what_the_best_directions_hold_lies_within_the_bars(tmp_path, rng):
     best = np.cumsum(PCA().fit(np.concatenate(parts)).explained_variance_ratio_)
     lines = table(written(tmp_path, model), "Variance together")
     for truth, (_, low, high) in zip(best, lines, strict=False):
-        assert percent(low) - 6e-4 <= truth <= percent(high) + 6e-4
-    assert percent(lines[0][2]) < 1
+        assert percent(low) - 6e-4 <= truth <= percent(high) + 1.1e-3
+    assert percent(lines[0][2]) < 0.999
 
 
 def test_limits_are_passed_by_one_row_in_a_hundred(rng):

@@ -26,7 +26,8 @@ def clipped(rows: Array, bound: float) -> Array:
     array([[2457., 3276.],
            [2048.,    0.]])
     """
-    rows = np.clip(np.asarray(rows, dtype=np.float64), -_LARGEST, _LARGEST)
+    # In C order: numpy adds up a row in another order in other layouts, and a norm may differ in its last bit.
+    rows = np.clip(np.asarray(rows, dtype=np.float64, order="C"), -_LARGEST, _LARGEST)
     largest = np.abs(rows).max(axis=1, initial=0.0)[:, None]
     safe = np.where(largest > 0, largest, 1.0)
     norms = largest * np.linalg.norm(rows / safe, axis=1, keepdims=True)  # no square vanishes

@@ -211,17 +211,22 @@ class Ledger:
             return
         line = json.dumps(facts, allow_nan=False).encode() + b"\n"
         with self.path.open("rb+") as file:
-            # A line torn by a crash was never acted upon: no noise is drawn before its debit is on disk.
-            whole = file.read()
-            file.seek(whole.rfind(b"\n") + 1)
-            file.truncate()
+            contents = file.read()
+            last = contents[contents.rfind(b"\n") + 1 :]
+            if _is_whole(last):
+                line = b"\n" + line
+            else:
+                file.seek(-len(last), os.SEEK_END)
+                file.truncate()
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
 
     def _read(self) -> tuple[str, tuple[float, float], list[Entry]]:
         assert self.path is not None
-        lines = self.path.read_bytes().split(b"\n")[:-1]
+        *lines, last = self.path.read_bytes().split(b"\n")
+        if _is_whole(last):
+            lines.append(last)
         entries: dict[str, Entry] = {}
         try:
             head = _parsed(lines[0])
@@ -261,6 +266,19 @@ class Ledger:
             f"Ledger({where}: {len(self.entries)} releases, epsilon={self.spent():.4g} of {self.epsilon:g} "
             f"spent at delta={self.delta:g})"
         )
+
+
+def _is_whole(last: bytes) -> bool:
+    """Whether a last line without a newline counts.
+
+    One torn by a crash was never acted upon: no noise is drawn before its debit is on disk. One that is
+    whole, as after a copy by hand, was.
+    """
+    try:
+        json.loads(last)
+    except ValueError:
+        return False
+    return True
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
