@@ -13,7 +13,7 @@ from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
 from fedpca.experiments.methods import COLOURS, components, make
 from fedpca.experiments.pictures import panels
 from fedpca.experiments.scores import Offline
-from fedpca.linalg import Array
+from fedpca.summaries.linalg import Array
 
 METHODS = ("fedpca", "F-PCA", "PM", "FD", "GROUSE", "SPIRIT")
 PM_AS_TIMED, FD_AS_TIMED = "PM, d x d a row", "FD, all of V"

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedpca.experiments.base import Record
 from fedpca.experiments.methods import batches, components
-from fedpca.linalg import Array
+from fedpca.summaries.linalg import Array
 from fedpca.trackers import EnergyThresholds, Spirit, Tracker
 
 

@@ -12,7 +12,7 @@ from fedpca.experiments.methods import COLOURS, batches, components, make
 from fedpca.experiments.over_time import follow
 from fedpca.experiments.pictures import panels
 from fedpca.experiments.rows import SOURCES, paper_rows
-from fedpca.linalg import Array
+from fedpca.summaries.linalg import Array
 
 RIVALS = ("FD", "PM", "GROUSE", "SPIRIT", "SPIRIT adaptive")
 METHODS = ("F-PCA adaptive", "fedpca", "FD 2r", "GROUSE 2/k", *RIVALS)

@@ -11,7 +11,7 @@ from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
 from fedpca.experiments.methods import COLOURS, make
 from fedpca.experiments.over_time import adaptive_spirit, follow
 from fedpca.experiments.pictures import panels
-from fedpca.linalg import Array
+from fedpca.summaries.linalg import Array
 
 STYLES = {
     "F-PCA adaptive": (COLOURS["F-PCA"], "-"),

@@ -14,9 +14,9 @@ from fedpca.experiments.pictures import panels
 from fedpca.experiments.rows import paper_rows
 from fedpca.experiments.scores import Offline
 from fedpca.experiments.utility import mod_sulq_as_released, released
-from fedpca.linalg import Array, with_fixed_signs
 from fedpca.metrics import affinity, alignment
 from fedpca.privacy.calibration import analytic_sigma, mod_sulq_beta, paper_omega
+from fedpca.summaries.linalg import Array, with_fixed_signs
 
 AS_RUN, PRIVATE = "as run", "private"
 OFFLINE, PLAIN, MASK, MOD_SULQ, FEDPCA = "offline", "F-PCA", "F-PCA with mask", "MOD-SuLQ", "fedpca"

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpca.experiments.base import Record
-from fedpca.linalg import Array
 from fedpca.metrics import principal_angles
+from fedpca.summaries.linalg import Array
 
 
 @dataclass(frozen=True)

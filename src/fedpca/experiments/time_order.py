@@ -11,8 +11,8 @@ from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
 from fedpca.experiments.methods import COLOURS, components, make
 from fedpca.experiments.pictures import panels
 from fedpca.experiments.scores import Offline, ln_mse
-from fedpca.linalg import Array
 from fedpca.metrics import principal_angles
+from fedpca.summaries.linalg import Array
 
 OURS = ("fedpca", "F-PCA")
 METHODS = (*OURS, "FD", "PM", "GROUSE", "SPIRIT")

@@ -1,6 +1,6 @@
 """Federation: children hand summaries up, in any order; aggregators keep the latest and merge them."""
 
-from fedpca.federation.aggregator import Aggregator, Child, Refused
+from fedpca.federation.aggregator import Aggregator, Child, SummaryRejected
 from fedpca.federation.simulate import Delivery, Faults, Simulation, Snapshot, simulate
 from fedpca.federation.store import Event, FolderStore, MemoryStore, State, Store
 
@@ -12,10 +12,10 @@ __all__ = [
     "Faults",
     "FolderStore",
     "MemoryStore",
-    "Refused",
     "Simulation",
     "Snapshot",
     "State",
     "Store",
+    "SummaryRejected",
     "simulate",
 ]

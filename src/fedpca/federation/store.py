@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedpca import modelfile
-from fedpca.federation.names import file_name
-from fedpca.linalg import Array
-from fedpca.merge import Summary
-from fedpca.subspace import from_file
+from fedpca.federation.message import file_name
+from fedpca.summaries import model_file
+from fedpca.summaries.linalg import Array
+from fedpca.summaries.merging import Summary
+from fedpca.summaries.subspace import from_file
 
 _ENDING = ".state"
 
@@ -102,7 +102,7 @@ class FolderStore:
     def states(self) -> dict[str, State]:
         found = {}
         for path in sorted(self.folder.glob(f"*{_ENDING}")):
-            kind, arrays, facts = modelfile.read(path)
+            kind, arrays, facts = model_file.read(path)
             summary = None if kind == "withdrawn" else from_file(path, kind, arrays, facts["summary"])
             found[facts["child"]] = State(facts["version"], summary)
         return found
@@ -115,7 +115,7 @@ class FolderStore:
             kind = state.summary.kind
             arrays, facts = state.summary.file_contents()
         facts = {"child": child, "version": state.version, "summary": facts}
-        modelfile.write(self.folder / f"{file_name(child)}{_ENDING}", kind, arrays, facts)
+        model_file.write(self.folder / f"{file_name(child)}{_ENDING}", kind, arrays, facts)
 
     def note(self, event: Event) -> None:
         with self._log.open("a", encoding="utf-8") as file:

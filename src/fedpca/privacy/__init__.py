@@ -1,7 +1,7 @@
 """Differential privacy: what leaves an owner of rows is noised once, as a sum, and certified."""
 
 from fedpca.privacy.ledger import BudgetExceeded, Ledger
-from fedpca.privacy.plan import Plan, plan
+from fedpca.privacy.planning import Plan, plan
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.tracker import NotReleasedError, PrivateTracker
 

@@ -12,9 +12,9 @@ from math import inf, sqrt
 from pathlib import Path
 from typing import Any
 
-from fedpca import checks
-from fedpca.modelfile import sync_folder
 from fedpca.privacy.calibration import epsilon_of, mu_of
+from fedpca.summaries import validation
+from fedpca.summaries.model_file import fsync_dir
 
 _FORMAT = "fedpca ledger 1"
 
@@ -188,7 +188,7 @@ class Ledger:
                 os.link(temporary, self.path)
         finally:
             temporary.unlink(missing_ok=True)
-        sync_folder(self.path.parent)
+        fsync_dir(self.path.parent)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -292,14 +292,14 @@ def _parsed(line: bytes) -> dict[str, Any]:
 def _check_entry(entry: Entry) -> None:
     stop = inf if entry.stop is None else entry.stop
     numbers = (entry.start, entry.mu, stop)
-    if not all(map(checks.is_real, numbers)) or not (0 <= entry.mu < inf and 0 <= entry.start <= stop):
+    if not all(map(validation.is_real, numbers)) or not (0 <= entry.mu < inf and 0 <= entry.start <= stop):
         raise ValueError(f"a debit needs a finite mu >= 0 and records 0 <= start <= stop, got {entry}.")
 
 
 def _checked_budget(epsilon: Any, delta: Any) -> tuple[float, float]:
-    if not checks.is_real(epsilon) or not 0 < epsilon < inf:
+    if not validation.is_real(epsilon) or not 0 < epsilon < inf:
         raise ValueError(f"epsilon must be a finite number above 0, got epsilon={epsilon!r}.")
-    if not checks.is_real(delta) or not 0 < delta < 1:
+    if not validation.is_real(delta) or not 0 < delta < 1:
         raise ValueError(f"delta must lie in (0, 1), got delta={delta!r}.")
     return float(epsilon), float(delta)
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from fedpca.readers.part import listed
-from fedpca.report.items import Chart, Section, Table
-from fedpca.report.picture import FAINT, MUTED, SERIES, canvas
+from fedpca.readers.data_file import listed
+from fedpca.report.figures import FAINT, MUTED, SERIES, canvas
+from fedpca.report.formatting import clean, moment, number, share, some
+from fedpca.report.layout import Chart, Section, Table
 from fedpca.report.run import Run, thinned
-from fedpca.report.words import clean, moment, number, share, some
 
 _MOST_BARS = 15
 

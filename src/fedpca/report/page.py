@@ -7,8 +7,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fedpca import __version__
-from fedpca.report.items import Choice, Section, Table
-from fedpca.report.picture import inline, save
+from fedpca.report.figures import inline, save
+from fedpca.report.layout import Choice, Section, Table
 
 try:
     from jinja2 import Environment, StrictUndefined
