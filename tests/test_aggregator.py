@@ -19,7 +19,8 @@ from scipy.linalg import subspace_angles
 
 import fedpca
 from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace
-from fedpca.federation import FolderStore, SummaryRejected
+from fedpca.errors import SummaryRejected
+from fedpca.federation import FolderStore
 
 
 def rows_of(seed, n_rows=60, n_features=8):

@@ -15,8 +15,8 @@ from helpers import power_law
 
 import fedpca
 from fedpca import Aggregator, Ledger, StreamingPCA
-from fedpca.federation import SummaryRejected
-from fedpca.federation.flower.node import Node, NodeError
+from fedpca.errors import NodeError, SummaryRejected
+from fedpca.federation.flower.node import Node
 from fedpca.federation.flower.region import Region
 from fedpca.federation.flower.scaffold import new
 from fedpca.readers import open_rows

@@ -262,7 +262,8 @@ def interrupt(*args, **kwargs):
 
 @pytest.mark.parametrize("failure", [fail, interrupt])
 @pytest.mark.parametrize(
-    "step", ["os.replace", "os.fsync", "pathlib.Path.open", "shutil.copymode", "fedpca.model_file.save"]
+    "step",
+    ["os.replace", "os.fsync", "pathlib.Path.open", "shutil.copymode", "fedpca.summaries.model_file.save"],
 )
 def test_a_failed_save_leaves_the_old_file_and_nothing_else(saved, step, failure, monkeypatch):
     before = saved.read_bytes()

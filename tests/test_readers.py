@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from fedpca import StreamingPCA
-from fedpca.readers import FileFormatError, open_rows
+from fedpca.errors import FileFormatError
+from fedpca.readers import open_rows
 
 pa = pytest.importorskip("pyarrow", reason="the files extra")
 h5py = pytest.importorskip("h5py", reason="the files extra")
@@ -568,7 +569,7 @@ class TestPlink:
 
     def test_a_variant_that_comes_twice(self, tmp_path):
         path, _ = self.write(tmp_path, sid=["rs1"] * 17)
-        with pytest.raises(FileFormatError, match=r"0:0:A1:A2 comes twice.*plink2 --rm-dup"):
+        with pytest.raises(FileFormatError, match=r"0:0:A1:A2 appears twice.*plink2 --rm-dup"):
             open_rows(path)
 
     @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from sklearn.decomposition import PCA
 
 import fedpca
 from fedpca import Aggregator, FederatedPCA, Moments, Privacy, StreamingPCA, Subspace
-from fedpca.federation import Faults, SummaryRejected, simulate
+from fedpca.errors import SummaryRejected
+from fedpca.federation import Faults, simulate
 from fedpca.readers import open_rows
 
 pytest.importorskip("matplotlib", reason="the report extra")

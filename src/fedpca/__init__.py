@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedpca import metrics, progress
+    from fedpca.errors import BudgetExceeded, ModelFileError
     from fedpca.estimators.streaming import StreamingPCA
     from fedpca.federation.aggregator import Aggregator
     from fedpca.federation.estimator import FederatedPCA
     from fedpca.privacy.audit import audit
-    from fedpca.privacy.ledger import BudgetExceeded, Ledger
+    from fedpca.privacy.ledger import Ledger
     from fedpca.privacy.planning import plan
     from fedpca.privacy.settings import Privacy
     from fedpca.summaries.merging import merge, merge_tree
-    from fedpca.summaries.model_file import ModelFileError
     from fedpca.summaries.moments import Moments
     from fedpca.summaries.rank import EnergyBand
     from fedpca.summaries.subspace import Subspace, load
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 _MODULES = {
     "Aggregator": "federation.aggregator",
-    "BudgetExceeded": "privacy.ledger",
+    "BudgetExceeded": "errors",
     "EnergyBand": "summaries.rank",
     "FederatedPCA": "federation.estimator",
     "Ledger": "privacy.ledger",
-    "ModelFileError": "summaries.model_file",
+    "ModelFileError": "errors",
     "Moments": "summaries.moments",
     "Privacy": "privacy.settings",
     "StreamingPCA": "estimators.streaming",

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from fedpca._typing import Array
 from fedpca.summaries import validation
-from fedpca.summaries.linalg import Array
 from fedpca.summaries.moments import deviations_from_mean
 from fedpca.summaries.subspace import Subspace
 

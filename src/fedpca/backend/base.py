@@ -19,10 +19,6 @@ _AS_IT_IS = nullcontext()
 _SMALL = 64  # sides of a matrix that the host decomposes faster than a device
 
 
-class NonFiniteError(ValueError):
-    """Rows on a device hold NaN, infinity, or values too large to square."""
-
-
 class Backend:
     """The host. What has as many entries as a row, or as there are rows, lives where the rows do."""
 

@@ -64,10 +64,10 @@ def must_be_free(out: Path, force: bool) -> None:
 @contextmanager
 def whole(out: Path, force: bool) -> Iterator[Path]:
     """A file to write, which takes the place of `out` when all is written, and else is removed."""
-    from fedpca.summaries import model_file
+    from fedpca._util.files import atomic_write
 
     must_be_free(out, force)
-    with model_file.whole(out) as temporary:
+    with atomic_write(out) as temporary:
         yield temporary
         must_be_free(out, force)
 

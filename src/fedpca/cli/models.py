@@ -52,9 +52,9 @@ def inspect(model: Annotated[Path, typer.Argument(metavar="MODEL")], as_json: As
         together += share
         lines.append(f"{place:>9}  {variance:>8.4g}  {share:>12.2%}  {together:>8.2%}")
     if facts["feature_names"]:
-        from fedpca.readers.data_file import listed
+        from fedpca._util.text import join_names
 
-        lines += ["", f"features: {printable(listed(facts['feature_names']))}"]
+        lines += ["", f"features: {printable(join_names(facts['feature_names']))}"]
     if facts["certificate"]:
         lines += ["", f"certificate: {json.dumps(facts['certificate'], indent=2)}"]
     say(facts, as_json, "\n".join(lines))

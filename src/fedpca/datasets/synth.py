@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 
+from fedpca._typing import Array
 from fedpca.summaries import validation
-from fedpca.summaries.linalg import Array
 
 Seed = int | np.random.Generator
 

@@ -13,10 +13,10 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags, check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from fedpca._typing import Array
 from fedpca.backend.base import HOST, Backend, backend_of, batch_slices, dense, to_host
 from fedpca.summaries import validation
 from fedpca.summaries.imputation import coordinates
-from fedpca.summaries.linalg import Array
 from fedpca.summaries.subspace import Subspace
 
 

@@ -10,12 +10,13 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state
 
-from fedpca.backend.base import HOST, Backend, NonFiniteError, backend_of, batch_slices, dense, to_host
+from fedpca._typing import Array
+from fedpca.backend.base import HOST, Backend, backend_of, batch_slices, dense, to_host
+from fedpca.errors import NonFiniteError
 from fedpca.estimators.base import BasePCA, chunk_rows, stored_values
 from fedpca.privacy import Privacy, PrivateTracker
 from fedpca.summaries import validation
 from fedpca.summaries.imputation import impute, impute_cold_start
-from fedpca.summaries.linalg import Array
 from fedpca.summaries.merging import Summary, same_space
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import EnergyBand, FixedRank, RankRule, VarianceShare

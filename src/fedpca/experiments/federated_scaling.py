@@ -8,11 +8,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from fedpca._typing import Array
 from fedpca.experiments import published
 from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
 from fedpca.experiments.methods import COLOURS
 from fedpca.experiments.pictures import panels
-from fedpca.summaries.linalg import Array, oversampled_rank
+from fedpca.summaries.linalg import oversampled_rank
 from fedpca.summaries.merging import merge, merge_r
 from fedpca.summaries.rank import FixedRank
 from fedpca.summaries.subspace import Subspace

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 import numpy as np
 
 from fedpca import datasets
+from fedpca._typing import Array
 from fedpca.experiments import published
 from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
 from fedpca.experiments.methods import COLOURS, batches, components, make
@@ -17,7 +18,6 @@ from fedpca.experiments.rows import SOURCES, paper_rows
 from fedpca.experiments.scores import Offline
 from fedpca.privacy import Privacy
 from fedpca.privacy.tracker import PrivateTracker
-from fedpca.summaries.linalg import Array
 from fedpca.summaries.rank import FixedRank
 from fedpca.trackers import Block, FrequentDirections, Grouse, PowerMethod, Spirit, Tracker
 

@@ -7,12 +7,13 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from fedpca._typing import Array
 from fedpca.datasets import synth
 from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
 from fedpca.experiments.methods import COLOURS
 from fedpca.experiments.pictures import panels
 from fedpca.experiments.scores import Offline
-from fedpca.summaries.linalg import Array, with_fixed_signs
+from fedpca.summaries.linalg import with_fixed_signs
 from fedpca.summaries.merging import basic_merge, faster_merge, merge, merge_r
 from fedpca.summaries.rank import FixedRank
 from fedpca.summaries.subspace import Subspace

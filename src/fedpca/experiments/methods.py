@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedpca.summaries.linalg import Array
+from fedpca._typing import Array
 from fedpca.summaries.rank import EnergyBand, FixedRank, RankRule
 from fedpca.trackers import (
     TRACKERS,

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedpca._typing import Array
 from fedpca.experiments.base import Record
 from fedpca.metrics import principal_angles
-from fedpca.summaries.linalg import Array
 
 
 @dataclass(frozen=True)

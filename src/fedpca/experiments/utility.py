@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fedpca import Privacy
+from fedpca._typing import Array
 from fedpca.datasets import synth
 from fedpca.experiments import published
 from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
@@ -16,7 +17,6 @@ from fedpca.metrics import affinity, alignment
 from fedpca.privacy.calibration import analytic_sigma, mod_sulq_beta, paper_omega
 from fedpca.privacy.mechanisms.base import ClippingBall, build
 from fedpca.privacy.noise import NOISES
-from fedpca.summaries.linalg import Array
 from fedpca.summaries.moments import Moments
 
 PANELS = (  # of the picture: with the noise that is due; below, the same as released

@@ -4,12 +4,13 @@ import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from fedpca._util.text import utc_timestamp
+from fedpca.errors import SummaryRejected
 from fedpca.federation.message import child_name, version_number
 from fedpca.federation.store import Event, FolderStore, MemoryStore, State, Store
 from fedpca.metrics import principal_angles
@@ -20,10 +21,6 @@ from fedpca.summaries.linalg import oversampled_rank
 from fedpca.summaries.merging import Summary, merge_tree, same_space
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.subspace import Subspace
-
-
-class SummaryRejected(ValueError):
-    """A summary was not taken, and why. Nothing has changed."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +172,7 @@ class Aggregator:
         self._model = None
 
     def _note(self, *facts: Any, **more: Any) -> None:
-        self.store.note(Event(datetime.now(UTC).isoformat(timespec="milliseconds"), *facts, **more))
+        self.store.note(Event(utc_timestamp(), *facts, **more))
 
     def _admitted(self, name: str, summary: Any) -> Summary:
         """The summary, every number of it checked as if it came from a stranger."""

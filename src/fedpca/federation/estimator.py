@@ -12,12 +12,13 @@ from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from fedpca import progress
+from fedpca._typing import Array
+from fedpca.errors import SummaryRejected
 from fedpca.estimators.base import BasePCA
 from fedpca.estimators.streaming import StreamingPCA
-from fedpca.federation import Aggregator, SummaryRejected
+from fedpca.federation import Aggregator
 from fedpca.privacy import Privacy
 from fedpca.summaries import validation
-from fedpca.summaries.linalg import Array
 from fedpca.summaries.merging import Summary
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import EnergyBand

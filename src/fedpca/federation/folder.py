@@ -2,14 +2,15 @@
 
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from fedpca.federation.aggregator import Aggregator, SummaryRejected
+from fedpca._util.files import create_exclusive
+from fedpca.errors import SummaryRejected
+from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.message import child_name, file_name, version_number
 from fedpca.summaries import model_file, validation
 from fedpca.summaries.merging import Summary
@@ -228,24 +229,7 @@ class _Local:
             return file.read(max_bytes)
 
     def create(self, name: str, contents: bytes) -> bool:
-        temporary = self.folder / f".fedpca-{secrets.token_hex(8)}.part"
-        try:
-            with temporary.open("xb") as file:
-                file.write(contents)
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                os.link(temporary, self.folder / name)  # unlike a rename, never over a file of this name
-            except FileExistsError:
-                return False
-            except OSError:  # some network drives have no links
-                if (self.folder / name).exists():
-                    return False
-                os.replace(temporary, self.folder / name)
-        finally:
-            temporary.unlink(missing_ok=True)
-        model_file.fsync_dir(self.folder)
-        return True
+        return create_exclusive(self.folder / name, contents)
 
 
 class _Bucket:

@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from fedpca._typing import Array
+from fedpca._util.files import append_json_line, json_lines
 from fedpca.federation.message import file_name
 from fedpca.summaries import model_file
-from fedpca.summaries.linalg import Array
 from fedpca.summaries.merging import Summary
 from fedpca.summaries.subspace import from_file
 
@@ -118,11 +119,10 @@ class FolderStore:
         model_file.write(self.folder / f"{file_name(child)}{_ENDING}", kind, arrays, facts)
 
     def note(self, event: Event) -> None:
-        with self._log.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(event)) + "\n")
+        self._log.touch()
+        append_json_line(self._log, asdict(event))
 
     def history(self) -> list[Event]:
         if not self._log.exists():
             return []
-        lines = self._log.read_text(encoding="utf-8").split("\n")[:-1]  # the last may be torn by a crash
-        return [Event(**json.loads(line)) for line in lines if line]
+        return [Event(**json.loads(line)) for line in json_lines(self._log.read_bytes()) if line]

@@ -12,12 +12,12 @@ from math import inf, log, sqrt
 import numpy as np
 from scipy.special import betaincinv, ndtri
 
+from fedpca._typing import Array
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.privacy import Privacy
 from fedpca.privacy.centering import stream_rows
 from fedpca.privacy.schedule import Schedule
 from fedpca.summaries import validation
-from fedpca.summaries.linalg import Array
 from fedpca.summaries.merging import Summary
 from fedpca.summaries.moments import Moments
 

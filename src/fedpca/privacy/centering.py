@@ -9,10 +9,10 @@ from math import ceil, sqrt
 
 import numpy as np
 
+from fedpca._typing import Array
 from fedpca.privacy.lattice import RADIUS, clipped
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.settings import Privacy
-from fedpca.summaries.linalg import Array
 
 STEP_SHARE = 0.05  # of mu², for a step that sees all rows
 STEPS = 2

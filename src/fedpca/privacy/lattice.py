@@ -8,7 +8,7 @@ sums can betray a record (Casacuberta et al. 2022), cannot arise.
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca.summaries.linalg import Array
+from fedpca._typing import Array
 
 RADIUS = 2.0**12
 _LARGEST = 1e150  # of an entry: its square is a number, and clipped all the same

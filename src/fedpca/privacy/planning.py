@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpca._typing import Array
 from fedpca.privacy.centering import stream_rows
 from fedpca.privacy.mechanisms.base import MAX_GRAM_FEATURES, Calibration, calibrate, sketch_size
 from fedpca.privacy.noise import TILE
@@ -14,7 +15,6 @@ from fedpca.privacy.schedule import Schedule
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.tracker import BATCH_ROWS
 from fedpca.summaries import validation
-from fedpca.summaries.linalg import Array
 
 _GOOD = 0.9  # the expected |<v, v_hat>| that counts as found
 _TYPICAL = 0.5  # assumed mean of |row|² / bound²

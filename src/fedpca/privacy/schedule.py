@@ -5,8 +5,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from fedpca._typing import Array
 from fedpca.privacy.noise import CorrelatedNoise, Noise
-from fedpca.summaries.linalg import Array
 
 _MOST_DISJOINT = 4
 

@@ -6,11 +6,11 @@ from dataclasses import KW_ONLY, dataclass, fields
 
 import numpy as np
 
+from fedpca._typing import Array
 from fedpca.privacy.calibration import SENSITIVITY, mu_of
 from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.noise import NOISES
 from fedpca.summaries import validation
-from fedpca.summaries.linalg import Array
 
 MECHANISMS = ("gram", "sketch", "streaming-mod-sulq", "mod-sulq")
 CALIBRATIONS = ("analytic", "paper")

@@ -12,17 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from fedpca._typing import Array
 from fedpca.backend.base import HOST
+from fedpca.errors import BudgetExceeded, NotReleasedError
 from fedpca.privacy.centering import STEP_SHARE, STEPS, PrivateCenter, stream_rows
 from fedpca.privacy.certify import make_certificate
 from fedpca.privacy.lattice import MAX_ROWS
-from fedpca.privacy.ledger import BudgetExceeded, Entry
+from fedpca.privacy.ledger import Entry
 from fedpca.privacy.mechanisms.base import ClippingBall, build
 from fedpca.privacy.noise import NOISES, Noise
 from fedpca.privacy.schedule import Schedule
 from fedpca.privacy.settings import Privacy
 from fedpca.summaries.imputation import impute
-from fedpca.summaries.linalg import Array
 from fedpca.summaries.merging import Summary
 from fedpca.summaries.rank import RankRule
 from fedpca.summaries.subspace import Subspace
@@ -30,10 +31,6 @@ from fedpca.summaries.view import Answer
 
 BATCH_ROWS = 1024  # that "streaming-mod-sulq" noises at a time
 _FAR = 0.9  # bounds between the centre and the mean of clipped rows: nearly all lie beyond, on one side
-
-
-class NotReleasedError(AttributeError):
-    """Something was asked for that only a release can tell."""
 
 
 class PrivateTracker:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca.errors import FileFormatError
 from fedpca.readers.arrays import Csr, Stored, part_of
-from fedpca.readers.data_file import FileFormatError, Part, missing_extra
+from fedpca.readers.data_file import Part, missing_extra
 
 
 def open_h5ad(path: Path) -> Part:

@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fedpca.readers.data_file import Batch, FileFormatError, Part, Reading, listed, reading
+from fedpca._util.text import join_names
+from fedpca.errors import FileFormatError
+from fedpca.readers.data_file import Batch, Part, Reading, reading
 from fedpca.summaries import validation
 
 _BLOCK_BYTES = 2**28  # the most that is read at once to spare a chunk being decoded again
@@ -208,7 +210,7 @@ def _open_npz(path: Path) -> Iterator[Stored]:
         tables = [name for name, array in arrays.items() if len(array.shape) == 2]
         if len(tables) != 1:
             raise FileFormatError(
-                f"{path} must hold one table, got {listed(tables) or 'none'}; save the rows alone."
+                f"{path} must hold one table, got {join_names(tables) or 'none'}; save the rows alone."
             )
         rows = arrays.pop(tables[0])
         beside = {name: array for name, array in arrays.items() if array.shape == rows.shape[:1]}

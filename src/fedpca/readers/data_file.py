@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-
-class FileFormatError(ValueError):
-    """A file whose contents cannot be rows. Messages name lines and columns, never what is in them."""
+from fedpca.errors import FileFormatError
 
 
 class Batch(NamedTuple):
@@ -86,16 +84,6 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         raise FileFormatError(
             f"{path} must be {kind}, and is cut short, damaged or something else; write or copy it again."
         ) from error
-
-
-def listed(names: Sequence[str], most: int = 8) -> str:
-    """Names for a message.
-
-    >>> listed([f"c{number}" for number in range(20)], most=3)
-    'c0, c1, c2 and 17 more'
-    """
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def missing_extra(package: str) -> ImportError:

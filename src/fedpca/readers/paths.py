@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from glob import glob, has_magic
 from pathlib import Path
 
-from fedpca.readers.data_file import FileFormatError, listed
+from fedpca._util.text import join_names
+from fedpca.errors import FileFormatError
 
 FORMATS = {
     ".csv": "csv",
@@ -37,7 +38,7 @@ def find(paths: Paths) -> tuple[str, list[Path]]:
         kinds.setdefault(format_of(file), file)
     if len(kinds) > 1:
         raise FileFormatError(
-            f"files must all have one format, got {listed([str(file) for file in kinds.values()])}; "
+            f"files must all have one format, got {join_names([str(file) for file in kinds.values()])}; "
             "name those of one format, as in 'folder/*.parquet'."
         )
     return next(iter(kinds)), files

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca._util.text import join_names
+from fedpca.errors import FileFormatError
 from fedpca.readers.arrays import Stored, part_of
-from fedpca.readers.data_file import FileFormatError, Part, listed
+from fedpca.readers.data_file import Part
 
 _MAGIC = b"\x6c\x1b\x01"
 _FAM = ("fid", "iid", "father", "mother", "sex", "pheno")
@@ -39,7 +41,7 @@ def _open_bed(path: Path) -> Iterator[Stored]:
         names = tuple(":".join((variant[0], *variant[3:6])) for variant in variants)
     if twice := [name for name, times in Counter(names).items() if times > 1]:
         raise FileFormatError(
-            f"{path}: a variant must be there once, and {listed(twice)} comes twice; leave out the copies "
+            f"{path}: variants must be unique, but {join_names(twice)} appears twice; leave out the copies "
             "with plink2 --rm-dup."
         )
     aside = {name: np.array([person[i] for person in people]) for i, name in enumerate(_FAM)}

@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from fedpca._util.text import join_names
+from fedpca.errors import FileFormatError
 from fedpca.readers import anndata, arrays, plink, tables
-from fedpca.readers.data_file import Batch, FileFormatError, Part, Reading, listed
+from fedpca.readers.data_file import Batch, Part, Reading
 from fedpca.readers.paths import Paths, find, state
 from fedpca.summaries import validation
 
@@ -68,7 +70,7 @@ class Rows:
             names = self.feature_names or [f"number {i + 1}" for i in range(self.n_features)]
             empty = [names[i] for i in columns]
             raise FileFormatError(
-                f"{self._where}: columns must have a value in some row, and {listed(empty)} have none; "
+                f"{self._where}: columns must have a value in some row, and {join_names(empty)} have none; "
                 f"{_leave_out(empty) if self.feature_names else 'write the file without them.'}"
             )
 
@@ -224,7 +226,7 @@ def _same_columns(first: Part, part: Part, columns: Names | None, drop: Names, a
     twice = [name for name, times in Counter(part.names).items() if times > 1]
     if twice:
         raise FileFormatError(
-            f"{part.path}: columns must have names of their own, and {listed(twice)} comes twice; rename."
+            f"{part.path}: columns must have names of their own, and {join_names(twice)} comes twice; rename."
         )
     if columns is not None:
         _known(part, columns, part.names, "columns")
@@ -233,8 +235,8 @@ def _same_columns(first: Part, part: Part, columns: Names | None, drop: Names, a
         others = {*(other.names or ()), *drop}
         if only := [name for name in one.names or () if name not in others]:
             raise FileFormatError(
-                f"files must have the same columns: {listed(only)} is in {one.path} and not in {other.path}; "
-                "leave it out, or name those that all have: columns=[...] (--columns)."
+                f"files must have the same columns: {join_names(only)} is in {one.path} and not in "
+                f"{other.path}; leave it out, or name those that all have: columns=[...] (--columns)."
             )
 
 
@@ -266,8 +268,8 @@ def _known(part: Part, asked: Names, there: Collection[str], what: str) -> None:
     known = set(there)
     if strange := [name for name in asked if name not in known]:
         raise ValueError(
-            f"there must be a column for each name ({what}): {part.path} has no {listed(strange)}; "
-            f"there are {listed(list(there)) or 'none to name'}."
+            f"there must be a column for each name ({what}): {part.path} has no {join_names(strange)}; "
+            f"there are {join_names(list(there)) or 'none to name'}."
         )
 
 
@@ -277,7 +279,7 @@ def _numbers(part: Part, chosen: Names | None) -> None:
         name: part.others[name] for name in (part.others if chosen is None else chosen) if name in part.others
     }
     if bad:
-        held = listed([f"{name} holds {what}" for name, what in bad.items()])
+        held = join_names([f"{name} holds {what}" for name, what in bad.items()])
         remedy = _leave_out(list(bad))
         if chosen is None:
             remedy = "correct it or, if the first line holds names, say header=True (--header)."

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca.readers.data_file import Batch, FileFormatError, Part, Reading, missing_extra, reading
+from fedpca.errors import FileFormatError
+from fedpca.readers.data_file import Batch, Part, Reading, missing_extra, reading
 
 _TEXT_BLOCK = 2**20  # bytes parsed at a time
 _LONGEST_LINE = 2**26

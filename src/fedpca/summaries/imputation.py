@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedpca.summaries.linalg import Array
+from fedpca._typing import Array
 from fedpca.summaries.subspace import Subspace
 
 _COLD_ROUNDS = 5

@@ -3,12 +3,10 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import lapack
 
+from fedpca._typing import Array
 from fedpca.backend.base import backend_of, to_host
-
-Array = NDArray[np.floating]
 
 # A Gram matrix squares the spectrum: a direction at 1e-3 of the largest keeps 10 digits; Cholesky restores
 # its orthogonality. Below that the rows themselves are factorised.

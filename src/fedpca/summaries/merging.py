@@ -4,15 +4,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from fedpca._typing import Array
 from fedpca.summaries import certificate as certificates
 from fedpca.summaries import validation
-from fedpca.summaries.linalg import (
-    Array,
-    leading_singular_pairs,
-    orthonormal,
-    oversampled_rank,
-    with_fixed_signs,
-)
+from fedpca.summaries.linalg import leading_singular_pairs, orthonormal, oversampled_rank, with_fixed_signs
 from fedpca.summaries.moments import Moments, pooled_mean, subtract_mean, sum_moments
 from fedpca.summaries.subspace import Subspace, rounding_floor
 

@@ -3,11 +3,8 @@
 import hashlib
 import json
 import os
-import secrets
-import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +13,10 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from fedpca._util.files import atomic_write
+from fedpca.errors import ModelFileError
+
 FORMAT_VERSION = 1
-
-
-class ModelFileError(ValueError):
-    """A file is not a model file, is damaged, or is of a version this library does not know."""
 
 
 def write(
@@ -31,31 +27,8 @@ def write(
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot save {path}: there is no folder {path.parent}.")
-    with whole(path) as temporary, temporary.open("wb") as file:
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
         file.write(contents)
-
-
-@contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A file to write in the same folder, which takes the place of `path` once all is written, else is gone.
-
-    >>> path = Path(tempfile.mkdtemp()) / "notes.txt"
-    >>> with whole(path) as temporary:
-    ...     _ = temporary.write_text("all of it")
-    >>> path.read_text()
-    'all of it'
-    """
-    temporary = path.parent / f".fedpca-{secrets.token_hex(8)}.part"
-    try:
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        if path.exists():
-            shutil.copymode(path, temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    fsync_dir(path.parent)
 
 
 def encode(kind: str, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> bytes:
@@ -73,15 +46,6 @@ def encode(kind: str, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, An
         "checksum": _checksum(kind, tensors, text),
     }
     return save(tensors, metadata={"fedpca": json.dumps(header)})
-
-
-def fsync_dir(folder: Path) -> None:
-    """Make names in a folder survive a crash, too."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 Contents = tuple[str, dict[str, NDArray[Any]], dict[str, Any]]

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from fedpca._typing import Array
 from fedpca.summaries import certificate as certificates
 from fedpca.summaries import model_file, validation
-from fedpca.summaries.linalg import Array, with_fixed_signs
+from fedpca.summaries.linalg import with_fixed_signs
 
 if TYPE_CHECKING:
     from fedpca.summaries.subspace import Subspace

@@ -5,8 +5,8 @@ from typing import Protocol
 
 import numpy as np
 
+from fedpca._typing import Array
 from fedpca.summaries import validation
-from fedpca.summaries.linalg import Array
 
 
 class RankRule(Protocol):

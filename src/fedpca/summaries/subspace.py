@@ -7,9 +7,11 @@ from typing import Any, Self
 
 import numpy as np
 
+from fedpca._typing import Array
+from fedpca.errors import ModelFileError
 from fedpca.summaries import certificate as certificates
 from fedpca.summaries import model_file, validation
-from fedpca.summaries.linalg import Array, leading_singular_pairs, orthonormality_error, with_fixed_signs
+from fedpca.summaries.linalg import leading_singular_pairs, orthonormality_error, with_fixed_signs
 from fedpca.summaries.moments import Moments, check_centered, deviations_from_mean, freeze
 
 
@@ -276,13 +278,13 @@ def from_file(
     """The summary in the contents of a model file called `name`."""
     kinds: dict[str, type[Subspace] | type[Moments]] = {"subspace": Subspace, "moments": Moments}
     if kind not in kinds:
-        raise model_file.ModelFileError(f"{name} holds {kind!r}; this fedpca knows {sorted(kinds)}.")
+        raise ModelFileError(f"{name} holds {kind!r}; this fedpca knows {sorted(kinds)}.")
     try:
         return kinds[kind].from_file_contents(arrays, facts)
     except KeyError as error:
-        raise model_file.ModelFileError(f"{name} is not a valid {kind}: {error} is missing.") from error
+        raise ModelFileError(f"{name} is not a valid {kind}: {error} is missing.") from error
     except (TypeError, ValueError, RecursionError) as error:
-        raise model_file.ModelFileError(f"{name} is not a valid {kind}: {error}") from error
+        raise ModelFileError(f"{name} is not a valid {kind}: {error}") from error
 
 
 def rounding_floor(total: float, count: float, mean: Array, dtype: Any) -> float:

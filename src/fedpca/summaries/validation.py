@@ -8,8 +8,8 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca._typing import Array
 from fedpca.backend.base import backend_of, row_energies, sum64, to_host
-from fedpca.summaries.linalg import Array
 
 
 def feature_names(names: Iterable[Any] | None, n_features: int) -> tuple[str, ...] | None:

@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from fedpca._typing import Array
 from fedpca.summaries import certificate as certificates
-from fedpca.summaries.linalg import Array, mean_dominates, oversampled_rank, with_fixed_signs
+from fedpca.summaries.linalg import mean_dominates, oversampled_rank, with_fixed_signs
 from fedpca.summaries.merging import Summary
 from fedpca.summaries.moments import Moments, shrink_eigenvalues
 from fedpca.summaries.rank import RankRule, fixed_point

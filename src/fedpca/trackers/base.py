@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from fedpca.backend.base import HOST, Backend, NonFiniteError, dense
+from fedpca._typing import Array
+from fedpca.backend.base import HOST, Backend, dense
+from fedpca.errors import NonFiniteError
 from fedpca.summaries import validation
-from fedpca.summaries.linalg import Array, mean_dominates, oversampled_rank
+from fedpca.summaries.linalg import mean_dominates, oversampled_rank
 from fedpca.summaries.merging import Summary, append_rows, merge
 from fedpca.summaries.rank import RankRule
 from fedpca.summaries.subspace import Subspace

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fedpca.summaries.linalg import Array
+from fedpca._typing import Array
 from fedpca.summaries.merging import Summary, append_rows
 from fedpca.summaries.subspace import Subspace
 from fedpca.trackers.base import Tracker

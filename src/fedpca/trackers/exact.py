@@ -5,9 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from fedpca.backend.base import NonFiniteError, backend_of, to_host
+from fedpca._typing import Array
+from fedpca.backend.base import backend_of, to_host
+from fedpca.errors import NonFiniteError
 from fedpca.summaries import validation
-from fedpca.summaries.linalg import Array, with_fixed_signs
+from fedpca.summaries.linalg import with_fixed_signs
 from fedpca.summaries.merging import Summary
 from fedpca.summaries.moments import Moments, principal_directions, sum_moments
 from fedpca.summaries.rank import fixed_point

@@ -1,16 +1,16 @@
 """Node: what one owner has, promises and keeps; it makes its release once and repeats it for ever."""
 
-import fcntl
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
+from fedpca._util.files import file_lock
+from fedpca.errors import BudgetExceeded, NodeError
 from fedpca.estimators.streaming import StreamingPCA
-from fedpca.privacy import BudgetExceeded, Privacy
+from fedpca.privacy import Privacy
 from fedpca.readers import open_rows
 from fedpca.summaries import model_file, validation
 from fedpca.summaries.merging import Summary
@@ -19,10 +19,6 @@ from fedpca.summaries.subspace import from_file
 _PLAIN = ("client-id", "source", "state", "version")
 _PROMISE = ("epsilon", "delta", "bound")
 _PRIVATE = (*_PROMISE, "adjacency", "mechanism", "center", "ledger")
-
-
-class NodeError(ValueError):
-    """A node cannot answer, for a reason that has nothing of its rows in it and may be told to anyone."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +72,7 @@ class Node:
         self._check(ask)
         self.state.mkdir(parents=True, exist_ok=True)
         path = self.state / f"release-{self.version}.safetensors"
-        with only_one(self.state / "lock"):  # a second ask waits for the release of the first
+        with file_lock(self.state / "lock"):  # a second ask waits for the release of the first
             if not path.exists():
                 summary = self._summary(rank, center)
                 arrays, facts = summary.file_contents()
@@ -160,15 +156,3 @@ def _privacy(config: Mapping[str, Any], state: Path) -> Privacy | None:
     if isinstance(center, str) and center.endswith(".npy"):
         center = np.load(center, allow_pickle=False)
     return Privacy(**{"ledger": state / "ledger"} | given, center=center)
-
-
-@contextmanager
-def only_one(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold a lock file, which the system lets go of when a process dies.
-
-    Raises:
-        BlockingIOError: somebody else holds it, and `wait` is False.
-    """
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield

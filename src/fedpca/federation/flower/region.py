@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from fedpca.errors import NodeError
 from fedpca.federation.aggregator import Aggregator
-from fedpca.federation.flower.node import NodeError, text_of
+from fedpca.federation.flower.node import text_of
 from fedpca.privacy import Privacy
 from fedpca.summaries import model_file, validation
 

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
@@ -19,8 +18,10 @@ try:
 except ImportError as error:
     raise ImportError("a federation on Flower needs flwr: pip install 'fedpca[flower]'.") from error
 
-from fedpca.federation.aggregator import Aggregator, SummaryRejected
-from fedpca.federation.flower.node import only_one
+from fedpca._util.files import atomic_write, file_lock
+from fedpca._util.text import utc_timestamp
+from fedpca.errors import SummaryRejected
+from fedpca.federation.aggregator import Aggregator
 from fedpca.privacy import Privacy
 from fedpca.summaries import model_file, validation
 from fedpca.summaries.merging import Summary
@@ -59,7 +60,7 @@ def main(grid: Grid, context: Context) -> None:
         raise ValueError(f"folder must be an absolute path on the server, got folder={config['folder']!r}.")
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with only_one(folder / "lock", wait=False):
+        with file_lock(folder / "lock", wait=False):
             run(grid, config, folder)
     except BlockingIOError as error:
         raise RuntimeError(f"another run writes to {folder}; wait for it, or name another folder.") from error
@@ -79,7 +80,7 @@ def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
     if privacy is not None:
         ask |= {key: getattr(privacy, key) for key in ("epsilon", "delta", "bound", "adjacency")}
     aggregator.record()  # so that how far the model turns is known from the first release on
-    started = _now()
+    started = utc_timestamp()
     answers, silent = gather(
         grid,
         aggregator,
@@ -107,7 +108,7 @@ def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
     }
     summary = {
         "started": started,
-        "finished": _now(),
+        "finished": utc_timestamp(),
         "model": None if model is None else "model.safetensors",
         "problem": problem,
         "rows": sum(child.count for child in aggregator.children.values()),
@@ -115,7 +116,7 @@ def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
         "answers": [asdict(answer) | {"node": str(answer.node)} for answer in answers],
         "silent": [str(node) for node in silent],
     }
-    with model_file.whole(folder / "summary.json") as temporary:
+    with atomic_write(folder / "summary.json") as temporary:
         temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     _log.info("fedpca: %d clients, %d rows, in %s", found, summary["rows"], folder)
     if problem:
@@ -229,7 +230,7 @@ def _taken(
         reason = str(refusal)
     except Exception as error:
         reason = str(error) or type(error).__name__
-    return Answer(node, _short(client, 100), what, _short(reason, 500), _now())
+    return Answer(node, _short(client, 100), what, _short(reason, 500), utc_timestamp())
 
 
 def read_release(contents: bytes, max_bytes: int) -> tuple[str, int, Summary]:
@@ -247,7 +248,3 @@ def read_release(contents: bytes, max_bytes: int) -> tuple[str, int, Summary]:
 def _short(text: str, most: int) -> str:
     text = text if len(text) <= most else text[: most - 3] + "..."
     return text.encode(errors="backslashreplace").decode()
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

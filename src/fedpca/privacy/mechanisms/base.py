@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from fedpca._typing import Array
 from fedpca.privacy.calibration import SENSITIVITY, mod_sulq_beta, paper_omega
 from fedpca.privacy.lattice import MAX_ROWS, RADIUS, clipped
 from fedpca.privacy.noise import Noise, SymmetricMask, too_large
 from fedpca.privacy.schedule import Schedule
 from fedpca.privacy.settings import Privacy
-from fedpca.summaries.linalg import Array, leading_singular_pairs, with_fixed_signs
+from fedpca.summaries.linalg import leading_singular_pairs, with_fixed_signs
 from fedpca.summaries.merging import Summary, merge
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.subspace import Subspace

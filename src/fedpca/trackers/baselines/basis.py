@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from fedpca._typing import Array
 from fedpca.summaries import validation
-from fedpca.summaries.linalg import Array
 from fedpca.summaries.merging import Summary
 from fedpca.summaries.moments import principal_directions
 from fedpca.summaries.rank import FixedRank, RankRule

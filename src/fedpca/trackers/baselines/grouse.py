@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from fedpca._typing import Array
 from fedpca.summaries import validation
-from fedpca.summaries.linalg import Array
 from fedpca.summaries.rank import RankRule
 from fedpca.trackers.baselines.basis import BasisTracker, gram_schmidt, random_basis
 

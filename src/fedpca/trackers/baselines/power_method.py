@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from fedpca._typing import Array
 from fedpca.summaries import validation
-from fedpca.summaries.linalg import Array
 from fedpca.summaries.merging import Summary
 from fedpca.summaries.rank import RankRule
 from fedpca.trackers.baselines.basis import BasisTracker, random_basis

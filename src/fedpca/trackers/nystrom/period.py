@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca.backend.base import NonFiniteError, backend_of, row_energies, to_host
+from fedpca._typing import Array
+from fedpca.backend.base import backend_of, row_energies, to_host
+from fedpca.errors import NonFiniteError
 from fedpca.summaries import validation
-from fedpca.summaries.linalg import Array, orthonormal, triangle_inverse
+from fedpca.summaries.linalg import orthonormal, triangle_inverse
 from fedpca.summaries.subspace import Subspace, rounding_floor
 from fedpca.trackers.nystrom.products import Probes, compared, products
 
