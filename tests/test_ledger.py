@@ -35,7 +35,7 @@ def entry_lists(draw):
 
 
 @given(entry_lists())
-def test_the_total_is_the_dearest_record_counted_one_by_one(entries):
+def test_the_total_is_the_most_expensive_record_counted_one_by_one(entries):
     per_record = [
         sqrt(sum(e.mu**2 for e in entries if e.start <= record and (e.stop is None or record < e.stop)))
         for record in range(60)
@@ -264,10 +264,19 @@ def test_debits_that_cannot_be_are_refused(start, stop, mu):
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "delta"), [(float("nan"), 1e-5), (-1.0, 1e-5), (1.0, 2.0), ("1", 1e-5), (1.0, 0)]
+    ("epsilon", "delta", "error"),
+    [
+        (float("nan"), 1e-5, ValueError),
+        (-1.0, 1e-5, ValueError),
+        (float("inf"), 1e-5, ValueError),
+        (1.0, 2.0, ValueError),
+        (1.0, 0, ValueError),
+        ("1", 1e-5, TypeError),
+        (1.0, None, TypeError),
+    ],
 )
-def test_budgets_that_cannot_be_are_refused(epsilon, delta):
-    with pytest.raises(ValueError, match="must"):
+def test_budgets_that_cannot_be_are_refused(epsilon, delta, error):
+    with pytest.raises(error, match="must"):
         Ledger(epsilon=epsilon, delta=delta)
 
 
@@ -315,7 +324,7 @@ def test_a_killed_process_leaves_a_debit_that_counts(tmp_path, when):
     assert "released" not in again.stdout
 
 
-def test_the_centre_is_debited_before_its_noise_too(tmp_path):
+def test_the_center_is_debited_before_its_noise_too(tmp_path):
     path = tmp_path / "ledger"
     assert run_client(path, "before the noise", "center='private'").returncode == -signal.SIGKILL
     ledger = Ledger(path)
@@ -324,30 +333,30 @@ def test_the_centre_is_debited_before_its_noise_too(tmp_path):
 
 
 def test_killed_at_any_moment_the_ledger_counts_at_least_what_came_out(tmp_path):
-    """A client that releases again and again is killed at random; every release it told of has its debit."""
+    """A client that releases again and again is killed at random; every release it reported has its debit."""
     code = """
         import os, sys
         import numpy as np
         from fedpca import Ledger, Privacy, StreamingPCA
-        ledger, told = Ledger(sys.argv[1], epsilon=1000.0, delta=1e-4), open(sys.argv[2], "a")
+        ledger, report = Ledger(sys.argv[1], epsilon=1000.0, delta=1e-4), open(sys.argv[2], "a")
         rows = np.random.default_rng(0).normal(size=(60, 4))
         while True:
             pca = StreamingPCA(2, privacy=Privacy(0.1, 1e-4, 1.0, ledger=ledger)).fit(rows)
-            told.write(pca.subspace_.certificate["release"] + "\\n")
-            told.flush()
+            report.write(pca.subspace_.certificate["release"] + "\\n")
+            report.flush()
             print("released", flush=True)
     """
-    path, told = tmp_path / "ledger", tmp_path / "told"
+    path, report = tmp_path / "ledger", tmp_path / "report"
     rng = np.random.default_rng(0)
     for _ in range(4):
-        arguments = [sys.executable, "-c", textwrap.dedent(code), str(path), str(told)]
+        arguments = [sys.executable, "-c", textwrap.dedent(code), str(path), str(report)]
         process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         assert process.stdout.readline() == b"released\n"  # however long it took to start
         time.sleep(rng.uniform(0, 0.5))
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()
     debited = [entry.release for entry in Ledger(path).entries]
-    released = told.read_text().split("\n")[:-1]
+    released = report.read_text().split("\n")[:-1]
     assert len(released) > 3
     assert set(released) <= set(debited)
     assert Ledger(path).mu == pytest.approx(mu_of(0.1, 1e-4) * sqrt(len(debited)))
