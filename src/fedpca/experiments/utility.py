@@ -15,7 +15,7 @@ from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
 from fedpca.experiments.pictures import panels
 from fedpca.metrics import affinity, alignment
 from fedpca.privacy.calibration import analytic_sigma, mod_sulq_beta, paper_omega
-from fedpca.privacy.mechanisms.base import ClippingBall, build
+from fedpca.privacy.mechanisms import ClippingBall, build
 from fedpca.privacy.noise import NOISES
 from fedpca.summaries.moments import Moments
 
@@ -248,10 +248,9 @@ def released(
     Args:
         block_rows: rows that are noised at a time, for "streaming-mod-sulq".
     """
-    frame, noise = ClippingBall(None, privacy.bound), NOISES[privacy.noise](rng.bytes(32))
-    sizes = {"rank": rank, "batch_rows": block_rows}
-    mechanism = build(privacy, frame, rows.shape[1], mu=privacy.mu, joint=False, noise=noise, **sizes)
-    mechanism.take(frame.points(rows))
+    ball, noise = ClippingBall(None, privacy.bound), NOISES[privacy.noise](rng.bytes(32))
+    mechanism = build(privacy, ball, rows.shape[1], rank=rank, noise=noise, batch_rows=block_rows)
+    mechanism.take(ball.points(rows))
     summary = mechanism.release(noise, {})
     subspace = summary.subspace(rank) if isinstance(summary, Moments) else summary
     return subspace.components[:rank]

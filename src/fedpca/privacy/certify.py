@@ -5,9 +5,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fedpca.privacy.ledger import Entry, Ledger
-from fedpca.privacy.mechanisms.base import Gram, Mechanism, StreamingModSulq
+from fedpca.privacy.mechanisms.base import Mechanism
 from fedpca.privacy.noise import Noise
-from fedpca.privacy.schedule import Schedule
 from fedpca.privacy.settings import Privacy
 from fedpca.summaries.certificate import FORMAT
 
@@ -31,9 +30,8 @@ def make_certificate(
     if not noise.safe:
         notes.append("floating-point noise: not safe against an adversary who inspects low-order bits")
     edge = None
-    if isinstance(mechanism, Gram):
-        accumulated = Schedule(privacy.releases).accumulated(report)
-        edge = privacy.bound**2 * calibration.edge(mechanism.n_features) * accumulated
+    if mechanism.edge_known:
+        edge = mechanism.noise_edge(privacy, mechanism.n_features, calibration, report=report)
     return {
         "format": FORMAT,
         "private": not seeded,
@@ -54,7 +52,7 @@ def make_certificate(
         "n_features": mechanism.n_features,
         "records": records,
         "report": report,
-        "planned": None if isinstance(mechanism, StreamingModSulq) else privacy.releases,
+        "planned": None if mechanism.continuous else privacy.releases,
         "public": "number of records, number and names of features, and these settings",
         "ledger": {
             "id": ledger.id,

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, getcontext, localcontext
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from scipy.special import ndtri
@@ -18,8 +18,8 @@ from fedpca._typing import Array
 
 TILE = 256
 _MAGNITUDE, _SIGN = np.uint64(2**63 - 1), np.uint64(63)
-_LARGEST = 2.0**52  # of noise: sums with a statistic stay exact
-_FARTHEST = 16.0  # standard deviations; farther out are fewer than 2^-180 of all draws
+_MAX_NOISE = 2.0**52  # sums with a statistic stay exact
+_MAX_SDS = 16.0  # standard deviations; farther out are fewer than 2^-180 of all draws
 # scipy's ndtri is off by less than this, relative and absolute, 50 times over (tests/test_noise.py).
 _RELATIVE, _ABSOLUTE = 2.0**-44, 2.0**-48
 _TWO_PI = Decimal(
@@ -28,6 +28,7 @@ _TWO_PI = Decimal(
 )
 
 Label = tuple[int, ...]
+NoiseName = Literal["exact", "fast"]
 
 
 class Noise(Protocol):
@@ -145,7 +146,7 @@ class FastNoise:
         return generator.standard_normal(count)
 
 
-NOISES: dict[str, Callable[[bytes], Noise]] = {"exact": ExactNoise, "fast": FastNoise}
+NOISES: dict[NoiseName, Callable[[bytes], Noise]] = {"exact": ExactNoise, "fast": FastNoise}
 
 
 @dataclass(frozen=True, repr=False)
@@ -241,7 +242,7 @@ class SymmetricMask:
 
 def too_large(sd: float) -> bool:
     """Whether noise of this standard deviation would leave the integers that float64 holds."""
-    return not sd * _FARTHEST < _LARGEST
+    return not sd * _MAX_SDS < _MAX_NOISE
 
 
 def _packed(label: Label) -> bytes:
