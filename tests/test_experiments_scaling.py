@@ -13,7 +13,7 @@ from fedpca.experiments.federated_scaling import FederatedScaling, up_tree
 from fedpca.experiments.memory import EQUAL_MEMORY, SIZED, TABLE_1, Memory, rows_of, sized, traced
 from fedpca.experiments.merging import AS_RELEASED, PAPERS, Merging, merge_r_as_released
 from fedpca.experiments.time_order import SHUFFLED, TimeOrder, drifting
-from fedpca.summaries.merging import merge_r
+from fedpca.summaries.paper_merges import merge_r
 
 TINY = [
     ExecutionTime(n_features=(50, 300), n_rows=600, repetitions=1, part=10),

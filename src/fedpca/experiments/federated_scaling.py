@@ -13,9 +13,9 @@ from fedpca.experiments import published
 from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
 from fedpca.experiments.methods import COLOURS
 from fedpca.experiments.pictures import panels
-from fedpca.summaries.linalg import oversampled_rank
-from fedpca.summaries.merging import merge, merge_r
-from fedpca.summaries.rank import FixedRank
+from fedpca.summaries.merging import merge
+from fedpca.summaries.paper_merges import merge_r
+from fedpca.summaries.rank import FixedRank, oversampled_rank
 from fedpca.summaries.subspace import Subspace
 from fedpca.trackers import TRACKERS, Block, Tracker, fastest
 

@@ -14,7 +14,8 @@ from fedpca.experiments.methods import COLOURS
 from fedpca.experiments.pictures import panels
 from fedpca.experiments.scores import Offline
 from fedpca.summaries.linalg import with_fixed_signs
-from fedpca.summaries.merging import basic_merge, faster_merge, merge, merge_r
+from fedpca.summaries.merging import merge
+from fedpca.summaries.paper_merges import basic_merge, faster_merge, merge_r
 from fedpca.summaries.rank import FixedRank
 from fedpca.summaries.subspace import Subspace
 from fedpca.trackers import Block
