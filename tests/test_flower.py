@@ -465,7 +465,7 @@ class TestRegion:
 
     def test_what_is_not_private_does_not_leave_where_it_must_be(self, tmp_path):
         _, region = self.region_of(tmp_path)
-        with pytest.raises(SummaryRejected, match="no certificate of privacy"):
+        with pytest.raises(SummaryRejected, match="no privacy certificate"):
             region.release(ASK | PROMISE | {"adjacency": "replace-one"})
         with pytest.raises(NodeError, match="center must be True, as in its region, got False"):
             region.release(ASK | {"center": False})
