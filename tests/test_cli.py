@@ -231,16 +231,16 @@ def test_a_private_fit_says_which_rows_its_model_is_of(folder):
     write_csv("a.csv", numbers(2000))
     private = "epsilon=8,delta=1e-6,bound=15,center=private"
     said = done("fit", "a.csv", "--privacy", private, "--out", "m.safetensors")
-    rows, centre = re.search(r"of ([\d,]+) rows, .*; (\d+) rows before them went to", said).groups()
+    rows, center = re.search(r"of ([\d,]+) rows, .*; (\d+) rows before them went to", said).groups()
     facts = told("inspect", "m.safetensors")
     assert int(rows.replace(",", "")) == facts["rows"]
-    assert facts["rows"] + int(centre) == facts["certificate"]["records"] == 2000
+    assert facts["rows"] + int(center) == facts["certificate"]["records"] == 2000
     public = done("fit", "a.csv", "--privacy", "epsilon=8,delta=1e-6,bound=15", "--out", "n.safetensors")
     assert "of 2,000 rows" in public
-    assert "centre" not in public
+    assert "center" not in public
 
 
-def test_a_private_centre_that_was_not_found_is_a_warning(folder):
+def test_a_private_center_that_was_not_found_is_a_warning(folder):
     private = ["--privacy", "epsilon=8,delta=1e-6,bound=15,center=private"]
     write_csv("near.csv", numbers(2000))
     write_csv("far.csv", numbers(2000) + 100)

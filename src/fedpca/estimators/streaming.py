@@ -42,7 +42,7 @@ class StreamingPCA(BasePCA):
         energy: an `EnergyBand`, or its (low, high), to adapt the rank to the stream as the paper does.
         forget: in (0, 1]. Every batch scales the singular values of all that came before by it, and their
             count by its square: memory fades over about 1 / (1 - forget²) batches.
-        center: subtract the running mean; False gives the paper's uncentred algebra.
+        center: subtract the running mean; False gives the paper's uncentered algebra.
         whiten: scale the coordinates to unit variance.
         tracker: "exact" (d² memory, no error), "nystrom" (the fast one), "block" (the paper's), or "auto":
             exact for at most max(256, 8 n_components) features, nystrom above. There for comparison only:
@@ -120,7 +120,7 @@ class StreamingPCA(BasePCA):
     def _fit_in_steps(
         self, X: Any, sample_weight: Any = None
     ) -> Generator[tuple[Array, int], Array | None, None]:
-        """`fit`; of a private centre it yields what each step tells, and takes one shared with others."""
+        """`fit`; of a private center it yields what each step tells, and takes one shared with others."""
         with self._rollback_on_error():
             X = self._validated(X, reset=True)
             weights = validation.sample_weight(sample_weight, X.shape[0])
@@ -204,8 +204,8 @@ class StreamingPCA(BasePCA):
             first = summaries[0]
             if first.centered != bool(self.center):
                 raise ValueError(
-                    f"center={self.center} here, but the others are {'' if first.centered else 'un'}centred; "
-                    "build all with the same `center`."
+                    f"center={self.center} here, but the others are "
+                    f"{'' if first.centered else 'un'}centered; build all with the same `center`."
                 )
             tracker: Tracker
             if fitted:

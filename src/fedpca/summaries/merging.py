@@ -57,7 +57,7 @@ def _sum_up(summaries: Sequence[Summary]) -> bool:
 def _merge_subspaces(
     subspaces: Sequence[Subspace], weights: Sequence[float], rank: int | None, names: tuple[str, ...] | None
 ) -> Subspace:
-    """One factorisation of the stacked rows [s_i * components_i ; sqrt(n_i) (mean_i - mean)]."""
+    """One factorization of the stacked rows [s_i * components_i ; sqrt(n_i) (mean_i - mean)]."""
     first = subspaces[0]
     counts = np.array([weight * part.count for part, weight in zip(subspaces, weights, strict=True)])
     count, mean, offsets = pooled_mean(counts, np.array([part.mean for part in subspaces]))
@@ -136,7 +136,7 @@ def check_compatible(summaries: Sequence[Summary]) -> tuple[str, ...] | None:
 
 
 def append_rows(subspace: Subspace, rows: Array, roots: Array | None, rank: int) -> Subspace:
-    """The subspace of what was summarised and of new rows: SVD_r([U S, rows]), the paper's SSVD, with means.
+    """The subspace of what was summarized and of new rows: SVD_r([U S, rows]), the paper's SSVD, with means.
 
     Args:
         rows: shape (n, d), dense; each already multiplied by its entry of `roots`.

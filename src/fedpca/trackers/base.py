@@ -118,7 +118,7 @@ class Tracker(ABC):
         """Take rows, shape (n, d), dense or CSR, finite; a weight counts repetitions of its row.
 
         Raises:
-            NonFiniteError: on a device, where nobody has looked at all rows before; the tracker is spoilt.
+            NonFiniteError: on a device, where nobody has looked at all rows before; the tracker is spoiled.
         """
         self.started = True
         self._answer = None

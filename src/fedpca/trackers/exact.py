@@ -79,7 +79,7 @@ class Exact(Tracker):
             self._sum -= self._count * step
 
     def _moments(self) -> tuple[float, Array, Array]:
-        """Count, mean and centred scatter of everything so far, waiting rows included."""
+        """Count, mean and centered scatter of everything so far, waiting rows included."""
         fade = self._fade**2
         count, total, scatter = fade * self._count, fade * self._sum, fade * self._scatter
         if self._n_waiting:

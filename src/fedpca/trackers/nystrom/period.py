@@ -60,7 +60,7 @@ class Period:
         self.eps = eps
         self.n_probes = carried.rank + fresh.shape[0]
         # The last probe is the running mean; its products serve the energy, then give way to the roots of
-        # the weights, whose products are the sums that centring needs.
+        # the weights, whose products are the sums that centering needs.
         mean = backend.asarray(carried.mean, self.dtype)
         self.directions = backend.xp.concat([carried.components, fresh, mean[None, :]])
         rounds = bool(eps > np.finfo(self.dtype).eps)
