@@ -1,6 +1,6 @@
 """What the benchmarks of private components share: the data, the mechanisms, how close an answer is.
 
-Rows are clipped to a ball whose radius, and centre, are taken from the rows themselves and treated as public:
+Rows are clipped to a ball whose radius, and center, are taken from the rows themselves and treated as public:
 what they would cost is not in epsilon. The answer that components are compared with is the exact one of the
 clipped rows, so that noise is all that separates them.
 
@@ -24,7 +24,8 @@ from benchmarks.common import Array, random_basis
 
 if TYPE_CHECKING:
     from fedpca import Privacy
-    from fedpca.privacy.mechanisms.base import ClippingBall
+    from fedpca.privacy.mechanisms import ClippingBall
+    from fedpca.summaries.certificate import Certificate
 
 DATA = Path(os.environ.get("FEDPCA_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
@@ -75,15 +76,15 @@ class Task:
         return f"d = {self.n_features}, n = {len(self.rows)}, r = {self.rank}"
 
     @cached_property
-    def frame(self) -> ClippingBall:
-        from fedpca.privacy.mechanisms.base import ClippingBall
+    def ball(self) -> ClippingBall:
+        from fedpca.privacy.mechanisms import ClippingBall
 
         return ClippingBall(self.center, self.bound)
 
     @cached_property
     def points(self) -> Array:
         """The clipped rows, on the lattice."""
-        return self.frame.points(self.rows)
+        return self.ball.points(self.rows)
 
     @cached_property
     def covariance(self) -> Array:
@@ -129,7 +130,7 @@ def power_law_task(n: int, d: int, *, alpha: float, rank: int, seed: int) -> Tas
     return Task(f"power law, alpha = {alpha:g}", rows, rank)
 
 
-def centred_task(name: str, rows: Array, rank: int) -> Task:
+def centered_task(name: str, rows: Array, rank: int) -> Task:
     """Rows about their exact mean, clipped at the 90th percentile of their distance from it."""
     mean = rows.mean(axis=0)
     bound = float(np.percentile(np.linalg.norm(rows - mean, axis=1), 90))
@@ -139,22 +140,22 @@ def centred_task(name: str, rows: Array, rank: int) -> Task:
 def digits_task() -> Task:
     from sklearn.datasets import load_digits
 
-    return centred_task("digits", load_digits().data / 16, rank=5)
+    return centered_task("digits", load_digits().data / 16, rank=5)
 
 
 def wine_task() -> Task | None:
-    """Red wine, every feature standardised; None, and a line, if the file is missing."""
+    """Red wine, every feature standardized; None, and a line, if the file is missing."""
     path = found("winequality-red.csv")
     if path is None:
         return None
     rows = np.loadtxt(path, delimiter=";", skiprows=1)[:, :11]  # without the quality
-    return centred_task("red wine", (rows - rows.mean(axis=0)) / rows.std(axis=0), rank=2)
+    return centered_task("red wine", (rows - rows.mean(axis=0)) / rows.std(axis=0), rank=2)
 
 
 def mnist_task() -> Task | None:
     """The 10,000 test images; None, and a line, if the file is missing."""
     path = found("mnist_test.npz")
-    return None if path is None else centred_task("MNIST test", np.load(path)["X"] / 255.0, rank=6)
+    return None if path is None else centered_task("MNIST test", np.load(path)["X"] / 255.0, rank=6)
 
 
 def found(name: str) -> Path | None:
@@ -180,31 +181,33 @@ def key(*parts: object) -> bytes:
 
 
 def released(task: Task, name: str, epsilon: float, delta: float, *, seed: int, batch: int) -> Score:
-    """Score one release by a mechanism of the library, about the public centre.
+    """Score one release by a mechanism of the library, about the public center.
 
     The estimator would do the same, and refuse a delta of one over the number of rows or more, which the
     paper's settings have.
     """
-    from fedpca.privacy.mechanisms.base import build
+    from fedpca.privacy.mechanisms import build
     from fedpca.privacy.noise import NOISES
-    from fedpca.summaries.moments import Moments
 
     privacy = settings(task, name, epsilon, delta)
     noise = NOISES[privacy.noise](key(task.name, name, epsilon, delta, seed))
     mechanism = build(
         privacy,
-        task.frame,
+        task.ball,
         task.n_features,
-        mu=privacy.mu,
-        joint=False,
         rank=task.rank,
         batch_rows=batch,
         noise=noise,
     )
     mechanism.take(task.points)
-    summary = mechanism.release(noise, {})
-    subspace = summary.subspace(task.rank) if isinstance(summary, Moments) else summary
-    return task.score(subspace.components)
+    return task.score(mechanism.release(noise, certificate(privacy)).subspace(task.rank).components)
+
+
+def certificate(privacy: Privacy) -> Certificate:
+    """As much of a certificate as a mechanism needs."""
+    from fedpca.summaries.certificate import Certificate
+
+    return Certificate(private=False, epsilon=privacy.epsilon, delta=privacy.delta, mu=privacy.mu)
 
 
 # Statistics.

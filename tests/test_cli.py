@@ -31,8 +31,8 @@ from fedpca.readers import Rows  # noqa: E402
 
 NAMES = ["length", "width", "depth", "weight"]
 COMMANDS = [
-    "fit", "merge", "transform", "inspect", "report", "plan", "audit", "simulate", "reproduce",
-    "new-federation", "datasets",
+    "fit", "merge", "transform", "inspect", "report", "plan", "audit", "simulate", "new-federation",
+    "datasets",
 ]  # fmt: skip
 
 
@@ -231,16 +231,16 @@ def test_a_private_fit_says_which_rows_its_model_is_of(folder):
     write_csv("a.csv", numbers(2000))
     private = "epsilon=8,delta=1e-6,bound=15,center=private"
     said = done("fit", "a.csv", "--privacy", private, "--out", "m.safetensors")
-    rows, centre = re.search(r"of ([\d,]+) rows, .*; (\d+) rows before them went to", said).groups()
+    rows, center = re.search(r"of ([\d,]+) rows, .*; (\d+) rows before them went to", said).groups()
     facts = told("inspect", "m.safetensors")
     assert int(rows.replace(",", "")) == facts["rows"]
-    assert facts["rows"] + int(centre) == facts["certificate"]["records"] == 2000
+    assert facts["rows"] + int(center) == facts["certificate"]["records"] == 2000
     public = done("fit", "a.csv", "--privacy", "epsilon=8,delta=1e-6,bound=15", "--out", "n.safetensors")
     assert "of 2,000 rows" in public
-    assert "centre" not in public
+    assert "center" not in public
 
 
-def test_a_private_centre_that_was_not_found_is_a_warning(folder):
+def test_a_private_center_that_was_not_found_is_a_warning(folder):
     private = ["--privacy", "epsilon=8,delta=1e-6,bound=15,center=private"]
     write_csv("near.csv", numbers(2000))
     write_csv("far.csv", numbers(2000) + 100)
@@ -682,19 +682,6 @@ def test_simulate_digits_and_a_file_with_clients(folder):
     assert "bit for bit" in done("simulate", "a.parquet", "--client", "site")
     assert told("simulate", "--dropouts", 1)["silent"] == [f"{digit}" for digit in range(10)]
     misused("simulate", "a.parquet")
-
-
-def test_reproduce_writes_a_page(folder, monkeypatch):
-    asked = []
-
-    def reproduced(names, where, **settings):
-        asked.append((names, where.name, settings))
-        return where / "index.html"
-
-    monkeypatch.setattr("fedpca.experiments.reproduce", reproduced)
-    assert told("reproduce", "merging", "--quick", "--out", "pages")["page"] == "pages/index.html"
-    assert asked == [(["merging"], "pages", {"quick": True, "seed": 0})]
-    assert "merging" in misused("reproduce", "nothing").replace("\n", "")
 
 
 def test_new_federation_and_datasets(folder):

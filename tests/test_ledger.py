@@ -162,14 +162,14 @@ def test_a_ledger_deleted_under_way_is_missed_and_not_made_anew(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "spoilt", [('"mu": 0.1', '"mu": NaN'), ('"stop": 5', '"stop": "5"'), ('"mu": 0.1', '"mu": -1')]
+    "spoiled", [('"mu": 0.1', '"mu": NaN'), ('"stop": 5', '"stop": "5"'), ('"mu": 0.1', '"mu": -1')]
 )
-def test_numbers_that_cannot_be_are_not_read(tmp_path, spoilt):
+def test_numbers_that_cannot_be_are_not_read(tmp_path, spoiled):
     path = tmp_path / "ledger"
     Ledger(path, epsilon=1.0, delta=1e-5).debit(0, 5, "gram", 0.1)
     text = path.read_text()
-    assert spoilt[0] in text
-    path.write_text(text.replace(*spoilt))
+    assert spoiled[0] in text
+    path.write_text(text.replace(*spoiled))
     with pytest.raises(ValueError, match="damaged"):
         Ledger(path)
 
@@ -342,7 +342,7 @@ def test_killed_at_any_moment_the_ledger_counts_at_least_what_came_out(tmp_path)
         rows = np.random.default_rng(0).normal(size=(60, 4))
         while True:
             pca = StreamingPCA(2, privacy=Privacy(0.1, 1e-4, 1.0, ledger=ledger)).fit(rows)
-            report.write(pca.subspace_.certificate["release"] + "\\n")
+            report.write(pca.subspace_.certificate.release + "\\n")
             report.flush()
             print("released", flush=True)
     """

@@ -18,6 +18,9 @@ from fedpca.privacy.mechanisms.sketch import Sketch, sketch_size
 from fedpca.privacy.mechanisms.streaming_mod_sulq import StreamingModSulq
 from fedpca.privacy.noise import ExactNoise
 from fedpca.privacy.schedule import Schedule
+from fedpca.summaries.certificate import Certificate
+
+CERTIFICATE = Certificate(private=False, epsilon=1.0, delta=1e-5, mu=0.3)
 
 
 class NoNoise:
@@ -174,7 +177,7 @@ def test_gram_without_noise_is_the_scatter_of_clipped_rows(center):
     m = mechanism(privacy, 10, center=center)
     for part in np.array_split(rows, 7):
         m.take(m.ball.points(part))
-    released = m.release(NoNoise(), {})
+    released = m.release(NoNoise(), CERTIFICATE)
     deviations = rows - (0.0 if center is None else center)
     deviations *= np.minimum(1, 2.0 / np.linalg.norm(deviations, axis=1))[:, None]
     np.testing.assert_allclose(released.scatter, deviations.T @ deviations, atol=1e-3 * 200 * 4)
@@ -201,7 +204,7 @@ def test_a_joint_release_corrects_the_center():
     center = np.full(10, 0.2)
     m = mechanism(Privacy(1.0, 1e-5, 3.0), 10, center=center, joint=True)
     m.take(m.ball.points(rows))
-    released = m.release(NoNoise(), {})
+    released = m.release(NoNoise(), CERTIFICATE)
     deviations = rows - rows.mean(axis=0)
     np.testing.assert_allclose(released.mean, rows.mean(axis=0), atol=1e-3)
     np.testing.assert_allclose(released.scatter, deviations.T @ deviations, atol=0.2)
@@ -212,7 +215,7 @@ def test_the_noise_of_a_release_is_what_its_calibration_says(name):
     privacy = Privacy(1.0, 1e-5, 3.0, mechanism=name)
     m = mechanism(privacy, 300)
     m.take(np.zeros((5, 300)))
-    noise = m.release(ExactNoise(bytes(32)), {"private": False}).scatter / 3.0**2
+    noise = m.release(ExactNoise(bytes(32)), CERTIFICATE).scatter / 3.0**2
     calibration = m.calibration
     assert calibration.mu <= privacy.mu * (1 + 1e-12)
     assert np.diag(noise).std() == pytest.approx(calibration.sigma, rel=0.15)
@@ -230,7 +233,7 @@ def test_sketch_without_noise_finds_the_directions():
     m.take(m.ball.points(rows))
     assert m._omega.shape == (60, sketch_size(3, 60)) == (60, 32)
     m.calibration = calibrate(Privacy(1e9, 0.5, 1.0, mechanism="sketch"), 60)  # a shift of next to nothing
-    released = m.release(NoNoise(), {}).truncate(3)
+    released = m.release(NoNoise(), CERTIFICATE).truncate(3)
     exact = Subspace.from_rows(rows, 3, center=False)
     assert np.linalg.norm(released.components @ exact.components.T) ** 2 / 3 > 0.99
     np.testing.assert_allclose(released.singular_values, exact.singular_values, rtol=0.35)  # clipped: smaller
@@ -250,7 +253,7 @@ def test_streaming_mod_sulq_without_noise_is_the_pca_of_the_stream(n_features):
     for part in np.array_split(rows, 9):
         m.take(m.ball.points(part))
     assert len(m._waiting) == 30
-    released = m.release(NoNoise(), {})
+    released = m.release(NoNoise(), CERTIFICATE)
     assert len(m._waiting) == 0
     exact = Subspace.from_rows(rows, 4, center=False)
     assert released.count == 430
@@ -276,7 +279,7 @@ def test_strips_find_what_the_whole_noisy_matrix_shows(monkeypatch):
         monkeypatch.setattr(StreamingModSulq, "_noisy_strips", as_one_strip if whole else strips_as_they_are)
         m = mechanism(privacy, 300, rank=5, batch_rows=4000, noise=ExactNoise(bytes(32)))
         m.take(m.ball.points(rows))
-        results.append(m.release(NoNoise(), {}))
+        results.append(m.release(NoNoise(), CERTIFICATE))
     strips, dense = results
     np.testing.assert_allclose(strips.singular_values[:3], dense.singular_values[:3], rtol=0.01)
     assert np.linalg.norm(strips.components[:3] @ dense.components[:3].T) ** 2 / 3 > 0.98

@@ -98,8 +98,8 @@ def fit(
     shown = some(facts["n_components"], "component")
     text = f"{out}: {shown} of {some(summary.count, 'row')}, {share:.1%} of the variance"
     if promise is not None and promise.center == "private":
-        centre = pca.n_samples_seen_ - summary.count
-        text += f"; {some(centre, 'row')} before them went to the centre"
+        spent = pca.n_samples_seen_ - summary.count
+        text += f"; {some(spent, 'row')} before them went to the center"
     if promise is not None:
         text += f"; private: epsilon={promise.epsilon:g}, delta={promise.delta:g}"
     say({"out": str(out), **facts}, as_json, text)
@@ -189,7 +189,7 @@ class _Checkpoint:
         if not self.path.exists():
             return 0, None
         from fedpca.summaries import model_file
-        from fedpca.summaries.subspace import from_file
+        from fedpca.summaries.summary import from_file
 
         kind, arrays, facts = model_file.read(self.path)
         kept = facts.get("checkpoint")

@@ -17,10 +17,11 @@ from fedpca.estimators.base import BasePCA, chunk_rows, stored_values
 from fedpca.privacy import CenterSum, Ledger, Privacy, PrivateTracker
 from fedpca.summaries import validation
 from fedpca.summaries.imputation import impute, impute_cold_start
-from fedpca.summaries.merging import Summary, same_space
+from fedpca.summaries.merging import check_compatible
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import EnergyBand, FixedRank, RankRule, VarianceShare
 from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
 from fedpca.trackers import BASELINES, TRACKERS, Tracker, fastest
 
 _BATCH_ROWS = 1024
@@ -41,7 +42,7 @@ class StreamingPCA(BasePCA):
         energy: an `EnergyBand`, or its (low, high), to adapt the rank to the stream as the paper does.
         forget: in (0, 1]. Every batch scales the singular values of all that came before by it, and their
             count by its square: memory fades over about 1 / (1 - forget²) batches.
-        center: subtract the running mean; False gives the paper's uncentred algebra.
+        center: subtract the running mean; False gives the paper's uncentered algebra.
         whiten: scale the coordinates to unit variance.
         tracker: "exact" (d² memory, no error), "nystrom" (the fast one), "block" (the paper's), or "auto":
             exact for at most max(256, 8 n_components) features, nystrom above. There for comparison only:
@@ -209,7 +210,7 @@ class StreamingPCA(BasePCA):
 
         >>> rows = np.random.default_rng(0).normal(size=(100, 5))
         >>> pca = StreamingPCA(2, privacy=Privacy(epsilon=1.0, delta=1e-4, bound=3.0)).partial_fit(rows)
-        >>> pca.release().certificate["epsilon"]
+        >>> pca.release().certificate.epsilon
         1.0
         """
         if not hasattr(self, "_tracker"):
@@ -242,12 +243,12 @@ class StreamingPCA(BasePCA):
                 )
             summaries = [other.summary_ if isinstance(other, StreamingPCA) else other for other in others]
             fitted = hasattr(self, "_tracker")
-            names = same_space([self.subspace_, *summaries] if fitted else summaries)
+            names = check_compatible([self.subspace_, *summaries] if fitted else summaries)
             first = summaries[0]
             if first.centered != bool(self.center):
                 raise ValueError(
-                    f"center={self.center} here, but the others are {'' if first.centered else 'un'}centred; "
-                    "build all with the same `center`."
+                    f"center={self.center} here, but the others are "
+                    f"{'' if first.centered else 'un'}centered; build all with the same `center`."
                 )
             tracker: Tracker
             if fitted:

@@ -18,8 +18,8 @@ from fedpca.privacy import Privacy
 from fedpca.privacy.centering import stream_rows
 from fedpca.privacy.schedule import Schedule
 from fedpca.summaries import validation
-from fedpca.summaries.merging import Summary
 from fedpca.summaries.moments import Moments
+from fedpca.summaries.summary import Summary
 
 _ROWS = 8
 _OUTLIER = 8.0
@@ -79,7 +79,7 @@ def audit(
 ) -> Audit:
     """Run a private configuration on pairs of worlds that differ in one row, and try to tell them apart.
 
-    The settings are those given but for epsilon, delta, the ledger and the length of a public centre: few
+    The settings are those given but for epsilon, delta, the ledger and the length of a public center: few
     features and a large epsilon are where a test sees most. At (8, 1e-5) and 4000 runs, noise 1.4 times too
     small is found for certain, 1.2 times too small seven times in ten; at (1, 1e-5) only gross errors are.
 
@@ -196,7 +196,7 @@ def _promised(privacy: Privacy, n_features: int) -> float:
     rows = sum(stream_rows(privacy, n_features)) + _ROWS
     certificate = pca.partial_fit(np.zeros((rows, n_features))).release().certificate
     assert certificate is not None
-    return float(certificate["mu"])
+    return float(certificate.mu)
 
 
 def _scatter(summary: Summary) -> Array:

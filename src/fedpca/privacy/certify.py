@@ -2,13 +2,12 @@
 
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from fedpca.privacy.ledger import Entry, Ledger
 from fedpca.privacy.mechanisms.base import Mechanism
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.settings import Privacy
-from fedpca.summaries.certificate import FORMAT
+from fedpca.summaries.certificate import Certificate, LedgerState
 
 
 def make_certificate(
@@ -20,7 +19,8 @@ def make_certificate(
     *,
     records: int,
     report: int,
-) -> dict[str, Any]:
+    stream: str,
+) -> Certificate:
     """The certificate of a report of so many records, debited as `entry`."""
     calibration = mechanism.calibration
     seeded = privacy.insecure_seed_for_tests is not None
@@ -32,39 +32,38 @@ def make_certificate(
     edge = None
     if mechanism.edge_known:
         edge = mechanism.noise_edge(privacy, mechanism.n_features, calibration, report=report)
-    return {
-        "format": FORMAT,
-        "private": not seeded,
-        "warnings": notes,
-        "epsilon": privacy.epsilon,
-        "delta": privacy.delta,
-        "mu": calibration.mu if privacy.paper_calibrated else privacy.mu,
-        "unit": "record",
-        "adjacency": privacy.adjacency,
-        "mechanism": privacy.mechanism,
-        "calibration": "published formula" if privacy.paper_calibrated else "analytic",
-        "bound": privacy.bound,
-        "center": _center_kind(privacy),
-        "sensitivity": calibration.sensitivity,
-        "sigma": calibration.sigma,
-        "noise_edge": edge,
-        "sampler": noise.sampler,
-        "n_features": mechanism.n_features,
-        "records": records,
-        "report": report,
-        "planned": None if mechanism.continuous else privacy.releases,
-        "public": "number of records, number and names of features, and these settings",
-        "ledger": {
-            "id": ledger.id,
-            "kept": "in memory" if ledger.path is None else "in a file",
-            "epsilon": ledger.epsilon,
-            "delta": ledger.delta,
-            "spent": ledger.spent(),
-        },
-        "release": entry.release,
-        "time": entry.time,
-        "fedpca": _version(),
-    }
+    return Certificate(
+        private=not seeded,
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        mu=calibration.mu if privacy.paper_calibrated else privacy.mu,
+        adjacency=privacy.adjacency,
+        mechanism=privacy.mechanism,
+        sampler=noise.sampler,
+        center=_center_kind(privacy),
+        bound=privacy.bound,
+        warnings=tuple(notes),
+        calibration="published formula" if privacy.paper_calibrated else "analytic",
+        sensitivity=calibration.sensitivity,
+        sigma=calibration.sigma,
+        noise_edge=edge,
+        n_features=mechanism.n_features,
+        records=records,
+        report=report,
+        planned=None if mechanism.continuous else privacy.releases,
+        public="number of records, number and names of features, and these settings",
+        ledger=LedgerState(
+            id=ledger.id,
+            kept="in memory" if ledger.path is None else "in a file",
+            epsilon=ledger.epsilon,
+            delta=ledger.delta,
+            spent=ledger.spent(),
+        ),
+        release=entry.release,
+        stream=stream,
+        time=entry.time,
+        fedpca=_version(),
+    )
 
 
 def _center_kind(privacy: Privacy) -> str:

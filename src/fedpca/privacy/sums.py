@@ -7,7 +7,7 @@ from fedpca.privacy.mechanisms.base import Mechanism
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.schedule import Schedule
 from fedpca.privacy.settings import Privacy
-from fedpca.summaries.merging import Summary
+from fedpca.summaries.summary import Summary
 
 
 class PrivateSums:
@@ -62,9 +62,16 @@ class PrivateSums:
         report = self._n_releases + 1
         noise = self._schedule.noise(self._noise, report)
         certificate = make_certificate(
-            self._privacy, self._mechanism, self._ledger, entry, noise, records=n_rows, report=report
+            self._privacy,
+            self._mechanism,
+            self._ledger,
+            entry,
+            noise,
+            records=n_rows,
+            report=report,
+            stream=self._stream,
         )
-        released = self._mechanism.release(noise, certificate | {"stream": self._stream})
+        released = self._mechanism.release(noise, certificate)
         self._n_releases, self._next_record = report, n_rows
         return released, entry
 

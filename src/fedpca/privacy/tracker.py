@@ -23,10 +23,10 @@ from fedpca.privacy.rules import check_delta_for_rows
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.sums import PrivateSums
 from fedpca.summaries.imputation import impute
-from fedpca.summaries.merging import Summary
 from fedpca.summaries.rank import RankRule
 from fedpca.summaries.subspace import Subspace
-from fedpca.summaries.view import Answer
+from fedpca.summaries.summary import Summary
+from fedpca.summaries.view import SummaryView
 
 _FAR = 0.9  # bounds between the center and the mean of clipped rows: nearly all lie beyond, on one side
 
@@ -101,7 +101,7 @@ class PrivateTracker:
         self._guard = Guard()
         self._n_rows = 0  # records so far, those of the center included
         self._n_rows_released = 0  # of which the last release knew
-        self._released: Answer | None = None
+        self._released: SummaryView | None = None
         self._warned = False
         ledger = privacy.open_ledger()
         self.ledger: Ledger | None = ledger
@@ -239,7 +239,7 @@ class PrivateTracker:
             )
         self._check_delta(self._n_rows)
         released, entry = stage.release(self._n_rows)
-        self._released = Answer(released, self.rule, self.oversample, self.dtype)
+        self._released = SummaryView(released, self.rule, self.oversample, self.dtype)
         self._n_rows_released = self._n_rows
         if stage.finished:
             self._stage = _Closed(
@@ -290,7 +290,7 @@ class PrivateTracker:
 
     def state(self) -> Summary:
         """The last release."""
-        return self._view().told
+        return self._view().whole
 
     def summary(self) -> Subspace:
         """The leading directions of the last release."""
@@ -300,7 +300,7 @@ class PrivateTracker:
         """How many directions of the summary are the answer."""
         return self._view().shown()
 
-    def _view(self) -> Answer:
+    def _view(self) -> SummaryView:
         if self._released is None:
             raise NotReleasedError("nothing was released yet: call release() first.")
         return self._released

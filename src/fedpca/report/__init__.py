@@ -17,9 +17,9 @@ from fedpca.report.page import write_page, write_pictures
 from fedpca.report.rows import rows_section
 from fedpca.report.run import Run, run_of
 from fedpca.report.sample import sample
-from fedpca.summaries.merging import Summary
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
 
 __all__ = ["write_report"]
 
@@ -42,7 +42,7 @@ def write_report(
         model: a fitted estimator, a `Subspace` or `Moments`.
         rows: to show along the components, read once, a sample of them drawn: an array or frame, or
             `fedpca.readers.open_rows(...)`. The page is then as confidential as they are.
-        color: what to colour them by: the name of a column (of files, one kept aside, or a feature), or one
+        color: what to color them by: the name of a column (of files, one kept aside, or a feature), or one
             value a row.
         run: how the federation behind it went: the folder of a Flower run or of an aggregator's store, an
             `Aggregator`, or a `Simulation`. Of a `FederatedPCA` its contributions are shown in any case.
@@ -119,6 +119,7 @@ def _facts(subspace: Subspace, shown: int, run: Run | None) -> list[tuple[str, s
     if certificate is None:
         facts.append(("privacy", "none"))
     else:
-        private = certificate.get("private") is True
-        facts.append(("privacy", f"ε = {value(certificate.get('epsilon'))}" if private else "NOT private"))
+        facts.append(
+            ("privacy", f"ε = {value(certificate.epsilon)}" if certificate.private else "NOT private")
+        )
     return facts

@@ -263,7 +263,7 @@ def count(value: Any) -> float:
 
 
 def raw_energy(total: Any, count: float, mean: Array) -> float:
-    """The raw sum of squares of summarised rows, small enough to go on computing with."""
+    """The raw sum of squares of summarized rows, small enough to go on computing with."""
     if not is_real(total) or not -np.inf < total < np.inf:
         raise ValueError(f"total must be a finite number, got total={total!r}.")
     with np.errstate(over="ignore"):

@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedpca._typing import Array
-from fedpca.summaries.merging import Summary, append_rows
+from fedpca.summaries.merging import append_rows
 from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
 from fedpca.trackers.base import Tracker
 
 
 class Block(Tracker):
     """SVD_r of what was kept and the next b rows, then AdjustRank, block after block.
 
-    As in the paper, but centred, with the rows left over at the end processed too, and with directions
+    As in the paper, but centered, with the rows left over at the end processed too, and with directions
     carried beyond the rank (oversample=0 for the paper's own).
 
     Args:

@@ -5,10 +5,9 @@ as much as all rows weigh, and noise scaled to one row would hide nothing.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -17,8 +16,9 @@ from fedpca.privacy.calibration import Adjacency
 from fedpca.privacy.lattice import clipped
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.schedule import Schedule
-from fedpca.summaries.merging import Summary
+from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
 
 if TYPE_CHECKING:  # the settings check themselves against the mechanisms
     from fedpca.privacy.settings import Privacy
@@ -49,7 +49,7 @@ class ClippingBall:
         *,
         count: int,
         total: float,
-        certificate: Mapping[str, Any],
+        certificate: Certificate,
     ) -> Subspace:
         """The subspace of the rows, given that of their points in the unit ball."""
         return Subspace(
@@ -196,5 +196,5 @@ class Mechanism(ABC):
         """Add rows, integer points of the ball of radius 2^12, shape (n, d)."""
 
     @abstractmethod
-    def release(self, noise: Noise, certificate: Mapping[str, Any]) -> Summary:
+    def release(self, noise: Noise, certificate: Certificate) -> Summary:
         """The private summary of all rows so far, in the units of the data."""

@@ -1,8 +1,7 @@
 """The noisy sum of x x^T: d² memory, the most accurate."""
 
-from collections.abc import Mapping
 from math import sqrt
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from fedpca.privacy.lattice import RADIUS
 from fedpca.privacy.mechanisms.base import Calibration, CalibrationName, Mechanism, Setup
 from fedpca.privacy.noise import Noise, SymmetricMask
 from fedpca.privacy.schedule import Schedule
+from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.moments import Moments
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class NoisySum(Mechanism):
         if self._sum is not None:
             self._sum += points.sum(axis=0)
 
-    def release(self, noise: Noise, certificate: Mapping[str, Any]) -> Moments:
+    def release(self, noise: Noise, certificate: Certificate) -> Moments:
         calibration, unit = self.calibration, RADIUS**2
         mask = SymmetricMask(
             noise, self.n_features, calibration.sigma * unit, calibration.off_diagonal * unit

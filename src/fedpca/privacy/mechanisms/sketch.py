@@ -1,8 +1,7 @@
 """The noisy sum of x clip(Omega^T x)^T: d k memory, for too many features for d²."""
 
-from collections.abc import Mapping
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from fedpca.privacy.lattice import RADIUS, clipped
 from fedpca.privacy.mechanisms.base import Calibration, CalibrationName, Mechanism, Setup
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.schedule import Schedule
+from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.linalg import leading_singular_pairs, with_fixed_signs
 from fedpca.summaries.subspace import Subspace
 
@@ -76,7 +76,7 @@ class Sketch(Mechanism):
         seen = clipped(points @ self._omega, self.radius * RADIUS * _FINE)
         self._sketch += points.T @ seen
 
-    def release(self, noise: Noise, certificate: Mapping[str, Any]) -> Subspace:
+    def release(self, noise: Noise, certificate: Certificate) -> Subspace:
         sigma, unit = self.calibration.sigma, RADIUS**2
         drawn = noise.entries((2,), self._sketch.size, sigma * unit).reshape(self._sketch.shape)
         sketch = (self._sketch + drawn) * (self.radius / unit)

@@ -1,7 +1,7 @@
 """The paper's Algorithm 3, repaired, for comparison: every batch noised by itself, rank-r parts merged."""
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from fedpca.privacy.calibration import SENSITIVITY, Adjacency, paper_omega
 from fedpca.privacy.lattice import RADIUS
 from fedpca.privacy.mechanisms.base import Calibration, CalibrationName, Mechanism, Setup
 from fedpca.privacy.noise import TILE, Noise, SymmetricMask
+from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.linalg import leading_singular_pairs
 from fedpca.summaries.merging import merge
 from fedpca.summaries.subspace import Subspace
@@ -80,7 +81,7 @@ class StreamingModSulq(Mechanism):
             batch, self._waiting = np.split(self._waiting, [self.batch_rows])
             self._absorb(batch)
 
-    def release(self, noise: Noise, certificate: Mapping[str, Any]) -> Subspace:
+    def release(self, noise: Noise, certificate: Certificate) -> Subspace:
         if len(self._waiting):
             self._absorb(self._waiting)
             self._waiting = self._waiting[:0]

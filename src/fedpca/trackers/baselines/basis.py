@@ -8,10 +8,10 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.summaries import validation
-from fedpca.summaries.merging import Summary
-from fedpca.summaries.moments import principal_directions
+from fedpca.summaries.algebra import principal_directions, rounding_floor
 from fedpca.summaries.rank import FixedRank, RankRule
-from fedpca.summaries.subspace import Subspace, rounding_floor
+from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
 from fedpca.trackers.base import Tracker
 
 _PANEL_ENTRIES = 2**17
@@ -27,7 +27,7 @@ class BasisTracker(Tracker):
     directions are carried beyond the rank; oversample=0 gives the papers' own.
 
     With `center`, the basis sees each row less the mean of those before it, scaled so that the scatter of
-    what it sees is exactly the centred one.
+    what it sees is exactly the centered one.
     """
 
     smallest_panel = 1
@@ -68,7 +68,7 @@ class BasisTracker(Tracker):
         self._follow(rows)
 
     def _subtract_means(self, rows: Array, weights: Array) -> None:
-        """Replace rows, times their roots, by what each adds to the centred scatter (Welford's update).
+        """Replace rows, times their roots, by what each adds to the centered scatter (Welford's update).
 
         A row x of weight w after rows of weight W and mean m adds w W / (w + W) (x - m)(x - m)^T.
         """

@@ -7,9 +7,10 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.summaries import validation
-from fedpca.summaries.merging import Summary, append_rows
+from fedpca.summaries.merging import append_rows
 from fedpca.summaries.rank import RankRule
 from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
 from fedpca.trackers.base import Tracker
 
 
@@ -17,7 +18,7 @@ class FrequentDirections(Tracker):
     """A sketch of ell directions, all shrunk by the weakest before the next ell rows. For comparison.
 
     The scatter of all rows exceeds that of the sketch in no direction by more than the energy outside the
-    k leading directions over ell - k, for every k < ell; and it never falls short. Centred exactly.
+    k leading directions over ell - k, for every k < ell; and it never falls short. Centerd exactly.
 
     Args:
         ell: the papers' sketch size. By default one more than the directions other trackers carry, since

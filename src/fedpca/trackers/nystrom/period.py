@@ -10,8 +10,9 @@ from fedpca._typing import Array
 from fedpca.backend.base import backend_of, row_energies, to_host
 from fedpca.errors import NonFiniteError
 from fedpca.summaries import validation
+from fedpca.summaries.algebra import rounding_floor
 from fedpca.summaries.linalg import orthonormal, triangle_inverse
-from fedpca.summaries.subspace import Subspace, rounding_floor
+from fedpca.summaries.subspace import Subspace
 from fedpca.trackers.nystrom.products import Probes, compared, products
 
 _SHIFT = 32  # rounding of the products, in units of eps times the energy
@@ -59,7 +60,7 @@ class Period:
         self.eps = eps
         self.n_probes = carried.rank + fresh.shape[0]
         # The last probe is the running mean; its products serve the energy, then give way to the roots of
-        # the weights, whose products are the sums that centring needs.
+        # the weights, whose products are the sums that centering needs.
         mean = backend.asarray(carried.mean, self.dtype)
         self.directions = backend.xp.concat([carried.components, fresh, mean[None, :]])
         rounds = bool(eps > np.finfo(self.dtype).eps)

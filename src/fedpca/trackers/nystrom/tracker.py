@@ -9,8 +9,9 @@ import numpy as np
 from fedpca.backend.base import batch_slices, dense, to_host
 from fedpca.summaries import validation
 from fedpca.summaries.linalg import orthonormal, orthonormality_error
-from fedpca.summaries.merging import Summary, append_rows
+from fedpca.summaries.merging import append_rows
 from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
 from fedpca.trackers.base import Tracker
 from fedpca.trackers.nystrom.period import Period, residual_directions
 
@@ -83,7 +84,7 @@ class Nystrom(Tracker):
     def buffer_rows(self) -> int:
         if self.backend.on_device:
             return max(16 * self.width, min(_DEVICE_ROWS, 2**24 // self.n_features))
-        return max(2 * self.width, 128)  # the first rows are factorised exactly: enough for good first probes
+        return max(2 * self.width, 128)  # the first rows are factorized exactly: enough for good first probes
 
     @property
     def smallest_panel(self) -> int:
@@ -268,7 +269,7 @@ class Nystrom(Tracker):
         return carried.count > 0 and self.mean_dominates(carried.mean, carried.total / carried.count)
 
     def state(self) -> Subspace:
-        if self._n_waiting and self.backend.on_device:  # too many to be factorised
+        if self._n_waiting and self.backend.on_device:  # too many to be factorized
             copy = deepcopy(self)
             copy._flush()
             return copy.state()
