@@ -58,8 +58,8 @@ def assert_expected(summary, name):
     if expected["epsilon"] is None:
         assert summary.certificate is None
     else:
-        assert getattr(summary.certificate, "epsilon") == expected["epsilon"]
-        assert getattr(summary.certificate, "delta") == expected["delta"]
+        assert summary.certificate.epsilon == expected["epsilon"]
+        assert summary.certificate.delta == expected["delta"]
 
 
 def test_every_file_is_tested():
