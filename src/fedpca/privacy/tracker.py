@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.backend.base import HOST
+from fedpca.backend import HOST
 from fedpca.errors import BudgetExceeded, NotReleasedError
 from fedpca.privacy.centering import STEP_SHARE, STEPS, PrivateCenter, stream_rows
 from fedpca.privacy.certify import make_certificate

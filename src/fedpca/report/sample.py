@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedpca import progress
 from fedpca._typing import Array
-from fedpca.backend.base import batch_slices
+from fedpca.backend import batch_slices
 from fedpca.estimators.anomaly import chi_squared_limit
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.readers import Rows

@@ -1,7 +1,6 @@
 """The rules every input meets, each with one error: the rule, the value, the remedy."""
 
 from collections.abc import Iterable, Mapping
-from functools import cache
 from numbers import Integral
 from typing import Any, TypeGuard
 
@@ -9,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca._typing import Array
-from fedpca.backend.base import backend_of, row_energies, sum64, to_host
+from fedpca.backend import backend_of, ops, to_host
 
 
 def feature_names(names: Iterable[Any] | None, n_features: int) -> tuple[str, ...] | None:
@@ -114,8 +113,8 @@ def dense_rows(rows: Any, weights: Any = None, *, min_features: int = 1, if_spar
         except (TypeError, ValueError) as error:
             raise ValueError(f"rows must be real numbers ({error}); encode or drop other columns.") from error
     real_dtype(rows.dtype)
-    rows = rows.astype(working_dtype(rows.dtype), copy=False)
-    if has_nan(rows, rows.dtype, max_weight(sample_weight(weights, len(rows)))):
+    rows = rows.astype(ops.working_dtype(rows.dtype), copy=False)
+    if has_nan(rows, rows.dtype, ops.max_weight(sample_weight(weights, len(rows)))):
         raise ValueError(
             "rows contain NaN: Subspace and Moments need complete rows; StreamingPCA fills gaps."
         )
@@ -137,35 +136,6 @@ def device_rows(rows: Any) -> Any:
     return rows.detach() if hasattr(rows, "detach") else rows
 
 
-def working_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """float32 for float16 and float32 rows, float64 for the rest."""
-    return np.dtype(np.float32 if dtype in (np.float16, np.float32) else np.float64)
-
-
-def energy(rows: Any) -> float:
-    """The sum of squares of all entries, computed at memory speed; not finite if any entry is not."""
-    if not isinstance(rows, np.ndarray):
-        backend = backend_of(rows)
-        floats = backend.numpy_dtype(rows) in (np.float32, np.float64)
-        return float(backend.xp.linalg.vector_norm(rows)) ** 2 if floats else sum64(row_energies(rows))
-    if rows.flags.c_contiguous or rows.flags.f_contiguous:
-        flat = rows.ravel(order="K")
-        return float(np.vdot(flat, flat))
-    with np.errstate(over="ignore", invalid="ignore"):
-        return float(np.einsum("ij,ij->", rows, rows))
-
-
-def min_energy(dtype: Any) -> float:
-    """A sum of squares up to which they have lost their digits in a dtype."""
-    return float(np.finfo(dtype).tiny / np.finfo(dtype).eps)
-
-
-@cache
-def max_energy(dtype: Any = np.float64) -> float:
-    """The largest sum of squares worked with in a dtype: sums over very many such still fit."""
-    return 1e-8 * float(np.finfo(dtype).max)
-
-
 def has_nan(values: NDArray[Any], dtype: Any, max_weight: float = 1.0) -> bool:
     """Whether any entry is NaN; refuses infinite entries and those too large to square in `dtype`.
 
@@ -177,10 +147,10 @@ def has_nan(values: NDArray[Any], dtype: Any, max_weight: float = 1.0) -> bool:
     >>> has_nan(np.array([[1.0, np.nan]]), np.float64)
     True
     """
-    limit = max_energy(dtype) / max(max_weight, 1.0)
+    limit = ops.max_energy(dtype) / max(max_weight, 1.0)
     if not values.size or values.dtype.kind == "b":
         return False
-    if values.dtype.itemsize >= 4 and values.dtype.kind == "f" and energy(values) < limit:
+    if values.dtype.itemsize >= 4 and values.dtype.kind == "f" and ops.energy(values) < limit:
         return False
     with np.errstate(invalid="ignore"):
         largest = max(float(np.fmax.reduce(values, axis=None)), -float(np.fmin.reduce(values, axis=None)))
@@ -210,7 +180,7 @@ def require_no_underflow(values: NDArray[Any], dtype: Any) -> None:
     if kind.kind != "f" or kind.itemsize < 4:
         return
     first = values[: min(64, values.shape[0]), ...]
-    if not all(energy(part) <= min_energy(dtype) for part in (first, values)):
+    if not all(ops.energy(part) <= ops.min_energy(dtype) for part in (first, values)):
         return
     values = to_host(values)
     if values.any():
@@ -241,23 +211,18 @@ def sample_weight(weights: Any, n_rows: int) -> Array | None:
         raise ValueError(
             f"sample_weight must not be negative, got {weights.min()}; a weight counts its row's repetitions."
         )
-    if n_rows and float(weights.max()) * n_rows > max_energy(np.float32):
+    if n_rows and float(weights.max()) * n_rows > ops.max_energy(np.float32):
         raise ValueError(
             f"sample_weight must not be this large, got {weights.max():.3g}; rescale the weights."
         )
     return weights
 
 
-def max_weight(weights: Array | None) -> float:
-    """The largest weight, at least one."""
-    return 1.0 if weights is None else float(weights.max(initial=1.0))
-
-
 def count(value: Any) -> float:
     """A number of rows, or sum of weights: finite, not negative."""
     if not is_real(value):
         raise ValueError(f"count must be a number, got count={value!r}.")
-    if not 0 <= value < max_energy():
+    if not 0 <= value < ops.max_energy():
         raise ValueError(f"count must be a finite number >= 0, got count={value!r}.")
     return float(value)
 
@@ -268,9 +233,9 @@ def raw_energy(total: Any, count: float, mean: Array) -> float:
         raise ValueError(f"total must be a finite number, got total={total!r}.")
     with np.errstate(over="ignore"):
         raw = float(total) + count * float(mean @ mean)
-    if not raw < max_energy():
+    if not raw < ops.max_energy():
         raise ValueError(
-            f"total + count * |mean|² must stay below {max_energy():.1e} to be worked with, got "
+            f"total + count * |mean|² must stay below {ops.max_energy():.1e} to be worked with, got "
             f"total={total!r} and a mean up to {np.abs(mean).max():.3g}; rescale the features."
         )
     return raw
