@@ -1,4 +1,4 @@
-"""Small dense linear algebra shared by merging and tracking; mostly numpy, which releases the GIL."""
+"""Small dense linear algebra shared by merging and tracking; mostly NumPy, which releases the GIL."""
 
 from typing import Any
 

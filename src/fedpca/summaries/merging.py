@@ -113,7 +113,7 @@ def _listed(summaries: Iterable[Summary]) -> list[Summary]:
 
 
 def check_compatible(summaries: Sequence[Summary]) -> tuple[str, ...] | None:
-    """Refuse to merge what does not fit together; return the feature names, if any summary has them."""
+    """Reject summaries that do not merge; return the feature names, if any summary has them."""
     if not summaries:
         raise ValueError("merge needs at least one summary, got none.")
     for summary in summaries:

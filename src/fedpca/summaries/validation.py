@@ -1,4 +1,4 @@
-"""The rules every input meets, each with one error: the rule, the value, the remedy."""
+"""Input validation: one function and one error message per rule."""
 
 from collections.abc import Iterable, Mapping
 from numbers import Integral
@@ -12,7 +12,7 @@ from fedpca.backend import backend_of, ops, to_host
 
 
 def feature_names(names: Iterable[Any] | None, n_features: int) -> tuple[str, ...] | None:
-    """Names as a tuple of strings, one a feature.
+    """Names as a tuple of strings, one per feature.
 
     >>> feature_names(["height", "weight"], 2)
     ('height', 'weight')
@@ -36,7 +36,7 @@ def names_of(rows: Any) -> tuple[str, ...] | None:
 
 
 def same_names(ours: tuple[str, ...] | None, theirs: tuple[str, ...] | None) -> None:
-    """Refuse other features, or the same in another order; unnamed ones are taken on trust."""
+    """Reject other features, or the same in another order; unnamed ones are trusted."""
     if ours and theirs and ours != theirs:
         first, second = next(
             (pair for pair in zip(ours, theirs, strict=False) if pair[0] != pair[1]), (ours, theirs)
@@ -48,7 +48,7 @@ def same_names(ours: tuple[str, ...] | None, theirs: tuple[str, ...] | None) -> 
 
 
 def is_real(value: Any) -> TypeGuard[float]:
-    """Whether a value is a single real number, and not a yes or no."""
+    """Whether a value is a single real number, and not a boolean."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
@@ -80,7 +80,7 @@ def forget(value: Any) -> float:
 
 
 def real_dtype(dtype: np.dtype[Any]) -> None:
-    """Refuse rows that are not real numbers."""
+    """Reject rows that are not real numbers."""
     if dtype.kind == "c":
         raise ValueError(
             f"Complex data not supported: rows must be real numbers, got {dtype}; "
@@ -94,7 +94,7 @@ def dense_rows(rows: Any, weights: Any = None, *, min_features: int = 1, if_spar
     """Rows as a finite (n, d) array of float32 (from float16 and float32) or float64 (from the rest).
 
     Args:
-        rows: anything numpy makes a table of; sparse rows are refused.
+        rows: anything numpy makes a table of; sparse rows are rejected.
         weights: of the rows.
         min_features: the fewest columns.
         if_sparse: what to do with sparse rows instead.
@@ -123,21 +123,21 @@ def dense_rows(rows: Any, weights: Any = None, *, min_features: int = 1, if_spar
 
 
 def device_rows(rows: Any) -> Any:
-    """Rows on a device, shape (n, d), of real numbers, without what their library needs to differentiate."""
+    """Rows on a device, shape (n, d), of real numbers, detached from automatic differentiation."""
     if rows.ndim != 2:
         raise ValueError(
             f"rows must be a table of shape (n_rows, n_features), got shape {tuple(rows.shape)}."
         )
     if not rows.shape[0] or not rows.shape[1]:
         raise ValueError(
-            f"rows must be at least one, of at least one feature, got shape {tuple(rows.shape)}."
+            f"X must have at least one row and one feature, got shape {tuple(rows.shape)}."
         )
     real_dtype(backend_of(rows).numpy_dtype(rows))
     return rows.detach() if hasattr(rows, "detach") else rows
 
 
 def has_nan(values: NDArray[Any], dtype: Any, max_weight: float = 1.0) -> bool:
-    """Whether any entry is NaN; refuses infinite entries and those too large to square in `dtype`.
+    """Whether any entry is NaN; rejects infinite entries and those too large to square in `dtype`.
 
     Args:
         values: entries, dense rows or the stored ones of sparse rows.
@@ -162,20 +162,20 @@ def has_nan(values: NDArray[Any], dtype: Any, max_weight: float = 1.0) -> bool:
         weighted = f" with weights up to {max_weight:.3g} (sample_weight)" if max_weight > 1 else ""
         remedy = " or pass float64 from the first batch on." if np.dtype(dtype) == np.float32 else "."
         raise ValueError(
-            f"rows hold values up to {largest:.3g}{weighted}, too large to square in {np.dtype(dtype)}: "
+            f"rows contain values up to {largest:.3g}{weighted}, too large to square in {np.dtype(dtype)}: "
             f"rescale them{remedy}"
         )
     return values.dtype.kind == "f" and bool(np.isnan(values).any())
 
 
 def require_finite_or_nan(values: NDArray[Any]) -> None:
-    """Refuse infinite entries, and say nothing about the others: for rows whose values must not be told."""
+    """Reject infinite entries without quoting any value: for rows that must stay private."""
     if values.dtype.kind == "f" and np.isinf(values).any():
         raise ValueError("Input X contains infinity: entries must be finite (NaN marks a missing one).")
 
 
 def require_no_underflow(values: NDArray[Any], dtype: Any) -> None:
-    """Refuse rows to begin with whose squares lose their digits in `dtype`; zeros are fine."""
+    """Reject first rows whose squares underflow in `dtype`; zeros are fine."""
     kind = backend_of(values).numpy_dtype(values)
     if kind.kind != "f" or kind.itemsize < 4:
         return
@@ -185,13 +185,13 @@ def require_no_underflow(values: NDArray[Any], dtype: Any) -> None:
     values = to_host(values)
     if values.any():
         raise ValueError(
-            f"rows hold values up to {float(np.abs(values).max()):.3g}, too small to square in "
+            f"rows contain values up to {float(np.abs(values).max()):.3g}, too small to square in "
             f"{np.dtype(dtype)}: rescale them."
         )
 
 
 def sample_weight(weights: Any, n_rows: int) -> Array | None:
-    """Weights of rows: finite, none negative, one a row."""
+    """Weights of rows: finite, none negative, one per row."""
     if weights is None:
         return None
     try:
@@ -200,11 +200,11 @@ def sample_weight(weights: Any, n_rows: int) -> Array | None:
             raise TypeError("they are complex")
         weights = weights.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"sample_weight must be real numbers, one a row ({error}).") from error
+        raise ValueError(f"sample_weight must be real numbers, one per row ({error}).") from error
     if weights.ndim == 0:
         weights = np.full(n_rows, float(weights))
     if weights.shape != (n_rows,):
-        raise ValueError(f"sample_weight must have one entry a row, {n_rows}, got shape {weights.shape}.")
+        raise ValueError(f"sample_weight must have one entry per row, {n_rows}, got shape {weights.shape}.")
     if not np.isfinite(weights).all():
         raise ValueError("sample_weight must be finite; drop the rows whose weight is not known.")
     if (weights < 0).any():
