@@ -11,7 +11,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state
 
 from fedpca._typing import Array
-from fedpca.backend.base import HOST, Backend, backend_of, batch_slices, dense, to_host
+from fedpca.backend import HOST, Backend, backend_of, batch_slices, dense, ops, to_host
 from fedpca.errors import NonFiniteError
 from fedpca.estimators.base import BasePCA, chunk_rows, stored_values
 from fedpca.privacy import CenterSum, Ledger, Privacy, PrivateTracker
@@ -148,7 +148,7 @@ class StreamingPCA(BasePCA):
         """Rows, weights, whether entries are missing, and the tracker for them: new for the first rows."""
         X = self._validated(X, reset=first)
         weights = validation.sample_weight(sample_weight, X.shape[0])
-        dtype = validation.working_dtype(backend_of(X).numpy_dtype(X)) if first else self._tracker.dtype
+        dtype = ops.working_dtype(backend_of(X).numpy_dtype(X)) if first else self._tracker.dtype
         backend = self._backend_for(X) if first else self._tracker.backend
         X, gaps = self._check_values(X, dtype, backend, weights)
         return X, weights, gaps, self._new_tracker(X, weights, dtype) if first else self._tracker
@@ -263,7 +263,7 @@ class StreamingPCA(BasePCA):
                 for part in summaries
             ]
             largest = max(validation.raw_energy(part.total, part.count, part.mean) for part in summaries)
-            if not largest < validation.max_energy(tracker.dtype):
+            if not largest < ops.max_energy(tracker.dtype):
                 raise ValueError(
                     f"a summary of rows this large, sum of squares {largest:.3g}, does not fit a stream of "
                     f"{tracker.dtype}; rescale the features."
@@ -334,7 +334,7 @@ class StreamingPCA(BasePCA):
                 return X, False
             X = to_host(X)
         if self.privacy is None:
-            return X, validation.has_nan(stored_values(X), dtype, validation.max_weight(weights))
+            return X, validation.has_nan(stored_values(X), dtype, ops.max_weight(weights))
         validation.require_finite_or_nan(stored_values(X))  # however large: it will be clipped
         return X, False  # a private tracker sees for itself
 

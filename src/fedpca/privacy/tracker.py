@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.backend.base import HOST
+from fedpca.backend import HOST
 from fedpca.errors import BudgetExceeded, NotReleasedError
 from fedpca.privacy.centering import CenterSum, PrivateCenter, fill_with_center, stream_rows
 from fedpca.privacy.guard import Guard
