@@ -21,7 +21,7 @@ from sklearn.exceptions import NotFittedError
 import fedpca
 from fedpca import BudgetExceeded, Ledger, Moments, Privacy, StreamingPCA, Subspace
 from fedpca.privacy.calibration import mu_of
-from fedpca.privacy.centering import PrivateCenter
+from fedpca.privacy.centering import CENTER_STEPS, PrivateCenter
 from fedpca.privacy.lattice import clipped
 from fedpca.privacy.mechanisms import Mechanism
 from fedpca.privacy.noise import ExactNoise, FastNoise
@@ -436,7 +436,7 @@ def test_the_same_stream_is_not_merged_twice():
 def test_a_text_column_is_named_and_not_quoted():
     frame = pd.DataFrame({"age": [1.0, 2.0, 3.0], "diagnosis": ["flu", "flu", "secret"]})
     for pca in (StreamingPCA(1, privacy=nearly_noiseless()), StreamingPCA(1)):
-        with pytest.raises(ValueError, match="diagnosis hold text: drop or encode") as refusal:
+        with pytest.raises(ValueError, match="diagnosis contain text: drop or encode") as refusal:
             pca.fit(frame)
         assert "secret" not in str(refusal.value)
 
@@ -537,6 +537,89 @@ def test_a_private_center_of_a_stream_takes_its_first_rows():
     assert released.count == 3000 - entries[1].stop
     assert pca.n_samples_seen_ == 3000
     np.testing.assert_allclose(pca.mean_, rows.mean(axis=0), atol=0.3)
+
+
+def rounds_of(pca, rows):
+    for _ in range(CENTER_STEPS):
+        total, n_rows = pca.center_sum(rows)
+        pca.move_center(total / n_rows)
+    return pca
+
+
+def test_rounds_of_one_owner_are_what_fit_does():
+    rows = rows_of(2000) + 2.0
+    rows[3, 2] = np.nan
+    privacy = Privacy(4.0, 1e-5, 4.0, center="private", insecure_seed_for_tests=3)
+    by_rounds = rounds_of(StreamingPCA(2, privacy=privacy), rows).partial_fit(rows)
+    fitted = StreamingPCA(2, privacy=privacy).fit(rows)
+    np.testing.assert_array_equal(by_rounds.release().scatter, fitted.release().scatter)
+    np.testing.assert_array_equal(by_rounds.mean_, fitted.mean_)
+    assert by_rounds.n_samples_seen_ == fitted.n_samples_seen_ == 2000
+    paid = [
+        [(entry.start, entry.stop, entry.mu) for entry in pca.ledger_.entries] for pca in (by_rounds, fitted)
+    ]
+    assert paid[0] == paid[1]
+
+
+def test_a_sum_for_the_center_is_noisy_and_paid_for():
+    rows = rows_of(2000)
+    sums = []
+    for _ in range(2):
+        pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, 3.0, center="private"))
+        sums.append(pca.center_sum(rows))
+        assert [(entry.mechanism, entry.completed) for entry in pca.ledger_.entries] == [("center", True)]
+    assert not np.isclose(sums[0].total, sums[1].total, rtol=1e-9).any()
+    assert sums[0].n_rows == 2000
+
+
+def test_rounds_of_a_center_come_in_order():
+    """A second sum for one round would carry the noise of the first."""
+    rows = rows_of(2000)
+    privacy = Privacy(4.0, 1e-5, 3.0, center="private")
+    pca = StreamingPCA(2, privacy=privacy)
+    with pytest.raises(ValueError, match="call center_sum first"):
+        pca.move_center(np.zeros(6))
+    pca.center_sum(rows)
+    for wrong, match in (
+        (lambda: pca.center_sum(rows), "call move_center first"),
+        (lambda: pca.partial_fit(rows), "rounds of the private center are not complete"),
+        (lambda: pca.move_center([0.0]), "one finite number per feature"),
+        (lambda: pca.move_center(np.full(6, np.nan)), "one finite number per feature"),
+        (pca.release, "no rows were taken"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            wrong()
+    assert len(pca.ledger_.entries) == 1
+    pca.move_center(np.zeros(6))
+    with pytest.raises(ValueError, match="call center_sum first"):
+        pca.move_center(np.zeros(6))
+    pca.center_sum(rows)
+    pca.move_center(np.zeros(6))
+    with pytest.raises(ValueError, match="no private center to find"):
+        pca.center_sum(rows)
+    with pytest.raises(ValueError, match="no private center to move"):
+        pca.move_center(np.zeros(6))
+    pca.partial_fit(rows).release()
+    assert [entry.mechanism for entry in pca.ledger_.entries] == ["center", "center", "gram"]
+    streamed = StreamingPCA(2, privacy=privacy).partial_fit(rows[:5])
+    with pytest.raises(ValueError, match="first rows of a stream"):
+        streamed.center_sum(rows)
+
+
+@pytest.mark.parametrize("settings", [{}, {"privacy": Privacy(4.0, 1e-5, 3.0)}], ids=["plain", "no center"])
+def test_a_center_is_only_found_where_it_is_wanted(settings):
+    pca = StreamingPCA(2, **settings)
+    with pytest.raises(ValueError, match="center"):
+        pca.center_sum(rows_of())
+    assert not hasattr(pca, "n_features_in_")
+
+
+def test_too_many_features_are_refused_before_a_center_is_paid_for():
+    ledger = Ledger(epsilon=1.0, delta=1e-5)
+    privacy = Privacy(1.0, 1e-5, 1.0, center="private", ledger=ledger)
+    with pytest.raises(ValueError, match="mechanism='sketch'"):
+        StreamingPCA(2, privacy=privacy).fit(np.zeros((5, 5000)))
+    assert ledger.entries == []
 
 
 def test_too_short_a_stream_for_its_center_says_so():
@@ -805,6 +888,15 @@ def test_settings_are_values():
     assert pickle.loads(pickle.dumps(privacy)) == privacy
     with pytest.raises(AttributeError):
         privacy.epsilon = 9.0
+
+
+def test_the_ledger_that_pays_is_public():
+    ledger = Ledger(epsilon=1.0, delta=1e-4)
+    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, ledger=ledger))
+    with pytest.raises(AttributeError, match="ledger_ is opened by"):
+        pca.ledger_  # noqa: B018
+    assert pca.partial_fit(rows_of()).ledger_ is ledger  # before a release, too
+    assert StreamingPCA(2).fit(rows_of()).ledger_ is None
 
 
 def test_a_shared_ledger_in_memory_counts_over_fits_and_clones():

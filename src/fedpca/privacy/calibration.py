@@ -91,7 +91,7 @@ def paper_omega(epsilon: float, delta: float, n_features: int, n_rows: int) -> f
     It is enough, 88 to 42,000 times over at d = 20 to 784: an l1 bound of 2d stands where the Frobenius norm,
     sqrt(2), would do.
     Its proof also takes 4 for the squared sensitivity 2, a one-sided tail, drops P(G in S) and solves its
-    quadratic wrongly (4d for 2d), errors that together ask for more noise, not less. `n_rows` is the batch.
+    quadratic wrongly (4d for 2d), errors that together require more noise, not less. `n_rows` is the batch.
 
     >>> round(paper_omega(1.0, 1e-5, 784, 1))
     21693

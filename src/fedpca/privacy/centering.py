@@ -89,7 +89,7 @@ class PrivateCenter:
         """Whether a round may begin."""
         if self.n_rows:
             raise ValueError("the first rows of a stream went into its private center already; fit anew.")
-        if self._n_sums > self._n_moves:
+        if self.found or self._n_sums > self._n_moves:
             raise ValueError("a round of the private center is not complete; call move_center first.")
         self._check_affordable()
 

@@ -1,4 +1,4 @@
-"""What a certificate says about a release: facts that are public, or were released, as JSON can hold them."""
+"""The certificate of a release: all of it is public, or was released."""
 
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version

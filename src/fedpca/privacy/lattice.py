@@ -2,7 +2,7 @@
 
 Sums of products of integers below 2^53 are exact in float64 whatever their order, so one record changes a
 sum by exactly what the mathematics says and no more. A difference in rounding, from which floating-point
-sums can betray a record (Casacuberta et al. 2022), cannot arise.
+sums can reveal a record (Casacuberta et al. 2022), cannot arise.
 """
 
 import numpy as np

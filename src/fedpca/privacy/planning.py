@@ -31,10 +31,10 @@ class Plan:
         sensitivity, sigma: in units of bound².
         noise_edge: the largest eigenvalue that noise alone has, in a sum over rows; signals below it drown.
         spectrum: variances along the leading directions that were given or assumed.
-        n_components: how many were asked for.
+        n_components: how many are wanted.
         rows_needed: rows for which the last of them is expected to be found, with a cosine of 0.9.
         n_rows: how many there are, if given.
-        components_found: how many of those asked for so many rows would show, if given.
+        components_found: how many of those so many rows would show, if `n_rows` is given.
         memory: bytes at an owner of rows.
         advice: all of it in a sentence or two.
     """
@@ -80,7 +80,7 @@ def plan(
             experience suggest; never taken from the private rows. By default rows are assumed to have
             a mean square of half of bound², with variances that fall as 1, 1/2, 1/3, ...
         n_components: how many components are wanted.
-        owners: how many will release and be summed: each adds noise of its own.
+        owners: how many will release and be merged: each adds noise of its own.
 
     >>> plan(Privacy(epsilon=1.0, delta=1e-5, bound=1.0), n_features=784, n_rows=400)
     Plan(mu=0.2681, sigma=5.276 bound², noise_edge=208.9,

@@ -17,7 +17,7 @@ from fedpca.privacy.guard import Guard
 from fedpca.privacy.lattice import MAX_ROWS
 from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.mechanisms.base import ClippingBall
-from fedpca.privacy.mechanisms.registry import build
+from fedpca.privacy.mechanisms.registry import build, mechanism_class
 from fedpca.privacy.noise import NOISES, Noise
 from fedpca.privacy.rules import check_delta_for_rows
 from fedpca.privacy.settings import Privacy
@@ -58,7 +58,7 @@ class PrivateTracker:
     """Clips rows, adds them up, and reveals nothing until `release`.
 
     Rows are clipped about a center and added to a mechanism's sums, which never leave. A release is debited
-    in the ledger, noised, certified, and from then on all that can be asked for. A copy, or a pickle, holds
+    in the ledger, noised and certified, and is from then on all that can be read. A copy, or a pickle, holds
     what was released and nothing else.
 
     It goes through three stages, each with an object that holds what that stage must keep secret:
@@ -109,6 +109,7 @@ class PrivateTracker:
         noise = _noise(privacy, key, "rows")
         self._stage: _Centering | PrivateSums | _Closed
         if privacy.center == "private":
+            mechanism_class(privacy).check_features(n_features)  # before anything is spent on the center
             center_noise = _noise(privacy, key, "center")
             self._stage = _Centering(PrivateCenter(privacy, n_features, center_noise, ledger), noise)
         else:
@@ -150,7 +151,9 @@ class PrivateTracker:
         with self._guard.exclusive():
             self._check_open(n_rows)
             if not isinstance(self._stage, _Centering):
-                raise ValueError("there is no private center to find, or it is found already.")
+                raise ValueError(
+                    "there is no private center to find: center is not 'private', or it is found."
+                )
             self._check_delta(n_rows)
             self._stage.center.check_round()
             with self._guard.whole_batch():
@@ -160,7 +163,9 @@ class PrivateTracker:
         """End a round: move the center by the mean of noisy sums."""
         with self._guard.exclusive():
             if not isinstance(self._stage, _Centering):
-                raise ValueError("there is no private center to move, or it is found already.")
+                raise ValueError(
+                    "there is no private center to move: center is not 'private', or it is found."
+                )
             center = self._stage.center
             center.move(offset)
             if center.found:
