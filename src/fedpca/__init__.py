@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fedpca._util.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from fedpca import metrics, progress
     from fedpca.errors import BudgetExceeded, ModelFileError
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from fedpca.summaries.rank import EnergyBand
     from fedpca.summaries.subspace import Subspace, load
 
-__version__ = "0.1.0"
 _MODULES = {
     "Aggregator": "federation.aggregator",
     "BudgetExceeded": "errors",

@@ -1,9 +1,8 @@
 """What a certificate says about a release: facts that are public, or were released, as JSON can hold them."""
 
-from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from fedpca._util.version import __version__
 from fedpca.privacy.ledger import Entry, Ledger
 from fedpca.privacy.mechanisms.base import Gram, Mechanism, StreamingModSulq
 from fedpca.privacy.noise import Noise
@@ -65,7 +64,7 @@ def make_certificate(
         },
         "release": entry.release,
         "time": entry.time,
-        "fedpca": _version(),
+        "fedpca": __version__,
     }
 
 
@@ -73,11 +72,3 @@ def _center_kind(privacy: Privacy) -> str:
     if privacy.center is None:
         return "none: about the origin"
     return "private" if privacy.center == "private" else "public"
-
-
-@lru_cache
-def _version() -> str:
-    try:
-        return version("fedpca")
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        return "not installed"

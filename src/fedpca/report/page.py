@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedpca import __version__
 from fedpca._util.files import atomic_write
+from fedpca._util.version import __version__
 from fedpca.report.figures import inline, save
 from fedpca.report.layout import Choice, Section, Table
 
