@@ -9,7 +9,7 @@ READY := .venv/.ready
 BENCHMARK_READY := .venv-benchmark/.ready
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-torch lint docs release-check lock benchmark clean
+.PHONY: help demo test test-torch lint docs release-check lock benchmark reproduce clean
 
 help:
 	@echo "make demo       run examples/demo.py and say where its pages are"
@@ -20,6 +20,7 @@ help:
 	@echo "make release-check  build the wheel, install it with every extra in clean environments, use it"
 	@echo "make lock       write requirements/dev.txt again; UPGRADE=1 moves every pin to its newest"
 	@echo "make benchmark  run the benchmarks, in an environment of their own; ARGS are passed on"
+	@echo "make reproduce  compute the paper's figures and tables again; ARGS are passed on, as in ARGS=--quick"
 	@echo "make clean      remove all that these targets made"
 
 demo: $(READY)
@@ -47,6 +48,9 @@ docs: $(READY)
 
 benchmark: $(BENCHMARK_READY)
 	.venv-benchmark/bin/python -m benchmarks $(ARGS)
+
+reproduce: $(READY)
+	$(BIN)/python -m reproduction $(ARGS)
 
 # Needs the network, and some minutes.
 release-check: $(READY)

@@ -206,7 +206,7 @@ def draw_spectrum(path: Path, pooled: fedpca.Subspace, private: dict[str, fedpca
     for axis, (name, model) in zip(axes, private.items(), strict=True):
         axis.bar(places, pooled.singular_values**2 / pooled.count, color="0.8", label="all in one place")
         axis.plot(places, model.singular_values**2 / model.count, "o-", label=name)
-        edge = model.certificate["noise_edge"] / model.count
+        edge = model.certificate.noise_edge / model.count
         axis.axhline(edge / 2, color="C3", linestyle="--", label="below: lost in the noise")
         axis.set(xlabel="component", xticks=places)
         axis.legend()

@@ -316,7 +316,7 @@ def test_private_releases_are_summed_and_others_refused():
     aggregator = Aggregator(rank=2, privacy=privacy)
     for seed in range(3):
         aggregator.receive(f"{seed}", 0, private_release(privacy, seed))
-    assert aggregator.model().certificate["merged"] == 3
+    assert aggregator.model().certificate.merged == 3
     assert isinstance(aggregator.summary(), Moments)
     with pytest.raises(SummaryRejected, match="no certificate"):
         aggregator.receive("clean", 0, Moments.from_rows(rows_of(0), center=False))

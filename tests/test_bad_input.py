@@ -11,7 +11,7 @@ from sklearn.exceptions import NotFittedError
 
 import fedpca
 from fedpca import EnergyBand, Moments, StreamingPCA, Subspace, merge, merge_tree
-from fedpca.summaries.merging import basic_merge, faster_merge, merge_r
+from fedpca.summaries.paper_merges import basic_merge, faster_merge, merge_r
 
 D = 20
 TRACKERS = ("exact", "nystrom", "block")
@@ -915,8 +915,8 @@ def test_summaries_do_not_hold_on_to_their_arguments():
     before = snapshot(made)
     for array in arrays.values():
         array[:] = np.nan
-    certificate["epsilon"] = 0.0
-    certificate["sigmas"].append(2.0)
+    certificate.epsilon = 0.0
+    certificate.sigmas.append(2.0)
     assert snapshot(made) == before
 
 

@@ -520,7 +520,7 @@ class TestSimulation:
         config = RUN | PROMISE | {"simulate": str(tmp_path), "folder": str(folder)}
         summary = run(FakeGrid(n1=self.virtual(0, config)), folder, expect=1, **PROMISE)
         assert summary["answers"][0]["what"] == "accepted"
-        assert fedpca.load(folder / "model.safetensors").certificate["epsilon"] == 2.0
+        assert fedpca.load(folder / "model.safetensors").certificate.epsilon == 2.0
 
     def test_a_simulation_needs_a_folder(self, tmp_path):
         config = RUN | {"simulate": "", "folder": str(tmp_path)}

@@ -324,7 +324,7 @@ def merged():
 def test_the_certificate_and_the_noise_edge(tmp_path, merged):
     text = written(tmp_path, merged, n_components=5)
     model = merged.subspace()
-    drowned = int((model.singular_values[:5] ** 2 <= merged.certificate["noise_edge"] / 2).sum())
+    drowned = int((model.singular_values[:5] ** 2 <= merged.certificate.noise_edge / 2).sum())
     assert 0 < drowned < 5
     assert f"{drowned} of 5 shown do not rise above it" in text
     facts = dict(table(text, "Certificate"))
