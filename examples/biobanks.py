@@ -40,14 +40,14 @@ def summary(bed: Path, frequency: np.ndarray, oversample: int) -> fedpca.Subspac
     """What a biobank shares: the leading directions of its founders, scaled by the frequencies of all."""
     pca = fedpca.StreamingPCA(COMPONENTS, oversample=oversample)  # many: genotypes have a long, flat tail
     for rows in founders(bed):
-        pca.partial_fit(standardised(rows, frequency))
+        pca.partial_fit(standardized(rows, frequency))
     return replace(pca.subspace_, feature_names=open_rows(bed).feature_names)
 
 
 def scores(bed: Path, model: fedpca.Subspace, frequency: np.ndarray) -> np.ndarray:
     """Coordinates of everybody in a biobank, relatives included, who took no part in the model."""
     batches = open_rows(bed).batches()
-    return np.concatenate([model.project(standardised(batch.rows, frequency)) for batch in batches])
+    return np.concatenate([model.project(standardized(batch.rows, frequency)) for batch in batches])
 
 
 def founders(bed: Path) -> Iterable[np.ndarray]:
@@ -58,7 +58,7 @@ def founders(bed: Path) -> Iterable[np.ndarray]:
             yield batch.rows[alone]
 
 
-def standardised(rows: np.ndarray, frequency: np.ndarray) -> np.ndarray:
+def standardized(rows: np.ndarray, frequency: np.ndarray) -> np.ndarray:
     """Genotypes in units of their expected deviation; what is missing or never varies counts as average."""
     spread = np.sqrt(2 * frequency * (1 - frequency))
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -106,7 +106,7 @@ def main(folder: Path) -> None:
     model, frequency = federated(beds)
     print(f"merged: {model}")
 
-    everybody = np.concatenate([standardised(rows, frequency) for bed in beds for rows in founders(bed)])
+    everybody = np.concatenate([standardized(rows, frequency) for bed in beds for rows in founders(bed)])
     share = fedpca.metrics.captured_variance(model, everybody)
     print(f"variance captured, of the best {COMPONENTS} directions of all founders: {share:.3f}")
     pooled = PCA(2).fit(everybody)

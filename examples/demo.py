@@ -59,7 +59,7 @@ mark crashes. It grows to nearly all images and never falls."></div>
 <p>A summary without noise can betray a single image. With <code>privacy=</code> each owner adds noise to its
 sums before they leave: whoever sees all releases, and knows every image but one, can hardly tell whether that
 one was among them. The more images there are, the less the noise matters; smaller components drown in it
-first. The centre and the bound that privacy needs come from {public} images that are public.</p>
+first. The center and the bound that privacy needs come from {public} images that are public.</p>
 <div class="wide" tabindex="0">
 <img src="data:image/png;base64,{spectrum}" alt="Variances along the components as private releases tell
 them, for epsilon 4 and 1, beside the true ones. A line marks what is lost in the noise."></div>

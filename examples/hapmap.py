@@ -32,7 +32,7 @@ def compared(
             to_bed(bed, genotypes[biobank.astype(str) == bed.stem])
         model, frequency = biobanks.federated(beds, oversample)
         scores = np.concatenate([biobanks.scores(bed, model, frequency) for bed in beds])
-    everybody = biobanks.standardised(genotypes[order], frequency)
+    everybody = biobanks.standardized(genotypes[order], frequency)
     pooled = PCA(model.rank, svd_solver="full").fit(everybody)
     angles = [
         np.degrees(principal_angles(model.components[:some], pooled.components_[:some]).max())

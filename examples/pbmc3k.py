@@ -27,7 +27,7 @@ def labs(counts: sparse.csr_array) -> list[sparse.csr_array]:
         for place, file in enumerate(files):
             anndata.AnnData(sparse.csr_matrix(counts[lab == place], dtype=np.float32)).write_h5ad(file)
         genes = single_cell.most_variable(sum(single_cell.gene_sums(file) for file in files), GENES)
-        return [sparse.vstack([*single_cell.log_normalised(file)])[:, genes] for file in files]
+        return [sparse.vstack([*single_cell.log_normalized(file)])[:, genes] for file in files]
 
 
 def compared(cells: list[sparse.csr_array], pooled: PCA, **settings: object) -> tuple[float, list[float]]:

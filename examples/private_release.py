@@ -26,7 +26,7 @@ def main(folder: Path) -> None:
     hospitals = {name: measurements(seed, 1500) for seed, name in enumerate(("north", "south", "west"))}
     published = measurements(99, 400)  # a study that anybody may read
 
-    # What is public decides the centre and the bound; the rows themselves must not.
+    # What is public decides the center and the bound; the rows themselves must not.
     center = published.mean(axis=0)
     bound = float(np.quantile(np.linalg.norm(published - center, axis=1), 0.9))
     spectrum = fedpca.Subspace.from_rows(published).singular_values ** 2 / len(published)

@@ -19,7 +19,7 @@ from fedpca.readers import open_rows
 COMPONENTS, GENES = 20, 500
 
 
-def log_normalised(path: Path) -> Iterator[sparse.csr_array]:
+def log_normalized(path: Path) -> Iterator[sparse.csr_array]:
     """Batches of cells, each scaled to 10,000 counts in all, as log(1 + count); zeros stay zeros."""
     for counts in open_rows(path):
         total = counts.sum(axis=1)
@@ -29,7 +29,7 @@ def log_normalised(path: Path) -> Iterator[sparse.csr_array]:
 def gene_sums(path: Path) -> np.ndarray:
     """Cells, sums and sums of squares of every gene in a lab, shape (3, n_genes)."""
     sums = 0.0
-    for rows in log_normalised(path):
+    for rows in log_normalized(path):
         cells = np.full(rows.shape[1], rows.shape[0])
         sums = sums + np.stack([cells, rows.sum(axis=0), rows.power(2).sum(axis=0)])
     return sums
@@ -45,7 +45,7 @@ def summary(path: Path, genes: np.ndarray) -> fedpca.Subspace:
     """What a lab shares: the leading directions of its cells."""
     # Single cells have a long, flat tail: follow all of it, and share more of it than usual.
     pca = fedpca.StreamingPCA(COMPONENTS, tracker="exact", oversample=200)
-    for rows in log_normalised(path):
+    for rows in log_normalized(path):
         pca.partial_fit(rows[:, genes])
     return pca.subspace_
 
@@ -53,7 +53,7 @@ def summary(path: Path, genes: np.ndarray) -> fedpca.Subspace:
 def annotate(path: Path, model: fedpca.Subspace, genes: np.ndarray) -> None:
     """Write the model, and every cell's coordinates, into a lab's file, where scanpy looks for them."""
     pca = fedpca.StreamingPCA(model.rank).merge(model)  # transforms sparse rows, too
-    scores = np.concatenate([pca.transform(rows[:, genes]) for rows in log_normalised(path)])
+    scores = np.concatenate([pca.transform(rows[:, genes]) for rows in log_normalized(path)])
     cells = anndata.read_h5ad(path, backed="r+")  # the counts stay on disk
     loadings = np.zeros((cells.n_vars, model.rank))
     loadings[genes] = model.components.T
@@ -95,7 +95,7 @@ def main(folder: Path) -> None:
         annotate(path, model, genes)
     print(f"merged: {model}")
 
-    everything = sparse.vstack([rows[:, genes] for path in files for rows in log_normalised(path)]).toarray()
+    everything = sparse.vstack([rows[:, genes] for path in files for rows in log_normalized(path)]).toarray()
     share = fedpca.metrics.captured_variance(model, everything)
     print(f"variance captured, of the best {COMPONENTS} directions of all cells: {share:.3f}")
     pooled = PCA(3).fit(everything)

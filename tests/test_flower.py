@@ -162,7 +162,7 @@ class TestNode:
             (PROMISE | {"epsilon": 1.0}, "epsilon must be at most 1"),
             (PROMISE | {"bound": 1.0}, "bound must be at most 1"),
             (PROMISE | {"adjacency": "zero-out"}, "adjacency must be 'zero-out'"),
-            ({"center": False}, "no centre"),
+            ({"center": False}, "no center"),
         ],
     )
     def test_nothing_is_spent_on_what_would_be_refused(self, tmp_path, ask, rule):
@@ -171,7 +171,7 @@ class TestNode:
             Node.from_config(config).release(ASK | {"adjacency": "replace-one"} | ask)
         assert not Path(config["source"] + ".fedpca").exists()
 
-    def test_centres(self, tmp_path):
+    def test_centers(self, tmp_path):
         np.save(tmp_path / "center.npy", np.full(8, 0.1))
         for center, centered in (({}, False), ({"center": str(tmp_path / "center.npy")}, True)):
             config = config_of(tmp_path, f"client {centered}", 1, **PROMISE, **center)
@@ -465,7 +465,7 @@ class TestRegion:
 
     def test_what_is_not_private_does_not_leave_where_it_must_be(self, tmp_path):
         _, region = self.region_of(tmp_path)
-        with pytest.raises(SummaryRejected, match="no certificate of privacy"):
+        with pytest.raises(SummaryRejected, match="no privacy certificate"):
             region.release(ASK | PROMISE | {"adjacency": "replace-one"})
         with pytest.raises(NodeError, match="center must be True, as in its region, got False"):
             region.release(ASK | {"center": False})

@@ -23,6 +23,7 @@ from fedpca.privacy.calibration import mu_of
 from fedpca.privacy.lattice import clipped
 from fedpca.privacy.noise import ExactNoise
 from fedpca.privacy.tracker import PrivateTracker
+from fedpca.summaries.certificate import Certificate
 
 LOOSE = Privacy(epsilon=1e6, delta=1e-6, bound=3.0)  # as good as no noise: to see the statistic itself
 
@@ -297,7 +298,7 @@ def test_a_batch_interrupted_half_way_ends_the_stream_so_that_no_row_counts_twic
             call()
 
 
-def test_a_private_centre_is_not_begun_if_the_rows_cannot_be_afforded():
+def test_a_private_center_is_not_begun_if_the_rows_cannot_be_afforded():
     ledger = Ledger(epsilon=1.0, delta=1e-4)
     ledger.debit(0, 10, "other", 0.1)
     privacy = Privacy(1.0, 1e-4, 3.0, center="private", ledger=ledger)
@@ -359,9 +360,9 @@ def test_a_merge_of_one_owners_releases_costs_what_its_ledger_says():
     privacy = Privacy(1.0, 1e-4, 3.0, ledger=ledger)
     fits = [StreamingPCA(2, privacy=privacy).fit(rows_of()).release() for _ in range(3)]
     merged = fedpca.merge(fits).certificate
-    assert merged["epsilon"] == pytest.approx(ledger.spent())
-    assert merged["epsilon"] > 1.5
-    assert merged["mu"] == pytest.approx(sqrt(3) * mu_of(1.0, 1e-4))
+    assert merged.epsilon == pytest.approx(ledger.spent())
+    assert merged.epsilon > 1.5
+    assert merged.mu == pytest.approx(sqrt(3) * mu_of(1.0, 1e-4))
     other = StreamingPCA(2, privacy=Privacy(1.2, 1e-4, 3.0)).fit(rows_of()).release()
     assert fedpca.merge([fits[0], other]).certificate.epsilon == 1.2
 
@@ -374,12 +375,12 @@ def test_the_tree_of_merges_makes_no_difference_to_the_certificate():
     others = [StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0)).fit(rows_of()).release() for _ in "cd"]
     flat = fedpca.merge([*own, *others]).certificate
     tree = fedpca.merge([fedpca.merge([own[0], others[0]]), fedpca.merge([own[1], others[1]])]).certificate
-    assert flat["epsilon"] == tree["epsilon"] == pytest.approx(ledger.spent())
-    assert flat["merged"] == tree["merged"] == 4
-    assert flat["noise_edge"] == pytest.approx(tree["noise_edge"])
+    assert flat.epsilon == tree.epsilon == pytest.approx(ledger.spent())
+    assert flat.merged == tree.merged == 4
+    assert flat.noise_edge == pytest.approx(tree.noise_edge)
     by_tree = fedpca.merge_tree([own[0], others[0], own[1], others[1]], rank=2, fanout=2).certificate
-    assert by_tree["epsilon"] == flat["epsilon"]
-    assert {release["release"] for release in by_tree["releases"]} == {
+    assert by_tree.epsilon == flat.epsilon
+    assert {release.release for release in by_tree.releases} == {
         release.certificate.release for release in (*own, *others)
     }
 
@@ -390,30 +391,19 @@ def test_a_merged_certificate_has_the_bound_of_all_or_lists_those_they_have():
         for bound in (3.0, 3.0, 4.0)
     )
     assert fedpca.merge([a, b]).certificate.bound == 3.0
-    assert fedpca.merge([c, fedpca.merge([a, b])]).certificate.bound == [3.0, 4.0]
-    assert fedpca.merge([fedpca.merge([a, c]), b]).certificate.bound == [3.0, 4.0]
+    assert fedpca.merge([c, fedpca.merge([a, b])]).certificate.bound == (3.0, 4.0)
+    assert fedpca.merge([fedpca.merge([a, c]), b]).certificate.bound == (3.0, 4.0)
 
 
-@pytest.mark.parametrize("missing", ["mu", "spent", "spent_delta"])
+@pytest.mark.parametrize("missing", ["spent", "spent_delta"])
 def test_a_release_that_does_not_say_what_it_cost_is_refused(missing):
     privacy = Privacy(1.0, 1e-4, 3.0, ledger=Ledger(epsilon=5.0, delta=1e-4))
     fits = [StreamingPCA(2, privacy=privacy).fit(rows_of()).release() for _ in range(3)]
-    merged = fedpca.merge(fits[1:])
-    releases = [
-        {name: fact for name, fact in release.items() if name != missing}
-        for release in merged.certificate.releases
-    ]
-    old = replace(merged, certificate=merged.certificate | {"releases": releases})
-    with pytest.raises(ValueError, match=f"must say {missing}, got None; release it again"):
-        fedpca.merge([old, fits[0]])
-
-
-@pytest.mark.parametrize("epsilon", ["much", None, [1.0], 10**400])
-def test_a_summary_can_be_shown_whatever_its_certificate_says(epsilon):
-    release = StreamingPCA(2, privacy=quiet()).fit(rows_of()).release()
-    strange = replace(release, certificate=release.certificate | {"epsilon": epsilon})
-    assert "private: epsilon=?" in repr(strange)
-    assert "private: epsilon=?" in repr(strange.subspace())
+    stated = fedpca.merge(fits[1:]).certificate.to_json()
+    for release in stated["releases"]:
+        del release[missing]
+    with pytest.raises(ValueError, match="must state what was spent; release them again"):
+        Certificate.from_json(stated)
 
 
 def test_the_same_stream_is_not_merged_twice():
@@ -499,10 +489,10 @@ def test_streaming_mod_sulq_may_be_released_as_often_as_one_likes():
     assert pca.n_samples_seen_ == 390
 
 
-# --- centre, clipping, gaps ---
+# --- center, clipping, gaps ---
 
 
-def test_a_private_centre_of_all_rows_costs_a_tenth_of_the_budget():
+def test_a_private_center_of_all_rows_costs_a_tenth_of_the_budget():
     rows = rows_of(2000) + 2.0
     pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, 4.0, center="private")).fit(rows)
     np.testing.assert_allclose(pca.mean_, rows.mean(axis=0), atol=0.3)
@@ -514,7 +504,7 @@ def test_a_private_centre_of_all_rows_costs_a_tenth_of_the_budget():
     assert pca.subspace_.certificate.center == "private"
 
 
-def test_a_private_centre_of_a_stream_takes_its_first_rows():
+def test_a_private_center_of_a_stream_takes_its_first_rows():
     rows = rows_of(3000) + 2.0
     pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, 4.0, center="private"))
     for part in np.array_split(rows, 60):
@@ -530,9 +520,9 @@ def test_a_private_centre_of_a_stream_takes_its_first_rows():
     np.testing.assert_allclose(pca.mean_, rows.mean(axis=0), atol=0.3)
 
 
-def test_too_short_a_stream_for_its_centre_says_so():
+def test_too_short_a_stream_for_its_center_says_so():
     pca = StreamingPCA(2, privacy=Privacy(0.1, 1e-5, 4.0, center="private")).partial_fit(rows_of(50))
-    with pytest.raises(ValueError, match=r"takes the first \d+ rows of a stream for the centre, and 50 came"):
+    with pytest.raises(ValueError, match=r"takes the first \d+ rows of a stream for the center, and 50 came"):
         pca.release()
     assert pca._tracker.ledger.entries == []
 
@@ -568,8 +558,8 @@ def test_infinity_is_refused_without_telling_any_value():
     assert not any(character.isdigit() for character in str(refusal.value))
 
 
-@pytest.mark.parametrize("settings", [{}, {"center": np.full(6, 0.5)}], ids=["origin", "public centre"])
-def test_gaps_are_filled_from_the_centre_before_the_first_release(settings, no_noise):
+@pytest.mark.parametrize("settings", [{}, {"center": np.full(6, 0.5)}], ids=["origin", "public center"])
+def test_gaps_are_filled_from_the_center_before_the_first_release(settings, no_noise):
     rows = rows_of()
     gappy = np.where(np.random.default_rng(1).uniform(size=rows.shape) < 0.2, np.nan, rows)
     gappy[3] = np.nan  # nothing observed: still a record
@@ -628,15 +618,15 @@ def test_the_certificate_states_the_promise_and_travels(tmp_path):
     pca = StreamingPCA(2, privacy=privacy).fit(rows)
     certificate = pca.subspace_.certificate
     assert certificate.private is True
-    assert certificate.warnings == []
+    assert certificate.warnings == ()
     expected = {
         "epsilon": 1.0, "delta": 1e-4, "unit": "record", "adjacency": "zero-out", "mechanism": "gram",
         "bound": 3.0, "records": 400, "n_features": 6, "sensitivity": 1.0, "planned": 1,
     }  # fmt: skip
-    assert {name: certificate[name] for name in expected} == expected
+    assert {name: getattr(certificate, name) for name in expected} == expected
     assert certificate.sigma == pytest.approx(1 / mu_of(1.0, 1e-4))
     assert certificate.noise_edge == pytest.approx(sqrt(2 * 6) * certificate.sigma * 9.0)
-    assert json.loads(json.dumps(certificate)) == certificate
+    assert Certificate.from_json(json.loads(json.dumps(certificate.to_json()))) == certificate
     assert certificate.release == pca._tracker.ledger.entries[0].release
     for name, summary in (("a", pca.subspace_), ("b", pca.release())):
         summary.save(tmp_path / name)
@@ -661,7 +651,7 @@ def test_without_a_seed_no_two_releases_are_alike():
     assert not np.isclose(one.scatter, other.scatter, rtol=1e-9).any()
 
 
-def test_fast_noise_is_labelled_unsafe_and_never_the_default():
+def test_fast_noise_is_labeled_unsafe_and_never_the_default():
     assert Privacy(1.0, 1e-4, 3.0).noise == "exact"
     release = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, noise="fast")).fit(rows_of()).release()
     assert "UNSAFE" in release.certificate.sampler
@@ -794,7 +784,7 @@ def test_settings_are_values():
 def test_a_shared_ledger_in_memory_counts_over_fits_and_clones():
     ledger = Ledger(epsilon=1.0, delta=1e-4)
     pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, ledger=ledger)).fit(rows_of())
-    assert pca.subspace_.certificate.ledger["spent"] == pytest.approx(1.0)
+    assert pca.subspace_.certificate.ledger.spent == pytest.approx(1.0)
     with pytest.raises(BudgetExceeded):
         clone(pca).fit(rows_of())
 

@@ -417,7 +417,7 @@ def test_a_model_that_is_not_private_says_so(tmp_path):
         StreamingPCA(2).fit(np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)),
         Subspace.from_rows(np.random.default_rng(0).normal(size=(300, 120))),
     ],
-    ids=["one feature", "rank 1", "constant", "one row", "empty", "moments", "uncentred", "tiny",
+    ids=["one feature", "rank 1", "constant", "one row", "empty", "moments", "uncentered", "tiny",
          "no variance", "odd certificate", "float32", "many components"],
 )  # fmt: skip
 def test_every_model_has_a_page(tmp_path, model):

@@ -253,6 +253,7 @@ def test_headings_labels_and_landmarks(visit, name):
     assert page.locator("figure figcaption").count() == page.locator("figure").count()
     for link in page.locator("nav a").all():
         assert page.locator(link.get_attribute("href")).count() == 1
+        assert page.get_by_role("region", name=link.text_content(), exact=True).count() >= 1
     headless = "[...document.querySelectorAll('table')].filter(it => !it.caption || !it.tHead).length"
     assert page.evaluate(headless) == 0
     assert page.get_by_role("img").count() >= 3

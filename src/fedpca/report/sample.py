@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from fedpca import progress
 from fedpca._typing import Array
-from fedpca.backend.base import batch_slices
-from fedpca.estimators.base import chi_squared_limit
+from fedpca.backend import batch_slices
+from fedpca.estimators.anomaly import chi_squared_limit
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.readers import Rows
 from fedpca.summaries.subspace import Subspace
