@@ -1,8 +1,6 @@
 """The certificate of a release: all of it is public, or was released."""
 
-from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
-
+from fedpca._util.version import __version__
 from fedpca.privacy.ledger import Entry, Ledger
 from fedpca.privacy.mechanisms.base import Mechanism
 from fedpca.privacy.noise import Noise
@@ -62,7 +60,7 @@ def make_certificate(
         release=entry.release,
         stream=stream,
         time=entry.time,
-        fedpca=_version(),
+        fedpca=__version__,
     )
 
 
@@ -70,11 +68,3 @@ def _center_kind(privacy: Privacy) -> str:
     if privacy.center is None:
         return "none: about the origin"
     return "private" if privacy.center == "private" else "public"
-
-
-@lru_cache
-def _version() -> str:
-    try:
-        return version("fedpca")
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        return "not installed"
