@@ -70,15 +70,16 @@ clean:
 define CREATE_ENV
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedpca needs Python 3.11 or newer, and $(PYTHON) is %d.%d. Name another, as in: make test PYTHON=python3.12" % sys.version_info[:2])'
 	$(PYTHON) -m venv --clear $(@D)
-	$(@D)/bin/python $(INSTALL) --require-hashes --requirement $<
+	$(@D)/bin/python $(INSTALL) $(1) --require-hashes --requirement $<
 	@touch $@
 endef
 
 %/.locked: requirements/dev.txt
-	$(CREATE_ENV)
+	$(call CREATE_ENV)
 
+# To compile all of it takes longer than the demo.
 .venv-demo/.locked: requirements/demo.txt
-	$(CREATE_ENV)
+	$(call CREATE_ENV,--no-compile)
 
 $(READY): .venv/.locked pyproject.toml
 	.venv/bin/python $(INSTALL) --no-deps --no-build-isolation --editable .
