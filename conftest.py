@@ -4,6 +4,6 @@ from importlib.util import find_spec
 
 collect_ignore = []
 if find_spec("torch") is None:
-    collect_ignore += ["src/fedpca/devices.py", "docs/how-to/embeddings-on-a-gpu.md"]
+    collect_ignore += ["src/fedpca/backend/prefetch.py", "docs/how-to/embeddings-on-a-gpu.md"]
 if find_spec("triton") is None:
     collect_ignore += ["src/fedpca/trackers/cuda.py"]

@@ -26,7 +26,8 @@ import numpy as np
 import psutil
 
 from benchmarks.common import heading, machine, number, options, table
-from fedpca import Subspace, modelfile
+from fedpca import Subspace
+from fedpca.summaries import model_file
 
 D, RANK, ROWS = 100_000, 34, 100  # of rank 34, 51 directions travel: 41 MB
 LARGE = 1_250  # directions of the largest release: 1 GB
@@ -122,7 +123,7 @@ def large(loopback: Any) -> list[str]:
         summary = Subspace(np.eye(LARGE, D), spread, np.zeros(D), ROWS, float((spread**2).sum()))
         arrays, facts = summary.file_contents()
         made = {"child": "large", "version": 1, "rank": LARGE, "settings": {"center": True}}
-        modelfile.write(home / "release-1.safetensors", summary.kind, arrays, facts | made)
+        model_file.write(home / "release-1.safetensors", summary.kind, arrays, facts | made)
         del summary, arrays
         config = {"client-id": "large", "source": str(home / "rows.npy"), "state": str(home)}
         return federation(loopback, home, {"node": config}, "1 node, 1 GB")

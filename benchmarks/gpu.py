@@ -21,7 +21,7 @@ from typing import Any
 
 import fedpca
 from benchmarks.common import LATENT, NOISE, heading, number, options, table, tiny
-from fedpca import devices
+from fedpca.backend import prefetch
 
 try:
     import torch
@@ -184,13 +184,15 @@ def from_the_host(entries: int, rounds: int) -> None:
             pca.partial_fit(batch.to("cuda"))
         return pca.components_
 
-    def ahead() -> Any:
+    def prefetched() -> Any:
         pca = fedpca.StreamingPCA(10)
-        for batch in devices.ahead(batches):
+        for batch in prefetch.prefetch_to_device(batches):
             pca.partial_fit(batch)
         return pca.components_
 
-    found = timed({"copy": copy, "copy, then fit": one_after_the_other, "devices.ahead": ahead}, rounds)
+    found = timed(
+        {"copy": copy, "copy, then fit": one_after_the_other, "prefetch_to_device": prefetched}, rounds
+    )
     copying = found["copy"][0]
     table(
         ["", "milliseconds", "times the copy"],

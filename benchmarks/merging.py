@@ -82,7 +82,7 @@ def depths(deepest: int) -> None:
                         f"{fanout**depth:,}",
                         tiny(lost / tail),
                         number(merge_error_bound(depth, tail) / tail),
-                        number(model.left_out / tail),
+                        number(model.discarded / tail),
                         number(merge_error_bound(depth + 1, tail) / tail),
                         number(((1 + np.sqrt(2)) ** (depth + 1) - 1) ** 2),
                     )
@@ -134,7 +134,7 @@ class Clients:
 def contenders() -> dict[str, tuple[bool, Callable[[list[Any]], Any]]]:
     """Name -> (centred?, merge of a list of summaries)."""
     from fedpca import merge, merge_tree
-    from fedpca.merge import basic_merge, faster_merge, merge_r
+    from fedpca.summaries.merging import basic_merge, faster_merge, merge_r
 
     def in_turn(pair: Callable[[Any, Any], Any]) -> Callable[[list[Any]], Any]:
         return lambda summaries: functools.reduce(pair, summaries)

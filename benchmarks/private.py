@@ -24,7 +24,7 @@ from benchmarks.common import Array, random_basis
 
 if TYPE_CHECKING:
     from fedpca import Privacy
-    from fedpca.privacy.mechanisms import Frame
+    from fedpca.privacy.mechanisms.base import ClippingBall
 
 DATA = Path(os.environ.get("FEDPCA_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
@@ -75,10 +75,10 @@ class Task:
         return f"d = {self.n_features}, n = {len(self.rows)}, r = {self.rank}"
 
     @cached_property
-    def frame(self) -> Frame:
-        from fedpca.privacy.mechanisms import Frame
+    def frame(self) -> ClippingBall:
+        from fedpca.privacy.mechanisms.base import ClippingBall
 
-        return Frame(self.center, self.bound)
+        return ClippingBall(self.center, self.bound)
 
     @cached_property
     def points(self) -> Array:
@@ -185,9 +185,9 @@ def released(task: Task, name: str, epsilon: float, delta: float, *, seed: int, 
     The estimator would do the same, and refuse a delta of one over the number of rows or more, which the
     paper's settings have.
     """
-    from fedpca.moments import Moments
-    from fedpca.privacy.mechanisms import build
+    from fedpca.privacy.mechanisms.base import build
     from fedpca.privacy.noise import NOISES
+    from fedpca.summaries.moments import Moments
 
     privacy = settings(task, name, epsilon, delta)
     noise = NOISES[privacy.noise](key(task.name, name, epsilon, delta, seed))

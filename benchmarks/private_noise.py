@@ -113,7 +113,7 @@ def product(rounds: int) -> None:
 def release(rounds: int) -> None:
     """Of the sums that a client has: noise and certificate, then the eigenvectors of the noisy sum."""
     from fedpca import Privacy
-    from fedpca.privacy.mechanisms import Frame, build
+    from fedpca.privacy.mechanisms.base import ClippingBall, build
     from fedpca.privacy.noise import ExactNoise
 
     noise = ExactNoise(bytes(32))
@@ -121,7 +121,14 @@ def release(rounds: int) -> None:
     for d in (784, 2048):
         privacy = Privacy(1.0, 1e-5, 1.0)
         mechanism = build(
-            privacy, Frame(None, 1.0), d, mu=privacy.mu, joint=False, rank=10, batch_rows=1, noise=noise
+            privacy,
+            ClippingBall(None, 1.0),
+            d,
+            mu=privacy.mu,
+            joint=False,
+            rank=10,
+            batch_rows=1,
+            noise=noise,
         )
         rows = np.random.default_rng(0).standard_normal((2 * d, d)) / np.sqrt(d)
         mechanism.take(mechanism.frame.points(rows))

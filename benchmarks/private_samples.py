@@ -96,10 +96,10 @@ ZERO_OUT = "gram, zero-out"
 def by_library(task: Task, name: str, epsilon: float, delta: float) -> Contender:
     """A mechanism of the library, all but the scale of its noise."""
     from fedpca import plan
-    from fedpca.moments import Moments
     from fedpca.privacy.calibration import analytic_sigma
-    from fedpca.privacy.mechanisms import build
+    from fedpca.privacy.mechanisms.base import build
     from fedpca.privacy.noise import FastNoise
+    from fedpca.summaries.moments import Moments
 
     privacy = settings(task, name if name in (GRAM, MOD_SULQ, SKETCH) else GRAM, epsilon, delta)
     if name == ZERO_OUT:

@@ -8,8 +8,8 @@ import pytest
 
 import fedpca
 from fedpca import Privacy, audit
-from fedpca.audit import _told_apart
 from fedpca.privacy import centering, mechanisms, noise, schedule
+from fedpca.privacy.audit import _told_apart
 from fedpca.privacy.calibration import mu_of
 
 PRIVACY = Privacy(epsilon=1.0, delta=1e-6, bound=5.0)
@@ -145,7 +145,7 @@ def test_the_same_noise_in_every_batch_is_caught(monkeypatch):
 def test_a_centre_without_noise_is_caught(monkeypatch):
     right = centering.center_sigma
     stream = centering.stream_rows
-    monkeypatch.setattr(sys.modules["fedpca.audit"], "stream_rows", lambda *args: (3, 9))
+    monkeypatch.setattr(sys.modules["fedpca.privacy.audit"], "stream_rows", lambda *args: (3, 9))
     monkeypatch.setattr("fedpca.privacy.tracker.stream_rows", lambda *args: (3, 9))
     assert stream(Privacy(8.0, 1e-5, 5.0, center="private"), 3) == (3, 9)
     monkeypatch.setattr(centering, "center_sigma", lambda privacy, mu: 1e-6 * right(privacy, mu))

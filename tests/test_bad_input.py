@@ -11,7 +11,7 @@ from sklearn.exceptions import NotFittedError
 
 import fedpca
 from fedpca import EnergyBand, Moments, StreamingPCA, Subspace, merge, merge_tree
-from fedpca.merge import basic_merge, faster_merge, merge_r
+from fedpca.summaries.merging import basic_merge, faster_merge, merge_r
 
 D = 20
 TRACKERS = ("exact", "nystrom", "block")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fedpca import Moments, StreamingPCA, Subspace
 from fedpca.metrics import principal_angles
-from fedpca.rank import EnergyBand, FixedRank, VarianceShare
+from fedpca.summaries.rank import EnergyBand, FixedRank, VarianceShare
 from fedpca.trackers import (
     BASELINES,
     EnergyThresholds,
@@ -18,7 +18,7 @@ from fedpca.trackers import (
     RobustFrequentDirections,
     Spirit,
 )
-from fedpca.trackers.basis import random_basis
+from fedpca.trackers.baselines.basis import random_basis
 
 EVERY = pytest.mark.parametrize("baseline", BASELINES.values(), ids=BASELINES)
 OWN = {"oversample": 0, "center": False}  # as in the papers

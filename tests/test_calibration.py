@@ -26,7 +26,7 @@ from fedpca.privacy.calibration import (
     sulq_rate,
 )
 from fedpca.privacy.lattice import RADIUS
-from fedpca.privacy.mechanisms import _SUM_WEIGHT, Frame, Sketch, calibrate
+from fedpca.privacy.mechanisms.base import _SUM_WEIGHT, ClippingBall, Sketch, calibrate
 
 ADJACENCIES = ("replace-one", "zero-out")
 
@@ -234,7 +234,7 @@ def test_an_adversary_gets_close_to_the_sensitivity_of_the_sketch(adjacency, rng
     n_features = 8192
     privacy = Privacy(1.0, 1e-5, bound=1.0, mechanism="sketch", adjacency=adjacency)
     calibration = calibrate(privacy, n_features)
-    sketch = Sketch(Frame(None, 1.0), n_features, calibration, rank=1)
+    sketch = Sketch(ClippingBall(None, 1.0), n_features, calibration, rank=1)
     omega = sketch._omega / np.linalg.norm(sketch._omega, axis=0)
     hidden = rng.normal(size=n_features)
     hidden -= omega @ (omega.T @ hidden)

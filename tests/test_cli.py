@@ -300,9 +300,9 @@ def test_plan_and_audit():
 
 
 def test_an_audit_that_fails_exits_with_1(monkeypatch):
-    from fedpca.audit import Audit, Finding
+    from fedpca.privacy.audit import Audit, Finding
 
-    module = sys.modules["fedpca.audit"]  # the name fedpca.audit is the function
+    module = sys.modules["fedpca.privacy.audit"]  # the name fedpca.audit is the function
     broken = Audit(fedpca.Privacy(1.0, 1e-5, 1.0), 0.1, False, (Finding("pair", 9.0, 2.0),), 100)
     monkeypatch.setattr(module, "audit", lambda *args, **settings: broken)
     result = run("audit", "--privacy", "epsilon=1,delta=1e-5,bound=1")

@@ -110,7 +110,7 @@ def test_the_length_need_not_be_known(web):
 def test_a_bar_is_shown_to_who_asks(web, capfd):
     pytest.importorskip("rich", reason="needs the progress extra")
     web.files["toy.csv"] = as_csv(NUMBERS), "whole"
-    with progress.shown():
+    with progress.enabled():
         toy(web.url).find()
     assert "toy.csv" in capfd.readouterr().err
 

@@ -12,7 +12,7 @@ from helpers import power_law, shortfall
 from sklearn.base import clone
 
 import fedpca
-from fedpca.places import cuts, place_of, to_host
+from fedpca.backend.base import backend_of, batch_slices, to_host
 
 LIBRARIES = ["array_api_strict", "torch", "cupy"]
 
@@ -38,7 +38,7 @@ def there(request):
 def fitted(rows, batch=None, **settings):
     pca = fedpca.StreamingPCA(**({"n_components": 5} | settings))
     batch = batch or rows.shape[0]
-    for part in cuts(rows.shape[0], batch):
+    for part in batch_slices(rows.shape[0], batch):
         pca.partial_fit(rows[part, :])
     return pca
 
@@ -49,7 +49,7 @@ def fitted(rows, batch=None, **settings):
 def test_the_components_are_those_of_the_pooled_rows(there, dtype, n_features, tracker, batch, rng):
     rows = power_law(rng, 12_000 if batch != 37 else 1_500, n_features).astype(dtype)
     pca = fitted(there(rows), batch, tracker=tracker)
-    assert pca._tracker.place.on_device
+    assert pca._tracker.backend.on_device
     assert pca.components_.dtype == dtype
     assert shortfall(pca.components_, rows) < 1e-5
     assert pca.n_samples_seen_ == pca.subspace_.count == len(rows)
@@ -69,14 +69,14 @@ def test_what_is_done_with_rows_stays_where_they_are(there, settings, n_features
         pca = fitted(there(values), tracker="exact", **settings)
         host = fitted(values, tracker="exact", **settings)
         scores = pca.transform(there(values))
-        assert place_of(scores) == place_of(there(values))
+        assert backend_of(scores) == backend_of(there(values))
         scale = np.abs(host.transform(values)).max()
         np.testing.assert_allclose(to_host(scores), host.transform(values), atol=1e-6 * scale)
         back = pca.inverse_transform(scores)
-        assert place_of(back) == place_of(scores)
+        assert backend_of(back) == backend_of(scores)
         np.testing.assert_allclose(to_host(back), host.inverse_transform(host.transform(values)), rtol=1e-5)
         for ours, theirs in zip(pca.anomaly_scores(there(values)), host.anomaly_scores(values), strict=True):
-            assert place_of(ours) == place_of(scores)
+            assert backend_of(ours) == backend_of(scores)
             np.testing.assert_allclose(to_host(ours), theirs, rtol=1e-5, atol=1e-6)
     # and the same model takes rows of either kind
     np.testing.assert_allclose(pca.transform(far), to_host(pca.transform(there(far))), atol=1e-6 * scale)
@@ -180,7 +180,7 @@ def test_summaries_merge_with_any_other(there, rng):
     assert shortfall(merged.components, rows) < 1e-5
     assert fedpca.StreamingPCA(5).merge(here, away).subspace_.count == 9000
     away.merge(here).partial_fit(there(rows[:4000]))  # goes on there
-    assert away._tracker.place.on_device
+    assert away._tracker.backend.on_device
     assert away.subspace_.count == 13_000
 
 
@@ -190,7 +190,7 @@ def test_rows_may_come_from_either_side(there, rng):
     pca.partial_fit(there(rows[:3000])).partial_fit(rows[3000:6000]).partial_fit(there(rows[6000:]))
     assert shortfall(pca.components_, rows) < 1e-5
     pca = fedpca.StreamingPCA(5).partial_fit(rows[:3000]).partial_fit(there(rows[3000:]))
-    assert not pca._tracker.place.on_device
+    assert not pca._tracker.backend.on_device
     assert shortfall(pca.components_, rows) < 1e-5
 
 
@@ -206,7 +206,7 @@ def test_missing_entries_make_the_trip_through_the_host(there, rng):
     pca = fitted(there(holes), n_components=3, batch=1000, tracker="nystrom")
     assert shortfall(pca.components_, rows) < 1e-3
     scores = pca.transform(there(holes))
-    assert place_of(scores) == place_of(there(rows))
+    assert backend_of(scores) == backend_of(there(rows))
     np.testing.assert_allclose(to_host(scores), pca.transform(rows), atol=0.5)
 
 

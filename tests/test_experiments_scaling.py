@@ -13,7 +13,7 @@ from fedpca.experiments.federated_scaling import FederatedScaling, up_tree
 from fedpca.experiments.memory import EQUAL_MEMORY, SIZED, TABLE_1, Memory, rows_of, sized, traced
 from fedpca.experiments.merging import AS_RELEASED, PAPERS, Merging, merge_r_as_released
 from fedpca.experiments.time_order import SHUFFLED, TimeOrder, drifting
-from fedpca.merge import merge_r
+from fedpca.summaries.merging import merge_r
 
 TINY = [
     ExecutionTime(n_features=(50, 300), n_rows=600, repetitions=1, part=10),
@@ -23,7 +23,7 @@ TINY = [
         ranks=(3, 20), alphas=(0.1, 2.0), n_features=20, n_rows=1_000, block_rows=10, trials=2,
         rival_trials=1, drifting_directions=8,
     ),
-    Memory(names=(), others=("digits",), most_rows=400),
+    Memory(names=(), others=("digits",), max_rows=400),
 ]  # fmt: skip
 
 
@@ -214,7 +214,7 @@ def test_rivals_get_the_memory_that_fedpca_takes(tables):
 def test_fedpca_takes_less_than_is_printed_on_average(real_data, monkeypatch):
     rows = real_data("motes-voltage").rows
     monkeypatch.setattr("fedpca.experiments.memory.rows_of", lambda name: rows - rows.mean(axis=0))
-    records = Table(Memory(most_rows=500).measure({"part": TABLE_1, "dataset": "volt"}))
+    records = Table(Memory(max_rows=500).measure({"part": TABLE_1, "dataset": "volt"}))
     assert records.mean("mean_kb", method="fedpca") < 204.6
     assert records.mean("mean_kb", method="fedpca, block") < 204.6
     assert records.mean("mean_kb", method="fedpca, private") < 289.0

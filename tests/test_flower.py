@@ -14,12 +14,13 @@ import pytest
 from helpers import power_law
 
 import fedpca
-from fedpca import Aggregator, Ledger, StreamingPCA, modelfile
-from fedpca.federation import Refused
-from fedpca.federation.flower.new import new
-from fedpca.federation.flower.node import Node, NodeError
+from fedpca import Aggregator, Ledger, StreamingPCA
+from fedpca.errors import NodeError, SummaryRejected
+from fedpca.federation.flower.node import Node
 from fedpca.federation.flower.region import Region
+from fedpca.federation.flower.scaffold import new
 from fedpca.readers import open_rows
+from fedpca.summaries import model_file
 
 pytest.importorskip("flwr", reason="the Flower federation needs flwr: pip install 'fedpca[flower]'")
 
@@ -32,7 +33,7 @@ ASK = {"rank": 3, "center": True}
 PROMISE = {"epsilon": 2.0, "delta": 1e-6, "bound": 3.0}
 RUN = {
     "rank": 3, "center": True, "features": 0,
-    "deadline": 60.0, "expect": 0, "quorum": 1, "retries": 2, "most-bytes": 2**20,
+    "deadline": 60.0, "expect": 0, "quorum": 1, "retries": 2, "max-bytes": 2**20,
     "epsilon": 0.0, "delta": 1e-6, "bound": 1.0, "adjacency": "replace-one",
 }  # fmt: skip
 
@@ -64,7 +65,7 @@ def fed(sources, rank=3):
         pca = StreamingPCA(rank)
         for batch in rows:
             pca.partial_fit(batch)
-        summary = pca._state()
+        summary = pca.summary_
         aggregator.receive(client, 1, type(summary)(**vars(summary) | {"feature_names": rows.feature_names}))
     return aggregator.model()
 
@@ -93,14 +94,18 @@ class TestSource:
     @pytest.mark.parametrize(
         ("name", "contents", "kind"),
         [
-            ("a.csv", b"x,y\n1,2\nsecret,4\n", "BadFile"),
-            ("a.csv", b"secret,2\n3,4\n", "BadFile"),
-            ("a.csv", b"secret,secret too\nmore,secrets\n", "BadFile"),  # not names, but taken for them
-            ("a.csv", b"1,2\n3\n", "BadFile"),
+            ("a.csv", b"x,y\n1,2\nsecret,4\n", "FileFormatError"),
+            ("a.csv", b"secret,2\n3,4\n", "FileFormatError"),
+            (
+                "a.csv",
+                b"secret,secret too\nmore,secrets\n",
+                "FileFormatError",
+            ),  # not names, but taken for them
+            ("a.csv", b"1,2\n3\n", "FileFormatError"),
             ("a.csv", b"1,2\n777,inf\n", "ValueError"),
             ("a.csv", b"1,2\n7.77e200,3\n", "ValueError"),
-            ("a.npy", b"secret", "BadFile"),
-            ("a.txt", b"777", "BadFile"),
+            ("a.npy", b"secret", "FileFormatError"),
+            ("a.txt", b"777", "FileFormatError"),
             ("secret.csv", None, "FileNotFoundError"),
         ],
     )
@@ -315,11 +320,11 @@ class TestRun:
         for node in (2, 3):
             assert said[node] == (
                 "failed",
-                "its rows could not be released (BadFile); the log of its SuperNode says why.",
+                "its rows could not be released (FileFormatError); the log of its SuperNode says why.",
             )
         assert said[4][0] == "refused"
         assert "same features, got 8 and 5" in said[4][1]
-        assert said[5] == ("refused", "a release of 1048577 bytes is larger than most-bytes=1048576.")
+        assert said[5] == ("refused", "a release of 1048577 bytes is larger than max-bytes=1048576.")
         assert said[6][0] == "refused"
         assert "damaged" in said[6][1]
         assert said[7] == ("refused", "another node, 1, is 'good'; give each its own name.")
@@ -417,8 +422,8 @@ class TestRun:
     def test_one_private_release_under_two_names(self, tmp_path):
         north = config_of(tmp_path, "north", 1, **PROMISE, center="private")
         Node.from_config(north).release(ASK)
-        kind, arrays, facts = modelfile.read(tmp_path / "north.npy.fedpca" / "release-1.safetensors")
-        modelfile.write(tmp_path / "copy", kind, arrays, facts | {"child": "copy"})
+        kind, arrays, facts = model_file.read(tmp_path / "north.npy.fedpca" / "release-1.safetensors")
+        model_file.write(tmp_path / "copy", kind, arrays, facts | {"child": "copy"})
         grid = FakeGrid(n1=client(north), n2=sends((tmp_path / "copy").read_bytes()))
         with pytest.raises(RuntimeError, match="the same private stream is merged twice"):
             run(grid, tmp_path / "server", expect=2)
@@ -455,12 +460,12 @@ class TestRegion:
         ask = ASK | PROMISE | {"adjacency": "replace-one"}
         aggregator, region = self.region_of(tmp_path, **PROMISE, center="private")
         assert server_app.read_release(region.release(ask), 2**20)[2] == aggregator.summary()
-        with pytest.raises(Refused, match=r"its epsilon is 2\.0, and at most 1 is taken"):
+        with pytest.raises(SummaryRejected, match=r"its epsilon is 2\.0, and at most 1 is taken"):
             region.release(ask | {"epsilon": 1.0})
 
     def test_what_is_not_private_does_not_leave_where_it_must_be(self, tmp_path):
         _, region = self.region_of(tmp_path)
-        with pytest.raises(Refused, match="no certificate of privacy"):
+        with pytest.raises(SummaryRejected, match="no certificate of privacy"):
             region.release(ASK | PROMISE | {"adjacency": "replace-one"})
         with pytest.raises(NodeError, match="center must be True, as in its region, got False"):
             region.release(ASK | {"center": False})

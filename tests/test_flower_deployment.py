@@ -20,8 +20,9 @@ import test_real_federations
 from helpers import shortfall
 
 import fedpca
-from fedpca import Aggregator, FederatedPCA, Moments, Subspace, modelfile
+from fedpca import Aggregator, FederatedPCA, Moments, Subspace
 from fedpca.federation.flower.node import Node
+from fedpca.summaries import model_file
 
 pytest.importorskip("flwr", reason="the Flower federation needs flwr: pip install 'fedpca[flower]'")
 
@@ -168,20 +169,20 @@ def test_strangers_take_no_part(north):
 
 def lies(release):
     """What hostile owners send, and what is said of it; `release` is one to forge."""
-    kind, arrays, facts = modelfile.decode(release, "a release")
+    kind, arrays, facts = model_file.decode(release, "a release")
     crooked, crooked_facts = Subspace.from_rows(rows_of(9), 3).file_contents()
     crooked["components"] = 1.1 * crooked["components"]
     other, other_facts = Moments.from_rows(rows_of(9, n_features=5)).file_contents()
     other_facts |= {"certificate": facts["certificate"]}
     names = (facts | {"child": f"liar {number}"} for number in range(5))
     return [
-        (modelfile.encode(kind, arrays | {"mean": np.full(8, np.nan)}, next(names)), "must be finite"),
-        (modelfile.encode(kind, arrays | {"scatter": np.eye(7)}, next(names)), "shape"),
-        (modelfile.encode("subspace", crooked, next(names) | crooked_facts), "orthonormal"),
-        (modelfile.encode(kind, arrays, next(names) | {"count": 1e18}), "count must be above 0 and at most"),
-        (modelfile.encode(kind, other, next(names) | other_facts), "same features, got 8 and 5"),
+        (model_file.encode(kind, arrays | {"mean": np.full(8, np.nan)}, next(names)), "must be finite"),
+        (model_file.encode(kind, arrays | {"scatter": np.eye(7)}, next(names)), "shape"),
+        (model_file.encode("subspace", crooked, next(names) | crooked_facts), "orthonormal"),
+        (model_file.encode(kind, arrays, next(names) | {"count": 1e18}), "count must be above 0 and at most"),
+        (model_file.encode(kind, other, next(names) | other_facts), "same features, got 8 and 5"),
         (np.random.default_rng(0).bytes(5000), "not a model file, or is damaged"),
-        (bytes(64 * 2**20), "a release of 67108864 bytes is larger than most-bytes=1048576"),
+        (bytes(64 * 2**20), "a release of 67108864 bytes is larger than max-bytes=1048576"),
         (b"unreadable", "Flower cannot read its reply"),
     ]
 
@@ -195,7 +196,7 @@ def south(deployment, tmp_path_factory):
     path = os.pathsep.join([str(home), *filter(None, [os.environ.get("PYTHONPATH")])])
     told = lies(Node.from_config(private(home, "liar", first_seed=21)["liar"]).release(ASK))
     folder = home / "server"
-    settings = {"folder": str(folder), "rank": 3, "quorum": 1, "most_bytes": 2**20} | PROMISE
+    settings = {"folder": str(folder), "rank": 3, "quorum": 1, "max_bytes": 2**20} | PROMISE
     summaries = []
     with visitors(deployment):
         deployment.start_node(KEYS[2], configs["carla"])

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedpca
-from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace, modelfile
-from fedpca.federation.folder import Ignored, collect, drop
+from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace
+from fedpca.federation.folder import SkippedFile, collect, drop
+from fedpca.summaries import model_file
 
 
 def rows_of(seed, n_rows=60, n_features=8):
@@ -128,8 +129,8 @@ def test_what_is_known_is_not_read_again_even_after_a_restart(tmp_path, monkeypa
     put(folder, "bad.1.safetensors", b"nonsense")
     aggregator = Aggregator(store=store)
     before = collect(folder, aggregator)
-    decode, reads = modelfile.decode, []
-    monkeypatch.setattr(modelfile, "decode", lambda data, name: (reads.append(name), decode(data, name))[1])
+    decode, reads = model_file.decode, []
+    monkeypatch.setattr(model_file, "decode", lambda data, name: (reads.append(name), decode(data, name))[1])
     again = Aggregator(store=store)
     assert collect(folder, again, before=before) == before
     assert reads == []
@@ -358,11 +359,11 @@ def test_large_files_are_not_read(shared):
     path = drop(shared, "a", 1, summary_of(0))
     drop(shared, "b", 1, summary_of(1, 10, 2))
     size = len(contents_of(path))
-    aggregator, (item,) = collected(shared, most_bytes=size - 1)
+    aggregator, (item,) = collected(shared, max_bytes=size - 1)
     assert item.file == "a.1.safetensors"
-    assert item.reason == f"{size} bytes are more than most_bytes={size - 1}."
+    assert item.reason == f"{size} bytes are more than max_bytes={size - 1}."
     assert list(aggregator.children) == ["b"]
-    assert collect(shared, Aggregator(), most_bytes=size)[0].file == "b.1.safetensors"  # other features
+    assert collect(shared, Aggregator(), max_bytes=size)[0].file == "b.1.safetensors"  # other features
 
 
 def test_links_pipes_and_folders_are_left_alone(tmp_path):
@@ -399,7 +400,7 @@ def test_a_file_swapped_for_a_pipe_or_grown_after_it_was_listed_does_not_stop_th
         drop(tmp_path, child, 1, summary_of(0))
     list_entries = folder._Local.entries
     monkeypatch.setattr(folder._Local, "entries", entries)
-    aggregator, ignored = collected(tmp_path, most_bytes=10**5)
+    aggregator, ignored = collected(tmp_path, max_bytes=10**5)
     assert list(aggregator.children) == ["c"]
     assert ["plain file" in ignored[0].reason, "No such file" in ignored[1].reason] == [True, True]
     assert "grown" in ignored[2].reason
@@ -411,7 +412,7 @@ def test_a_forged_author_is_no_author(tmp_path):
               {"child": "", "version": 1}, {"child": "x" * 5000, "version": 1},
               {"child": "\ud800", "version": 1}, {"child": ["a"], "version": 1}]  # fmt: skip
     for more in forged:
-        modelfile.write(tmp_path / "a.1.safetensors", "subspace", arrays, facts | more)
+        model_file.write(tmp_path / "a.1.safetensors", "subspace", arrays, facts | more)
         aggregator, (item,) = collected(tmp_path)
         assert not aggregator.children
         assert item.file == "a.1.safetensors"
@@ -498,4 +499,4 @@ def test_without_fsspec_the_error_names_the_extra(monkeypatch):
 def test_a_file_url_is_a_folder(tmp_path):
     drop(f"file://{tmp_path}", "a", 1, summary_of(0))
     assert collected(tmp_path)[0].children["a"].version == 1
-    assert Ignored("a", "because", "1 2 3") != Ignored("a", "because", "1 2 4")
+    assert SkippedFile("a", "because", "1 2 3") != SkippedFile("a", "because", "1 2 4")

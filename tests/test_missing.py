@@ -6,7 +6,7 @@ from helpers import shortfall
 from scipy import sparse
 
 from fedpca import StreamingPCA, Subspace
-from fedpca.missing import coordinates, filled, filled_without_history
+from fedpca.summaries.imputation import coordinates, impute, impute_cold_start
 
 
 def with_gaps(rng, rows, share=0.1):
@@ -22,12 +22,12 @@ def plane(rng):
 def test_gaps_in_rows_of_the_subspace_are_filled_exactly(rng):
     rows = rng.normal(size=(200, 2)) @ rng.normal(size=(2, 12)) + 5
     gappy = with_gaps(rng, rows, 0.3)
-    np.testing.assert_allclose(filled(gappy, Subspace.from_rows(rows)), rows, atol=1e-6)
+    np.testing.assert_allclose(impute(gappy, Subspace.from_rows(rows)), rows, atol=1e-6)
 
 
 def test_observed_entries_stay_as_they_are(rng, plane):
     gappy = with_gaps(rng, plane[:100])
-    result = filled(gappy, Subspace.from_rows(plane[100:], 2))
+    result = impute(gappy, Subspace.from_rows(plane[100:], 2))
     seen = ~np.isnan(gappy)
     np.testing.assert_array_equal(result[seen], gappy[seen])
     assert np.isfinite(result).all()
@@ -36,10 +36,10 @@ def test_observed_entries_stay_as_they_are(rng, plane):
 def test_a_row_with_few_entries_stays_near_the_mean(rng, plane):
     subspace = Subspace.from_rows(plane)
     empty = np.full((1, 12), np.nan)
-    np.testing.assert_allclose(filled(empty, subspace)[0], subspace.mean)
+    np.testing.assert_allclose(impute(empty, subspace)[0], subspace.mean)
     one = empty.copy()
     one[0, 3] = subspace.mean[3] + 0.5
-    assert np.abs(filled(one, subspace) - subspace.mean).max() < 20
+    assert np.abs(impute(one, subspace) - subspace.mean).max() < 20
 
 
 def test_coordinates_of_complete_rows_are_projections(plane):
@@ -117,7 +117,7 @@ def test_a_feature_never_seen_and_a_row_never_seen(rng, plane):
 
 def test_the_first_rows_are_filled_from_themselves(rng, plane):
     gappy = with_gaps(rng, plane[:300], 0.2)
-    result = filled_without_history(gappy, rank=2, center=True)
+    result = impute_cold_start(gappy, rank=2, center=True)
     gaps = np.isnan(gappy)
     means = np.nanmean(gappy, axis=0)
     error = np.abs(result - plane[:300])[gaps].mean()

@@ -16,7 +16,8 @@ from hypothesis.extra import numpy as hnp
 from safetensors.numpy import load_file, save_file
 
 import fedpca
-from fedpca import ModelFileError, Moments, Subspace, modelfile
+from fedpca import ModelFileError, Moments, Subspace
+from fedpca.summaries import model_file
 
 NAMES = ("Größe", "体重", "naïve \U0001f600", "new\nline", "quote\"\\'", "", " ")
 CERTIFICATE = {"epsilon": 0.1, "delta": 1e-5, "unit": "patient", "sigmas": [0.1, 1 / 3], "note": None}
@@ -48,8 +49,8 @@ def moments_contents():
 def write_facts_text(path, text, monkeypatch, kind="subspace"):
     """A file with a right checksum whose facts are any text."""
     with monkeypatch.context() as patch:
-        patch.setattr(modelfile.json, "dumps", lambda *args, **kwargs: text)
-        modelfile.write(path, kind, subspace_contents()[0], {})
+        patch.setattr(model_file.json, "dumps", lambda *args, **kwargs: text)
+        model_file.write(path, kind, subspace_contents()[0], {})
 
 
 def write_raw(path, header, data=b""):
@@ -179,8 +180,8 @@ def test_write_keeps_the_values_of_any_layout(layout, dtype, tmp_path):
     table = np.arange(12, dtype=dtype).reshape(3, 4)
     arrays = {"table": layout(table), "line": layout(table[1])}
     expected = {name: array.tolist() for name, array in arrays.items()}
-    modelfile.write(tmp_path / "model", "subspace", arrays, {})
-    kind, loaded, facts = modelfile.read(tmp_path / "model")
+    model_file.write(tmp_path / "model", "subspace", arrays, {})
+    kind, loaded, facts = model_file.read(tmp_path / "model")
     assert {name: array.tolist() for name, array in loaded.items()} == expected
     assert (kind, facts) == ("subspace", {})
     assert {array.dtype for array in loaded.values()} == {np.dtype(dtype)}
@@ -200,8 +201,8 @@ def test_save_keeps_the_values_of_any_layout(layout, tmp_path):
 
 @pytest.mark.parametrize("shape", [(0, 4), (0,), (1, 1), (1, 4), (4, 1)])
 def test_write_keeps_shapes(shape, tmp_path):
-    modelfile.write(tmp_path / "model", "any", {"table": np.ones(shape)}, {})
-    assert modelfile.read(tmp_path / "model")[1]["table"].shape == shape
+    model_file.write(tmp_path / "model", "any", {"table": np.ones(shape)}, {})
+    assert model_file.read(tmp_path / "model")[1]["table"].shape == shape
 
 
 # --- The format is plain safetensors ---
@@ -261,7 +262,8 @@ def interrupt(*args, **kwargs):
 
 @pytest.mark.parametrize("failure", [fail, interrupt])
 @pytest.mark.parametrize(
-    "step", ["os.replace", "os.fsync", "pathlib.Path.open", "shutil.copymode", "fedpca.modelfile.save"]
+    "step",
+    ["os.replace", "os.fsync", "pathlib.Path.open", "shutil.copymode", "fedpca.summaries.model_file.save"],
 )
 def test_a_failed_save_leaves_the_old_file_and_nothing_else(saved, step, failure, monkeypatch):
     before = saved.read_bytes()
@@ -319,7 +321,7 @@ def test_the_new_file_is_complete_before_it_takes_the_name(saved, monkeypatch):
 def test_facts_that_are_not_json_are_refused_before_anything_is_written(saved, facts):
     before = saved.read_bytes()
     with pytest.raises((TypeError, ValueError)):
-        modelfile.write(saved, "subspace", subspace_contents()[0], facts)
+        model_file.write(saved, "subspace", subspace_contents()[0], facts)
     assert saved.read_bytes() == before
     assert os.listdir(saved.parent) == [saved.name]
 
@@ -373,7 +375,7 @@ def test_any_legal_file_name_works(name, tmp_path):
 # --- Files that are not there ---
 
 
-@pytest.mark.parametrize("read", [fedpca.load, Subspace.load, modelfile.read])
+@pytest.mark.parametrize("read", [fedpca.load, Subspace.load, model_file.read])
 @pytest.mark.parametrize("name", ["missing.fedpca", "missing/model"])
 def test_a_missing_file_is_not_found_under_its_name(name, read, tmp_path):
     with pytest.raises(FileNotFoundError) as caught:
@@ -563,7 +565,7 @@ def test_damage_to_the_numbers_says_so(tmp_path):
     ("old", "new"), [(b"count", b"cOunt"), (b": 9.0", b": 8.0"), (b'"components"', b'"Components"')], ids=str
 )
 def test_an_edited_header_is_noticed(old, new, tmp_path):
-    modelfile.write(tmp_path / "model", "subspace", *subspace_contents())
+    model_file.write(tmp_path / "model", "subspace", *subspace_contents())
     content = (tmp_path / "model").read_bytes()
     assert old in content
     (tmp_path / "model").write_bytes(content.replace(old, new))
@@ -576,19 +578,19 @@ def test_an_edited_header_is_noticed(old, new, tmp_path):
 @pytest.mark.parametrize("version", [0, 2, 10**6, "1.0", ""])
 def test_another_format_version_is_refused_by_its_number(version, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(modelfile, "FORMAT_VERSION", version)
+        patch.setattr(model_file, "FORMAT_VERSION", version)
         some_subspace().save(tmp_path / "model")
     assert_refused(tmp_path / "model", f"format version {version!r}; this fedpca reads version 1")
 
 
 @pytest.mark.parametrize("kind", ["", "Subspace", "aggregator", "__init__"])
 def test_an_unknown_kind_is_refused_by_its_name(kind, tmp_path):
-    modelfile.write(tmp_path / "model", kind, *subspace_contents())
+    model_file.write(tmp_path / "model", kind, *subspace_contents())
     assert_refused(tmp_path / "model", f"holds '{kind}'")
 
 
 def test_a_file_of_the_other_kind_is_refused(tmp_path):
-    modelfile.write(tmp_path / "model", "moments", *subspace_contents())
+    model_file.write(tmp_path / "model", "moments", *subspace_contents())
     assert "scatter" in assert_refused(tmp_path / "model")
 
 
@@ -696,7 +698,7 @@ def case_id(value):
 def test_wrong_contents_are_refused_with_the_rule(kind, contents, name, value, match, tmp_path):
     arrays, facts = contents()
     (arrays if name in arrays else facts)[name] = value
-    modelfile.write(tmp_path / "model", kind, arrays, facts)
+    model_file.write(tmp_path / "model", kind, arrays, facts)
     assert_refused(tmp_path / "model", match)
     assert_refused(tmp_path / "model", match, read=Subspace.load)
 
@@ -705,7 +707,7 @@ def test_wrong_contents_are_refused_with_the_rule(kind, contents, name, value, m
     ("kind", "contents"), [("subspace", subspace_contents), ("moments", moments_contents)]
 )
 def test_the_contents_that_are_spoilt_here_are_right_to_begin_with(kind, contents, tmp_path):
-    modelfile.write(tmp_path / "model", kind, *contents())
+    model_file.write(tmp_path / "model", kind, *contents())
     assert type(fedpca.load(tmp_path / "model")).__name__.lower() == kind
 
 
@@ -732,15 +734,15 @@ MISSING = [
 def test_a_missing_array_or_fact_is_named(kind, contents, name, tmp_path):
     arrays, facts = contents()
     (arrays if name in arrays else facts).pop(name)
-    modelfile.write(tmp_path / "model", kind, arrays, facts)
+    model_file.write(tmp_path / "model", kind, arrays, facts)
     assert name in assert_refused(tmp_path / "model")
 
 
 @pytest.mark.parametrize("extra", [np.eye(2), np.full(3, np.nan), np.zeros(0)], ids=str)
 def test_an_extra_array_changes_nothing_that_is_read(extra, tmp_path):
     arrays, facts = subspace_contents()
-    modelfile.write(tmp_path / "plain", "subspace", arrays, facts)
-    modelfile.write(tmp_path / "model", "subspace", {**arrays, "extra": extra}, {**facts, "extra": 1})
+    model_file.write(tmp_path / "plain", "subspace", arrays, facts)
+    model_file.write(tmp_path / "model", "subspace", {**arrays, "extra": extra}, {**facts, "extra": 1})
     assert fedpca.load(tmp_path / "model") == fedpca.load(tmp_path / "plain")
 
 
@@ -772,7 +774,7 @@ def test_moments_with_negative_eigenvalues_load_or_are_refused_the_same_way_twic
     """Noise gives a released scatter negative eigenvalues: whoever can load it can take its subspace."""
     arrays = {"mean": np.zeros(2), "scatter": np.array(scatter)}
     facts = {"count": 9.0, "centered": True, "feature_names": None}
-    modelfile.write(tmp_path / "model", "moments", arrays, facts)
+    model_file.write(tmp_path / "model", "moments", arrays, facts)
     try:
         fedpca.load(tmp_path / "model")
     except ModelFileError:
@@ -793,7 +795,7 @@ def test_no_fact_makes_loading_fail_otherwise(name, value, tmp_path):
     arrays, facts = subspace_contents()
     facts[name] = value
     try:
-        modelfile.write(tmp_path / "model", "subspace", arrays, facts)
+        model_file.write(tmp_path / "model", "subspace", arrays, facts)
     except ValueError:  # an infinity deep inside
         return
     assert_refused_or_valid(tmp_path / "model")
@@ -810,7 +812,7 @@ ARRAY = hnp.arrays(
 @given(name=st.sampled_from(["components", "singular_values", "mean"]), value=ARRAY)
 def test_no_array_makes_loading_fail_otherwise(name, value, tmp_path):
     arrays, facts = subspace_contents()
-    modelfile.write(tmp_path / "model", "subspace", {**arrays, name: value}, facts)
+    model_file.write(tmp_path / "model", "subspace", {**arrays, name: value}, facts)
     assert_refused_or_valid(tmp_path / "model")
 
 
@@ -831,7 +833,7 @@ def test_no_numbers_make_loading_a_subspace_fail_otherwise(
         "mean": mean if centered else np.zeros(2),
     }
     facts = {"count": numbers[0], "total": numbers[1], "centered": centered, "feature_names": None}
-    modelfile.write(tmp_path / "model", "subspace", arrays, {**facts, "certificate": None})
+    model_file.write(tmp_path / "model", "subspace", arrays, {**facts, "certificate": None})
     assert_refused_or_valid(tmp_path / "model")
 
 
@@ -845,5 +847,5 @@ def test_no_numbers_make_loading_a_subspace_fail_otherwise(
 def test_no_numbers_make_loading_moments_fail_otherwise(mean, scatter, count, symmetric, tmp_path):
     scatter = np.maximum(scatter, scatter.T) if symmetric else scatter
     facts = {"count": count, "centered": True, "feature_names": None}
-    modelfile.write(tmp_path / "model", "moments", {"mean": mean, "scatter": scatter}, facts)
+    model_file.write(tmp_path / "model", "moments", {"mean": mean, "scatter": scatter}, facts)
     assert_refused_or_valid(tmp_path / "model", Moments)

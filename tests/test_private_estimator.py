@@ -281,7 +281,7 @@ def test_the_parity_of_many_reports_tells_nothing():
 )
 def test_a_batch_interrupted_half_way_ends_the_stream_so_that_no_row_counts_twice(settings, monkeypatch):
     pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, 3.0, **settings)).partial_fit(rows_of(100))
-    monkeypatch.setattr("fedpca.estimator.few_rows", lambda n_features: 150)
+    monkeypatch.setattr("fedpca.estimators.streaming.chunk_rows", lambda n_features: 150)
     taken = PrivateTracker._take
 
     def interrupted(self, rows):

@@ -11,7 +11,15 @@ from hypothesis.extra import numpy as hnp
 
 from fedpca import Privacy, Subspace
 from fedpca.privacy.lattice import RADIUS, clipped
-from fedpca.privacy.mechanisms import Frame, Gram, Sketch, StreamingModSulq, build, calibrate, sketch_size
+from fedpca.privacy.mechanisms.base import (
+    ClippingBall,
+    Gram,
+    Sketch,
+    StreamingModSulq,
+    build,
+    calibrate,
+    sketch_size,
+)
 from fedpca.privacy.noise import ExactNoise
 from fedpca.privacy.schedule import Schedule
 
@@ -31,7 +39,7 @@ def rows_in_ball(n_rows=200, n_features=10, seed=0):
 
 
 def mechanism(privacy, n_features, *, center=None, rank=3, batch_rows=50, joint=False, noise=None):
-    frame = Frame(center, privacy.bound)
+    frame = ClippingBall(center, privacy.bound)
     return build(
         privacy,
         frame,

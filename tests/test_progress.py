@@ -18,7 +18,7 @@ def test_silence_by_default(capsys):
 
 
 def test_a_federation_shows_its_clients(capsys):
-    with progress.shown():
+    with progress.enabled():
         fedpca.FederatedPCA(2).fit(ROWS, groups=np.arange(100) % 7)
     said = capsys.readouterr()
     assert said.out == ""
@@ -27,19 +27,19 @@ def test_a_federation_shows_its_clients(capsys):
 
 def test_private_clients_in_several_steps_are_counted_once(capsys):
     privacy = fedpca.Privacy(1.0, 1e-3, 3.0, center="private")
-    with progress.shown():
+    with progress.enabled():
         fedpca.FederatedPCA(2, privacy=privacy).fit(ROWS, groups=np.arange(100) % 3)
     assert "3 of 3 clients" in capsys.readouterr().err
 
 
 def test_a_simulation_shows_its_messages(capsys):
-    with progress.shown():
+    with progress.enabled():
         simulate({"a": [ROWS[:50], ROWS[50:]], "b": [ROWS]}, 2)
     assert "3 of 3 messages" in capsys.readouterr().err
 
 
 def test_bytes_and_unknown_totals(capsys):
-    with progress.shown():
+    with progress.enabled():
         with progress.bar("file", 2e6, "B") as bar:
             bar.advance(1e6)
         assert list(progress.track(iter("ab"), "letters", "letters")) == ["a", "b"]
@@ -50,5 +50,5 @@ def test_bytes_and_unknown_totals(capsys):
 
 def test_without_rich_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "rich.console", None)
-    with pytest.raises(ImportError, match=r"fedpca\[progress\]"), progress.shown():
+    with pytest.raises(ImportError, match=r"fedpca\[progress\]"), progress.enabled():
         pass

@@ -12,21 +12,8 @@ import fedpca
 def test_every_listed_name_exists_and_nothing_else_is_public():
     values = {name: getattr(fedpca, name) for name in fedpca.__all__}
     modules = {name for name in dir(fedpca) if inspect.ismodule(getattr(fedpca, name))}
-    public = {name for name in dir(fedpca) if not name.startswith("_")} - {
-        "Any",
-        "ModuleType",
-        "import_module",
-    }
+    public = {name for name in dir(fedpca) if not name.startswith("_")} - {"Any", "import_module"}
     assert set(values) == (public - modules - {"TYPE_CHECKING"}) | {"metrics", "progress"}
-
-
-def test_functions_are_not_replaced_by_modules_of_their_name():
-    import fedpca.audit
-    import fedpca.merge
-
-    assert inspect.isfunction(fedpca.merge)
-    assert inspect.isfunction(fedpca.audit)
-    assert sys.modules["fedpca.merge"].merge is fedpca.merge
 
 
 def test_importing_the_package_imports_nothing_heavy():

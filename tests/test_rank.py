@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpca.rank import EnergyBand, FixedRank, VarianceShare
+from fedpca.summaries.rank import EnergyBand, FixedRank, VarianceShare
 
 spectra = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=30).map(lambda s: np.sort(s)[::-1])
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from fedpca import StreamingPCA
-from fedpca.readers import BadFile, open_rows
+from fedpca.errors import FileFormatError
+from fedpca.readers import open_rows
 
 pa = pytest.importorskip("pyarrow", reason="the files extra")
 h5py = pytest.importorskip("h5py", reason="the files extra")
@@ -210,13 +211,15 @@ class TestEveryDenseFormat:
         whole = path.read_bytes()
         for contents in (whole[: len(whole) // 2], whole[:20], b"secret" * 100):
             path.write_bytes(contents)
-            with pytest.raises(BadFile, match=r"rows\.\w+ must be .*write or copy it again") as caught:
+            with pytest.raises(
+                FileFormatError, match=r"rows\.\w+ must be .*write or copy it again"
+            ) as caught:
                 list(open_rows(path))
             assert "secret" not in str(caught.value)
 
     def test_no_rows(self, tmp_path, kind):
         path = written(tmp_path, DENSE, kind, np.empty((0, 3)))
-        with pytest.raises(BadFile, match="must hold rows, and holds none"):
+        with pytest.raises(FileFormatError, match="must hold rows, and holds none"):
             list(open_rows(path))
 
 
@@ -245,13 +248,13 @@ class TestEverySparseFormat:
 
     def test_other_layouts_are_refused(self, tmp_path, kind):
         path = written(tmp_path, SPARSE, kind, self.rows().tocsc())
-        with pytest.raises(BadFile, match=r"got csc.*tocsr"):
+        with pytest.raises(FileFormatError, match=r"got csc.*tocsr"):
             open_rows(path)
 
     def test_a_place_outside_the_row_is_refused(self, tmp_path, kind):
         rows = self.rows()
         rows.indices[5] = 1000
-        with pytest.raises(BadFile, match="damaged"):
+        with pytest.raises(FileFormatError, match="damaged"):
             list(open_rows(written(tmp_path, SPARSE, kind, rows)))
 
 
@@ -284,7 +287,7 @@ class TestColumns:
 
     def test_text_is_refused_by_name(self, tmp_path):
         path = self.people(tmp_path, born=[datetime.date(2000, 1, 1)] * 3, places=[[1], [2], [3]])
-        with pytest.raises(BadFile) as caught:
+        with pytest.raises(FileFormatError) as caught:
             open_rows(path)
         assert str(caught.value) == (
             f"{path}: columns must hold numbers, and name holds text, born holds dates or times, places "
@@ -296,7 +299,7 @@ class TestColumns:
         path = tmp_path / "text.csv"
         path.write_text(",".join(f"c{i}" for i in range(30)) + "\n" + ",".join("x" * 30) + "\n")
         with pytest.raises(
-            BadFile, match=r"c7 holds text from line 2 and 22 more; name those to keep: columns="
+            FileFormatError, match=r"c7 holds text from line 2 and 22 more; name those to keep: columns="
         ):
             open_rows(path)
 
@@ -372,7 +375,7 @@ class TestColumns:
     def test_files_with_other_columns(self, tmp_path):
         pa.parquet.write_table(arrow(numbers()), tmp_path / "a.parquet")
         pa.parquet.write_table(arrow(numbers(), ("height", "weight", "years")), tmp_path / "b.parquet")
-        with pytest.raises(BadFile, match=r"age is in .*a\.parquet and not in .*b\.parquet"):
+        with pytest.raises(FileFormatError, match=r"age is in .*a\.parquet and not in .*b\.parquet"):
             open_rows(tmp_path)
         np.testing.assert_array_equal(
             all_of(open_rows(tmp_path, columns=["weight"])), np.tile(numbers()[:, [1]], (2, 1))
@@ -383,7 +386,7 @@ class TestColumns:
     def test_files_of_other_widths(self, tmp_path):
         np.save(tmp_path / "a.npy", numbers())
         np.save(tmp_path / "b.npy", numbers()[:, :2])
-        with pytest.raises(BadFile, match=r"3 unnamed in .*a\.npy, 2 unnamed in .*b\.npy"):
+        with pytest.raises(FileFormatError, match=r"3 unnamed in .*a\.npy, 2 unnamed in .*b\.npy"):
             open_rows(tmp_path)
 
     def test_one_precision_for_all_files(self, tmp_path):
@@ -397,7 +400,7 @@ class TestColumns:
         rows[:, 1] = np.nan
         opened = open_rows(written(tmp_path, DENSE, kind, rows))
         with pytest.raises(
-            BadFile, match=r"(weight|number 2) have none; (leave out: drop=\['weight'\]|write)"
+            FileFormatError, match=r"(weight|number 2) have none; (leave out: drop=\['weight'\]|write)"
         ):
             list(opened)
         assert sum(len(batch.rows) for batch in opened.batches()) == 100  # a model can fill it in
@@ -430,14 +433,16 @@ class TestText:
 
     def test_names_that_are_numbers(self, tmp_path):
         path = self.write(tmp_path, "0,1,2\n5,6,7\n")
-        with pytest.raises(BadFile, match=r"counts up.*header=True or header=False"):
+        with pytest.raises(FileFormatError, match=r"counts up.*header=True or header=False"):
             open_rows(path)
         assert open_rows(path, header=True).feature_names == ("0", "1", "2")
         assert all_of(open_rows(path, header=False)).shape == (2, 3)
 
     def test_the_index_that_pandas_writes(self, tmp_path):
         path = self.write(tmp_path, ",a,b\n0,5,6\n1,7,8\n")
-        with pytest.raises(BadFile, match=r"number 1 has none; name it, or leave it out: drop=\[''\]"):
+        with pytest.raises(
+            FileFormatError, match=r"number 1 has none; name it, or leave it out: drop=\[''\]"
+        ):
             open_rows(path)
         np.testing.assert_array_equal(all_of(open_rows(path, drop=[""])), [[5, 6], [7, 8]])
 
@@ -481,19 +486,19 @@ class TestText:
     )
     def test_bad_lines_are_named_not_quoted(self, tmp_path, text, rule):
         path = self.write(tmp_path, text)
-        with pytest.raises(BadFile, match=rule) as caught:
+        with pytest.raises(FileFormatError, match=rule) as caught:
             list(open_rows(path))
         assert "secret" not in str(caught.value)
         assert caught.value.__suppress_context__ or caught.value.__context__ is None  # nor in a traceback
 
     def test_not_utf_8(self, tmp_path):
         (tmp_path / "rows.csv").write_bytes(b"gr\xf6\xdfe,b\n1,2\n")
-        with pytest.raises(BadFile, match="must be text in UTF-8"):
+        with pytest.raises(FileFormatError, match="must be text in UTF-8"):
             open_rows(tmp_path / "rows.csv")
 
     def test_a_stream_of_bytes_without_lines(self, tmp_path, monkeypatch):
         monkeypatch.setattr("fedpca.readers.tables._LONGEST_LINE", 1000)
-        with pytest.raises(BadFile, match="lines must be shorter than 1000 bytes"):
+        with pytest.raises(FileFormatError, match="lines must be shorter than 1000 bytes"):
             open_rows(self.write(tmp_path, "1" * 2000))
 
 
@@ -508,17 +513,17 @@ class TestNumpy:
             (np.array([[{}, None]]), "must hold real numbers, got object"),
         ]:
             np.save(path, array)
-            with pytest.raises(BadFile, match=rule):
+            with pytest.raises(FileFormatError, match=rule):
                 open_rows(path)
 
     def test_nothing_is_unpickled(self, tmp_path):
         np.savez(tmp_path / "a.npz", X=numbers(2), ids=np.array([{}, None]))
-        with pytest.raises(BadFile, match="nothing is unpickled"):
+        with pytest.raises(FileFormatError, match="nothing is unpickled"):
             list(open_rows(tmp_path / "a.npz", aside=["ids"]).batches())
 
     def test_several_tables(self, tmp_path):
         np.savez(tmp_path / "a.npz", train=numbers(), test=numbers())
-        with pytest.raises(BadFile, match="must hold one table, got train, test"):
+        with pytest.raises(FileFormatError, match="must hold one table, got train, test"):
             open_rows(tmp_path / "a.npz")
 
 
@@ -564,7 +569,7 @@ class TestPlink:
 
     def test_a_variant_that_comes_twice(self, tmp_path):
         path, _ = self.write(tmp_path, sid=["rs1"] * 17)
-        with pytest.raises(BadFile, match=r"0:0:A1:A2 comes twice.*plink2 --rm-dup"):
+        with pytest.raises(FileFormatError, match=r"0:0:A1:A2 appears twice.*plink2 --rm-dup"):
             open_rows(path)
 
     @pytest.mark.parametrize(
@@ -582,7 +587,7 @@ class TestPlink:
     def test_bad_files(self, tmp_path, change, rule):
         path, _ = self.write(tmp_path)
         change(path)
-        with pytest.raises(BadFile, match=rule):
+        with pytest.raises(FileFormatError, match=rule):
             open_rows(path)
 
 
@@ -614,7 +619,9 @@ class TestPaths:
     def test_one_format_a_time(self, tmp_path):
         written(tmp_path, DENSE, "csv", numbers())
         written(tmp_path, DENSE, "parquet", numbers())
-        with pytest.raises(BadFile, match=r"one format, got .*rows\.csv, .*rows\.parquet; name those of one"):
+        with pytest.raises(
+            FileFormatError, match=r"one format, got .*rows\.csv, .*rows\.parquet; name those of one"
+        ):
             open_rows(tmp_path)
         assert open_rows(f"{tmp_path}/*.csv").n_features == 3
 
@@ -624,12 +631,12 @@ class TestPaths:
         (tmp_path / ".rows.parquet.crc").touch()
         assert open_rows(tmp_path).n_rows == 100
         (tmp_path / "notes.txt").touch()
-        with pytest.raises(BadFile, match=r"notes\.txt must end in one of \.csv, "):
+        with pytest.raises(FileFormatError, match=r"notes\.txt must end in one of \.csv, "):
             open_rows(tmp_path)
 
     def test_an_empty_file(self, tmp_path):
         (tmp_path / "rows.parquet").touch()
-        with pytest.raises(BadFile, match=r"rows\.parquet must hold rows, and is empty"):
+        with pytest.raises(FileFormatError, match=r"rows\.parquet must hold rows, and is empty"):
             open_rows(tmp_path / "rows.parquet")
 
     def test_a_name_with_brackets(self, tmp_path):
@@ -639,7 +646,7 @@ class TestPaths:
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
     def test_a_pipe(self, tmp_path):
         os.mkfifo(tmp_path / "rows.csv")
-        with pytest.raises(BadFile, match="is a pipe or device; save it first"):
+        with pytest.raises(FileFormatError, match="is a pipe or device; save it first"):
             open_rows(tmp_path / "rows.csv")
 
     @pytest.mark.parametrize("kind", ["csv", "parquet", "npy"])
@@ -649,14 +656,14 @@ class TestPaths:
         next(batches)
         with path.open("ab") as file:
             file.write(b"1,2,3\n")
-        with pytest.raises(BadFile, match="changed while it was read"):
+        with pytest.raises(FileFormatError, match="changed while it was read"):
             list(batches)
 
     def test_a_file_that_is_replaced_between_passes(self, tmp_path):
         opened = open_rows(written(tmp_path, DENSE, "npy", numbers()))
         list(opened)
         written(tmp_path, DENSE, "npy", numbers(200))
-        with pytest.raises(BadFile, match="changed while it was read"):
+        with pytest.raises(FileFormatError, match="changed while it was read"):
             list(opened)
         (tmp_path / "rows.npy").unlink()
         with pytest.raises(FileNotFoundError, match="is not there any more"):

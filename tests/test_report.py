@@ -16,7 +16,8 @@ from sklearn.decomposition import PCA
 
 import fedpca
 from fedpca import Aggregator, FederatedPCA, Moments, Privacy, StreamingPCA, Subspace
-from fedpca.federation import Faults, Refused, simulate
+from fedpca.errors import SummaryRejected
+from fedpca.federation import Faults, simulate
 from fedpca.readers import open_rows
 
 pytest.importorskip("matplotlib", reason="the report extra")
@@ -203,7 +204,7 @@ def federation(folder=None, n_clients=6):
         rows = power_law(np.random.default_rng(client), 30 + client, 5)
         aggregator.receive(f"client {client}", 1, Subspace.from_rows(rows))
         aggregator.record()
-    with pytest.raises(Refused):
+    with pytest.raises(SummaryRejected):
         aggregator.receive("mallory", 1, Subspace.from_rows(np.eye(3)))
     aggregator.withdraw("client 0")
     aggregator.record()

@@ -255,10 +255,10 @@ def test_no_tree_costs_more_than_the_bound(tables, kept, wanted, fanout, center)
     tail = energies_of(scatter)[kept:].sum()
     lost = energy_lost(model, wanted, scatter)
     assert lost <= merge_error_bound(depth, tail) + rounding
-    assert lost <= model.left_out + rounding
+    assert lost <= model.discarded + rounding
     assert lost <= shortfall_bound(model, wanted) * energies_of(scatter)[:wanted].sum() + rounding
-    assert model.left_out <= merge_error_bound(depth + 1, tail) + rounding
-    assert squared_distance(model, np.concatenate(tables) - mean) <= model.left_out + rounding
+    assert model.discarded <= merge_error_bound(depth + 1, tail) + rounding
+    assert squared_distance(model, np.concatenate(tables) - mean) <= model.discarded + rounding
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 6])
@@ -276,14 +276,14 @@ def test_some_trees_cost_as_much_as_the_bound(depth):
     scatter = np.diag([depth * n_branches] + [own**2] * n_branches)
     tail = n_branches * own**2
     assert 0.98 < energy_lost(model, 1, scatter) / merge_error_bound(depth, tail) <= 1
-    assert 0.98 < model.left_out / merge_error_bound(depth + 1, tail) <= 1
+    assert 0.98 < model.discarded / merge_error_bound(depth + 1, tail) <= 1
     rows = np.sqrt(scatter)  # uncentred rows of this scatter
     assert 0.98 < squared_distance(model, rows) / merge_error_bound(depth + 1, tail) <= 1
 
 
 MERGES = {
     "as it is": merge,
-    "without means": lambda parts, rank: merge([part.moved(-part.mean) for part in parts], rank),
+    "without means": lambda parts, rank: merge([part.translated(-part.mean) for part in parts], rank),
     "each with the same energy": lambda parts, rank: merge(
         [part.scaled(1 / part.singular_values[0]) for part in parts], rank
     ),

@@ -11,7 +11,7 @@ from scipy import sparse
 
 from fedpca import Moments, Subspace, merge
 from fedpca.metrics import captured_variance, principal_angles
-from fedpca.rank import EnergyBand, FixedRank, VarianceShare
+from fedpca.summaries.rank import EnergyBand, FixedRank, VarianceShare
 from fedpca.trackers import BASELINES, TRACKERS, Block, Exact, FrequentDirections, Nystrom, fastest
 
 EVERY = pytest.mark.parametrize("tracker", TRACKERS.values(), ids=TRACKERS)

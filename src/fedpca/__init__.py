@@ -1,25 +1,43 @@
-"""Federated, streaming, private principal component analysis: rows in, summaries out, summaries merge."""
+"""Federated, streaming, differentially private PCA: rows in, summaries out, summaries merge."""
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedpca import metrics, progress
-    from fedpca.audit import audit
-    from fedpca.estimator import StreamingPCA
-    from fedpca.federated import FederatedPCA
-    from fedpca.federation import Aggregator
-    from fedpca.merge import merge, merge_tree
-    from fedpca.modelfile import ModelFileError
-    from fedpca.moments import Moments
-    from fedpca.privacy import BudgetExceeded, Ledger, Privacy
-    from fedpca.privacy.plan import plan
-    from fedpca.rank import EnergyBand
-    from fedpca.subspace import Subspace, load
+    from fedpca.errors import BudgetExceeded, ModelFileError
+    from fedpca.estimators.streaming import StreamingPCA
+    from fedpca.federation.aggregator import Aggregator
+    from fedpca.federation.estimator import FederatedPCA
+    from fedpca.privacy.audit import audit
+    from fedpca.privacy.ledger import Ledger
+    from fedpca.privacy.planning import plan
+    from fedpca.privacy.settings import Privacy
+    from fedpca.summaries.merging import merge, merge_tree
+    from fedpca.summaries.moments import Moments
+    from fedpca.summaries.rank import EnergyBand
+    from fedpca.summaries.subspace import Subspace, load
 
 __version__ = "0.1.0"
+_MODULES = {
+    "Aggregator": "federation.aggregator",
+    "BudgetExceeded": "errors",
+    "EnergyBand": "summaries.rank",
+    "FederatedPCA": "federation.estimator",
+    "Ledger": "privacy.ledger",
+    "ModelFileError": "errors",
+    "Moments": "summaries.moments",
+    "Privacy": "privacy.settings",
+    "StreamingPCA": "estimators.streaming",
+    "Subspace": "summaries.subspace",
+    "audit": "privacy.audit",
+    "load": "summaries.subspace",
+    "merge": "summaries.merging",
+    "merge_tree": "summaries.merging",
+    "metrics": "metrics",
+    "plan": "privacy.planning",
+    "progress": "progress",
+}
 __all__ = [
     "Aggregator",
     "BudgetExceeded",
@@ -39,45 +57,16 @@ __all__ = [
     "plan",
     "progress",
 ]
-_HOMES = {
-    "Aggregator": "federation",
-    "BudgetExceeded": "privacy",
-    "EnergyBand": "rank",
-    "FederatedPCA": "federated",
-    "Ledger": "privacy",
-    "ModelFileError": "modelfile",
-    "Moments": "moments",
-    "Privacy": "privacy",
-    "StreamingPCA": "estimator",
-    "Subspace": "subspace",
-    "audit": "audit",
-    "load": "subspace",
-    "merge": "merge",
-    "merge_tree": "merge",
-    "plan": "privacy",
-}
 
 
-class _Package(ModuleType):
-    """Imports what is asked for when it is: the command line answers before scikit-learn is there."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name in _HOMES:
-            value = getattr(import_module(f"fedpca.{_HOMES[name]}"), name)
-        elif name in __all__:
-            value = import_module(f"fedpca.{name}")
-        else:
-            raise AttributeError(f"module 'fedpca' has no attribute {name!r}")
-        setattr(self, name, value)
-        return value
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        # Where a function has its module's name, whoever imports the module must not replace the function.
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *__all__})
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use, so that `import fedpca` stays cheap."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'fedpca' has no attribute {name!r}")
+    module = import_module(f"fedpca.{_MODULES[name]}")
+    value = globals()[name] = getattr(module, name, module)
+    return value
 
 
-sys.modules[__name__].__class__ = _Package
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from fedpca import checks
-from fedpca.linalg import Array
-from fedpca.moments import deviations_from_mean
-from fedpca.subspace import Subspace
+from fedpca._typing import Array
+from fedpca.summaries import validation
+from fedpca.summaries.moments import deviations_from_mean
+from fedpca.summaries.subspace import Subspace
 
 
 def captured_variance(components: Any, rows: Any, *, center: bool = True) -> float:
@@ -26,7 +26,7 @@ def captured_variance(components: Any, rows: Any, *, center: bool = True) -> flo
     deviations = _deviations(rows, basis, center)
     squares = np.linalg.svd(deviations, compute_uv=False)[: len(basis)] ** 2
     best = float(squares.sum())
-    return checks.energy(deviations @ basis.T) / best if best else 1.0
+    return validation.energy(deviations @ basis.T) / best if best else 1.0
 
 
 def principal_angles(first: Any, second: Any) -> Array:
@@ -56,7 +56,7 @@ def affinity(first: Any, second: Any) -> float:
     """
     a, b = _basis(first), _basis(second)
     _same_features(a, b)
-    return checks.energy(a @ b.T) / min(len(a), len(b)) if len(a) and len(b) else 0.0
+    return validation.energy(a @ b.T) / min(len(a), len(b)) if len(a) and len(b) else 0.0
 
 
 def alignment(first: Any, second: Any) -> Array:
@@ -81,7 +81,7 @@ def reconstruction_error(components: Any, rows: Any, *, center: bool = True) -> 
     """
     basis = _basis(components)
     deviations = _deviations(rows, basis, center)
-    return checks.energy(deviations - (deviations @ basis.T) @ basis) / len(deviations)
+    return validation.energy(deviations - (deviations @ basis.T) @ basis) / len(deviations)
 
 
 def _array(components: Any) -> Array:
@@ -104,7 +104,7 @@ def _basis(components: Any) -> Array:
 
 
 def _deviations(rows: Any, basis: Array, center: bool) -> Array:
-    rows = checks.dense_rows(rows)
+    rows = validation.dense_rows(rows)
     _same_features(rows, basis)
     return deviations_from_mean(rows, center=center)[2]
 

@@ -1,4 +1,4 @@
-"""Progress bars for long work, shown to whoever asks for them."""
+"""Progress bars for long work, shown where they are enabled."""
 
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
@@ -19,14 +19,14 @@ _shown: ContextVar[Any] = ContextVar("fedpca.progress", default=None)
 
 
 @contextmanager
-def shown() -> Iterator[None]:
+def enabled() -> Iterator[None]:
     """Show a bar, on stderr, for each piece of long work done inside: rate and time left included.
 
     Needs the extra "progress".
 
     >>> import numpy as np, fedpca
     >>> rows = np.random.default_rng(0).normal(size=(1000, 20))
-    >>> with shown():
+    >>> with enabled():
     ...     pca = fedpca.FederatedPCA(2).fit(rows, groups=np.arange(1000) % 10)
     """
     try:

@@ -9,9 +9,9 @@ from math import expm1, inf, log, log1p, pi, sqrt
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from fedpca import checks
 from fedpca.privacy.calibration import analytic_sigma, paper_omega
-from fedpca.subspace import Subspace
+from fedpca.summaries import validation
+from fedpca.summaries.subspace import Subspace
 
 
 def utility_bound(omega: float, n_features: int) -> float:
@@ -35,7 +35,7 @@ def utility_bound(omega: float, n_features: int) -> float:
     >>> utility_bound(0.1, n_features=784)
     0.9705
     """
-    checks.whole_number(n_features, "n_features", at_least=2)
+    validation.integer(n_features, "n_features", at_least=2)
     if not omega > 0:
         raise ValueError(f"omega is a standard deviation and must be above 0, got omega={omega}.")
     divergence = 1 / omega / omega  # no square overflows
@@ -129,13 +129,13 @@ def merge_error_bound(depth: int, tail: float) -> float:
 
     >>> from fedpca import merge_tree
     >>> rows = np.random.default_rng(0).normal(size=(80, 6)) * [9, 8, 7, 1, 1, 1]
-    >>> tail = Subspace.from_rows(rows).truncate(3).left_out
+    >>> tail = Subspace.from_rows(rows).truncate(3).discarded
     >>> hospitals = [Subspace.from_rows(part, rank=3) for part in np.array_split(rows, 8)]
     >>> together = merge_tree(hospitals, rank=3, fanout=2)
-    >>> together.left_out <= merge_error_bound(3 + 1, tail)
+    >>> together.discarded <= merge_error_bound(3 + 1, tail)
     True
     """
-    checks.whole_number(depth, "depth", at_least=0)
+    validation.integer(depth, "depth", at_least=0)
     if not 0 <= tail < inf:
         raise ValueError(f"tail is an energy and must be a finite number of at least 0, got tail={tail}.")
     return depth * tail
@@ -152,13 +152,13 @@ def shortfall_bound(summary: Subspace, n_components: int) -> float:
     >>> round(shortfall_bound(Subspace.from_rows(rows, rank=5), n_components=3), 3)
     0.005
     """
-    n_components = checks.whole_number(n_components, "n_components", at_least=1)
+    n_components = validation.integer(n_components, "n_components", at_least=1)
     if summary.certificate is not None:
         raise ValueError(
             "the noise of a private summary may exceed what it left out; plan() estimates its error."
         )
     captured = float(np.square(summary.singular_values[:n_components]).sum())
-    return summary.left_out / (captured + summary.left_out) if summary.left_out else 0.0
+    return summary.discarded / (captured + summary.discarded) if summary.discarded else 0.0
 
 
 def _fewest_rows(utility: float, sigma: float, n_features: int) -> int:
@@ -182,4 +182,4 @@ def _check(utility: float, epsilon: float, delta: float, n_features: int) -> Non
         raise ValueError(f"epsilon must be a finite number above 0, got epsilon={epsilon}.")
     if not 0 < delta < 1:
         raise ValueError(f"delta must lie in (0, 1), got delta={delta}.")
-    checks.whole_number(n_features, "n_features", at_least=2)
+    validation.integer(n_features, "n_features", at_least=2)

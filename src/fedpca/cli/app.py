@@ -7,8 +7,8 @@ import typer
 from typer.core import TyperGroup
 
 from fedpca import __version__
-from fedpca.cli import fit, models, privacy, report, transform, trying
-from fedpca.cli.shell import printable
+from fedpca.cli import fit, models, privacy, report, simulate, transform
+from fedpca.cli.common import printable
 
 _ERRORS = (
     ArithmeticError, ImportError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError,
@@ -81,7 +81,7 @@ app.command()(models.inspect)
 app.command()(report.report)
 app.command()(privacy.plan)
 app.command()(privacy.audit)
-app.command()(trying.simulate)
-app.command()(trying.reproduce)
-app.command("new-federation")(trying.new_federation)
-app.command()(trying.datasets)
+app.command()(simulate.simulate)
+app.command()(simulate.reproduce)
+app.command("new-federation")(simulate.new_federation)
+app.command()(simulate.datasets)

@@ -14,11 +14,11 @@ import typer
 
 from fedpca.cli import models
 from fedpca.cli.ahead import ahead
+from fedpca.cli.common import AsJson, Force, bars, must_be_free, names, say, some
 from fedpca.cli.privacy import settings
-from fedpca.cli.shell import AsJson, Force, bars, must_be_free, names, say, some
 
 if TYPE_CHECKING:
-    from fedpca.estimator import StreamingPCA
+    from fedpca.estimators.streaming import StreamingPCA
     from fedpca.readers import Rows
 
 _CHECKPOINT_SECONDS = 60
@@ -70,7 +70,7 @@ def fit(
     promise = None if privacy is None else settings(privacy)
     must_be_free(out, force)
 
-    from fedpca.estimator import StreamingPCA
+    from fedpca.estimators.streaming import StreamingPCA
     from fedpca.readers import open_rows
 
     rows = open_rows(
@@ -188,10 +188,10 @@ class _Checkpoint:
         """Rows done, and columns without a value in them; the estimator knows them now."""
         if not self.path.exists():
             return 0, None
-        from fedpca import modelfile
-        from fedpca.subspace import from_file
+        from fedpca.summaries import model_file
+        from fedpca.summaries.subspace import from_file
 
-        kind, arrays, facts = modelfile.read(self.path)
+        kind, arrays, facts = model_file.read(self.path)
         kept = facts.get("checkpoint")
         if not isinstance(kept, dict) or kept.get("of") != self._of:
             raise ValueError(
@@ -205,7 +205,7 @@ class _Checkpoint:
     def offer(self, done: int, empty: list[int], at_once: bool) -> None:
         """Write, if it is time to."""
         if at_once or time.monotonic() >= self._due:
-            state = replace(self._pca._state(), feature_names=self._rows.feature_names)
+            state = replace(self._pca.summary_, feature_names=self._rows.feature_names)
             kept = {"rows": done, "empty": empty, "of": self._of}
             models.write(self.path, state, self._pca.n_components_, checkpoint=kept)
             self._due = time.monotonic() + _CHECKPOINT_SECONDS

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedpca.cli.shell import AsJson, Force, must_be_free, printable, say
+from fedpca.cli.common import AsJson, Force, must_be_free, printable, say
 
 if TYPE_CHECKING:
-    from fedpca.merge import Summary
-    from fedpca.subspace import Subspace
+    from fedpca.summaries.merging import Summary
+    from fedpca.summaries.subspace import Subspace
 
 
 def merge(
@@ -23,16 +23,16 @@ def merge(
     as_json: AsJson = False,
 ) -> None:
     """Merge models, as if all their rows had been in one place."""
-    from fedpca.linalg import oversampled
-    from fedpca.merge import merge_tree
-    from fedpca.moments import Moments
+    from fedpca.summaries.linalg import oversampled_rank
+    from fedpca.summaries.merging import merge_tree
+    from fedpca.summaries.moments import Moments
 
     must_be_free(out, force)
     parts = [read(path) for path in model]
     summaries = [summary for summary, _ in parts]
     wanted = components or max(shown for _, shown in parts)
     n_features = summaries[0].n_features
-    rank = min(oversampled(wanted), n_features)
+    rank = min(oversampled_rank(wanted), n_features)
     # Sums stay sums: releases lose nothing in a merge, nor in the next.
     all_sums = all(isinstance(summary, Moments) for summary in summaries)
     merged = merge_tree(summaries, None if all_sums else rank)
@@ -52,9 +52,9 @@ def inspect(model: Annotated[Path, typer.Argument(metavar="MODEL")], as_json: As
         together += share
         lines.append(f"{place:>9}  {variance:>8.4g}  {share:>12.2%}  {together:>8.2%}")
     if facts["feature_names"]:
-        from fedpca.readers.part import listed
+        from fedpca._util.text import join_names
 
-        lines += ["", f"features: {printable(listed(facts['feature_names']))}"]
+        lines += ["", f"features: {printable(join_names(facts['feature_names']))}"]
     if facts["certificate"]:
         lines += ["", f"certificate: {json.dumps(facts['certificate'], indent=2)}"]
     say(facts, as_json, "\n".join(lines))
@@ -62,10 +62,10 @@ def inspect(model: Annotated[Path, typer.Argument(metavar="MODEL")], as_json: As
 
 def read(path: Path) -> "tuple[Summary, int]":
     """The summary in a model file, and how many of its directions are shown."""
-    from fedpca import modelfile
-    from fedpca.subspace import from_file
+    from fedpca.summaries import model_file
+    from fedpca.summaries.subspace import from_file
 
-    kind, arrays, facts = modelfile.read(path)
+    kind, arrays, facts = model_file.read(path)
     summary = from_file(path, kind, arrays, facts)
     shown = facts.get("n_components")
     return summary, shown if isinstance(shown, int) and shown > 0 else subspace(summary).rank
@@ -73,15 +73,15 @@ def read(path: Path) -> "tuple[Summary, int]":
 
 def write(path: Path, summary: "Summary", shown: int, **more: Any) -> None:
     """A model file that says how many of its directions to show: it carries more, for the sake of merging."""
-    from fedpca import modelfile
+    from fedpca.summaries import model_file
 
     arrays, facts = summary.file_contents()
-    modelfile.write(path, summary.kind, arrays, facts | {"n_components": shown} | more)
+    model_file.write(path, summary.kind, arrays, facts | {"n_components": shown} | more)
 
 
 def subspace(summary: "Summary") -> "Subspace":
     """The directions of a summary."""
-    from fedpca.moments import Moments
+    from fedpca.summaries.moments import Moments
 
     return summary.subspace() if isinstance(summary, Moments) else summary
 

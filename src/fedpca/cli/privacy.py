@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedpca.cli.shell import AsJson, bars, say
+from fedpca.cli.common import AsJson, bars, say
 
 if TYPE_CHECKING:
     from fedpca.privacy import Privacy
@@ -88,7 +88,7 @@ def audit(
 
     It runs on pairs of worlds that differ in one row. Exit code 1 if more shows than is promised.
     """
-    from fedpca.audit import audit as audited
+    from fedpca.privacy.audit import audit as audited
 
     configuration = settings(privacy)
     with bars():

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from fedpca.cli import models
-from fedpca.cli.shell import AsJson, Force, bars, must_be_free, say
+from fedpca.cli.common import AsJson, Force, bars, must_be_free, say
 
 
 def report(

@@ -10,7 +10,7 @@ import typer
 
 from fedpca.cli import models
 from fedpca.cli.ahead import ahead
-from fedpca.cli.shell import AsJson, Force, bars, must_be_free, names, say, some, whole
+from fedpca.cli.common import AsJson, Force, bars, must_be_free, names, say, some, whole
 
 _ENDINGS = (".parquet", ".csv", ".npy")
 
@@ -46,7 +46,7 @@ def transform(
         )
     must_be_free(out, force)
 
-    from fedpca.estimator import StreamingPCA
+    from fedpca.estimators.streaming import StreamingPCA
     from fedpca.progress import bar
     from fedpca.readers import open_rows
 

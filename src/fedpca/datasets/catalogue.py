@@ -50,7 +50,7 @@ def load(name: str) -> Dataset:
 
     Files are looked for in the folder that the environment variable FEDPCA_DATA names, then in the user's
     cache, and then downloaded into the cache. What they hold is checked against a sha256 wherever it came
-    from. `fedpca.progress.shown()` shows a bar for a download.
+    from. `fedpca.progress.enabled()` shows a bar for a download.
 
     Raises:
         FileNotFoundError: it is nowhere, and cannot be downloaded: the message says what to put where.

@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from fedpca import checks
-from fedpca.linalg import Array
+from fedpca._typing import Array
+from fedpca.summaries import validation
 
 Seed = int | np.random.Generator
 
@@ -43,7 +43,7 @@ def synth(
     if definition != "footnote":
         return next(synth_batches(alpha, n_features, n_rows, n_rows, definition=definition, seed=seed))
     spread, rng = _power_law(alpha, n_features), np.random.default_rng(seed)
-    if checks.whole_number(n_rows, "n_rows", at_least=1) < n_features:
+    if validation.integer(n_rows, "n_rows", at_least=1) < n_features:
         raise ValueError(
             'definition="footnote" needs a row for every singular value: n_rows must be at least '
             f"n_features={n_features}, got n_rows={n_rows}."
@@ -78,8 +78,8 @@ def synth_batches(
     spread = _power_law(alpha, n_features)
     if definition == "appendix":
         spread = np.sqrt(spread)
-    checks.whole_number(n_rows, "n_rows", at_least=1)
-    checks.whole_number(batch_size, "batch_size", at_least=1)
+    validation.integer(n_rows, "n_rows", at_least=1)
+    validation.integer(batch_size, "batch_size", at_least=1)
     rng = np.random.default_rng(seed)
     return _batches(rng, spread, n_rows, batch_size, bounded=definition == "code")
 
@@ -98,9 +98,9 @@ def _batches(
 
 
 def _power_law(alpha: float, n_features: int) -> Array:
-    if not (checks.is_real(alpha) and 0 <= alpha < np.inf):
+    if not (validation.is_real(alpha) and 0 <= alpha < np.inf):
         raise ValueError(f"alpha must be a finite number >= 0, got alpha={alpha!r}.")
-    return np.arange(1.0, checks.whole_number(n_features, "n_features", at_least=1) + 1) ** -alpha
+    return np.arange(1.0, validation.integer(n_features, "n_features", at_least=1) + 1) ** -alpha
 
 
 def _directions(rng: np.random.Generator, n_features: int) -> Array:

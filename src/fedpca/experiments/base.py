@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from fedpca import progress
-from fedpca.linalg import Array
+from fedpca._typing import Array
 
 Value = str | int | float | bool
 Record = dict[str, Value]

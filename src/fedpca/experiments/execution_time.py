@@ -7,13 +7,13 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from fedpca._typing import Array
 from fedpca.datasets import synth
 from fedpca.experiments import published
 from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
 from fedpca.experiments.methods import COLOURS, components, make
 from fedpca.experiments.pictures import panels
 from fedpca.experiments.scores import Offline
-from fedpca.linalg import Array
 
 METHODS = ("fedpca", "F-PCA", "PM", "FD", "GROUSE", "SPIRIT")
 PM_AS_TIMED, FD_AS_TIMED = "PM, d x d a row", "FD, all of V"

@@ -8,14 +8,15 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from fedpca._typing import Array
 from fedpca.experiments import published
 from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
 from fedpca.experiments.methods import COLOURS
 from fedpca.experiments.pictures import panels
-from fedpca.linalg import Array, oversampled
-from fedpca.merge import merge, merge_r
-from fedpca.rank import FixedRank
-from fedpca.subspace import Subspace
+from fedpca.summaries.linalg import oversampled_rank
+from fedpca.summaries.merging import merge, merge_r
+from fedpca.summaries.rank import FixedRank
+from fedpca.summaries.subspace import Subspace
 from fedpca.trackers import TRACKERS, Block, Tracker, fastest
 
 PAPERS_CORES = 16
@@ -112,7 +113,7 @@ class FederatedScaling(Experiment):
     def _join(self, method: str) -> Callable[[Subspace, Subspace], Subspace]:
         if method == "F-PCA":
             return lambda first, second: merge_r(first, second, self.rank)
-        inner = min(2 * oversampled(self.rank), self.n_features)  # as in `merge_tree`
+        inner = min(2 * oversampled_rank(self.rank), self.n_features)  # as in `merge_tree`
         return lambda first, second: merge([first, second], inner)  # type: ignore[return-value]
 
     def draw(self, table: Table) -> Mapping[str, Any]:

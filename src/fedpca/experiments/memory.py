@@ -9,16 +9,16 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 import numpy as np
 
 from fedpca import datasets
+from fedpca._typing import Array
 from fedpca.experiments import published
 from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
 from fedpca.experiments.methods import COLOURS, batches, components, make
 from fedpca.experiments.pictures import panels
 from fedpca.experiments.rows import SOURCES, paper_rows
 from fedpca.experiments.scores import Offline
-from fedpca.linalg import Array
 from fedpca.privacy import Privacy
 from fedpca.privacy.tracker import PrivateTracker
-from fedpca.rank import FixedRank
+from fedpca.summaries.rank import FixedRank
 from fedpca.trackers import Block, FrequentDirections, Grouse, PowerMethod, Spirit, Tracker
 
 OWN = ("fedpca", "fedpca, block", "fedpca, private")
@@ -56,7 +56,7 @@ class Memory(Experiment):
         rank: r for most datasets.
         small_rank: r for MNIST and wine.
         batch_rows: rows at a time in the comparison at equal memory.
-        most_rows: of a dataset; None for all.
+        max_rows: of a dataset; None for all.
     """
 
     name: ClassVar[str] = "memory"
@@ -72,10 +72,10 @@ class Memory(Experiment):
     rank: int = 10
     small_rank: int = 5
     batch_rows: int = 50
-    most_rows: int | None = None
+    max_rows: int | None = None
 
     def quick(self) -> Self:
-        return replace(self, names=("volt",), others=("wine", "digits"), most_rows=1_000)
+        return replace(self, names=("volt",), others=("wine", "digits"), max_rows=1_000)
 
     def cases(self) -> Sequence[Case]:
         return [
@@ -85,7 +85,7 @@ class Memory(Experiment):
 
     def measure(self, case: Case) -> list[Record]:
         name = str(case["dataset"])
-        rows = rows_of(name)[: self.most_rows]
+        rows = rows_of(name)[: self.max_rows]
         rank = self.small_rank if name in ("mnist", "wine") else self.rank
         return (
             self._over_a_stream(rows, rank) if case["part"] == TABLE_1 else self._at_equal_memory(rows, rank)

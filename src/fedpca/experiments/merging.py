@@ -7,15 +7,16 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from fedpca._typing import Array
 from fedpca.datasets import synth
 from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
 from fedpca.experiments.methods import COLOURS
 from fedpca.experiments.pictures import panels
 from fedpca.experiments.scores import Offline
-from fedpca.linalg import Array, with_fixed_signs
-from fedpca.merge import basic_merge, faster_merge, merge, merge_r
-from fedpca.rank import FixedRank
-from fedpca.subspace import Subspace
+from fedpca.summaries.linalg import with_fixed_signs
+from fedpca.summaries.merging import basic_merge, faster_merge, merge, merge_r
+from fedpca.summaries.rank import FixedRank
+from fedpca.summaries.subspace import Subspace
 from fedpca.trackers import Block
 
 AS_RELEASED = "Merge_r as released"
@@ -24,7 +25,7 @@ LOOKS = {
     "FasterMerge": ("#e08214", "^-"),
     "Merge_r": (COLOURS["F-PCA"], "o-"),
     AS_RELEASED: ("black", "x:"),
-    "fedpca.merge": (COLOURS["fedpca"], "d-"),
+    "fedpca.summaries.merging": (COLOURS["fedpca"], "d-"),
     "fedpca.merge, more exchanged": (COLOURS["fedpca"], "d--"),
 }
 PAPERS = ("BasicMerge", "FasterMerge", "Merge_r")
@@ -76,7 +77,7 @@ class Merging(Experiment):
             "FasterMerge": lambda: faster_merge(first, second, self.rank),
             "Merge_r": lambda: merge_r(first, second, self.rank),
             AS_RELEASED: lambda: merge_r_as_released(first, second),
-            "fedpca.merge": lambda: merge([first, second], self.rank),
+            "fedpca.summaries.merging": lambda: merge([first, second], self.rank),
             "fedpca.merge, more exchanged": lambda: merge(more, self.rank),
         }
         seconds: dict[str, list[float]] = {method: [] for method in works}
@@ -202,7 +203,7 @@ def merge_r_as_released(first: Subspace, second: Subspace) -> Subspace:
     rank = first.rank
     components = (u @ rotation[:rank, :rank] + basis @ rotation[: second.rank, :rank]).T
     facts = (first.mean, first.count + second.count, first.total + second.total, False)
-    return Subspace.trusted(components, values[:rank], *facts)
+    return Subspace.unchecked(components, values[:rank], *facts)
 
 
 def _size(differences: Array) -> float:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedpca.linalg import Array
-from fedpca.rank import EnergyBand, FixedRank, RankRule
+from fedpca._typing import Array
+from fedpca.summaries.rank import EnergyBand, FixedRank, RankRule
 from fedpca.trackers import (
     TRACKERS,
     Block,

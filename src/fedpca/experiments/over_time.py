@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from fedpca._typing import Array
 from fedpca.experiments.base import Record
 from fedpca.experiments.methods import batches, components
-from fedpca.linalg import Array
 from fedpca.trackers import EnergyThresholds, Spirit, Tracker
 
 

@@ -6,13 +6,13 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from fedpca._typing import Array
 from fedpca.experiments import published
 from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
 from fedpca.experiments.methods import COLOURS, batches, components, make
 from fedpca.experiments.over_time import follow
 from fedpca.experiments.pictures import panels
 from fedpca.experiments.rows import SOURCES, paper_rows
-from fedpca.linalg import Array
 
 RIVALS = ("FD", "PM", "GROUSE", "SPIRIT", "SPIRIT adaptive")
 METHODS = ("F-PCA adaptive", "fedpca", "FD 2r", "GROUSE 2/k", *RIVALS)

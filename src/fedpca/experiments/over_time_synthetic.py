@@ -6,12 +6,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from fedpca._typing import Array
 from fedpca.datasets import synth
 from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
 from fedpca.experiments.methods import COLOURS, make
 from fedpca.experiments.over_time import adaptive_spirit, follow
 from fedpca.experiments.pictures import panels
-from fedpca.linalg import Array
 
 STYLES = {
     "F-PCA adaptive": (COLOURS["F-PCA"], "-"),

@@ -8,15 +8,16 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fedpca import Privacy
+from fedpca._typing import Array
 from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
 from fedpca.experiments.methods import batches, components, make
 from fedpca.experiments.pictures import panels
 from fedpca.experiments.rows import paper_rows
 from fedpca.experiments.scores import Offline
 from fedpca.experiments.utility import mod_sulq_as_released, released
-from fedpca.linalg import Array, with_fixed_signs
 from fedpca.metrics import affinity, alignment
 from fedpca.privacy.calibration import analytic_sigma, mod_sulq_beta, paper_omega
+from fedpca.summaries.linalg import with_fixed_signs
 
 AS_RUN, PRIVATE = "as run", "private"
 OFFLINE, PLAIN, MASK, MOD_SULQ, FEDPCA = "offline", "F-PCA", "F-PCA with mask", "MOD-SuLQ", "fedpca"

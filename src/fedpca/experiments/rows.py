@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedpca import datasets
-from fedpca.linalg import Array
+from fedpca._typing import Array
 
 SOURCES = {
     "light": "motes-light",

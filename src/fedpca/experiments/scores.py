@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedpca._typing import Array
 from fedpca.experiments.base import Record
-from fedpca.linalg import Array
 from fedpca.metrics import principal_angles
 
 

@@ -13,7 +13,7 @@ from fedpca.experiments.methods import COLOURS, components, make
 from fedpca.experiments.over_time import adaptive_spirit
 from fedpca.experiments.pictures import panels
 from fedpca.experiments.scores import Offline
-from fedpca.rank import FixedRank
+from fedpca.summaries.rank import FixedRank
 from fedpca.trackers import Spirit, Tracker, fastest
 
 RIVALS = ("FD", "PM", "GROUSE", "SPIRIT")

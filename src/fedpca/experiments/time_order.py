@@ -6,12 +6,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from fedpca._typing import Array
 from fedpca.datasets import synth
 from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
 from fedpca.experiments.methods import COLOURS, components, make
 from fedpca.experiments.pictures import panels
 from fedpca.experiments.scores import Offline, ln_mse
-from fedpca.linalg import Array
 from fedpca.metrics import principal_angles
 
 OURS = ("fedpca", "F-PCA")

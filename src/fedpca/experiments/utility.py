@@ -8,16 +8,16 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fedpca import Privacy
+from fedpca._typing import Array
 from fedpca.datasets import synth
 from fedpca.experiments import published
 from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
 from fedpca.experiments.pictures import panels
-from fedpca.linalg import Array
 from fedpca.metrics import affinity, alignment
-from fedpca.moments import Moments
 from fedpca.privacy.calibration import analytic_sigma, mod_sulq_beta, paper_omega
-from fedpca.privacy.mechanisms import Frame, build
+from fedpca.privacy.mechanisms.base import ClippingBall, build
 from fedpca.privacy.noise import NOISES
+from fedpca.summaries.moments import Moments
 
 PANELS = (  # of the picture: with the noise that is due; below, the same as released
     ("F-PCA", "MOD-SuLQ, not symmetric", "MOD-SuLQ", "fedpca"),
@@ -248,7 +248,7 @@ def released(
     Args:
         block_rows: rows that are noised at a time, for "streaming-mod-sulq".
     """
-    frame, noise = Frame(None, privacy.bound), NOISES[privacy.noise](rng.bytes(32))
+    frame, noise = ClippingBall(None, privacy.bound), NOISES[privacy.noise](rng.bytes(32))
     sizes = {"rank": rank, "batch_rows": block_rows}
     mechanism = build(privacy, frame, rows.shape[1], mu=privacy.mu, joint=False, noise=noise, **sizes)
     mechanism.take(frame.points(rows))

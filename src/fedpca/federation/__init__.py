@@ -1,6 +1,7 @@
 """Federation: children hand summaries up, in any order; aggregators keep the latest and merge them."""
 
-from fedpca.federation.aggregator import Aggregator, Child, Refused
+from fedpca.errors import SummaryRejected
+from fedpca.federation.aggregator import Aggregator, Child
 from fedpca.federation.simulate import Delivery, Faults, Simulation, Snapshot, simulate
 from fedpca.federation.store import Event, FolderStore, MemoryStore, State, Store
 
@@ -12,10 +13,10 @@ __all__ = [
     "Faults",
     "FolderStore",
     "MemoryStore",
-    "Refused",
     "Simulation",
     "Snapshot",
     "State",
     "Store",
+    "SummaryRejected",
     "simulate",
 ]

@@ -4,26 +4,23 @@ import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from fedpca import checks
-from fedpca.federation.names import child_name, version_number
+from fedpca._util.text import utc_timestamp
+from fedpca.errors import SummaryRejected
+from fedpca.federation.message import child_name, version_number
 from fedpca.federation.store import Event, FolderStore, MemoryStore, State, Store
-from fedpca.linalg import oversampled
-from fedpca.merge import Summary, merge_tree, same_space
 from fedpca.metrics import principal_angles
-from fedpca.moments import Moments
 from fedpca.privacy import Privacy
-from fedpca.privacy.mechanisms import calibrate
-from fedpca.subspace import Subspace
-
-
-class Refused(ValueError):
-    """A summary was not taken, and why. Nothing has changed."""
+from fedpca.privacy.mechanisms.base import calibrate
+from fedpca.summaries import validation
+from fedpca.summaries.linalg import oversampled_rank
+from fedpca.summaries.merging import Summary, merge_tree, same_space
+from fedpca.summaries.moments import Moments
+from fedpca.summaries.subspace import Subspace
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,7 @@ class Aggregator:
         like: refuse what does not merge with this, `Subspace.empty(n_features, feature_names=...)`, say.
             None: whoever comes first decides on the features, and on centring.
         privacy: refuse what is not at least as private as this, or claims more than its bound allows.
-        most_rows: refuse a child that claims to speak for more rows than this.
+        max_rows: refuse a child that claims to speak for more rows than this.
         fanout: how many summaries are merged at a time.
 
     >>> aggregator = Aggregator(rank=1)
@@ -69,16 +66,16 @@ class Aggregator:
         store: Store | str | os.PathLike[str] | None = None,
         like: Summary | None = None,
         privacy: Privacy | None = None,
-        most_rows: float = 1e15,
+        max_rows: float = 1e15,
         fanout: int = 8,
     ) -> None:
         if rank is not None:
-            checks.whole_number(rank, "rank", at_least=1)
+            validation.integer(rank, "rank", at_least=1)
         self.rank = rank
-        self.fanout = checks.whole_number(fanout, "fanout", at_least=2)
+        self.fanout = validation.integer(fanout, "fanout", at_least=2)
         self.like = like
         self.privacy = privacy
-        self.most_rows = most_rows
+        self.max_rows = max_rows
         self.store: Store
         if store is None:
             self.store = MemoryStore()
@@ -98,12 +95,12 @@ class Aggregator:
             Whether it was; then it is in the store. What is not newer is ignored.
 
         Raises:
-            Refused: with the reason, if it cannot be right. The child's last good word stays.
+            SummaryRejected: with the reason, if it cannot be right. The child's last good word stays.
         """
         try:
             name, version = child_name(child), version_number(version)
         except (TypeError, ValueError) as error:
-            raise Refused(str(error)) from error
+            raise SummaryRejected(str(error)) from error
         with self._lock:
             if name in self._states and version <= self._states[name].version:
                 return False
@@ -111,7 +108,7 @@ class Aggregator:
                 summary = self._admitted(name, summary)
             except (ValueError, TypeError) as error:
                 self._note(name, version, "refused", reason=str(error))
-                raise Refused(f"{name!r}, version {version}: {error}") from error
+                raise SummaryRejected(f"{name!r}, version {version}: {error}") from error
             self._put(name, State(version, summary))
             self._note(name, version, "accepted", summary.count)
         return True
@@ -175,15 +172,15 @@ class Aggregator:
         self._model = None
 
     def _note(self, *facts: Any, **more: Any) -> None:
-        self.store.note(Event(datetime.now(UTC).isoformat(timespec="milliseconds"), *facts, **more))
+        self.store.note(Event(utc_timestamp(), *facts, **more))
 
     def _admitted(self, name: str, summary: Any) -> Summary:
         """The summary, every number of it checked as if it came from a stranger."""
         if not isinstance(summary, Subspace | Moments):
             raise TypeError(f"a summary must be a Subspace or Moments, got {type(summary).__name__}.")
         summary = replace(summary)  # built anew: its own checks
-        if not 0 < summary.count <= self.most_rows:
-            raise ValueError(f"count must be above 0 and at most {self.most_rows:g}, got {summary.count:g}.")
+        if not 0 < summary.count <= self.max_rows:
+            raise ValueError(f"count must be above 0 and at most {self.max_rows:g}, got {summary.count:g}.")
         others = [s.summary for n, s in self._states.items() if s.summary is not None and n != name]
         if self.like is not None:
             others.append(self.like)
@@ -236,7 +233,7 @@ class Aggregator:
         rank = None
         with self._lock:
             if self.rank is not None:
-                rank = min(2 * oversampled(self.rank), self._parts()[0].n_features)
+                rank = min(2 * oversampled_rank(self.rank), self._parts()[0].n_features)
             return self._merged(None if self._all_moments() else rank)
 
     def _merged(self, rank: int | None) -> Summary:
@@ -275,7 +272,7 @@ def _check_private(summary: Summary, privacy: Privacy) -> None:
         raise ValueError("it has no certificate of privacy; release with privacy=.")
     for name in ("epsilon", "delta"):
         claimed = certificate.get(name)
-        if not checks.is_real(claimed) or not claimed <= getattr(privacy, name):
+        if not validation.is_real(claimed) or not claimed <= getattr(privacy, name):
             raise ValueError(f"its {name} is {claimed!r}, and at most {getattr(privacy, name):g} is taken.")
     if certificate.get("adjacency") != privacy.adjacency:
         raise ValueError(f"its adjacency is {certificate.get('adjacency')!r}, not {privacy.adjacency!r}.")

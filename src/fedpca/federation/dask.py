@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from fedpca import checks
-from fedpca.estimator import StreamingPCA
-from fedpca.linalg import oversampled
-from fedpca.merge import Summary, merge
-from fedpca.moments import Moments
-from fedpca.subspace import Subspace
+from fedpca.estimators.streaming import StreamingPCA
+from fedpca.summaries import validation
+from fedpca.summaries.linalg import oversampled_rank
+from fedpca.summaries.merging import Summary, merge
+from fedpca.summaries.moments import Moments
+from fedpca.summaries.subspace import Subspace
 
 _RETRIES = 3
 _CARRIED = 128  # directions that inner nodes keep, where there are too many features for all
@@ -41,8 +41,8 @@ def fit(data: Any, n_components: int, *, center: bool = True, fanout: int = 8) -
         import dask
     except ImportError as error:
         raise ImportError("fedpca.federation.dask needs dask: pip install 'fedpca[dask]'.") from error
-    n_components = checks.whole_number(n_components, "n_components", at_least=1)
-    checks.whole_number(fanout, "fanout", at_least=2)
+    n_components = validation.integer(n_components, "n_components", at_least=1)
+    validation.integer(fanout, "fanout", at_least=2)
     summarise, inner, root = (dask.delayed(step, pure=True) for step in (_summary, _inner, _root))
     summaries = [summarise(part, n_components, center) for part in _partitions(data, n_components)]
     while len(summaries) > fanout:
@@ -66,7 +66,7 @@ def _partitions(data: Any, n_components: int) -> list[Any]:
         )
     n_features = data.shape[1]
     if n_features == n_features:  # else it is NaN: not known yet
-        checks.rank(n_components, n_features, "n_components")
+        validation.rank(n_components, n_features, "n_components")
     if hasattr(data, "rechunk"):
         data = data.rechunk({1: -1}) if data.numblocks[1] > 1 else data
         return list(data.to_delayed().ravel())
@@ -79,9 +79,9 @@ def _summary(rows: Any, n_components: int, center: bool) -> Summary | None:
     if not n_rows:
         return None
     carried = min(
-        2 * oversampled(n_components), n_features
+        2 * oversampled_rank(n_components), n_features
     )  # as many as the inner nodes of `merge_tree` keep
-    return StreamingPCA(n_components, center=center, oversample=carried - n_components).fit(rows)._state()
+    return StreamingPCA(n_components, center=center, oversample=carried - n_components).fit(rows).summary_
 
 
 def _inner(summaries: list[Summary | None], n_components: int) -> Summary | None:

@@ -2,25 +2,26 @@
 
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from fedpca import checks, modelfile
-from fedpca.federation.aggregator import Aggregator, Refused
-from fedpca.federation.names import child_name, file_name, version_number
-from fedpca.merge import Summary
-from fedpca.moments import Moments
-from fedpca.subspace import Subspace, from_file
+from fedpca._util.files import create_exclusive
+from fedpca.errors import SummaryRejected
+from fedpca.federation.aggregator import Aggregator
+from fedpca.federation.message import child_name, file_name, version_number
+from fedpca.summaries import model_file, validation
+from fedpca.summaries.merging import Summary
+from fedpca.summaries.moments import Moments
+from fedpca.summaries.subspace import Subspace, from_file
 
 _FILE_NAME = re.compile(r"([a-z0-9_%-]+)\.(0|[1-9][0-9]{0,18})\.safetensors")
 
 
 @dataclass(frozen=True)
-class Ignored:
+class SkippedFile:
     """A file of a shared folder that did not count.
 
     Attributes:
@@ -64,7 +65,7 @@ def drop(folder: str | os.PathLike[str], child: str, version: int, summary: Summ
         raise TypeError(f"a summary must be a Subspace or Moments, got {type(summary).__name__}.")
     arrays, facts = summary.file_contents()
     name = f"{file_name(child)}.{version}.safetensors"
-    contents = modelfile.encode(summary.kind, arrays, facts | {"child": child, "version": version})
+    contents = model_file.encode(summary.kind, arrays, facts | {"child": child, "version": version})
     place = _place(folder)
     if not place.create(name, contents) and place.read(name, len(contents) + 1) != contents:
         raise FileExistsError(
@@ -78,9 +79,9 @@ def collect(
     folder: str | os.PathLike[str],
     aggregator: Aggregator,
     *,
-    before: Iterable[Ignored] = (),
-    most_bytes: int = 2**30,
-) -> list[Ignored]:
+    before: Iterable[SkippedFile] = (),
+    max_bytes: int = 2**30,
+) -> list[SkippedFile]:
     """Hand the newest good version of every child in a shared folder to an aggregator.
 
     No file can make it fail, or make it read or write anything outside the folder. What the aggregator has
@@ -91,7 +92,7 @@ def collect(
         folder: as for `drop`.
         aggregator: takes the summaries, or refuses them.
         before: what the last call returned: files ignored then are looked at again only if they changed.
-        most_bytes: larger files are ignored unread.
+        max_bytes: larger files are ignored unread.
 
     Returns:
         The files that did not count, and why; older versions than the one that counts are not listed.
@@ -104,13 +105,13 @@ def collect(
     ...     size = Path(shared, "notes.txt").write_text("what we did")
     ...     aggregator = Aggregator(rank=1)
     ...     collect(shared, aggregator)
-    [Ignored(file='notes.txt', reason='not a name that drop gives to a file.')]
+    [SkippedFile(file='notes.txt', reason='not a name that drop gives to a file.')]
     >>> aggregator.model().count
     40.0
     """
-    checks.whole_number(most_bytes, "most_bytes", at_least=1)
+    validation.integer(max_bytes, "max_bytes", at_least=1)
     place = _place(folder)
-    ignored: list[Ignored] = []
+    ignored: list[SkippedFile] = []
     known = {(old.file, old.stamp): old for old in before}
     versions: dict[str, list[tuple[int, _Entry]]] = {}
     for entry in sorted(place.entries()):
@@ -121,8 +122,8 @@ def collect(
             ignored.append(entry.ignored("not a plain file."))
         elif match is None:
             ignored.append(entry.ignored("not a name that drop gives to a file."))
-        elif entry.size > most_bytes:
-            ignored.append(entry.ignored(f"{entry.size} bytes are more than most_bytes={most_bytes}."))
+        elif entry.size > max_bytes:
+            ignored.append(entry.ignored(f"{entry.size} bytes are more than max_bytes={max_bytes}."))
         else:
             versions.setdefault(match[1], []).append((int(match[2]), entry))
     have = {file_name(name): version for name, version in aggregator.versions.items()}
@@ -134,7 +135,7 @@ def collect(
                 ignored.append(old)
                 continue
             try:
-                child, summary = _read(place, entry.name, most_bytes)
+                child, summary = _read(place, entry.name, max_bytes)
             except (
                 Exception
             ) as error:  # a stranger wrote it: whatever is wrong with it is wrong with it alone
@@ -142,7 +143,7 @@ def collect(
                 continue
             try:
                 aggregator.receive(child, version, summary)
-            except Refused as refusal:
+            except SummaryRejected as refusal:
                 ignored.append(entry.ignored(f"refused: {refusal}"))
                 continue
             break
@@ -150,12 +151,12 @@ def collect(
     return sorted(ignored, key=lambda item: item.file)
 
 
-def _read(place: "_Place", name: str, most_bytes: int) -> tuple[str, Summary]:
+def _read(place: "_Place", name: str, max_bytes: int) -> tuple[str, Summary]:
     """Who speaks in a file, and what it says: parsed from a copy, which nobody can change meanwhile."""
-    contents = place.read(name, most_bytes + 1)
-    if len(contents) > most_bytes:
-        raise ValueError(f"it has grown to more than most_bytes={most_bytes}.")
-    kind, arrays, facts = modelfile.decode(contents, name)
+    contents = place.read(name, max_bytes + 1)
+    if len(contents) > max_bytes:
+        raise ValueError(f"it has grown to more than max_bytes={max_bytes}.")
+    kind, arrays, facts = model_file.decode(contents, name)
     summary = from_file(name, kind, arrays, facts)
     child, version = child_name(facts.get("child")), facts.get("version")
     if type(version) is not int or name != f"{file_name(child)}.{version}.safetensors":
@@ -176,15 +177,15 @@ class _Entry(NamedTuple):
     def shown(self) -> str:
         return self.name.encode(errors="backslashreplace").decode()
 
-    def ignored(self, reason: str) -> Ignored:
+    def ignored(self, reason: str) -> SkippedFile:
         reason = reason if len(reason) <= 500 else reason[:497] + "..."
-        return Ignored(self.shown, reason.encode(errors="backslashreplace").decode(), self.stamp)
+        return SkippedFile(self.shown, reason.encode(errors="backslashreplace").decode(), self.stamp)
 
 
 class _Place(Protocol):
     def path(self, name: str) -> str: ...
     def entries(self) -> list[_Entry]: ...
-    def read(self, name: str, most_bytes: int) -> bytes:
+    def read(self, name: str, max_bytes: int) -> bytes:
         """The file, or as much of it."""
 
     def create(self, name: str, contents: bytes) -> bool:
@@ -219,33 +220,16 @@ class _Local:
                 found.append(_Entry(entry.name, stat.S_ISREG(facts.st_mode), facts.st_size, stamp))
         return found
 
-    def read(self, name: str, most_bytes: int) -> bytes:
+    def read(self, name: str, max_bytes: int) -> bytes:
         # Neither a link to elsewhere nor a pipe that blocks, even if it took the place of a file just now.
         descriptor = os.open(self.folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise ValueError("not a plain file.")
-            return file.read(most_bytes)
+            return file.read(max_bytes)
 
     def create(self, name: str, contents: bytes) -> bool:
-        temporary = self.folder / f".fedpca-{secrets.token_hex(8)}.part"
-        try:
-            with temporary.open("xb") as file:
-                file.write(contents)
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                os.link(temporary, self.folder / name)  # unlike a rename, never over a file of this name
-            except FileExistsError:
-                return False
-            except OSError:  # some network drives have no links
-                if (self.folder / name).exists():
-                    return False
-                os.replace(temporary, self.folder / name)
-        finally:
-            temporary.unlink(missing_ok=True)
-        modelfile.sync_folder(self.folder)
-        return True
+        return create_exclusive(self.folder / name, contents)
 
 
 class _Bucket:
@@ -278,8 +262,8 @@ class _Bucket:
             found.append(_Entry(name, entry["type"] == "file", int(entry["size"] or 0), stamp))
         return found
 
-    def read(self, name: str, most_bytes: int) -> bytes:
-        return bytes(self.files.cat_file(f"{self.folder}/{name}", start=0, end=most_bytes))
+    def read(self, name: str, max_bytes: int) -> bytes:
+        return bytes(self.files.cat_file(f"{self.folder}/{name}", start=0, end=max_bytes))
 
     def create(self, name: str, contents: bytes) -> bool:
         try:

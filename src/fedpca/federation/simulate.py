@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from fedpca import checks, progress
-from fedpca.estimator import StreamingPCA
+from fedpca import progress
+from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.store import MemoryStore
-from fedpca.merge import Summary
 from fedpca.metrics import principal_angles
-from fedpca.subspace import Subspace
+from fedpca.summaries import validation
+from fedpca.summaries.merging import Summary
+from fedpca.summaries.subspace import Subspace
 
 _SNAPSHOTS = 40
 
@@ -40,7 +41,7 @@ class Faults:
 
     def __post_init__(self) -> None:
         for name in ("stragglers", "late", "dropouts", "duplicates", "crashes"):
-            if not checks.is_real(share := getattr(self, name)) or not 0 <= share <= 1:
+            if not validation.is_real(share := getattr(self, name)) or not 0 <= share <= 1:
                 raise ValueError(f"{name} must be a share between 0 and 1, got {name}={share!r}.")
 
 
@@ -172,7 +173,7 @@ def _messages(
             copies = 1 + (rng.uniform() < faults.duplicates)
             for copy in range(copies):
                 arrival = sent + rng.exponential(pace) + 3 * copy
-                heapq.heappush(messages, (arrival, len(messages), name, version, pca._state()))
+                heapq.heappush(messages, (arrival, len(messages), name, version, pca.summary_))
     return messages, tuple(silent)
 
 
@@ -180,7 +181,7 @@ class _Tree:
     """A root, its regions, and their stores, which outlive them."""
 
     def __init__(self, names: list[str], rank: int, fanout: int) -> None:
-        checks.whole_number(fanout, "fanout", at_least=2)
+        validation.integer(fanout, "fanout", at_least=2)
         self._rank = rank
         self._region_of = {name: f"region {place // fanout}" for place, name in enumerate(names)}
         self._stores = {name: MemoryStore() for name in ("root", *self._region_of.values())}

@@ -6,11 +6,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedpca import modelfile
-from fedpca.federation.names import file_name
-from fedpca.linalg import Array
-from fedpca.merge import Summary
-from fedpca.subspace import from_file
+from fedpca._typing import Array
+from fedpca._util.files import append_json_line, json_lines
+from fedpca.federation.message import file_name
+from fedpca.summaries import model_file
+from fedpca.summaries.merging import Summary
+from fedpca.summaries.subspace import from_file
 
 _ENDING = ".state"
 
@@ -102,7 +103,7 @@ class FolderStore:
     def states(self) -> dict[str, State]:
         found = {}
         for path in sorted(self.folder.glob(f"*{_ENDING}")):
-            kind, arrays, facts = modelfile.read(path)
+            kind, arrays, facts = model_file.read(path)
             summary = None if kind == "withdrawn" else from_file(path, kind, arrays, facts["summary"])
             found[facts["child"]] = State(facts["version"], summary)
         return found
@@ -115,14 +116,13 @@ class FolderStore:
             kind = state.summary.kind
             arrays, facts = state.summary.file_contents()
         facts = {"child": child, "version": state.version, "summary": facts}
-        modelfile.write(self.folder / f"{file_name(child)}{_ENDING}", kind, arrays, facts)
+        model_file.write(self.folder / f"{file_name(child)}{_ENDING}", kind, arrays, facts)
 
     def note(self, event: Event) -> None:
-        with self._log.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(event)) + "\n")
+        self._log.touch()
+        append_json_line(self._log, asdict(event))
 
     def history(self) -> list[Event]:
         if not self._log.exists():
             return []
-        lines = self._log.read_text(encoding="utf-8").split("\n")[:-1]  # the last may be torn by a crash
-        return [Event(**json.loads(line)) for line in lines if line]
+        return [Event(**json.loads(line)) for line in json_lines(self._log.read_bytes()) if line]

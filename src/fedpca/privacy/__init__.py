@@ -1,8 +1,9 @@
 """Differential privacy: what leaves an owner of rows is noised once, as a sum, and certified."""
 
-from fedpca.privacy.ledger import BudgetExceeded, Ledger
-from fedpca.privacy.plan import Plan, plan
+from fedpca.errors import BudgetExceeded, NotReleasedError
+from fedpca.privacy.ledger import Ledger
+from fedpca.privacy.planning import Plan, plan
 from fedpca.privacy.settings import Privacy
-from fedpca.privacy.tracker import NotReleasedError, PrivateTracker
+from fedpca.privacy.tracker import PrivateTracker
 
 __all__ = ["BudgetExceeded", "Ledger", "NotReleasedError", "Plan", "Privacy", "PrivateTracker", "plan"]

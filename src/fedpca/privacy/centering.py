@@ -9,7 +9,7 @@ from math import ceil, sqrt
 
 import numpy as np
 
-from fedpca.linalg import Array
+from fedpca._typing import Array
 from fedpca.privacy.lattice import RADIUS, clipped
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.settings import Privacy

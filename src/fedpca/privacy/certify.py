@@ -4,15 +4,15 @@ from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from fedpca.certificate import FORMAT
 from fedpca.privacy.ledger import Entry, Ledger
-from fedpca.privacy.mechanisms import Gram, Mechanism, StreamingModSulq
+from fedpca.privacy.mechanisms.base import Gram, Mechanism, StreamingModSulq
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.schedule import Schedule
 from fedpca.privacy.settings import Privacy
+from fedpca.summaries.certificate import FORMAT
 
 
-def certified(
+def make_certificate(
     privacy: Privacy,
     mechanism: Mechanism,
     ledger: Ledger,

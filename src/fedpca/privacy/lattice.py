@@ -8,11 +8,11 @@ sums can betray a record (Casacuberta et al. 2022), cannot arise.
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca.linalg import Array
+from fedpca._typing import Array
 
 RADIUS = 2.0**12
 _LARGEST = 1e150  # of an entry: its square is a number, and clipped all the same
-MOST_ROWS = 2**28
+MAX_ROWS = 2**28
 """Sums over more rows might leave the integers that float64 holds."""
 
 
@@ -26,7 +26,7 @@ def clipped(rows: Array, bound: float) -> Array:
     array([[2457., 3276.],
            [2048.,    0.]])
     """
-    # In C order: numpy adds up a row in another order in other layouts, and a norm may differ in its last bit.
+    # C order: in other layouts numpy sums a row in another order, and a norm may differ in its last bit.
     rows = np.clip(np.asarray(rows, dtype=np.float64, order="C"), -_LARGEST, _LARGEST)
     largest = np.abs(rows).max(axis=1, initial=0.0)[:, None]
     safe = np.where(largest > 0, largest, 1.0)

@@ -5,22 +5,19 @@ import os
 import secrets
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from math import inf, sqrt
 from pathlib import Path
 from typing import Any
 
-from fedpca import checks
-from fedpca.modelfile import sync_folder
+from fedpca._util.files import append_json_line, create_exclusive, file_lock, json_lines
+from fedpca.errors import BudgetExceeded
 from fedpca.privacy.calibration import epsilon_of, mu_of
+from fedpca.summaries import validation
 
 _FORMAT = "fedpca ledger 1"
-
-
-class BudgetExceeded(RuntimeError):
-    """A release would cost some record more than its budget. Nothing was noised, nothing was spent."""
 
 
 @dataclass(frozen=True)
@@ -177,18 +174,8 @@ class Ledger:
         assert self.path is not None
         if not self.path.parent.is_dir():
             raise FileNotFoundError(f"cannot make the ledger {self.path}: no folder {self.path.parent}.")
-        temporary = self.path.with_name(f".fedpca-{secrets.token_hex(8)}.part")
         head = {"format": _FORMAT, "id": self.id, "epsilon": self.epsilon, "delta": self.delta}
-        try:
-            with temporary.open("xb") as file:
-                file.write(json.dumps(head).encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            with suppress(FileExistsError):
-                os.link(temporary, self.path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync_folder(self.path.parent)
+        create_exclusive(self.path, json.dumps(head).encode() + b"\n")
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -197,36 +184,20 @@ class Ledger:
             with self._lock:
                 yield
             return
-        import fcntl
-
         # A file of its own: the ledger may be replaced, by a restore or an editor, and its lock with it.
-        with self.path.with_name(f"{self.path.name}.lock").open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with file_lock(self.path.with_name(f"{self.path.name}.lock")):
             if not self.path.exists():
                 raise FileNotFoundError(f"the ledger {self.path} is gone: restore it from a copy.")
             yield
 
-    def _append(self, facts: dict[str, Any]) -> None:
-        if self.path is None:
-            return
-        line = json.dumps(facts, allow_nan=False).encode() + b"\n"
-        with self.path.open("rb+") as file:
-            contents = file.read()
-            last = contents[contents.rfind(b"\n") + 1 :]
-            if _is_whole(last):
-                line = b"\n" + line
-            else:
-                file.seek(-len(last), os.SEEK_END)
-                file.truncate()
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+    def _append(self, record: dict[str, Any]) -> None:
+        # A line torn by a crash was never acted upon: no noise is drawn before its debit is on disk.
+        if self.path is not None:
+            append_json_line(self.path, record)
 
     def _read(self) -> tuple[str, tuple[float, float], list[Entry]]:
         assert self.path is not None
-        *lines, last = self.path.read_bytes().split(b"\n")
-        if _is_whole(last):
-            lines.append(last)
+        lines = json_lines(self.path.read_bytes())
         entries: dict[str, Entry] = {}
         try:
             head = _parsed(lines[0])
@@ -268,19 +239,6 @@ class Ledger:
         )
 
 
-def _is_whole(last: bytes) -> bool:
-    """Whether a last line without a newline counts.
-
-    One torn by a crash was never acted upon: no noise is drawn before its debit is on disk. One that is
-    whole, as after a copy by hand, was.
-    """
-    try:
-        json.loads(last)
-    except ValueError:
-        return False
-    return True
-
-
 def _parsed(line: bytes) -> dict[str, Any]:
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not a number")
@@ -292,14 +250,14 @@ def _parsed(line: bytes) -> dict[str, Any]:
 def _check_entry(entry: Entry) -> None:
     stop = inf if entry.stop is None else entry.stop
     numbers = (entry.start, entry.mu, stop)
-    if not all(map(checks.is_real, numbers)) or not (0 <= entry.mu < inf and 0 <= entry.start <= stop):
+    if not all(map(validation.is_real, numbers)) or not (0 <= entry.mu < inf and 0 <= entry.start <= stop):
         raise ValueError(f"a debit needs a finite mu >= 0 and records 0 <= start <= stop, got {entry}.")
 
 
 def _checked_budget(epsilon: Any, delta: Any) -> tuple[float, float]:
-    if not checks.is_real(epsilon) or not 0 < epsilon < inf:
+    if not validation.is_real(epsilon) or not 0 < epsilon < inf:
         raise ValueError(f"epsilon must be a finite number above 0, got epsilon={epsilon!r}.")
-    if not checks.is_real(delta) or not 0 < delta < 1:
+    if not validation.is_real(delta) or not 0 < delta < 1:
         raise ValueError(f"delta must lie in (0, 1), got delta={delta!r}.")
     return float(epsilon), float(delta)
 

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from scipy.special import ndtri
 
-from fedpca.linalg import Array
+from fedpca._typing import Array
 
 TILE = 256
 _MAGNITUDE, _SIGN = np.uint64(2**63 - 1), np.uint64(63)

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedpca.linalg import Array
+from fedpca._typing import Array
 from fedpca.privacy.noise import CorrelatedNoise, Noise
 
 _MOST_DISJOINT = 4

@@ -6,11 +6,11 @@ from dataclasses import KW_ONLY, dataclass, fields
 
 import numpy as np
 
-from fedpca import checks
-from fedpca.linalg import Array
+from fedpca._typing import Array
 from fedpca.privacy.calibration import SENSITIVITY, mu_of
 from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.noise import NOISES
+from fedpca.summaries import validation
 
 MECHANISMS = ("gram", "sketch", "streaming-mod-sulq", "mod-sulq")
 CALIBRATIONS = ("analytic", "paper")
@@ -62,7 +62,7 @@ class Privacy:
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "delta", "bound"):
-            if not checks.is_real(value := getattr(self, name)):
+            if not validation.is_real(value := getattr(self, name)):
                 raise TypeError(f"{name} must be a number, got {name}={value!r}.")
             object.__setattr__(self, name, float(value))
         if not 0 < self.epsilon <= 1e9:
@@ -85,7 +85,7 @@ class Privacy:
                 raise ValueError(
                     f"{name} must be one of {', '.join(map(repr, known))}, got {name}={value!r}."
                 )
-        checks.whole_number(self.releases, "releases", at_least=1)
+        validation.integer(self.releases, "releases", at_least=1)
         if self.releases > _MOST_RELEASES:
             raise ValueError(f"releases must be at most {_MOST_RELEASES}, got releases={self.releases}.")
         if self.calibration == "paper" and self.mechanism != "streaming-mod-sulq":
@@ -93,7 +93,7 @@ class Privacy:
                 f"calibration='paper' is that of mechanism='streaming-mod-sulq', not of {self.mechanism!r}."
             )
         if self.insecure_seed_for_tests is not None:
-            checks.whole_number(self.insecure_seed_for_tests, "insecure_seed_for_tests", at_least=0)
+            validation.integer(self.insecure_seed_for_tests, "insecure_seed_for_tests", at_least=0)
         if self.ledger is not None and not isinstance(self.ledger, Ledger | str | os.PathLike):
             raise TypeError(f"ledger must be a Ledger or the path of its file, got ledger={self.ledger!r}.")
         if isinstance(self.ledger, str | os.PathLike):

@@ -12,28 +12,25 @@ from typing import Any
 
 import numpy as np
 
-from fedpca.answer import Answer
-from fedpca.linalg import Array
-from fedpca.merge import Summary
-from fedpca.missing import filled
-from fedpca.places import HOST
+from fedpca._typing import Array
+from fedpca.backend.base import HOST
+from fedpca.errors import BudgetExceeded, NotReleasedError
 from fedpca.privacy.centering import STEP_SHARE, STEPS, PrivateCenter, stream_rows
-from fedpca.privacy.certify import certified
-from fedpca.privacy.lattice import MOST_ROWS
-from fedpca.privacy.ledger import BudgetExceeded, Entry
-from fedpca.privacy.mechanisms import Frame, build
+from fedpca.privacy.certify import make_certificate
+from fedpca.privacy.lattice import MAX_ROWS
+from fedpca.privacy.ledger import Entry
+from fedpca.privacy.mechanisms.base import ClippingBall, build
 from fedpca.privacy.noise import NOISES, Noise
 from fedpca.privacy.schedule import Schedule
 from fedpca.privacy.settings import Privacy
-from fedpca.rank import RankRule
-from fedpca.subspace import Subspace
+from fedpca.summaries.imputation import impute
+from fedpca.summaries.merging import Summary
+from fedpca.summaries.rank import RankRule
+from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.view import Answer
 
 BATCH_ROWS = 1024  # that "streaming-mod-sulq" noises at a time
 _FAR = 0.9  # bounds between the centre and the mean of clipped rows: nearly all lie beyond, on one side
-
-
-class NotReleasedError(AttributeError):
-    """Something was asked for that only a release can tell."""
 
 
 class PrivateTracker:
@@ -53,7 +50,7 @@ class PrivateTracker:
         feature_names: one a feature, or None.
     """
 
-    place = HOST  # rows come to where their noise is drawn
+    backend = HOST  # rows come to where their noise is drawn
 
     def __init__(
         self,
@@ -97,7 +94,7 @@ class PrivateTracker:
     def _open(self, center: Array | None, mu: float, *, joint: bool) -> None:
         """Begin to take rows about a centre."""
         self._start = self._taken
-        frame = Frame(center, self.privacy.bound, self.feature_names)
+        frame = ClippingBall(center, self.privacy.bound, self.feature_names)
         self._mechanism = build(
             self.privacy,
             frame,
@@ -195,8 +192,8 @@ class PrivateTracker:
                 f"this was planned for releases={self.privacy.releases}, and all were made: more rows could "
                 "never leave. Plan more releases, Privacy(releases=...), or fit anew."
             )
-        if self._taken + n_rows > MOST_ROWS:
-            raise ValueError(f"a private client takes at most {MOST_ROWS} rows; use several and merge.")
+        if self._taken + n_rows > MAX_ROWS:
+            raise ValueError(f"a private client takes at most {MAX_ROWS} rows; use several and merge.")
 
     def _take(self, rows: Array) -> None:
         if self._center is not None:
@@ -247,7 +244,7 @@ class PrivateTracker:
             return np.where(gaps, 0.0 if center is None else center, rows)
         rows = rows.astype(np.float64)
         for index in np.flatnonzero(gaps.any(axis=1)):
-            rows[index] = filled(rows[index : index + 1], self.summary())[0]
+            rows[index] = impute(rows[index : index + 1], self.summary())[0]
         return rows
 
     # --- releases out ---
@@ -281,7 +278,7 @@ class PrivateTracker:
             self._entry = entry if whole else None
         report = self._made + 1
         noise = self._schedule.noise(self._noise("rows"), report)
-        certificate = certified(
+        certificate = make_certificate(
             self.privacy, self._mechanism, self.ledger, entry, noise, records=self._taken, report=report
         )
         released = self._mechanism.release(noise, certificate | {"stream": self._stream})
@@ -329,7 +326,7 @@ class PrivateTracker:
     # --- what was released ---
 
     @property
-    def has_answer(self) -> bool:
+    def is_fitted(self) -> bool:
         """Whether anything was released."""
         return self._released is not None
 
@@ -355,9 +352,9 @@ class PrivateTracker:
     def feature_variances(self) -> None:
         """Not known: nothing about single features is released."""
 
-    def is_far(self, mean: Array, spread: float) -> bool:
+    def mean_dominates(self, mean: Array, spread: float) -> bool:
         """Whether products of rows would lose too many digits to a mean this large."""
-        return self._shown().is_far(mean, spread)
+        return self._shown().mean_dominates(mean, spread)
 
     def __getstate__(self) -> dict[str, Any]:
         if self._released is None:

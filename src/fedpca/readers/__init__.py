@@ -17,7 +17,8 @@ Rows('people.csv', n_features=2)
 [[1.8 nan]] ['Bob']
 """
 
-from fedpca.readers.part import BadFile, Batch
-from fedpca.readers.rows import Rows, open_rows
+from fedpca.errors import FileFormatError
+from fedpca.readers.data_file import Batch
+from fedpca.readers.row_reader import Rows, open_rows
 
-__all__ = ["BadFile", "Batch", "Rows", "open_rows"]
+__all__ = ["Batch", "FileFormatError", "Rows", "open_rows"]

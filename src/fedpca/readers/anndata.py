@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca.errors import FileFormatError
 from fedpca.readers.arrays import Csr, Stored, part_of
-from fedpca.readers.part import BadFile, Part, missing_extra
+from fedpca.readers.data_file import Part, missing_extra
 
 
 def open_h5ad(path: Path) -> Part:
@@ -44,12 +45,12 @@ def _open_zarr(path: Path) -> Iterator[Stored]:
 
 def _anndata(path: Path, group: Any) -> Stored:
     if "X" not in group:
-        raise BadFile(f"{path} must be written by AnnData, and has no X.")
+        raise FileFormatError(f"{path} must be written by AnnData, and has no X.")
     rows, obs, var = group["X"], group["obs"], group["var"]
     if not hasattr(rows, "shape"):
         layout = rows.attrs.get("encoding-type", "other")
         if layout != "csr_matrix":
-            raise BadFile(
+            raise FileFormatError(
                 f"{path} must hold X as csr_matrix or array, got {layout}; write it with adata.X.tocsr()."
             )
         rows = Csr(rows["data"], rows["indices"], rows["indptr"], rows.attrs["shape"])

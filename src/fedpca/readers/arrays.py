@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fedpca import checks
-from fedpca.readers.part import BadFile, Batch, Part, Reading, listed, reading
+from fedpca._util.text import join_names
+from fedpca.errors import FileFormatError
+from fedpca.readers.data_file import Batch, Part, Reading, reading
+from fedpca.summaries import validation
 
 _BLOCK_BYTES = 2**28  # the most that is read at once to spare a chunk being decoded again
 _STORED_NUMBERS = 2**21  # of a sparse batch
@@ -57,16 +59,16 @@ def part_of(path: Path, kind: str, open_stored: Opener) -> Part:
     with reading(path, kind), open_stored(path) as stored:
         shape, dtype = stored.rows.shape, stored.rows.dtype
         if len(shape) != 2:
-            raise BadFile(f"{path} must have rows and columns, got shape {shape}; reshape it.")
+            raise FileFormatError(f"{path} must have rows and columns, got shape {shape}; reshape it.")
         if dtype.kind not in "fiub":
-            raise BadFile(f"{path} must hold real numbers, got {dtype}; convert it.")
+            raise FileFormatError(f"{path} must hold real numbers, got {dtype}; convert it.")
         if not shape[1]:
-            raise BadFile(f"{path} must have columns, got shape {shape}.")
+            raise FileFormatError(f"{path} must have columns, got shape {shape}.")
         return Part(
             path=path,
             names=stored.names,
             n_columns=shape[1],
-            dtype=lambda _: checks.working_dtype(dtype.newbyteorder("=")),
+            dtype=lambda _: validation.working_dtype(dtype.newbyteorder("=")),
             read=read,
             asides=tuple(stored.aside),
             n_rows=shape[0],
@@ -160,7 +162,9 @@ class Npy:
 
     def _fill(self, out: NDArray[Any], offset: int) -> None:
         if self.dtype.hasobject:
-            raise BadFile(f"arrays must hold numbers or text, got {self.dtype}; nothing is unpickled.")
+            raise FileFormatError(
+                f"arrays must hold numbers or text, got {self.dtype}; nothing is unpickled."
+            )
         self.file.seek(self.start + offset)
         view = out.reshape(-1).view(np.uint8).data
         while len(view):
@@ -197,13 +201,17 @@ def _open_npz(path: Path) -> Iterator[Stored]:
         if {"format", "shape", "indptr"} <= set(arrays):
             layout = arrays["format"].read().item().decode()
             if layout != "csr":
-                raise BadFile(f"{path} must hold sparse rows as CSR, got {layout}; save rows.tocsr().")
+                raise FileFormatError(
+                    f"{path} must hold sparse rows as CSR, got {layout}; save rows.tocsr()."
+                )
             shape = arrays["shape"].read().tolist()
             yield Stored(Csr(arrays["data"], arrays["indices"], arrays["indptr"], shape))
             return
         tables = [name for name, array in arrays.items() if len(array.shape) == 2]
         if len(tables) != 1:
-            raise BadFile(f"{path} must hold one table, got {listed(tables) or 'none'}; save the rows alone.")
+            raise FileFormatError(
+                f"{path} must hold one table, got {join_names(tables) or 'none'}; save the rows alone."
+            )
         rows = arrays.pop(tables[0])
         beside = {name: array for name, array in arrays.items() if array.shape == rows.shape[:1]}
         yield Stored(rows, aside=beside)

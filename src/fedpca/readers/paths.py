@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from glob import glob, has_magic
 from pathlib import Path
 
-from fedpca.readers.part import BadFile, listed
+from fedpca._util.text import join_names
+from fedpca.errors import FileFormatError
 
 FORMATS = {
     ".csv": "csv",
@@ -36,8 +37,8 @@ def find(paths: Paths) -> tuple[str, list[Path]]:
     for file in files:
         kinds.setdefault(format_of(file), file)
     if len(kinds) > 1:
-        raise BadFile(
-            f"files must all have one format, got {listed([str(file) for file in kinds.values()])}; "
+        raise FileFormatError(
+            f"files must all have one format, got {join_names([str(file) for file in kinds.values()])}; "
             "name those of one format, as in 'folder/*.parquet'."
         )
     return next(iter(kinds)), files
@@ -49,7 +50,7 @@ def format_of(path: Path) -> str:
     if suffixes and suffixes[-1] in _PACKED and suffixes[-2:-1] in ([".csv"], [".tsv"]):
         return FORMATS[suffixes[-2]]
     if not suffixes or suffixes[-1] not in FORMATS:
-        raise BadFile(
+        raise FileFormatError(
             f"{path} must end in one of {', '.join(FORMATS)}; rename it, convert it or leave it out, as "
             "'folder/*.csv' does."
         )
@@ -96,6 +97,6 @@ def _inside(path: Path) -> Iterator[Path]:
     elif stat.S_ISREG(mode) or stat.S_ISDIR(mode):
         yield path
     else:
-        raise BadFile(
+        raise FileFormatError(
             f"{path} must be a file, for rows may be read twice, and is a pipe or device; save it first."
         )

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca._util.text import join_names
+from fedpca.errors import FileFormatError
 from fedpca.readers.arrays import Stored, part_of
-from fedpca.readers.part import BadFile, Part, listed
+from fedpca.readers.data_file import Part
 
 _MAGIC = b"\x6c\x1b\x01"
 _FAM = ("fid", "iid", "father", "mother", "sex", "pheno")
@@ -38,8 +40,8 @@ def _open_bed(path: Path) -> Iterator[Stored]:
     if len(set(names)) < len(names):
         names = tuple(":".join((variant[0], *variant[3:6])) for variant in variants)
     if twice := [name for name, times in Counter(names).items() if times > 1]:
-        raise BadFile(
-            f"{path}: a variant must be there once, and {listed(twice)} comes twice; leave out the copies "
+        raise FileFormatError(
+            f"{path}: variants must be unique, but {join_names(twice)} appears twice; leave out the copies "
             "with plink2 --rm-dup."
         )
     aside = {name: np.array([person[i] for person in people]) for i, name in enumerate(_FAM)}
@@ -50,9 +52,9 @@ def _fields(path: Path) -> list[list[str]]:
     try:
         lines = [line.split() for line in path.read_text().splitlines()]
     except FileNotFoundError as error:
-        raise BadFile(f"{path} must be there, beside the .bed file; copy all three.") from error
+        raise FileFormatError(f"{path} must be there, beside the .bed file; copy all three.") from error
     if short := next((number for number, line in enumerate(lines, 1) if len(line) < 6), None):
-        raise BadFile(
+        raise FileFormatError(
             f"{path}, line {short}: 6 fields expected, got {len(lines[short - 1])}; write it again."
         )
     return lines
@@ -68,12 +70,12 @@ class _Genotypes:
         self.stride = -(-n_people // 4)
         with path.open("rb") as file:
             if file.read(3) != _MAGIC:
-                raise BadFile(
+                raise FileFormatError(
                     f"{path} must be a .bed file of PLINK, by variant; write it with plink --make-bed."
                 )
         expected = len(_MAGIC) + n_variants * self.stride
         if path.stat().st_size != expected:
-            raise BadFile(
+            raise FileFormatError(
                 f"{path} must have {expected} bytes for {n_people} people and {n_variants} variants, got "
                 f"{path.stat().st_size}; copy it again, with its .bim and .fam."
             )

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca.readers.part import BadFile, Batch, Part, Reading, missing_extra, reading
+from fedpca.errors import FileFormatError
+from fedpca.readers.data_file import Batch, Part, Reading, missing_extra, reading
 
 _TEXT_BLOCK = 2**20  # bytes parsed at a time
 _LONGEST_LINE = 2**26
@@ -228,15 +229,17 @@ def _first_line(path: Path, delimiter: str) -> tuple[list[str], int, int]:
         cells = next(filter(None, lines), [])
         "".join(cells).encode()  # what comes later may be cut inside a letter; names must be whole
     if not cells:
-        raise BadFile(f"{path} must hold rows, and is empty.")
+        raise FileFormatError(f"{path} must hold rows, and is empty.")
     if len(cells) == 1 and delimiter == "," and ";" in cells[0]:
-        raise BadFile(
+        raise FileFormatError(
             f"{path}: cells must be separated by commas, and seem to be by semicolons; write it with commas, "
             "and points in numbers."
         )
     longest = max(map(len, start.split(b"\n")[: lines.line_num + 1]))
     if longest >= _LONGEST_LINE:
-        raise BadFile(f"{path}: lines must be shorter than {_LONGEST_LINE} bytes; end them as text files do.")
+        raise FileFormatError(
+            f"{path}: lines must be shorter than {_LONGEST_LINE} bytes; end them as text files do."
+        )
     return cells, lines.line_num, longest
 
 
@@ -246,7 +249,7 @@ def _are_names(path: Path, cells: list[str]) -> bool:
     if filled and not any(_is_number(cell) for cell in filled):
         return True
     if len(filled) > 2 and filled in ([str(i + first) for i in range(len(filled))] for first in (0, 1)):
-        raise BadFile(
+        raise FileFormatError(
             f"{path}: the first line counts up, and may hold names or numbers; say which: header=True or "
             "header=False (--header, --no-header)."
         )
@@ -267,7 +270,7 @@ def _lines(path: Path, names: Sequence[str]) -> Iterator[None]:
     try:
         with reading(path, "text of numbers"):
             yield
-    except BadFile as error:
+    except FileFormatError as error:
         said = str(error.__cause__)
     else:
         return
@@ -281,7 +284,7 @@ def _lines(path: Path, names: Sequence[str]) -> Iterator[None]:
         problem = f"{found} cells, where {_found('Expected ', said)} are expected; correct the line."
     else:
         problem = "a line cannot be read; look for an open quote or a line without end."
-    raise BadFile(f"{where}: {problem}") from None
+    raise FileFormatError(f"{where}: {problem}") from None
 
 
 def _found(before: str, said: object) -> str:

@@ -6,27 +6,27 @@ from typing import Any
 
 import numpy as np
 
-from fedpca.federated import FederatedPCA
-from fedpca.fitted import FittedPCA
-from fedpca.merge import Summary
-from fedpca.moments import Moments
+from fedpca.estimators.base import BasePCA
+from fedpca.federation.estimator import FederatedPCA
 from fedpca.report.federation import contributions, over_time, troubles
-from fedpca.report.items import Section
+from fedpca.report.figures import drawing
+from fedpca.report.formatting import clean, number, share, value
+from fedpca.report.layout import Section
 from fedpca.report.model import loadings, privacy, spectrum
 from fedpca.report.page import write_page, write_pictures
-from fedpca.report.picture import drawing
 from fedpca.report.rows import rows_section
 from fedpca.report.run import Run, run_of
 from fedpca.report.sample import sample
-from fedpca.report.words import clean, number, share, value
-from fedpca.subspace import Subspace
+from fedpca.summaries.merging import Summary
+from fedpca.summaries.moments import Moments
+from fedpca.summaries.subspace import Subspace
 
 __all__ = ["write_report"]
 
 
 def write_report(
     path: str | os.PathLike[str],
-    model: FittedPCA | Summary,
+    model: BasePCA | Summary,
     *,
     rows: Any = None,
     color: Any = None,
@@ -77,9 +77,9 @@ def write_report(
     return path
 
 
-def _directions(model: FittedPCA | Summary, n_components: int | None) -> tuple[Subspace, int]:
+def _directions(model: BasePCA | Summary, n_components: int | None) -> tuple[Subspace, int]:
     """All directions carried, and how many to show: none without variance."""
-    if isinstance(model, FittedPCA):
+    if isinstance(model, BasePCA):
         subspace, shown = model.subspace_, model.n_components_
     elif isinstance(model, Subspace | Moments):
         subspace = model.subspace() if isinstance(model, Moments) else model

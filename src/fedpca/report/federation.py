@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from fedpca.readers.part import listed
-from fedpca.report.items import Chart, Section, Table
-from fedpca.report.picture import FAINT, MUTED, SERIES, canvas
+from fedpca._util.text import join_names
+from fedpca.report.figures import FAINT, MUTED, SERIES, canvas
+from fedpca.report.formatting import clean, moment, number, share, some
+from fedpca.report.layout import Chart, Section, Table
 from fedpca.report.run import Run, thinned
-from fedpca.report.words import clean, moment, number, share, some
 
 _MOST_BARS = 15
 
@@ -109,7 +109,7 @@ def troubles(run: Run) -> Section:
         items.append(_answers(run))
         late = [clean(name, 40) for name in run.stragglers]
         words.append(
-            f"Stragglers, who took more than twice as long as half of the clients: {listed(late, most=3)}."
+            f"Stragglers, who took more than twice as long as half of the clients: {join_names(late, 3)}."
             if late
             else "No stragglers: nobody took more than twice as long as half of the clients."
         )

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from fedpca import certificate as certificates
-from fedpca.report.items import Chart, Choice, Section, Table
-from fedpca.report.picture import FAINT, INK, MUTED, SERIES, canvas
-from fedpca.report.words import clean, moment, number, share, value
-from fedpca.subspace import Subspace
+from fedpca.report.figures import FAINT, INK, MUTED, SERIES, canvas
+from fedpca.report.formatting import clean, moment, number, share, value
+from fedpca.report.layout import Chart, Choice, Section, Table
+from fedpca.summaries import certificate as certificates
+from fedpca.summaries.subspace import Subspace
 
 _MOST_COMPONENTS = 50
 _MOST_LOADINGS = 15
@@ -61,7 +61,7 @@ def _scree(model: Subspace, shown: int) -> Chart:
 
 def _cumulative(model: Subspace, shown: int) -> Chart:
     together = np.cumsum(model.explained_variance_ratio[:_MOST_COMPONENTS])
-    most = np.minimum(together + model.left_out / model.total, 1.0)
+    most = np.minimum(together + model.discarded / model.total, 1.0)
     places = np.arange(1, len(together) + 1)
     known = model.certificate is None  # noise may exceed what was left out
     figure, axes = canvas()
@@ -70,12 +70,12 @@ def _cumulative(model: Subspace, shown: int) -> Chart:
     caption += f" {share(held)} of the variance."
     if not known:
         caption += " There is noise in it: what was left out is not known."
-    elif model.left_out > 1e-9 * model.total:
+    elif model.discarded > 1e-9 * model.total:
         room = 100 * (most - together)
         axes.bar(places, room, bottom=100 * together, color=SERIES[0], alpha=0.18, width=0.9)
         best = f"{number(shown)} directions hold" if shown > 1 else "direction holds"
         caption += (
-            f" Summarising and merging left out {share(model.left_out / model.total)}: what the best {best} "
+            f" Summarising and merging left out {share(model.discarded / model.total)}: what the best {best} "
             "lies within the pale bars."
         )
     else:

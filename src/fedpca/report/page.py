@@ -1,14 +1,14 @@
 """The page: sections as one HTML file that needs nothing else."""
 
 import os
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fedpca import __version__
-from fedpca.report.items import Choice, Section, Table
-from fedpca.report.picture import inline, save
+from fedpca._util.files import atomic_write
+from fedpca.report.figures import inline, save
+from fedpca.report.layout import Choice, Section, Table
 
 try:
     from jinja2 import Environment, StrictUndefined
@@ -40,12 +40,8 @@ def write_page(path: Path, title: str, facts: Sequence[tuple[str, str]], section
     text = environment.from_string(page).render(
         title=title, facts=facts, sections=sections, style=style, svg=inline, version=__version__
     )
-    temporary = path.parent / f".fedpca-{secrets.token_hex(8)}.part"
-    try:
+    with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_pictures(folder: Path, sections: Sequence[Section]) -> None:

@@ -7,11 +7,11 @@ import numpy as np
 from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
-from fedpca.report.items import Chart, Choice, Section, Table
-from fedpca.report.picture import DOT, RAMP, SERIES, canvas
+from fedpca.report.figures import DOT, RAMP, SERIES, canvas
+from fedpca.report.formatting import clean, number, share, some
+from fedpca.report.layout import Chart, Choice, Section, Table
 from fedpca.report.sample import CONFIDENCE, Sample
-from fedpca.report.words import clean, number, share, some
-from fedpca.subspace import Subspace
+from fedpca.summaries.subspace import Subspace
 
 
 class _Group(NamedTuple):

@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from fedpca.federated import FederatedPCA
 from fedpca.federation import Aggregator, Event, FolderStore, Simulation
+from fedpca.federation.estimator import FederatedPCA
 
 
 class Growth(NamedTuple):

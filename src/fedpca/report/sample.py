@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca import progress
-from fedpca.estimator import StreamingPCA
-from fedpca.fitted import chi_squared_limit
-from fedpca.linalg import Array
-from fedpca.places import cuts
+from fedpca._typing import Array
+from fedpca.backend.base import batch_slices
+from fedpca.estimators.base import chi_squared_limit
+from fedpca.estimators.streaming import StreamingPCA
 from fedpca.readers import Rows
-from fedpca.subspace import Subspace
+from fedpca.summaries.subspace import Subspace
 
-MOST_ROWS = 2000
+MAX_ROWS = 2000
 CONFIDENCE = 0.99
 _MOST_COMPONENTS = 4
 _BATCH_ROWS = 4096
@@ -85,7 +85,7 @@ def sample(rows: Any, model: Subspace, shown: int, color: Any) -> Sample:
             if colors is not None:
                 new["colors"] = np.array([str(value) for value in colors], dtype=object)
             kept = {name: np.concatenate([kept[name], new[name]]) if kept else new[name] for name in new}
-            stay = np.sort(np.argsort(kept["draw"])[:MOST_ROWS])
+            stay = np.sort(np.argsort(kept["draw"])[:MAX_ROWS])
             kept = {name: values[stay] for name, values in kept.items()}
             bar.advance(len(spe))
     if not read:
@@ -133,5 +133,5 @@ def _parts(rows: Any, model: Subspace, color: Any) -> Iterator[tuple[Any, Any]]:
     colors = None if color is None else np.asarray(color)
     if colors is not None and len(colors) != rows.shape[0]:
         raise ValueError(f"color must have one value a row, {rows.shape[0]}, got {len(colors)}.")
-    for some in cuts(rows.shape[0], _BATCH_ROWS):
+    for some in batch_slices(rows.shape[0], _BATCH_ROWS):
         yield rows[some], None if colors is None else colors[some]

@@ -1,14 +1,14 @@
 """Trackers: rows in, summary out, in one pass; one algorithm a file."""
 
-from fedpca.rank import RankRule, VarianceShare
+from fedpca.summaries.rank import RankRule, VarianceShare
 from fedpca.trackers.base import Tracker
+from fedpca.trackers.baselines.frequent_directions import FrequentDirections, RobustFrequentDirections
+from fedpca.trackers.baselines.grouse import Grouse
+from fedpca.trackers.baselines.power_method import PowerMethod
+from fedpca.trackers.baselines.spirit import EnergyThresholds, Spirit
 from fedpca.trackers.block import Block
 from fedpca.trackers.exact import Exact
-from fedpca.trackers.frequent_directions import FrequentDirections, RobustFrequentDirections
-from fedpca.trackers.grouse import Grouse
-from fedpca.trackers.nystrom import Nystrom
-from fedpca.trackers.power_method import PowerMethod
-from fedpca.trackers.spirit import EnergyThresholds, Spirit
+from fedpca.trackers.nystrom.tracker import Nystrom
 
 __all__ = [
     "BASELINES", "TRACKERS", "Block", "EnergyThresholds", "Exact", "FrequentDirections", "Grouse", "Nystrom",
@@ -30,7 +30,7 @@ BASELINES: dict[str, type[Tracker]] = {
 def fastest(n_features: int, rule: RankRule, *, on_device: bool = False) -> str:
     """The tracker that is fastest for this many features and directions, by measurement.
 
-    >>> from fedpca.rank import FixedRank
+    >>> from fedpca.summaries.rank import FixedRank
     >>> fastest(64, FixedRank(10)), fastest(784, FixedRank(10)), fastest(784, FixedRank(100))
     ('exact', 'nystrom', 'exact')
     """

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from fedpca import checks
-from fedpca.linalg import Array, is_far, oversampled
-from fedpca.merge import Summary, append_rows, merge
-from fedpca.places import HOST, NotFinite, Place, dense
-from fedpca.rank import RankRule
-from fedpca.subspace import Subspace
+from fedpca._typing import Array
+from fedpca.backend.base import HOST, Backend, dense
+from fedpca.errors import NonFiniteError
+from fedpca.summaries import validation
+from fedpca.summaries.linalg import mean_dominates, oversampled_rank
+from fedpca.summaries.merging import Summary, append_rows, merge
+from fedpca.summaries.rank import RankRule
+from fedpca.summaries.subspace import Subspace
 
 _FAINTEST = 1e-100  # forgotten, but not yet a division by zero
 
@@ -30,13 +32,13 @@ class Tracker(ABC):
         oversample: directions carried beyond those; "auto" for about as many again, fewer for large ranks.
         center: whether to subtract the running mean.
         dtype: float32 or float64, the precision in which rows are worked on.
-        place: where rows are worked on; only the host, for trackers without `takes_devices`.
+        backend: where rows are worked on; only the host, for trackers without `takes_devices`.
     """
 
     takes_sparse = False
     takes_devices = False
     takes_gaps = False  # else rows have none: they were filled
-    has_answer = True  # before any row, too: the summary of none
+    is_fitted = True  # before any row, too: the summary of none
 
     def __init__(
         self,
@@ -46,18 +48,18 @@ class Tracker(ABC):
         oversample: int | str = "auto",
         center: bool = True,
         dtype: Any = np.float64,
-        place: Place = HOST,
+        backend: Backend = HOST,
     ) -> None:
         self.n_features = n_features
         self.rule = rule
         self.oversample = oversample
         self.center = center
         self.dtype = np.dtype(dtype)
-        self.place = place
+        self.backend = backend
         self.rank = rule.start(n_features)
         self._anchor: Array | None = None  # subtracted from rows where their mean dwarfs their spread
         self._fade = 1.0  # forgetting not yet applied to what was absorbed
-        self._waiting: Any = place.zeros((0, n_features), self.dtype)
+        self._waiting: Any = backend.zeros((0, n_features), self.dtype)
         self._waiting_roots: Any = None
         self._n_waiting = 0
         self.started = False  # whether any row has come
@@ -75,7 +77,7 @@ class Tracker(ABC):
         return self._oversampled(self.rank)
 
     def _oversampled(self, rank: int) -> int:
-        more = oversampled(rank) if self.oversample == "auto" else rank + int(self.oversample)
+        more = oversampled_rank(rank) if self.oversample == "auto" else rank + int(self.oversample)
         return min(more, self.n_features)
 
     @property
@@ -115,12 +117,12 @@ class Tracker(ABC):
         """Take rows, shape (n, d), dense or CSR, finite; a weight counts repetitions of its row.
 
         Raises:
-            NotFinite: on a device, where nobody has looked at all rows before; the tracker is spoilt.
+            NonFiniteError: on a device, where nobody has looked at all rows before; the tracker is spoilt.
         """
         self.started = True
         self._answer = None
-        with self.place.at_work():
-            roots = None if weights is None else self.place.put(np.sqrt(weights), self.dtype)
+        with self.backend.compute_context():
+            roots = None if weights is None else self.backend.asarray(np.sqrt(weights), self.dtype)
             start, n_rows = 0, rows.shape[0]
             while start < n_rows:
                 waits = self._n_waiting or n_rows - start < self.smallest_panel
@@ -137,37 +139,40 @@ class Tracker(ABC):
     def _panel_rows(self, rows: Any, roots: Array | None) -> int:
         most = self.largest_panel
         if self._must_copy(rows, roots):
-            most = min(most, max(self.smallest_panel, self.place.copied // self.n_features))
+            most = min(most, max(self.smallest_panel, self.backend.chunk_entries // self.n_features))
         return most
 
     def _stays_sparse(self, rows: Any) -> bool:
         return (
-            sparse.issparse(rows) and self.takes_sparse and self._anchor is None and not self.place.on_device
+            sparse.issparse(rows)
+            and self.takes_sparse
+            and self._anchor is None
+            and not self.backend.on_device
         )
 
     def _must_copy(self, rows: Any, roots: Array | None) -> bool:
         if sparse.issparse(rows):
             return not self._stays_sparse(rows)
-        return roots is not None or self._anchor is not None or not self.place.ready(rows, self.dtype)
+        return roots is not None or self._anchor is not None or not self.backend.is_native(rows, self.dtype)
 
     def _wait(self, rows: Any, roots: Array | None) -> None:
         """Put rows in the buffer, which grows as needed; a full one is taken as one panel."""
         before, now = self._n_waiting, self._n_waiting + rows.shape[0]
         if now > self._waiting.shape[0]:
             length = min(max(now, 2 * before), self.buffer_rows)
-            longer = self.place.zeros((length, self.n_features), self.dtype)
+            longer = self.backend.zeros((length, self.n_features), self.dtype)
             longer[:before, :] = self._waiting[:before, :]
             self._waiting = longer
         rows = dense(rows)
-        if self.place.on_device:
-            rows = self.place.put(rows, self.dtype)
-            if not checks.energy(rows) < checks.size_limit(self.dtype):
-                raise NotFinite
+        if self.backend.on_device:
+            rows = self.backend.asarray(rows, self.dtype)
+            if not validation.energy(rows) < validation.max_energy(self.dtype):
+                raise NonFiniteError
         self._waiting[before:now, :] = rows
         if roots is not None or self._waiting_roots is not None:
             old = self._ones(before) if self._waiting_roots is None else self._waiting_roots
             new = self._ones(now - before) if roots is None else roots
-            self._waiting_roots = self.place.xp.concat([old, new])
+            self._waiting_roots = self.backend.xp.concat([old, new])
         self._n_waiting = now
         if now == self.buffer_rows:
             self._flush()
@@ -193,17 +198,17 @@ class Tracker(ABC):
         if self._stays_sparse(rows):
             rows = rows.astype(self.dtype, copy=False)
             return rows if roots is None else sparse.diags_array(roots) @ rows
-        rows = self.place.put(dense(rows), self.dtype)
+        rows = self.backend.asarray(dense(rows), self.dtype)
         if self._anchor is not None:
-            rows = rows - self.place.put(self._anchor, self.dtype)
+            rows = rows - self.backend.asarray(self._anchor, self.dtype)
         return rows if roots is None else rows * roots[:, None]
 
     def _ones(self, n_rows: int) -> Any:
-        return self.place.zeros((n_rows,), self.dtype) + 1
+        return self.backend.zeros((n_rows,), self.dtype) + 1
 
-    def is_far(self, mean: Array, spread: float) -> bool:
+    def mean_dominates(self, mean: Array, spread: float) -> bool:
         """Whether products of rows would lose too many digits to a mean this large."""
-        return self.center and is_far(mean, spread, self.dtype)
+        return self.center and mean_dominates(mean, spread, self.dtype)
 
     def _move_anchor(self, step: Array) -> Array:
         """Move the anchor by about `step`; returns by how much: it is a number of the rows' own dtype."""
@@ -225,7 +230,7 @@ class Tracker(ABC):
     def summary(self) -> Subspace:
         """The leading directions of all rows so far: as many as are carried, more than are wanted."""
         if self._answer is None:
-            with self.place.at_work():
+            with self.backend.compute_context():
                 self._answer = self._leading()
         return self._answer
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fedpca.linalg import Array
-from fedpca.merge import Summary, append_rows
-from fedpca.subspace import Subspace
+from fedpca._typing import Array
+from fedpca.summaries.merging import Summary, append_rows
+from fedpca.summaries.subspace import Subspace
 from fedpca.trackers.base import Tracker
 
 
@@ -19,7 +19,7 @@ class Block(Tracker):
         block_rows: the paper's b; twice the directions carried by default, the fastest.
 
     >>> import numpy as np
-    >>> from fedpca.rank import FixedRank
+    >>> from fedpca.summaries.rank import FixedRank
     >>> tracker = Block(3, FixedRank(1), block_rows=2, center=False)
     >>> tracker.update(np.diag([1.0, 2.0, 5.0]))
     >>> tracker.summary().singular_values

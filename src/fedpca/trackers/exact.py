@@ -5,13 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from fedpca import checks
-from fedpca.linalg import Array, with_fixed_signs
-from fedpca.merge import Summary
-from fedpca.moments import Moments, principal_directions, sum_moments
-from fedpca.places import NotFinite, place_of, to_host
-from fedpca.rank import settled
-from fedpca.subspace import Subspace, rounding_floor
+from fedpca._typing import Array
+from fedpca.backend.base import backend_of, to_host
+from fedpca.errors import NonFiniteError
+from fedpca.summaries import validation
+from fedpca.summaries.linalg import with_fixed_signs
+from fedpca.summaries.merging import Summary
+from fedpca.summaries.moments import Moments, principal_directions, sum_moments
+from fedpca.summaries.rank import fixed_point
+from fedpca.summaries.subspace import Subspace, rounding_floor
 from fedpca.trackers.base import Tracker
 
 
@@ -20,7 +22,7 @@ class Exact(Tracker):
 
     Memory is d² numbers. The result is that of the pooled rows, whatever their order.
 
-    >>> from fedpca.rank import FixedRank
+    >>> from fedpca.summaries.rank import FixedRank
     >>> tracker = Exact(3, FixedRank(1), center=False)
     >>> tracker.update(np.diag([1.0, 2.0, 5.0]))
     >>> tracker.summary().singular_values
@@ -31,11 +33,11 @@ class Exact(Tracker):
 
     @property
     def largest_panel(self) -> int:
-        return 2**20 if self.place.on_device else 2048
+        return 2**20 if self.backend.on_device else 2048
 
     @property
     def buffer_rows(self) -> int:
-        return 1024 if self.place.on_device else 32
+        return 1024 if self.backend.on_device else 32
 
     @property
     def smallest_panel(self) -> int:
@@ -52,12 +54,12 @@ class Exact(Tracker):
 
     def _absorb(self, panel: Any, roots: Any) -> None:
         added, added_sum, scatter = _sums(panel, roots)
-        if not np.trace(scatter) < checks.size_limit(self.dtype):
-            raise NotFinite
+        if not np.trace(scatter) < validation.max_energy(self.dtype):
+            raise NonFiniteError
         if added and not self._count:
             mean = added_sum / added
-            if self.is_far(mean, float(np.trace(scatter)) / added - float(mean @ mean)):
-                step = self.place.put(self._move_anchor(mean), self.dtype)
+            if self.mean_dominates(mean, float(np.trace(scatter)) / added - float(mean @ mean)):
+                step = self.backend.asarray(self._move_anchor(mean), self.dtype)
                 panel = panel - (step if roots is None else roots[:, None] * step)
                 added, added_sum, scatter = _sums(panel, roots)
         self._count += added
@@ -69,7 +71,7 @@ class Exact(Tracker):
         if not self._count:
             return
         mean = self._sum / self._count
-        if self.is_far(mean, float(np.trace(self._scatter)) / self._count - float(mean @ mean)):
+        if self.mean_dominates(mean, float(np.trace(self._scatter)) / self._count - float(mean @ mean)):
             step = self._move_anchor(mean)
             cross = np.outer(self._sum, step)
             self._scatter += self._count * np.outer(step, step) - cross - cross.T
@@ -112,12 +114,12 @@ class Exact(Tracker):
         real = singular_values**2 > np.maximum(noise, rounding_floor(total, count, mean, self.dtype) ** 2)
         components, singular_values = components[real], singular_values[real]
         if rank is None:
-            self._answer_rank = settled(self.rule, self.rank, self.n_features, singular_values, total)
+            self._answer_rank = fixed_point(self.rule, self.rank, self.n_features, singular_values, total)
             rank = self._oversampled(self._answer_rank)
         components, singular_values = components[:rank], singular_values[:rank]
         total = max(total, float(singular_values @ singular_values))
         components = with_fixed_signs(components).astype(self.dtype, copy=False)
-        return Subspace.trusted(components, singular_values, mean, count, total, self.center)
+        return Subspace.unchecked(components, singular_values, mean, count, total, self.center)
 
     def feature_variances(self) -> Array | None:
         self.summary()
@@ -138,12 +140,12 @@ class Exact(Tracker):
         for other in others:
             if isinstance(other, Subspace):
                 scaled = other.singular_values[:, None] * other.components
-                self._discarded += max(other.total - checks.energy(scaled), 0.0)
+                self._discarded += max(other.total - validation.energy(scaled), 0.0)
                 other = Moments(other.count, other.mean, scaled.T @ scaled, other.centered)
             parts.append((other, 1.0))
         merged = sum_moments(parts)
         self._anchor, offset = None, merged.mean
-        if merged.count and self.is_far(offset, merged.total / merged.count):
+        if merged.count and self.mean_dominates(offset, merged.total / merged.count):
             offset = offset - self._move_anchor(offset)
         self._count, self._sum = merged.count, merged.count * offset
         self._scatter = merged.scatter + np.outer(self._sum, offset)
@@ -151,9 +153,9 @@ class Exact(Tracker):
 
 def _sums(panel: Any, roots: Any) -> tuple[float, Array, Array]:
     """Count, sum and scatter about the origin of rows already multiplied by their roots."""
-    place = place_of(panel)
+    backend = backend_of(panel)
     weights = roots
     if roots is None:
-        weights = place.zeros((panel.shape[0],), place.host_dtype(panel)) + 1
-    (sums,) = place.fetch(weights @ panel)
+        weights = backend.zeros((panel.shape[0],), backend.numpy_dtype(panel)) + 1
+    (sums,) = backend.to_numpy(weights @ panel)
     return float(weights @ weights), sums, to_host(panel.T @ panel)

@@ -8,7 +8,8 @@ try:
 except ImportError as error:
     raise ImportError("a federation on Flower needs flwr: pip install 'fedpca[flower]'.") from error
 
-from fedpca.federation.flower.node import Node, NodeError
+from fedpca.errors import NodeError
+from fedpca.federation.flower.node import Node
 from fedpca.federation.flower.region import Region
 from fedpca.federation.flower.virtual import virtual_config
 

@@ -1,28 +1,24 @@
 """Node: what one owner has, promises and keeps; it makes its release once and repeats it for ever."""
 
-import fcntl
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from fedpca import checks, modelfile
-from fedpca.estimator import StreamingPCA
-from fedpca.merge import Summary
-from fedpca.privacy import BudgetExceeded, Privacy
+from fedpca._util.files import file_lock
+from fedpca.errors import BudgetExceeded, NodeError
+from fedpca.estimators.streaming import StreamingPCA
+from fedpca.privacy import Privacy
 from fedpca.readers import open_rows
-from fedpca.subspace import from_file
+from fedpca.summaries import model_file, validation
+from fedpca.summaries.merging import Summary
+from fedpca.summaries.subspace import from_file
 
 _PLAIN = ("client-id", "source", "state", "version")
 _PROMISE = ("epsilon", "delta", "bound")
 _PRIVATE = (*_PROMISE, "adjacency", "mechanism", "center", "ledger")
-
-
-class NodeError(ValueError):
-    """A node cannot answer, for a reason that has nothing of its rows in it and may be told to anyone."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +53,7 @@ class Node:
         client, source = text_of(config, "client-id"), Path(text_of(config, "source"))
         state = Path(config.get("state") or f"{source}.fedpca")
         try:
-            version = checks.whole_number(config.get("version", 1), "version", at_least=0)
+            version = validation.integer(config.get("version", 1), "version", at_least=0)
             privacy = _privacy(config, state)
         except (TypeError, ValueError, OSError) as error:
             raise NodeError(f"node config: {error}") from error
@@ -72,16 +68,16 @@ class Node:
             ask: "rank" and "center" of the model wanted and, if only private releases are taken, the largest
                 "epsilon", "delta" and "bound", and the "adjacency".
         """
-        rank, center = checks.whole_number(ask["rank"], "rank", at_least=1), bool(ask["center"])
+        rank, center = validation.integer(ask["rank"], "rank", at_least=1), bool(ask["center"])
         self._check(ask)
         self.state.mkdir(parents=True, exist_ok=True)
         path = self.state / f"release-{self.version}.safetensors"
-        with only_one(self.state / "lock"):  # a second ask waits for the release of the first
+        with file_lock(self.state / "lock"):  # a second ask waits for the release of the first
             if not path.exists():
                 summary = self._summary(rank, center)
                 arrays, facts = summary.file_contents()
                 made = {"child": self.client, "version": self.version, "rank": rank}
-                modelfile.write(
+                model_file.write(
                     path, summary.kind, arrays, facts | made | {"settings": self._settings(center)}
                 )
             contents = path.read_bytes()
@@ -114,7 +110,7 @@ class Node:
         rows = open_rows(self.source)
         for batch in rows:
             pca.partial_fit(batch)
-        summary = pca._state() if self.privacy is None else pca.release()
+        summary = pca.summary_ if self.privacy is None else pca.release()
         return replace(summary, feature_names=rows.feature_names)
 
     def _settings(self, center: bool) -> dict[str, Any]:
@@ -126,7 +122,7 @@ class Node:
 
     def _check_kept(self, path: Path, rank: int, center: bool) -> None:
         """What was kept must be what would be made now: above all, not clean where privacy is promised."""
-        kind, arrays, facts = modelfile.read(path)
+        kind, arrays, facts = model_file.read(path)
         from_file(path, kind, arrays, facts)
         if facts["child"] != self.client:
             raise NodeError(f"its state folder is that of {facts['child']!r}; give every client its own.")
@@ -160,15 +156,3 @@ def _privacy(config: Mapping[str, Any], state: Path) -> Privacy | None:
     if isinstance(center, str) and center.endswith(".npy"):
         center = np.load(center, allow_pickle=False)
     return Privacy(**{"ledger": state / "ledger"} | given, center=center)
-
-
-@contextmanager
-def only_one(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold a lock file, which the system lets go of when a process dies.
-
-    Raises:
-        BlockingIOError: somebody else holds it, and `wait` is False.
-    """
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield

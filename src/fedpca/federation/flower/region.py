@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from fedpca import checks, modelfile
+from fedpca.errors import NodeError
 from fedpca.federation.aggregator import Aggregator
-from fedpca.federation.flower.node import NodeError, text_of
+from fedpca.federation.flower.node import text_of
 from fedpca.privacy import Privacy
+from fedpca.summaries import model_file, validation
 
 _KEYS = ("client-id", "region")
 
@@ -47,7 +48,7 @@ class Region:
         store = self.folder / "store"
         if not store.is_dir():
             raise NodeError("its region has no store: name the folder of a regional run on this machine.")
-        aggregator = Aggregator(checks.whole_number(ask["rank"], "rank", at_least=1), store=str(store))
+        aggregator = Aggregator(validation.integer(ask["rank"], "rank", at_least=1), store=str(store))
         if not aggregator.children:
             raise NodeError("no client of its region has contributed yet.")
         version, summary = aggregator.version, aggregator.summary()
@@ -59,7 +60,7 @@ class Region:
             privacy = Privacy(ask["epsilon"], ask["delta"], ask["bound"], adjacency=ask["adjacency"])
             Aggregator(privacy=privacy).receive(self.client, version, summary)
         arrays, facts = summary.file_contents()
-        return modelfile.encode(summary.kind, arrays, facts | {"child": self.client, "version": version})
+        return model_file.encode(summary.kind, arrays, facts | {"child": self.client, "version": version})
 
     def told(self, error: Exception) -> str:
         """What others may know of an error: all of it, for there are no rows here."""

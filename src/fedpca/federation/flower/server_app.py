@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
@@ -19,12 +18,14 @@ try:
 except ImportError as error:
     raise ImportError("a federation on Flower needs flwr: pip install 'fedpca[flower]'.") from error
 
-from fedpca import checks, modelfile
-from fedpca.federation.aggregator import Aggregator, Refused
-from fedpca.federation.flower.node import only_one
-from fedpca.merge import Summary
+from fedpca._util.files import atomic_write, file_lock
+from fedpca._util.text import utc_timestamp
+from fedpca.errors import SummaryRejected
+from fedpca.federation.aggregator import Aggregator
 from fedpca.privacy import Privacy
-from fedpca.subspace import Subspace, from_file
+from fedpca.summaries import model_file, validation
+from fedpca.summaries.merging import Summary
+from fedpca.summaries.subspace import Subspace, from_file
 
 app = ServerApp()
 _log = logging.getLogger("flwr")
@@ -59,7 +60,7 @@ def main(grid: Grid, context: Context) -> None:
         raise ValueError(f"folder must be an absolute path on the server, got folder={config['folder']!r}.")
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with only_one(folder / "lock", wait=False):
+        with file_lock(folder / "lock", wait=False):
             run(grid, config, folder)
     except BlockingIOError as error:
         raise RuntimeError(f"another run writes to {folder}; wait for it, or name another folder.") from error
@@ -70,24 +71,24 @@ def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
     privacy = None
     if config["epsilon"]:
         privacy = Privacy(config["epsilon"], config["delta"], config["bound"], adjacency=config["adjacency"])
-    rank = checks.whole_number(config["rank"], "rank", at_least=1)
-    quorum = checks.whole_number(config["quorum"], "quorum", at_least=1)
-    center, features = bool(config["center"]), checks.whole_number(config["features"], "features", at_least=0)
+    rank = validation.integer(config["rank"], "rank", at_least=1)
+    quorum = validation.integer(config["quorum"], "quorum", at_least=1)
+    center, features = bool(config["center"]), validation.integer(config["features"], "features", at_least=0)
     like = Subspace.empty(features, centered=center) if features else None
     aggregator = Aggregator(rank, store=str(folder / "store"), like=like, privacy=privacy)
     ask: dict[str, Any] = {"rank": rank, "center": center}
     if privacy is not None:
         ask |= {key: getattr(privacy, key) for key in ("epsilon", "delta", "bound", "adjacency")}
     aggregator.record()  # so that how far the model turns is known from the first release on
-    started = _now()
+    started = utc_timestamp()
     answers, silent = gather(
         grid,
         aggregator,
         ask,
         deadline=float(config["deadline"]),
-        expect=checks.whole_number(config["expect"], "expect", at_least=0),
-        retries=checks.whole_number(config["retries"], "retries", at_least=0),
-        most_bytes=checks.whole_number(config["most-bytes"], "most-bytes", at_least=1),
+        expect=validation.integer(config["expect"], "expect", at_least=0),
+        retries=validation.integer(config["retries"], "retries", at_least=0),
+        max_bytes=validation.integer(config["max-bytes"], "max-bytes", at_least=1),
     )
     aggregator.record()
     problem = ""
@@ -107,7 +108,7 @@ def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
     }
     summary = {
         "started": started,
-        "finished": _now(),
+        "finished": utc_timestamp(),
         "model": None if model is None else "model.safetensors",
         "problem": problem,
         "rows": sum(child.count for child in aggregator.children.values()),
@@ -115,7 +116,7 @@ def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
         "answers": [asdict(answer) | {"node": str(answer.node)} for answer in answers],
         "silent": [str(node) for node in silent],
     }
-    with modelfile.whole(folder / "summary.json") as temporary:
+    with atomic_write(folder / "summary.json") as temporary:
         temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     _log.info("fedpca: %d clients, %d rows, in %s", found, summary["rows"], folder)
     if problem:
@@ -130,7 +131,7 @@ def gather(
     deadline: float,
     expect: int = 0,
     retries: int = 2,
-    most_bytes: int = 2**30,
+    max_bytes: int = 2**30,
 ) -> tuple[list[Answer], list[int]]:
     """Ask every node as it appears, and hand every release to the aggregator the moment it arrives.
 
@@ -141,7 +142,7 @@ def gather(
         deadline: seconds, after which nobody is waited for.
         expect: end as soon as so many nodes have had their last word; 0 waits for the deadline.
         retries: how often a node that crashed or was lost is asked again. What it said stands.
-        most_bytes: larger releases are refused unread.
+        max_bytes: larger releases are refused unread.
 
     Returns:
         Last words in the order they came, and nodes that had none.
@@ -172,7 +173,7 @@ def gather(
         lost = isinstance(reply, Exception) or reply.has_error()
         if lost and asked[node] <= retries:
             continue  # asked again, once it is there
-        answers[node] = answer = _taken(reply, node, aggregator, node_of, most_bytes)
+        answers[node] = answer = _taken(reply, node, aggregator, node_of, max_bytes)
         _log.info("fedpca: %r %s %s", answer.client or node, answer.what, answer.reason)
         # How the model moves is noted once a quarter of all have spoken, so that few merges are spent on it;
         # and where they are large, a tenth of the time at most.
@@ -206,7 +207,7 @@ def _listen(
 
 
 def _taken(
-    reply: Message | Exception, node: int, aggregator: Aggregator, node_of: dict[str, int], most_bytes: int
+    reply: Message | Exception, node: int, aggregator: Aggregator, node_of: dict[str, int], max_bytes: int
 ) -> Answer:
     """What became of a reply. A stranger wrote it: nothing in it may end the run."""
     client, what, reason = "", "refused", ""
@@ -221,22 +222,22 @@ def _taken(
         else:
             release = reply.content["release"]
             assert isinstance(release, ArrayRecord)
-            client, version, summary = read_release(release["file"].data, most_bytes)
+            client, version, summary = read_release(release["file"].data, max_bytes)
             if node_of.setdefault(client, node) != node:
                 raise ValueError(f"another node, {node_of[client]}, is {client!r}; give each its own name.")
             what = "accepted" if aggregator.receive(client, version, summary) else "unchanged"
-    except Refused as refusal:
+    except SummaryRejected as refusal:
         reason = str(refusal)
     except Exception as error:
         reason = str(error) or type(error).__name__
-    return Answer(node, _short(client, 100), what, _short(reason, 500), _now())
+    return Answer(node, _short(client, 100), what, _short(reason, 500), utc_timestamp())
 
 
-def read_release(contents: bytes, most_bytes: int) -> tuple[str, int, Summary]:
+def read_release(contents: bytes, max_bytes: int) -> tuple[str, int, Summary]:
     """Client, version and summary in the bytes of a model file from a stranger."""
-    if len(contents) > most_bytes:
-        raise ValueError(f"a release of {len(contents)} bytes is larger than most-bytes={most_bytes}.")
-    kind, arrays, facts = modelfile.decode(contents, "the release")
+    if len(contents) > max_bytes:
+        raise ValueError(f"a release of {len(contents)} bytes is larger than max-bytes={max_bytes}.")
+    kind, arrays, facts = model_file.decode(contents, "the release")
     summary = from_file("the release", kind, arrays, facts)
     client, version = facts.get("child"), facts.get("version")
     if not isinstance(client, str) or type(version) is not int:
@@ -247,7 +248,3 @@ def read_release(contents: bytes, most_bytes: int) -> tuple[str, int, Summary]:
 def _short(text: str, most: int) -> str:
     text = text if len(text) <= most else text[: most - 3] + "..."
     return text.encode(errors="backslashreplace").decode()
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedpca.federation.flower.node import NodeError
+from fedpca.errors import NodeError
 from fedpca.readers.paths import FORMATS
 
 

@@ -1,0 +1,18 @@
+"""Names for types that no library spells out."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.floating]
+"""A NumPy array of floats, on the host."""
+
+DeviceArray = Any
+"""An array of any library: NumPy, or torch, CuPy and others on their own device."""
+
+RowsLike = Any
+"""What a user may pass as rows: an array, a sparse matrix, a data frame, a list of lists, a tensor."""
+
+JSON = dict[str, Any]
+"""A parsed JSON object."""

@@ -1,0 +1,126 @@
+"""Files that survive crashes: atomic writes, exclusive creation, locks, appended JSON lines."""
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[Path]:
+    """A temporary file in the same folder that replaces `path` once the block ends, else is removed.
+
+    >>> from tempfile import mkdtemp
+    >>> path = Path(mkdtemp()) / "notes.txt"
+    >>> with atomic_write(path) as temporary:
+    ...     _ = temporary.write_text("all of it")
+    >>> path.read_text()
+    'all of it'
+    """
+    temporary = _temporary(path)
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        if path.exists():
+            shutil.copymode(path, temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    fsync_dir(path.parent)
+
+
+def create_exclusive(path: Path, contents: bytes) -> bool:
+    """Create a file, complete or not at all; False if one of this name exists, which is left as it is.
+
+    >>> from tempfile import mkdtemp
+    >>> path = Path(mkdtemp()) / "notes.txt"
+    >>> create_exclusive(path, b"first"), create_exclusive(path, b"second"), path.read_bytes()
+    (True, False, b'first')
+    """
+    temporary = _temporary(path)
+    try:
+        with temporary.open("xb") as file:
+            file.write(contents)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(temporary, path)  # unlike a rename, never over an existing file
+        except FileExistsError:
+            return False
+        except OSError:  # some network drives have no hard links
+            if path.exists():
+                return False
+            os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    fsync_dir(path.parent)
+    return True
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".fedpca-{secrets.token_hex(8)}.part")
+
+
+def fsync_dir(folder: Path) -> None:
+    """Make new names in a folder survive a crash."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def file_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold a lock file; the system releases it when the process dies.
+
+    Raises:
+        BlockingIOError: another process holds it, and `wait` is False.
+    """
+    import fcntl
+
+    with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+def append_json_line(path: Path, record: Mapping[str, Any]) -> None:
+    """Append one JSON object as a line and flush it to disk; a torn last line is removed first."""
+    line = json.dumps(record, allow_nan=False).encode() + b"\n"
+    with path.open("rb+") as file:
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.seek(0)
+                last = file.read().rpartition(b"\n")[2]
+                if _is_complete(last):
+                    line = b"\n" + line
+                else:
+                    file.truncate(file.seek(-len(last), os.SEEK_END))
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def json_lines(contents: bytes) -> list[bytes]:
+    """The lines of a file of JSON lines. A torn last line is left out; a complete one needs no newline.
+
+    >>> json_lines(b'{"a": 1}\\n{"b": 2}'), json_lines(b'{"a": 1}\\n{"b": ')
+    ([b'{"a": 1}', b'{"b": 2}'], [b'{"a": 1}'])
+    """
+    *lines, last = contents.split(b"\n")
+    return [*lines, last] if _is_complete(last) else lines
+
+
+def _is_complete(last: bytes) -> bool:
+    """Whether a last line without a newline was written in full: a prefix of a JSON object never parses."""
+    try:
+        json.loads(last)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,46 @@
+"""Text for messages: counted nouns, lists of names, untrusted text made safe, time stamps."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+
+def pluralize(count: float, noun: str, plural: str = "") -> str:
+    """A count with its noun.
+
+    >>> pluralize(1, "row"), pluralize(2000, "row"), pluralize(3, "entry", "entries"), pluralize(2.5, "row")
+    ('1 row', '2,000 rows', '3 entries', '2.5 rows')
+    """
+    number = f"{count:,.0f}" if count == round(count) and abs(count) < 1e15 else f"{count:.4g}"
+    return f"{number} {noun if count == 1 else plural or noun + 's'}"
+
+
+def join_names(names: Sequence[str], limit: int = 8) -> str:
+    """Names separated by commas, at most `limit` of them.
+
+    >>> join_names([f"c{number}" for number in range(20)], limit=3)
+    'c0, c1, c2 and 17 more'
+    """
+    shown = ", ".join(names[:limit])
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
+
+
+def sanitize(text: Any, limit: int | None = None) -> str:
+    """Untrusted text made safe for a terminal, a log or a page: printable, at most `limit` characters.
+
+    >>> sanitize("\\x1b[31mred"), sanitize("north\\x00\\u202e"), sanitize("a very long name", limit=9)
+    ('?[31mred', 'north??', 'a ver…ame')
+    """
+    text = str(text)
+    if limit is not None:
+        text = " ".join(text[: 20 * limit].split())
+    text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    if limit is None or len(text) <= limit:
+        return text
+    end = (limit - 1) * 2 // 5
+    return f"{text[: limit - 1 - end]}…{text[len(text) - end :]}"
+
+
+def utc_timestamp() -> str:
+    """The time now, in UTC, ISO 8601 with milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,406 @@
+"""StreamingPCA: the scikit-learn face of the trackers."""
+
+from collections.abc import Generator, Iterator
+from copy import deepcopy
+from dataclasses import replace
+from numbers import Integral
+from typing import Any, Self
+
+import numpy as np
+from sklearn.exceptions import NotFittedError
+from sklearn.utils import check_random_state
+
+from fedpca._typing import Array
+from fedpca.backend.base import HOST, Backend, backend_of, batch_slices, dense, to_host
+from fedpca.errors import NonFiniteError
+from fedpca.estimators.base import BasePCA, chunk_rows, stored_values
+from fedpca.privacy import Privacy, PrivateTracker
+from fedpca.summaries import validation
+from fedpca.summaries.imputation import impute, impute_cold_start
+from fedpca.summaries.merging import Summary, same_space
+from fedpca.summaries.moments import Moments
+from fedpca.summaries.rank import EnergyBand, FixedRank, RankRule, VarianceShare
+from fedpca.summaries.subspace import Subspace
+from fedpca.trackers import BASELINES, TRACKERS, Tracker, fastest
+
+_BATCH_ROWS = 1024
+_MOST_FEATURES_FOR_ALL = 4096
+
+
+class StreamingPCA(BasePCA):
+    """Principal components of a stream of rows, in one pass and O(d r) memory, mergeable with others.
+
+    Rows come in batches of any size, from one row up, dense or sparse (CSR, CSC), with NaN for missing
+    entries; torch and CuPy arrays are worked on where they are. Fitted attributes are computed when they are
+    read, so a long stream pays for them once.
+
+    Args:
+        n_components: how many components to keep: a whole number, a share of the variance in (0, 1), or
+            None for all (with `privacy`, all that rise above the noise). With `energy`, the rank to begin
+            with. Like the other settings it is taken from the first batch on.
+        energy: an `EnergyBand`, or its (low, high), to adapt the rank to the stream as the paper does.
+        forget: in (0, 1]. Every batch scales the singular values of all that came before by it, and their
+            count by its square: memory fades over about 1 / (1 - forget²) batches.
+        center: subtract the running mean; False gives the paper's uncentred algebra.
+        whiten: scale the coordinates to unit variance.
+        tracker: "exact" (d² memory, no error), "nystrom" (the fast one), "block" (the paper's), or "auto":
+            exact for at most max(256, 8 n_components) features, nystrom above. There for comparison only:
+            "frequent-directions", "robust-frequent-directions", "grouse", "power-method", "spirit".
+        privacy: a `Privacy`, to make all that leaves differentially private. Nothing can then be asked for
+            before `release()`, or `fit`, which releases once. Its `center` takes the place of this one;
+            weights, forgetting and a choice of tracker are not to be had. None for no privacy.
+        oversample: directions carried beyond n_components, which keeps truncation errors small;
+            "auto" for about as many again (20 for 10, 45 for 20, 150 for 100).
+        batch_size: rows a batch when `fit` cuts its X; the block size of the block tracker and of the power
+            method. None for 1024 and, for the block tracker, twice the directions carried, for the power
+            method d.
+        random_state: seed of the nystrom tracker's choice of probes, and of the first basis of grouse, the
+            power method and spirit; None always takes the same.
+
+    Attributes:
+        components_: shape (`n_components_`, n_features), by falling variance, the largest entry positive.
+        explained_variance_, explained_variance_ratio_, singular_values_: shape (`n_components_`,).
+        mean_: shape (n_features,).
+        noise_variance_: mean variance of a direction left out.
+        n_components_: at most n_components; fewer while the rows seen span fewer.
+        n_samples_seen_: rows seen, merged ones included.
+        subspace_: the `Subspace` to save, send or merge: all directions carried, more than `n_components_`.
+
+    Missing entries (NaN) are filled by least squares on the observed ones with the subspace so far; the
+    first rows of a stream from their own column means and, for a few rounds, their own subspace. With
+    many gaps the variance along filled entries is somewhat too small.
+
+    >>> from sklearn.datasets import load_digits
+    >>> digits = load_digits().data
+    >>> pca = StreamingPCA(n_components=10)
+    >>> for batch in np.array_split(digits, 20):
+    ...     pca = pca.partial_fit(batch)
+    >>> pca.transform(digits).shape
+    (1797, 10)
+    >>> print(f"{pca.explained_variance_ratio_.sum():.3f}")
+    0.738
+    """
+
+    def __init__(
+        self,
+        n_components: int | float | None = None,
+        *,
+        energy: EnergyBand | tuple[float, float] | None = None,
+        forget: float = 1.0,
+        center: bool = True,
+        whiten: bool = False,
+        tracker: str = "auto",
+        privacy: Privacy | None = None,
+        oversample: int | str = "auto",
+        batch_size: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.energy = energy
+        self.forget = forget
+        self.center = center
+        self.whiten = whiten
+        self.tracker = tracker
+        self.privacy = privacy
+        self.oversample = oversample
+        self.batch_size = batch_size
+        self.random_state = random_state
+
+    _tracker: Tracker | PrivateTracker
+
+    # --- learning ---
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Learn from X, shape (n_samples, n_features), alone: whatever was learned before is dropped."""
+        for _ in self._fit_in_steps(X, sample_weight):
+            pass
+        return self
+
+    def _fit_in_steps(
+        self, X: Any, sample_weight: Any = None
+    ) -> Generator[tuple[Array, int], Array | None, None]:
+        """`fit`; of a private centre it yields what each step tells, and takes one shared with others."""
+        with self._rollback_on_error():
+            X = self._validated(X, reset=True)
+            weights = validation.sample_weight(sample_weight, X.shape[0])
+            if weights is not None and not weights.any():
+                raise ValueError("sample_weight must not be all zero: no row would count.")
+            dtype = validation.working_dtype(backend_of(X).numpy_dtype(X))
+            X, gaps = self._check_values(X, dtype, self._backend_for(X), weights)
+            tracker = self._new_tracker(X, weights, dtype)
+            if isinstance(tracker, PrivateTracker):
+                if tracker.wants_center:
+                    yield from tracker.find_center(lambda: _dense_parts(X), X.shape[0])
+                self._learn(tracker, X, weights, gaps)
+                tracker.release()
+            else:
+                size = self.batch_size or _BATCH_ROWS
+                if tracker.backend.on_device and validation.forget(self.forget) == 1:
+                    size = X.shape[0]  # where nothing fades the cuts do not matter, but for speed
+                for part in batch_slices(X.shape[0], size):
+                    tracker = self._learn(tracker, X[part, :], _part(weights, part), gaps)
+            self._tracker, self._n_rows_seen = tracker, X.shape[0]
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Learn from one more batch, shape (n_samples, n_features), of any size from one row up."""
+        first = not hasattr(self, "_tracker")
+        with self._rollback_on_error():
+            X = self._validated(X, reset=first)
+            weights = validation.sample_weight(sample_weight, X.shape[0])
+            dtype = validation.working_dtype(backend_of(X).numpy_dtype(X)) if first else self._tracker.dtype
+            backend = self._backend_for(X) if first else self._tracker.backend
+            X, gaps = self._check_values(X, dtype, backend, weights)
+            tracker = self._new_tracker(X, weights, dtype) if first else self._tracker
+            self._tracker = self._learn(tracker, X, weights, gaps)
+            self._n_rows_seen = X.shape[0] + (0 if first else self._n_rows_seen)
+        return self
+
+    def release(self) -> Summary:
+        """Let the private summary of all rows so far out: noised, certified, paid for in the ledger.
+
+        Until more rows come, the same again, at no cost. Afterwards the fitted attributes exist. Owners'
+        releases merge: `fedpca.merge([a.release(), b.release()], rank=10)`.
+
+        Returns:
+            Noisy `Moments`, cumulative over releases; a `Subspace` from mechanisms that keep no d x d sum.
+
+        >>> rows = np.random.default_rng(0).normal(size=(100, 5))
+        >>> pca = StreamingPCA(2, privacy=Privacy(epsilon=1.0, delta=1e-4, bound=3.0)).partial_fit(rows)
+        >>> pca.release().certificate["epsilon"]
+        1.0
+        """
+        if not hasattr(self, "_tracker"):
+            raise NotFittedError("there is nothing to release: call partial_fit first.")
+        if not isinstance(self._tracker, PrivateTracker):
+            raise ValueError(
+                "release is for private summaries, StreamingPCA(privacy=Privacy(...)); share subspace_ "
+                "without."
+            )
+        return self._tracker.release()
+
+    def merge(self, *others: "StreamingPCA | Summary") -> Self:
+        """Learn what others learned, as if their rows had come here; the others stay as they are.
+
+        Args:
+            others: fitted StreamingPCA objects, or summaries (`Subspace`, `Moments`) of the same features.
+
+        >>> rows = np.random.default_rng(0).normal(size=(100, 5))
+        >>> north, south = StreamingPCA(2).fit(rows[:60]), StreamingPCA(2).fit(rows[60:])
+        >>> north.merge(south).n_samples_seen_
+        100
+        """
+        if not others:
+            raise ValueError("merge needs at least one other StreamingPCA, Subspace or Moments, got none.")
+        with self._rollback_on_error():
+            if self.privacy is not None:
+                raise ValueError(
+                    "a private estimator takes rows only; merge what is released: "
+                    "fedpca.merge([a.release(), b.release()])."
+                )
+            summaries = [other.summary_ if isinstance(other, StreamingPCA) else other for other in others]
+            fitted = hasattr(self, "_tracker")
+            names = same_space([self.subspace_, *summaries] if fitted else summaries)
+            first = summaries[0]
+            if first.centered != bool(self.center):
+                raise ValueError(
+                    f"center={self.center} here, but the others are {'' if first.centered else 'un'}centred; "
+                    "build all with the same `center`."
+                )
+            tracker: Tracker
+            if fitted:
+                assert isinstance(self._tracker, Tracker)
+                tracker = deepcopy(self._tracker)
+            else:
+                dtype = first.components.dtype if isinstance(first, Subspace) else np.dtype(np.float64)
+                tracker = self._plain_tracker(first.n_features, dtype)
+            # Noise makes some eigenvalues of a private release negative; rows have none.
+            summaries = [
+                part.subspace() if isinstance(part, Moments) and part.certificate else part
+                for part in summaries
+            ]
+            largest = max(validation.raw_energy(part.total, part.count, part.mean) for part in summaries)
+            if not largest < validation.max_energy(tracker.dtype):
+                raise ValueError(
+                    f"a summary of rows this large, sum of squares {largest:.3g}, does not fit a stream of "
+                    f"{tracker.dtype}; rescale the features."
+                )
+            tracker.merge(*summaries)
+            rows = [
+                other._n_rows_seen if isinstance(other, StreamingPCA) else other.count for other in others
+            ]
+            self._n_rows_seen = round(sum(rows)) + (self._n_rows_seen if fitted else 0)
+            self._tracker, self.n_features_in_ = tracker, first.n_features
+            if names is not None:
+                self.feature_names_in_ = np.array(names, dtype=object)
+        return self
+
+    def _learn(
+        self, tracker: Tracker | PrivateTracker, X: Any, weights: Array | None, gaps: bool
+    ) -> Tracker | PrivateTracker:
+        """The tracker with one more batch: what came before fades once, gaps are filled a few at a time."""
+        if isinstance(tracker, PrivateTracker):
+            _no_weights(weights)
+            tracker.update(_dense_parts(X), X.shape[0])
+            return tracker
+        if not isinstance(X, np.ndarray) and backend_of(X).on_device:  # where only use tells if they are good
+            trial = deepcopy(tracker) if tracker.started else tracker
+            try:
+                trial.decay(validation.forget(self.forget))
+                trial.update(X, weights)
+                if trial is tracker and trial.is_faint:
+                    validation.require_no_underflow(X, tracker.dtype)
+                return trial
+            except NonFiniteError:
+                if trial is tracker:
+                    tracker = self._plain_tracker(X.shape[1], tracker.dtype, tracker.backend)
+                X, gaps = self._check_values(X, tracker.dtype, HOST, weights)
+        tracker.decay(validation.forget(self.forget))
+        if not gaps or tracker.takes_gaps:
+            tracker.update(X, weights)
+            return tracker
+        size = chunk_rows(X.shape[1])
+        for cut in batch_slices(X.shape[0], size):
+            rows = dense(X[cut]).astype(tracker.dtype, copy=False)
+            part = _part(weights, cut)
+            missing = np.isnan(rows)
+            if missing.any():
+                seen = ~missing.all(axis=1)  # a row of which nothing was observed says nothing
+                rows, part = rows[seen], None if part is None else part[seen]
+                history = tracker.summary()
+                if history.count:
+                    rows = impute(rows, history, tracker.feature_variances())
+                else:
+                    rows = impute_cold_start(rows, tracker.keep, bool(self.center))
+            tracker.update(rows, part)
+        return tracker
+
+    def _backend_for(self, X: Any) -> Backend:
+        """Where rows like these, the first of a stream, are worked on."""
+        named = self.tracker if isinstance(self.tracker, str) else ""
+        there = (TRACKERS | BASELINES).get(named, Tracker).takes_devices or named == "auto"
+        return backend_of(X) if there and self.privacy is None else HOST
+
+    def _check_values(self, X: Any, dtype: Any, backend: Backend, weights: Array | None) -> tuple[Any, bool]:
+        """Rows where they are to be worked on, and whether any entry is missing.
+
+        Refuses rows that cannot be worked on. Those on a device are not looked at yet.
+        """
+        if not isinstance(X, np.ndarray) and backend_of(X).on_device:
+            if backend.on_device:
+                return X, False
+            X = to_host(X)
+        if self.privacy is None:
+            return X, validation.has_nan(stored_values(X), dtype, validation.max_weight(weights))
+        validation.require_finite_or_nan(stored_values(X))  # however large: it will be clipped
+        return X, False  # a private tracker sees for itself
+
+    def _new_tracker(self, X: Any, weights: Array | None, dtype: Any) -> Tracker | PrivateTracker:
+        """A tracker for rows like these, the first of a stream."""
+        if self.privacy is not None:
+            return self._private_tracker(X.shape[1], weights, dtype)
+        if not backend_of(X).on_device:  # else only use tells
+            validation.require_no_underflow(stored_values(X), dtype)
+        return self._plain_tracker(X.shape[1], dtype, backend_of(X))
+
+    def _private_tracker(self, n_features: int, weights: Array | None, dtype: Any) -> PrivateTracker:
+        if not isinstance(self.privacy, Privacy):
+            raise TypeError(f"privacy must be a Privacy or None, got privacy={self.privacy!r}.")
+        _no_weights(weights)
+        if validation.forget(self.forget) != 1.0:
+            raise ValueError(f"forget must be 1 with privacy, got forget={self.forget}: sums stay exact.")
+        if self.tracker != "auto":
+            raise ValueError(
+                f"tracker must be 'auto' with privacy, got tracker={self.tracker!r}: "
+                "Privacy(mechanism=...) decides."
+            )
+        self._check_sizes()
+        return PrivateTracker(
+            n_features,
+            self._shown_rule(n_features),
+            self.privacy,
+            oversample=self.oversample,
+            batch_rows=self.batch_size or _BATCH_ROWS,
+            dtype=dtype,
+            feature_names=self._names(),
+        )
+
+    def _check_sizes(self) -> None:
+        if self.batch_size is not None:
+            validation.integer(self.batch_size, "batch_size", at_least=1)
+        if self.oversample != "auto":
+            validation.integer(self.oversample, "oversample", at_least=0)
+
+    def _plain_tracker(self, n_features: int, dtype: Any, backend: Backend = HOST) -> Tracker:
+        validation.forget(self.forget)
+        self._check_sizes()
+        rule = self._rank_rule(n_features)
+        name = (
+            fastest(n_features, rule, on_device=backend.on_device) if self.tracker == "auto" else self.tracker
+        )
+        known = TRACKERS | BASELINES
+        if not isinstance(name, str) or name not in known:
+            raise ValueError(f"tracker must be 'auto' or one of {list(known)}, got {self.tracker!r}.")
+        settings: dict[str, Any] = {}
+        if name in ("block", "power-method"):
+            settings["block_rows"] = self.batch_size
+        if name in ("nystrom", "grouse", "power-method", "spirit") and self.random_state is not None:
+            settings["seed"] = check_random_state(self.random_state).randint(2**31)
+        if known[name].takes_devices:
+            settings["backend"] = backend
+        settings.update(oversample=self.oversample, center=bool(self.center), dtype=dtype)
+        return known[name](n_features, rule, **settings)
+
+    def _shown_rule(self, n_features: int) -> RankRule | None:
+        """How many directions of a summary that came from elsewhere are shown; None for all that are real."""
+        everything = self.n_components is None and self.energy is None
+        return None if everything else self._rank_rule(n_features)
+
+    def _rank_rule(self, n_features: int) -> RankRule:
+        wanted = self.n_components
+        if self.energy is not None:
+            band = self.energy
+            if isinstance(band, tuple | list) and len(band) == 2:
+                band = EnergyBand(*band)
+            if not isinstance(band, EnergyBand):
+                raise TypeError(f"energy must be an EnergyBand or its (low, high), got {self.energy!r}.")
+            if wanted is not None:
+                band = replace(band, first=validation.rank(wanted, n_features, "n_components"))
+            return band
+        if wanted is None:
+            if n_features > _MOST_FEATURES_FOR_ALL and self.tracker != "exact":
+                raise ValueError(
+                    f"n_components=None keeps all {n_features} directions, {8e-9 * n_features**2:.1f} GB; "
+                    "say how many you want (tracker='exact' keeps all the same)."
+                )
+            return FixedRank(n_features)
+        if isinstance(wanted, Integral) and not isinstance(wanted, bool):
+            return FixedRank(validation.rank(wanted, n_features, "n_components"))
+        rule = "n_components must be a whole number, a share of the variance in (0, 1) or None"
+        if not validation.is_real(wanted):
+            raise TypeError(f"{rule}, got {wanted!r}.")
+        if not 0 < wanted < 1:
+            raise ValueError(f"{rule}, got {wanted!r}.")
+        return VarianceShare(float(wanted))
+
+    @property
+    def summary_(self) -> Summary:
+        """All that may be told to others."""
+        self._fitted()
+        return replace(self._tracker.state(), feature_names=self._names())
+
+
+def _part(values: Any, part: slice) -> Any:
+    return None if values is None else values[part]
+
+
+def _dense_parts(X: Any) -> Iterator[Array]:
+    size = chunk_rows(X.shape[1])
+    for part in batch_slices(X.shape[0], size):
+        yield dense(X[part])
+
+
+def _no_weights(weights: Array | None) -> None:
+    if weights is not None:
+        raise ValueError(
+            "sample_weight must be None with privacy: a weight would let a row count beyond its bound."
+        )

@@ -1,0 +1,1 @@
+"""Mechanisms: what is noised, one per file."""

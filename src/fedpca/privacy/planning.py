@@ -1,0 +1,218 @@
+"""plan: what privacy will cost, and whether anything will be left, before a single row is touched."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, sqrt
+from typing import Any
+
+import numpy as np
+
+from fedpca._typing import Array
+from fedpca.privacy.centering import stream_rows
+from fedpca.privacy.mechanisms.base import MAX_GRAM_FEATURES, Calibration, calibrate, sketch_size
+from fedpca.privacy.noise import TILE
+from fedpca.privacy.schedule import Schedule
+from fedpca.privacy.settings import Privacy
+from fedpca.privacy.tracker import BATCH_ROWS
+from fedpca.summaries import validation
+
+_GOOD = 0.9  # the expected |<v, v_hat>| that counts as found
+_TYPICAL = 0.5  # assumed mean of |row|² / bound²
+_SMALLEST_GAP = 0.1  # of a variance: directions closer than this count as this far apart
+_SKETCH_PENALTY = 6.0  # rows that the sketch needs in units of the gram's, measured on MNIST
+
+
+@dataclass(frozen=True, repr=False)
+class Plan:
+    """What a private release would be like. Sums and eigenvalues are in the units of the data, squared.
+
+    Attributes:
+        privacy: the settings.
+        mu: what the releases cost every record.
+        sensitivity, sigma: in units of bound².
+        noise_edge: the largest eigenvalue that noise alone has, in a sum over rows; signals below it drown.
+        spectrum: variances along the leading directions that were given or assumed.
+        n_components: how many were asked for.
+        rows_needed: rows for which the last of them is expected to be found, with a cosine of 0.9.
+        n_rows: how many there are, if said.
+        components_found: how many of those asked for so many rows would show, if said.
+        memory: bytes at an owner of rows.
+        advice: all of it in a sentence or two.
+    """
+
+    privacy: Privacy
+    n_features: int
+    mu: float
+    sensitivity: float
+    sigma: float
+    noise_edge: float
+    spectrum: Array
+    n_components: int
+    rows_needed: int
+    n_rows: int | None
+    components_found: int | None
+    memory: int
+    advice: str
+
+    def __repr__(self) -> str:
+        rows = "" if self.n_rows is None else f", rows={self.n_rows:,}, found={self.components_found}"
+        return (
+            f"Plan(mu={self.mu:.4g}, sigma={self.sigma:.4g} bound², noise_edge={self.noise_edge:.4g},\n"
+            f"     rows_needed={self.rows_needed:,}{rows}, memory={self.memory / 1e6:.1f} MB)\n{self.advice}"
+        )
+
+
+def plan(
+    privacy: Privacy,
+    n_features: int,
+    n_rows: int | None = None,
+    spectrum: Sequence[float] | None = None,
+    *,
+    n_components: int = 1,
+    owners: int = 1,
+) -> Plan:
+    """What to expect of private components, from public knowledge alone; nothing is spent.
+
+    Args:
+        privacy: the settings.
+        n_features: how many features there are, d.
+        n_rows: how many rows there will be, of all owners together; None if not known.
+        spectrum: variances along the leading directions, at least `n_components` of them, as public data or
+            experience suggest; never taken from the private rows. By default rows are assumed to have
+            a mean square of half of bound², with variances that fall as 1, 1/2, 1/3, ...
+        n_components: how many components are wanted.
+        owners: how many will release and be summed: each adds noise of its own.
+
+    >>> plan(Privacy(epsilon=1.0, delta=1e-5, bound=1.0), n_features=784, n_rows=400)
+    Plan(mu=0.2681, sigma=5.276 bound², noise_edge=208.9,
+         rows_needed=3,505, rows=400, found=0, memory=14.8 MB)
+    With 400 rows and 784 features nothing will survive the noise.
+    About 3,500 rows are needed for 1 component.
+    A larger epsilon, fewer features or a tighter bound need fewer.
+    """
+    if not isinstance(privacy, Privacy):
+        raise TypeError(f"plan needs a Privacy, got {privacy!r}.")
+    n_features = validation.integer(n_features, "n_features", at_least=1)
+    n_components = validation.rank(n_components, n_features, "n_components")
+    privacy.public_center(n_features)
+    if n_rows is not None:
+        n_rows = validation.integer(n_rows, "n_rows", at_least=1)
+        if privacy.delta * n_rows >= 1:
+            raise ValueError(
+                f"delta must be below one over the number of rows, 1/{n_rows}, got delta={privacy.delta:g}; "
+                f"choose at most {0.1 / n_rows:.1g}."
+            )
+    if privacy.mechanism in ("gram", "mod-sulq") and n_features > MAX_GRAM_FEATURES:
+        raise ValueError(
+            f"mechanism={privacy.mechanism!r} takes at most {MAX_GRAM_FEATURES} features, got "
+            f"{n_features}; use mechanism='sketch'."
+        )
+    variances = _spectrum(spectrum, privacy.bound, n_features, n_components)
+    calibration = calibrate(
+        privacy, n_features, joint=privacy.center == "private" and privacy.mechanism == "gram"
+    )
+    edge = _edge(privacy, n_features, calibration)
+    edge *= sqrt(validation.integer(owners, "owners", at_least=1))
+    needed = [_rows_needed(privacy, edge, variances, rank, n_features) for rank in range(1, n_components + 1)]
+    if privacy.center == "private":
+        needed = [rows + owners * sum(stream_rows(privacy, n_features)) for rows in needed]
+    found = None if n_rows is None else sum(rows <= n_rows for rows in needed)
+    rows_needed = needed[-1]
+    return Plan(
+        privacy=privacy,
+        n_features=n_features,
+        mu=calibration.mu if privacy.paper_calibrated else privacy.mu,
+        sensitivity=calibration.sensitivity,
+        sigma=calibration.sigma,
+        noise_edge=edge,
+        spectrum=variances,
+        n_components=n_components,
+        rows_needed=rows_needed,
+        n_rows=n_rows,
+        components_found=found,
+        memory=_memory(privacy, n_features, n_components),
+        advice=_advice(privacy, n_features, n_components, rows_needed, n_rows, found),
+    )
+
+
+def _spectrum(spectrum: Any, bound: float, n_features: int, n_components: int) -> Array:
+    if spectrum is None:
+        weights = 1 / np.arange(1.0, n_features + 1)
+        return _TYPICAL * bound**2 * weights / weights.sum()
+    variances = np.sort(np.asarray(spectrum, dtype=np.float64).ravel())[::-1]
+    if not len(variances) or not np.isfinite(variances).all() or variances[-1] < 0 or not variances[0] > 0:
+        raise ValueError("spectrum must be variances along the leading directions: finite, not negative.")
+    if len(variances) < n_components:
+        raise ValueError(
+            f"spectrum must have a variance for every component: {n_components} wanted, "
+            f"{len(variances)} given."
+        )
+    if variances.sum() > bound**2 * (1 + 1e-9):
+        raise ValueError(
+            f"spectrum sums to {variances.sum():.4g}, more than bound² = {bound**2:.4g}: clipped rows cannot "
+            "vary so much; raise the bound or rescale the spectrum."
+        )
+    return variances
+
+
+def _edge(privacy: Privacy, n_features: int, calibration: Calibration) -> float:
+    """The noise edge of the last report."""
+    reports = 1.0
+    if privacy.mechanism != "streaming-mod-sulq":
+        reports = Schedule(privacy.releases).accumulated(privacy.releases)
+    return privacy.bound**2 * calibration.edge(n_features) * reports
+
+
+def _rows_needed(privacy: Privacy, edge: float, variances: Array, rank: int, n_features: int) -> int:
+    """Rows for which the first `rank` directions are found, the last with an expected cosine of 0.9.
+
+    Noise of standard deviation s mixes a direction of eigenvalue l with one of eigenvalue m by s / (l - m),
+    so that cosine² = 1 - s² times the sum of 1 / (l - m)² over the directions left out; all m = 0 gives the
+    textbook's 1 - (edge / 2 l)².
+    """
+    variance = float(variances[rank - 1])
+    if variance <= 0:
+        return 2**62
+    left_out = np.zeros(n_features - rank)
+    left_out[: len(variances) - rank] = variances[rank:]
+    gaps = np.maximum(variance - left_out, _SMALLEST_GAP * variance)
+    sd = edge / (2 * sqrt(n_features))
+    rows = sd * float(np.linalg.norm(1 / gaps)) / sqrt(1 - _GOOD**2)
+    if privacy.mechanism == "sketch":
+        rows *= _SKETCH_PENALTY
+    if privacy.mechanism == "streaming-mod-sulq":
+        rows *= max(rows / BATCH_ROWS, 1.0)  # the noise of n / b batches adds up
+    return min(ceil(rows), 2**62)
+
+
+def _memory(privacy: Privacy, n_features: int, n_components: int) -> int:
+    if privacy.mechanism == "sketch":
+        return 8 * 4 * n_features * sketch_size(n_components, n_features)
+    if privacy.mechanism == "streaming-mod-sulq":
+        return 8 * n_features * (2 * BATCH_ROWS + 3 * TILE + 4 * (2 * n_components + 10))
+    return 8 * 3 * n_features**2
+
+
+def _advice(
+    privacy: Privacy, n_features: int, n_components: int, needed: int, n_rows: int | None, found: int | None
+) -> str:
+    components = "1 component" if n_components == 1 else f"{n_components} components"
+    wanted = f"About {_rounded(needed):,} rows are needed for {components}."
+    remedy = "A larger epsilon, fewer features or a tighter bound need fewer."
+    if privacy.paper_calibrated:
+        remedy = "mechanism='gram' needs hundreds of times fewer."
+    elif privacy.mechanism != "gram" and n_features <= MAX_GRAM_FEATURES:
+        remedy = "mechanism='gram' needs several times fewer."
+    if n_rows is None:
+        return f"{wanted}\n{remedy}"
+    start = f"With {n_rows:,} rows and {n_features} features"
+    if n_rows >= needed:
+        return f"{start} {components} will be found; about {_rounded(needed):,} rows would do."
+    if not found:
+        return f"{start} nothing will survive the noise.\n{wanted}\n{remedy}"
+    return f"{start} about {found} of {components} will be found.\n{wanted}\n{remedy}"
+
+
+def _rounded(rows: int) -> int:
+    """Two digits: the estimate has no more."""
+    return int(float(f"{rows:.1e}"))

@@ -1,0 +1,1 @@
+"""Summaries: what travels, and what can be computed from it alone."""

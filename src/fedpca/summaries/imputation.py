@@ -1,0 +1,93 @@
+"""Missing entries: estimated from the observed ones by least squares on a subspace."""
+
+import numpy as np
+
+from fedpca._typing import Array
+from fedpca.summaries.subspace import Subspace
+
+_COLD_ROUNDS = 5
+
+
+def coordinates(rows: Array, subspace: Subspace, variances: Array | None = None) -> Array:
+    """Coordinates of rows with gaps (NaN) along the components, shape (n, r), float64.
+
+    The most likely ones given the observed entries: least squares in which a feature counts the less the
+    more of its variance the subspace leaves out, and a direction stays the nearer to the mean the less
+    it varies. So a row with few entries, or none, stays near the mean.
+
+    Args:
+        rows: shape (n, d), NaN for missing.
+        subspace: its directions, mean and variances.
+        variances: of each feature, shape (d,), if known; else the variance left out is shared out evenly.
+
+    >>> subspace = Subspace.from_rows(np.outer([-2.0, -1.0, 1.0, 2.0], [0.6, 0.8]))
+    >>> coordinates(np.array([[6.0, np.nan]]), subspace).round(6)
+    array([[10.]])
+    """
+    if not subspace.rank:
+        return np.zeros((len(rows), 0))
+    components = subspace.components.astype(np.float64)
+    spread = subspace.singular_values**2 / subspace.count
+    noise = _noise(subspace, components, spread, variances)
+    typical = float(noise.mean())
+    trust = typical / noise if typical else np.ones(len(noise))
+    weighted = components * trust
+    gaps = np.isnan(rows)
+    # The normal equations over the observed entries: those of all entries less those of the gaps.
+    shape = (len(rows), subspace.rank, subspace.rank)
+    normal = np.broadcast_to(weighted @ components.T + np.diag(typical / spread), shape).copy()
+    for index in np.flatnonzero(gaps.any(axis=1)):
+        hidden = gaps[index]
+        normal[index] -= weighted[:, hidden] @ components[:, hidden].T
+    observed = np.where(gaps, 0.0, rows - subspace.mean) @ weighted.T
+    solved: Array = (np.linalg.pinv(normal, rcond=1e-12, hermitian=True) @ observed[:, :, None])[:, :, 0]
+    return solved
+
+
+def impute(rows: Array, subspace: Subspace, variances: Array | None = None) -> Array:
+    """Rows with every NaN replaced by the subspace's estimate; observed entries stay as they are.
+
+    What is filled in is never stranger than ordinary rows are: coordinates far out are drawn back.
+
+    >>> subspace = Subspace.from_rows(np.outer([-2.0, -1.0, 1.0, 2.0], [0.6, 0.8]))
+    >>> impute(np.array([[0.3, np.nan]]), subspace).round(6)
+    array([[0.3, 0.4]])
+    """
+    gaps = np.isnan(rows)
+    touched = gaps.any(axis=1)
+    if not touched.any():
+        return rows
+    result = rows.copy()
+    partial = rows[touched]
+    scores = coordinates(partial, subspace, variances)
+    if subspace.rank:
+        distance = np.sum(scores**2 / (subspace.singular_values**2 / subspace.count), axis=1, keepdims=True)
+        ordinary = subspace.rank + 4 * np.sqrt(2 * subspace.rank)  # chi-squared: its mean and four deviations
+        scores *= np.sqrt(ordinary / np.maximum(distance, ordinary))
+    estimate = scores @ subspace.components + subspace.mean
+    result[touched] = np.where(np.isnan(partial), estimate, partial)
+    return result
+
+
+def impute_cold_start(rows: Array, rank: int, center: bool) -> Array:
+    """The first rows of a stream, filled from themselves: column means, then rounds of their own subspace."""
+    gaps = np.isnan(rows)
+    observed = np.maximum((~gaps).sum(axis=0), 1)
+    means = np.where(gaps, 0.0, rows).sum(axis=0, dtype=np.float64) / observed
+    variances = np.where(gaps, 0.0, (rows - means) ** 2).sum(axis=0, dtype=np.float64) / observed
+    result = np.where(gaps, means, rows).astype(rows.dtype)
+    for _ in range(_COLD_ROUNDS):
+        own = Subspace.from_rows(result, min(rank, rows.shape[1]), center=center)
+        result = np.where(gaps, impute(rows, own, variances), rows)
+    return result
+
+
+def _noise(subspace: Subspace, components: Array, spread: Array, variances: Array | None) -> Array:
+    """Variance of each feature that the subspace leaves out, shape (d,)."""
+    if variances is None:
+        even = subspace.discarded / max(subspace.count * (subspace.n_features - subspace.rank), 1.0)
+        if subspace.rank == subspace.n_features:  # all directions are known: weigh them by their variances
+            even = 1e-6 * float(spread.mean())
+        return np.full(subspace.n_features, even)
+    noise = variances - spread @ components**2
+    return np.maximum(noise, 1e-6 * variances.max(initial=0.0))

@@ -1,0 +1,128 @@
+"""How many directions to keep: a fixed number, the paper's energy band, or a share of the variance."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from fedpca._typing import Array
+from fedpca.summaries import validation
+
+
+class RankRule(Protocol):
+    """Decides, once a block, how many directions are wanted."""
+
+    def start(self, n_features: int) -> int:
+        """The rank before any row was seen."""
+
+    def next_rank(self, rank: int, singular_values: Array, total: float) -> int:
+        """The rank wanted next, given the spectrum carried now (which may be longer than `rank`)."""
+
+    def shown(self, rank: int, singular_values: Array, total: float) -> int:
+        """How many of the directions carried now are the answer."""
+
+
+def fixed_point(rule: RankRule, rank: int, n_features: int, singular_values: Array, total: float) -> int:
+    """The rank at which a rule comes to rest on a full spectrum."""
+    for _ in range(n_features):
+        following = min(rule.next_rank(rank, singular_values, total), n_features)
+        if following == rank:
+            break
+        rank = following
+    return rank
+
+
+@dataclass(frozen=True, slots=True)
+class FixedRank:
+    """Always the same number of directions."""
+
+    rank: int
+
+    def start(self, n_features: int) -> int:
+        return min(self.rank, n_features)
+
+    def next_rank(self, rank: int, singular_values: Array, total: float) -> int:
+        return rank
+
+    def shown(self, rank: int, singular_values: Array, total: float) -> int:
+        return min(rank, len(singular_values))
+
+
+@dataclass(frozen=True, slots=True)
+class EnergyBand:
+    """The paper's AdjustRank: keep sigma_r / (sigma_1 + ... + sigma_r) within [low, high].
+
+    Above `high` one more direction is kept from the next block on, below `low` one fewer; once a block.
+    The ratio never exceeds 1/r, so the rank cannot grow past 1/high: 10 for the paper's 10 %. Choose
+    `high` below one over the largest rank you would accept, and `low` below 0.3 * high.
+
+    Args:
+        low: the paper's alpha, as a fraction.
+        high: the paper's beta, as a fraction.
+        first: the rank to begin with.
+
+    >>> band = EnergyBand(low=0.01, high=0.10)
+    >>> band.next_rank(2, np.array([4.0, 2.0, 0.1]), total=20.01)
+    3
+    >>> band.next_rank(3, np.array([4.0, 2.0, 0.05]), total=20.0025)
+    2
+    """
+
+    low: float = 0.01
+    high: float = 0.10
+    first: int = 1
+
+    def __post_init__(self) -> None:
+        validation.integer(self.first, "first", at_least=1)
+        if not (validation.is_real(self.low) and validation.is_real(self.high)):
+            raise TypeError(f"an energy band needs two numbers, got low={self.low!r}, high={self.high!r}.")
+        if not 0 <= self.low < self.high <= 1:
+            raise ValueError(
+                f"an energy band needs 0 <= low < high <= 1, got low={self.low}, high={self.high}; "
+                "the paper's 1 % and 10 % are low=0.01, high=0.10."
+            )
+
+    def start(self, n_features: int) -> int:
+        return min(self.first, n_features)
+
+    def next_rank(self, rank: int, singular_values: Array, total: float) -> int:
+        rank = min(rank, len(singular_values))
+        if not rank:
+            return 1
+        if self._share(singular_values, rank) > self.high:
+            carried = len(singular_values) > rank
+            wasted = carried and self._share(singular_values, rank + 1) < self.low  # would be dropped at once
+            return rank if wasted else rank + 1
+        return rank - 1 if self._share(singular_values, rank) < self.low and rank > 1 else rank
+
+    @staticmethod
+    def _share(singular_values: Array, rank: int) -> float:
+        return float(singular_values[rank - 1] / singular_values[:rank].sum())
+
+    def shown(self, rank: int, singular_values: Array, total: float) -> int:
+        return min(rank, len(singular_values))
+
+
+@dataclass(frozen=True, slots=True)
+class VarianceShare:
+    """As many directions as explain a share of the total variance; more are carried until they do.
+
+    >>> VarianceShare(0.9).shown(3, np.array([3.0, 2.0, 1.0]), total=14.0)
+    2
+    """
+
+    share: float
+
+    def start(self, n_features: int) -> int:
+        return min(32, n_features)
+
+    def next_rank(self, rank: int, singular_values: Array, total: float) -> int:
+        needed = self._needed(singular_values, total)
+        return needed if needed <= len(singular_values) else 2 * max(rank, len(singular_values))
+
+    def shown(self, rank: int, singular_values: Array, total: float) -> int:
+        return min(self._needed(singular_values, total), len(singular_values))
+
+    def _needed(self, singular_values: Array, total: float) -> int:
+        explained = np.cumsum(singular_values**2)
+        return int(np.searchsorted(explained, self.share * total * (1 - 1e-12))) + 1

@@ -1,0 +1,325 @@
+"""Subspace: the low-rank summary of rows that travels and merges."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+
+from fedpca._typing import Array
+from fedpca.errors import ModelFileError
+from fedpca.summaries import certificate as certificates
+from fedpca.summaries import model_file, validation
+from fedpca.summaries.linalg import leading_singular_pairs, orthonormality_error, with_fixed_signs
+from fedpca.summaries.moments import Moments, check_centered, deviations_from_mean, freeze
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Subspace:
+    """The r leading directions of rows, with what is needed to merge them exactly: O(d r) numbers.
+
+    What it keeps never exceeds the truth, so `total - sum(singular_values**2)` bounds what was left out.
+    Arrays are read-only copies, float32 or float64 components, checked once, here.
+
+    Attributes:
+        components: shape (r, d), orthonormal rows.
+        singular_values: shape (r,), descending, of the centred rows.
+        mean: shape (d,); zeros when not `centered`.
+        count: number of rows, or the sum of their weights.
+        total: trace of the whole scatter, truncated directions included.
+        centered: whether rows were centred (else the scatter is about the origin).
+        feature_names: one a feature, or None.
+        certificate: what a private release promises, or None for a summary that is not private.
+
+    >>> rows = np.array([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    >>> subspace = Subspace.from_rows(rows, rank=1)
+    >>> subspace
+    Subspace(rank=1, n_features=2, count=4, explained=80.0%)
+    >>> subspace.project(rows).ravel()
+    array([ 2., -2.,  0.,  0.])
+    """
+
+    components: Array
+    singular_values: Array
+    mean: Array
+    count: float
+    total: float
+    centered: bool = True
+    feature_names: tuple[str, ...] | None = None
+    certificate: Mapping[str, Any] | None = None
+
+    kind = "subspace"  # in model files
+
+    def __post_init__(self) -> None:
+        components = np.array(self.components)
+        if components.dtype != np.float32:
+            components = components.astype(np.float64, copy=False)
+        singular_values = np.array(self.singular_values, dtype=np.float64)
+        mean = np.array(self.mean, dtype=np.float64)
+        _check_shapes(components, singular_values, mean)
+        count = validation.count(self.count)
+        validation.raw_energy(self.total, count, mean)
+        total = _checked_total(components, singular_values, count, self.total)
+        check_centered(self.centered, mean)
+        names = validation.feature_names(self.feature_names, len(mean))
+        certificate = certificates.checked(self.certificate)
+        values = (components, singular_values, mean, count, total, bool(self.centered), names, certificate)
+        freeze(self, dict(zip(_FIELDS, values, strict=True)))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        freeze(self, state)
+
+    @classmethod
+    def unchecked(
+        cls,
+        components: Array,
+        singular_values: Array,
+        mean: Array,
+        count: float,
+        total: float,
+        centered: bool = True,
+        feature_names: tuple[str, ...] | None = None,
+        certificate: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """A subspace of arrays this library has just made: taken over, neither copied nor checked."""
+        subspace = object.__new__(cls)
+        values = (components, singular_values, mean, count, total, centered, feature_names, certificate)
+        freeze(subspace, dict(zip(_FIELDS, values, strict=True)))
+        return subspace
+
+    @classmethod
+    def from_rows(
+        cls, rows: Any, rank: int | None = None, *, center: bool = True, sample_weight: Any = None
+    ) -> Self:
+        """The exact summary of rows, shape (n, d), by one singular value decomposition.
+
+        A weight counts repetitions of its row. No rows give the identity of merging.
+        """
+        names = validation.names_of(rows)
+        rows = validation.dense_rows(
+            rows, sample_weight, if_sparse="take fedpca.StreamingPCA(rank).fit(rows).subspace_"
+        )
+        if rank is not None:
+            rank = validation.rank(rank, rows.shape[1])
+        count, mean, deviations = deviations_from_mean(rows, sample_weight, center)
+        total = validation.energy(deviations)
+        floor = rounding_floor(total, count, mean, rows.dtype)
+        components, singular_values = leading_singular_pairs(deviations, rank, floor)
+        components = with_fixed_signs(components).astype(rows.dtype, copy=False)
+        return cls(components, singular_values, mean, count, total, center, names)
+
+    @classmethod
+    def empty(
+        cls,
+        n_features: int,
+        *,
+        centered: bool = True,
+        feature_names: tuple[str, ...] | None = None,
+        dtype: Any = np.float64,
+    ) -> Self:
+        """The summary of no rows: merging with it changes nothing.
+
+        >>> Subspace.empty(3)
+        Subspace(rank=0, n_features=3, count=0, explained=0.0%)
+        """
+        components = np.zeros((0, n_features), dtype=dtype)
+        return cls(components, np.zeros(0), np.zeros(n_features), 0.0, 0.0, centered, feature_names)
+
+    @property
+    def rank(self) -> int:
+        return len(self.singular_values)
+
+    @property
+    def n_features(self) -> int:
+        return len(self.mean)
+
+    @property
+    def explained_variance_ratio(self) -> Array:
+        """Share of the total variance along each component, shape (r,)."""
+        squares: Array = self.singular_values**2
+        return squares / self.total if self.total else squares
+
+    @property
+    def discarded(self) -> float:
+        """Energy of the rows outside the components, which truncation lost."""
+        return max(self.total - float(self.singular_values @ self.singular_values), 0.0)
+
+    def truncate(self, rank: int) -> Self:
+        """The same summary with at most `rank` directions; `total` remembers the rest.
+
+        >>> Subspace.from_rows(np.diag([3.0, 2.0, 1.0]), center=False).truncate(2).discarded
+        1.0
+        """
+        rank = min(validation.rank(rank, self.n_features), self.rank)
+        components, singular_values = self.components[:rank, :], self.singular_values[:rank]
+        certificate = self.certificate
+        return self._with(components=components, singular_values=singular_values, certificate=certificate)
+
+    def scaled(self, factor: float) -> Self:
+        """The same directions with singular values times `factor`; count and total times its square."""
+        values = self.singular_values * factor
+        return self._with(singular_values=values, count=self.count * factor**2, total=self.total * factor**2)
+
+    def translated(self, step: Array) -> Self:
+        """The summary of the same rows moved by `step`, shape (d,)."""
+        return self._with(mean=self.mean + step)
+
+    def astype(self, dtype: Any) -> Self:
+        """The same subspace with components of another float type."""
+        return self._with(components=self.components.astype(dtype, copy=False))
+
+    def with_fixed_signs(self) -> Self:
+        """The same subspace, the largest entry of each component positive."""
+        return self._with(components=with_fixed_signs(self.components))
+
+    def _with(self, **changes: Any) -> Self:
+        """A changed copy, not checked again; what was certified holds no longer."""
+        kept = {name: getattr(self, name) for name in _FIELDS if name != "certificate"}
+        return self.unchecked(**(kept | changes))
+
+    def project(self, rows: Any) -> Array:
+        """Coordinates of rows along the components, shape (n, r)."""
+        validation.same_names(self.feature_names, validation.names_of(rows))
+        centre = "" if self.centered else ", center=False"
+        instead = f"take fedpca.StreamingPCA({self.rank}{centre}).merge(subspace).transform(rows)"
+        rows = self._checked(validation.dense_rows(rows, if_sparse=instead), self.n_features, "features")
+        projected: Array = (rows - self.mean.astype(rows.dtype)) @ self.components.T
+        return projected
+
+    def reconstruct(self, coordinates: Any) -> Array:
+        """Rows with these coordinates, shape (n, d): the inverse of `project` within the subspace.
+
+        >>> rows = np.array([[1.0, 2.0], [3.0, 6.0], [2.0, 4.0]])
+        >>> subspace = Subspace.from_rows(rows, rank=1)
+        >>> bool(np.allclose(subspace.reconstruct(subspace.project(rows)), rows))
+        True
+        """
+        coordinates = self._checked(
+            validation.dense_rows(coordinates, min_features=0), self.rank, "coordinates"
+        )
+        rows: Array = coordinates @ self.components + self.mean
+        return rows
+
+    @staticmethod
+    def _checked(rows: Array, width: int, what: str) -> Array:
+        if rows.ndim != 2 or rows.shape[1] != width:
+            raise ValueError(f"rows must have the summary's {width} {what}, got shape {rows.shape}.")
+        return rows
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a model file (safetensors with JSON metadata)."""
+        model_file.write(path, self.kind, *self.file_contents())
+
+    def file_contents(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Arrays and facts of a model file."""
+        arrays = ("components", "singular_values", "mean")
+        facts = ("count", "total", "centered", "feature_names", "certificate")
+        return {name: getattr(self, name) for name in arrays}, {name: getattr(self, name) for name in facts}
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Subspace":
+        """Read a model file; moments come back as the subspace of all their directions."""
+        summary = load(path)
+        return summary.subspace() if isinstance(summary, Moments) else summary
+
+    @classmethod
+    def from_file_contents(cls, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> Self:
+        """What `save` wrote, checked like any other value."""
+        return cls(
+            arrays["components"],
+            arrays["singular_values"],
+            arrays["mean"],
+            facts["count"],
+            facts["total"],
+            facts["centered"],
+            facts["feature_names"],
+            facts["certificate"],
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Subspace):
+            return NotImplemented
+        facts = ("count", "total", "centered", "feature_names", "certificate")
+        return all(getattr(self, name) == getattr(other, name) for name in facts) and all(
+            np.array_equal(getattr(self, name), getattr(other, name))
+            for name in ("components", "singular_values", "mean")
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        explained = 100 * float(self.explained_variance_ratio.sum())
+        private = certificates.summary_line(self.certificate)
+        return (
+            f"Subspace(rank={self.rank}, n_features={self.n_features}, count={self.count:g}, "
+            f"explained={explained:.1f}%{private})"
+        )
+
+
+_FIELDS = tuple(field.name for field in fields(Subspace))
+
+
+def load(path: str | os.PathLike[str]) -> Subspace | Moments:
+    """Read a model file. What a stranger wrote is checked as if it came from the network.
+
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.safetensors"
+    >>> Subspace.from_rows([[1.0, 2.0], [3.0, 2.0]]).save(path)
+    >>> load(path)
+    Subspace(rank=1, n_features=2, count=2, explained=100.0%)
+    """
+    return from_file(path, *model_file.read(path))
+
+
+def from_file(
+    name: Any, kind: str, arrays: Mapping[str, Array], facts: Mapping[str, Any]
+) -> Subspace | Moments:
+    """The summary in the contents of a model file called `name`."""
+    kinds: dict[str, type[Subspace] | type[Moments]] = {"subspace": Subspace, "moments": Moments}
+    if kind not in kinds:
+        raise ModelFileError(f"{name} holds {kind!r}; this fedpca knows {sorted(kinds)}.")
+    try:
+        return kinds[kind].from_file_contents(arrays, facts)
+    except KeyError as error:
+        raise ModelFileError(f"{name} is not a valid {kind}: {error} is missing.") from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ModelFileError(f"{name} is not a valid {kind}: {error}") from error
+
+
+def rounding_floor(total: float, count: float, mean: Array, dtype: Any) -> float:
+    """The singular value that rounding alone can give to rows of this size: smaller ones are no direction."""
+    raw_energy = total + count * float(mean @ mean)
+    return float(4 * np.finfo(dtype).eps * np.sqrt(raw_energy))
+
+
+def _check_shapes(components: Array, singular_values: Array, mean: Array) -> None:
+    if (
+        components.ndim != 2
+        or singular_values.shape != components.shape[:1]
+        or mean.shape != components.shape[1:]
+    ):
+        raise ValueError(
+            "components, singular_values and mean must have shapes (r, d), (r,) and (d,), got "
+            f"{components.shape}, {singular_values.shape} and {mean.shape}."
+        )
+    if not len(mean) or len(components) > len(mean):
+        raise ValueError(f"a subspace needs 1 <= d and r <= d, got components of shape {components.shape}.")
+    if not all(np.isfinite(array).all() for array in (components, singular_values, mean)):
+        raise ValueError("components, singular_values and mean must be finite.")
+
+
+def _checked_total(components: Array, singular_values: Array, count: float, total: float) -> float:
+    """The total, raised to the kept energy where only rounding separates them."""
+    tolerance = float(np.sqrt(np.finfo(components.dtype).eps))
+    if (singular_values < 0).any() or (np.diff(singular_values) > 0).any():
+        raise ValueError(f"singular_values must be descending and not negative, got {singular_values}.")
+    if (error := orthonormality_error(components)) > tolerance:
+        raise ValueError(f"components must be orthonormal within {tolerance:.1g}, off by {error:.2g}.")
+    with np.errstate(over="ignore"):
+        kept = float(singular_values @ singular_values)
+    if not kept <= total * (1 + tolerance):
+        raise ValueError(f"total must be at least the kept energy {kept:g}, got total={total!r}.")
+    if count == 0 and (len(components) or total):
+        raise ValueError("a summary of no rows must have no components and total 0.")
+    return max(float(total), kept)

@@ -1,0 +1,1 @@
+"""Other published algorithms, to compare with."""

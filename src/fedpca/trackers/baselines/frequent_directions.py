@@ -1,0 +1,106 @@
+"""Frequent Directions (Liberty 2013; Ghashami et al. 2016) and its robust variant (Luo et al. 2019)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedpca._typing import Array
+from fedpca.summaries import validation
+from fedpca.summaries.merging import Summary, append_rows
+from fedpca.summaries.rank import RankRule
+from fedpca.summaries.subspace import Subspace
+from fedpca.trackers.base import Tracker
+
+
+class FrequentDirections(Tracker):
+    """A sketch of ell directions, all shrunk by the weakest before the next ell rows. For comparison.
+
+    The scatter of all rows exceeds that of the sketch in no direction by more than the energy outside the
+    k leading directions over ell - k, for every k < ell; and it never falls short. Centred exactly.
+
+    Args:
+        ell: the papers' sketch size. By default one more than the directions other trackers carry, since
+            the weakest does not survive: so a sketch of all d of them shrinks nothing.
+
+    >>> from fedpca.summaries.rank import FixedRank
+    >>> tracker = FrequentDirections(3, FixedRank(1), ell=2, center=False)
+    >>> tracker.update(np.array([[5.0, 0.0, 0.0], [0.0, 4.0, 0.0]]))
+    >>> tracker.summary().singular_values
+    array([5., 4.])
+    >>> tracker.update(np.array([[0.0, 0.0, 2.0]]))  # first 4² is taken off both squares
+    >>> tracker.summary().singular_values, tracker.shrunk
+    (array([3., 2.]), 16.0)
+    """
+
+    def __init__(self, n_features: int, rule: RankRule, *, ell: int | None = None, **settings: Any) -> None:
+        self._given_ell = None if ell is None else validation.integer(ell, "ell", at_least=2)
+        super().__init__(n_features, rule, **settings)
+        self._shrunk = 0.0  # by how much in all, in squares of singular values
+        self._sketch = Subspace.empty(n_features, centered=self.center, dtype=self.dtype)  # before it shrinks
+
+    @property
+    def ell(self) -> int:
+        return self._given_ell or self.keep + 1
+
+    @property
+    def shrunk(self) -> float:
+        """How much of the rows' scatter the sketch may lack, in any direction: a bound known afterwards."""
+        return self._fade**2 * (self._shrunk + self._shrunk_sketch()[1])
+
+    def _oversampled(self, rank: int) -> int:
+        return super()._oversampled(rank) if self._given_ell is None else min(self.ell, self.n_features)
+
+    @property
+    def smallest_panel(self) -> int:
+        return self.ell
+
+    @property
+    def largest_panel(self) -> int:
+        return self.ell
+
+    @property
+    def buffer_rows(self) -> int:
+        return self.ell
+
+    def _absorb(self, panel: Array, roots: Array | None) -> None:
+        sketch, amount = self._shrunk_sketch()
+        self._shrunk += amount
+        self._sketch = append_rows(sketch, panel, roots, self.ell)
+        self.rank = self._next_rank(self.rank, self._sketch.singular_values, self._sketch.total)
+
+    def _shrunk_sketch(self) -> tuple[Subspace, float]:
+        """The sketch, shrunk until the last of ell directions is zero, and by how much that is."""
+        full = self._sketch
+        if full.rank < self.ell:
+            return full, 0.0
+        kept = full.singular_values[: self.ell]
+        values = np.sqrt((kept - kept[-1]) * (kept + kept[-1]))
+        facts = (full.mean, full.count, full.total, full.centered)
+        return Subspace.unchecked(full.components[: self.ell], values, *facts), float(kept[-1] ** 2)
+
+    def state(self) -> Subspace:
+        return self._with_waiting(self._shrunk_sketch()[0] if self._n_waiting else self._sketch)
+
+    def _scale(self, factor: float) -> None:
+        self._sketch = self._sketch.scaled(factor)
+        self._shrunk *= factor**2
+
+    def _merge(self, others: Sequence[Summary]) -> None:
+        sketch, amount = self._shrunk_sketch()
+        self._shrunk += amount
+        self._sketch = self._merged(sketch, others, min(self.ell, self.n_features))
+
+
+class RobustFrequentDirections(FrequentDirections):
+    """Frequent Directions with half of what was shrunk given back to all directions.
+
+    This halves the largest error, which now has either sign: what is kept may exceed the truth.
+    """
+
+    def state(self) -> Subspace:
+        state = self._with_waiting(self._shrunk_sketch()[0])
+        alpha = min(self.shrunk / 2, state.discarded / max(state.rank, 1))  # no more energy than was lost
+        values = np.sqrt(state.singular_values**2 + alpha)
+        facts = (state.mean, state.count, state.total, state.centered)
+        return Subspace.unchecked(state.components, values, *facts)
