@@ -1,6 +1,7 @@
 """The documentation site: `make docs` writes it to build/docs. Nothing in it is loaded from elsewhere."""
 
 import sys
+from importlib.metadata import version as installed_version
 
 import numpy.typing
 from docutils import nodes
@@ -9,13 +10,10 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.pycode import ModuleAnalyzer
 
-numpy.typing.NDArray = numpy.ndarray  # ndarray[floating], not ndarray[tuple[Any, ...], dtype[floating]]
-import fedpca  # noqa: E402
-
 project = "fedpca"
 author = "The fedpca authors"
 copyright = author
-version = release = fedpca.__version__
+version = release = installed_version("fedpca")
 
 extensions = [
     "myst_parser",
@@ -80,6 +78,8 @@ def leave_out_other_packages(app: Sphinx, env: BuildEnvironment) -> None:
 
 
 def setup(app: Sphinx) -> None:
+    # Before fedpca is imported: shown as ndarray[floating], not ndarray[tuple[Any, ...], dtype[floating]].
+    numpy.typing.NDArray = numpy.ndarray
     app.connect("viewcode-find-source", source)
     app.connect("env-updated", leave_out_other_packages)
     app.add_html_math_renderer("mathml", (math, None), (math, None))
