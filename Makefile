@@ -10,7 +10,7 @@ BENCHMARK_READY := .venv-benchmark/.ready
 DEMO_ENV := $(if $(wildcard $(READY)),.venv,.venv-demo)
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-torch lint docs release-check lock benchmark clean
+.PHONY: help demo test test-torch lint docs release-check lock benchmark reproduce clean
 
 help:
 	@echo "make demo       run the three-owner demo on digits; writes an HTML report"
@@ -21,6 +21,7 @@ help:
 	@echo "make release-check  build the wheel, install it with every extra in clean environments, use it"
 	@echo "make lock       regenerate requirements/dev.txt and demo.txt; UPGRADE=1 updates every pin"
 	@echo "make benchmark  run the benchmarks, in an environment of their own; ARGS are passed on"
+	@echo "make reproduce  compute the paper's figures and tables again; ARGS are passed on, as in ARGS=--quick"
 	@echo "make clean      remove all that these targets made"
 
 demo: $(DEMO_ENV)/.locked
@@ -48,6 +49,9 @@ docs: $(READY)
 
 benchmark: $(BENCHMARK_READY)
 	.venv-benchmark/bin/python -m benchmarks $(ARGS)
+
+reproduce: $(READY)
+	$(BIN)/python -m reproduction $(ARGS)
 
 # Needs the network, and some minutes.
 release-check: $(READY)

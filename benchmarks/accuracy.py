@@ -17,7 +17,6 @@ import numpy as np
 
 from benchmarks.common import (
     Array,
-    Exact,
     batches,
     heading,
     machine,
@@ -28,6 +27,7 @@ from benchmarks.common import (
     tiny,
     verdict,
 )
+from reproduction.exact import Exact
 
 RANK = 10
 BATCH = 200

@@ -1,4 +1,4 @@
-"""What the benchmarks share: rows of known spectrum, the exact answer, a fair timing loop, tables."""
+"""What the benchmarks share: rows of known spectrum, a fair timing loop, tables."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
-
+from reproduction.exact import Array, batches
 
 # Rows.
 
@@ -50,52 +48,6 @@ def power_law(n: int, d: int, *, alpha: float = 1.0, seed: int = 0, dtype: str =
             part += np.float32(NOISE) * rng.standard_normal(part.shape, np.float32)
         part += mean
     return rows
-
-
-def batches(rows: Array, size: int) -> Iterator[Array]:
-    """Cut rows into views of `size` rows; the last may be shorter."""
-    for start in range(0, len(rows), size):
-        yield rows[start : start + size]
-
-
-# The exact answer.
-
-
-@dataclass(frozen=True)
-class Exact:
-    """The best any rank-r subspace can do on these rows: exact float64 eigenvalues of their centred scatter.
-
-    rows: shape (n, d).  mean: shape (d,).  energies: largest eigenvalues of the scatter, descending.
-    """
-
-    rows: Array
-    mean: Array
-    energies: Array
-
-    @classmethod
-    def of(cls, rows: Array, rank: int) -> Exact:
-        mean = rows.mean(axis=0, dtype=np.float64)
-        n, d = rows.shape
-        if d <= n:
-            gram = sum_over(rows, mean, lambda part: part.T @ part)
-        else:  # the same eigenvalues from the smaller side
-            centred = rows - mean
-            gram = centred @ centred.T
-        return cls(rows, mean, np.linalg.eigvalsh(gram)[::-1][:rank])
-
-    def captured(self, components: Array) -> float:
-        """Energy of the centred rows inside the span of `components`, shape (r, d)."""
-        basis = np.linalg.qr(np.asarray(components, np.float64).T)[0]
-        return float(sum_over(self.rows, self.mean, lambda part: np.square(part @ basis).sum()))
-
-    def shortfall(self, components: Array) -> float:
-        """1 - captured variance / best possible with as many components."""
-        return 1.0 - self.captured(components) / float(self.energies[: len(components)].sum())
-
-
-def sum_over(rows: Array, mean: Array, term: Callable[[Array], Any]) -> Any:
-    """Sum of `term(centred part)` over parts of the rows: no float64 copy of all rows is made."""
-    return sum(term(part - mean) for part in batches(rows, 1000))
 
 
 # Time.

@@ -134,7 +134,7 @@ class Clients:
 def contenders() -> dict[str, tuple[bool, Callable[[list[Any]], Any]]]:
     """Name -> (centred?, merge of a list of summaries)."""
     from fedpca import merge, merge_tree
-    from fedpca.summaries.merging import basic_merge, faster_merge, merge_r
+    from fedpca.summaries.paper_merges import basic_merge, faster_merge, merge_r
 
     def in_turn(pair: Callable[[Any, Any], Any]) -> Callable[[list[Any]], Any]:
         return lambda summaries: functools.reduce(pair, summaries)

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from benchmarks import peers
 from benchmarks.common import (
     Array,
-    Exact,
     Timing,
     batches,
     heading,
@@ -32,6 +31,7 @@ from benchmarks.common import (
     tiny,
     verdict,
 )
+from reproduction.exact import Exact
 
 OURS = "fedpca"
 ROWS = {64: 100_000, 784: 20_000, 1000: 20_000, 4096: 8_000, 20_000: 4_000}

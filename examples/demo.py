@@ -19,6 +19,7 @@ import fedpca
 from fedpca.federation import Faults, Simulation, simulate
 from fedpca.metrics import captured_variance, principal_angles
 from fedpca.report import write_report
+from fedpca.summaries.certificate import Certificate
 
 RANK = 10
 PUBLIC = 97  # images that everybody may see, to choose the settings that must not depend on the others
@@ -216,7 +217,7 @@ def draw_spectrum(name: str, model: fedpca.Subspace, pooled: fedpca.Subspace) ->
     numbers = np.arange(1, RANK + 1)
     axis.bar(numbers, pooled.singular_values**2 / pooled.count, color="#8888", label="all images, no noise")
     axis.plot(numbers, model.singular_values**2 / model.count, "o-", color=BLUE, label=name)
-    edge = model.certificate["noise_edge"] / model.count
+    edge = model.certificate.noise_edge / model.count
     axis.axhline(edge / 2, color=RED, linestyle="--", label="noise floor")
     axis.set(xlabel="component", ylabel="variance", xticks=numbers, ylim=(0, 210))
     axis.legend()
@@ -234,10 +235,10 @@ def svg(figure: Figure, label: str) -> str:
     return re.sub(r'width="[^"]*" height="[^"]*"', f'role="img" aria-label="{label}"', code, count=1)
 
 
-def certificate_rows(certificates: list[dict[str, object]]) -> str:
+def certificate_rows(certificates: list[Certificate]) -> str:
     shown = ("epsilon", "delta", "adjacency", "unit", "mechanism", "sampler", "merged", "assumes")
     return "\n".join(
-        f"<tr><td>{name}" + "".join(f"<td>{certificate[name]}" for certificate in certificates)
+        f"<tr><td>{name}" + "".join(f"<td>{getattr(certificate, name)}" for certificate in certificates)
         for name in shown
     )
 

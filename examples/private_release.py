@@ -50,7 +50,7 @@ def main(folder: Path) -> None:
 
     model = fedpca.merge([fedpca.load(folder / f"{name}.safetensors") for name in hospitals], rank=COMPONENTS)
     for field in ("private", "epsilon", "delta", "unit", "adjacency", "merged", "assumes", "warnings"):
-        print(f"certificate, {field}: {model.certificate[field]}")
+        print(f"certificate, {field}: {getattr(model.certificate, field)}")
     share = fedpca.metrics.captured_variance(model, np.concatenate(list(hospitals.values())))
     print(f"variance captured, of the best {COMPONENTS} directions of all rows: {share:.3f}")
 

@@ -31,8 +31,8 @@ from fedpca.readers import Rows  # noqa: E402
 
 NAMES = ["length", "width", "depth", "weight"]
 COMMANDS = [
-    "fit", "merge", "transform", "inspect", "report", "plan", "audit", "simulate", "reproduce",
-    "new-federation", "datasets",
+    "fit", "merge", "transform", "inspect", "report", "plan", "audit", "simulate", "new-federation",
+    "datasets",
 ]  # fmt: skip
 
 
@@ -682,19 +682,6 @@ def test_simulate_digits_and_a_file_with_clients(folder):
     assert "bit for bit" in done("simulate", "a.parquet", "--client", "site")
     assert told("simulate", "--dropouts", 1)["silent"] == [f"{digit}" for digit in range(10)]
     misused("simulate", "a.parquet")
-
-
-def test_reproduce_writes_a_page(folder, monkeypatch):
-    asked = []
-
-    def reproduced(names, where, **settings):
-        asked.append((names, where.name, settings))
-        return where / "index.html"
-
-    monkeypatch.setattr("fedpca.experiments.reproduce", reproduced)
-    assert told("reproduce", "merging", "--quick", "--out", "pages")["page"] == "pages/index.html"
-    assert asked == [(["merging"], "pages", {"quick": True, "seed": 0})]
-    assert "merging" in misused("reproduce", "nothing").replace("\n", "")
 
 
 def test_new_federation_and_datasets(folder):

@@ -214,7 +214,7 @@ def test_private_rows(there, rng):
     rows = power_law(rng, 5000, 20)
     privacy = fedpca.Privacy(epsilon=5, delta=1e-5, bound=3)
     model = fedpca.StreamingPCA(3, privacy=privacy).fit(there(rows)).subspace_
-    assert model.certificate["epsilon"] == 5
+    assert model.certificate.epsilon == 5
     assert shortfall(model.components[:3], rows) < 0.1
 
 

@@ -78,8 +78,8 @@ def test_private_release(said, tmp_path):
     assert printed.count("a second time is refused") == 3
     assert number(r"directions of all rows: ([\d.]+)", printed) > 0.97
     release = fedpca.load(tmp_path / "north.safetensors")
-    assert release.certificate["private"]
-    assert release.certificate["epsilon"] == 1.0
+    assert release.certificate.private
+    assert release.certificate.epsilon == 1.0
 
 
 def test_sensors(said):

@@ -200,8 +200,8 @@ def test_private_clients_release_and_are_summed():
     privacy = Privacy(4.0, 1e-6, 3.0, center=np.zeros(10))
     pca = FederatedPCA(2, privacy=privacy).fit(rows, groups=np.arange(30_000) % 3)
     certificate = pca.model_.certificate
-    assert certificate["private"]
-    assert (certificate["epsilon"], certificate["merged"]) == (4.0, 3)
+    assert certificate.private
+    assert (certificate.epsilon, certificate.merged) == (4.0, 3)
     assert fedpca.metrics.affinity(pca, fedpca.Subspace.from_rows(rows, 2)) > 0.98
     assert {given.epsilon for given in pca.contributions_.values()} == {4.0}
     drowned = replace(privacy, epsilon=0.02)
@@ -235,7 +235,7 @@ def test_private_clients_may_stream():
         warnings.simplefilter("error")
         pca = FederatedPCA(2, privacy=privacy, center=False).fit_clients(batches)
     assert pca.n_samples_seen_ == 3000
-    assert pca.model_.certificate["merged"] == 3
+    assert pca.model_.certificate.merged == 3
 
 
 def test_clients_that_share_a_ledger_are_one_owner(tmp_path):

@@ -465,7 +465,7 @@ class TestRegion:
 
     def test_what_is_not_private_does_not_leave_where_it_must_be(self, tmp_path):
         _, region = self.region_of(tmp_path)
-        with pytest.raises(SummaryRejected, match="no certificate of privacy"):
+        with pytest.raises(SummaryRejected, match="no privacy certificate"):
             region.release(ASK | PROMISE | {"adjacency": "replace-one"})
         with pytest.raises(NodeError, match="center must be True, as in its region, got False"):
             region.release(ASK | {"center": False})
@@ -520,7 +520,7 @@ class TestSimulation:
         config = RUN | PROMISE | {"simulate": str(tmp_path), "folder": str(folder)}
         summary = run(FakeGrid(n1=self.virtual(0, config)), folder, expect=1, **PROMISE)
         assert summary["answers"][0]["what"] == "accepted"
-        assert fedpca.load(folder / "model.safetensors").certificate["epsilon"] == 2.0
+        assert fedpca.load(folder / "model.safetensors").certificate.epsilon == 2.0
 
     def test_a_simulation_needs_a_folder(self, tmp_path):
         config = RUN | {"simulate": "", "folder": str(tmp_path)}

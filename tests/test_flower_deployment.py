@@ -236,7 +236,7 @@ def test_two_regions_are_clients_of_their_parent(deployment, north, south, tmp_p
     clients = {name: north[1][name] for name in ("anna", "berta", "late")} | south[1]
     together = merged(clients)
     assert model.count == together.count
-    assert model.certificate["merged"] == len(clients)
+    assert model.certificate.merged == len(clients)
     np.testing.assert_allclose(model.components, together.components, atol=1e-9)
     np.testing.assert_allclose(model.singular_values, together.singular_values, rtol=1e-9)
     assert all(spent(config) == pytest.approx(2.0) for config in clients.values())

@@ -333,7 +333,7 @@ def test_killed_at_any_moment_the_ledger_counts_at_least_what_came_out(tmp_path)
         rows = np.random.default_rng(0).normal(size=(60, 4))
         while True:
             pca = StreamingPCA(2, privacy=Privacy(0.1, 1e-4, 1.0, ledger=ledger)).fit(rows)
-            told.write(pca.subspace_.certificate["release"] + "\\n")
+            told.write(pca.subspace_.certificate.release + "\\n")
             told.flush()
             print("released", flush=True)
     """

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import fedpca
 from fedpca import Moments, Subspace, merge, merge_tree
-from fedpca.summaries.merging import basic_merge, faster_merge, merge_r
+from fedpca.summaries.paper_merges import basic_merge, faster_merge, merge_r
 
 
 @given(tables=rows_of_clients(), center=st.booleans(), order=st.randoms(use_true_random=False))

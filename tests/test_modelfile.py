@@ -18,9 +18,12 @@ from safetensors.numpy import load_file, save_file
 import fedpca
 from fedpca import ModelFileError, Moments, Subspace
 from fedpca.summaries import model_file
+from fedpca.summaries.certificate import Certificate
 
 NAMES = ("Größe", "体重", "naïve \U0001f600", "new\nline", "quote\"\\'", "", " ")
-CERTIFICATE = {"epsilon": 0.1, "delta": 1e-5, "unit": "patient", "sigmas": [0.1, 1 / 3], "note": None}
+CERTIFICATE = Certificate(
+    private=True, epsilon=0.1, delta=1e-5, mu=1 / 3, unit="patient", bound=(0.1, 1 / 3), warnings=("none",)
+)
 
 # One file name for all examples is what we want.
 one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -225,7 +228,7 @@ def test_the_file_is_a_json_header_and_numbers_and_nothing_else(tmp_path):
     header = json.loads(content[8 : 8 + length])
     metadata = header.pop("__metadata__")
     assert list(metadata) == ["fedpca"]
-    assert json.loads(json.loads(metadata["fedpca"])["facts"])["certificate"] == CERTIFICATE
+    assert json.loads(json.loads(metadata["fedpca"])["facts"])["certificate"] == CERTIFICATE.to_json()
     assert {tensor["dtype"] for tensor in header.values()} == {"F64"}
     assert len(content) == 8 + length + 8 * (2 * 7 + 2 + 7)
 

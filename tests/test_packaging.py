@@ -33,7 +33,6 @@ PROGRAMS = {
     "cli": "import sys; sys.argv = ['fedpca', 'plan', '--help']; import fedpca.cli; fedpca.cli.main()",
     "report": ROWS + "import fedpca, fedpca.report\n"
     "fedpca.report.write_report('page.html', fedpca.StreamingPCA(2).fit(rows))",
-    "reproduce": "import fedpca.experiments.pictures as p; p.panels(1, 1)",
     "flower": "import fedpca.federation.flower.client_app",
     "dask": ROWS + "import fedpca.federation.dask as engine\n"
     "try: import dask.array as da; rows = da.from_array(rows)\n"

@@ -54,5 +54,5 @@ def test_private_clients_by_population_or_user_keep_their_promise(clients):
     mechanism = "gram" if n_features <= 4096 else "sketch"
     privacy = fedpca.Privacy(1.0, 1e-5, 10.0, mechanism=mechanism)
     pca = FederatedPCA(2, privacy=privacy).fit_clients(clients)
-    assert pca.model_.certificate["private"]
-    assert pca.model_.certificate["merged"] == len(clients)
+    assert pca.model_.certificate.private
+    assert pca.model_.certificate.merged == len(clients)

@@ -26,6 +26,7 @@ pytest.importorskip("jinja2", reason="the report extra")
 from fedpca.report import write_report
 from fedpca.report.run import run_of
 from fedpca.report.sample import sample
+from fedpca.summaries.certificate import Certificate, Release
 
 HOSTILE = "</text></svg><script>alert(1)</script>\x00\u202e$\\frac{$ &amp; _名" + "x" * 10_000
 
@@ -324,7 +325,7 @@ def merged():
 def test_the_certificate_and_the_noise_edge(tmp_path, merged):
     text = written(tmp_path, merged, n_components=5)
     model = merged.subspace()
-    drowned = int((model.singular_values[:5] ** 2 <= merged.certificate["noise_edge"] / 2).sum())
+    drowned = int((model.singular_values[:5] ** 2 <= merged.certificate.noise_edge / 2).sum())
     assert 0 < drowned < 5
     assert f"{drowned} of 5 shown do not rise above it" in text
     facts = dict(table(text, "Certificate"))
@@ -363,7 +364,7 @@ def test_a_model_that_is_not_private_says_so(tmp_path):
         Subspace.from_rows(np.random.default_rng(0).normal(size=(40, 5)), center=False),
         Subspace.from_rows(np.random.default_rng(0).normal(size=(40, 5)) * 1e-120),
         Subspace(np.eye(3)[:2], np.array([2.0, 0.0]), np.zeros(3), 9.0, 4.0),
-        replace(Subspace.from_rows(np.eye(3)), certificate={"noise_edge": float("inf"), "private": 1}),
+        replace(Subspace.from_rows(np.eye(3)), certificate=Certificate(private=False, epsilon=0.0, delta=1.0, mu=0.0, noise_edge=1e300)),
         StreamingPCA(2).fit(np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)),
         Subspace.from_rows(np.random.default_rng(0).normal(size=(300, 120))),
     ],
@@ -381,10 +382,11 @@ def test_every_model_has_a_page(tmp_path, model):
 def test_names_of_others_are_text(tmp_path):
     rows = np.random.default_rng(0).normal(size=(50, 3))
     names = (HOSTILE, HOSTILE + "2", "$x_1$")
-    certificate = {
-        "private": True, "epsilon": HOSTILE, "delta": float("inf"), "warnings": [HOSTILE], "unit": [HOSTILE],
-        "noise_edge": 1.0, "releases": [HOSTILE, {"release": HOSTILE}], "sigma": {"a": HOSTILE},
-    }  # fmt: skip
+    releases = [Release(1.0, 1e-5, 0.2, release=HOSTILE, stream=stream, time=HOSTILE) for stream in "ab"]
+    certificate = Certificate(
+        private=True, epsilon=1.0, delta=1e-5, mu=0.2, warnings=[HOSTILE], unit=HOSTILE, sampler=HOSTILE,
+        noise_edge=1.0, releases=releases,
+    )  # fmt: skip
     model = replace(Subspace.from_rows(rows), feature_names=names, certificate=certificate)
     folder = tmp_path / "run"
     (folder / "store").mkdir(parents=True)

@@ -11,6 +11,7 @@ from scipy.special import betainc
 
 from fedpca import StreamingPCA, Subspace, merge
 from fedpca.privacy.calibration import analytic_sigma, paper_omega
+from fedpca.summaries.certificate import Certificate
 from fedpca.theory import (
     analytic_rows_for_utility,
     merge_error_bound,
@@ -339,7 +340,14 @@ def test_a_tree_has_a_depth_and_a_tail(depth, tail, rule):
 
 
 def test_what_noise_did_is_not_bounded():
-    noisy = Subspace(np.eye(1, 2), [1.0], np.zeros(2), 3, 1.5, certificate={"private": True})
+    noisy = Subspace(
+        np.eye(1, 2),
+        [1.0],
+        np.zeros(2),
+        3,
+        1.5,
+        certificate=Certificate(private=True, epsilon=1.0, delta=1e-5, mu=0.2),
+    )
     with pytest.raises(ValueError, match="noise of a private summary"):
         shortfall_bound(noisy, 1)
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from fedpca.summaries.merging import merge, merge_tree
     from fedpca.summaries.moments import Moments
     from fedpca.summaries.rank import EnergyBand
-    from fedpca.summaries.subspace import Subspace, load
+    from fedpca.summaries.subspace import Subspace
+    from fedpca.summaries.summary import load
 
 __version__ = "0.1.0"
 _MODULES = {
@@ -31,7 +32,7 @@ _MODULES = {
     "StreamingPCA": "estimators.streaming",
     "Subspace": "summaries.subspace",
     "audit": "privacy.audit",
-    "load": "summaries.subspace",
+    "load": "summaries.summary",
     "merge": "summaries.merging",
     "merge_tree": "summaries.merging",
     "metrics": "metrics",

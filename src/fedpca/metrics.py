@@ -6,7 +6,7 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.summaries import validation
-from fedpca.summaries.moments import deviations_from_mean
+from fedpca.summaries.algebra import deviations_from_mean
 from fedpca.summaries.subspace import Subspace
 
 

@@ -189,7 +189,7 @@ class _Checkpoint:
         if not self.path.exists():
             return 0, None
         from fedpca.summaries import model_file
-        from fedpca.summaries.subspace import from_file
+        from fedpca.summaries.summary import from_file
 
         kind, arrays, facts = model_file.read(self.path)
         kept = facts.get("checkpoint")

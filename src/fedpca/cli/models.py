@@ -9,8 +9,7 @@ import typer
 from fedpca.cli.common import AsJson, Force, must_be_free, printable, say
 
 if TYPE_CHECKING:
-    from fedpca.summaries.merging import Summary
-    from fedpca.summaries.subspace import Subspace
+    from fedpca.summaries.summary import Summary
 
 
 def merge(
@@ -23,9 +22,9 @@ def merge(
     as_json: AsJson = False,
 ) -> None:
     """Merge models, as if all their rows had been in one place."""
-    from fedpca.summaries.linalg import oversampled_rank
     from fedpca.summaries.merging import merge_tree
     from fedpca.summaries.moments import Moments
+    from fedpca.summaries.rank import oversampled_rank
 
     must_be_free(out, force)
     parts = [read(path) for path in model]
@@ -63,32 +62,25 @@ def inspect(model: Annotated[Path, typer.Argument(metavar="MODEL")], as_json: As
 def read(path: Path) -> "tuple[Summary, int]":
     """The summary in a model file, and how many of its directions are shown."""
     from fedpca.summaries import model_file
-    from fedpca.summaries.subspace import from_file
+    from fedpca.summaries.summary import from_file
 
     kind, arrays, facts = model_file.read(path)
     summary = from_file(path, kind, arrays, facts)
     shown = facts.get("n_components")
-    return summary, shown if isinstance(shown, int) and shown > 0 else subspace(summary).rank
+    return summary, shown if isinstance(shown, int) and shown > 0 else summary.subspace().rank
 
 
 def write(path: Path, summary: "Summary", shown: int, **more: Any) -> None:
     """A model file that says how many of its directions to show: it carries more, for the sake of merging."""
     from fedpca.summaries import model_file
 
-    arrays, facts = summary.file_contents()
+    arrays, facts = summary.arrays, summary.metadata
     model_file.write(path, summary.kind, arrays, facts | {"n_components": shown} | more)
-
-
-def subspace(summary: "Summary") -> "Subspace":
-    """The directions of a summary."""
-    from fedpca.summaries.moments import Moments
-
-    return summary.subspace() if isinstance(summary, Moments) else summary
 
 
 def facts_of(summary: "Summary", shown: int) -> dict[str, Any]:
     """What there is to say about a model, as JSON can say it."""
-    directions = subspace(summary)
+    directions = summary.subspace()
     values = directions.singular_values[:shown]
     return {
         "kind": summary.kind,
@@ -100,5 +92,5 @@ def facts_of(summary: "Summary", shown: int) -> dict[str, Any]:
         "explained_variance": (values**2 / max(summary.count - 1, 1)).tolist(),
         "explained_variance_ratio": directions.explained_variance_ratio[:shown].tolist(),
         "feature_names": None if summary.feature_names is None else list(summary.feature_names),
-        "certificate": summary.certificate,
+        "certificate": None if summary.certificate is None else summary.certificate.to_json(),
     }

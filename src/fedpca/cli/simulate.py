@@ -1,4 +1,4 @@
-"""fedpca simulate, reproduce, new-federation, datasets: to try things out, and to start from."""
+"""fedpca simulate, new-federation, datasets: to try things out, and to start from."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -114,30 +114,6 @@ def _owners(path: list[str], client: str, drop: list[str], batches: int) -> dict
             parts.setdefault(str(name), []).append(dense(rows[owner == name]))
     split = {name: np.array_split(np.concatenate(rows), batches) for name, rows in parts.items()}
     return {name: [batch for batch in rows if len(batch)] for name, rows in split.items()}
-
-
-def reproduce(
-    name: Annotated[list[str] | None, typer.Argument(metavar="NAME...")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Smaller settings: minutes, not hours.")] = False,
-    out: Annotated[Path | None, typer.Option(help="A folder; by default build/reproduction.")] = None,
-    seed: Annotated[int, typer.Option(help="Of all random numbers.")] = 0,
-    as_json: AsJson = False,
-) -> None:
-    """Reproduce the paper's figures and tables, as a page.
-
-    NAME is an experiment; all are run by default. An interrupted run goes on.
-    """
-    from fedpca.experiments import EXPERIMENTS
-    from fedpca.experiments import reproduce as reproduced
-
-    if unknown := [each for each in name or () if each not in EXPERIMENTS]:
-        raise typer.BadParameter(
-            f"no experiment is called {', '.join(unknown)}; there are {', '.join(EXPERIMENTS)}."
-        )
-    folder = out or Path("build", "reproduction-quick" if quick else "reproduction")
-    with bars():
-        page = reproduced(name or list(EXPERIMENTS), folder, quick=quick, seed=seed)
-    say({"page": str(page)}, as_json, f"Open in a browser: {page}")
 
 
 def new_federation(

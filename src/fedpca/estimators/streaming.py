@@ -17,10 +17,11 @@ from fedpca.estimators.base import BasePCA, chunk_rows, stored_values
 from fedpca.privacy import Privacy, PrivateTracker
 from fedpca.summaries import validation
 from fedpca.summaries.imputation import impute, impute_cold_start
-from fedpca.summaries.merging import Summary, same_space
+from fedpca.summaries.merging import check_compatible
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import EnergyBand, FixedRank, RankRule, VarianceShare
 from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
 from fedpca.trackers import BASELINES, TRACKERS, Tracker, fastest
 
 _BATCH_ROWS = 1024
@@ -166,7 +167,7 @@ class StreamingPCA(BasePCA):
 
         >>> rows = np.random.default_rng(0).normal(size=(100, 5))
         >>> pca = StreamingPCA(2, privacy=Privacy(epsilon=1.0, delta=1e-4, bound=3.0)).partial_fit(rows)
-        >>> pca.release().certificate["epsilon"]
+        >>> pca.release().certificate.epsilon
         1.0
         """
         if not hasattr(self, "_tracker"):
@@ -199,7 +200,7 @@ class StreamingPCA(BasePCA):
                 )
             summaries = [other.summary_ if isinstance(other, StreamingPCA) else other for other in others]
             fitted = hasattr(self, "_tracker")
-            names = same_space([self.subspace_, *summaries] if fitted else summaries)
+            names = check_compatible([self.subspace_, *summaries] if fitted else summaries)
             first = summaries[0]
             if first.centered != bool(self.center):
                 raise ValueError(

@@ -17,10 +17,11 @@ from fedpca.metrics import principal_angles
 from fedpca.privacy import Privacy
 from fedpca.privacy.mechanisms.base import calibrate
 from fedpca.summaries import validation
-from fedpca.summaries.linalg import oversampled_rank
-from fedpca.summaries.merging import Summary, merge_tree, same_space
+from fedpca.summaries.merging import check_compatible, merge_tree
 from fedpca.summaries.moments import Moments
+from fedpca.summaries.rank import exchange_rank
 from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ class Aggregator:
 
     def _admitted(self, name: str, summary: Any) -> Summary:
         """The summary, every number of it checked as if it came from a stranger."""
-        if not isinstance(summary, Subspace | Moments):
+        if not isinstance(summary, Summary):
             raise TypeError(f"a summary must be a Subspace or Moments, got {type(summary).__name__}.")
         summary = replace(summary)  # built anew: its own checks
         if not 0 < summary.count <= self.max_rows:
@@ -184,7 +185,7 @@ class Aggregator:
         others = [s.summary for n, s in self._states.items() if s.summary is not None and n != name]
         if self.like is not None:
             others.append(self.like)
-        same_space([*others, summary])
+        check_compatible([*others, summary])
         if self.privacy is not None:
             _check_private(summary, self.privacy)
         return summary
@@ -225,7 +226,7 @@ class Aggregator:
         with self._lock:
             if self._model is None:
                 merged = self._merged(self.rank)
-                self._model = merged.subspace(self.rank) if isinstance(merged, Moments) else merged
+                self._model = merged.subspace(self.rank)
             return self._model
 
     def summary(self) -> Summary:
@@ -233,7 +234,7 @@ class Aggregator:
         rank = None
         with self._lock:
             if self.rank is not None:
-                rank = min(2 * oversampled_rank(self.rank), self._parts()[0].n_features)
+                rank = exchange_rank(self.rank, self._parts()[0].n_features)
             return self._merged(None if self._all_moments() else rank)
 
     def _merged(self, rank: int | None) -> Summary:
@@ -268,17 +269,17 @@ def _largest_angle(before: Subspace, model: Subspace) -> float | None:
 def _check_private(summary: Summary, privacy: Privacy) -> None:
     """At least as private as asked for, and no larger than clipped rows and noise can be."""
     certificate = summary.certificate
-    if certificate is None or certificate.get("private") is not True:
-        raise ValueError("it has no certificate of privacy; release with privacy=.")
+    if certificate is None or not certificate.private:
+        raise ValueError("the summary has no privacy certificate; fit with privacy=Privacy(...).")
     for name in ("epsilon", "delta"):
-        claimed = certificate.get(name)
-        if not validation.is_real(claimed) or not claimed <= getattr(privacy, name):
-            raise ValueError(f"its {name} is {claimed!r}, and at most {getattr(privacy, name):g} is taken.")
-    if certificate.get("adjacency") != privacy.adjacency:
-        raise ValueError(f"its adjacency is {certificate.get('adjacency')!r}, not {privacy.adjacency!r}.")
-    releases, n_features = certificate.get("merged", 1), summary.n_features
-    if type(releases) is not int or not 1 <= releases <= summary.count:
-        raise ValueError(f"{summary.count:g} rows cannot be in {releases!r} releases.")
+        stated, limit = getattr(certificate, name), getattr(privacy, name)
+        if not stated <= limit:
+            raise ValueError(f"its {name} is {stated:g}; at most {limit:g} is accepted.")
+    if certificate.adjacency != privacy.adjacency:
+        raise ValueError(f"its adjacency is {certificate.adjacency!r}, not {privacy.adjacency!r}.")
+    releases, n_features = certificate.merged, summary.n_features
+    if not releases <= summary.count:
+        raise ValueError(f"{summary.count:g} rows cannot be in {releases} releases.")
     noise = 6 * np.sqrt(releases * n_features) * calibrate(privacy, n_features).sigma
     if isinstance(summary, Subspace):
         noise = releases * n_features * calibrate(privacy, n_features).edge(n_features)

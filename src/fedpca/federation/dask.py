@@ -6,10 +6,11 @@ import numpy as np
 
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.summaries import validation
-from fedpca.summaries.linalg import oversampled_rank
-from fedpca.summaries.merging import Summary, merge
+from fedpca.summaries.merging import merge
 from fedpca.summaries.moments import Moments
+from fedpca.summaries.rank import oversampled_rank
 from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
 
 _RETRIES = 3
 _CARRIED = 128  # directions that inner nodes keep, where there are too many features for all

@@ -19,11 +19,11 @@ from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation import Aggregator
 from fedpca.privacy import Privacy
 from fedpca.summaries import validation
-from fedpca.summaries.merging import Summary
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import EnergyBand
 from fedpca.summaries.subspace import Subspace
-from fedpca.summaries.view import Answer
+from fedpca.summaries.summary import Summary
+from fedpca.summaries.view import SummaryView
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class FederatedPCA(BasePCA):
                 setattr(self, name, getattr(first, name))
         merged = aggregator.summary()
         rule = first._shown_rule(merged.n_features)
-        self._tracker = Answer(merged, rule, "auto", first._tracker.dtype)
+        self._tracker = SummaryView(merged, rule, "auto", first._tracker.dtype)
         self._n_rows_seen = sum(fitted[name]._n_rows_seen for name in summaries)
         self.contributions_ = {
             name: self._contribution(fitted.get(name), summaries.get(name), problems.get(name, ""))
@@ -213,7 +213,7 @@ class FederatedPCA(BasePCA):
         if client is None or summary is None:
             return Contribution(0, 0.0, problem=problem)
         certificate = summary.certificate
-        epsilon = None if certificate is None else float(certificate["epsilon"])
+        epsilon = None if certificate is None else float(certificate.epsilon)
         return Contribution(client._n_rows_seen, _captured(summary, self.components_), epsilon)
 
     @property

@@ -13,9 +13,7 @@ from fedpca.errors import SummaryRejected
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.message import child_name, file_name, version_number
 from fedpca.summaries import model_file, validation
-from fedpca.summaries.merging import Summary
-from fedpca.summaries.moments import Moments
-from fedpca.summaries.subspace import Subspace, from_file
+from fedpca.summaries.summary import Summary, from_file
 
 _FILE_NAME = re.compile(r"([a-z0-9_%-]+)\.(0|[1-9][0-9]{0,18})\.safetensors")
 
@@ -61,9 +59,9 @@ def drop(folder: str | os.PathLike[str], child: str, version: int, summary: Summ
     ('north.1.safetensors', 20.0)
     """
     child, version = child_name(child), version_number(version)
-    if not isinstance(summary, Subspace | Moments):
+    if not isinstance(summary, Summary):
         raise TypeError(f"a summary must be a Subspace or Moments, got {type(summary).__name__}.")
-    arrays, facts = summary.file_contents()
+    arrays, facts = summary.arrays, summary.metadata
     name = f"{file_name(child)}.{version}.safetensors"
     contents = model_file.encode(summary.kind, arrays, facts | {"child": child, "version": version})
     place = _place(folder)

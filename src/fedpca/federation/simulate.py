@@ -13,8 +13,8 @@ from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.store import MemoryStore
 from fedpca.metrics import principal_angles
 from fedpca.summaries import validation
-from fedpca.summaries.merging import Summary
 from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
 
 _SNAPSHOTS = 40
 

@@ -10,8 +10,7 @@ from fedpca._typing import Array
 from fedpca._util.files import append_json_line, json_lines
 from fedpca.federation.message import file_name
 from fedpca.summaries import model_file
-from fedpca.summaries.merging import Summary
-from fedpca.summaries.subspace import from_file
+from fedpca.summaries.summary import Summary, from_file
 
 _ENDING = ".state"
 
@@ -114,7 +113,7 @@ class FolderStore:
         facts: dict[str, Any] = {}
         if state.summary is not None:
             kind = state.summary.kind
-            arrays, facts = state.summary.file_contents()
+            arrays, facts = state.summary.arrays, state.summary.metadata
         facts = {"child": child, "version": state.version, "summary": facts}
         model_file.write(self.folder / f"{file_name(child)}{_ENDING}", kind, arrays, facts)
 

@@ -18,8 +18,8 @@ from fedpca.privacy import Privacy
 from fedpca.privacy.centering import stream_rows
 from fedpca.privacy.schedule import Schedule
 from fedpca.summaries import validation
-from fedpca.summaries.merging import Summary
 from fedpca.summaries.moments import Moments
+from fedpca.summaries.summary import Summary
 
 _ROWS = 8
 _OUTLIER = 8.0
@@ -196,7 +196,7 @@ def _promised(privacy: Privacy, n_features: int) -> float:
     rows = sum(stream_rows(privacy, n_features)) + _ROWS
     certificate = pca.partial_fit(np.zeros((rows, n_features))).release().certificate
     assert certificate is not None
-    return float(certificate["mu"])
+    return float(certificate.mu)
 
 
 def _scatter(summary: Summary) -> Array:

@@ -2,14 +2,13 @@
 
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from fedpca.privacy.ledger import Entry, Ledger
 from fedpca.privacy.mechanisms.base import Gram, Mechanism, StreamingModSulq
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.schedule import Schedule
 from fedpca.privacy.settings import Privacy
-from fedpca.summaries.certificate import FORMAT
+from fedpca.summaries.certificate import Certificate, LedgerState
 
 
 def make_certificate(
@@ -21,7 +20,8 @@ def make_certificate(
     *,
     records: int,
     report: int,
-) -> dict[str, Any]:
+    stream: str,
+) -> Certificate:
     """The certificate of a report of so many records, debited as `entry`."""
     calibration = mechanism.calibration
     seeded = privacy.insecure_seed_for_tests is not None
@@ -34,39 +34,38 @@ def make_certificate(
     if isinstance(mechanism, Gram):
         accumulated = Schedule(privacy.releases).accumulated(report)
         edge = privacy.bound**2 * calibration.edge(mechanism.n_features) * accumulated
-    return {
-        "format": FORMAT,
-        "private": not seeded,
-        "warnings": notes,
-        "epsilon": privacy.epsilon,
-        "delta": privacy.delta,
-        "mu": calibration.mu if privacy.paper_calibrated else privacy.mu,
-        "unit": "record",
-        "adjacency": privacy.adjacency,
-        "mechanism": privacy.mechanism,
-        "calibration": "published formula" if privacy.paper_calibrated else "analytic",
-        "bound": privacy.bound,
-        "center": _center_kind(privacy),
-        "sensitivity": calibration.sensitivity,
-        "sigma": calibration.sigma,
-        "noise_edge": edge,
-        "sampler": noise.sampler,
-        "n_features": mechanism.n_features,
-        "records": records,
-        "report": report,
-        "planned": None if isinstance(mechanism, StreamingModSulq) else privacy.releases,
-        "public": "number of records, number and names of features, and these settings",
-        "ledger": {
-            "id": ledger.id,
-            "kept": "in memory" if ledger.path is None else "in a file",
-            "epsilon": ledger.epsilon,
-            "delta": ledger.delta,
-            "spent": ledger.spent(),
-        },
-        "release": entry.release,
-        "time": entry.time,
-        "fedpca": _version(),
-    }
+    return Certificate(
+        private=not seeded,
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        mu=calibration.mu if privacy.paper_calibrated else privacy.mu,
+        adjacency=privacy.adjacency,
+        mechanism=privacy.mechanism,
+        sampler=noise.sampler,
+        center=_center_kind(privacy),
+        bound=privacy.bound,
+        warnings=tuple(notes),
+        calibration="published formula" if privacy.paper_calibrated else "analytic",
+        sensitivity=calibration.sensitivity,
+        sigma=calibration.sigma,
+        noise_edge=edge,
+        n_features=mechanism.n_features,
+        records=records,
+        report=report,
+        planned=None if isinstance(mechanism, StreamingModSulq) else privacy.releases,
+        public="number of records, number and names of features, and these settings",
+        ledger=LedgerState(
+            id=ledger.id,
+            kept="in memory" if ledger.path is None else "in a file",
+            epsilon=ledger.epsilon,
+            delta=ledger.delta,
+            spent=ledger.spent(),
+        ),
+        release=entry.release,
+        stream=stream,
+        time=entry.time,
+        fedpca=_version(),
+    )
 
 
 def _center_kind(privacy: Privacy) -> str:

@@ -24,10 +24,10 @@ from fedpca.privacy.noise import NOISES, Noise
 from fedpca.privacy.schedule import Schedule
 from fedpca.privacy.settings import Privacy
 from fedpca.summaries.imputation import impute
-from fedpca.summaries.merging import Summary
 from fedpca.summaries.rank import RankRule
 from fedpca.summaries.subspace import Subspace
-from fedpca.summaries.view import Answer
+from fedpca.summaries.summary import Summary
+from fedpca.summaries.view import SummaryView
 
 BATCH_ROWS = 1024  # that "streaming-mod-sulq" noises at a time
 _FAR = 0.9  # bounds between the centre and the mean of clipped rows: nearly all lie beyond, on one side
@@ -83,7 +83,7 @@ class PrivateTracker:
         self._warned = False
         self._center: PrivateCenter | None = None  # while a private centre is being found
         self._released: Summary | None = None
-        self._answer: Answer | None = None
+        self._answer: SummaryView | None = None
         self._continuous = privacy.mechanism == "streaming-mod-sulq"  # noise is drawn as rows come
         self._entry: Entry | None = None  # of a schedule that was debited as a whole
         if privacy.center == "private":
@@ -279,9 +279,16 @@ class PrivateTracker:
         report = self._made + 1
         noise = self._schedule.noise(self._noise("rows"), report)
         certificate = make_certificate(
-            self.privacy, self._mechanism, self.ledger, entry, noise, records=self._taken, report=report
+            self.privacy,
+            self._mechanism,
+            self.ledger,
+            entry,
+            noise,
+            records=self._taken,
+            report=report,
+            stream=self._stream,
         )
-        released = self._mechanism.release(noise, certificate | {"stream": self._stream})
+        released = self._mechanism.release(noise, certificate)
         center = self._mechanism.frame.center
         self._made, self._reported, self._released, self._answer = report, self._taken, released, None
         if report == self.privacy.releases and not self._continuous:
@@ -344,9 +351,9 @@ class PrivateTracker:
         """How many directions of the summary are the answer."""
         return self._shown().shown()
 
-    def _shown(self) -> Answer:
+    def _shown(self) -> SummaryView:
         if self._answer is None:
-            self._answer = Answer(self.state(), self.rule, self.oversample, self.dtype)
+            self._answer = SummaryView(self.state(), self.rule, self.oversample, self.dtype)
         return self._answer
 
     def feature_variances(self) -> None:

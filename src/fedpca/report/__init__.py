@@ -17,9 +17,9 @@ from fedpca.report.page import write_page, write_pictures
 from fedpca.report.rows import rows_section
 from fedpca.report.run import Run, run_of
 from fedpca.report.sample import sample
-from fedpca.summaries.merging import Summary
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
 
 __all__ = ["write_report"]
 
@@ -119,6 +119,7 @@ def _facts(subspace: Subspace, shown: int, run: Run | None) -> list[tuple[str, s
     if certificate is None:
         facts.append(("privacy", "none"))
     else:
-        private = certificate.get("private") is True
-        facts.append(("privacy", f"ε = {value(certificate.get('epsilon'))}" if private else "NOT private"))
+        facts.append(
+            ("privacy", f"ε = {value(certificate.epsilon)}" if certificate.private else "NOT private")
+        )
     return facts

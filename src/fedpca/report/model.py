@@ -1,6 +1,5 @@
 """The sections about a model: its spectrum, its loadings, its certificate."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ from matplotlib.ticker import MaxNLocator
 from fedpca.report.figures import FAINT, INK, MUTED, SERIES, canvas
 from fedpca.report.formatting import clean, moment, number, share, value
 from fedpca.report.layout import Chart, Choice, Section, Table
-from fedpca.summaries import certificate as certificates
+from fedpca.summaries.certificate import Certificate, noise_edge
 from fedpca.summaries.subspace import Subspace
 
 _MOST_COMPONENTS = 50
@@ -33,7 +32,7 @@ def _scree(model: Subspace, shown: int) -> Chart:
         axes.bar(places[shown:], 100 * shares[shown:], color=FAINT, label="carried for merging")
     caption = f"Component 1 holds {share(shares[0])} of the variance"
     caption += f", component {shown} holds {share(shares[shown - 1])}." if 1 < shown <= len(shares) else "."
-    edge = certificates.noise_edge(model.certificate) / 2 / model.total
+    edge = noise_edge(model.certificate) / 2 / model.total
     if 0 < edge < np.inf:
         # Half the edge: a model's variances are what noise made of smaller ones, taken back.
         axes.axhline(100 * edge, color=SERIES[1], linestyle="--", linewidth=1.5, label="noise edge")
@@ -159,33 +158,25 @@ _MEANINGS = {
 }
 
 
-def privacy(certificate: Mapping[str, Any]) -> Section:
+def privacy(certificate: Certificate) -> Section:
     """What the model promises, as its file says."""
-    private = certificate.get("private") is True
-    epsilon, delta = (value(certificate.get(name, "?")) for name in ("epsilon", "delta"))
+    epsilon, delta = value(certificate.epsilon), value(certificate.delta)
     words = [
         f"The model says that it is differentially private, with epsilon = {epsilon} and delta = {delta}: "
         "whoever sees it, and knows every record but one, can hardly tell that one."
-        if private
+        if certificate.private
         else "The model says that it is NOT private.",
         "This is the word of whoever made it: a certificate is a statement, not a proof.",
     ]
-    warnings = certificate.get("warnings")
-    if isinstance(warnings, list):
-        words += [f"Warning: {clean(text, 200)}." for text in warnings[:10]]
-    lines = [
-        (meaning, value(certificate[name]))
-        for name, meaning in _MEANINGS.items()
-        if certificate.get(name) is not None
-    ]
+    words += [f"Warning: {clean(text, 200)}." for text in certificate.warnings[:10]]
+    stated = certificate.to_json()
+    lines = [(meaning, value(stated[name])) for name, meaning in _MEANINGS.items() if name in stated]
     items = [Table("Certificate", ("fact", "value"), lines)]
-    releases = certificate.get("releases")
-    if isinstance(releases, list) and releases:
-        parts = [release if isinstance(release, Mapping) else {} for release in releases]
+    if certificate.releases:
         columns = ("release", "records", "epsilon", "delta", "time")
         released = [
-            (*(value(part.get(name)) for name in columns[:-1]), moment(value(part.get("time"))))
-            for part in parts
+            (*(value(getattr(part, name)) for name in columns[:-1]), moment(part.time or ""))
+            for part in certificate.releases
         ]
         items.append(Table("Releases", columns, released))
     return Section("privacy", "Privacy", words, items)

@@ -1,95 +1,329 @@
-"""Certificates: what is promised about a released summary, as plain JSON facts that travel with it."""
+"""Certificate: what is promised about a released summary; it travels with it and merges with it."""
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
-from math import hypot
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from math import hypot, isclose
+from types import NoneType, UnionType
+from typing import Any, Self, get_args
+
+from fedpca._typing import JSON
 
 FORMAT = "fedpca certificate 1"
+_MAX_TEXT = 2000
+_MAX_NUMBER = 1e300
+_MAX_COUNT = 2**63
+_ASSUMES = "no record lies with two owners; one that does pays for each"
 
 
-def checked(certificate: Any) -> dict[str, Any] | None:
-    """A copy of a certificate; None stays None."""
-    if certificate is None:
-        return None
-    if not isinstance(certificate, Mapping):
-        raise TypeError(f"certificate must be a mapping or None, got {certificate!r}.")
-    return deepcopy(dict(certificate))
+def _check(value: Any, kind: Any, name: str) -> None:
+    """Refuse a value that is not of a field's type, is too long, not finite, or absurd."""
+    if kind is str:
+        if not isinstance(value, str) or len(value) > _MAX_TEXT:
+            raise ValueError(f"{name} must be a string of at most {_MAX_TEXT} characters.")
+    elif kind is bool:
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} must be true or false, got {value!r:.80}.")
+    elif kind is int:
+        if type(value) is not int or not 0 <= value < _MAX_COUNT:
+            raise ValueError(f"{name} must be a whole number of at least 0, got {value!r:.80}.")
+    elif kind is float:
+        largest = 1.0 if name in ("delta", "spent_delta") else _MAX_NUMBER
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= largest:
+            raise ValueError(f"{name} must be a number from 0 to {largest:g}, got {value!r:.80}.")
+    elif not isinstance(value, kind):
+        raise ValueError(f"{name} must be of type {kind.__name__}, got {type(value).__name__}.")
 
 
-def noise_edge(certificate: Mapping[str, Any] | None) -> float:
+@cache
+def _kinds(record: Any) -> list[tuple[str, Any, Any, bool]]:
+    """Per field: name, type of a single value, type of the items of a list, whether it may be None."""
+    found = []
+    for field in fields(record):
+        options = get_args(field.type) if isinstance(field.type, UnionType) else (field.type,)
+        one = next((kind for kind in options if isinstance(kind, type) and kind is not NoneType), None)
+        many = next((get_args(kind)[0] for kind in options if get_args(kind)), None)
+        found.append((field.name, one, many, NoneType in options))
+    return found
+
+
+class _Record:
+    """A frozen dataclass whose fields are checked by their types, to and from JSON; None is "not stated"."""
+
+    def __post_init__(self) -> None:
+        record: Any = type(self)
+        for name, one, many, optional in _kinds(record):
+            value = getattr(self, name)
+            if value is None and optional:
+                continue
+            if many is not None and isinstance(value, list | tuple):
+                object.__setattr__(self, name, tuple(value))
+                for item in value:
+                    _check(item, many, name)
+            elif one is None:
+                raise ValueError(f"{name} must be a list, got {type(value).__name__}.")
+            else:
+                _check(value, one, name)
+
+    @classmethod
+    def from_json(cls, contents: Any) -> Self:
+        """What `to_json` wrote; anything else is one ValueError."""
+        what = f"a {cls.__name__}"
+        if not isinstance(contents, Mapping):
+            raise ValueError(f"{what} must be a JSON object, got {type(contents).__name__}.")
+        known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
+        if unknown := sorted(str(name) for name in set(contents) - known):
+            raise ValueError(f"{what} has unknown keys: {', '.join(unknown)[:200]}.")
+        try:
+            return cls(**contents)
+        except TypeError as error:
+            raise ValueError(f"{what} is incomplete: {error}.") from error
+
+    def to_json(self) -> JSON:
+        """Plain JSON values; what is not stated is left out."""
+        return {
+            field.name: _plain(value)
+            for field in fields(self)  # type: ignore[arg-type]
+            if (value := getattr(self, field.name)) is not None
+        }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value.to_json() if isinstance(value, _Record) else value
+
+
+@dataclass(frozen=True)
+class LedgerState(_Record):
+    """The ledger that paid for a release, as it stood then.
+
+    Attributes:
+        id: of the ledger.
+        kept: "in memory" or "in a file".
+        epsilon, delta: its budget.
+        spent: epsilon spent so far, at its delta.
+    """
+
+    id: str
+    kept: str
+    epsilon: float
+    delta: float
+    spent: float
+
+
+@dataclass(frozen=True)
+class Release(_Record):
+    """One of the releases behind a merged summary.
+
+    Attributes:
+        epsilon, delta, mu: its cost.
+        release, stream: ids of the release and of the stream of rows it reports on.
+        records: rows it reports on.
+        time: when it was made.
+        ledger: id of its owner's ledger; spent and spent_delta: epsilon spent there, at which delta.
+    """
+
+    epsilon: float
+    delta: float
+    mu: float
+    release: str | None = None
+    stream: str | None = None
+    records: int | None = None
+    time: str | None = None
+    ledger: str | None = None
+    spent: float | None = None
+    spent_delta: float | None = None
+
+
+@dataclass(frozen=True)
+class Certificate(_Record):
+    """What is promised about a released summary. Every field is public, or was released.
+
+    Attributes:
+        private: whether the promise holds; False if the noise came from a seed.
+        epsilon, delta: the promise.
+        mu: the same as one number (Gaussian differential privacy).
+        unit: what is protected: a record.
+        adjacency: which two data sets must look alike.
+        mechanism: what noise was added to.
+        sampler: how the noise was drawn.
+        center: where the center that was subtracted from rows came from.
+        bound: the length rows were clipped to; several after a merge of different ones.
+        warnings: what weakens the promise.
+        calibration, sensitivity, sigma: how the noise was scaled.
+        noise_edge: the largest eigenvalue that noise alone gives the released scatter.
+        n_features, records: shape of the rows.
+        report, planned: which release of a growing stream this is, of how many.
+        public: what is taken to be public.
+        ledger: the ledger that paid.
+        release, stream, time: ids of the release and its stream of rows; when it was made.
+        fedpca: version of the library.
+        assumes: what a merge rests on.
+        releases: the releases behind a merge.
+
+    >>> one = Certificate(private=True, epsilon=1.0, delta=1e-6, mu=0.2, noise_edge=3.0, stream="a")
+    >>> other = replace(one, epsilon=2.0, noise_edge=4.0, stream="b")
+    >>> merged = combine([one, other], [1.0, 1.0], summed=True)
+    >>> merged.epsilon, merged.noise_edge, merged.merged
+    (2.0, 5.0, 2)
+    >>> Certificate.from_json(merged.to_json()) == merged
+    True
+    """
+
+    private: bool
+    epsilon: float
+    delta: float
+    mu: float
+    unit: str = "record"
+    adjacency: str = ""
+    mechanism: str = ""
+    sampler: str = ""
+    center: str = ""
+    bound: float | tuple[float, ...] | None = None
+    warnings: tuple[str, ...] = ()
+    calibration: str | None = None
+    sensitivity: float | None = None
+    sigma: float | None = None
+    noise_edge: float | None = None
+    n_features: int | None = None
+    records: int | None = None
+    report: int | None = None
+    planned: int | None = None
+    public: str | None = None
+    ledger: LedgerState | None = None
+    release: str | None = None
+    stream: str | None = None
+    time: str | None = None
+    fedpca: str | None = None
+    assumes: str | None = None
+    releases: tuple[Release, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.releases is None:
+            return
+        if len(self.releases) < 2:
+            raise ValueError("a merge must have two releases or more.")
+        _refuse_repeated(self.releases)
+        promise = (self.epsilon, self.delta, self.mu)
+        if not all(isclose(a, b, rel_tol=1e-9) for a, b in zip(promise, _total(self.releases), strict=True)):
+            raise ValueError("epsilon, delta and mu must follow from the releases behind the merge.")
+
+    @classmethod
+    def from_json(cls, contents: Any) -> Self:
+        """A certificate from a model file or a message; anything else is one ValueError."""
+        if not isinstance(contents, Mapping):
+            raise ValueError(f"a Certificate must be a JSON object, got {type(contents).__name__}.")
+        contents = dict(contents)
+        if (found := contents.pop("format", None)) != FORMAT:
+            raise ValueError(f"a Certificate must have format {FORMAT!r}, got {found!r:.80}.")
+        merged = contents.pop("merged", 1)
+        if contents.get("ledger") is not None:
+            contents["ledger"] = LedgerState.from_json(contents["ledger"])
+        if isinstance(contents.get("releases"), list):
+            contents["releases"] = tuple(map(Release.from_json, contents["releases"]))
+        certificate = super().from_json(contents)
+        if merged != certificate.merged:
+            raise ValueError("a Certificate must list as many releases as it says were merged.")
+        return certificate
+
+    def to_json(self) -> JSON:
+        merged = {} if self.releases is None else {"merged": self.merged}
+        return {"format": FORMAT} | merged | super().to_json()
+
+    @property
+    def merged(self) -> int:
+        """How many releases are behind it."""
+        return 1 if self.releases is None else len(self.releases)
+
+    def all_releases(self) -> tuple[Release, ...]:
+        """The releases behind it, each with its owner's ledger and what it cost."""
+        if self.releases is not None:
+            return self.releases
+        names = ("epsilon", "delta", "mu", "release", "stream", "records", "time")
+        release = Release(**{name: getattr(self, name) for name in names})
+        if self.ledger is None:
+            return (release,)
+        state = self.ledger
+        return (replace(release, ledger=state.id, spent=state.spent, spent_delta=state.delta),)
+
+    def scaled(self, weight: float) -> Self:
+        """The certificate of the same release with its scatter multiplied by a weight."""
+        return self if self.noise_edge is None else replace(self, noise_edge=weight * self.noise_edge)
+
+    def summary(self) -> str:
+        """The promise in a few words, as `repr` of a summary shows it.
+
+        >>> Certificate(private=True, epsilon=1.0, delta=1e-6, mu=0.2).summary()
+        'private: epsilon=1, delta=1e-06'
+        """
+        if not self.private:
+            return "NOT private"
+        doubts = ", UNSAFE" if self.warnings else ""
+        return f"private: epsilon={self.epsilon:g}, delta={self.delta:g}{doubts}"
+
+
+def noise_edge(certificate: Certificate | None) -> float:
     """The largest eigenvalue that noise alone gives a released scatter; 0 where there is no noise."""
-    edge = (certificate or {}).get("noise_edge")
-    return float(edge) if isinstance(edge, int | float) else 0.0
+    return 0.0 if certificate is None else certificate.noise_edge or 0.0
 
 
 def combine(
-    certificates: Sequence[Mapping[str, Any] | None], weights: Sequence[float], *, summed: bool
-) -> dict[str, Any] | None:
+    certificates: Sequence[Certificate | None], weights: Sequence[float], *, summed: bool
+) -> Certificate | None:
     """The certificate of a merge of releases: None unless every part has one.
 
     Different owners' records are different records, so a record shows in the releases of one owner and costs
     what these cost together: the merge promises the weakest of the promises. Releases with one ledger are of
-    one owner. What is done to releases is free. It does not matter in which tree they were merged.
+    one owner. Post-processing is free. It does not matter in which tree they were merged.
 
     Args:
         certificates: of the parts.
         weights: by which the parts' scatters were multiplied.
         summed: whether scatters were added up, and their independent noises with them.
-
-    >>> a = {"private": True, "epsilon": 1.0, "delta": 1e-6, "mu": 0.2, "noise_edge": 3.0, "stream": "a"}
-    >>> b = a | {"epsilon": 2.0, "noise_edge": 4.0, "stream": "b"}
-    >>> merged = combined([a, b], [1.0, 1.0], summed=True)
-    >>> merged["epsilon"], merged["noise_edge"], merged["merged"]
-    (2.0, 5.0, 2)
     """
     parts = [certificate for certificate in certificates if certificate is not None]
     if len(parts) < len(certificates):
         return None
     if len(parts) == 1:
-        return dict(parts[0])
-    releases = [release for place, part in enumerate(parts) for release in _releases(part, place)]
+        return parts[0].scaled(weights[0]) if summed else parts[0]
+    releases = tuple(release for part in parts for release in part.all_releases())
     _refuse_repeated(releases)
-    facts: dict[str, Any] = {"format": FORMAT, "merged": len(releases)}
-    facts["private"] = all(part.get("private") is True for part in parts)
-    facts["warnings"] = sorted({text for part in parts for text in part.get("warnings", ())})
-    costs = [_cost(owner) for owner in _by_owner(releases)]
-    for name, column in zip(("epsilon", "delta", "mu"), zip(*costs, strict=True), strict=True):
-        facts[name] = max(column)
-    facts["bound"] = _bound(parts)
-    for name in ("unit", "adjacency", "mechanism", "sampler", "center"):
-        found = {text for part in parts if name in part for text in str(part[name]).split(" | ")}
-        facts[name] = " | ".join(sorted(found))
-    if summed:
-        edges = [weight * noise_edge(part) for part, weight in zip(parts, weights, strict=True)]
-        facts["noise_edge"] = hypot(*edges)
-    facts["assumes"] = "no record lies with two owners; one that does pays for each"
-    facts["releases"] = releases
-    return facts
+    epsilon, delta, mu = _total(releases)
+    edges = [weight * noise_edge(part) for part, weight in zip(parts, weights, strict=True)]
+    bounds = sorted({bound for part in parts for bound in _bounds(part)})
+    return Certificate(
+        private=all(part.private for part in parts),
+        epsilon=epsilon,
+        delta=delta,
+        mu=mu,
+        unit=_joined(parts, "unit"),
+        adjacency=_joined(parts, "adjacency"),
+        mechanism=_joined(parts, "mechanism"),
+        sampler=_joined(parts, "sampler"),
+        center=_joined(parts, "center"),
+        bound=bounds[0] if len(bounds) == 1 else tuple(bounds) or None,
+        warnings=tuple(sorted({text for part in parts for text in part.warnings})),
+        noise_edge=hypot(*edges) if summed else None,
+        assumes=_ASSUMES,
+        releases=releases,
+    )
 
 
-def _bound(parts: Sequence[Mapping[str, Any]]) -> float | list[float] | None:
-    """The bound of all parts, or a list of those they have."""
-    said = [part.get("bound") for part in parts]
-    each = [bound for one in said for bound in (one if isinstance(one, list) else [one])]
-    found = sorted({bound for bound in each if isinstance(bound, int | float)})
-    return found[0] if len(found) == 1 else found or None
+def _joined(parts: Sequence[Certificate], name: str) -> str:
+    found = {text for part in parts for text in getattr(part, name).split(" | ") if text}
+    return " | ".join(sorted(found))
 
 
-def _releases(part: Mapping[str, Any], place: int) -> list[dict[str, Any]]:
-    """The releases behind a certificate, each with its owner's ledger and what it cost."""
-    if "releases" in part:
-        return [dict(release) for release in part["releases"]]
-    ledger = part.get("ledger")
-    ledger = ledger if isinstance(ledger, Mapping) else {}
-    names = ("release", "stream", "records", "time", "epsilon", "delta", "mu")
-    facts = {name: part[name] for name in names if name in part}
-    spent = {"spent": ledger.get("spent"), "spent_delta": ledger.get("delta")}
-    return [facts | {"ledger": ledger.get("id")} | spent]
+def _bounds(part: Certificate) -> tuple[float, ...]:
+    if part.bound is None:
+        return ()
+    return part.bound if isinstance(part.bound, tuple) else (part.bound,)
 
 
-def _refuse_repeated(releases: Sequence[Mapping[str, Any]]) -> None:
-    streams = [release["stream"] for release in releases if release.get("stream")]
+def _refuse_repeated(releases: Sequence[Release]) -> None:
+    streams = [release.stream for release in releases if release.stream]
     if len(set(streams)) < len(streams):
         raise ValueError(
             "the same private stream is merged twice: rows and noise of its reports would count twice. "
@@ -97,51 +331,27 @@ def _refuse_repeated(releases: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
-def _by_owner(releases: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+def _total(releases: Sequence[Release]) -> tuple[float, float, float]:
+    """Epsilon, delta and mu of the owner whose releases cost most."""
+    costs = [_cost(owner) for owner in _by_owner(releases)]
+    epsilon, delta, mu = (max(column) for column in zip(*costs, strict=True))
+    return epsilon, delta, mu
+
+
+def _by_owner(releases: Sequence[Release]) -> list[list[Release]]:
     """Releases by ledger; those without one are taken to be of different owners."""
-    owners: dict[str, list[Mapping[str, Any]]] = {}
-    for place, release in enumerate(releases):
-        owners.setdefault(str(release.get("ledger") or f"release {place}"), []).append(release)
+    owners: dict[str, list[Release]] = {}
+    for i, release in enumerate(releases):
+        owners.setdefault(release.ledger or f"release {i}", []).append(release)
     return list(owners.values())
 
 
-def _cost(releases: Sequence[Mapping[str, Any]]) -> tuple[float, float, float]:
+def _cost(releases: Sequence[Release]) -> tuple[float, float, float]:
     """Epsilon, delta and mu of what one owner released: of several, all that its ledger has spent."""
-    mu = hypot(*(_number(release, "mu") for release in releases))
+    mu = hypot(*(release.mu for release in releases))
     if len(releases) == 1:
-        return _number(releases[0], "epsilon"), _number(releases[0], "delta"), mu
-    last = max(releases, key=lambda release: _number(release, "spent"))
-    return _number(last, "spent"), _number(last, "spent_delta"), mu
-
-
-def _number(release: Mapping[str, Any], name: str) -> float:
-    value = release.get(name)
-    if not isinstance(value, int | float):
-        raise ValueError(f"the certificate of a release must say {name}, got {value!r}; release it again.")
-    return float(value)
-
-
-def summary_line(certificate: Mapping[str, Any] | None) -> str:
-    """What `repr` shows of a certificate.
-
-    >>> summary_line({"private": True, "epsilon": 1.0, "delta": 1e-6})
-    ', private: epsilon=1, delta=1e-06'
-    >>> summary_line({"private": True, "epsilon": "a stranger's word"})
-    ', private: epsilon=?'
-    >>> summary_line({"private": False}), summary_line(None)
-    (', NOT private', '')
-    """
-    if certificate is None:
-        return ""
-    if certificate.get("private") is not True:
-        return ", NOT private"
-    promise = [f"{name}={_shown(certificate[name])}" for name in ("epsilon", "delta") if name in certificate]
-    doubts = ", UNSAFE" if certificate.get("warnings") else ""
-    return (f", private: {', '.join(promise)}" if promise else ", private") + doubts
-
-
-def _shown(value: Any) -> str:
-    try:
-        return f"{value:g}"
-    except (TypeError, ValueError, OverflowError):  # whatever a stranger's file says: repr must not fail
-        return "?"
+        return releases[0].epsilon, releases[0].delta, mu
+    if any(release.spent is None or release.spent_delta is None for release in releases):
+        raise ValueError("several releases of one ledger must state what was spent; release them again.")
+    last = max(releases, key=lambda release: release.spent or 0.0)
+    return last.spent or 0.0, last.spent_delta or 0.0, mu

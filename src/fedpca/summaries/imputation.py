@@ -5,7 +5,7 @@ import numpy as np
 from fedpca._typing import Array
 from fedpca.summaries.subspace import Subspace
 
-_COLD_ROUNDS = 5
+_COLD_START_ITERATIONS = 5
 
 
 def coordinates(rows: Array, subspace: Subspace, variances: Array | None = None) -> Array:
@@ -76,7 +76,7 @@ def impute_cold_start(rows: Array, rank: int, center: bool) -> Array:
     means = np.where(gaps, 0.0, rows).sum(axis=0, dtype=np.float64) / observed
     variances = np.where(gaps, 0.0, (rows - means) ** 2).sum(axis=0, dtype=np.float64) / observed
     result = np.where(gaps, means, rows).astype(rows.dtype)
-    for _ in range(_COLD_ROUNDS):
+    for _ in range(_COLD_START_ITERATIONS):
         own = Subspace.from_rows(result, min(rank, rows.shape[1]), center=center)
         result = np.where(gaps, impute(rows, own, variances), rows)
     return result

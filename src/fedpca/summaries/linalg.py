@@ -46,9 +46,14 @@ def leading_singular_pairs(rows: Array, rank: int | None = None, floor: float = 
         rows = rows / unit
     pairs = _leading_by_gram(rows, limit) or _leading_by_qr(rows, limit)
     components, singular_values = pairs
-    noise = 4 * np.finfo(np.float64).eps * np.sqrt(max(n_rows, n_features)) * singular_values[0]
+    noise = rounding_level(max(n_rows, n_features)) * singular_values[0]
     kept = int(np.count_nonzero(singular_values > max(noise, floor / unit)))
     return components[:kept], singular_values[:kept] * unit
+
+
+def rounding_level(size: int) -> float:
+    """The share of the largest singular value up to which others are noise; size: the longer side."""
+    return float(4 * np.finfo(np.float64).eps * np.sqrt(size))
 
 
 def _leading_by_gram(rows: Array, limit: int) -> tuple[Array, Array] | None:
@@ -131,15 +136,3 @@ def with_fixed_signs(components: Array) -> Array:
     signs = np.sign(components[np.arange(len(components)), largest])
     signs[signs == 0] = 1
     return components * signs[:, None].astype(components.dtype)
-
-
-def oversampled_rank(rank: int) -> int:
-    """Directions to carry and exchange for the sake of `rank` good ones.
-
-    On MNIST (rank 20, two halves merged) truncating to the rank itself costs 20 times the error of twice
-    the rank, and to 1.5 times the rank 5 times; for large ranks half as many again are enough.
-
-    >>> [oversampled_rank(rank) for rank in (1, 10, 20, 50, 100)]
-    [9, 20, 45, 75, 150]
-    """
-    return rank + max(8, min(rank * 3 // 2 - 5, 25), rank // 2)

@@ -1,17 +1,18 @@
-"""Merging summaries: k at once, up a tree, and the paper's three pairwise algorithms."""
+"""Merging summaries: k at once, or up a tree; and adding rows to one."""
 
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.summaries import certificate as certificates
 from fedpca.summaries import validation
-from fedpca.summaries.linalg import leading_singular_pairs, orthonormal, oversampled_rank, with_fixed_signs
-from fedpca.summaries.moments import Moments, pooled_mean, subtract_mean, sum_moments
-from fedpca.summaries.subspace import Subspace, rounding_floor
-
-Summary = Subspace | Moments
+from fedpca.summaries.algebra import pooled_mean, rounding_floor, subtract_mean
+from fedpca.summaries.certificate import combine
+from fedpca.summaries.linalg import leading_singular_pairs, with_fixed_signs
+from fedpca.summaries.moments import Moments, sum_moments
+from fedpca.summaries.rank import exchange_rank
+from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
 
 
 def merge(summaries: Iterable[Summary], rank: int | None = None, *, forget: float = 1.0) -> Summary:
@@ -36,7 +37,7 @@ def merge(summaries: Iterable[Summary], rank: int | None = None, *, forget: floa
     True
     """
     summaries = _listed(summaries)
-    names = same_space(summaries)
+    names = check_compatible(summaries)
     forget = validation.forget(forget)
     if rank is not None:
         rank = validation.rank(rank, summaries[0].n_features)
@@ -44,8 +45,7 @@ def merge(summaries: Iterable[Summary], rank: int | None = None, *, forget: floa
     if _sum_up(summaries):
         moments = sum_moments(zip(summaries, weights, strict=True))  # type: ignore[arg-type]
         return moments if rank is None else moments.subspace(rank)
-    subspaces = [summary.subspace() if isinstance(summary, Moments) else summary for summary in summaries]
-    return _merge_subspaces(subspaces, weights, rank, names)
+    return _merge_subspaces([summary.subspace() for summary in summaries], weights, rank, names)
 
 
 def _sum_up(summaries: Sequence[Summary]) -> bool:
@@ -71,11 +71,16 @@ def _merge_subspaces(
     dtype = np.result_type(*(part.components.dtype for part in subspaces))
     floor = rounding_floor(total, count, mean, dtype)
     components, singular_values = leading_singular_pairs(np.concatenate(stack), rank, floor)
-    total = max(total, float(singular_values @ singular_values))
-    components = with_fixed_signs(components).astype(dtype, copy=False)
-    certificate = certificates.combine([part.certificate for part in subspaces], weights, summed=False)
-    facts = (first.centered, names, certificate)
-    return Subspace.unchecked(components, singular_values, mean, count, total, *facts)
+    return Subspace.unchecked(
+        components=with_fixed_signs(components).astype(dtype, copy=False),
+        singular_values=singular_values,
+        mean=mean,
+        count=count,
+        total=total,
+        centered=first.centered,
+        feature_names=names,
+        certificate=combine([part.certificate for part in subspaces], weights, summed=False),
+    )
 
 
 def merge_tree(summaries: Iterable[Summary], rank: int | None = None, *, fanout: int = 8) -> Summary:
@@ -88,13 +93,12 @@ def merge_tree(summaries: Iterable[Summary], rank: int | None = None, *, fanout:
     array([4., 3.])
     """
     summaries = _listed(summaries)
-    same_space(summaries)
+    check_compatible(summaries)
     validation.integer(fanout, "fanout", at_least=2)
     inner_rank = None
     if rank is not None:
         n_features = summaries[0].n_features
-        # Twice what clients exchange: inner nodes then lose next to nothing, even of very unlike clients.
-        inner_rank = min(2 * oversampled_rank(validation.rank(rank, n_features)), n_features)
+        inner_rank = exchange_rank(validation.rank(rank, n_features), n_features)
     while len(summaries) > fanout:
         groups = [summaries[i : i + fanout] for i in range(0, len(summaries), fanout)]
         summaries = [merge(group, inner_rank) for group in groups]
@@ -102,17 +106,17 @@ def merge_tree(summaries: Iterable[Summary], rank: int | None = None, *, fanout:
 
 
 def _listed(summaries: Iterable[Summary]) -> list[Summary]:
-    if isinstance(summaries, Subspace | Moments):
+    if isinstance(summaries, Summary):
         raise TypeError("summaries must be a list of them: merge([a, b]), not merge(a, b).")
     return list(summaries)
 
 
-def same_space(summaries: Sequence[Summary]) -> tuple[str, ...] | None:
+def check_compatible(summaries: Sequence[Summary]) -> tuple[str, ...] | None:
     """Refuse to merge what does not fit together; return the feature names, if any summary has them."""
     if not summaries:
         raise ValueError("merge needs at least one summary, got none.")
     for summary in summaries:
-        if not isinstance(summary, Subspace | Moments):
+        if not isinstance(summary, Summary):
             remedy = "; pass its subspace_" if hasattr(summary, "subspace_") else ""
             raise TypeError(f"only Subspace and Moments merge, got {type(summary).__name__}{remedy}.")
     first = summaries[0]
@@ -124,8 +128,8 @@ def same_space(summaries: Sequence[Summary]) -> tuple[str, ...] | None:
             )
         if summary.centered != first.centered:
             raise ValueError(
-                "centred and uncentred summaries do not merge; build all with the same `center`, or the same "
-                "kind of Privacy(center=...)."
+                "centered and uncentered summaries do not merge; build all with the same `center`, or the "
+                "same kind of Privacy(center=...)."
             )
         validation.same_names(names, summary.feature_names)
     return names
@@ -155,108 +159,11 @@ def append_rows(subspace: Subspace, rows: Array, roots: Array | None, rank: int)
     total += validation.energy(stack[rank_before:])
     floor = rounding_floor(total, count, mean, dtype)
     components, singular_values = leading_singular_pairs(stack, rank, floor)
-    total = max(total, float(singular_values @ singular_values))
-    components = components.astype(dtype, copy=False)
-    return Subspace.unchecked(components, singular_values, mean, count, total, subspace.centered)
-
-
-# --- The paper's pairwise algorithms: uncentred, two summaries at a time ---
-
-
-def merge_r(first: Subspace, second: Subspace, rank: int | None = None) -> Subspace:
-    """The paper's Algorithm 2, Merge_r, made safe.
-
-    As printed it fails where the second basis lies (nearly) in the first: the residual is rounding noise
-    and its QR factor is not orthogonal to the first basis. Here the residual is projected twice and
-    numerically zero directions are left out.
-    """
-    _uncentred(first, second)
-    if rank is not None:
-        rank = validation.rank(rank, first.n_features)
-    u, v = first.components.astype(np.float64), second.components.astype(np.float64)
-    overlap = v @ u.T
-    residual = v - overlap @ u
-    correction = residual @ u.T
-    residual -= correction @ u
-    basis, _ = leading_singular_pairs(residual, floor=1e-14)
-    basis = orthonormal(basis - (basis @ u.T) @ u)
-    s1, s2 = first.singular_values, second.singular_values[:, None]
-    small = np.block(
-        [
-            [np.diag(s1), np.zeros((len(s1), len(basis)))],
-            [s2 * (overlap + correction), s2 * (residual @ basis.T)],
-        ]
+    return Subspace.unchecked(
+        components=components.astype(dtype, copy=False),
+        singular_values=singular_values,
+        mean=mean,
+        count=count,
+        total=total,
+        centered=subspace.centered,
     )
-    rotation, singular_values = leading_singular_pairs(small, rank)
-    return _pair(first, second, rotation @ np.concatenate([u, basis]), singular_values, 1.0, 1.0)
-
-
-def basic_merge(
-    first: Subspace, second: Subspace, rank: int | None = None, *, forget: float = 1.0, enhance: float = 1.0
-) -> Subspace:
-    """The paper's BasicMerge: the SVD of the scaled bases side by side."""
-    stack = _stacked(first, second, forget, enhance)
-    _, singular_values, components = np.linalg.svd(stack, full_matrices=False)
-    return _truncated_pair(first, second, components, singular_values, rank, forget, enhance)
-
-
-def faster_merge(
-    first: Subspace, second: Subspace, rank: int | None = None, *, forget: float = 1.0, enhance: float = 1.0
-) -> Subspace:
-    """The paper's FasterMerge: QR of the scaled bases, then the SVD of the small triangle."""
-    basis, triangle = np.linalg.qr(_stacked(first, second, forget, enhance).T)
-    rotation, singular_values, _ = np.linalg.svd(triangle, full_matrices=False)
-    return _truncated_pair(first, second, rotation.T @ basis.T, singular_values, rank, forget, enhance)
-
-
-def _uncentred(first: Subspace, second: Subspace) -> None:
-    same_space([first, second])
-    if not (isinstance(first, Subspace) and isinstance(second, Subspace)):
-        raise TypeError("the paper's merges take two Subspace values, not Moments; those have .subspace().")
-    if first.centered:
-        raise ValueError("the paper's merges have no means: build with center=False, or use fedpca.merge.")
-
-
-def _stacked(first: Subspace, second: Subspace, forget: float, enhance: float) -> Array:
-    _uncentred(first, second)
-    validation.forget(forget)
-    if not validation.is_real(enhance) or not 1 <= enhance < np.inf:
-        raise ValueError(f"enhance must be a number of at least 1, got enhance={enhance!r}.")
-    return np.concatenate(
-        [
-            (forget * first.singular_values)[:, None] * first.components,
-            (enhance * second.singular_values)[:, None] * second.components,
-        ]
-    )
-
-
-def _truncated_pair(
-    first: Subspace,
-    second: Subspace,
-    components: Array,
-    singular_values: Array,
-    rank: int | None,
-    forget: float,
-    enhance: float,
-) -> Subspace:
-    """Numerically zero directions left out, then the first `rank`."""
-    noise = 4 * np.finfo(np.float64).eps * np.sqrt(first.n_features) * singular_values.max(initial=0.0)
-    kept = int(np.count_nonzero(singular_values > noise))
-    kept = kept if rank is None else min(kept, validation.rank(rank, first.n_features))
-    return _pair(first, second, components[:kept], singular_values[:kept], forget, enhance)
-
-
-def _pair(
-    first: Subspace,
-    second: Subspace,
-    components: Array,
-    singular_values: Array,
-    forget: float,
-    enhance: float,
-) -> Subspace:
-    count = forget**2 * first.count + enhance**2 * second.count
-    total = forget**2 * first.total + enhance**2 * second.total
-    total = max(total, float(singular_values @ singular_values))
-    components = with_fixed_signs(components)
-    names = first.feature_names or second.feature_names
-    return Subspace(components, singular_values, first.mean, count, total, False, names)

@@ -1,29 +1,38 @@
-"""The one place that writes and reads model files: safetensors, JSON facts, a checksum, never pickle."""
+"""Model files: safetensors with JSON metadata and a checksum, never pickle.
+
+The one string in the safetensors metadata, under "fedpca", is a JSON object with `format_version`, `kind`,
+`facts` (the summary's metadata, as JSON text) and `checksum`. Files of every format version so far are read
+by every later release.
+"""
 
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
+from fedpca._typing import JSON
 from fedpca._util.files import atomic_write
 from fedpca.errors import ModelFileError
 
 FORMAT_VERSION = 1
+_MAX_ARRAYS = 16  # more than any summary has
+_MAX_HEADER = 2**28  # bytes; names of a million features fit
+
+Contents = tuple[str, dict[str, NDArray[Any]], JSON]
 
 
 def write(
-    path: str | os.PathLike[str], kind: str, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]
+    path: str | os.PathLike[str], kind: str, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]
 ) -> None:
-    """Write arrays and JSON facts as one file, whole or not at all."""
-    contents = encode(kind, arrays, facts)
+    """Write arrays and JSON metadata as one file, atomically."""
+    contents = encode(kind, arrays, metadata)
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot save {path}: there is no folder {path.parent}.")
@@ -31,14 +40,14 @@ def write(
         file.write(contents)
 
 
-def encode(kind: str, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> bytes:
-    """Arrays and JSON facts as the bytes of a model file; the same contents, the same bytes."""
+def encode(kind: str, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> bytes:
+    """Arrays and JSON metadata as the bytes of a model file; the same contents give the same bytes."""
     # safetensors writes the buffer of a strided array as if it were contiguous: force C order here.
     tensors = {
         name: np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
         for name, array in arrays.items()
     }
-    text = json.dumps(facts, sort_keys=True, allow_nan=False)
+    text = json.dumps(metadata, sort_keys=True, allow_nan=False)
     header = {
         "format_version": FORMAT_VERSION,
         "kind": kind,
@@ -48,60 +57,60 @@ def encode(kind: str, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, An
     return save(tensors, metadata={"fedpca": json.dumps(header)})
 
 
-Contents = tuple[str, dict[str, NDArray[Any]], dict[str, Any]]
-
-
-def decode(contents: bytes, name: str) -> Contents:
-    """Read what `encode` gave; errors speak of `name`."""
-    with tempfile.TemporaryDirectory() as private:  # safetensors hands out metadata of files only
-        path = Path(private) / "contents"
-        path.write_bytes(contents)
-        try:
-            return read(path)
-        except ModelFileError as error:
-            raise ModelFileError(str(error).replace(str(path), name)) from error
-
-
 def read(path: str | os.PathLike[str]) -> Contents:
-    """Read what `write` wrote: its kind, arrays and facts. Anything else is one `ModelFileError`."""
+    """Read what `write` wrote: kind, arrays and metadata. Anything else is one `ModelFileError`."""
     path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder, not a model file; name a file in it.")
     if not path.is_file():
         raise FileNotFoundError(f"no model file at {path}; correct the path.")
+    return decode(path.read_bytes(), path)
+
+
+def decode(contents: bytes, name: Any) -> Contents:
+    """The inverse of `encode`; errors call the contents `name`."""
     try:
-        with safe_open(path, framework="np") as file:
-            header = _header(path, file.metadata())
-            tensors = {}
-            for name in file.keys():  # noqa: SIM118 -- not a dict
-                if file.get_slice(name).get_dtype() not in ("F32", "F64"):
-                    raise ModelFileError(f"{path} is not a model file: its array {name!r} is not of floats.")
-                tensors[name] = file.get_tensor(name)
+        header = _header(contents, name)
+        tensors = load(contents)
         kind, text = str(header.get("kind")), str(header.get("facts"))
         if header.get("checksum") != _checksum(kind, tensors, text):
-            raise ModelFileError(f"{path} is damaged: its checksum does not match; fetch or save it again.")
-        facts = json.loads(text)
+            raise ModelFileError(f"{name} is damaged: its checksum does not match; fetch or save it again.")
+        metadata = json.loads(text, parse_constant=_refuse_constant)
     except ModelFileError:
         raise
-    except (SafetensorError, ValueError, OverflowError, RecursionError) as error:
+    except (SafetensorError, ValueError, OverflowError, RecursionError, KeyError, TypeError) as error:
         raise ModelFileError(
-            f"{path} is not a model file, or is damaged ({error}); name another, or fetch it again."
+            f"{name} is not a model file, or is damaged ({error}); name another, or fetch it again."
         ) from error
-    if not isinstance(facts, dict):
-        raise ModelFileError(f"{path} is damaged: its facts are not a JSON object.")
-    return kind, tensors, facts
+    if not isinstance(metadata, dict):
+        raise ModelFileError(f"{name} is damaged: its metadata is not a JSON object.")
+    return kind, tensors, metadata
 
 
-def _header(path: Path, metadata: Mapping[str, str] | None) -> dict[str, Any]:
-    header = json.loads((metadata or {}).get("fedpca", "null"))
+def _header(contents: bytes, name: Any) -> JSON:
+    """What fedpca put into the safetensors header: 8 bytes of length, then JSON, then the arrays."""
+    length = int.from_bytes(contents[:8], "little")
+    if len(contents) < 8 or not length <= min(len(contents) - 8, _MAX_HEADER):
+        raise ValueError("its header is too large or cut short")
+    tensors = json.loads(contents[8 : 8 + length])
+    header = json.loads(tensors.pop("__metadata__", {}).get("fedpca", "null"))
     if not isinstance(header, dict):
-        raise ModelFileError(f"{path} is a safetensors file, but was not written by fedpca.")
+        raise ModelFileError(f"{name} is a safetensors file, but was not written by fedpca.")
     if (version := header.get("format_version")) != FORMAT_VERSION:
         raise ModelFileError(
-            f"{path} has format version {version!r}; this fedpca reads version {FORMAT_VERSION}: "
+            f"{name} has format version {version!r}; this fedpca reads version {FORMAT_VERSION}: "
             "upgrade fedpca."
         )
+    if len(tensors) > _MAX_ARRAYS:
+        raise ModelFileError(f"{name} is not a model file: it has {len(tensors)} arrays.")
+    for tensor, description in tensors.items():
+        if description["dtype"] not in ("F32", "F64"):
+            raise ModelFileError(f"{name} is not a model file: its array {tensor!r} is not of floats.")
     return header
+
+
+def _refuse_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is not a number")
 
 
 def _checksum(kind: str, tensors: Mapping[str, NDArray[Any]], text: str) -> str:

@@ -1,23 +1,28 @@
 """Moments: the exact count, mean and scatter of rows; they sum exactly, in any order."""
 
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
-from fedpca._typing import Array
-from fedpca.summaries import certificate as certificates
-from fedpca.summaries import model_file, validation
+from fedpca._typing import Array, RowsLike
+from fedpca.summaries import validation
+from fedpca.summaries.algebra import (
+    check_centered,
+    deviations_from_mean,
+    pooled_mean,
+    principal_directions,
+    shrink_eigenvalues,
+)
+from fedpca.summaries.base import BaseSummary, check_certificate
+from fedpca.summaries.certificate import Certificate, combine, noise_edge
 from fedpca.summaries.linalg import with_fixed_signs
-
-if TYPE_CHECKING:
-    from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.subspace import Subspace
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Moments:
+class Moments(BaseSummary):
     """Count, mean and d x d scatter of rows: exact, and d² large, so for few features.
 
     Attributes:
@@ -25,7 +30,7 @@ class Moments:
         mean: shape (d,); zeros when not `centered`.
         scatter: shape (d, d), the sum of (row - mean)(row - mean)^T.
         centered: whether the scatter is about the mean (else about the origin).
-        feature_names: one a feature, or None.
+        feature_names: one per feature, or None.
         certificate: what a private release promises, or None for moments that are not private. The scatter
             of a private release carries noise: its eigenvalues, and diagonal, may be negative.
 
@@ -39,9 +44,10 @@ class Moments:
     scatter: Array
     centered: bool = True
     feature_names: tuple[str, ...] | None = None
-    certificate: Mapping[str, Any] | None = None
+    certificate: Certificate | None = None
 
-    kind = "moments"  # in model files
+    kind = "moments"
+    array_names = ("mean", "scatter")
 
     def __post_init__(self) -> None:
         mean = np.array(self.mean, dtype=np.float64)
@@ -59,20 +65,22 @@ class Moments:
             raise ValueError("moments of no rows must have a scatter of zeros.")
         if np.abs(scatter - scatter.T).max() > 1e-8 * largest:
             raise ValueError("scatter must be symmetric.")
-        certificate = certificates.checked(self.certificate)
+        certificate = check_certificate(self.certificate)
         if certificate is None and (np.diag(scatter) < -1e-8 * largest).any():
             raise ValueError("scatter must not have negative entries on its diagonal.")
-        check_centered(self.centered, mean)
-        names = validation.feature_names(self.feature_names, len(mean))
-        scatter = (scatter + scatter.T) / 2
-        values = {"count": count, "mean": mean, "scatter": scatter}
-        freeze(self, values | {"feature_names": names, "certificate": certificate})
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        freeze(self, state)
+        self._freeze(
+            {
+                "count": count,
+                "mean": mean,
+                "scatter": (scatter + scatter.T) / 2,
+                "centered": check_centered(self.centered, mean),
+                "feature_names": validation.feature_names(self.feature_names, len(mean)),
+                "certificate": certificate,
+            }
+        )
 
     @classmethod
-    def from_rows(cls, rows: Any, *, center: bool = True, sample_weight: Any = None) -> Self:
+    def from_rows(cls, rows: RowsLike, *, center: bool = True, sample_weight: Any = None) -> Self:
         """The moments of rows, shape (n, d); a weight counts repetitions of its row."""
         names = validation.names_of(rows)
         rows = validation.dense_rows(
@@ -82,15 +90,11 @@ class Moments:
         return cls(count, mean, deviations.T @ deviations, center, names)
 
     @property
-    def n_features(self) -> int:
-        return len(self.mean)
-
-    @property
     def total(self) -> float:
         """The trace of the scatter."""
         return float(np.trace(self.scatter))
 
-    def subspace(self, rank: int | None = None) -> "Subspace":
+    def subspace(self, rank: int | None = None) -> Subspace:
         """The `rank` leading directions; all that carry variance by default.
 
         Of a private release, those of the noisy scatter, their variances less what noise adds to them.
@@ -98,143 +102,26 @@ class Moments:
         >>> Moments.from_rows([[1.0, 2.0], [3.0, 2.0]]).subspace()
         Subspace(rank=1, n_features=2, count=2, explained=100.0%)
         """
-        from fedpca.summaries.subspace import Subspace
-
         if rank is not None:
             rank = validation.rank(rank, self.n_features)
         components, singular_values = principal_directions(self.scatter, rank)
-        if edge := certificates.noise_edge(self.certificate):
+        if edge := noise_edge(self.certificate):
             singular_values = np.sqrt(shrink_eigenvalues(singular_values**2, edge))
-        # A scatter with noise may have negative eigenvalues: what is kept can exceed the trace.
-        total = max(self.total, float(singular_values @ singular_values))
-        components = with_fixed_signs(components)
-        facts = (self.centered, self.feature_names, self.certificate)
-        return Subspace(components, singular_values, self.mean, self.count, total, *facts)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a model file (safetensors with JSON metadata)."""
-        model_file.write(path, self.kind, *self.file_contents())
-
-    def file_contents(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Arrays and facts of a model file."""
-        facts = ("count", "centered", "feature_names", "certificate")
-        return {"mean": self.mean, "scatter": self.scatter}, {name: getattr(self, name) for name in facts}
-
-    @classmethod
-    def from_file_contents(cls, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> Self:
-        """What `save` wrote, checked like any other value."""
-        return cls(
-            facts["count"],
-            arrays["mean"],
-            arrays["scatter"],
-            facts["centered"],
-            facts["feature_names"],
-            facts["certificate"],
+        return Subspace(
+            components=with_fixed_signs(components),
+            singular_values=singular_values,
+            mean=self.mean,
+            count=self.count,
+            # A scatter with noise may have negative eigenvalues: what is kept can exceed the trace.
+            total=max(self.total, float(singular_values @ singular_values)),
+            centered=self.centered,
+            feature_names=self.feature_names,
+            certificate=self.certificate,
         )
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Moments):
-            return NotImplemented
-        return (
-            (self.count, self.centered, self.feature_names, self.certificate)
-            == (other.count, other.centered, other.feature_names, other.certificate)
-            and np.array_equal(self.mean, other.mean)
-            and np.array_equal(self.scatter, other.scatter)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        private = certificates.summary_line(self.certificate)
+        private = "" if self.certificate is None else f", {self.certificate.summary()}"
         return f"Moments(count={self.count:g}, n_features={self.n_features}, total={self.total:.6g}{private})"
-
-
-def freeze(summary: Any, values: Mapping[str, Any]) -> None:
-    """Set attributes of a frozen value; arrays become read-only, and stay so through pickling."""
-    for name, value in values.items():
-        if isinstance(value, np.ndarray):
-            value.flags.writeable = False
-        object.__setattr__(summary, name, value)
-
-
-def deviations_from_mean(
-    rows: Array, sample_weight: Any = None, center: bool = True
-) -> tuple[float, Array, Array]:
-    """Count, mean, and the weighted float64 rows whose Gram matrix is the scatter.
-
-    >>> deviations_from_mean(np.array([[0.0], [3.0]]), sample_weight=[2, 1])
-    (3.0, array([1.]), array([[-1.41421356],
-           [ 2.        ]]))
-    """
-    n_rows, n_features = rows.shape
-    weights = validation.sample_weight(sample_weight, n_rows)
-    count = float(n_rows) if weights is None else float(weights.sum())
-    deviations: Array = rows.astype(np.float64)
-    mean: Array = np.zeros(n_features)
-    roots = None if weights is None else np.sqrt(weights)
-    if roots is not None:
-        deviations *= roots[:, None]
-    if center and count:
-        mean = subtract_mean(deviations, roots, count)
-    return count, mean, deviations
-
-
-def subtract_mean(rows: Array, roots: Array | None, count: float) -> Array:
-    """Centre rows, each multiplied by its root, in place; returns their mean. `count` is the sum of roots**2.
-
-    Twice: a sum of many rows rounds, and rows that are all the same must become zero.
-    """
-    mean = np.zeros(rows.shape[1])
-    for _ in range(2):
-        step = (rows.sum(axis=0) if roots is None else roots @ rows) / count
-        rows -= step if roots is None else roots[:, None] * step
-        mean += step
-    return mean
-
-
-def principal_directions(scatter: Array, rank: int | None = None) -> tuple[Array, Array]:
-    """Leading eigenvectors (as rows) of a scatter and the singular values of the rows behind it.
-
-    Eigenvalues up to rounding of the largest count as zero.
-
-    >>> directions, singular_values = principal_directions(np.diag([4.0, 0.0, 9.0]))
-    >>> singular_values, np.abs(directions)
-    (array([3., 2.]), array([[0., 0., 1.],
-           [1., 0., 0.]]))
-    """
-    squares, vectors = np.linalg.eigh(scatter)
-    squares = squares[::-1][: len(scatter) if rank is None else rank]
-    noise = 8 * np.finfo(np.float64).eps * np.sqrt(len(scatter)) * max(squares[0], 0.0)
-    kept = int(np.count_nonzero(squares > noise))
-    return vectors.T[::-1][:kept], np.sqrt(squares[:kept])
-
-
-def shrink_eigenvalues(eigenvalues: Array, edge: float) -> Array:
-    """What eigenvalues of a scatter were before symmetric noise with spectrum [-edge, edge] came on top.
-
-    Above the edge, an eigenvalue y stems from (y + sqrt(y² - edge²)) / 2. Below, from something between 0
-    and edge / 2: more cannot be said, and y / 2 keeps the order.
-
-    >>> shrink_eigenvalues(np.array([5.0, 4.0, 2.0]), edge=4.0)
-    array([4., 2., 1.])
-    """
-    above = np.sqrt(np.maximum(eigenvalues - edge, 0.0)) * np.sqrt(eigenvalues + edge)
-    return (np.maximum(eigenvalues, 0.0) + np.where(eigenvalues > edge, above, 0.0)) / 2
-
-
-def check_centered(centered: Any, mean: Array) -> None:
-    """Whether a summary is centred is a yes or no; without centring there is no mean."""
-    if not isinstance(centered, bool | np.bool_):
-        raise TypeError(f"centered must be True or False, got {centered!r}.")
-    if not centered and mean.any():
-        raise ValueError("the mean of an uncentred summary must be zero.")
-
-
-def pooled_mean(counts: Array, means: Array) -> tuple[float, Array, Array]:
-    """Count and mean of all parts together, and the rows sqrt(count_i) (mean_i - mean), shape (parts, d)."""
-    count = float(counts.sum())
-    mean = counts @ means / count if count else np.zeros(means.shape[1])
-    return count, mean, np.sqrt(counts)[:, None] * (means - mean)
 
 
 def sum_moments(parts: Iterable[tuple[Moments, float]]) -> Moments:
@@ -250,7 +137,7 @@ def sum_moments(parts: Iterable[tuple[Moments, float]]) -> Moments:
     for part, weight in parts:
         scatter += weight * part.scatter
     names = next((part.feature_names for part, _ in parts if part.feature_names), None)
-    certificate = certificates.combine(
+    certificate = combine(
         [part.certificate for part, _ in parts], [weight for _, weight in parts], summed=True
     )
     return Moments(count, mean, scatter, first.centered, names, certificate)

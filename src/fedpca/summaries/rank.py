@@ -126,3 +126,29 @@ class VarianceShare:
     def _needed(self, singular_values: Array, total: float) -> int:
         explained = np.cumsum(singular_values**2)
         return int(np.searchsorted(explained, self.share * total * (1 - 1e-12))) + 1
+
+
+def oversampled_rank(rank: int, oversample: int | str = "auto") -> int:
+    """Directions to carry and exchange for the sake of `rank` good ones.
+
+    On MNIST (rank 20, two halves merged) truncating to the rank itself costs 20 times the error of twice
+    the rank, and to 1.5 times the rank 5 times; for large ranks half as many again are enough.
+
+    Args:
+        rank: directions wanted.
+        oversample: how many more; "auto" for about as many again.
+
+    >>> [oversampled_rank(rank) for rank in (1, 10, 20, 50, 100)]
+    [9, 20, 45, 75, 150]
+    """
+    if oversample != "auto":
+        return rank + int(oversample)
+    return rank + max(8, min(rank * 3 // 2 - 5, 25), rank // 2)
+
+
+def exchange_rank(rank: int, n_features: int) -> int:
+    """Directions that inner nodes of a tree keep for a model of `rank` directions.
+
+    Twice what clients exchange: inner nodes then lose next to nothing, even of very different clients.
+    """
+    return min(2 * oversampled_rank(rank), n_features)

@@ -1,22 +1,22 @@
 """Subspace: the low-rank summary of rows that travels and merges."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import numpy as np
 
-from fedpca._typing import Array
-from fedpca.errors import ModelFileError
-from fedpca.summaries import certificate as certificates
-from fedpca.summaries import model_file, validation
+from fedpca._typing import Array, RowsLike
+from fedpca.summaries import validation
+from fedpca.summaries.algebra import check_centered, deviations_from_mean, rounding_floor
+from fedpca.summaries.base import BaseSummary, check_certificate
+from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.linalg import leading_singular_pairs, orthonormality_error, with_fixed_signs
-from fedpca.summaries.moments import Moments, check_centered, deviations_from_mean, freeze
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Subspace:
+class Subspace(BaseSummary):
     """The r leading directions of rows, with what is needed to merge them exactly: O(d r) numbers.
 
     What it keeps never exceeds the truth, so `total - sum(singular_values**2)` bounds what was left out.
@@ -24,12 +24,12 @@ class Subspace:
 
     Attributes:
         components: shape (r, d), orthonormal rows.
-        singular_values: shape (r,), descending, of the centred rows.
+        singular_values: shape (r,), descending, of the centered rows.
         mean: shape (d,); zeros when not `centered`.
         count: number of rows, or the sum of their weights.
         total: trace of the whole scatter, truncated directions included.
-        centered: whether rows were centred (else the scatter is about the origin).
-        feature_names: one a feature, or None.
+        centered: whether rows were centered (else the scatter is about the origin).
+        feature_names: one per feature, or None.
         certificate: what a private release promises, or None for a summary that is not private.
 
     >>> rows = np.array([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
@@ -47,9 +47,10 @@ class Subspace:
     total: float
     centered: bool = True
     feature_names: tuple[str, ...] | None = None
-    certificate: Mapping[str, Any] | None = None
+    certificate: Certificate | None = None
 
-    kind = "subspace"  # in model files
+    kind = "subspace"
+    array_names = ("components", "singular_values", "mean")
 
     def __post_init__(self) -> None:
         components = np.array(self.components)
@@ -60,15 +61,18 @@ class Subspace:
         _check_shapes(components, singular_values, mean)
         count = validation.count(self.count)
         validation.raw_energy(self.total, count, mean)
-        total = _checked_total(components, singular_values, count, self.total)
-        check_centered(self.centered, mean)
-        names = validation.feature_names(self.feature_names, len(mean))
-        certificate = certificates.checked(self.certificate)
-        values = (components, singular_values, mean, count, total, bool(self.centered), names, certificate)
-        freeze(self, dict(zip(_FIELDS, values, strict=True)))
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        freeze(self, state)
+        self._freeze(
+            {
+                "components": components,
+                "singular_values": singular_values,
+                "mean": mean,
+                "count": count,
+                "total": _checked_total(components, singular_values, count, self.total),
+                "centered": check_centered(self.centered, mean),
+                "feature_names": validation.feature_names(self.feature_names, len(mean)),
+                "certificate": check_certificate(self.certificate),
+            }
+        )
 
     @classmethod
     def unchecked(
@@ -80,17 +84,30 @@ class Subspace:
         total: float,
         centered: bool = True,
         feature_names: tuple[str, ...] | None = None,
-        certificate: Mapping[str, Any] | None = None,
+        certificate: Certificate | None = None,
     ) -> Self:
-        """A subspace of arrays this library has just made: taken over, neither copied nor checked."""
+        """A subspace of arrays that this library has just made: neither copied nor checked.
+
+        `total` is raised to the kept energy, which rounding may have left above it.
+        """
         subspace = object.__new__(cls)
-        values = (components, singular_values, mean, count, total, centered, feature_names, certificate)
-        freeze(subspace, dict(zip(_FIELDS, values, strict=True)))
+        subspace._freeze(
+            {
+                "components": components,
+                "singular_values": singular_values,
+                "mean": mean,
+                "count": count,
+                "total": max(total, float(singular_values @ singular_values)),
+                "centered": centered,
+                "feature_names": feature_names,
+                "certificate": certificate,
+            }
+        )
         return subspace
 
     @classmethod
     def from_rows(
-        cls, rows: Any, rank: int | None = None, *, center: bool = True, sample_weight: Any = None
+        cls, rows: RowsLike, rank: int | None = None, *, center: bool = True, sample_weight: Any = None
     ) -> Self:
         """The exact summary of rows, shape (n, d), by one singular value decomposition.
 
@@ -131,10 +148,6 @@ class Subspace:
         return len(self.singular_values)
 
     @property
-    def n_features(self) -> int:
-        return len(self.mean)
-
-    @property
     def explained_variance_ratio(self) -> Array:
         """Share of the total variance along each component, shape (r,)."""
         squares: Array = self.singular_values**2
@@ -152,14 +165,27 @@ class Subspace:
         1.0
         """
         rank = min(validation.rank(rank, self.n_features), self.rank)
-        components, singular_values = self.components[:rank, :], self.singular_values[:rank]
-        certificate = self.certificate
-        return self._with(components=components, singular_values=singular_values, certificate=certificate)
+        return self._with(components=self.components[:rank, :], singular_values=self.singular_values[:rank])
+
+    def subspace(self, rank: int | None = None) -> Self:
+        """The summary itself, truncated to `rank` directions."""
+        return self if rank is None else self.truncate(rank)
+
+    @property
+    def scatter(self) -> Array:
+        """The scatter of the kept directions, shape (d, d)."""
+        scaled = self.singular_values[:, None] * self.components
+        return scaled.T @ scaled
 
     def scaled(self, factor: float) -> Self:
         """The same directions with singular values times `factor`; count and total times its square."""
-        values = self.singular_values * factor
-        return self._with(singular_values=values, count=self.count * factor**2, total=self.total * factor**2)
+        weight = factor**2
+        return self._with(
+            singular_values=self.singular_values * factor,
+            count=self.count * weight,
+            total=self.total * weight,
+            certificate=None if self.certificate is None else self.certificate.scaled(weight),
+        )
 
     def translated(self, step: Array) -> Self:
         """The summary of the same rows moved by `step`, shape (d,)."""
@@ -174,15 +200,17 @@ class Subspace:
         return self._with(components=with_fixed_signs(self.components))
 
     def _with(self, **changes: Any) -> Self:
-        """A changed copy, not checked again; what was certified holds no longer."""
-        kept = {name: getattr(self, name) for name in _FIELDS if name != "certificate"}
-        return self.unchecked(**(kept | changes))
+        """A changed copy, not checked again."""
+        return self.unchecked(**({field.name: getattr(self, field.name) for field in fields(self)} | changes))
 
-    def project(self, rows: Any) -> Array:
+    def with_names(self, feature_names: Iterable[str] | None) -> Self:
+        return self._with(feature_names=validation.feature_names(feature_names, self.n_features))
+
+    def project(self, rows: RowsLike) -> Array:
         """Coordinates of rows along the components, shape (n, r)."""
         validation.same_names(self.feature_names, validation.names_of(rows))
-        centre = "" if self.centered else ", center=False"
-        instead = f"take fedpca.StreamingPCA({self.rank}{centre}).merge(subspace).transform(rows)"
+        center = "" if self.centered else ", center=False"
+        instead = f"take fedpca.StreamingPCA({self.rank}{center}).merge(subspace).transform(rows)"
         rows = self._checked(validation.dense_rows(rows, if_sparse=instead), self.n_features, "features")
         projected: Array = (rows - self.mean.astype(rows.dtype)) @ self.components.T
         return projected
@@ -207,90 +235,20 @@ class Subspace:
             raise ValueError(f"rows must have the summary's {width} {what}, got shape {rows.shape}.")
         return rows
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a model file (safetensors with JSON metadata)."""
-        model_file.write(path, self.kind, *self.file_contents())
-
-    def file_contents(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Arrays and facts of a model file."""
-        arrays = ("components", "singular_values", "mean")
-        facts = ("count", "total", "centered", "feature_names", "certificate")
-        return {name: getattr(self, name) for name in arrays}, {name: getattr(self, name) for name in facts}
-
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Subspace":
         """Read a model file; moments come back as the subspace of all their directions."""
-        summary = load(path)
-        return summary.subspace() if isinstance(summary, Moments) else summary
+        from fedpca.summaries.summary import load
 
-    @classmethod
-    def from_file_contents(cls, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> Self:
-        """What `save` wrote, checked like any other value."""
-        return cls(
-            arrays["components"],
-            arrays["singular_values"],
-            arrays["mean"],
-            facts["count"],
-            facts["total"],
-            facts["centered"],
-            facts["feature_names"],
-            facts["certificate"],
-        )
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Subspace):
-            return NotImplemented
-        facts = ("count", "total", "centered", "feature_names", "certificate")
-        return all(getattr(self, name) == getattr(other, name) for name in facts) and all(
-            np.array_equal(getattr(self, name), getattr(other, name))
-            for name in ("components", "singular_values", "mean")
-        )
-
-    __hash__ = None  # type: ignore[assignment]
+        return load(path).subspace()
 
     def __repr__(self) -> str:
         explained = 100 * float(self.explained_variance_ratio.sum())
-        private = certificates.summary_line(self.certificate)
+        private = "" if self.certificate is None else f", {self.certificate.summary()}"
         return (
             f"Subspace(rank={self.rank}, n_features={self.n_features}, count={self.count:g}, "
             f"explained={explained:.1f}%{private})"
         )
-
-
-_FIELDS = tuple(field.name for field in fields(Subspace))
-
-
-def load(path: str | os.PathLike[str]) -> Subspace | Moments:
-    """Read a model file. What a stranger wrote is checked as if it came from the network.
-
-    >>> import pathlib, tempfile
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.safetensors"
-    >>> Subspace.from_rows([[1.0, 2.0], [3.0, 2.0]]).save(path)
-    >>> load(path)
-    Subspace(rank=1, n_features=2, count=2, explained=100.0%)
-    """
-    return from_file(path, *model_file.read(path))
-
-
-def from_file(
-    name: Any, kind: str, arrays: Mapping[str, Array], facts: Mapping[str, Any]
-) -> Subspace | Moments:
-    """The summary in the contents of a model file called `name`."""
-    kinds: dict[str, type[Subspace] | type[Moments]] = {"subspace": Subspace, "moments": Moments}
-    if kind not in kinds:
-        raise ModelFileError(f"{name} holds {kind!r}; this fedpca knows {sorted(kinds)}.")
-    try:
-        return kinds[kind].from_file_contents(arrays, facts)
-    except KeyError as error:
-        raise ModelFileError(f"{name} is not a valid {kind}: {error} is missing.") from error
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ModelFileError(f"{name} is not a valid {kind}: {error}") from error
-
-
-def rounding_floor(total: float, count: float, mean: Array, dtype: Any) -> float:
-    """The singular value that rounding alone can give to rows of this size: smaller ones are no direction."""
-    raw_energy = total + count * float(mean @ mean)
-    return float(4 * np.finfo(dtype).eps * np.sqrt(raw_energy))
 
 
 def _check_shapes(components: Array, singular_values: Array, mean: Array) -> None:

@@ -1,23 +1,23 @@
-"""Answer: a summary that is told, and how many of its directions are shown."""
+"""SummaryView: what an estimator shows of a summary that came from elsewhere."""
 
 from typing import Any
 
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.summaries import certificate as certificates
-from fedpca.summaries.linalg import mean_dominates, oversampled_rank, with_fixed_signs
-from fedpca.summaries.merging import Summary
-from fedpca.summaries.moments import Moments, shrink_eigenvalues
-from fedpca.summaries.rank import RankRule, fixed_point
+from fedpca.summaries.algebra import shrink_eigenvalues
+from fedpca.summaries.certificate import noise_edge
+from fedpca.summaries.linalg import mean_dominates
+from fedpca.summaries.rank import RankRule, fixed_point, oversampled_rank
 from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
 
 
-class Answer:
-    """What an estimator shows of a summary that came from elsewhere: a release, or a merge.
+class SummaryView:
+    """A summary from a release or a merge, and how many of its directions are shown.
 
     Args:
-        told: the summary.
+        summary: the summary.
         rule: how many directions are shown; None for those that rise above the noise, or all without any.
         oversample: directions carried beyond those.
         dtype: of the components.
@@ -25,8 +25,8 @@ class Answer:
 
     is_fitted = True
 
-    def __init__(self, told: Summary, rule: RankRule | None, oversample: int | str, dtype: Any) -> None:
-        self.told = told
+    def __init__(self, summary: Summary, rule: RankRule | None, oversample: int | str, dtype: Any) -> None:
+        self.whole = summary
         self.rule = rule
         self.oversample = oversample
         self.dtype = np.dtype(dtype)
@@ -35,25 +35,14 @@ class Answer:
     def summary(self) -> Subspace:
         """The leading directions."""
         if self._summary is None:
-            subspace = self.told.subspace() if isinstance(self.told, Moments) else self.told
-            wanted = self._wanted(subspace)
-            more = oversampled_rank(wanted) if self.oversample == "auto" else wanted + int(self.oversample)
-            keep = min(max(more, 1), subspace.n_features)
-            components = with_fixed_signs(subspace.components[:keep]).astype(self.dtype, copy=False)
-            self._summary = Subspace.unchecked(
-                components,
-                subspace.singular_values[:keep],
-                subspace.mean,
-                subspace.count,
-                subspace.total,
-                subspace.centered,
-                subspace.feature_names,
-                subspace.certificate,
-            )
+            subspace = self.whole.subspace()
+            carried = oversampled_rank(self._wanted(subspace), self.oversample)
+            carried = min(max(carried, 1), subspace.n_features)
+            self._summary = subspace.truncate(carried).with_fixed_signs().astype(self.dtype)
         return self._summary
 
     def shown(self) -> int:
-        """How many directions of the summary are the answer."""
+        """How many directions of the summary are shown."""
         summary = self.summary()
         return min(self._wanted(summary), summary.rank)
 
@@ -61,7 +50,7 @@ class Answer:
         n_features = subspace.n_features
         if self.rule is None:
             # Noise alone passes its edge by this much once in a thousand times (Tracy, Widom 1996).
-            edge = certificates.noise_edge(subspace.certificate)
+            edge = noise_edge(subspace.certificate)
             highest = np.array([edge * (1 + 1.7 * n_features ** (-2 / 3))])
             risen = subspace.singular_values**2 > shrink_eigenvalues(highest, edge)
             return max(1, int(np.count_nonzero(risen)))

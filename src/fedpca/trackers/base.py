@@ -11,10 +11,11 @@ from fedpca._typing import Array
 from fedpca.backend.base import HOST, Backend, dense
 from fedpca.errors import NonFiniteError
 from fedpca.summaries import validation
-from fedpca.summaries.linalg import mean_dominates, oversampled_rank
-from fedpca.summaries.merging import Summary, append_rows, merge
-from fedpca.summaries.rank import RankRule
+from fedpca.summaries.linalg import mean_dominates
+from fedpca.summaries.merging import append_rows, merge
+from fedpca.summaries.rank import RankRule, oversampled_rank
 from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
 
 _FAINTEST = 1e-100  # forgotten, but not yet a division by zero
 

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedpca._typing import Array
-from fedpca.summaries.merging import Summary, append_rows
+from fedpca.summaries.merging import append_rows
 from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
 from fedpca.trackers.base import Tracker
 
 

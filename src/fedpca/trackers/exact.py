@@ -9,11 +9,12 @@ from fedpca._typing import Array
 from fedpca.backend.base import backend_of, to_host
 from fedpca.errors import NonFiniteError
 from fedpca.summaries import validation
+from fedpca.summaries.algebra import principal_directions, rounding_floor
 from fedpca.summaries.linalg import with_fixed_signs
-from fedpca.summaries.merging import Summary
-from fedpca.summaries.moments import Moments, principal_directions, sum_moments
+from fedpca.summaries.moments import Moments, sum_moments
 from fedpca.summaries.rank import fixed_point
-from fedpca.summaries.subspace import Subspace, rounding_floor
+from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
 from fedpca.trackers.base import Tracker
 
 

@@ -13,8 +13,7 @@ from fedpca.estimators.streaming import StreamingPCA
 from fedpca.privacy import Privacy
 from fedpca.readers import open_rows
 from fedpca.summaries import model_file, validation
-from fedpca.summaries.merging import Summary
-from fedpca.summaries.subspace import from_file
+from fedpca.summaries.summary import Summary, from_file
 
 _PLAIN = ("client-id", "source", "state", "version")
 _PROMISE = ("epsilon", "delta", "bound")
@@ -75,7 +74,7 @@ class Node:
         with file_lock(self.state / "lock"):  # a second ask waits for the release of the first
             if not path.exists():
                 summary = self._summary(rank, center)
-                arrays, facts = summary.file_contents()
+                arrays, facts = summary.arrays, summary.metadata
                 made = {"child": self.client, "version": self.version, "rank": rank}
                 model_file.write(
                     path, summary.kind, arrays, facts | made | {"settings": self._settings(center)}

@@ -59,7 +59,7 @@ class Region:
         if "epsilon" in ask:  # what the parent would refuse does not leave
             privacy = Privacy(ask["epsilon"], ask["delta"], ask["bound"], adjacency=ask["adjacency"])
             Aggregator(privacy=privacy).receive(self.client, version, summary)
-        arrays, facts = summary.file_contents()
+        arrays, facts = summary.arrays, summary.metadata
         return model_file.encode(summary.kind, arrays, facts | {"child": self.client, "version": version})
 
     def told(self, error: Exception) -> str:

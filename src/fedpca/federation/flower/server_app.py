@@ -24,8 +24,8 @@ from fedpca.errors import SummaryRejected
 from fedpca.federation.aggregator import Aggregator
 from fedpca.privacy import Privacy
 from fedpca.summaries import model_file, validation
-from fedpca.summaries.merging import Summary
-from fedpca.summaries.subspace import Subspace, from_file
+from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary, from_file
 
 app = ServerApp()
 _log = logging.getLogger("flwr")

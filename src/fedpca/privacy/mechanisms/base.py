@@ -5,10 +5,9 @@ as much as all rows weigh, and noise scaled to one row would hide nothing.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any
 
 import numpy as np
 
@@ -18,10 +17,12 @@ from fedpca.privacy.lattice import MAX_ROWS, RADIUS, clipped
 from fedpca.privacy.noise import Noise, SymmetricMask, too_large
 from fedpca.privacy.schedule import Schedule
 from fedpca.privacy.settings import Privacy
+from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.linalg import leading_singular_pairs, with_fixed_signs
-from fedpca.summaries.merging import Summary, merge
+from fedpca.summaries.merging import merge
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
 
 MAX_GRAM_FEATURES = 4096
 _SUM_WEIGHT = 0.4  # of the sum of rows beside the sum of their products, in a joint release
@@ -119,11 +120,11 @@ class Mechanism(ABC):
         """Add rows, integer points of the ball of radius 2^12, shape (n, d)."""
 
     @abstractmethod
-    def release(self, noise: Noise, certificate: Mapping[str, Any]) -> Summary:
+    def release(self, noise: Noise, certificate: Certificate) -> Summary:
         """The private summary of all rows so far, in the units of the data."""
 
     def _in_units_of_data(
-        self, components: Array, singular_values: Array, total: float, certificate: Mapping[str, Any]
+        self, components: Array, singular_values: Array, total: float, certificate: Certificate
     ) -> Subspace:
         """The subspace of the rows, given that of their points in the unit ball."""
         frame = self.frame
@@ -163,7 +164,7 @@ class Gram(Mechanism):
         if self._sum is not None:
             self._sum += points.sum(axis=0)
 
-    def release(self, noise: Noise, certificate: Mapping[str, Any]) -> Moments:
+    def release(self, noise: Noise, certificate: Certificate) -> Moments:
         calibration, unit = self.calibration, RADIUS**2
         mask = SymmetricMask(
             noise, self.n_features, calibration.sigma * unit, calibration.off_diagonal * unit
@@ -213,7 +214,7 @@ class Sketch(Mechanism):
         seen = clipped(points @ self._omega, self.radius * RADIUS * self._fine)
         self._sketch += points.T @ seen
 
-    def release(self, noise: Noise, certificate: Mapping[str, Any]) -> Subspace:
+    def release(self, noise: Noise, certificate: Certificate) -> Subspace:
         sigma, unit = self.calibration.sigma, RADIUS**2
         drawn = noise.entries((2,), self._sketch.size, sigma * unit).reshape(self._sketch.shape)
         sketch = (self._sketch + drawn) * (self.radius / unit)
@@ -280,7 +281,7 @@ class StreamingModSulq(Mechanism):
             batch, self._waiting = np.split(self._waiting, [self.batch_rows])
             self._absorb(batch)
 
-    def release(self, noise: Noise, certificate: Mapping[str, Any]) -> Subspace:
+    def release(self, noise: Noise, certificate: Certificate) -> Subspace:
         if len(self._waiting):
             self._absorb(self._waiting)
             self._waiting = self._waiting[:0]

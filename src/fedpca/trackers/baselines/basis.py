@@ -8,10 +8,10 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.summaries import validation
-from fedpca.summaries.merging import Summary
-from fedpca.summaries.moments import principal_directions
+from fedpca.summaries.algebra import principal_directions, rounding_floor
 from fedpca.summaries.rank import FixedRank, RankRule
-from fedpca.summaries.subspace import Subspace, rounding_floor
+from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
 from fedpca.trackers.base import Tracker
 
 _PANEL_ENTRIES = 2**17

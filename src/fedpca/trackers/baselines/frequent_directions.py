@@ -7,9 +7,10 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.summaries import validation
-from fedpca.summaries.merging import Summary, append_rows
+from fedpca.summaries.merging import append_rows
 from fedpca.summaries.rank import RankRule
 from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
 from fedpca.trackers.base import Tracker
 
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.summaries import validation
-from fedpca.summaries.merging import Summary
 from fedpca.summaries.rank import RankRule
+from fedpca.summaries.summary import Summary
 from fedpca.trackers.baselines.basis import BasisTracker, random_basis
 
 

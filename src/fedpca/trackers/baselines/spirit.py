@@ -9,8 +9,8 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.summaries import validation
-from fedpca.summaries.merging import Summary
 from fedpca.summaries.rank import FixedRank, RankRule
+from fedpca.summaries.summary import Summary
 from fedpca.trackers.baselines.basis import BasisTracker, gram_schmidt
 
 _FIRST_INERTIA = 0.01  # of a new direction: the paper's small d

@@ -10,8 +10,9 @@ from fedpca._typing import Array
 from fedpca.backend.base import backend_of, row_energies, to_host
 from fedpca.errors import NonFiniteError
 from fedpca.summaries import validation
+from fedpca.summaries.algebra import rounding_floor
 from fedpca.summaries.linalg import orthonormal, triangle_inverse
-from fedpca.summaries.subspace import Subspace, rounding_floor
+from fedpca.summaries.subspace import Subspace
 from fedpca.trackers.nystrom.products import Probes, compared, products
 
 _SHIFT = 32  # rounding of the products, in units of eps times the energy

@@ -9,8 +9,9 @@ import numpy as np
 from fedpca.backend.base import batch_slices, dense, to_host
 from fedpca.summaries import validation
 from fedpca.summaries.linalg import orthonormal, orthonormality_error
-from fedpca.summaries.merging import Summary, append_rows
+from fedpca.summaries.merging import append_rows
 from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
 from fedpca.trackers.base import Tracker
 from fedpca.trackers.nystrom.period import Period, residual_directions
 

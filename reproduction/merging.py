@@ -9,24 +9,25 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.datasets import synth
-from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
-from fedpca.experiments.methods import COLOURS
-from fedpca.experiments.pictures import panels
-from fedpca.experiments.scores import Offline
 from fedpca.summaries.linalg import with_fixed_signs
-from fedpca.summaries.merging import basic_merge, faster_merge, merge, merge_r
+from fedpca.summaries.merging import merge
+from fedpca.summaries.paper_merges import basic_merge, faster_merge, merge_r
 from fedpca.summaries.rank import FixedRank
 from fedpca.summaries.subspace import Subspace
 from fedpca.trackers import Block
+from reproduction.base import Case, Experiment, Record, Table, Verdict
+from reproduction.methods import COLORS
+from reproduction.plots import subplots
+from reproduction.scores import Offline
 
 AS_RELEASED = "Merge_r as released"
-LOOKS = {
+STYLES = {
     "BasicMerge": ("#d62728", "s-"),
     "FasterMerge": ("#e08214", "^-"),
-    "Merge_r": (COLOURS["F-PCA"], "o-"),
+    "Merge_r": (COLORS["F-PCA"], "o-"),
     AS_RELEASED: ("black", "x:"),
-    "fedpca.summaries.merging": (COLOURS["fedpca"], "d-"),
-    "fedpca.merge, more exchanged": (COLOURS["fedpca"], "d--"),
+    "fedpca.summaries.merging": (COLORS["fedpca"], "d-"),
+    "fedpca.merge, more exchanged": (COLORS["fedpca"], "d--"),
 }
 PAPERS = ("BasicMerge", "FasterMerge", "Merge_r")
 
@@ -35,19 +36,19 @@ PAPERS = ("BasicMerge", "FasterMerge", "Merge_r")
 class Merging(Experiment):
     """Settings: those of the text, which are the script's.
 
-    Each half of the rows is summarised by F-PCA with b = r, and the two subspaces are merged. The last of
-    the `LOOKS` merges what the library's clients exchange, which is more than r directions.
+    Each half of the rows is summarized by F-PCA with b = r, and the two subspaces are merged. The last of
+    the `STYLES` merges what clients of fedpca exchange, which is more than r directions.
 
     Attributes:
         n_rows: values of n.
         n_features: d.
         rank: r.
         alpha: of Synth(alpha).
-        repetitions: the median time of so many is reported.
+        repetitions: the median time of this many merges is reported.
     """
 
     name: ClassVar[str] = "merging"
-    shows: ClassVar[str] = "Figure 5"
+    figure: ClassVar[str] = "Figure 5"
     title: ClassVar[str] = "Merging two subspaces"
     claim: ClassVar[str] = (
         "Merge_r, the fast merge, gives subspaces identical to BasicMerge's in all cases, at a minimal "
@@ -72,7 +73,7 @@ class Merging(Experiment):
         halves = np.array_split(rows, 2)
         first, second = (self._summary(half, oversample=0) for half in halves)
         more = [self._summary(half, oversample="auto") for half in halves]
-        works: dict[str, Callable[[], Any]] = {
+        merges: dict[str, Callable[[], Any]] = {
             "BasicMerge": lambda: basic_merge(first, second, self.rank),
             "FasterMerge": lambda: faster_merge(first, second, self.rank),
             "Merge_r": lambda: merge_r(first, second, self.rank),
@@ -80,12 +81,12 @@ class Merging(Experiment):
             "fedpca.summaries.merging": lambda: merge([first, second], self.rank),
             "fedpca.merge, more exchanged": lambda: merge(more, self.rank),
         }
-        seconds: dict[str, list[float]] = {method: [] for method in works}
+        seconds: dict[str, list[float]] = {method: [] for method in merges}
         merged = {}
         for _ in range(self.repetitions):
-            for method, work in works.items():
+            for method, run in merges.items():
                 started = time.process_time()
-                merged[method] = work()
+                merged[method] = run()
                 seconds[method].append(time.process_time() - started)
         exact = with_fixed_signs(offline.components[: self.rank])
         values = offline.singular_values[: self.rank]
@@ -114,20 +115,20 @@ class Merging(Experiment):
         return tracker.summary()
 
     def draw(self, table: Table) -> Mapping[str, Any]:
-        figure, axes = panels(1, 4, width=15, height=4.4)
-        for method, (colour, line) in LOOKS.items():
+        figure, axes = subplots(1, 4, width=15, height=4.4)
+        for method, (color, line) in STYLES.items():
             rows = table.where(method=method)
             for axis, name in zip(
                 axes, ("value_error", "entry_error", "excess", "milliseconds"), strict=True
             ):
-                axis.plot(rows.column("n"), rows.column(name).clip(1e-16), line, color=colour, label=method)
+                axis.plot(rows.column("n"), rows.column(name).clip(1e-16), line, color=color, label=method)
         for axis, title in zip(
             axes,
             (
                 "singular values:\nrelative error",
                 "components: squared difference\nof entries / n, as in the paper",
-                "mean squared error of the rows\nbeyond the least possible",
-                "CPU ms a merge",
+                "mean squared error of the rows\nbeyond the smallest possible",
+                "CPU ms per merge",
             ),
             strict=True,
         ):
@@ -138,9 +139,9 @@ class Merging(Experiment):
         axes[3].set_ylim(bottom=0)
         axes[3].legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
         text = (
-            "Four panels against the number of rows, a curve for each way to merge: error of the singular "
-            "values, the paper's error of the components, error of the rows beyond the least possible, and "
-            "time. All but the merge as released coincide in the errors."
+            "Four panels against the number of rows, with a curve per merge: error of the singular values, "
+            "the paper's error of the components, error of the rows beyond the smallest possible, and time. "
+            "The errors of all merges but the one as released coincide."
         )
         return {text: figure}
 
@@ -171,25 +172,26 @@ class Merging(Experiment):
         }
         fastest = min(set(ms) - {AS_RELEASED}, key=ms.__getitem__)
         why = (
-            "As the algorithms are written, the three merges agree: their projections differ by "
-            f"{apart:.0e} at most. Their error exceeds the least possible by {right.min():.1%} to "
-            f"{right.max():.1%} because of what each half left out, and not because of the merge (by "
-            f"{more.max():.2%} at most where more than r directions are exchanged). There is no penalty in "
-            "the singular values either: the two panels of errors are swapped in the figure, and what it "
-            "shows under singular values are the errors of the components. The penalty there is a fault "
-            "of the code, which takes the wrong rows of a small matrix: so computed, the singular values "
-            f"are right, but the basis is not orthonormal (off by {tilted:.1f}), and the error of its span "
-            f"is {times_least.min():.0f} to {times_least.max():.0f} times the least. With the operations "
-            f"of Algorithm 2 as printed a merge takes {ms[AS_RELEASED]:.0f} ms, BasicMerge "
-            f"{ms['BasicMerge']:.0f} ms; made safe for subspaces that overlap, Merge_r takes "
-            f"{ms['Merge_r']:.0f} ms. The fastest with a right result is {fastest}, {ms[fastest]:.0f} ms."
+            "As the algorithms are written, the three merges agree: their projections differ by at most "
+            f"{apart:.0e}. Their error exceeds the smallest possible by {right.min():.1%} to "
+            f"{right.max():.1%} because of the directions that each half dropped, not because of the merge "
+            f"(by at most {more.max():.2%} when more than r directions are exchanged). There is no penalty "
+            "in the singular values either: the two error panels of the figure are swapped, and the one "
+            "for singular values shows the errors of the components. The penalty there is a bug in the "
+            "code, which takes the wrong rows of a small matrix: the singular values are right, but the "
+            f"basis is not orthonormal (off by {tilted:.1f}), and the error of its span is "
+            f"{times_least.min():.0f} to {times_least.max():.0f} times the smallest possible. With the "
+            f"operations of Algorithm 2 as printed a merge takes {ms[AS_RELEASED]:.0f} ms, BasicMerge "
+            f"{ms['BasicMerge']:.0f} ms; made safe for overlapping subspaces, Merge_r takes "
+            f"{ms['Merge_r']:.0f} ms. The fastest merge with a correct result is {fastest}, "
+            f"{ms[fastest]:.0f} ms."
         )
         held = apart < 1e-8 and ms[AS_RELEASED] < ms["BasicMerge"]
         return Verdict("held with a correction" if held else "did not hold", why)
 
 
 def merge_r_as_released(first: Subspace, second: Subspace) -> Subspace:
-    """Algorithm 2 with the fault of the paper's code: instead of the second half of rows, the first again."""
+    """Algorithm 2 with the bug of the paper's code, which uses the first half of rows twice."""
     u, v = first.components.T, second.components.T
     overlap = u.T @ v
     basis, triangle = np.linalg.qr(v - u @ overlap)
@@ -202,8 +204,14 @@ def merge_r_as_released(first: Subspace, second: Subspace) -> Subspace:
     rotation, values, _ = np.linalg.svd(small)
     rank = first.rank
     components = (u @ rotation[:rank, :rank] + basis @ rotation[: second.rank, :rank]).T
-    facts = (first.mean, first.count + second.count, first.total + second.total, False)
-    return Subspace.unchecked(components, values[:rank], *facts)
+    return Subspace.unchecked(
+        components,
+        values[:rank],
+        mean=first.mean,
+        count=first.count + second.count,
+        total=first.total + second.total,
+        centered=False,
+    )
 
 
 def _size(differences: Array) -> float:

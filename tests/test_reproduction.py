@@ -1,4 +1,4 @@
-"""Experiments resume where they stopped, come out the same again, and end in one page."""
+"""Experiments resume where they stopped, are reproducible, and make one page."""
 
 import csv
 import re
@@ -8,12 +8,13 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fedpca.experiments import EXPERIMENTS, reproduce
-from fedpca.experiments.base import Experiment, Result, Table, Verdict
-from fedpca.experiments.methods import COLOURS, components, make
-from fedpca.experiments.page import write_page
-from fedpca.experiments.pictures import panels
-from fedpca.experiments.scores import Offline, ln_mse
+from reproduction.__main__ import main
+from reproduction.base import Experiment, Result, Table, Verdict
+from reproduction.methods import COLORS, components, make_tracker
+from reproduction.page import write_page
+from reproduction.plots import subplots
+from reproduction.run import EXPERIMENTS, reproduce
+from reproduction.scores import Offline, ln_mse
 
 measured = []
 
@@ -23,7 +24,7 @@ class Throws(Experiment):
     """A die, thrown a few times."""
 
     name: ClassVar[str] = "throws"
-    shows: ClassVar[str] = "Figure 0"
+    figure: ClassVar[str] = "Figure 0"
     title: ClassVar[str] = "Throws <of a die>"
     claim: ClassVar[str] = "It is fair."
 
@@ -42,7 +43,7 @@ class Throws(Experiment):
         return [{"eyes": self.generator(case).integers(1, 7)}]
 
     def draw(self, table):
-        figure, axes = panels(height=2)
+        figure, axes = subplots(height=2)
         axes.plot(table.column("eyes"))
         return {"Eyes & throws": figure}
 
@@ -55,7 +56,7 @@ def forget():
     measured.clear()
 
 
-def test_a_run_goes_on_where_it_was_interrupted(tmp_path):
+def test_an_interrupted_run_is_resumed(tmp_path):
     experiment = Throws(throws=5)
     whole = experiment.run(tmp_path / "whole").table
     cases = experiment.cases()
@@ -88,7 +89,7 @@ def test_a_line_torn_by_a_crash_is_measured_again(tmp_path, left):
     assert measured == ([2] if left < 0 else [0, 1, 2])
 
 
-def test_other_settings_are_measured_anew_and_the_old_ones_stay(tmp_path):
+def test_other_settings_are_measured_again_and_the_old_ones_stay(tmp_path):
     first = Throws().run(tmp_path).table
     assert Throws(seed=1).run(tmp_path).table != first
     measured.clear()
@@ -96,12 +97,12 @@ def test_other_settings_are_measured_anew_and_the_old_ones_stay(tmp_path):
     assert measured == []
 
 
-def test_a_case_comes_out_the_same_alone(tmp_path):
+def test_a_case_gives_the_same_result_alone(tmp_path):
     many, one = Throws(throws=5).run(tmp_path / "many"), Throws(throws=1).run(tmp_path / "one")
     assert many.table[:1] == one.table
 
 
-def test_what_needs_missing_data_is_left_out_and_said(tmp_path):
+def test_cases_without_data_are_skipped_and_reported(tmp_path):
     result = Throws(throws=9).run(tmp_path / "throws")
     assert len(result.table) == 8
     assert result.missing == ("there is no seventh die.",)
@@ -109,7 +110,7 @@ def test_what_needs_missing_data_is_left_out_and_said(tmp_path):
     assert "Not measured: there is no seventh die." in page
 
 
-def test_nothing_is_said_where_nothing_was_measured(tmp_path):
+def test_there_is_no_verdict_without_measurements(tmp_path):
     result = Result(Throws(), Table(), ("there are no dice.",))
     page = write_page(tmp_path, [result], "").read_text()
     assert 'class="outcome' not in page
@@ -123,7 +124,7 @@ def test_the_page_is_one_file_that_escapes_what_it_quotes(tmp_path):
     assert 'alt="Eyes &amp; throws"' in page
     assert re.findall(r'src="(?!data:)', page) == []
     assert page.count('class="outcome held"') == 2  # in the overview, and beside the paragraph
-    assert (tmp_path / "throws" / "picture-1.png").stat().st_size > 1000
+    assert (tmp_path / "throws" / "plot-1.png").stat().st_size > 1000
 
 
 def test_tables():
@@ -164,13 +165,13 @@ def test_chance_level_of_the_papers_metric():
     assert ln_mse(*bases) == pytest.approx(np.log(0.727 / 300), abs=0.1)
 
 
-@pytest.mark.parametrize("method", [*COLOURS, "F-PCA adaptive", "SPIRIT adaptive", "GROUSE 2/k"])
+@pytest.mark.parametrize("method", [*COLORS, "F-PCA adaptive", "SPIRIT adaptive", "GROUSE 2/k"])
 def test_every_method_finds_a_dominant_direction_about_the_origin(method):
     rng = np.random.default_rng(0)
     rows = (
         rng.normal(size=(2000, 12)) * 0.1 + rng.normal(size=(2000, 1)) * 0.2 * np.eye(12)[3] + np.eye(12)[3]
     )
-    tracker = make(method, 12, 2, block_rows=20)
+    tracker = make_tracker(method, 12, 2, block_rows=20)
     tracker.update(rows)
     found = components(tracker)
     assert np.abs(found[0] @ np.eye(12)[3]) > 0.95
@@ -186,10 +187,50 @@ def test_every_experiment_is_complete(name):
     assert experiment.quick() != experiment
 
 
-def test_results_can_be_made_by_hand(tmp_path, monkeypatch):
+def test_reproduce_runs_experiments_and_writes_a_page(tmp_path, monkeypatch):
     monkeypatch.setitem(EXPERIMENTS, "throws", Throws)
     assert "Measured with smaller settings" in reproduce(["throws"], tmp_path, quick=True).read_text()
     page = reproduce(["throws"], tmp_path, seed=3)
     result = Throws(seed=3).run(tmp_path / "throws")
     assert isinstance(result, Result)
     assert "seed 3" in page.read_text()
+
+
+# --- the command ---
+
+
+def test_the_command_runs_the_named_experiments_and_prints_the_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(EXPERIMENTS, "throws", Throws)
+    main(["throws", "--quick"])
+    assert capsys.readouterr().out == "Open in a browser: build/reproduction-quick/index.html\n"
+    page = (tmp_path / "build" / "reproduction-quick" / "index.html").read_text()
+    assert "Measured with smaller settings" in page
+    assert re.findall(r'<section id="(.*?)">', page) == ["throws"]
+    main(["throws", "--quick"])
+    assert measured == [0]
+
+    main(["throws", "--out", "pages", "--seed", "3"])
+    assert "the paper&#x27;s settings and seed 3" in (tmp_path / "pages" / "index.html").read_text()
+
+
+def test_the_command_runs_all_experiments_by_default(tmp_path, monkeypatch):
+    asked = []
+
+    def reproduced(names, folder, **settings):
+        asked.append((names, folder, settings))
+        return folder / "index.html"
+
+    monkeypatch.setattr("reproduction.__main__.reproduce", reproduced)
+    main(["--out", str(tmp_path)])
+    assert asked == [(list(EXPERIMENTS), tmp_path, {"quick": False, "seed": 0})]
+
+
+def test_the_command_lists_experiments_and_rejects_others(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in EXPERIMENTS)
+    with pytest.raises(SystemExit, match="2"):
+        main(["nothing"])
+    assert "merging" in capsys.readouterr().err

@@ -1,6 +1,4 @@
-"""The methods that the paper compares, and this library's own, as trackers about the origin."""
-
-from collections.abc import Iterator
+"""The methods that the paper compares, and fedpca, as trackers about the origin."""
 
 import numpy as np
 
@@ -18,7 +16,7 @@ from fedpca.trackers import (
     fastest,
 )
 
-COLOURS = {
+COLORS = {
     "fedpca": "#0b6623",
     "F-PCA": "#1f5fbf",
     "FD": "#8c564b",
@@ -29,16 +27,16 @@ COLOURS = {
 }
 
 
-def make(method: str, n_features: int, rank: int, *, block_rows: int = 50, seed: int = 0) -> Tracker:
-    """A tracker by its name in the pictures, repaired and with the paper's settings, about the origin.
+def make_tracker(method: str, n_features: int, rank: int, *, block_rows: int = 50, seed: int = 0) -> Tracker:
+    """A tracker by its name in the plots: a correct implementation with the paper's settings.
 
-    * "fedpca": what `StreamingPCA(rank)` uses, with directions carried beyond the rank.
+    * "fedpca": the tracker of `StreamingPCA(rank)`, which carries directions beyond the rank.
     * "F-PCA": the paper's block update of exactly `rank` directions; "F-PCA adaptive" with its AdjustRank.
-    * "FD": Frequent Directions with a sketch of `rank` rows; "FD 2r" of twice as many.
+    * "FD": Frequent Directions with a sketch of `rank` rows; "FD 2r" with twice as many.
     * "PM": Mitliagkas' power method with blocks of d rows.
-    * "GROUSE": with the greedy step; "GROUSE 2/k" with the paper's, which is too timid or too bold.
-    * "SPIRIT": `rank` directions that forget nothing; "SPIRIT adaptive" with lambda = 0.9 and a rank of its
-      own choice.
+    * "GROUSE": with the greedy step; "GROUSE 2/k" with the paper's, which is too small or too large.
+    * "SPIRIT": `rank` directions without forgetting; "SPIRIT adaptive" with lambda = 0.9 and an
+      adaptive rank.
     """
     fixed, plain = FixedRank(rank), {"oversample": 0, "center": False}
     if method == "fedpca":
@@ -56,15 +54,9 @@ def make(method: str, n_features: int, rank: int, *, block_rows: int = 50, seed:
         return Spirit(n_features, fixed, **plain)
     if method == "SPIRIT adaptive":
         return Spirit(n_features, EnergyThresholds(first=rank), remember=0.9, **plain)
-    raise ValueError(f"no method is called {method!r}.")
+    raise ValueError(f"unknown method {method!r}.")
 
 
 def components(tracker: Tracker) -> Array:
-    """The directions that are the answer, shape (k, d), the leading ones first."""
+    """The leading components that the tracker reports, shape (k, d), in descending order."""
     return tracker.summary().components[: tracker.shown()].astype(np.float64)
-
-
-def batches(rows: Array, size: int) -> Iterator[Array]:
-    """Rows in parts of `size`; the last may be shorter."""
-    for start in range(0, len(rows), size):
-        yield rows[start : start + size]

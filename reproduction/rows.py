@@ -16,13 +16,15 @@ SOURCES = {
 
 
 def paper_rows(name: str, *, center: bool, multiple_of: int = 1) -> Array:
-    """Rows of one of `SOURCES`, shape (n, d): as they are for motes and wine, which is red.
+    """Rows of one of `SOURCES`, shape (n, d).
 
-    The paper's MNIST has the label as its first feature, and pixels from 0 to 255.
+    As in the paper: motes and (red) wine unscaled; MNIST with pixels from 0 to 255, and the label as its
+    first feature.
 
     Args:
-        center: subtract the mean of all rows beforehand, which no stream can, but the paper does for some.
-        multiple_of: the rest of the rows is left out.
+        center: subtract the mean of all rows first. A stream cannot do that, but some of the paper's
+            experiments do.
+        multiple_of: drop the last rows so that their number is a multiple of this.
     """
     dataset = datasets.load(SOURCES[name])
     rows = np.asarray(dataset.rows, dtype=np.float64)

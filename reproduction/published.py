@@ -1,9 +1,9 @@
-"""What the paper's pictures and tables show, read off by eye: the numbers to compare with.
+"""The values in the paper's figures and tables, read off by eye.
 
-Logarithms are natural. Errors are the pictures' own metric, `scores.ln_mse`, which they call log(RMSE).
+Logarithms are natural. Errors are in the metric of the figures, `scores.ln_mse`, which they call log(RMSE).
 """
 
-# Figure 4a. SPIRIT's lack the absolute value; FD's come from a broken sketch (docs/paper-checked.md).
+# Figure 4a. SPIRIT's values lack the absolute value; FD's come from a faulty sketch (docs/paper-checked.md).
 REAL_ERRORS = {
     "light": {"SPIRIT": -3.4, "PM": -5.75, "FD": 15.8, "GROUSE": -4.4, "F-PCA": -20.3},
     "temperature": {"SPIRIT": -3.1, "PM": -5.5, "FD": 12.5, "GROUSE": -4.15, "F-PCA": -19.5},
@@ -35,7 +35,7 @@ TIMES = {
 
 # Figures 4d to 4f and 12. The legend's 640,000 to 3,200,000 rows are 128,000 to 640,000.
 FEDERATED_NODES = (2, 4, 8, 16, 32, 64)
-FEDERATED_PCA_SECONDS = {  # "amortised", by nodes: for 1 to 5 times 128,000 rows
+FEDERATED_PCA_SECONDS = {  # "amortized", by nodes: for 1 to 5 times 128,000 rows
     2: (2.2, 4.5, 6.8, 9.2, 11.3),
     4: (0.71, 1.39, 2.26, 3.04, 3.82),
     8: (0.41, 0.78, 1.18, 1.57, 1.99),
@@ -72,7 +72,7 @@ UTILITY = {
     },
 }
 
-# Table 1: kilobytes, mean and median, as MATLAB's profiler saw them.
+# Table 1: kilobytes, mean and median, by MATLAB's profiler.
 MEMORY = {
     "humidity": {
         "F-PCA, mask": (166.6, 81.2), "F-PCA": (138.1, 59.0), "PM": (905.0, 666.0),

@@ -1,34 +1,35 @@
-"""How trackers do while rows go by."""
+"""Errors of trackers while rows stream in."""
 
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.experiments.base import Record
-from fedpca.experiments.methods import batches, components
 from fedpca.trackers import EnergyThresholds, Spirit, Tracker
+from reproduction.base import Record
+from reproduction.exact import batches
+from reproduction.methods import components
 
 
-def adaptive_spirit(n_features: int, remember: float) -> Spirit:
-    """SPIRIT with a rank of its own choice, as on Synth(alpha): from three directions on, at any row."""
+def make_adaptive_spirit(n_features: int, remember: float) -> Spirit:
+    """SPIRIT with an adaptive rank, as on Synth(alpha): it starts at 3 and may change at every row."""
     rule = EnergyThresholds(first=3)
     return Spirit(n_features, rule, remember=remember, holdoff=0, oversample=0, center=False)
 
 
 def follow(rows: Array, trackers: Mapping[str, Tracker], every: int) -> Iterator[Record]:
-    """Give rows to trackers, and after each `every` rows say how well each fits all rows so far.
+    """Feed rows to trackers, and every `every` rows measure how well each fits all rows so far.
 
-    * method, t: which tracker, and the rows so far.
-    * rank: the directions it has now.
-    * error: mean squared distance of the rows so far from its subspace of now, as in the paper's text.
-    * least: what `rank` directions cannot go below.
+    * method, t: the tracker, and the number of rows so far.
+    * rank: its current number of directions.
+    * error: mean squared distance of the rows so far from its current subspace, as in the paper's text.
+    * least: the smallest error possible with `rank` directions.
 
-    Nothing below the rounding of the rows' energy is told from zero.
+    Errors are at least the rounding error of the rows' energy.
 
-    >>> from fedpca.experiments.methods import make
+    >>> from reproduction.methods import make_tracker
     >>> rows = np.tile(np.diag([3.0, 2.0, 1.0]), (2, 1))
-    >>> for record in follow(rows, {"F-PCA": make("F-PCA", 3, 1, block_rows=3)}, every=3):
+    >>> for record in follow(rows, {"F-PCA": make_tracker("F-PCA", 3, 1, block_rows=3)}, every=3):
     ...     print(record["t"], record["rank"], round(record["error"], 6), round(record["least"], 6))
     3 1 1.666667 1.666667
     6 1 1.666667 1.666667

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from fedpca import Privacy, datasets
-from fedpca.experiments import projections
-from fedpca.experiments.base import Table
-from fedpca.experiments.projections import Projections, fpca_as_released
-from fedpca.experiments.utility import Utility, chance, merged_blocks, mod_sulq_as_released, released
 from fedpca.metrics import alignment
+from reproduction import projections
+from reproduction.base import Table
+from reproduction.projections import Projections, fpca_as_released
+from reproduction.utility import Utility, chance, merge_blocks, mod_sulq_as_released, release_components
 
 
 @pytest.fixture(scope="module")
@@ -31,21 +31,23 @@ def covariances(rows, block_rows):
 
 class TestMethods:
     def test_merged_blocks_that_lose_nothing_are_pca(self, rows, exact):
-        np.testing.assert_allclose(alignment(merged_blocks(covariances(rows, 50), 6), exact), 1, atol=1e-9)
+        np.testing.assert_allclose(alignment(merge_blocks(covariances(rows, 50), 6), exact), 1, atol=1e-9)
 
     def test_negative_directions_of_a_block_do_not_count(self):
         noisy = np.array([np.diag([-5.0, 0.0, 1.0])])
-        np.testing.assert_allclose(np.abs(merged_blocks(noisy, 1)), [[0, 0, 1]])
-        np.testing.assert_allclose(np.abs(merged_blocks(noisy, 1, unit_weights=True)), [[1, 0, 0]])
+        np.testing.assert_allclose(np.abs(merge_blocks(noisy, 1)), [[0, 0, 1]])
+        np.testing.assert_allclose(np.abs(merge_blocks(noisy, 1, unit_weights=True)), [[1, 0, 0]])
 
     def test_both_forms_of_the_released_fpca_agree(self, rows, rng):
         streamed = fpca_as_released(rows, 0.0, 2, 50, rng)
-        at_once = merged_blocks(covariances(rows, 50), 2, unit_weights=True)
+        at_once = merge_blocks(covariances(rows, 50), 2, unit_weights=True)
         np.testing.assert_allclose(alignment(streamed, at_once), 1, atol=1e-9)
 
     @pytest.mark.parametrize("mechanism", ["gram", "mod-sulq", "streaming-mod-sulq"])
-    def test_a_promise_of_nothing_costs_nothing(self, rows, exact, rng, mechanism):
-        found = released(rows, Privacy(1e6, 0.05, bound=1.0, mechanism=mechanism), 3, rng, block_rows=50)
+    def test_a_huge_epsilon_costs_nothing(self, rows, exact, rng, mechanism):
+        found = release_components(
+            rows, Privacy(1e6, 0.05, bound=1.0, mechanism=mechanism), 3, rng, block_rows=50
+        )
         np.testing.assert_allclose(alignment(found, exact), 1, atol=1e-4)
 
     def test_the_released_mod_sulq_has_no_noise_below_the_diagonal(self, rng):
@@ -90,7 +92,7 @@ class TestUtility:
             q = utility.mean("q", method=method, alpha=alpha, epsilon=epsilon)
             assert q == pytest.approx(expected, abs=within)
 
-    def test_the_lemma_asks_for_far_too_much(self, utility):
+    def test_the_lemma_requires_far_too_much_noise(self, utility):
         noise = {
             method: utility.mean("noise", method=method, epsilon=1.0) for method in utility.distinct("method")
         }
@@ -108,8 +110,7 @@ class TestUtility:
         )
         assert UTILITY.verdict(upside_down).outcome == "held with a correction"
 
-    def test_pictures_and_tables(self, utility):
-        pytest.importorskip("matplotlib")
+    def test_figures_and_tables(self, utility):
         (figure,) = UTILITY.draw(utility).values()
         assert len(figure.axes) == 8
         for lines in UTILITY.tabulate(utility).values():
@@ -142,12 +143,12 @@ class TestProjections:
         row = wine.where(kind="score", way=projections.AS_RUN, method=method)[0]
         assert [row["q1"], row["q2"], row["q3"]] == pytest.approx(expected, abs=within)
 
-    def test_its_noise_is_nothing(self, wine):
+    def test_its_noise_is_negligible(self, wine):
         row = wine.where(kind="score", method=projections.MASK_RELEASED, epsilon=0.1)[0]
         assert row["over_own"] == pytest.approx(0.985 / 5.29e6, rel=0.01)
         assert row["over_least"] < 1e-4
 
-    def test_with_the_noise_that_is_due_only_fedpca_finds_the_first_axis(self, wine):
+    def test_with_the_noise_that_privacy_requires_only_fedpca_finds_the_first_axis(self, wine):
         q = {
             method: wine.mean("q1", kind="score", method=method, epsilon=0.1)
             for method in projections.MECHANISMS
@@ -163,8 +164,7 @@ class TestProjections:
         )
         assert WINE.verdict(better).outcome == "held"
 
-    def test_pictures_and_tables(self, wine):
-        pytest.importorskip("matplotlib")
+    def test_figures_and_tables(self, wine):
         first, other = WINE.draw(wine).values()
         assert [len(first.axes), len(other.axes)] == [8, 5]
         (lines,) = WINE.tabulate(wine).values()

@@ -1,4 +1,4 @@
-"""What an experiment is: settings, measurements case by case, pictures, and a verdict."""
+"""An experiment: settings, measurements case by case, plots, and a verdict."""
 
 import csv
 import hashlib
@@ -21,7 +21,7 @@ Case = Mapping[str, Value]
 
 
 class Table(list[Record]):
-    """A tidy table: one record a measurement.
+    """A tidy table: one record per measurement.
 
     >>> table = Table([{"method": "a", "error": 1.0}, {"method": "b", "error": 2.0}])
     >>> table.where(method="b").column("error")
@@ -29,26 +29,26 @@ class Table(list[Record]):
     """
 
     def where(self, **wanted: Value) -> Self:
-        """The records that have these values."""
+        """The records with these values."""
         return type(self)(row for row in self if all(row.get(key) == value for key, value in wanted.items()))
 
     def column(self, name: str) -> Array:
-        """The values of a column, one a record."""
+        """The values of a column, one per record."""
         return np.array([row[name] for row in self])
 
     def distinct(self, name: str) -> list[Any]:
-        """The different values of a column, in order of their first appearance."""
+        """The distinct values of a column, in order of first appearance."""
         return list(dict.fromkeys(row[name] for row in self if name in row))
 
     def mean(self, name: str, **wanted: Value) -> float:
-        """The mean of a column over the records that have these values."""
+        """The mean of a column over the records with these values."""
         values = self.where(**wanted).column(name)
         if not len(values):
             raise ValueError(f"no measurement of {name} has {wanted}.")
         return float(np.mean(values))
 
     def groups(self, *names: str) -> Iterator[tuple[tuple[Any, ...], Self]]:
-        """Records with equal values in these columns, in order of their first appearance."""
+        """Records grouped by their values in these columns, in order of first appearance."""
         parts: dict[tuple[Any, ...], Self] = {}
         for row in self:
             parts.setdefault(tuple(row[name] for name in names), type(self)()).append(row)
@@ -65,65 +65,74 @@ class Table(list[Record]):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a claim.
+    """Whether a claim of the paper holds.
 
     Attributes:
         outcome: whether it held.
-        why: a paragraph, with the numbers measured here.
+        why: a paragraph with the measured numbers.
     """
 
     outcome: Literal["held", "held with a correction", "did not hold"]
     why: str
 
 
+def join_numbers(numbers: Sequence[float]) -> str:
+    """Numbers in the text of a verdict.
+
+    >>> join_numbers([0.5, 2.0]), join_numbers([])
+    ('0.5, 2', 'none')
+    """
+    return ", ".join(f"{number:g}" for number in numbers) if numbers else "none"
+
+
 @dataclass(frozen=True)
 class Experiment(ABC):
-    """A figure or table of the paper. Its fields are its settings, and their defaults are the paper's.
+    """A figure or table of the paper. Its fields are its settings; the defaults are the paper's.
 
-    It is measured case by case, so that a run may be interrupted, and go on later. No case knows of the
-    others: each draws its random numbers from `generator`, and comes out the same alone.
+    It is measured case by case, so that an interrupted run can be resumed. Cases are independent: each draws
+    its random numbers from `generator`, and gives the same result when it is run alone.
     """
 
-    name: ClassVar[str]  # on the command line, and of its folder
-    shows: ClassVar[str]  # which figure or table, as in "Figure 4a"
+    name: ClassVar[str]  # on the command line, and of the output folder
+    figure: ClassVar[str]  # the figure or table of the paper, as in "Figure 4a"
     title: ClassVar[str]
-    claim: ClassVar[str]  # what the paper says
+    claim: ClassVar[str]  # the paper's claim
 
     seed: int = 0
 
     @abstractmethod
     def quick(self) -> Self:
-        """The same with smaller settings: a matter of seconds."""
+        """The same experiment with smaller settings: it takes seconds."""
 
     @abstractmethod
     def cases(self) -> Sequence[Case]:
-        """What there is to measure: each a few words and numbers, in the order in which they are done."""
+        """What to measure, in order; a case is a few strings and numbers."""
 
     @abstractmethod
     def measure(self, case: Case) -> list[Record]:
-        """Measure one case; what the case says need not be repeated."""
+        """Measure one case. `run` adds the values of the case to each record."""
 
     @abstractmethod
     def draw(self, table: Table) -> Mapping[str, Any]:
-        """Matplotlib figures, by what they show: it is read to those who cannot see them."""
+        """Matplotlib figures, by a description that is used as alt text."""
 
     @abstractmethod
     def verdict(self, table: Table) -> Verdict:
-        """What became of the claim, decided by the table alone."""
+        """Whether the claim holds, decided from the table alone."""
 
     def tabulate(self, table: Table) -> Mapping[str, Sequence[Sequence[str]]]:
-        """Small tables to print, by their captions: lines of cells, headings first."""
+        """Small tables for the page, by caption: lines of cells, headings first."""
         return {}
 
     def generator(self, case: Case) -> np.random.Generator:
-        """Random numbers for one case."""
+        """The random number generator of a case."""
         return np.random.default_rng([self.seed, int(_fingerprint(dict(case)), 16)])
 
     def run(self, folder: Path) -> "Result":
-        """Measure what has not been measured yet, and leave `table.csv` in the folder.
+        """Measure the cases that have no results yet, and write `table.csv` to the folder.
 
-        Every case is on disk when it is done. Other settings have a file of their own. What needs data that
-        is not at hand is left out.
+        The results of a case are saved when it is done, in one file per settings. Cases whose data cannot be
+        found are skipped.
         """
         folder.mkdir(parents=True, exist_ok=True)
         log = folder / f"measured-{_fingerprint(asdict(self))}.jsonl"
@@ -146,15 +155,15 @@ class Experiment(ABC):
 
 @dataclass(frozen=True)
 class Result:
-    """An experiment, what it measured, and why some of it was left out."""
+    """An experiment, its measurements, and why cases were skipped."""
 
     experiment: Experiment
     table: Table
     missing: tuple[str, ...] = ()
 
 
-def _fingerprint(facts: Mapping[str, Any]) -> str:
-    text = json.dumps(facts, sort_keys=True, default=str)
+def _fingerprint(values: Mapping[str, Any]) -> str:
+    text = json.dumps(values, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -162,12 +171,12 @@ def _read(log: Path) -> dict[str, list[Record]]:
     if not log.exists():
         return {}
     contents = log.read_bytes()
-    whole = contents.rfind(b"\n") + 1  # what follows was torn by a crash
-    os.truncate(log, whole)
-    found = [json.loads(line) for line in contents[:whole].splitlines()]
+    end = contents.rfind(b"\n") + 1  # a crash may have left an incomplete line after it
+    os.truncate(log, end)
+    found = [json.loads(line) for line in contents[:end].splitlines()]
     return {line["case"]: line["records"] for line in found}
 
 
 def _plain(record: Mapping[str, Any]) -> Record:
-    """Numbers of numpy as Python's own."""
+    """NumPy scalars as Python numbers, which JSON can hold."""
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in record.items()}

@@ -1,4 +1,4 @@
-"""Figures 4b and 8: how well each method finds the components of Synth(alpha)."""
+"""Figures 4b and 8: errors of each method on Synth(alpha)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,36 +7,36 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fedpca.datasets import synth
-from fedpca.experiments import published
-from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
-from fedpca.experiments.methods import COLOURS, components, make
-from fedpca.experiments.over_time import adaptive_spirit
-from fedpca.experiments.pictures import panels
-from fedpca.experiments.scores import Offline
 from fedpca.summaries.rank import FixedRank
 from fedpca.trackers import Spirit, Tracker, fastest
+from reproduction import published
+from reproduction.base import Case, Experiment, Record, Table, Verdict, join_numbers
+from reproduction.methods import COLORS, components, make_tracker
+from reproduction.over_time import make_adaptive_spirit
+from reproduction.plots import subplots
+from reproduction.scores import Offline
 
-RIVALS = ("FD", "PM", "GROUSE", "SPIRIT")
-METHODS = ("fedpca", "F-PCA", "F-PCA adaptive", "FD 2r", "GROUSE 2/k", *RIVALS)
+BASELINES = ("FD", "PM", "GROUSE", "SPIRIT")
+METHODS = ("fedpca", "F-PCA", "F-PCA adaptive", "FD 2r", "GROUSE 2/k", *BASELINES)
 SPIRITS = ("SPIRIT 0.9", "SPIRIT adaptive 0.9", "SPIRIT adaptive 1")
 
-PRINTED_FEATURES = 200  # d, of Figure 4b as it was made
+PRINTED_FEATURES = 200  # the d that Figure 4b was made with
 
-# The paper's names for what it ran, which FD is a repair of.
+# The paper's names of the variants that it ran; FD is a corrected one.
 PRINTED = {"F-PCA adaptive": "F-PCA", "FD": "FD", "PM": "PM", "GROUSE 2/k": "GROUSE"}
 
 
 @dataclass(frozen=True)
 class _OnSynth(Experiment):
-    """What both figures measure.
+    """The measurements that both figures share.
 
     Attributes:
         alphas: of Synth(alpha).
         n_features: d.
         n_rows: n.
-        rank: r; where the rank adapts, the first, but SPIRIT's is 3.
+        rank: r; the first one where the rank is adaptive, except that SPIRIT starts with 3.
         block_rows: b.
-        n_simulations: draws of the rows.
+        n_simulations: random draws of the rows.
     """
 
     alphas: tuple[float, ...] = (0.001, 0.1, 0.5, 1.0, 2.0, 3.0)
@@ -73,33 +73,31 @@ class _OnSynth(Experiment):
         if method == "SPIRIT 0.9":
             return Spirit(d, FixedRank(self.rank), remember=0.9, oversample=0, center=False)
         if method in SPIRITS:
-            return adaptive_spirit(d, float(method.removeprefix("SPIRIT adaptive ")))
-        return make(method, d, self.rank, block_rows=self.block_rows, seed=seed)
+            return make_adaptive_spirit(d, float(method.removeprefix("SPIRIT adaptive ")))
+        return make_tracker(method, d, self.rank, block_rows=self.block_rows, seed=seed)
 
     def _keeps_all(self) -> bool:
-        """Whether fedpca is exact here: with few features that is fastest."""
+        """Whether fedpca uses its exact tracker here: with few features it is the fastest."""
         return fastest(self.n_features, FixedRank(self.rank)) == "exact"
 
     def _draw_metric(self, axis: Any, table: Table, spirit: str) -> None:
-        """The paper's metric of what it ran, with this SPIRIT, and what a random basis has."""
+        """The paper's metric of the methods that it ran, with this SPIRIT, and of a random basis."""
         alphas = _labels(table)
         for method, short in {**PRINTED, spirit: "SPIRIT"}.items():
             parts = [part.column("ln_mse") for _, part in table.where(method=method).groups("alpha")]
             means, spreads = [part.mean() for part in parts], [part.std() for part in parts]
-            colour = COLOURS[short]
-            axis.errorbar(
-                alphas, means, spreads, fmt="o-", markersize=4, capsize=3, color=colour, label=short
-            )
+            color = COLORS[short]
+            axis.errorbar(alphas, means, spreads, fmt="o-", markersize=4, capsize=3, color=color, label=short)
         axis.axhline(np.log(0.727 / self.n_features), color="black", linestyle=":", linewidth=0.9)
         axis.set_xlabel("alpha (dotted: a random basis)")
 
     def _draw_excess(self, axis: Any, table: Table) -> None:
-        """The error beyond the least possible, for r directions each."""
-        for method, colour in COLOURS.items():
+        """The relative excess of the error over the smallest possible, with r directions each."""
+        for method, color in COLORS.items():
             parts = [part for _, part in table.where(method=method).groups("alpha")]
             medians = [max(float(np.median(part.column("excess"))), 1e-12) for part in parts]
-            axis.semilogy(_labels(table), medians, "o-", markersize=4, color=colour, label=method)
-        axis.set_title(f"error beyond the least at r = {self.rank}, as a share")
+            axis.semilogy(_labels(table), medians, "o-", markersize=4, color=color, label=method)
+        axis.set_title(f"relative excess of the error at r = {self.rank}")
         axis.set_xlabel("alpha")
         axis.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
 
@@ -114,18 +112,18 @@ class _OnSynth(Experiment):
             sound.append([method, *map(_excess_sine_rank, parts)])
         return {
             "The paper's metric: ln of the mean squared difference of |entries|; mean and standard deviation "
-            "of the draws": paper,
-            "Medians: error beyond the least possible at the rank reached, as a share of it; the sine of the "
-            "largest angle to the exact subspace; the rank": sound,
+            "over the draws": paper,
+            "Medians: relative excess of the error over the smallest possible at the final rank; sine of the "
+            "largest angle to the exact subspace; rank": sound,
         }
 
 
 @dataclass(frozen=True)
 class SyntheticErrors(_OnSynth):
-    """Settings: those the printed values fit, d = 200 and r = 5; the text has d = 400 and r = 10."""
+    """Settings: those that match the printed values, d = 200 and r = 5; the text has d = 400 and r = 10."""
 
     name: ClassVar[str] = "synthetic-errors"
-    shows: ClassVar[str] = "Figure 4b"
+    figure: ClassVar[str] = "Figure 4b"
     title: ClassVar[str] = "Errors on synthetic data"
     claim: ClassVar[str] = (
         "F-PCA exhibits state-of-the-art performance across all datasets: log(RMSE) with respect to the "
@@ -137,18 +135,19 @@ class SyntheticErrors(_OnSynth):
     rank: int = 5
 
     def draw(self, table: Table) -> Mapping[str, Any]:
-        figure, (left, right) = panels(1, 2)
+        figure, (left, right) = subplots(1, 2)
         self._draw_metric(left, table, "SPIRIT adaptive 0.9")
         for method, values in published.SYNTHETIC_ERRORS.items():
-            printed = dict(zip(published.SYNTHETIC_ALPHAS, values, strict=True))
-            shown = [printed.get(alpha, np.nan) for alpha in table.distinct("alpha")]
-            left.plot(_labels(table), shown, "--", color=COLOURS[method], linewidth=1)
+            by_alpha = dict(zip(published.SYNTHETIC_ALPHAS, values, strict=True))
+            printed = [by_alpha.get(alpha, np.nan) for alpha in table.distinct("alpha")]
+            left.plot(_labels(table), printed, "--", color=COLORS[method], linewidth=1)
         left.set_title("the paper's metric, ln (dashed: as printed)")
         self._draw_excess(right, table)
         text = (
-            "Two panels over alpha. Left, the paper's metric for the methods as it ran them, with the values "
-            "printed dashed: they agree but for FD, which is repaired, and F-PCA on flat spectra. Right, the "
-            "error beyond the least possible, on a logarithmic scale, where fedpca is lowest."
+            "Two panels against alpha. Left, the paper's metric for the methods as it ran them, with the "
+            "printed values dashed: they agree except for FD, which is corrected, and F-PCA on flat spectra. "
+            "Right, the relative excess of the error over the smallest possible, on a logarithmic scale, "
+            "where fedpca is lowest."
         )
         return {text: figure}
 
@@ -156,9 +155,9 @@ class SyntheticErrors(_OnSynth):
         better, sketch, library, spreads = [], [], 0.0, []
         for (alpha,), rows in table.groups("alpha"):
             ours = _median_excess(rows, "F-PCA")
-            for rival in RIVALS:
-                if (theirs := _median_excess(rows, rival)) < 0.9 * ours:
-                    better.append(f"{rival} at alpha = {alpha:g} ({theirs:.1e} against {ours:.1e})")
+            for baseline in BASELINES:
+                if (theirs := _median_excess(rows, baseline)) < 0.9 * ours:
+                    better.append(f"{baseline} at alpha = {alpha:g} ({theirs:.1e} against {ours:.1e})")
             if _median_excess(rows, "FD 2r") < ours:
                 sketch.append(alpha)
             library = max(library, _median_excess(rows, "fedpca"))
@@ -168,31 +167,32 @@ class SyntheticErrors(_OnSynth):
         chance, printed_chance = np.log(0.727 / self.n_features), np.log(0.727 / PRINTED_FEATURES)
         why = (
             (
-                f"With an error closer to the least possible, at the same rank: {'; '.join(better)}. "
+                f"Closer to the smallest possible error than F-PCA at the same rank: {'; '.join(better)}. "
                 if better
-                else "No repaired baseline of the same rank has an error closer to the least possible. "
+                else "No corrected baseline of the same rank is closer to the smallest possible error. "
             )
-            + f"Frequent Directions with twice the directions is ahead of it at alpha = {_listed(sketch)}. "
-            f"On flat spectra the paper's own picture has F-PCA at {published.SYNTHETIC_ERRORS['F-PCA'][0]}, "
-            f"worse than all others and than a random basis ({printed_chance:.2f}); its basis is not "
-            f"orthonormal once the rank grew. Mended, it has {found:.2f} at alpha = {flat:g}, where a random "
-            f"basis has {chance:.2f}: the metric is chance there. "
-            "FD's rise in the picture comes from a broken sketch, and GROUSE's flat line from steps that are "
-            "too small to leave its random start. Draws differ much: by a standard deviation of up to "
-            f"{max(spreads):.1f} for F-PCA, over {self.n_simulations} of them. "
-            f"fedpca is within {library:.1e} of the least error"
-            + (", keeping the whole scatter of so few features." if self._keeps_all() else ".")
+            + "Frequent Directions with twice the directions is closer than F-PCA at alpha = "
+            f"{join_numbers(sketch)}. "
+            f"On flat spectra the paper's figure has F-PCA at {published.SYNTHETIC_ERRORS['F-PCA'][0]}, "
+            f"worse than all others and than a random basis ({printed_chance:.2f}), because its basis is not "
+            f"orthonormal once the rank has grown. Corrected, it has {found:.2f} at alpha = {flat:g}, where "
+            f"a random basis has {chance:.2f}: there the metric is at chance level. "
+            "FD's rise in the figure comes from a faulty sketch, and GROUSE's flat line from steps that are "
+            "too small to leave its random start. The draws vary: the standard deviation of F-PCA is up to "
+            f"{max(spreads):.1f} over {self.n_simulations} of them. "
+            f"fedpca is within {library:.1e} of the smallest error"
+            + (", because it keeps the whole scatter of so few features." if self._keeps_all() else ".")
         )
         return Verdict("did not hold" if better else "held with a correction", why)
 
 
 @dataclass(frozen=True)
 class SpectrumErrors(_OnSynth):
-    """Settings: the text's; the released script begins with r = 5. Only SPIRIT forgets."""
+    """Settings: those of the text; the released script starts with r = 5. Only SPIRIT forgets."""
 
     name: ClassVar[str] = "spectrum-errors"
-    shows: ClassVar[str] = "Figure 8"
-    title: ClassVar[str] = "Subspaces found, with SPIRIT forgetting and not"
+    figure: ClassVar[str] = "Figure 8"
+    title: ClassVar[str] = "Errors with and without SPIRIT's forgetting"
     claim: ClassVar[str] = (
         "SPIRIT's subspace is better without forgetting (lambda = 1), but the number of components that it "
         "keeps is then unusually high in most cases; with lambda = 0.9 the subspace is of inferior quality "
@@ -200,7 +200,7 @@ class SpectrumErrors(_OnSynth):
     )
 
     def draw(self, table: Table) -> Mapping[str, Any]:
-        figure, (left, middle, right) = panels(1, 3, width=14)
+        figure, (left, middle, right) = subplots(1, 3, width=14)
         middle.sharey(left)
         self._draw_metric(left, table, "SPIRIT adaptive 0.9")
         self._draw_metric(middle, table, "SPIRIT adaptive 1")
@@ -208,9 +208,9 @@ class SpectrumErrors(_OnSynth):
         middle.set_title("b: lambda = 1")
         self._draw_excess(right, table)
         text = (
-            "Three panels over alpha. The paper's metric with a SPIRIT that forgets, and one that does not, "
-            "which is lower; and the error of each method beyond the least possible at the same rank, on a "
-            "logarithmic scale."
+            "Three panels against alpha. The paper's metric with a SPIRIT that forgets and with one that "
+            "does not, which is lower; and the relative excess of each method's error over the smallest "
+            "possible at the same rank, on a logarithmic scale."
         )
         return {text: figure}
 
@@ -231,28 +231,23 @@ class SpectrumErrors(_OnSynth):
                 closer.append(alpha)
             if _median_excess(rows, "SPIRIT 0.9") > _median_excess(rows, "SPIRIT"):
                 forgetful.append(alpha)
-        most = len(alphas) / 2
         why = (
             f"In the paper's metric, SPIRIT is better without forgetting for {better} of {len(alphas)} "
             f"alphas, and with 0.9 worse than F-PCA for {inferior}. It ends with {', '.join(ranks)} "
-            f"components (in brackets: with 0.9), more than twice F-PCA's for {many}; but with 0.9 no fewer "
-            f"for {as_many}. "
-            "And the metric compares each method with as many exact components as it kept itself, where few "
-            f"are easier than many. With {self.rank} directions each, SPIRIT without forgetting is closer to "
-            f"the least error than F-PCA for alpha = {_listed(closer)}; and forgetting, which by 0.9 leaves "
-            f"some ten rows to learn from, takes it further away for alpha = {_listed(forgetful)}."
+            f"components (in brackets: with 0.9), more than twice as many as F-PCA for {many}; but with 0.9 "
+            f"it has no fewer for {as_many}. "
+            "The metric compares each method with as many exact components as it kept, and few are easier "
+            f"than many. With {self.rank} directions each, SPIRIT without forgetting is closer to the "
+            f"smallest error than F-PCA for alpha = {join_numbers(closer)}; forgetting, which at 0.9 leaves "
+            f"about ten rows to learn from, makes it worse for alpha = {join_numbers(forgetful)}."
         )
-        if min(better, many, inferior) <= most:
+        if min(better, many, inferior) <= len(alphas) / 2:
             return Verdict("did not hold", why)
         return Verdict("held with a correction", why)
 
 
 def _labels(table: Table) -> list[str]:
     return [f"{alpha:g}" for alpha in table.distinct("alpha")]
-
-
-def _listed(alphas: Sequence[float]) -> str:
-    return ", ".join(f"{alpha:g}" for alpha in alphas) if alphas else "none"
 
 
 def _median_excess(table: Table, method: str) -> float:

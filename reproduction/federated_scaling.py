@@ -1,4 +1,4 @@
-"""Figures 4d to 4f and 12: what a federation of 2 to 64 nodes costs, and what it finds."""
+"""Figures 4d to 4f and 12: time and accuracy of a federation of 2 to 64 nodes."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,44 +9,44 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.experiments import published
-from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
-from fedpca.experiments.methods import COLOURS
-from fedpca.experiments.pictures import panels
-from fedpca.summaries.linalg import oversampled_rank
-from fedpca.summaries.merging import merge, merge_r
-from fedpca.summaries.rank import FixedRank
+from fedpca.summaries.merging import merge
+from fedpca.summaries.paper_merges import merge_r
+from fedpca.summaries.rank import FixedRank, oversampled_rank
 from fedpca.summaries.subspace import Subspace
 from fedpca.trackers import TRACKERS, Block, Tracker, fastest
+from reproduction import published
+from reproduction.base import Case, Experiment, Record, Table, Verdict
+from reproduction.methods import COLORS
+from reproduction.plots import subplots
 
 PAPERS_CORES = 16
 
 
 @dataclass(frozen=True)
 class FederatedScaling(Experiment):
-    """Settings: those that were run. The legend's and text's n are five times as large.
+    """Settings: those of the paper's runs; n in its legend and text is five times as large.
 
     Rows are Gaussian with standard deviations i^-alpha along the same directions at all nodes. (In the
-    paper's runs every node drew directions of its own, so that there was no common answer to find.) They
-    are made chunk by chunk, and making them is not timed. All nodes run one after the other on one core.
+    paper's runs every node drew its own directions, so that there was no common subspace to find.) They are
+    generated chunk by chunk, outside the timed code. All nodes run one after the other on one core.
 
     Attributes:
-        times: n is so many times `base_rows`.
-        base_rows: a multiple of `chunk_rows`, with a chunk for every node.
-        chunk_rows: rows made at a time.
+        times: n as multiples of `base_rows`.
+        base_rows: a multiple of `chunk_rows`, with at least one chunk per node.
+        chunk_rows: rows generated at a time.
         depths: of binary trees; 2^depth nodes.
         n_features: d.
-        rank: r, and the paper's block of rows b.
-        alpha: how fast the spectrum falls. The paper's bars are over 0.01 to 1, at which times hardly differ.
+        rank: r, and the paper's block size b.
+        alpha: decay of the spectrum. The paper's bars are over 0.01 to 1, for which times hardly differ.
     """
 
     name: ClassVar[str] = "federated-scaling"
-    shows: ClassVar[str] = "Figures 4d, 4e, 4f and 12"
+    figure: ClassVar[str] = "Figures 4d, 4e, 4f and 12"
     title: ClassVar[str] = "Scaling of a federation"
     claim: ClassVar[str] = (
-        "Computing PCA takes most of a federated computation and merging little; the total regresses once "
-        "there are more nodes than cores, but the amortised cost shows that with enough resources the "
-        "federation scales horizontally, extremely favourably."
+        "Most of the time of a federated computation is spent on PCA and little on merging; the total "
+        "regresses once there are more nodes than cores, but the amortized cost shows that with enough "
+        "resources the federation scales horizontally, extremely favorably."
     )
 
     times: tuple[int, ...] = (1, 2, 3, 4, 5)
@@ -78,17 +78,17 @@ class FederatedScaling(Experiment):
         directions = np.linalg.qr(rng.standard_normal((self.n_features, self.n_features)))[0]
         basis = (spread[:, None] * directions).astype(np.float32)
         scatter = np.zeros((self.n_features, self.n_features))  # of the rows, along the directions
-        for number in range(chunks):
+        for i in range(chunks):
             latent = rng.standard_normal((self.chunk_rows, self.n_features), dtype=np.float32)
             scatter += latent.T @ latent
             rows = (latent @ basis).astype(dtype)
             for nodes in streams.values():
-                nodes.take(number, rows)
+                nodes.update(i, rows)
         scatter *= np.outer(spread, spread)
-        most = np.linalg.eigvalsh(scatter)[-self.rank :].sum()
+        best = np.linalg.eigvalsh(scatter)[-self.rank :].sum()
         records: list[Record] = []
         for (method, depth), nodes in streams.items():
-            model, merging, waiting = up_tree(nodes.summaries(), self._join(method))
+            model, merging, merge_path = merge_up_tree(nodes.summaries(), self._join(method))
             found = model.components[: self.rank].astype(np.float64) @ directions.T
             records.append(
                 {
@@ -98,8 +98,8 @@ class FederatedScaling(Experiment):
                     "pca_seconds": sum(nodes.seconds),
                     "slowest_seconds": max(nodes.seconds),
                     "merge_seconds": merging,
-                    "merge_path_seconds": waiting,
-                    "shortfall": 1 - np.einsum("ij,jk,ik->", found, scatter, found) / most,
+                    "merge_path_seconds": merge_path,
+                    "shortfall": 1 - np.einsum("ij,jk,ik->", found, scatter, found) / best,
                 }
             )
         return records
@@ -117,34 +117,34 @@ class FederatedScaling(Experiment):
         return lambda first, second: merge([first, second], inner)  # type: ignore[return-value]
 
     def draw(self, table: Table) -> Mapping[str, Any]:
-        figure, axes = panels(2, 3, width=13, height=8)
-        (total, wait, merging), (printed, parts, lost) = axes
+        figure, axes = subplots(2, 3, width=13, height=8)
+        (total, path, merging), (printed, parts, lost) = axes
         nodes = table.distinct("nodes")
         largest = max(table.distinct("t"))
         styles = {
-            ("F-PCA", "float64"): (COLOURS["F-PCA"], "-"),
-            ("fedpca", "float64"): (COLOURS["fedpca"], "-"),
-            ("fedpca", "float32"): (COLOURS["fedpca"], "--"),
+            ("F-PCA", "float64"): (COLORS["F-PCA"], "-"),
+            ("fedpca", "float64"): (COLORS["fedpca"], "-"),
+            ("fedpca", "float32"): (COLORS["fedpca"], "--"),
         }
-        for (method, dtype), (colour, line) in styles.items():
+        for (method, dtype), (color, line) in styles.items():
             for t in table.distinct("t"):
                 rows = table.where(method=method, dtype=dtype, t=t)
                 label = f"{method}, {dtype}" if t == largest else None
                 look = {
-                    "color": colour,
+                    "color": color,
                     "linestyle": line,
                     "alpha": 0.25 + 0.75 * t / largest,
                     "label": label,
                 }
                 total.plot(nodes, _total(rows), **look)
-                wait.plot(nodes, _waiting(rows), **look)
+                path.plot(nodes, _critical_path(rows), **look)
                 merging.plot(nodes, 1e3 * rows.column("merge_seconds"), **look)
                 missed = rows.column("shortfall")
-                lost.plot(nodes, np.where(missed > 1e-10, missed, np.nan), **look)  # the rest is rounding
+                lost.plot(nodes, np.where(missed > 1e-10, missed, np.nan), **look)  # below: rounding errors
                 if method == "F-PCA":
-                    printed.plot(nodes, _amortised(rows), **look)
-        for place, t in enumerate(range(1, 6)):
-            values = [seconds[place] for seconds in published.FEDERATED_PCA_SECONDS.values()]
+                    printed.plot(nodes, _amortized(rows), **look)
+        for i, t in enumerate(range(1, 6)):
+            values = [seconds[i] for seconds in published.FEDERATED_PCA_SECONDS.values()]
             label = "as printed" if t == 5 else None
             printed.plot(
                 published.FEDERATED_NODES, values, ":", color="black", alpha=0.2 + 0.16 * t, label=label
@@ -155,13 +155,15 @@ class FederatedScaling(Experiment):
             ":", color="black", label="as printed",
         )  # fmt: skip
         rows = table.where(method="fedpca", dtype="float64", t=largest)
-        parts.plot(nodes, rows.column("slowest_seconds"), color="tab:gray", label="its slowest node")
-        parts.plot(nodes, rows.column("merge_path_seconds"), color="tab:orange", label="merges one waits for")
+        parts.plot(nodes, rows.column("slowest_seconds"), color="tab:gray", label="slowest node")
+        parts.plot(
+            nodes, rows.column("merge_path_seconds"), color="tab:orange", label="merges on the critical path"
+        )
         for axis, title in (
             (total, "work of all nodes and merges, s"),
-            (wait, "what one waits for, s"),
+            (path, "critical path, s"),
             (merging, "all merges, ms"),
-            (printed, "counted as printed, PCA of F-PCA, s"),
+            (printed, "amortized as in the paper, PCA of F-PCA, s"),
             (parts, f"fedpca, n = {max(table.column('rows')):,}, s"),
             (lost, "variance missed by the merged model"),
         ):
@@ -174,12 +176,12 @@ class FederatedScaling(Experiment):
         for axis in (merging, printed, parts):
             axis.legend(fontsize="small")
         first, last = min(table.column("rows")), max(table.column("rows"))
-        figure.suptitle(f"paler to stronger lines: n = {first:,} to {last:,} rows in all")
+        figure.suptitle(f"light to dark lines: n = {first:,} to {last:,} rows in total")
         text = (
             "Six panels against the number of nodes, both axes logarithmic: the work of all nodes and "
-            "merges; the time of the slowest node and the merges on its way to the root; all merges; the "
-            "paper's amortised time, with the printed curves dotted; the two parts of the waiting time; "
-            "and the share of variance the merged model misses."
+            "merges; the critical path, which is the slowest node and the merges from it to the root; all "
+            "merges; the paper's amortized time, with the printed curves dotted; the two parts of the "
+            "critical path; and the share of variance that the merged model misses."
         )
         return {text: figure}
 
@@ -193,21 +195,21 @@ class FederatedScaling(Experiment):
                     "PCA, all nodes, s",
                     "slowest node, s",
                     "merges, ms",
-                    "one waits, s",
-                    "faster",
-                    "missed",
+                    "critical path, s",
+                    "speed-up",
+                    "variance missed",
                 ]
             ]
             alone = float(rows[0]["pca_seconds"])
-            for row, wait in zip(rows, _waiting(rows), strict=True):
+            for row, path in zip(rows, _critical_path(rows), strict=True):
                 lines.append(
                     [
                         str(row["nodes"]),
                         f"{row['pca_seconds']:.3g}",
                         f"{row['slowest_seconds']:.3g}",
                         f"{1e3 * float(row['merge_seconds']):.3g}",
-                        f"{wait:.3g}",
-                        f"{alone / wait:.1f} x",
+                        f"{path:.3g}",
+                        f"{alone / path:.1f} x",
                         f"{row['shortfall']:.1e}",
                     ]
                 )
@@ -217,43 +219,44 @@ class FederatedScaling(Experiment):
     def verdict(self, table: Table) -> Verdict:
         last = table.where(t=max(table.distinct("t")), dtype="float64")
         paper, ours = last.where(method="F-PCA"), last.where(method="fedpca")
-        first, most = int(paper[0]["nodes"]), int(paper[-1]["nodes"])
-        ideal, gain, our_gain = most / first, _gain(_waiting(paper)), _gain(_waiting(ours))
+        fewest, most = int(paper[0]["nodes"]), int(paper[-1]["nodes"])
+        ideal, gain, our_gain = most / fewest, _gain(_critical_path(paper)), _gain(_critical_path(ours))
         share, our_share = (
             float((rows.column("merge_seconds") / _total(rows)).max()) for rows in (paper, ours)
         )
         missed, our_missed = (float(rows.column("shortfall").max()) for rows in (paper, ours))
-        amortised = published.FEDERATED_PCA_SECONDS
-        undone = amortised[2][-1] * 2 / (amortised[64][-1] * 64)
+        amortized = published.FEDERATED_PCA_SECONDS
+        printed_gain = amortized[2][-1] * 2 / (amortized[64][-1] * 64)
         scales = gain > ideal / 2 and share < 0.05
         why = (
-            f"From {first} to {most} nodes, for {paper[0]['rows']:,} rows, the time that one waits (of the "
-            f"slowest node, and of the merges from it to the root) becomes {gain:.0f} times less for F-PCA "
-            f"and {our_gain:.0f} times for fedpca, which waits {_waiting(ours)[-1]:.2g} s where F-PCA "
-            f"waits {_waiting(paper)[-1]:.2g} s; {ideal:.0f} times would be ideal. All nodes and merges "
-            f"together do {1 / _gain(_total(paper)):.2f} and {1 / _gain(_total(ours)):.2f} times the work; "
-            f"merges are at most {share:.1%} and {our_share:.1%} of it. The printed curves promise more: "
-            f"their amortised time is the wall time of {PAPERS_CORES} cores divided by the number of "
-            f"nodes, which counts what runs in parallel twice ({_gain(_amortised(paper)):.0f} times less "
-            f"if so counted here); undone, they show a speed-up of {undone:.1f} from 2 to 64 nodes. Their "
-            "n are a fifth of what the legend says. And whether the merged model is any good was never "
-            "checked: its nodes drew different directions, and its code's merge returns a basis that is "
-            "not orthonormal. With one distribution and the merge as the algorithm has it, the model "
-            f"misses at most {missed:.0e} of the variance, fedpca's {our_missed:.0e}."
+            f"From {fewest} to {most} nodes, for {paper[0]['rows']:,} rows, the critical path (the slowest "
+            f"node, then the merges from it to the root) becomes {gain:.0f} times shorter for F-PCA and "
+            f"{our_gain:.0f} times for fedpca; {ideal:.0f} times would be ideal. It ends at "
+            f"{_critical_path(paper)[-1]:.2g} s for F-PCA and {_critical_path(ours)[-1]:.2g} s for fedpca. "
+            f"All nodes and merges together do {1 / _gain(_total(paper)):.2f} and "
+            f"{1 / _gain(_total(ours)):.2f} times the work; merges are at most {share:.1%} and "
+            f"{our_share:.1%} of it. The printed curves claim more: their amortized time is the wall time "
+            f"of {PAPERS_CORES} cores divided by the number of nodes, which counts parallel work twice "
+            f"(counted like that, {_gain(_amortized(paper)):.0f} times less here). Without that division "
+            f"they show a speed-up of {printed_gain:.1f} from 2 to 64 nodes. Their n are a fifth of those "
+            "in the legend. The accuracy of the merged model was never checked: its nodes drew different "
+            "directions, and the merge in the code returns a basis that is not orthonormal. With one "
+            "distribution and the merge of the algorithm, the model misses at most "
+            f"{missed:.0e} of the variance, fedpca's {our_missed:.0e}."
         )
         return Verdict("held with a correction" if scales else "did not hold", why)
 
 
 class _Nodes:
-    """Trackers of so many nodes, each with the next share of a stream of chunks, and their CPU seconds."""
+    """The trackers of several nodes, which share a stream of chunks in order, and their CPU seconds."""
 
     def __init__(self, count: int, chunks: int, tracker: Callable[[], Tracker]) -> None:
         self.chunks = chunks
         self.trackers = [tracker() for _ in range(count)]
         self.seconds = [0.0] * count
 
-    def take(self, number: int, rows: Array) -> None:
-        node = number * len(self.trackers) // self.chunks
+    def update(self, chunk: int, rows: Array) -> None:
+        node = chunk * len(self.trackers) // self.chunks
         started = time.process_time()
         self.trackers[node].update(rows)
         self.seconds[node] += time.process_time() - started
@@ -267,15 +270,15 @@ class _Nodes:
         return found
 
 
-def up_tree(
+def merge_up_tree(
     summaries: Sequence[Subspace], join: Callable[[Subspace, Subspace], Subspace]
 ) -> tuple[Subspace, float, float]:
-    """Merge two by two, level by level.
+    """Merge in pairs, level by level.
 
     Returns:
-        The root, the CPU seconds of all merges, and those of the slowest of each level.
+        The root, the CPU seconds of all merges, and those of the slowest merge of each level.
     """
-    total = waiting = 0.0
+    total = critical = 0.0
     while len(summaries) > 1:
         joined, seconds = [], []
         for first, second in zip(summaries[::2], summaries[1::2], strict=True):
@@ -284,24 +287,24 @@ def up_tree(
             seconds.append(time.process_time() - started)
         summaries = joined
         total += sum(seconds)
-        waiting += max(seconds)
-    return summaries[0], total, waiting
+        critical += max(seconds)
+    return summaries[0], total, critical
 
 
 def _total(rows: Table) -> Array:
     return rows.column("pca_seconds") + rows.column("merge_seconds")
 
 
-def _waiting(rows: Table) -> Array:
+def _critical_path(rows: Table) -> Array:
     return rows.column("slowest_seconds") + rows.column("merge_path_seconds")
 
 
 def _gain(seconds: Array) -> float:
-    """How many times less the last is than the first."""
+    """The first time over the last."""
     return float(seconds[0] / seconds[-1])
 
 
-def _amortised(rows: Table) -> Array:
-    """The paper's: the wall time of its cores, divided by the number of nodes once more."""
+def _amortized(rows: Table) -> Array:
+    """As in the paper: the wall time of its cores, divided once more by the number of nodes."""
     nodes = rows.column("nodes")
     return rows.column("pca_seconds") / np.minimum(nodes, PAPERS_CORES) / nodes

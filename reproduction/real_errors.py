@@ -1,17 +1,17 @@
-"""Figure 4a: how well each method finds the components of real data."""
+"""Figure 4a: errors of each method on real data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-from fedpca.experiments import published
-from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
-from fedpca.experiments.methods import COLOURS, components, make
-from fedpca.experiments.pictures import panels
-from fedpca.experiments.rows import SOURCES, paper_rows
-from fedpca.experiments.scores import Offline, ln_mse
+from reproduction import published
+from reproduction.base import Case, Experiment, Record, Table, Verdict
+from reproduction.methods import COLORS, components, make_tracker
+from reproduction.plots import subplots
+from reproduction.rows import SOURCES, paper_rows
+from reproduction.scores import Offline, ln_mse
 
-RIVALS = ("FD", "PM", "GROUSE", "SPIRIT")
+BASELINES = ("FD", "PM", "GROUSE", "SPIRIT")
 METHODS = ("fedpca", "F-PCA", "F-PCA adaptive", "FD", "FD 2r", "PM", "GROUSE", "SPIRIT", "SPIRIT adaptive")
 
 
@@ -23,15 +23,15 @@ class RealErrors(Experiment):
         names: datasets.
         mote_rank: r for the four motes datasets.
         rank: r for MNIST and wine.
-        multiple_of: rows beyond a multiple of this are left out.
+        multiple_of: rows beyond a multiple of this are dropped.
     """
 
     name: ClassVar[str] = "real-errors"
-    shows: ClassVar[str] = "Figure 4a"
+    figure: ClassVar[str] = "Figure 4a"
     title: ClassVar[str] = "Errors on real data"
     claim: ClassVar[str] = (
         "F-PCA exhibits state-of-the-art performance across all datasets: its log(RMSE) with respect to the "
-        "offline PCA is the lowest, by far. FD is left out of other figures for its exploding errors."
+        "offline PCA is the lowest, by far. FD is excluded from other figures for its exploding errors."
     )
 
     names: tuple[str, ...] = tuple(SOURCES)
@@ -51,10 +51,10 @@ class RealErrors(Experiment):
         offline = Offline.of(rows)
         motes = name not in ("mnist", "wine")
         rank = self.mote_rank if motes else self.rank
-        compared = 1 if motes else rank  # SPIRIT ended at rank 1 on the motes, and set the rank for all
+        compared = 1 if motes else rank  # as in the paper: SPIRIT's rank 1 on the motes is used for all
         records: list[Record] = []
         for method in METHODS:
-            tracker = make(method, rows.shape[1], rank, block_rows=2 * rank, seed=self.seed)
+            tracker = make_tracker(method, rows.shape[1], rank, block_rows=2 * rank, seed=self.seed)
             tracker.update(rows)
             found = components(tracker)
             few = min(compared, len(found))
@@ -64,22 +64,22 @@ class RealErrors(Experiment):
         return records
 
     def draw(self, table: Table) -> Mapping[str, Any]:
-        figure, (left, right) = panels(1, 2)
+        figure, (left, right) = subplots(1, 2)
         names = table.distinct("dataset")
-        for method, colour in COLOURS.items():
+        for method, color in COLORS.items():
             rows = table.where(method=method)
-            left.plot(names, rows.column("compared_ln_mse"), "o", color=colour, label=method)
-            right.semilogy(names, rows.column("shortfall").clip(1e-16), "o", color=colour, label=method)
+            left.plot(names, rows.column("compared_ln_mse"), "o", color=color, label=method)
+            right.semilogy(names, rows.column("shortfall").clip(1e-16), "o", color=color, label=method)
             printed = [published.REAL_ERRORS[name].get(method) for name in names]
             if any(value is not None for value in printed):
-                left.plot(names, printed, "_", color=colour, markersize=14, markeredgewidth=2)
+                left.plot(names, printed, "_", color=color, markersize=14, markeredgewidth=2)
         left.set_ylabel("ln of mean squared difference of |entries|")
         left.set_title("the paper's metric (bars: as printed)")
-        right.set_title("variance missed, of the most possible")
+        right.set_title("variance missed, relative to the optimum")
         right.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
         text = (
-            "Two panels. Left, the paper's metric for every method and dataset, with the printed values as "
-            "bars. Right, the share of variance each method misses, on a logarithmic scale."
+            "Two panels. Left, the paper's metric per method and dataset, with the printed values as bars. "
+            "Right, the share of variance that each method misses, on a logarithmic scale."
         )
         return {text: figure}
 
@@ -93,27 +93,28 @@ class RealErrors(Experiment):
                 cells.append(f"{row['excess']:+.2e} (r = {row['rank']})")
             lines.append([method, *cells])
         return {
-            "Mean squared error beyond the least possible, as a share of it (and the rank reached)": lines
+            "Relative excess of the mean squared error over the smallest possible (and the final rank)": lines
         }
 
     def verdict(self, table: Table) -> Verdict:
         beaten, worst = [], []
         for name in table.distinct("dataset"):
             ours = table.mean("excess", dataset=name, method="F-PCA")
-            for rival in RIVALS:
-                theirs = table.mean("excess", dataset=name, method=rival)
+            for baseline in BASELINES:
+                theirs = table.mean("excess", dataset=name, method=baseline)
                 if theirs < ours - 1e-4:
-                    beaten.append(f"{rival} on {name} ({theirs:+.1e} against {ours:+.1e})")
+                    beaten.append(f"{baseline} on {name} ({theirs:+.1e} against {ours:+.1e})")
             worst.append(f"{name} {ours:+.1e}")
         library = max(0.0, *table.where(method="fedpca").column("excess"))
         why = (
-            f"Error of F-PCA beyond the least possible at its rank: {', '.join(worst)}. "
-            + ("No repaired baseline at the same rank is better. " if not beaten else "")
+            "Relative excess of the error of F-PCA over the smallest possible at its rank: "
+            f"{', '.join(worst)}. "
+            + ("No corrected baseline of the same rank is better. " if not beaten else "")
             + (f"Better are {'; '.join(beaten)}. " if beaten else "")
-            + "The distances in the picture are not real, though: on the motes it compares one vector only, "
-            "because SPIRIT's rank fell to 1 and set it for all; SPIRIT's entries lack the absolute value; "
-            "GROUSE's step is dropped on unscaled data, so that its random start is what is drawn; and FD's "
-            "errors come from a sketch that takes rows of V for columns: repaired, it does not explode. "
-            f"fedpca, which carries more directions than it shows, is within {library:.1e} of the best."
+            + "The distances in the figure are artifacts, though: on the motes it compares only one vector, "
+            "because SPIRIT's rank fell to 1 and was used for all; SPIRIT's entries lack the absolute value; "
+            "GROUSE skips its steps on unscaled data, so the figure shows its random start; and FD's errors "
+            "come from a sketch that takes rows of V for columns: the corrected FD does not explode. "
+            f"fedpca, which carries more directions than it reports, is within {library:.1e} of the optimum."
         )
         return Verdict("did not hold" if beaten else "held with a correction", why)

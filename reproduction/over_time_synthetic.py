@@ -1,4 +1,4 @@
-"""Figures 6 and 7: how many components F-PCA and SPIRIT take on Synth(alpha), and their errors."""
+"""Figures 6 and 7: the number of components of F-PCA and SPIRIT on Synth(alpha), and their errors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,14 +8,14 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.datasets import synth
-from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
-from fedpca.experiments.methods import COLOURS, make
-from fedpca.experiments.over_time import adaptive_spirit, follow
-from fedpca.experiments.pictures import panels
+from reproduction.base import Case, Experiment, Record, Table, Verdict, join_numbers
+from reproduction.methods import COLORS, make_tracker
+from reproduction.over_time import follow, make_adaptive_spirit
+from reproduction.plots import subplots
 
 STYLES = {
-    "F-PCA adaptive": (COLOURS["F-PCA"], "-"),
-    "SPIRIT 0.9": (COLOURS["SPIRIT"], "-"),
+    "F-PCA adaptive": (COLORS["F-PCA"], "-"),
+    "SPIRIT 0.9": (COLORS["SPIRIT"], "-"),
     "SPIRIT 1": ("#a63603", "-"),
 }
 COUNTS = (1, 3, 10, 30, 100, 300)
@@ -23,23 +23,23 @@ COUNTS = (1, 3, 10, 30, 100, 300)
 
 @dataclass(frozen=True)
 class OverTimeSynthetic(Experiment):
-    """Settings: the text's. The released script begins with r = 5.
+    """Settings: those of the text. The released script starts with r = 5.
 
-    Only SPIRIT forgets, by 0.9 in Figure 6, and not at all in Figure 7, so that F-PCA is the same in both.
-    Errors are those of the text: of all rows so far from the subspace of now.
+    Only SPIRIT forgets: with a factor of 0.9 in Figure 6 and none in Figure 7. F-PCA is the same in both.
+    Errors are those of the text: of all rows so far from the current subspace.
 
     Attributes:
         alphas: of Synth(alpha).
         n_features: d.
         n_rows: n.
-        rank: F-PCA's first.
+        rank: the first rank of F-PCA.
         block_rows: b.
-        n_simulations: draws of the rows.
-        every: rows from one measurement to the next.
+        n_simulations: random draws of the rows.
+        every: rows between measurements.
     """
 
     name: ClassVar[str] = "over-time-synthetic"
-    shows: ClassVar[str] = "Figures 6 and 7"
+    figure: ClassVar[str] = "Figures 6 and 7"
     title: ClassVar[str] = "Components and errors over time, F-PCA and SPIRIT"
     claim: ClassVar[str] = (
         "Without a forgetting factor, F-PCA achieves an error significantly smaller than SPIRIT while "
@@ -69,9 +69,9 @@ class OverTimeSynthetic(Experiment):
         d = self.n_features
         rows = synth(float(case["alpha"]), d, self.n_rows, seed=self.generator(case))
         trackers = {
-            "F-PCA adaptive": make("F-PCA adaptive", d, self.rank, block_rows=self.block_rows),
-            "SPIRIT 0.9": adaptive_spirit(d, 0.9),
-            "SPIRIT 1": adaptive_spirit(d, 1.0),
+            "F-PCA adaptive": make_tracker("F-PCA adaptive", d, self.rank, block_rows=self.block_rows),
+            "SPIRIT 0.9": make_adaptive_spirit(d, 0.9),
+            "SPIRIT 1": make_adaptive_spirit(d, 1.0),
         }
         needed = directions_for(rows, 0.95)
         return [{**record, "needed": needed} for record in follow(rows, trackers, self.every)]
@@ -80,30 +80,30 @@ class OverTimeSynthetic(Experiment):
         counts = self._panels(table, "rank", "number of components")
         errors = self._panels(table, "error", "mean squared error")
         return {
-            "The number of components over time, a panel for each alpha. F-PCA keeps ten or fewer. SPIRIT's "
-            "number climbs far above what 95 % of the energy takes, a dashed line, where the spectrum falls "
-            "slowly, and stays near it where the spectrum falls fast.": counts,
-            "The mean squared error over time, a panel for each alpha, on logarithmic scales. SPIRIT's is "
-            "lower where it keeps more components, and off the picture where it keeps all; F-PCA's is lower "
+            "The number of components over time, with a panel per alpha. F-PCA keeps ten or fewer. Where the "
+            "spectrum decays slowly, SPIRIT's number rises far above that which holds 95 % of the energy, a "
+            "dashed line; where it decays fast, it stays near that line.": counts,
+            "The mean squared error over time, with a panel per alpha, on logarithmic scales. SPIRIT's is "
+            "lower where it keeps more components, and off the scale where it keeps all; F-PCA's is lower "
             "where SPIRIT keeps fewer.": errors,
         }
 
     def _panels(self, table: Table, column: str, label: str) -> Any:
         alphas = table.distinct("alpha")
         lines = -(-len(alphas) // 3)
-        figure, axes = panels(lines, 3, height=0.8 + 2.8 * lines, squeeze=False, sharex=True)
+        figure, axes = subplots(lines, 3, height=0.8 + 2.8 * lines, squeeze=False, sharex=True)
         for axis, alpha in zip(axes.flat, alphas, strict=False):
             rows = table.where(alpha=alpha)
-            for method, (colour, dashes) in STYLES.items():
+            for method, (color, dashes) in STYLES.items():
                 times, means = _over_simulations(rows.where(method=method), column)
-                axis.semilogy(times, means, dashes, color=colour, label=method)
+                axis.semilogy(times, means, dashes, color=color, label=method)
             if column == "rank":
                 needed = rows.mean("needed")
                 axis.axhline(needed, color="black", linestyle="--", linewidth=0.9, label="95 % of the energy")
                 axis.set_yticks(COUNTS, COUNTS, minor=False)
                 axis.minorticks_off()
                 axis.set_ylim(0.9, 1.2 * self.n_features)
-            else:  # where SPIRIT takes all directions, it leaves nothing but rounding
+            else:  # where SPIRIT takes all directions its error is rounding only
                 axis.set_ylim(bottom=rows.where(method="F-PCA adaptive").column("error").min() / 100)
             axis.set_title(f"alpha = {alpha:g}", fontsize="medium")
         for axis in axes[-1]:
@@ -130,7 +130,7 @@ class OverTimeSynthetic(Experiment):
             lines.append([method, *cells])
         lines.append(["95 % of the energy", *(f"{last.mean('needed', alpha=alpha):.0f}" for alpha in alphas)])
         caption = (
-            "At the end: components, mean squared error (and the share by which it exceeds the least "
+            "At the end: components, mean squared error (and its relative excess over the smallest "
             "possible with as many components)"
         )
         return {caption: lines}
@@ -145,41 +145,37 @@ class OverTimeSynthetic(Experiment):
                 for method in STYLES
             )
             if ours["error"] < theirs["error"] / 2:
-                lower.append(f"{alpha:g}")
+                lower.append(alpha)
             if 0.5 < ours["error"] / forgetful["error"] < 2:
-                similar.append(f"{alpha:g}")
+                similar.append(alpha)
             _, course = _over_simulations(table.where(alpha=alpha, method="SPIRIT 1"), "rank")
             if course[-1] < max(course) / 2:
-                falls.append(f"{alpha:g}")
+                falls.append(alpha)
             by_rank &= (ours["error"] < theirs["error"]) == (ours["rank"] > theirs["rank"])
             counts.append(f"{theirs['rank']:.0f} ({theirs['needed']:.0f}, {ours['rank']:.0f})")
         why = (
-            f"For alpha = {', '.join(f'{alpha:g}' for alpha in alphas)}, SPIRIT without forgetting ends with "
-            f"{', '.join(counts)} components (in brackets: what 95 % of the energy takes, its rule; and "
-            "F-PCA's). Where it takes many there is a reason: a spectrum that falls slowly needs "
-            "them; that it takes more than that is because it never forgets what its first rows missed. "
-            f"As that weighs less, it falls to less than half of its peak for alpha = {_listed(falls)}. "
-            "F-PCA keeps few because its rule can keep no more: the last of r singular values is at most 1/r "
-            "of their sum, so that with 10 % the rank never passes 10, whatever the data. "
-            f"F-PCA's error is less than half of SPIRIT's for alpha = {_listed(lower)}, and within a factor "
-            f"of two of that of SPIRIT with 0.9 for alpha = {_listed(similar)}. "
+            f"For alpha = {join_numbers(alphas)}, SPIRIT without forgetting ends with {', '.join(counts)} "
+            "components (in brackets: the number that holds 95 % of the energy, which is its rule; and that "
+            "of F-PCA). A large number has a reason: a slowly decaying spectrum needs it. SPIRIT exceeds it "
+            "because it never forgets the energy that it missed in its first rows. As the weight of these "
+            f"decreases, its number falls to less than half of its peak for alpha = {join_numbers(falls)}. "
+            "F-PCA keeps few because its rule cannot keep more: the last of r singular values is at most 1/r "
+            "of their sum, so with 10 % the rank never exceeds 10, whatever the data. "
+            f"The error of F-PCA is less than half of SPIRIT's for alpha = {join_numbers(lower)}, and within "
+            f"a factor of two of that of SPIRIT with 0.9 for alpha = {join_numbers(similar)}. "
             + (
-                "Everywhere the one with more components has the smaller error, so that the errors compare "
-                "ranks and not methods; beside the least possible at the same rank, see the table."
+                "For every alpha the method with more components has the smaller error, so errors compare "
+                "ranks, not methods; the table compares with the smallest possible at the same rank."
                 if by_rank
-                else "Nor do the errors follow the number of components alone; see the table."
+                else "The errors do not follow the number of components alone; see the table."
             )
         )
         held = len(lower) == len(alphas) == len(similar)
         return Verdict("held" if held else "did not hold", why)
 
 
-def _listed(alphas: Sequence[str]) -> str:
-    return ", ".join(alphas) if alphas else "none"
-
-
 def directions_for(rows: Array, share: float) -> int:
-    """How many directions hold a share of the energy of rows, at least."""
+    """The smallest number of directions that hold a share of the energy of the rows."""
     energies = np.linalg.eigvalsh(rows.T @ rows)[::-1]
     return int(np.searchsorted(np.cumsum(energies), share * energies.sum())) + 1
 
@@ -189,6 +185,6 @@ def _at_the_end(table: Table) -> Table:
 
 
 def _over_simulations(table: Table, column: str) -> tuple[Array, Array]:
-    """Times, and the means of a column over the simulations."""
+    """The times, and the means of a column over the simulations."""
     parts = [(t, part.mean(column)) for (t,), part in table.groups("t")]
     return np.array([t for t, _ in parts]), np.array([mean for _, mean in parts])

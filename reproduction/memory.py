@@ -1,4 +1,4 @@
-"""Table 1: how much memory each method takes, and what each makes of the memory that fedpca takes."""
+"""Table 1: the memory of each method, and the accuracy of each within the memory of fedpca."""
 
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
@@ -10,29 +10,30 @@ import numpy as np
 
 from fedpca import datasets
 from fedpca._typing import Array
-from fedpca.experiments import published
-from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
-from fedpca.experiments.methods import COLOURS, batches, components, make
-from fedpca.experiments.pictures import panels
-from fedpca.experiments.rows import SOURCES, paper_rows
-from fedpca.experiments.scores import Offline
 from fedpca.privacy import Privacy
 from fedpca.privacy.tracker import PrivateTracker
 from fedpca.summaries.rank import FixedRank
 from fedpca.trackers import Block, FrequentDirections, Grouse, PowerMethod, Spirit, Tracker
+from reproduction import published
+from reproduction.base import Case, Experiment, Record, Table, Verdict
+from reproduction.exact import batches
+from reproduction.methods import COLORS, components, make_tracker
+from reproduction.plots import subplots
+from reproduction.rows import SOURCES, paper_rows
+from reproduction.scores import Offline
 
 OWN = ("fedpca", "fedpca, block", "fedpca, private")
 PAPERS = ("F-PCA", "F-PCA, mask")
-RIVALS = ("FD", "PM", "GROUSE", "SPIRIT")
-SIZED = ("fedpca, block", "F-PCA", *RIVALS)  # given what the memory allows: directions, or F-PCA a block
+BASELINES = ("FD", "PM", "GROUSE", "SPIRIT")
+SIZED = ("fedpca, block", "F-PCA", *BASELINES)  # sized to fit: by directions, F-PCA by its block
 TABLE_1, EQUAL_MEMORY = "table 1", "equal memory"
-MORE_COLOURS = {"fedpca, block": "#4c9a5f", "fedpca, private": "#8fce9c", "F-PCA, mask": "#7fa8e0"}
-SLACK = 1.02  # in matching memory
-BETTER = 1e-9  # by more than this share of the variance, or it is a draw
+MORE_COLORS = {"fedpca, block": "#4c9a5f", "fedpca, private": "#8fce9c", "F-PCA, mask": "#7fa8e0"}
+SLACK = 1.02  # factor on the memory of fedpca that others may use
+BETTER = 1e-9  # smaller differences in the share of variance are ties
 
 
 class Streaming(Protocol):
-    """Rows in, and an answer at the end."""
+    """Takes rows, and gives a summary at the end."""
 
     def update(self, rows: Array) -> None: ...
 
@@ -44,26 +45,26 @@ S = TypeVar("S", bound=Streaming)
 
 @dataclass(frozen=True)
 class Memory(Experiment):
-    """Settings: Table 1 names none; r and b are those of Figure 4a. MATLAB's profiler measured it.
+    """Settings: the paper gives none for Table 1; r and b are those of Figure 4a.
 
-    Here tracemalloc does, to which numpy reports: the most memory in use beyond the rows themselves, while a
-    batch is taken; and over a stream the mean, median and most of that, the answer at the end included in
-    the last. Rows come one at a time for Table 1.
+    The paper measured with MATLAB's profiler; here tracemalloc does, to which numpy reports. Measured is the
+    peak memory during each batch, beyond the rows themselves, and then the mean, median and maximum of these
+    over the stream. The final summary counts as one more batch. For Table 1 a batch is one row.
 
     Attributes:
         names: datasets of Table 1.
-        others: datasets for the comparison at equal memory: these, and those of Table 1.
+        others: further datasets for the comparison at equal memory.
         rank: r for most datasets.
         small_rank: r for MNIST and wine.
-        batch_rows: rows at a time in the comparison at equal memory.
-        max_rows: of a dataset; None for all.
+        batch_rows: rows per batch in the comparison at equal memory.
+        max_rows: rows used per dataset; None for all.
     """
 
     name: ClassVar[str] = "memory"
-    shows: ClassVar[str] = "Table 1"
+    figure: ClassVar[str] = "Table 1"
     title: ClassVar[str] = "Memory, and errors at equal memory"
     claim: ClassVar[str] = (
-        "In average and median memory F-PCA is most of the times better than its competitors. With a mask it "
+        "In average and median memory F-PCA is better than its competitors most of the time. With a mask it "
         "takes slightly more, in line with O(db) and not quadratic in d."
     )
 
@@ -85,16 +86,14 @@ class Memory(Experiment):
 
     def measure(self, case: Case) -> list[Record]:
         name = str(case["dataset"])
-        rows = rows_of(name)[: self.max_rows]
+        rows = centered_rows(name)[: self.max_rows]
         rank = self.small_rank if name in ("mnist", "wine") else self.rank
-        return (
-            self._over_a_stream(rows, rank) if case["part"] == TABLE_1 else self._at_equal_memory(rows, rank)
-        )
+        return self._table_1(rows, rank) if case["part"] == TABLE_1 else self._at_equal_memory(rows, rank)
 
-    def _over_a_stream(self, rows: Array, rank: int) -> list[Record]:
+    def _table_1(self, rows: Array, rank: int) -> list[Record]:
         records: list[Record] = []
-        for method in (*OWN, *PAPERS, *RIVALS):
-            _, kilobytes = traced(partial(tracker, method, rows.shape[1], rank), rows, 1)
+        for method in (*OWN, *PAPERS, *BASELINES):
+            _, kilobytes = trace_memory(partial(make_table_1_tracker, method, rows.shape[1], rank), rows, 1)
             records.append(
                 {
                     "method": method,
@@ -107,7 +106,7 @@ class Memory(Experiment):
 
     def _at_equal_memory(self, rows: Array, rank: int) -> list[Record]:
         offline, d = Offline.of(rows), rows.shape[1]
-        stream, kilobytes = traced(partial(make, "fedpca", d, rank), rows, self.batch_rows)
+        stream, kilobytes = trace_memory(partial(make_tracker, "fedpca", d, rank), rows, self.batch_rows)
         allowed = SLACK * float(kilobytes.max())
         found = {"fedpca": (stream, kilobytes)}
         for method in SIZED:
@@ -123,43 +122,46 @@ class Memory(Experiment):
         ]
 
     def _with_memory(self, method: str, rows: Array, rank: int, allowed: float) -> tuple[Tracker, Array]:
-        """`traced`, of a method of the largest `sized` that so many kilobytes allow; `rank` at least."""
+        """`trace_memory` of the largest tracker of a method that fits into `allowed` kilobytes.
+
+        It has at least `rank` directions, even if these do not fit.
+        """
         d = rows.shape[1]
 
         def trace(size: int, rows: Array) -> tuple[Tracker, Array]:
-            return traced(partial(sized, method, d, rank, size), rows, self.batch_rows)
+            return trace_memory(partial(make_sized_tracker, method, d, rank, size), rows, self.batch_rows)
 
         def fits(size: int) -> bool:
-            few = rows[: max(300, 3 * size)]  # of most methods all rows take no more memory
+            few = rows[: max(300, 3 * size)]  # most methods take no more memory for all rows
             return bool(trace(size, few)[1].max() <= allowed)
 
-        most = rank
-        while 2 * most <= d and fits(2 * most):
-            most *= 2
-        too_many = min(2 * most, d + 1)
-        while too_many - most > 1:
-            size = (most + too_many) // 2
-            most, too_many = (size, too_many) if fits(size) else (most, size)
-        stream, kilobytes = trace(most, rows)
-        while most > rank and kilobytes.max() > allowed:
-            most = max(rank, min(most - 1, int(most * allowed / kilobytes.max())))
-            stream, kilobytes = trace(most, rows)
+        largest = rank
+        while 2 * largest <= d and fits(2 * largest):
+            largest *= 2
+        too_many = min(2 * largest, d + 1)
+        while too_many - largest > 1:
+            size = (largest + too_many) // 2
+            largest, too_many = (size, too_many) if fits(size) else (largest, size)
+        stream, kilobytes = trace(largest, rows)
+        while largest > rank and kilobytes.max() > allowed:
+            largest = max(rank, min(largest - 1, int(largest * allowed / kilobytes.max())))
+            stream, kilobytes = trace(largest, rows)
         return stream, kilobytes
 
     def draw(self, table: Table) -> Mapping[str, Any]:
-        pictures: dict[str, Any] = {}
+        figures: dict[str, Any] = {}
         if streams := table.where(part=TABLE_1):
-            pictures[
-                "A panel for each dataset, a bar for each method: mean, median and most kilobytes over a "
-                "stream, with the printed mean and median in red. GROUSE's printed figure is a copy of "
-                "the data."
+            figures[
+                "A panel per dataset with a bar per method: mean, median and maximum kilobytes over the "
+                "stream, with the printed mean and median in red. GROUSE's printed value is a copy of the "
+                "data."
             ] = _draw_streams(streams)
         if equal := table.where(part=EQUAL_MEMORY):
-            pictures[
-                "For each dataset, the share of variance that each method misses when it may use the memory "
-                "that fedpca uses, on a logarithmic scale."
+            figures[
+                "For each dataset, the share of variance that each method misses when it may use as much "
+                "memory as fedpca, on a logarithmic scale."
             ] = _draw_shortfalls(equal)
-        return pictures
+        return figures
 
     def tabulate(self, table: Table) -> Mapping[str, Sequence[Sequence[str]]]:
         tables: dict[str, Sequence[Sequence[str]]] = {}
@@ -173,29 +175,29 @@ class Memory(Experiment):
                     cells.append(f"{row['mean_kb']:.0f} / {row['median_kb']:.0f} / {row['peak_kb']:.0f}")
                     cells.append(f"{mean:g} / {median or mean:g}" if mean else "")
                 lines.append([method, *cells])
-            tables["Kilobytes over a stream: mean / median / most; printed: mean / median"] = lines
+            tables["Kilobytes over the stream: mean / median / maximum; printed: mean / median"] = lines
         if equal := table.where(part=EQUAL_MEMORY):
             own = equal.where(method="fedpca")
             lines = [["method", *(f"{row['dataset']}, {row['peak_kb']:,.0f} KB" for row in own)]]
             for (method,), rows in equal.groups("method"):
                 lines.append([method, *(f"{row['shortfall']:.1e} ({row['directions']})" for row in rows)])
             lines.append(["best", *(_best(rows) for _, rows in equal.groups("dataset"))])
-            caption = "Share of variance missed with the memory that fedpca takes (and directions carried)"
+            caption = "Share of variance missed with as much memory as fedpca (and directions carried)"
             tables[caption] = lines
         return tables
 
     def verdict(self, table: Table) -> Verdict:
         streams, equal = table.where(part=TABLE_1), table.where(part=EQUAL_MEMORY)
         won = compared = 0
-        taken, above, masked = [], [], [1.0]
+        measured, above, masked = [], [], [1.0]
         for (name,), rows in streams.groups("dataset"):
             means = {method: rows.mean("mean_kb", method=method) for method in rows.distinct("method")}
             for statistic in ("mean", "median"):
                 ours = rows.mean(f"{statistic}_kb", method="F-PCA")
-                won += sum(ours < rows.mean(f"{statistic}_kb", method=rival) for rival in RIVALS)
-                compared += len(RIVALS)
-            taken.append(
-                f"on {name} " + ", ".join(f"{method} {means[method]:.0f}" for method in ("F-PCA", *RIVALS))
+                won += sum(ours < rows.mean(f"{statistic}_kb", method=baseline) for baseline in BASELINES)
+                compared += len(BASELINES)
+            measured.append(
+                f"on {name} " + ", ".join(f"{method} {means[method]:.0f}" for method in ("F-PCA", *BASELINES))
             )
             masked.append(means["F-PCA, mask"] / means["F-PCA"])
             for method in OWN:
@@ -216,17 +218,17 @@ class Memory(Experiment):
                     missed = f"{row['shortfall']:.1e} with {row['directions']} directions against {ours:.1e}"
                     behind.append(f"{row['method']} on {name} ({missed})")
         why = (
-            f"Mean kilobytes: {'; '.join(taken) or 'no data of the table is at hand'}. In {won} of "
-            f"{compared} comparisons, of means and of medians, F-PCA takes less than a baseline; all are "
-            "small where they keep no more than they must. What is printed for GROUSE is a copy of all "
-            "rows, and for PM a block of d of them; neither needs it. With its mask F-PCA takes "
-            f"{max(masked):.1f} times as much as without. fedpca, private or not, stays below the printed "
-            "figures of F-PCA with and without a mask"
-            + (f", but for {'; '.join(above)}. " if above else ". ")
-            + "Given the memory that fedpca takes, and what fits into it, "
+            f"Mean kilobytes: {'; '.join(measured) or 'none, as the data of the table are missing'}. In "
+            f"{won} of {compared} comparisons of means and medians F-PCA takes less memory than a baseline; "
+            "all methods are small when they keep only what they need. The printed value of GROUSE includes "
+            "a copy of all rows, that of PM a block of d rows; neither is needed. With its mask F-PCA takes "
+            f"{max(masked):.1f} times as much memory as without. fedpca, private or not, stays below the "
+            "printed values of F-PCA with and without a mask"
+            + (f", except for {'; '.join(above)}. " if above else ". ")
+            + "Within the memory of fedpca, "
             + (
                 f"these miss less of the variance than its default: {'; '.join(behind)}. (“fedpca, block” is "
-                "the library's own, slower tracker='block' with oversample=...)"
+                "the library's slower tracker='block' with oversample=...)"
                 if behind
                 else "no other method misses less of the variance than fedpca on any dataset."
             )
@@ -235,17 +237,15 @@ class Memory(Experiment):
 
 
 def _draw_streams(table: Table) -> Any:
-    names, colours = table.distinct("dataset"), COLOURS | MORE_COLOURS
-    figure, axes = panels(1, len(names), width=max(5.5, 5.5 * len(names)), height=4.4, squeeze=False)
+    names, colors = table.distinct("dataset"), COLORS | MORE_COLORS
+    figure, axes = subplots(1, len(names), width=max(5.5, 5.5 * len(names)), height=4.4, squeeze=False)
     for axis, name in zip(axes.flat, names, strict=True):
         rows = table.where(dataset=name)
         methods = rows.distinct("method")
         printed = [published.MEMORY[name].get(method, (None, None)) for method in methods]
-        axis.barh(
-            methods, rows.column("mean_kb"), color=[colours[m] for m in methods], label="measured, mean"
-        )
+        axis.barh(methods, rows.column("mean_kb"), color=[colors[m] for m in methods], label="measured, mean")
         axis.plot(rows.column("median_kb"), methods, "k|", markersize=12, label="measured, median")
-        axis.plot(rows.column("peak_kb"), methods, "k>", markersize=5, label="measured, most")
+        axis.plot(rows.column("peak_kb"), methods, "k>", markersize=5, label="measured, maximum")
         axis.plot([mean for mean, _ in printed], methods, "rD", markersize=6, label="printed, mean")
         axis.plot([median for _, median in printed], methods, "r|", markersize=12, label="printed, median")
         axis.invert_yaxis()
@@ -255,14 +255,14 @@ def _draw_streams(table: Table) -> Any:
 
 
 def _draw_shortfalls(table: Table) -> Any:
-    figure, axis = panels()
+    figure, axis = subplots()
     names = table.distinct("dataset")
-    for shift, method in enumerate(table.distinct("method")):
-        beside = np.arange(len(names)) + 0.13 * (shift - 2.5)
+    for i, method in enumerate(table.distinct("method")):
+        beside = np.arange(len(names)) + 0.13 * (i - 2.5)
         missed = table.where(method=method).column("shortfall").clip(1e-16)
-        axis.semilogy(beside, missed, "o", color=(COLOURS | MORE_COLOURS)[method], label=method)
+        axis.semilogy(beside, missed, "o", color=(COLORS | MORE_COLORS)[method], label=method)
     axis.set_xticks(np.arange(len(names)), names)
-    axis.set(ylabel="variance missed", title="given the memory that fedpca takes")
+    axis.set(ylabel="variance missed", title="with as much memory as fedpca")
     axis.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
@@ -273,8 +273,8 @@ def _best(rows: Table) -> str:
     return "fedpca" if behind <= BETTER else f"{winner['method']}, by {behind:.1e}"
 
 
-def rows_of(name: str) -> Array:
-    """Centred rows, without gaps: missing entries are the mean of their column."""
+def centered_rows(name: str) -> Array:
+    """Centered rows; missing entries are replaced by the mean of their column."""
     if name in SOURCES:
         return paper_rows(name, center=True)
     rows = np.asarray(datasets.load(name).rows, dtype=np.float64)
@@ -282,7 +282,7 @@ def rows_of(name: str) -> Array:
     return np.nan_to_num(rows, copy=False)
 
 
-class _Private:
+class _PrivateClient:
     """A private client that releases once."""
 
     def __init__(self, n_features: int, rank: int, mechanism: str) -> None:
@@ -297,21 +297,23 @@ class _Private:
         return self._tracker.summary()
 
 
-def tracker(method: str, n_features: int, rank: int) -> Streaming:
-    """Of Table 1: `make`'s, and those that have a mask."""
+def make_table_1_tracker(method: str, n_features: int, rank: int) -> Streaming:
+    """A tracker of Table 1: one of `make_tracker`, the block tracker, or one with a mask."""
     if method == "fedpca, block":
         return Block(n_features, FixedRank(rank), center=False)
     if method in ("fedpca, private", "F-PCA, mask"):
-        return _Private(n_features, rank, "gram" if method == "fedpca, private" else "streaming-mod-sulq")
-    return make(method, n_features, rank, block_rows=2 * rank)
+        return _PrivateClient(
+            n_features, rank, "gram" if method == "fedpca, private" else "streaming-mod-sulq"
+        )
+    return make_tracker(method, n_features, rank, block_rows=2 * rank)
 
 
-def sized(method: str, n_features: int, rank: int, size: int) -> Tracker:
-    """A tracker that carries `size` directions, for the sake of the first `rank`; F-PCA, blocks of `size`."""
+def make_sized_tracker(method: str, n_features: int, rank: int, size: int) -> Tracker:
+    """A tracker that carries `size` directions to find `rank`; for F-PCA, one with blocks of `size` rows."""
     if method == "FD":
         return FrequentDirections(n_features, FixedRank(rank), ell=size, center=False)
     if method == "F-PCA":
-        return make(method, n_features, rank, block_rows=size)
+        return make_tracker(method, n_features, rank, block_rows=size)
     kinds: dict[str, type[Tracker]] = {
         "fedpca, block": Block,
         "PM": PowerMethod,
@@ -321,20 +323,20 @@ def sized(method: str, n_features: int, rank: int, size: int) -> Tracker:
     return kinds[method](n_features, FixedRank(rank), oversample=size - rank, center=False)
 
 
-def traced(maker: Callable[[], S], rows: Array, batch_rows: int) -> tuple[S, Array]:
-    """What took the rows, and the most kilobytes it used in each batch, and for its answer."""
+def trace_memory(maker: Callable[[], S], rows: Array, batch_rows: int) -> tuple[S, Array]:
+    """The tracker after all rows, and its peak kilobytes in each batch and in the final summary."""
     warm = maker()
     warm.update(rows[:100])
-    warm.summary()  # what Python and numpy keep from a first time is nobody's memory
+    warm.summary()  # memory that Python and numpy keep from a first call is not counted
     del warm
     peaks = np.zeros(-(-len(rows) // batch_rows) + 1)
     tracemalloc.start()
     try:
         stream = maker()
-        for place, batch in enumerate(batches(rows, batch_rows)):
+        for i, batch in enumerate(batches(rows, batch_rows)):
             tracemalloc.reset_peak()
             stream.update(batch)
-            peaks[place] = tracemalloc.get_traced_memory()[1]
+            peaks[i] = tracemalloc.get_traced_memory()[1]
         tracemalloc.reset_peak()
         stream.summary()
         peaks[-1] = tracemalloc.get_traced_memory()[1]

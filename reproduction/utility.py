@@ -1,4 +1,4 @@
-"""Figure 3: how much of the first component is left when privacy is paid for."""
+"""Figure 3: the accuracy of the first component under differential privacy."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,16 +10,16 @@ import numpy as np
 from fedpca import Privacy
 from fedpca._typing import Array
 from fedpca.datasets import synth
-from fedpca.experiments import published
-from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
-from fedpca.experiments.pictures import panels
 from fedpca.metrics import affinity, alignment
 from fedpca.privacy.calibration import analytic_sigma, mod_sulq_beta, paper_omega
 from fedpca.privacy.mechanisms.base import ClippingBall, build
 from fedpca.privacy.noise import NOISES
-from fedpca.summaries.moments import Moments
+from fedpca.summaries.certificate import Certificate
+from reproduction import published
+from reproduction.base import Case, Experiment, Record, Table, Verdict
+from reproduction.plots import subplots
 
-PANELS = (  # of the picture: with the noise that is due; below, the same as released
+PANELS = (  # rows of the plot: with the noise that the theorems require; the same as released
     ("F-PCA", "MOD-SuLQ, not symmetric", "MOD-SuLQ", "fedpca"),
     (
         "F-PCA as released",
@@ -29,34 +29,34 @@ PANELS = (  # of the picture: with the noise that is due; below, the same as rel
     ),
 )
 METHODS = tuple(method for line in PANELS for method in line)
-PRINTED = {  # by method, whether as it should be or as released
+PRINTED = {  # by method, as it should be and as released
     method: published.UTILITY[upper]
     for upper, lower in zip(*PANELS, strict=True)
     if upper in published.UTILITY
     for method in (upper, lower)
 }
-ALPHA_COLOURS = ("#b0b0b0", "#e08214", "#1f5fbf", "#0b6623")
+ALPHA_COLORS = ("#b0b0b0", "#e08214", "#1f5fbf", "#0b6623")
 
 
 @dataclass(frozen=True)
 class Utility(Experiment):
     """Settings: those of the released script; the text has delta = 0.01.
 
-    Rows are drawn anew for every simulation; the script drew them once for every alpha. They are divided by
-    the largest norm of all, which is not private, and is treated as if it were public.
+    Every simulation draws new rows; the script draws them once per alpha. They are divided by the largest
+    norm, which is not private, but is treated as public.
 
     Attributes:
         alphas: of Synth(alpha), as the paper's code defines it.
-        epsilons, delta: the promise.
+        epsilons, delta: the privacy guarantee.
         n_features: d.
         n_rows: n.
         rank: directions that F-PCA keeps, r.
-        block_rows: rows that F-PCA noises at a time, b: a divisor of n.
-        simulations: for every alpha and epsilon.
+        block_rows: rows per block of F-PCA, each with its own noise, b: a divisor of n.
+        simulations: per alpha and epsilon.
     """
 
     name: ClassVar[str] = "utility"
-    shows: ClassVar[str] = "Figure 3"
+    figure: ClassVar[str] = "Figure 3"
     title: ClassVar[str] = "Utility and privacy"
     claim: ClassVar[str] = (
         "A larger epsilon increases the utility q_A = |<v1, v̂1>| of F-PCA with its mask, as it does for "
@@ -86,12 +86,12 @@ class Utility(Experiment):
             rows = synth(float(case["alpha"]), self.n_features, self.n_rows, seed=rng)
             covariance = rows.T @ rows / self.n_rows
             values, vectors = np.linalg.eigh(covariance)
-            exact, most = vectors.T[: -self.rank - 1 : -1], float(values[-self.rank :].sum())
+            exact, best = vectors.T[: -self.rank - 1 : -1], float(values[-self.rank :].sum())
             for method in METHODS:
                 found = self._components(method, rows, epsilon, rng)
                 captured = float(np.sum((found @ covariance) * found))
                 q = float(alignment(exact, found)[0])
-                scores[method].append((q, affinity(exact, found), 1 - captured / most))
+                scores[method].append((q, affinity(exact, found), 1 - captured / best))
         records: list[Record] = []
         for method, drawn in scores.items():
             q, close, shortfall = np.mean(drawn, axis=0)
@@ -102,18 +102,18 @@ class Utility(Experiment):
         return records
 
     def _components(self, method: str, rows: Array, epsilon: float, rng: np.random.Generator) -> Array:
-        """What a method finds, shape (r, d)."""
+        """The components that a method finds, shape (r, d)."""
         if method == "fedpca":
-            return released(rows, Privacy(epsilon, self.delta, bound=1.0), self.rank, rng)
+            return release_components(rows, Privacy(epsilon, self.delta, bound=1.0), self.rank, rng)
         if method == "MOD-SuLQ":
             privacy = Privacy(epsilon, self.delta, bound=1.0, mechanism="mod-sulq", noise="fast")
-            return released(rows, privacy, self.rank, rng)
+            return release_components(rows, privacy, self.rank, rng)
         sd = self._sd(method, epsilon)
         if method.startswith("F-PCA"):
             blocks = rows.reshape(-1, self.block_rows, self.n_features)
             noisy = blocks.transpose(0, 2, 1) @ blocks / self.block_rows
             noisy += sd * rng.standard_normal(noisy.shape)
-            return merged_blocks(noisy, self.rank, unit_weights=method == "F-PCA as released")
+            return merge_blocks(noisy, self.rank, unit_weights=method == "F-PCA as released")
         covariance = rows.T @ rows / self.n_rows
         if method == "MOD-SuLQ as released":
             return mod_sulq_as_released(covariance, sd, self.rank, rng)
@@ -122,35 +122,35 @@ class Utility(Experiment):
 
     def _sd(self, method: str, epsilon: float) -> float:
         """Standard deviation of the noise on the mean of x x^T: of a block for F-PCA, else of all rows."""
-        promise, n, b = (epsilon, self.delta, self.n_features), self.n_rows, self.block_rows
+        guarantee, n, b = (epsilon, self.delta, self.n_features), self.n_rows, self.block_rows
         return {
             "fedpca": analytic_sigma(epsilon, self.delta) / n,
-            "F-PCA": paper_omega(*promise, b),
-            "F-PCA as released": paper_omega(*promise, n),  # though a block has b rows
+            "F-PCA": paper_omega(*guarantee, b),
+            "F-PCA as released": paper_omega(*guarantee, n),  # though a block has b rows
             "F-PCA, least noise": analytic_sigma(epsilon, self.delta) / b,
-            "MOD-SuLQ": mod_sulq_beta(*promise, n),
-            "MOD-SuLQ as released": mod_sulq_beta(*promise, n),  # on the upper triangle only
-            "MOD-SuLQ, not symmetric": paper_omega(*promise, n),
-            "MOD-SuLQ, not symmetric, as released": mod_sulq_beta(*promise, n),  # of a symmetric mask
+            "MOD-SuLQ": mod_sulq_beta(*guarantee, n),
+            "MOD-SuLQ as released": mod_sulq_beta(*guarantee, n),  # on the upper triangle only
+            "MOD-SuLQ, not symmetric": paper_omega(*guarantee, n),
+            "MOD-SuLQ, not symmetric, as released": mod_sulq_beta(*guarantee, n),  # of a symmetric mask
         }[method]
 
     def _noise(self, method: str, epsilon: float) -> float:
-        """The noise of the entry that has the least, over the least that (epsilon, delta) needs."""
+        """The smallest noise of any entry, relative to the minimum for (epsilon, delta)."""
         if method == "MOD-SuLQ as released":
             return 0.0
         count = self.block_rows if method.startswith("F-PCA") else self.n_rows
         return self._sd(method, epsilon) * count / analytic_sigma(epsilon, self.delta)
 
     def draw(self, table: Table) -> Mapping[str, Any]:
-        figure, axes = panels(2, 4, width=12.5, height=6.2, sharex=True, sharey=True)
-        colours = dict(zip(self.alphas, ALPHA_COLOURS, strict=False))
+        figure, axes = subplots(2, 4, width=12.5, height=6.2, sharex=True, sharey=True)
+        colors = dict(zip(self.alphas, ALPHA_COLORS, strict=False))
         for panel, method in zip(axes.flat, METHODS, strict=True):
-            for alpha, colour in colours.items():
+            for alpha, color in colors.items():
                 rows = table.where(method=method, alpha=alpha)
-                panel.plot(rows.column("epsilon"), rows.column("q"), color=colour, label=f"alpha = {alpha:g}")
+                panel.plot(rows.column("epsilon"), rows.column("q"), color=color, label=f"alpha = {alpha:g}")
                 printed = PRINTED.get(method, {}).get(alpha)
                 if printed:
-                    panel.plot(published.UTILITY_EPSILONS, printed, "x--", color=colour, lw=0.8, ms=5)
+                    panel.plot(published.UTILITY_EPSILONS, printed, "x--", color=color, lw=0.8, ms=5)
             panel.axhline(chance(self.n_features), color="black", lw=0.8, ls=":")
             panel.set_title(method.replace(", as", ",\nas"), fontsize="medium")
         for panel in axes[1]:
@@ -161,10 +161,11 @@ class Utility(Experiment):
         axes[0, 0].plot([], [], ":", color="black", lw=0.8, label="chance")
         axes[0, 0].legend(fontsize="small", loc="upper left")
         text = (
-            "Eight panels, q_A against epsilon, a line for every alpha, with the printed values as crosses. "
-            "Upper row, with the noise that each method's own theorem asks for: F-PCA stays at chance, both "
-            "forms of MOD-SuLQ stay below the printed curves, fedpca is near 1 almost from the start. Lower "
-            "row: the three methods as released, near the printed curves, and F-PCA with the least noise."
+            "Eight panels: q_A against epsilon, with a line per alpha and the printed values as crosses. "
+            "Upper row, with the noise that each method's own theorem requires: F-PCA stays at chance level, "
+            "both forms of MOD-SuLQ stay below the printed curves, fedpca is near 1 almost from the start. "
+            "Lower row: the three methods as released, near the printed curves, and F-PCA with the minimum "
+            "noise."
         )
         return {text: figure}
 
@@ -184,8 +185,8 @@ class Utility(Experiment):
         return {
             f"q_A, mean ± standard error of {self.simulations} simulations "
             f"(chance: {chance(self.n_features):.3f})": utility,
-            f"Share of the variance that {self.rank} components miss, of the most possible": missed,
-            "Noise of the entry that has the least, over the least that (epsilon, delta) needs": noise,
+            f"Share of variance that {self.rank} components miss, relative to the optimum": missed,
+            "Smallest noise of any entry, relative to the minimum for (epsilon, delta)": noise,
         }
 
     def verdict(self, table: Table) -> Verdict:
@@ -201,70 +202,69 @@ class Utility(Experiment):
         gained = own.column("q") - level
         useful = bool(np.any(gained > np.maximum(0.1, 4 * own.column("q_error"))))
         harder = q("MOD-SuLQ", high, flat) < q("MOD-SuLQ", high)
-        told = "; ".join(f"{method} {q(method, low):.2f} to {q(method, high):.2f}" for method in PANELS[0])
+        ranges = "; ".join(f"{method} {q(method, low):.2f} to {q(method, high):.2f}" for method in PANELS[0])
         by_alpha = ", ".join(
             f"{q('MOD-SuLQ', high, alpha):.2f} at alpha = {alpha:g}" for alpha in self.alphas
         )
         excess = table.where(method="F-PCA").column("noise")
         slack = table.where(method="F-PCA as released").column("noise")
         why = (
-            f"From epsilon = {low:g} to {high:g}, at alpha = {steep:g}, q_A goes: {told}; chance is "
-            f"{level:.2f}. F-PCA has the noise that its Lemma 2 asks for in a block of {self.block_rows} "
-            f"rows, and at epsilon = {high:g} is at most {gained.max():.2f} above chance, whatever alpha. "
-            f"The printed curve is of the noise for all {self.n_rows:,} rows in every block, "
+            f"From epsilon = {low:g} to {high:g}, at alpha = {steep:g}, q_A changes as follows: {ranges}; "
+            f"chance level is {level:.2f}. With the noise that its Lemma 2 requires for a block of "
+            f"{self.block_rows} rows, F-PCA at epsilon = {high:g} is at most {gained.max():.2f} above chance "
+            f"for any alpha. The printed curve has in every block the noise for all {self.n_rows:,} rows, "
             f"{self.n_rows / self.block_rows:g} times less, which gives {q('F-PCA as released', high):.2f} "
-            f"here. That is {slack.min():.2f} to {slack.max():.1f} times the least that a block needs, "
-            f"{'enough by luck' if slack.min() >= 1 else 'and not always enough'}: the lemma asks for "
-            f"{excess.min():.0f} to {excess.max():.0f} times too much. With the least, at epsilon = "
-            f"{one:g}, F-PCA has {q('F-PCA, least noise', one):.2f}, and fedpca, which adds noise to the "
-            f"sum of all rows once, {q('fedpca', one):.4f}. The printed MOD-SuLQ leaves out half of its "
-            f"mask, and is not private: {q('MOD-SuLQ as released', one):.2f} at epsilon = {one:g}, where "
-            f"all of it gives {q('MOD-SuLQ', one):.2f}; the one that is not symmetric has the noise of the "
-            f"one that is. A uniform spectrum {'is' if harder else 'is not'} harder: MOD-SuLQ has, at "
-            f"epsilon = {high:g}, {by_alpha}."
+            f"here. That is {slack.min():.2f} to {slack.max():.1f} times the minimum for a block, "
+            f"{'enough by luck' if slack.min() >= 1 else 'and not always enough'}: the lemma requires "
+            f"{excess.min():.0f} to {excess.max():.0f} times too much. With the minimum, at epsilon = "
+            f"{one:g}, F-PCA has {q('F-PCA, least noise', one):.2f}, and fedpca, which adds noise once, to "
+            f"the sum of all rows, {q('fedpca', one):.4f}. The printed MOD-SuLQ lacks half of its mask and "
+            f"is not private: {q('MOD-SuLQ as released', one):.2f} at epsilon = {one:g}, where the whole "
+            f"mask gives {q('MOD-SuLQ', one):.2f}; the form that is not symmetric has the noise of the "
+            f"symmetric one. A uniform spectrum {'is' if harder else 'is not'} harder: at epsilon = "
+            f"{high:g} MOD-SuLQ has {by_alpha}."
         )
         shared = [epsilon for epsilon in published.UTILITY_EPSILONS if epsilon in self.epsilons]
         if shared and {0.5, 1.0} <= set(self.alphas):
             as_named, exchanged = (
-                _far_from_print(table, shared, names) for names in ((0.5, 1.0), (1.0, 0.5))
+                _distance_from_print(table, shared, labels) for labels in ((0.5, 1.0), (1.0, 0.5))
             )
             why += (
-                " In print alpha = 0.5 is above 1, against that rule. From the curves as released the "
-                f"printed ones are {as_named:.3f} away on average, and {exchanged:.3f} if these two "
-                f"exchange names{': they probably did' if exchanged < as_named else ''}."
+                " In print alpha = 0.5 is above alpha = 1, against that rule. The printed curves differ from "
+                f"the curves as released by {as_named:.3f} on average, and by {exchanged:.3f} if these two "
+                f"labels are swapped{': they probably are' if exchanged < as_named else ''}."
             )
         if not useful:
             return Verdict("did not hold", why)
         return Verdict("held" if harder else "held with a correction", why)
 
 
-def released(
+def release_components(
     rows: Array, privacy: Privacy, rank: int, rng: np.random.Generator, block_rows: int = 1
 ) -> Array:
-    """Components that a mechanism of the library releases, about the origin, shape (rank, d).
+    """Components that a mechanism of fedpca releases, about the origin, shape (rank, d).
 
-    The estimator would refuse the paper's delta, which is far above one over the number of rows.
+    The estimator would reject the paper's delta, which is far above one over the number of rows.
 
     Args:
-        block_rows: rows that are noised at a time, for "streaming-mod-sulq".
+        block_rows: rows per block with its own noise, for "streaming-mod-sulq".
     """
     frame, noise = ClippingBall(None, privacy.bound), NOISES[privacy.noise](rng.bytes(32))
     sizes = {"rank": rank, "batch_rows": block_rows}
     mechanism = build(privacy, frame, rows.shape[1], mu=privacy.mu, joint=False, noise=noise, **sizes)
     mechanism.take(frame.points(rows))
-    summary = mechanism.release(noise, {})
-    subspace = summary.subspace(rank) if isinstance(summary, Moments) else summary
-    return subspace.components[:rank]
+    promise = Certificate(private=True, epsilon=privacy.epsilon, delta=privacy.delta, mu=privacy.mu)
+    return mechanism.release(noise, promise).subspace().components[:rank]
 
 
-def merged_blocks(noisy: Array, rank: int, *, unit_weights: bool = False) -> Array:
-    """The paper's Algorithm 3 after the noise: r directions of every block, merged into r of all so far.
+def merge_blocks(noisy: Array, rank: int, *, unit_weights: bool = False) -> Array:
+    """The paper's Algorithm 3 after the noise: r directions per block, merged into r of all so far.
 
-    Repaired: blocks are symmetrised, negative eigenvalues left out, and directions merged with the variance
-    they have. For few features: the library's "streaming-mod-sulq" never holds a block's matrix as a whole.
+    Corrected: blocks are symmetrized, negative eigenvalues dropped, and directions merged with their
+    variances. For few features: fedpca's "streaming-mod-sulq" never holds the whole matrix of a block.
 
     Args:
-        noisy: a covariance and its noise for every block, shape (blocks, d, d).
+        noisy: the covariance of every block with its noise, shape (blocks, d, d).
         unit_weights: as released: the left singular vectors of a block, each with a variance of one.
     """
     if unit_weights:
@@ -282,20 +282,20 @@ def merged_blocks(noisy: Array, rank: int, *, unit_weights: bool = False) -> Arr
 
 
 def mod_sulq_as_released(covariance: Array, sd: float, rank: int, rng: np.random.Generator) -> Array:
-    """MOD-SuLQ with the slip of the released code: no noise below the diagonal, but the covariance twice."""
+    """MOD-SuLQ with the bug of the released code: below the diagonal no noise, but the covariance twice."""
     masked = 2 * np.tril(covariance, -1) + np.triu(covariance + sd * rng.standard_normal(covariance.shape))
     return np.linalg.svd(masked)[0].T[:rank]
 
 
-def _far_from_print(table: Table, epsilons: Sequence[float], names: tuple[float, float]) -> float:
-    """Mean distance of q_A as released, at alpha = 0.5 and 1, from the printed curves of these names."""
+def _distance_from_print(table: Table, epsilons: Sequence[float], labels: tuple[float, float]) -> float:
+    """Mean distance of q_A as released, at alpha = 0.5 and 1, from the printed curves with these labels."""
     return float(
         np.mean(
             [
                 abs(table.mean("q", method=method, alpha=alpha, epsilon=epsilon) - q)
                 for method in PANELS[1][:3]
-                for alpha, name in zip((0.5, 1.0), names, strict=True)
-                for epsilon, q in zip(published.UTILITY_EPSILONS, PRINTED[method][name], strict=True)
+                for alpha, label in zip((0.5, 1.0), labels, strict=True)
+                for epsilon, q in zip(published.UTILITY_EPSILONS, PRINTED[method][label], strict=True)
                 if epsilon in epsilons
             ]
         )
@@ -303,7 +303,7 @@ def _far_from_print(table: Table, epsilons: Sequence[float], names: tuple[float,
 
 
 def chance(n_features: int) -> float:
-    """The mean of |<v, w>| over random directions w.
+    """Chance level of q_A: the mean of |<v, w>| over random directions w.
 
     >>> chance(20)
     0.1807

@@ -9,20 +9,21 @@ import numpy as np
 
 from fedpca import Privacy
 from fedpca._typing import Array
-from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
-from fedpca.experiments.methods import batches, components, make
-from fedpca.experiments.pictures import panels
-from fedpca.experiments.rows import paper_rows
-from fedpca.experiments.scores import Offline
-from fedpca.experiments.utility import mod_sulq_as_released, released
 from fedpca.metrics import affinity, alignment
 from fedpca.privacy.calibration import analytic_sigma, mod_sulq_beta, paper_omega
 from fedpca.summaries.linalg import with_fixed_signs
+from reproduction.base import Case, Experiment, Record, Table, Verdict
+from reproduction.exact import batches
+from reproduction.methods import components, make_tracker
+from reproduction.plots import subplots
+from reproduction.rows import paper_rows
+from reproduction.scores import Offline
+from reproduction.utility import mod_sulq_as_released, release_components
 
 AS_RUN, PRIVATE = "as run", "private"
 OFFLINE, PLAIN, MASK, MOD_SULQ, FEDPCA = "offline", "F-PCA", "F-PCA with mask", "MOD-SuLQ", "fedpca"
 MASK_RELEASED, MOD_SULQ_RELEASED = "F-PCA with mask as released", "MOD-SuLQ as released"
-MOD_SULQ_UNSCALED, FEDPCA_SMALL_DELTA = "MOD-SuLQ, mask mended", "fedpca, small delta"
+MOD_SULQ_UNSCALED, FEDPCA_SMALL_DELTA = "MOD-SuLQ, mask corrected", "fedpca, small delta"
 CLIPPED = "offline, rows clipped"
 MECHANISMS: dict[str, dict[str, Any]] = {
     MASK: {"mechanism": "streaming-mod-sulq", "calibration": "paper", "noise": "fast"},
@@ -31,33 +32,33 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     FEDPCA_SMALL_DELTA: {},
 }
 MASKED = {AS_RUN: (MASK_RELEASED, MOD_SULQ_RELEASED, MOD_SULQ_UNSCALED), PRIVATE: tuple(MECHANISMS)}
-COLOURED_BY = {"mnist": "digit", "wine": "fixed acidity"}  # the first feature of the rows as run
-GOOD = 0.9  # of an alignment
+COLORED_BY = {"mnist": "digit", "wine": "fixed acidity"}  # the first feature of the rows as run
+GOOD = 0.9  # an alignment that counts as learned
 
 
 @dataclass(frozen=True)
 class Projections(Experiment):
-    """Settings: the paper's.
+    """Settings: those of the paper.
 
-    "as run": rows as they are, about the origin, the digit among the features of MNIST, with the released
-    code's noise. "private": without the digit, clipped to a bound, with the noise that is due; compared with
-    offline PCA of what was not clipped.
+    "as run": unscaled rows about the origin, with the digit among the features of MNIST and the noise of the
+    released code. "private": without the digit, clipped to a bound, with the noise that privacy requires;
+    compared with offline PCA of the rows before clipping.
 
     Attributes:
         names: datasets.
-        epsilons, delta: the promise.
+        epsilons, delta: the privacy guarantee.
         rank: r.
-        block_rows: rows that F-PCA noises at a time, b.
-        mnist_bound: norm that images are clipped to: about that of one with an eighth of its pixels white.
-        wine_bound: norm that wines are clipped to: what the European Union allows of sulphur dioxide in dry
-            red wine, in mg/l. That is by far the largest feature.
-        mnist_draws, wine_draws: of the noise; scores are their means, and pictures show the median one.
-        points: rows in a picture.
-        small_delta: one that promises something for this many rows.
+        block_rows: rows per block of F-PCA, each with its own noise, b.
+        mnist_bound: norm that images are clipped to: about that of an image with one in eight pixels white.
+        wine_bound: norm that wines are clipped to: the European Union's limit for sulfur dioxide in dry red
+            wine, in mg/l. That is by far the largest feature.
+        mnist_draws, wine_draws: of the noise; scores are means over them, and plots show the median one.
+        points: rows per plot.
+        small_delta: a delta that is meaningful for this many rows.
     """
 
     name: ClassVar[str] = "projections"
-    shows: ClassVar[str] = "Figures 2, 10 and 11"
+    figure: ClassVar[str] = "Figures 2, 10 and 11"
     title: ClassVar[str] = "MNIST and wine on two components"
     claim: ClassVar[str] = (
         "In all cases F-PCA with its mask learns the principal subspace of offline PCA, up to a rotation, "
@@ -89,14 +90,14 @@ class Projections(Experiment):
     def measure(self, case: Case) -> list[Record]:
         name, way = str(case["dataset"]), str(case["way"])
         rows = paper_rows(name, center=False, multiple_of=self.block_rows)
-        colours = rows[:, 0]
+        colors = rows[:, 0]
         if name == "mnist" and way == PRIVATE:
             rows = rows[:, 1:]
         offline = Offline.of(rows)
         if "epsilon" not in case:
             found = {OFFLINE: offline.components}
             if way == AS_RUN:
-                tracker = make(PLAIN, rows.shape[1], self.rank, block_rows=self.block_rows)
+                tracker = make_tracker(PLAIN, rows.shape[1], self.rank, block_rows=self.block_rows)
                 tracker.update(rows)
                 found[PLAIN] = components(tracker)
             else:
@@ -105,25 +106,25 @@ class Projections(Experiment):
             return [
                 record
                 for method, answer in found.items()
-                for record in self._records(method, [answer[: self.rank]], offline, colours)
+                for record in self._records(method, [answer[: self.rank]], offline, colors)
             ]
         epsilon, rng = float(case["epsilon"]), self.generator(case)
         records: list[Record] = []
         for method in MASKED[way]:
             draws = range(self.mnist_draws if name == "mnist" else self.wine_draws)
             answers = [self._components(method, name, rows, epsilon, rng) for _ in draws]
-            score, *points = self._records(method, answers, offline, colours)
+            score, *points = self._records(method, answers, offline, colors)
             records += [{**score, **self._noise(method, rows, epsilon)}, *points]
         return records
 
     def _components(
         self, method: str, name: str, rows: Array, epsilon: float, rng: np.random.Generator
     ) -> Array:
-        """What a method with noise finds, shape (r, d)."""
+        """The components that a method with noise finds, shape (r, d)."""
         if method in MECHANISMS:
             delta = self.small_delta if method == FEDPCA_SMALL_DELTA else self.delta
             privacy = Privacy(epsilon, delta, self._bound(name), **MECHANISMS[method])
-            return released(rows, privacy, self.rank, rng, self.block_rows)
+            return release_components(rows, privacy, self.rank, rng, self.block_rows)
         n_rows, n_features = rows.shape
         if method == MASK_RELEASED:
             sd = paper_omega(epsilon, self.delta, n_features, n_rows)  # though a block has b rows
@@ -138,8 +139,8 @@ class Projections(Experiment):
     def _bound(self, name: str) -> float:
         return self.mnist_bound if name == "mnist" else self.wine_bound
 
-    def _records(self, method: str, found: Sequence[Array], offline: Offline, colours: Array) -> list[Record]:
-        """The mean scores of several answers, and some rows on the components of the median one."""
+    def _records(self, method: str, found: Sequence[Array], offline: Offline, colors: Array) -> list[Record]:
+        """The mean scores of several results, and some rows on the components of the median one."""
         scores = [_scores(offline, answer) for answer in found]
         means = {key: float(np.mean([score[key] for score in scores])) for key in scores[0]}
         median = sorted(range(len(found)), key=lambda i: _worse_axis(scores[i]))[len(found) // 2]
@@ -147,23 +148,23 @@ class Projections(Experiment):
         axes = found[median][:2]
         signs = np.sign(np.sum(axes * with_fixed_signs(offline.components[:2]), axis=1))
         every = ceil(len(offline.rows) / self.points)
-        places = offline.rows[::every] @ (signs[:, None] * axes).T
+        coordinates = offline.rows[::every] @ (signs[:, None] * axes).T
         points: list[Record] = [
-            {"method": method, "kind": "point", "x": round(x, 2), "y": round(y, 2), "colour": colour}
-            for (x, y), colour in zip(places.tolist(), colours[::every].tolist(), strict=True)
+            {"method": method, "kind": "point", "x": round(x, 2), "y": round(y, 2), "color": color}
+            for (x, y), color in zip(coordinates.tolist(), colors[::every].tolist(), strict=True)
         ]
         return [{"method": method, "kind": "score", **means, **drawn}, *points]
 
     def _noise(self, method: str, rows: Array, epsilon: float) -> Record:
-        """How large the noise is, where it is least.
+        """The smallest noise of any entry, as a ratio.
 
-        * over_least: over the least that (epsilon, delta) needs for rows of these norms.
-        * over_own: over what the method's own theorem asks for, which is for norms of at most 1.
+        * over_least: to the minimum for (epsilon, delta) and rows of these norms.
+        * over_own: to the noise that the method's own theorem requires, scaled to these norms.
         """
         if method in (FEDPCA, FEDPCA_SMALL_DELTA):
             return {"over_least": 1.0, "over_own": 1.0}
         own = paper_omega if method in (MASK, MASK_RELEASED) else mod_sulq_beta
-        asked = own(epsilon, self.delta, rows.shape[1], 1) / analytic_sigma(epsilon, self.delta)
+        required = own(epsilon, self.delta, rows.shape[1], 1) / analytic_sigma(epsilon, self.delta)
         unscaled = 1 / float(np.max(np.sum(rows**2, axis=1)))
         present = {
             MASK: 1.0,
@@ -172,16 +173,16 @@ class Projections(Experiment):
             MOD_SULQ_RELEASED: 0.0,  # on half of the entries
             MOD_SULQ_UNSCALED: unscaled,
         }[method]
-        return {"over_least": asked * present, "over_own": present}
+        return {"over_least": required * present, "over_own": present}
 
     def draw(self, table: Table) -> Mapping[str, Any]:
-        pictures = {}
+        figures = {}
         first, *others = self.epsilons
         as_run = (OFFLINE, PLAIN, MASK_RELEASED, MOD_SULQ_RELEASED)
         private = (OFFLINE, MASK, MOD_SULQ, FEDPCA)
         for name in table.distinct("dataset"):
             rows = table.where(dataset=name)
-            figure, axes = panels(2, 4, width=12, height=6.2, sharex=True, sharey=True)
+            figure, axes = subplots(2, 4, width=12, height=6.2, sharex=True, sharey=True)
             for line, way, methods in zip(axes, (AS_RUN, PRIVATE), (as_run, private), strict=True):
                 for panel, method in zip(line, methods, strict=True):
                     self._scatter(panel, rows.where(way=way, method=method), first)
@@ -189,27 +190,27 @@ class Projections(Experiment):
             for panel in axes[-1]:
                 panel.set_xlabel("first component")
             figure.suptitle(
-                f"{name}, coloured by {COLOURED_BY[name]}: epsilon = {first:g}, delta = {self.delta:g}"
+                f"{name}, colored by {COLORED_BY[name]}: epsilon = {first:g}, delta = {self.delta:g}"
             )
             text = (
                 f"{name} on two components at epsilon = {first:g}. Upper row, as the paper ran it: offline "
-                "PCA, F-PCA, F-PCA with mask, MOD-SuLQ. Lower row, with the noise that is due: offline "
-                "PCA, F-PCA with mask, MOD-SuLQ, fedpca. Alignment of both axes with offline PCA's above "
-                "every panel."
+                "PCA, F-PCA, F-PCA with mask, MOD-SuLQ. Lower row, with the noise that privacy requires: "
+                "offline PCA, F-PCA with mask, MOD-SuLQ, fedpca. Above every panel, the alignment of both "
+                "axes with those of offline PCA."
             )
-            pictures[text] = figure
+            figures[text] = figure
             if others:
                 text = (
-                    f"{name} at the other epsilons, one a row: F-PCA with mask and MOD-SuLQ as the paper ran "
-                    "them, then both with the noise that is due, then fedpca."
+                    f"{name} at the other epsilons, one per row: F-PCA with mask and MOD-SuLQ as the paper "
+                    "ran them, then both with the noise that privacy requires, then fedpca."
                 )
-                pictures[text] = self._other_epsilons(rows, others)
-        return pictures
+                figures[text] = self._other_epsilons(rows, others)
+        return figures
 
     def _other_epsilons(self, rows: Table, epsilons: Sequence[float]) -> Any:
         methods = (MASK_RELEASED, MOD_SULQ_RELEASED, MASK, MOD_SULQ, FEDPCA)
         size = {"width": 13, "height": 0.6 + 2.7 * len(epsilons)}
-        figure, axes = panels(len(epsilons), 5, **size, sharex=True, sharey=True, squeeze=False)
+        figure, axes = subplots(len(epsilons), 5, **size, sharex=True, sharey=True, squeeze=False)
         for line, epsilon in zip(axes, epsilons, strict=True):
             for panel, method in zip(line, methods, strict=True):
                 self._scatter(panel, rows.where(method=method), epsilon)
@@ -217,16 +218,16 @@ class Projections(Experiment):
         for panel in axes[-1]:
             panel.set_xlabel("first component")
         name = rows[0]["dataset"]
-        figure.suptitle(f"{name}, coloured by {COLOURED_BY[str(name)]}: delta = {self.delta:g}")
+        figure.suptitle(f"{name}, colored by {COLORED_BY[str(name)]}: delta = {self.delta:g}")
         return figure
 
     def _scatter(self, panel: Any, rows: Table, epsilon: float) -> None:
-        """Rows on two components, with the alignment of these very components above."""
+        """Rows on two components, with the alignment of these components above."""
         if "epsilon" in rows[0]:
             rows = rows.where(epsilon=epsilon)
         points, (score,) = rows.where(kind="point"), rows.where(kind="score")
-        colours = "tab10" if score["dataset"] == "mnist" else "viridis"
-        panel.scatter(points.column("x"), points.column("y"), c=points.column("colour"), cmap=colours, s=5)
+        colors = "tab10" if score["dataset"] == "mnist" else "viridis"
+        panel.scatter(points.column("x"), points.column("y"), c=points.column("color"), cmap=colors, s=5)
         panel.set_title(
             f"{score['method']} ({score['drawn_q1']:.2f}, {score['drawn_q2']:.2f})", fontsize="small"
         )
@@ -234,7 +235,7 @@ class Projections(Experiment):
     def tabulate(self, table: Table) -> Mapping[str, Sequence[Sequence[str]]]:
         tables = {}
         heading = ["method", "epsilon", "|<v1, v̂1>|", "|<v2, v̂2>|", "|<v3, v̂3>|", "affinity"]
-        heading += ["variance missed", "noise / least needed"]
+        heading += ["variance missed", "noise / minimum"]
         for name in table.distinct("dataset"):
             lines = [heading]
             for row in table.where(kind="score", dataset=name):
@@ -243,12 +244,12 @@ class Projections(Experiment):
                 noise = f"{row['over_least']:.2g}" if "over_least" in row else "–"
                 missed = f"{max(float(row['shortfall']), 0.0):.1e}"
                 lines.append([f"{row['way']}: {row['method']}", epsilon, *close, missed, noise])
-            tables[f"{name}: {self.rank} components beside offline PCA's"] = lines
+            tables[f"{name}: {self.rank} components against those of offline PCA"] = lines
         return tables
 
     def verdict(self, table: Table) -> Verdict:
         scores = table.where(kind="score")
-        least, most = min(self.epsilons), max(self.epsilons)
+        low, high = min(self.epsilons), max(self.epsilons)
         runs = [(name, epsilon) for name in table.distinct("dataset") for epsilon in self.epsilons]
 
         def worse(method: str, run: tuple[str, float]) -> float:
@@ -259,54 +260,54 @@ class Projections(Experiment):
             rows = scores.where(method=method, epsilon=epsilon)
             return ", ".join(f"{row['dataset']} {row['q1']:.2f} and {row['q2']:.2f}" for row in rows)
 
-        learnt = sum(worse(MASK, run) >= GOOD for run in runs)
+        learned = sum(worse(MASK, run) >= GOOD for run in runs)
         ahead = sum(worse(MASK, run) > worse(MOD_SULQ, run) for run in runs)
-        mended = sum(worse(MOD_SULQ_UNSCALED, run) > worse(MASK_RELEASED, run) for run in runs)
+        corrected = sum(worse(MOD_SULQ_UNSCALED, run) > worse(MASK_RELEASED, run) for run in runs)
         present = ", ".join(
             f"{row['dataset']} {row['over_own']:.0e}"
-            for row in scores.where(method=MASK_RELEASED, epsilon=least)
+            for row in scores.where(method=MASK_RELEASED, epsilon=low)
         )
         why = (
-            f"As run, at epsilon = {least:g}, the axes of F-PCA with mask align with offline PCA's: "
-            f"{axes(MASK_RELEASED, least)}. But its noise is a tiny part of what the paper's own lemma "
-            f"asks for ({present}): it is made for norms of at most 1 and for all rows at once, and these "
-            f"norms are far above 1, and a block has {self.block_rows} rows. So the pictures show what PCA "
-            "is without privacy. With rows clipped to a public bound and "
-            f"the noise that is due, at epsilon = {most:g}, the axes align: {axes(MASK, most)}; both reach "
-            f"{GOOD:g} in {learnt} of {len(runs)} runs, and are ahead of MOD-SuLQ's in {ahead}. MOD-SuLQ "
+            f"As run, at epsilon = {low:g}, the alignments of the axes of F-PCA with mask with those of "
+            f"offline PCA are: {axes(MASK_RELEASED, low)}. But its noise is a tiny part of what the paper's "
+            f"own lemma requires ({present}): it is calibrated for norms of at most 1 and for all rows at "
+            f"once, but these norms are far above 1, and a block has {self.block_rows} rows. So the figures "
+            "show PCA without privacy. With rows clipped to a public bound and the noise that privacy "
+            f"requires, at epsilon = {high:g}, the alignments are: {axes(MASK, high)}; both reach "
+            f"{GOOD:g} in {learned} of {len(runs)} runs, and are ahead of MOD-SuLQ's in {ahead}. MOD-SuLQ "
             "looks worse in the paper because half of its mask is missing, and the covariance is doubled "
-            f"there: {axes(MOD_SULQ_RELEASED, least)}; with all of the mask, and the same rows, it is "
-            f"ahead of F-PCA as run in {mended} of {len(runs)}. fedpca keeps the promise with "
-            f"{axes(FEDPCA, least)} at epsilon = {least:g}, and {axes(FEDPCA, most)} at {most:g}. delta = "
-            f"{self.delta:g} promises little: to publish each row with that probability would keep it, "
-            f"too; with delta = {self.small_delta:g} and epsilon = {most:g} fedpca has "
-            f"{axes(FEDPCA_SMALL_DELTA, most)}. Only axes are ever private; the dots are rows. And the "
-            "first axis is little but the mean, as nothing is centred."
+            f"there: {axes(MOD_SULQ_RELEASED, low)}; with the whole mask and the same rows it is ahead of "
+            f"F-PCA as run in {corrected} of {len(runs)}. fedpca is private, with {axes(FEDPCA, low)} at "
+            f"epsilon = {low:g} and {axes(FEDPCA, high)} at {high:g}. delta = {self.delta:g} guarantees "
+            "little: publishing each row with that probability would satisfy it, too. With delta = "
+            f"{self.small_delta:g} and epsilon = {high:g} fedpca has {axes(FEDPCA_SMALL_DELTA, high)}. Only "
+            "the axes are private; the dots are rows. The first axis is mostly the mean, because nothing "
+            "is centered."
         )
-        if learnt < len(runs):
+        if learned < len(runs):
             return Verdict("did not hold", why)
         return Verdict("held" if 2 * ahead > len(runs) else "held with a correction", why)
 
 
 def fpca_as_released(rows: Array, sd: float, rank: int, block_rows: int, rng: np.random.Generator) -> Array:
-    """F-PCA with mask as the released code has it, shape (rank, d).
+    """The components of F-PCA with mask as in the released code, shape (rank, d).
 
-    The covariance of a block, with noise on every entry, is visited b columns at a time (all of them where
+    The covariance of a block, with noise on every entry, is processed b columns at a time (all of them if
     there are fewer than 2b), and its r directions are merged as if they were rows: with equal weights.
     """
     n_features = rows.shape[1]
     width = block_rows if n_features >= 2 * block_rows else n_features
-    whole = make(PLAIN, n_features, rank, block_rows=rank)
+    whole = make_tracker(PLAIN, n_features, rank, block_rows=rank)
     for block in batches(rows, block_rows):
         noisy = block.T @ block / len(block) + sd * rng.standard_normal((n_features, n_features))
-        part = make(PLAIN, n_features, rank, block_rows=width)
+        part = make_tracker(PLAIN, n_features, rank, block_rows=width)
         part.update(noisy.T)
         whole.update(components(part))
     return components(whole)
 
 
 def _scores(offline: Offline, found: Array) -> dict[str, float]:
-    """Alignment of the first three components, affinity of all, and what `Offline.scores` says."""
+    """Alignment of the first three components, affinity of all, and `Offline.scores`."""
     q1, q2, q3 = alignment(offline.components, found)[:3]
     near = affinity(offline.components[: len(found)], found)
     scores = {key: float(value) for key, value in offline.scores(found).items()}
@@ -314,5 +315,5 @@ def _scores(offline: Offline, found: Array) -> dict[str, float]:
 
 
 def _worse_axis(scores: Mapping[str, Any]) -> float:
-    """Of the two that the pictures show."""
+    """The smaller alignment of the two axes in the plots."""
     return float(min(scores["q1"], scores["q2"]))

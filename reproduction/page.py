@@ -1,4 +1,4 @@
-"""One page for all experiments: what the paper says, what was measured, and whether it holds."""
+"""One page about all experiments: the claims, the measurements, and whether the claims hold."""
 
 import base64
 import html
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedpca.experiments.base import Result
+from reproduction.base import Result
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8885; --good: #2a7d3f; --middle: #a66f00; --bad: #b3261e; }
@@ -28,10 +28,10 @@ _CLASSES = {"held": "held", "held with a correction": "corrected", "did not hold
 
 
 def write_page(folder: Path, results: Sequence[Result], note: str) -> Path:
-    """Write index.html, with every picture inside it, and the pictures as files beside the tables.
+    """Write index.html with all plots embedded, and the plots as PNG files beside the tables.
 
     Args:
-        note: how the numbers were made: one sentence.
+        note: one sentence on how the numbers were measured.
     """
     sections = [_section(result, folder / result.experiment.name) for result in results]
     page = f"""<!doctype html>
@@ -42,7 +42,7 @@ def write_page(folder: Path, results: Sequence[Result], note: str) -> Path:
 <style>{_STYLE}</style>
 <h1>“Federated Principal Component Analysis”, reproduced</h1>
 <p>Figures and tables of the paper (Grammenos, Mendoza-Smith, Crowcroft, Mascolo; NeurIPS 2020), computed
-anew with sound baselines and sound metrics beside the paper's own, next to what was printed.
+again with correct baselines and sound metrics, beside the paper's metric and the printed values.
 {html.escape(note)}</p>
 {_overview(results)}
 {"".join(sections)}
@@ -54,12 +54,12 @@ anew with sound baselines and sound metrics beside the paper's own, next to what
 
 
 def _overview(results: Sequence[Result]) -> str:
-    lines = [["figure or table", "experiment", "the claim"]]
+    lines = [["figure or table", "experiment", "claim"]]
     for result in results:
         experiment = result.experiment
         link = f'<a href="#{experiment.name}">{html.escape(experiment.title)}</a>'
-        lines.append([experiment.shows, link, _badge(result)])
-    return f'<div class="words">{_html_table("What held", lines, escape=False)}</div>'
+        lines.append([experiment.figure, link, _badge(result)])
+    return f'<div class="words">{_html_table("Verdicts", lines, escape=False)}</div>'
 
 
 def _badge(result: Result) -> str:
@@ -74,7 +74,7 @@ def _section(result: Result, folder: Path) -> str:
     measured = _measured(result, folder) if table else ""
     return f"""
 <section id="{experiment.name}">
-<h2>{html.escape(experiment.title)} <small>{html.escape(experiment.shows)}</small></h2>
+<h2>{html.escape(experiment.title)} <small>{html.escape(experiment.figure)}</small></h2>
 <blockquote>{html.escape(experiment.claim)}</blockquote>
 {measured}
 {"".join(f"<p>Not measured: {html.escape(reason)}</p>" for reason in result.missing)}
@@ -84,17 +84,17 @@ def _section(result: Result, folder: Path) -> str:
 
 def _measured(result: Result, folder: Path) -> str:
     experiment, table = result.experiment, result.table
-    pictures = []
+    images = []
     for number, (text, figure) in enumerate(experiment.draw(table).items(), start=1):
         png = _png(figure)
-        (folder / f"picture-{number}.png").write_bytes(png)
+        (folder / f"plot-{number}.png").write_bytes(png)
         data = base64.b64encode(png).decode()
-        pictures.append(f'<p><img src="data:image/png;base64,{data}" alt="{html.escape(text)}"></p>')
+        images.append(f'<p><img src="data:image/png;base64,{data}" alt="{html.escape(text)}"></p>')
     tables = [_html_table(caption, lines) for caption, lines in experiment.tabulate(table).items()]
     return f"""<p>{_badge(result)} {html.escape(experiment.verdict(table).why)}</p>
-{"".join(pictures)}
+{"".join(images)}
 {"".join(tables)}
-<p><a href="{experiment.name}/table.csv">All measurements</a> ({len(table)} lines)</p>"""
+<p><a href="{experiment.name}/table.csv">All measurements</a> ({len(table)} rows)</p>"""
 
 
 def _png(figure: Any) -> bytes:

@@ -7,13 +7,21 @@ import pytest
 
 from fedpca import Subspace
 from fedpca.datasets import synth
-from fedpca.experiments.base import Table
-from fedpca.experiments.execution_time import METHODS, PM_AS_TIMED, ExecutionTime
-from fedpca.experiments.federated_scaling import FederatedScaling, up_tree
-from fedpca.experiments.memory import EQUAL_MEMORY, SIZED, TABLE_1, Memory, rows_of, sized, traced
-from fedpca.experiments.merging import AS_RELEASED, PAPERS, Merging, merge_r_as_released
-from fedpca.experiments.time_order import SHUFFLED, TimeOrder, drifting
-from fedpca.summaries.merging import merge_r
+from fedpca.summaries.paper_merges import merge_r
+from reproduction.base import Table
+from reproduction.execution_time import METHODS, PM_AS_TIMED, ExecutionTime
+from reproduction.federated_scaling import FederatedScaling, merge_up_tree
+from reproduction.memory import (
+    EQUAL_MEMORY,
+    SIZED,
+    TABLE_1,
+    Memory,
+    centered_rows,
+    make_sized_tracker,
+    trace_memory,
+)
+from reproduction.merging import AS_RELEASED, PAPERS, Merging, merge_r_as_released
+from reproduction.time_order import SHUFFLED, TimeOrder, drifting_rows
 
 TINY = [
     ExecutionTime(n_features=(50, 300), n_rows=600, repetitions=1, part=10),
@@ -21,7 +29,7 @@ TINY = [
     Merging(n_rows=(300, 600), n_features=120, rank=12, repetitions=3),
     TimeOrder(
         ranks=(3, 20), alphas=(0.1, 2.0), n_features=20, n_rows=1_000, block_rows=10, trials=2,
-        rival_trials=1, drifting_directions=8,
+        baseline_trials=1, drifting_directions=8,
     ),
     Memory(names=(), others=("digits",), max_rows=400),
 ]  # fmt: skip
@@ -41,7 +49,6 @@ def tables():
 
 @pytest.mark.parametrize("experiment", TINY, ids=lambda experiment: experiment.name)
 def test_each_draws_tabulates_and_judges(experiment, tables):
-    pytest.importorskip("matplotlib")
     table = tables[experiment.name]
     assert experiment.draw(table)
     for lines in experiment.tabulate(table).values():
@@ -78,18 +85,18 @@ def test_a_slower_f_pca_would_not_hold():
 def test_a_tree_of_exact_summaries_finds_what_all_rows_have(rng):
     rows = rng.normal(size=(80, 6)) * np.arange(1, 7)
     parts = [Subspace.from_rows(part, center=False) for part in np.array_split(rows, 8)]
-    root, total, waiting = up_tree(parts, merge_r)
+    root, total, critical = merge_up_tree(parts, merge_r)
     assert np.allclose(root.singular_values, np.linalg.svd(rows, compute_uv=False))
     assert root.count == 80
-    assert 0 < waiting <= total
+    assert 0 < critical <= total
 
 
-def test_one_waits_for_the_slowest_merge_of_each_level(monkeypatch):
+def test_the_critical_path_has_the_slowest_merge_of_each_level(monkeypatch):
     clock = itertools.count()
     monkeypatch.setattr("time.process_time", lambda: float(next(clock)))
-    root, total, waiting = up_tree(list("abcdefgh"), lambda first, second: f"({first}{second})")
+    root, total, critical = merge_up_tree(list("abcdefgh"), lambda first, second: f"({first}{second})")
     assert root == "(((ab)(cd))((ef)(gh)))"
-    assert (total, waiting) == (7.0, 3.0)
+    assert (total, critical) == (7.0, 3.0)
 
 
 def test_merged_models_are_good_and_all_rows_reach_some_node(tables):
@@ -125,7 +132,7 @@ def test_the_papers_merges_agree_with_the_svd_of_both_factors(tables):
     assert (more < table.where(method="Merge_r").column("excess")).all()
 
 
-def test_the_faulty_merge_is_faulty_in_its_basis_only():
+def test_the_released_merge_is_wrong_in_its_basis_only():
     rows = synth(1.0, 40, 200, seed=1)
     first, second = (Subspace.from_rows(half, 5, center=False) for half in (rows[:100], rows[100:]))
     stack = np.vstack([part.singular_values[:, None] * part.components for part in (first, second)])
@@ -151,7 +158,7 @@ def test_order_matters_but_for_what_is_not_truncated(tables):
 
 @pytest.mark.parametrize(("alpha", "sine", "metric"), [(1.0, 0.16, -10.0), (2.0, 0.010, -15.3)])
 def test_angles_between_orders_are_those_known(alpha, sine, metric):
-    experiment = TimeOrder(ranks=(5,), alphas=(alpha,), trials=4, rival_trials=0)
+    experiment = TimeOrder(ranks=(5,), alphas=(alpha,), trials=4, baseline_trials=0)
     found = Table(experiment.measure(experiment.cases()[0])).where(method="F-PCA", order=SHUFFLED)
     assert sine / 4 < found.mean("sine") < 4 * sine
     assert abs(found.mean("ln_mse") - metric) < 2
@@ -159,10 +166,10 @@ def test_angles_between_orders_are_those_known(alpha, sine, metric):
 
 
 def test_drifting_rows_pass_all_directions_in_turn(rng):
-    rows = drifting(4, 30, 3_000, rng)
+    rows = drifting_rows(4, 30, 3_000, rng)
     directions = [np.linalg.svd(part)[2][0] for part in np.array_split(rows, 30)]
-    neighbours = [abs(first @ second) for first, second in itertools.pairwise(directions)]
-    assert min(neighbours) > 0.9
+    neighbors = [abs(first @ second) for first, second in itertools.pairwise(directions)]
+    assert min(neighbors) > 0.9
     assert abs(directions[0] @ directions[-1]) < 0.3
 
 
@@ -170,7 +177,7 @@ def test_drifting_rows_pass_all_directions_in_turn(rng):
 
 
 class Hoard:
-    """Keeps a kilobyte a row, and needs 100 more for a moment at the end."""
+    """Keeps a kilobyte per row, and needs 100 more for a moment at the end."""
 
     def __init__(self):
         self.kept = []
@@ -183,23 +190,23 @@ class Hoard:
 
 
 def test_memory_is_what_was_allocated():
-    _, kilobytes = traced(Hoard, np.zeros((40, 3)), 10)
+    _, kilobytes = trace_memory(Hoard, np.zeros((40, 3)), 10)
     assert np.allclose(kilobytes, [10, 20, 30, 40, 140], atol=8)
 
 
 @pytest.mark.parametrize("method", SIZED)
-def test_a_sized_tracker_has_so_many_directions_or_rows_a_block(method):
-    made = sized(method, 30, 4, 9)
+def test_a_sized_tracker_has_so_many_directions_or_rows_per_block(method):
+    made = make_sized_tracker(method, 30, 4, 9)
     assert (made.block_rows if method == "F-PCA" else made.keep) == 9
 
 
-def test_rows_are_centred_and_whole():
-    rows = rows_of("digits")
+def test_rows_are_centered_and_complete():
+    rows = centered_rows("digits")
     assert rows.shape == (1797, 64)
     assert np.abs(rows.mean(axis=0)).max() < 1e-12
 
 
-def test_rivals_get_the_memory_that_fedpca_takes(tables):
+def test_baselines_get_the_memory_that_fedpca_takes(tables):
     table = tables["memory"].where(part=EQUAL_MEMORY, dataset="digits")
     allowed = table.mean("peak_kb", method="fedpca")
     for method in SIZED:
@@ -213,7 +220,7 @@ def test_rivals_get_the_memory_that_fedpca_takes(tables):
 
 def test_fedpca_takes_less_than_is_printed_on_average(real_data, monkeypatch):
     rows = real_data("motes-voltage").rows
-    monkeypatch.setattr("fedpca.experiments.memory.rows_of", lambda name: rows - rows.mean(axis=0))
+    monkeypatch.setattr("reproduction.memory.centered_rows", lambda name: rows - rows.mean(axis=0))
     records = Table(Memory(max_rows=500).measure({"part": TABLE_1, "dataset": "volt"}))
     assert records.mean("mean_kb", method="fedpca") < 204.6
     assert records.mean("mean_kb", method="fedpca, block") < 204.6

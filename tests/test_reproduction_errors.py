@@ -1,4 +1,4 @@
-"""Figures 4b, 6, 7, 8 and 9: what they measure, against facts known otherwise."""
+"""Figures 4b, 6, 7, 8 and 9: what they measure, against values known independently."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,18 +9,18 @@ import pytest
 
 from fedpca import datasets
 from fedpca.datasets import synth
-from fedpca.experiments.base import Experiment, Table
-from fedpca.experiments.methods import make
-from fedpca.experiments.over_time import follow
-from fedpca.experiments.over_time_real import OverTimeReal, ranks_taken
-from fedpca.experiments.over_time_synthetic import OverTimeSynthetic, directions_for
-from fedpca.experiments.synthetic_errors import SpectrumErrors, SyntheticErrors
+from reproduction.base import Experiment, Table
+from reproduction.methods import make_tracker
+from reproduction.over_time import follow
+from reproduction.over_time_real import OverTimeReal, ranks_taken
+from reproduction.over_time_synthetic import OverTimeSynthetic, directions_for
+from reproduction.synthetic_errors import SpectrumErrors, SyntheticErrors
 
 
 def test_errors_over_time_are_distances_from_the_subspace() -> None:
     rows = synth(0.5, 12, 90, seed=1)
-    tracker = make("F-PCA", 12, 3, block_rows=10)
-    records = list(follow(rows, {"F-PCA": tracker, "fedpca": make("fedpca", 12, 3)}, every=40))
+    tracker = make_tracker("F-PCA", 12, 3, block_rows=10)
+    records = list(follow(rows, {"F-PCA": tracker, "fedpca": make_tracker("fedpca", 12, 3)}, every=40))
     assert [record["t"] for record in records] == [40, 40, 80, 80, 90, 90]
     basis = tracker.summary().components
     assert records[-2]["error"] == pytest.approx(
@@ -40,7 +40,7 @@ def test_f_pca_on_synthetic_rows_has_the_errors_of_an_independent_run() -> None:
     """Least error and excess for d = 400, r = 10, b = 50 and a flat spectrum, where draws hardly differ."""
     experiment = SpectrumErrors(alphas=(0.01,), n_simulations=1)
     rows = synth(0.01, 400, 4000, seed=experiment.generator(experiment.cases()[0]))
-    (record,) = follow(rows, {"F-PCA": make("F-PCA", 400, 10, block_rows=50)}, every=4000)
+    (record,) = follow(rows, {"F-PCA": make_tracker("F-PCA", 400, 10, block_rows=50)}, every=4000)
     assert record["least"] == pytest.approx(0.7663, rel=0.06)  # scaled by the largest norm, which is random
     assert float(record["error"]) / float(record["least"]) - 1 == pytest.approx(5.56e-3, rel=0.15)
 
@@ -110,7 +110,6 @@ TINY: list[Experiment] = [
 
 @pytest.mark.parametrize("experiment", TINY, ids=lambda experiment: experiment.name)
 def test_they_run_draw_and_decide(experiment: Experiment, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     result = experiment.run(tmp_path)
     assert all(len(text) > 50 for text in experiment.draw(result.table))
     for lines in experiment.tabulate(result.table).values():

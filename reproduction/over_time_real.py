@@ -1,4 +1,4 @@
-"""Figure 9: the error on real data while it streams by."""
+"""Figure 9: errors on real data over time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,17 +7,18 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.experiments import published
-from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
-from fedpca.experiments.methods import COLOURS, batches, components, make
-from fedpca.experiments.over_time import follow
-from fedpca.experiments.pictures import panels
-from fedpca.experiments.rows import SOURCES, paper_rows
+from reproduction import published
+from reproduction.base import Case, Experiment, Record, Table, Verdict
+from reproduction.exact import batches
+from reproduction.methods import COLORS, components, make_tracker
+from reproduction.over_time import follow
+from reproduction.plots import subplots
+from reproduction.rows import SOURCES, paper_rows
 
-RIVALS = ("FD", "PM", "GROUSE", "SPIRIT", "SPIRIT adaptive")
-METHODS = ("F-PCA adaptive", "fedpca", "FD 2r", "GROUSE 2/k", *RIVALS)
+BASELINES = ("FD", "PM", "GROUSE", "SPIRIT", "SPIRIT adaptive")
+METHODS = ("F-PCA adaptive", "fedpca", "FD 2r", "GROUSE 2/k", *BASELINES)
 
-# The names by which the paper's figure has some of them; it ran these variants.
+# The names in the paper's figure of the variants that it ran.
 PRINTED = {
     "F-PCA adaptive": "F-PCA",
     "F-PCA hi": "F-PCA hi",
@@ -26,16 +27,16 @@ PRINTED = {
     "SPIRIT adaptive": "SPIRIT",
 }
 STYLES = {
-    "SPIRIT adaptive": (COLOURS["SPIRIT"], "-"),
-    "SPIRIT": (COLOURS["SPIRIT"], ":"),
-    "GROUSE 2/k": (COLOURS["GROUSE"], "-"),
-    "GROUSE": (COLOURS["GROUSE"], ":"),
-    "PM": (COLOURS["PM"], "-"),
-    "FD": (COLOURS["FD"], "-"),
+    "SPIRIT adaptive": (COLORS["SPIRIT"], "-"),
+    "SPIRIT": (COLORS["SPIRIT"], ":"),
+    "GROUSE 2/k": (COLORS["GROUSE"], "-"),
+    "GROUSE": (COLORS["GROUSE"], ":"),
+    "PM": (COLORS["PM"], "-"),
+    "FD": (COLORS["FD"], "-"),
     "F-PCA lo": ("#7fb2f0", "--"),
     "F-PCA hi": ("#7fb2f0", "-"),
-    "F-PCA adaptive": (COLOURS["F-PCA"], "-"),
-    "fedpca": (COLOURS["fedpca"], ":"),
+    "F-PCA adaptive": (COLORS["F-PCA"], "-"),
+    "fedpca": (COLORS["fedpca"], ":"),
 }
 
 
@@ -47,12 +48,12 @@ class OverTimeReal(Experiment):
         names: datasets.
         mote_rank: r for the four motes datasets.
         rank: r for MNIST and wine.
-        multiple_of: rows beyond a multiple of this are left out.
-        every: rows from one measurement to the next.
+        multiple_of: rows beyond a multiple of this are dropped.
+        every: rows between measurements.
     """
 
     name: ClassVar[str] = "over-time-real"
-    shows: ClassVar[str] = "Figure 9"
+    figure: ClassVar[str] = "Figure 9"
     title: ClassVar[str] = "Errors on real data over time"
     claim: ClassVar[str] = (
         "F-PCA outperforms the competing algorithms on all six datasets, throughout, and its error lies "
@@ -80,14 +81,14 @@ class OverTimeReal(Experiment):
         chosen = {method: (method, rank) for method in METHODS}
         chosen |= {"F-PCA lo": ("F-PCA", min(taken)), "F-PCA hi": ("F-PCA", max(taken))}
         trackers = {
-            label: make(method, rows.shape[1], size, block_rows=2 * rank, seed=self.seed)
+            label: make_tracker(method, rows.shape[1], size, block_rows=2 * rank, seed=self.seed)
             for label, (method, size) in chosen.items()
         }
         return list(follow(rows, trackers, self.every))
 
     def draw(self, table: Table) -> Mapping[str, Any]:
         names = table.distinct("dataset")
-        figure, axes = panels(-(-len(names) // 2), 2, height=1 + 3.4 * -(-len(names) // 2), squeeze=False)
+        figure, axes = subplots(-(-len(names) // 2), 2, height=1 + 3.4 * -(-len(names) // 2), squeeze=False)
         for axis, name in zip(axes.flat, names, strict=False):
             self._draw_errors(axis, name, table.where(dataset=name))
         for axis in axes.flat[len(names) :]:
@@ -95,7 +96,7 @@ class OverTimeReal(Experiment):
         figure.legend(
             *axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize="small"
         )
-        ratios, (upper, lower) = panels(1, 2, height=3.6)
+        ratios, (upper, lower) = subplots(1, 2, height=3.6)
         for name in names:
             of_upper, of_lower = _against_bounds(table.where(dataset=name))
             times = table.where(dataset=name, method="F-PCA adaptive").column("t")
@@ -108,24 +109,24 @@ class OverTimeReal(Experiment):
             axis.set_xlabel("share of the rows seen")
         lower.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
         return {
-            "The logarithm of the mean squared error over time, a panel for each dataset and a line for each "
+            "The logarithm of the mean squared error over time, with a panel per dataset and a line per "
             "method. Bars at the right edge are the printed final values; they lie on the lines of the "
-            "methods that the paper ran, SPIRIT excepted. FD, repaired, does not explode.": figure,
+            "methods that the paper ran, except for SPIRIT. The corrected FD does not explode.": figure,
             "Two panels. Left, the squared error of adaptive F-PCA over the residual of its lowest rank, "
             "which rises above 1. Right, over that of its highest rank, which stays above 1.": ratios,
         }
 
     def _draw_errors(self, axis: Any, name: str, table: Table) -> None:
-        for method, (colour, dashes) in STYLES.items():
+        for method, (color, dashes) in STYLES.items():
             rows = table.where(method=method)
-            axis.plot(rows.column("t"), np.log(rows.column("error")), dashes, color=colour, label=method)
+            axis.plot(rows.column("t"), np.log(rows.column("error")), dashes, color=color, label=method)
             printed = published.FINAL_LN_ERROR.get(name, {}).get(PRINTED.get(method, ""))
             if printed is not None:
                 end = rows.column("t")[-1]
-                axis.plot(1.04 * end, printed, "_", color=colour, markersize=12, markeredgewidth=2.5)
+                axis.plot(1.04 * end, printed, "_", color=color, markersize=12, markeredgewidth=2.5)
         axis.set_title(f"{name}: ln of mean squared error (bars: printed, at the end)", fontsize="medium")
         axis.set_xlabel("rows")
-        # Where SPIRIT takes all directions, it leaves nothing but rounding: beyond what is worth showing.
+        # Where SPIRIT takes all directions its error is rounding only, which is not worth showing.
         others = np.log([row["error"] for row in table if row["method"] != "SPIRIT adaptive"])
         axis.set_ylim(others.min() - 0.2 * np.ptp(others), others.max() + 0.2 * np.ptp(others))
 
@@ -140,7 +141,7 @@ class OverTimeReal(Experiment):
                 beside = "" if printed is None else f", printed {printed}"
                 cells.append(f"{np.log(last['error']):.2f} (r = {last['rank']}{beside})")
             final.append([method, *cells])
-        bounds = [["dataset", "ranks taken", "above rho_rmin", "most / rho_rmin", "below rho_rmax"]]
+        bounds = [["dataset", "ranks taken", "above rho_rmin", "maximum / rho_rmin", "below rho_rmax"]]
         for name in names:
             rows = table.where(dataset=name)
             upper, lower = _against_bounds(rows)
@@ -158,44 +159,43 @@ class OverTimeReal(Experiment):
             rows = table.where(dataset=name)
             last = {method: rows.where(method=method)[-1] for method in rows.distinct("method")}
             ours = last["F-PCA adaptive"]
-            for rival in RIVALS:
-                theirs = last[rival]
+            for baseline in BASELINES:
+                theirs = last[baseline]
                 no_more = int(theirs["rank"]) <= int(last["F-PCA hi"]["rank"])
                 if no_more and float(theirs["error"]) < 0.99 * float(ours["error"]):
-                    better.append(f"{rival} on {name} (rank {theirs['rank']}, F-PCA {ours['rank']})")
+                    better.append(f"{baseline} on {name} (rank {theirs['rank']}, F-PCA {ours['rank']})")
             upper, lower = _against_bounds(rows)
-            if (most := float(upper.max())) > 1 + 1e-9:
-                above.append(
-                    f"{name} up to {most - 1:.1e} above, at {np.mean(upper > 1 + 1e-9):.0%} of times"
-                )
+            if (worst := float(upper.max())) > 1 + 1e-9:
+                above.append(f"{name} by up to {worst - 1:.1e}, at {np.mean(upper > 1 + 1e-9):.0%} of times")
             if float(lower.min()) < 1 - 1e-9:
                 below.append(name)
             exploded = max(exploded, float(last["FD"]["error"]) / float(last["FD"]["least"]))
         why = (
             (
-                f"Ending with a lower error, and no more directions than F-PCA had: {'; '.join(better)}. "
+                f"Lower final errors, with no more directions than F-PCA had: {'; '.join(better)}. "
                 if better
-                else "No repaired baseline ends with a lower error. "
+                else "No corrected baseline has a lower final error. "
             )
-            + "What the picture shows of GROUSE is a step that is dropped, and of SPIRIT a forgetting factor "
-            "that keeps some ten rows; with a sound step, and without forgetting, they are drawn dotted. "
+            + "In the figure GROUSE skips its steps, and SPIRIT has a forgetting factor that keeps about ten "
+            "rows; the dotted lines have a sound step size and no forgetting. "
             + (
-                f"The upper half of the bound is broken: squared error beyond that of the lowest rank, "
-                f"{'; '.join(above)}. What F-PCA keeps is not the best subspace of its rank, so that for a "
-                "rank that never changes the bound would claim an exactness that truncation does not have. "
+                f"The upper half of the bound is false: the squared error exceeds that of the lowest rank on "
+                f"{'; '.join(above)}. F-PCA does not keep the best subspace of its rank; for a constant rank "
+                "the bound would claim that a truncated update is exact. "
                 if above
-                else "No error rises above that of the lowest rank. "
+                else "No error exceeds that of the lowest rank. "
             )
-            + (f"The lower half is broken on {', '.join(below)}. " if below else "The lower half holds. ")
+            + (f"The lower half is false on {', '.join(below)}. " if below else "The lower half holds. ")
             + _high_line_of_mnist(table)
-            + f"FD, repaired, does not explode: at most {exploded:.2f} times the least error of its rank."
+            + f"The corrected FD does not explode: its error is at most {exploded:.2f} times the smallest "
+            "possible at its rank."
         )
         return Verdict("did not hold" if better or above or below else "held", why)
 
 
 def ranks_taken(rows: Array, first: int) -> list[int]:
-    """The ranks of adaptive F-PCA: the first, and those after each of its blocks of twice as many rows."""
-    tracker, ranks = make("F-PCA adaptive", rows.shape[1], first, block_rows=2 * first), [first]
+    """The ranks of adaptive F-PCA: the first, and that after each block of twice as many rows."""
+    tracker, ranks = make_tracker("F-PCA adaptive", rows.shape[1], first, block_rows=2 * first), [first]
     for block in batches(rows, 2 * first):
         tracker.update(block)
         ranks.append(len(components(tracker)))
@@ -203,15 +203,15 @@ def ranks_taken(rows: Array, first: int) -> list[int]:
 
 
 def _high_line_of_mnist(table: Table) -> str:
-    """What the line called high is in the picture."""
+    """What the line called high shows in the paper's figure."""
     high = table.where(dataset="mnist", method="F-PCA hi")
     if not high:
         return ""
     low = table.where(dataset="mnist", method="F-PCA lo")[-1]
     return (
-        "On MNIST, the picture has F-PCA below both of its bounds: the high one ends at "
-        f"{published.FINAL_LN_ERROR['mnist']['F-PCA hi']}, which is what the lowest rank gives "
-        f"({np.log(low['error']):.2f}), and not the highest ({np.log(high[-1]['error']):.2f}). "
+        "On MNIST, the figure shows F-PCA below both of its bounds: the high one ends at "
+        f"{published.FINAL_LN_ERROR['mnist']['F-PCA hi']}, which is the value of the lowest rank "
+        f"({np.log(low['error']):.2f}), not of the highest ({np.log(high[-1]['error']):.2f}). "
     )
 
 

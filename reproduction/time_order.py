@@ -1,4 +1,4 @@
-"""Figure 13: what changes when the same rows come in another order."""
+"""Figure 13: what changes when the same rows arrive in another order."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,11 +8,11 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.datasets import synth
-from fedpca.experiments.base import Case, Experiment, Record, Table, Verdict
-from fedpca.experiments.methods import COLOURS, components, make
-from fedpca.experiments.pictures import panels
-from fedpca.experiments.scores import Offline, ln_mse
 from fedpca.metrics import principal_angles
+from reproduction.base import Case, Experiment, Record, Table, Verdict
+from reproduction.methods import COLORS, components, make_tracker
+from reproduction.plots import subplots
+from reproduction.scores import Offline, ln_mse
 
 OURS = ("fedpca", "F-PCA")
 METHODS = (*OURS, "FD", "PM", "GROUSE", "SPIRIT")
@@ -21,24 +21,24 @@ SHUFFLED, SORTED = "shuffled", "sorted along PC1"
 
 @dataclass(frozen=True)
 class TimeOrder(Experiment):
-    """Settings: the script's, but the rows are permuted, which the script forgets.
+    """Settings: those of the released script, but with rows that are permuted, which the script fails to do.
 
-    The paper remarks on r = d = 100, too; there nothing is truncated. SPIRIT forgets nothing here: with the
-    script's lambda = 0.9 it depends on the order by intention.
+    The paper also mentions r = d = 100, where nothing is truncated. SPIRIT does not forget here: with the
+    script's lambda = 0.9 it depends on the order by design.
 
     Attributes:
         ranks: values of r.
         alphas: of Synth(alpha).
         n_features: d.
         n_rows: n.
-        block_rows: b, or r where that is more.
+        block_rows: b, or r if that is larger.
         trials: permutations for F-PCA and fedpca.
-        rival_trials: permutations for the other methods: SPIRIT takes seconds for each.
-        drifting_directions: rows that follow one direction after another: how many.
+        baseline_trials: permutations for the other methods: SPIRIT takes seconds for each.
+        drifting_directions: the number of directions that drifting rows follow in turn.
     """
 
     name: ClassVar[str] = "time-order"
-    shows: ClassVar[str] = "Figure 13"
+    figure: ClassVar[str] = "Figure 13"
     title: ClassVar[str] = "Independence of the order of rows"
     claim: ClassVar[str] = (
         "F-PCA is independent of time order: FPCA(Y) = FPCA(YP) for every permutation P of the columns, and "
@@ -51,12 +51,12 @@ class TimeOrder(Experiment):
     n_rows: int = 10_000
     block_rows: int = 50
     trials: int = 20
-    rival_trials: int = 2
+    baseline_trials: int = 2
     drifting_directions: int = 20
 
     def quick(self) -> Self:
         return replace(
-            self, ranks=(5, 20, 100), alphas=(1e-3, 0.1, 1.0, 2.0), n_rows=2_000, trials=3, rival_trials=1
+            self, ranks=(5, 20, 100), alphas=(1e-3, 0.1, 1.0, 2.0), n_rows=2_000, trials=3, baseline_trials=1
         )
 
     def cases(self) -> Sequence[Case]:
@@ -69,7 +69,7 @@ class TimeOrder(Experiment):
         rank, drifts = int(case["r"]), case["rows"] == "drifting"
         rng = self.generator(case)
         if drifts:
-            rows = drifting(self.drifting_directions, self.n_features, self.n_rows, rng)
+            rows = drifting_rows(self.drifting_directions, self.n_features, self.n_rows, rng)
         else:
             rows = synth(float(case["alpha"]), self.n_features, self.n_rows, seed=rng)
         offline = Offline.of(rows)
@@ -101,34 +101,34 @@ class TimeOrder(Experiment):
         return records
 
     def _trials(self, method: str) -> int:
-        return self.trials if method in OURS else self.rival_trials
+        return self.trials if method in OURS else self.baseline_trials
 
     def _track(self, method: str, rank: int, rows: Array) -> Array:
         block_rows = max(self.block_rows, rank)
-        tracker = make(method, self.n_features, rank, block_rows=block_rows, seed=self.seed)
+        tracker = make_tracker(method, self.n_features, rank, block_rows=block_rows, seed=self.seed)
         tracker.update(rows)
         return components(tracker)
 
     def draw(self, table: Table) -> Mapping[str, Any]:
         return {
-            "A panel for each rank: the paper's metric between components found from permuted rows and from "
-            "the rows as they came, against alpha, a curve for each method; dashed, against the offline "
-            "components.": self._draw_metric(table.where(rows="power law")),
+            "A panel per rank: the paper's metric between the components from permuted rows and from rows in "
+            "their original order, against alpha, with a curve per method; dashed, between the former and "
+            "the offline components.": self._draw_metric(table.where(rows="power law")),
             "Three panels. Left, the sine of the largest angle between the subspaces that F-PCA finds from "
-            "both orders, against alpha. Middle, by how much its error changes. Right, the error of every "
-            "method on drifting rows, as they came and shuffled.": self._draw_angles_and_losses(table),
+            "both orders, against alpha. Middle, the change of its error. Right, the error of every method "
+            "on drifting rows, in their original order and shuffled.": self._draw_angles_and_losses(table),
         }
 
     def _draw_metric(self, table: Table) -> Any:
         ranks, alphas = table.distinct("r"), table.distinct("alpha")
         lines = -(-len(ranks) // 3)
-        figure, axes = panels(lines, 3, width=13, height=2 + 2.8 * lines, squeeze=False)
+        figure, axes = subplots(lines, 3, width=13, height=2 + 2.8 * lines, squeeze=False)
         for axis, rank in zip(axes.flat, ranks, strict=False):
             whole = rank == self.n_features
             for method in OURS if whole else METHODS[1:]:
-                rows, colour = table.where(r=rank, method=method, order=SHUFFLED), COLOURS[method]
-                axis.plot(_means(rows, "ln_mse"), "o-", color=colour, label=method, markersize=4)
-                axis.plot(_means(rows, "ln_mse_offline"), "--", color=colour, alpha=0.6)
+                rows, color = table.where(r=rank, method=method, order=SHUFFLED), COLORS[method]
+                axis.plot(_means(rows, "ln_mse"), "o-", color=color, label=method, markersize=4)
+                axis.plot(_means(rows, "ln_mse_offline"), "--", color=color, alpha=0.6)
             axis.set_title(f"r = {rank}" + (" = d: nothing is truncated" if whole else ""))
             axis.set_xticks(range(len(alphas)), [f"{alpha:g}" for alpha in alphas], rotation=45)
             if rank in (ranks[0], self.n_features):
@@ -141,38 +141,39 @@ class TimeOrder(Experiment):
             axis.set_ylabel("ln of mean squared difference")
         own = [row["ln_mse"] for row in table.where(method="fedpca") if row["r"] != self.n_features]
         figure.suptitle(
-            "components after a permutation against those before; dashed: against the offline SVD\n"
-            f"not drawn where r < d: fedpca, {min(own):.0f} to {max(own):.0f}, the squares of rounding errors"
+            "components after a permutation against those before (dashed: against the offline SVD)\n"
+            f"not drawn for r < d: fedpca, {min(own):.0f} to {max(own):.0f}, the squares of rounding errors"
         )
         return figure
 
     def _draw_angles_and_losses(self, table: Table) -> Any:
         power_law, drifts = table.where(rows="power law"), table.where(rows="drifting")
         ranks, alphas = power_law.distinct("r"), power_law.distinct("alpha")
-        figure, (angle, loss, drift) = panels(1, 3, width=13)
+        figure, (angle, loss, drift) = subplots(1, 3, width=13)
         for rank, shade in zip(ranks, np.linspace(0.3, 1, len(ranks)), strict=True):
             rows = power_law.where(method="F-PCA", r=rank)
-            look = {"color": COLOURS["F-PCA"], "alpha": shade, "markersize": 4}
+            look = {"color": COLORS["F-PCA"], "alpha": shade, "markersize": 4}
             shuffled = rows.where(order=SHUFFLED)
             angle.plot(_means(shuffled, "sine"), "o-", label=f"F-PCA, r = {rank}", **look)
             if rank < self.n_features:
                 loss.plot(_changes(shuffled), "o-", **look)
                 loss.plot(_changes(rows.where(order=SORTED)), "x:", **look)
         own = power_law.where(method="fedpca", order=SHUFFLED, r=ranks[0])
-        angle.plot(_means(own, "sine"), "d--", color=COLOURS["fedpca"], label=f"fedpca, r = {ranks[0]}")
+        angle.plot(_means(own, "sine"), "d--", color=COLORS["fedpca"], label=f"fedpca, r = {ranks[0]}")
         angle.set(title="sine of the largest angle\nbetween both orders", yscale="log", ylim=(1e-17, 5))
         angle.legend(fontsize="x-small", loc="center left")
         loss.set(
-            title="change of the mean squared error, of the\nleast (x: rows sorted along PC1)", yscale="log"
+            title="relative change of the mean\nsquared error (x: sorted along PC1)",
+            yscale="log",
         )
         for axis in (angle, loss):
             axis.set_xticks(range(len(alphas)), [f"{alpha:g}" for alpha in alphas], rotation=45)
             axis.set_xlabel("alpha")
         methods = drifts.distinct("method")
-        for name, mark, label in (("excess_before", "o", "as they came"), ("excess", "x", "shuffled")):
+        for name, mark, label in (("excess_before", "o", "original order"), ("excess", "x", "shuffled")):
             values = [max(drifts.mean(name, method=method), 1e-16) for method in methods]
             drift.plot(values, methods, mark, color="black", label=label, fillstyle="none")
-        drift.set(title="drifting rows: error\nbeyond the least possible", xscale="log")
+        drift.set(title="drifting rows: relative excess\nof the error", xscale="log")
         drift.legend(fontsize="small")
         return figure
 
@@ -187,8 +188,8 @@ class TimeOrder(Experiment):
             changes = zip(_changes(shuffled), _changes(ordered), strict=True)
             losses.append([str(rank), *(f"{change:.1e} ({worse:.1e})" for change, worse in changes)])
         return {
-            "F-PCA, both orders: sine of the largest angle (the paper's metric), means": angles,
-            "F-PCA: mean change of the error, of the least possible (rows sorted along PC1)": losses,
+            "F-PCA, both orders: mean sine of the largest angle (mean of the paper's metric)": angles,
+            "F-PCA: mean change of the error, relative to the smallest (for rows sorted along PC1)": losses,
         }
 
     def verdict(self, table: Table) -> Verdict:
@@ -198,7 +199,7 @@ class TimeOrder(Experiment):
         cut = Table(row for row in ours if row["r"] != self.n_features)
         shuffled = cut.where(order=SHUFFLED)
         sines = [rows.mean("sine") for _, rows in shuffled.groups("r", "alpha")]
-        (rank, alpha), gentlest = min(
+        (rank, alpha), smallest = min(
             ((key, rows.mean("sine")) for key, rows in shuffled.groups("r", "alpha")),
             key=lambda pair: pair[1],
         )
@@ -209,39 +210,40 @@ class TimeOrder(Experiment):
         moved = float(np.abs(exact.column("shortfall") - exact.column("shortfall_before")).max())
         drifts = table.where(rows="drifting", method="F-PCA")
         why = (
-            "The lemma takes the SVD of all rows for that of the algorithm, which truncates after a block. "
+            "The lemma confuses the SVD of all rows with the algorithm, which truncates after each block. "
             + (
                 f"Where nothing is truncated (r = d = {self.n_features}) it holds: both orders agree to "
-                f"{np.exp(whole.column('ln_mse').max() / 2):.0e} in every entry, on average. "
+                f"{np.exp(whole.column('ln_mse').max() / 2):.0e} per entry on average. "
                 if whole
                 else ""
             )
-            + "Otherwise it does not. The mean sine of the largest angle between the subspaces found from "
-            f"both orders is between {gentlest:.2g} (r = {rank}, alpha = {alpha:g}) and {max(sines):.2g}; "
-            f"it is above 0.1 in {sum(sine > 0.1 for sine in sines)} of {len(sines)} settings. What is "
-            "nearly invariant is the loss: a random permutation changes the mean squared error by at most "
-            f"{shuffled_change:.1e} of the least possible, sorting the rows along the first component by "
-            f"{sorted_change:.1e}; and on drifting rows it exceeds the least by "
-            f"{drifts.column('excess_before')[0]:.1%} in their order and {drifts.mean('excess'):.1%} "
-            "shuffled. The figure does not show any of this: its script permutes the rows, and then runs "
-            "every method on those not permuted. fedpca keeps the whole scatter for so few features, a "
-            f"sum in which order does not matter: the variance it captures moves by {moved:.0e}."
+            + "Otherwise it does not. The mean sine of the largest angle between the subspaces from both "
+            f"orders is between {smallest:.2g} (r = {rank}, alpha = {alpha:g}) and {max(sines):.2g}; it is "
+            f"above 0.1 in {sum(sine > 0.1 for sine in sines)} of {len(sines)} settings. The loss is nearly "
+            "invariant: a random permutation changes the mean squared error by at most "
+            f"{shuffled_change:.1e} of the smallest possible, sorting the rows along the first component by "
+            f"at most {sorted_change:.1e}; on drifting rows it exceeds the smallest possible by "
+            f"{drifts.column('excess_before')[0]:.1%} in their original order and by "
+            f"{drifts.mean('excess'):.1%} shuffled. The figure does not show any of this: its script "
+            "permutes the rows, but then runs every method on the original ones. With so few features "
+            "fedpca keeps the whole scatter, a sum that does not depend on the order: the variance that it "
+            f"captures changes by at most {moved:.0e}."
         )
         return Verdict("did not hold" if max(sines) > 1e-6 else "held", why)
 
 
-def drifting(directions: int, n_features: int, n_rows: int, rng: np.random.Generator) -> Array:
-    """Rows along one direction, which turns from each of so many to the next, and a tenth of noise around."""
+def drifting_rows(directions: int, n_features: int, n_rows: int, rng: np.random.Generator) -> Array:
+    """Rows along one direction that turns from each of `directions` to the next, with noise of a tenth."""
     basis = np.linalg.qr(rng.standard_normal((n_features, directions)))[0].T
-    place = np.linspace(0, directions - 1, n_rows)
-    start = np.minimum(place.astype(int), directions - 2)
-    angle = (place - start)[:, None] * np.pi / 2
+    time = np.linspace(0, directions - 1, n_rows)
+    start = np.minimum(time.astype(int), directions - 2)
+    angle = (time - start)[:, None] * np.pi / 2
     along = np.cos(angle) * basis[start] + np.sin(angle) * basis[start + 1]
     return rng.standard_normal((n_rows, 1)) * along + 0.1 * rng.standard_normal((n_rows, n_features))
 
 
 def _ln_difference(before: Array, after: Array) -> float:
-    """`ln_mse`, but of the squares of rounding errors at least: the two may be the same."""
+    """`ln_mse`, but at least the squares of rounding errors: the two may be equal."""
     return ln_mse(before, after) if np.abs(np.abs(before) - np.abs(after)).max() > 1e-17 else np.log(1e-34)
 
 
@@ -250,10 +252,10 @@ def _change(rows: Table) -> Array:
 
 
 def _changes(rows: Table) -> list[float]:
-    """Mean changes, an alpha each."""
+    """Mean changes, one per alpha."""
     return [max(float(_change(part).mean()), 1e-16) for _, part in rows.groups("alpha")]
 
 
 def _means(rows: Table, name: str) -> list[float]:
-    """Means of a column, an alpha each."""
+    """Means of a column, one per alpha."""
     return [part.mean(name) for _, part in rows.groups("alpha")]

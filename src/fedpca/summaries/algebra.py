@@ -1,0 +1,96 @@
+"""The algebra of means and scatters that all summaries share."""
+
+from typing import Any
+
+import numpy as np
+
+from fedpca._typing import Array
+from fedpca.summaries import validation
+from fedpca.summaries.linalg import rounding_level
+
+
+def deviations_from_mean(
+    rows: Array, sample_weight: Any = None, center: bool = True
+) -> tuple[float, Array, Array]:
+    """Count, mean, and the weighted float64 rows whose Gram matrix is the scatter.
+
+    >>> deviations_from_mean(np.array([[0.0], [3.0]]), sample_weight=[2, 1])
+    (3.0, array([1.]), array([[-1.41421356],
+           [ 2.        ]]))
+    """
+    n_rows, n_features = rows.shape
+    weights = validation.sample_weight(sample_weight, n_rows)
+    count = float(n_rows) if weights is None else float(weights.sum())
+    deviations: Array = rows.astype(np.float64)
+    mean: Array = np.zeros(n_features)
+    roots = None if weights is None else np.sqrt(weights)
+    if roots is not None:
+        deviations *= roots[:, None]
+    if center and count:
+        mean = subtract_mean(deviations, roots, count)
+    return count, mean, deviations
+
+
+def subtract_mean(rows: Array, roots: Array | None, count: float) -> Array:
+    """Centre rows, each multiplied by its root, in place; returns their mean. `count` is the sum of roots**2.
+
+    Twice: a sum of many rows rounds, and rows that are all the same must become zero.
+    """
+    mean = np.zeros(rows.shape[1])
+    for _ in range(2):
+        step = (rows.sum(axis=0) if roots is None else roots @ rows) / count
+        rows -= step if roots is None else roots[:, None] * step
+        mean += step
+    return mean
+
+
+def principal_directions(scatter: Array, rank: int | None = None) -> tuple[Array, Array]:
+    """Leading eigenvectors (as rows) of a scatter and the singular values of the rows behind it.
+
+    Eigenvalues up to rounding of the largest count as zero.
+
+    >>> directions, singular_values = principal_directions(np.diag([4.0, 0.0, 9.0]))
+    >>> singular_values, np.abs(directions)
+    (array([3., 2.]), array([[0., 0., 1.],
+           [1., 0., 0.]]))
+    """
+    squares, vectors = np.linalg.eigh(scatter)
+    squares = squares[::-1][: len(scatter) if rank is None else rank]
+    noise = 2 * rounding_level(len(scatter)) * max(squares[0], 0.0)
+    kept = int(np.count_nonzero(squares > noise))
+    return vectors.T[::-1][:kept], np.sqrt(squares[:kept])
+
+
+def shrink_eigenvalues(eigenvalues: Array, edge: float) -> Array:
+    """What eigenvalues of a scatter were before symmetric noise with spectrum [-edge, edge] came on top.
+
+    Above the edge, an eigenvalue y stems from (y + sqrt(y² - edge²)) / 2. Below, from something between 0
+    and edge / 2: more cannot be said, and y / 2 keeps the order.
+
+    >>> shrink_eigenvalues(np.array([5.0, 4.0, 2.0]), edge=4.0)
+    array([4., 2., 1.])
+    """
+    above = np.sqrt(np.maximum(eigenvalues - edge, 0.0)) * np.sqrt(eigenvalues + edge)
+    return (np.maximum(eigenvalues, 0.0) + np.where(eigenvalues > edge, above, 0.0)) / 2
+
+
+def check_centered(centered: Any, mean: Array) -> bool:
+    """Refuse a flag that is not one; an uncentered summary has no mean."""
+    if not isinstance(centered, bool | np.bool_):
+        raise TypeError(f"centered must be True or False, got {centered!r}.")
+    if not centered and mean.any():
+        raise ValueError("the mean of an uncentered summary must be zero.")
+    return bool(centered)
+
+
+def pooled_mean(counts: Array, means: Array) -> tuple[float, Array, Array]:
+    """Count and mean of all parts together, and the rows sqrt(count_i) (mean_i - mean), shape (parts, d)."""
+    count = float(counts.sum())
+    mean = counts @ means / count if count else np.zeros(means.shape[1])
+    return count, mean, np.sqrt(counts)[:, None] * (means - mean)
+
+
+def rounding_floor(total: float, count: float, mean: Array, dtype: Any) -> float:
+    """The singular value that rounding alone can give to rows of this size: smaller ones are no direction."""
+    raw_energy = total + count * float(mean @ mean)
+    return float(4 * np.finfo(dtype).eps * np.sqrt(raw_energy))
