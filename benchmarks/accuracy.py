@@ -67,11 +67,11 @@ def revealed(n: int, d: int, seed: int) -> Array:
 
 
 def sorted_clusters(n: int, d: int, seed: int) -> Array:
-    """Thirty clusters, one after the other; their centres span three times as many directions as are kept."""
+    """Thirty clusters, one after the other; their centers span three times as many directions as are kept."""
     rng = np.random.default_rng(seed)
     count = 3 * RANK
-    centres = random_basis(count, d, rng) * rng.permutation(10.0 * np.arange(1, count + 1) ** -0.5)[:, None]
-    return centres[np.arange(n) * count // n] + 0.1 * rng.standard_normal((n, d))
+    centers = random_basis(count, d, rng) * rng.permutation(10.0 * np.arange(1, count + 1) ** -0.5)[:, None]
+    return centers[np.arange(n) * count // n] + 0.1 * rng.standard_normal((n, d))
 
 
 def drifting_mean(n: int, d: int, seed: int) -> Array:
@@ -128,8 +128,8 @@ CONTENDERS: dict[str, Callable[[Array], Array]] = {
 
 def leading(rows: Array, rank: int) -> Array:
     """Exact leading directions, shape (rank, d)."""
-    centred = rows - rows.mean(axis=0)
-    return np.linalg.eigh(centred.T @ centred)[1][:, ::-1][:, :rank].T
+    centered = rows - rows.mean(axis=0)
+    return np.linalg.eigh(centered.T @ centered)[1][:, ::-1][:, :rank].T
 
 
 def largest_angle(components: Array, truth: Array) -> float:

@@ -1,4 +1,4 @@
-"""One organisation's large table on a Dask cluster: fedpca against dask-ml's PCA and IncrementalPCA.
+"""One organization's large table on a Dask cluster: fedpca against dask-ml's PCA and IncrementalPCA.
 
     python -m benchmarks.dask           # 200,000 rows, three rounds
     python -m benchmarks.dask --quick   # 32,000 rows, one round

@@ -141,7 +141,7 @@ def wide(most: int) -> None:
     lines = []
     for leaves in sorted({1, most // FANOUT // REGIONS // 3 or 1, most // FANOUT // REGIONS}):
         clients = REGIONS * leaves * FANOUT
-        regions, summarising, merging = [], 0.0, 0.0
+        regions, summarizing, merging = [], 0.0, 0.0
         for _ in range(REGIONS):
             region = Aggregator(RANK)
             for leaf_number in range(leaves):
@@ -152,7 +152,7 @@ def wide(most: int) -> None:
                     summary = Subspace.from_rows(rows, 2 * RANK)
                     received = time.process_time()
                     leaf.receive(f"{client}", 0, summary)
-                    summarising += received - started
+                    summarizing += received - started
                     merging += time.process_time() - received
                 started = time.process_time()
                 region.receive(f"{leaf_number}", 0, leaf.summary())
@@ -172,7 +172,7 @@ def wide(most: int) -> None:
         lines.append(
             (
                 f"{clients:,}",
-                number(1e3 * summarising / clients),
+                number(1e3 * summarizing / clients),
                 number(1e3 * merging / clients),
                 number(held / 1e6),
                 number(peak / 1e6),

@@ -121,7 +121,7 @@ def large(loopback: Any) -> list[str]:
         home = Path(folder)
         spread = np.arange(LARGE, 0.0, -1)
         summary = Subspace(np.eye(LARGE, D), spread, np.zeros(D), ROWS, float((spread**2).sum()))
-        arrays, facts = summary.file_contents()
+        arrays, facts = summary.arrays, summary.metadata
         made = {"child": "large", "version": 1, "rank": LARGE, "settings": {"center": True}}
         model_file.write(home / "release-1.safetensors", summary.kind, arrays, facts | made)
         del summary, arrays

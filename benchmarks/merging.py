@@ -7,10 +7,10 @@ Depth: clients of 20 rows (d = 64), each around a mean of its own, and all nodes
 Energies are in units of what all rows have outside their 10 leading directions. Lost: what the first r = 5
 of the model capture less than the best 5 directions. `left_out`, known from the model alone, is no less.
 
-Speed: each client summarises 100 rows by k = 20 directions (what is exchanged for r = 10); merges in turn
+Speed: each client summarizes 100 rows by k = 20 directions (what is exchanged for r = 10); merges in turn
 keep 20, the others end with 10, and the first 10 are judged. Rows follow a power law (alpha = 1) in a random
 subspace of 500 dimensions, around a mean that differs between clients. The paper's algorithms carry no mean:
-they merge uncentred summaries of the same rows, and are judged against the best uncentred subspace.
+they merge uncentered summaries of the same rows, and are judged against the best uncentered subspace.
 Shortfall: 1 - captured energy / the best possible. CPU time, one BLAS thread.
 """
 
@@ -111,15 +111,15 @@ class Clients:
         rng = np.random.default_rng(0)
         self.basis = random_basis(LATENT, d, rng)
         scale = np.arange(1, LATENT + 1) ** -1.0
-        self.centred: list[Any] = []
-        self.uncentred: list[Any] = []
+        self.centered: list[Any] = []
+        self.uncentered: list[Any] = []
         self.latent: list[Array] = []
         for _ in range(count):
             latent = (rng.standard_normal((ROWS_EACH, LATENT)) + 0.5 * rng.standard_normal(LATENT)) * scale
             rows = latent @ self.basis
             self.latent.append(latent)
-            self.centred.append(Subspace.from_rows(rows, rank=KEPT))
-            self.uncentred.append(Subspace.from_rows(rows, rank=KEPT, center=False))
+            self.centered.append(Subspace.from_rows(rows, rank=KEPT))
+            self.uncentered.append(Subspace.from_rows(rows, rank=KEPT, center=False))
 
     def shortfall(self, components: Array, count: int, *, center: bool) -> float:
         """Exact, in the 500 dimensions in which the rows of the first `count` clients lie."""
@@ -132,7 +132,7 @@ class Clients:
 
 
 def contenders() -> dict[str, tuple[bool, Callable[[list[Any]], Any]]]:
-    """Name -> (centred?, merge of a list of summaries)."""
+    """Name -> (centered?, merge of a list of summaries)."""
     from fedpca import merge, merge_tree
     from fedpca.summaries.paper_merges import basic_merge, faster_merge, merge_r
 
@@ -149,7 +149,7 @@ def contenders() -> dict[str, tuple[bool, Callable[[list[Any]], Any]]]:
             lambda summaries, fanout=fanout: merge_tree(summaries, rank=RANK, fanout=fanout),
         )
     for name, pair in (("merge_r", merge_r), ("basic_merge", basic_merge), ("faster_merge", faster_merge)):
-        found[f"{name}, in turn (uncentred)"] = (False, in_turn(functools.partial(pair, rank=KEPT)))
+        found[f"{name}, in turn (uncentered)"] = (False, in_turn(functools.partial(pair, rank=KEPT)))
     return found
 
 
@@ -167,7 +167,7 @@ def main() -> None:
         for count in counts:
             timings = interleave(
                 {
-                    name: functools.partial(run, (clients.centred if center else clients.uncentred)[:count])
+                    name: functools.partial(run, (clients.centered if center else clients.uncentered)[:count])
                     for name, (center, run) in runs.items()
                     if name not in too_slow
                 },

@@ -1,6 +1,6 @@
 """Other PCAs behind one signature, `fit(rows, rank) -> components`, each used as its documentation advises.
 
-Peers that do not centre are given centred rows, and the centring is part of their time, as it is of ours.
+Peers that do not center are given centered rows, and the centering is part of their time, as it is of ours.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ def gensim_lsi(rows: Array, rank: int) -> Array:
     from gensim.utils import FakeDict
     from scipy.sparse import csc_matrix
 
-    centred = rows - rows.mean(axis=0)
+    centered = rows - rows.mean(axis=0)
     model = LsiModel(num_topics=rank, id2word=FakeDict(rows.shape[1]), dtype=rows.dtype.type, random_seed=0)
-    for part in batches(centred, 1000):
+    for part in batches(centered, 1000):
         model.add_documents(csc_matrix(part.T))
     return model.projection.u[:, :rank].T
 

@@ -1,6 +1,6 @@
 """What the benchmarks of private components share: the data, the mechanisms, how close an answer is.
 
-Rows are clipped to a ball whose radius, and centre, are taken from the rows themselves and treated as public:
+Rows are clipped to a ball whose radius, and center, are taken from the rows themselves and treated as public:
 what they would cost is not in epsilon. The answer that components are compared with is the exact one of the
 clipped rows, so that noise is all that separates them.
 
@@ -129,7 +129,7 @@ def power_law_task(n: int, d: int, *, alpha: float, rank: int, seed: int) -> Tas
     return Task(f"power law, alpha = {alpha:g}", rows, rank)
 
 
-def centred_task(name: str, rows: Array, rank: int) -> Task:
+def centered_task(name: str, rows: Array, rank: int) -> Task:
     """Rows about their exact mean, clipped at the 90th percentile of their distance from it."""
     mean = rows.mean(axis=0)
     bound = float(np.percentile(np.linalg.norm(rows - mean, axis=1), 90))
@@ -139,22 +139,22 @@ def centred_task(name: str, rows: Array, rank: int) -> Task:
 def digits_task() -> Task:
     from sklearn.datasets import load_digits
 
-    return centred_task("digits", load_digits().data / 16, rank=5)
+    return centered_task("digits", load_digits().data / 16, rank=5)
 
 
 def wine_task() -> Task | None:
-    """Red wine, every feature standardised; None, and a line, if the file is missing."""
+    """Red wine, every feature standardized; None, and a line, if the file is missing."""
     path = found("winequality-red.csv")
     if path is None:
         return None
     rows = np.loadtxt(path, delimiter=";", skiprows=1)[:, :11]  # without the quality
-    return centred_task("red wine", (rows - rows.mean(axis=0)) / rows.std(axis=0), rank=2)
+    return centered_task("red wine", (rows - rows.mean(axis=0)) / rows.std(axis=0), rank=2)
 
 
 def mnist_task() -> Task | None:
     """The 10,000 test images; None, and a line, if the file is missing."""
     path = found("mnist_test.npz")
-    return None if path is None else centred_task("MNIST test", np.load(path)["X"] / 255.0, rank=6)
+    return None if path is None else centered_task("MNIST test", np.load(path)["X"] / 255.0, rank=6)
 
 
 def found(name: str) -> Path | None:
@@ -180,7 +180,7 @@ def key(*parts: object) -> bytes:
 
 
 def released(task: Task, name: str, epsilon: float, delta: float, *, seed: int, batch: int) -> Score:
-    """Score one release by a mechanism of the library, about the public centre.
+    """Score one release by a mechanism of the library, about the public center.
 
     The estimator would do the same, and refuse a delta of one over the number of rows or more, which the
     paper's settings have.

@@ -1,6 +1,6 @@
 """Private PCAs of other libraries, each fit in a process of its own that is killed when its time is over.
 
-Used as their documentation advises, on rows in the unit ball. diffprivlib is told that the rows are centred,
+Used as their documentation advises, on rows in the unit ball. diffprivlib is told that the rows are centered,
 so that it spends nothing on the mean; OpenDP's PCA always spends a third of epsilon on it. Ours is "gram".
 """
 

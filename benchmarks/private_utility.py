@@ -5,7 +5,7 @@
     python -m benchmarks.private_utility figure data        # some of its parts
 
 figure      the paper's utility figure: d = 20, n = 5000, r = 5, delta = 0.05, batches of 50.
-data        MNIST, digits, red wine, and what it costs to find the centre privately as well.
+data        MNIST, digits, red wine, and what it costs to find the center privately as well.
 reports     several reports from one stream: two schedules of noise.
 libraries   diffprivlib and OpenDP on the rows of the figure, each fit with a limit on its time.
 
@@ -15,7 +15,7 @@ synthetic rows, the rows. Adjacency is replace-one. See `benchmarks.private` for
 
 "gram" and "sketch" release once. "streaming-mod-sulq" noises every batch by itself: "paper" with the paper's
 omega for a batch, "analytic" with the least noise that does. It is the library's, which is kinder than the
-paper's algorithm: the mask is symmetrised, and 2r + 10 directions are kept of every batch instead of r.
+paper's algorithm: the mask is symmetrized, and 2r + 10 directions are kept of every batch instead of r.
 "mod-sulq" is the predecessor: one release of all rows with its published noise.
 """
 
@@ -113,11 +113,11 @@ def figure(seeds: range) -> None:
 # Data sets.
 
 MNIST_BUDGETS = ((1.0, 1e-5), (4.0, 1e-5), (0.1, 0.1))
-FITTED, STREAMED = "gram, private centre, fit", "gram, private centre, partial_fit"
+FITTED, STREAMED = "gram, private center, fit", "gram, private center, partial_fit"
 
 
-def privately_centred(task: Task, name: str, epsilon: float, delta: float, seed: int) -> Score:
-    """Components of the estimator when the centre has to be found within epsilon too."""
+def privately_centered(task: Task, name: str, epsilon: float, delta: float, seed: int) -> Score:
+    """Components of the estimator when the center has to be found within epsilon too."""
     from fedpca import Privacy, StreamingPCA
 
     privacy = Privacy(epsilon, delta, task.bound, center="private", insecure_seed_for_tests=seed)
@@ -134,8 +134,8 @@ def privately_centred(task: Task, name: str, epsilon: float, delta: float, seed:
 
 def clipped_away(task: Task) -> str:
     """How far clipping alone moves the answer."""
-    centred = task.rows - task.center
-    exact = np.linalg.eigh(centred.T @ centred)[1].T[::-1]
+    centered = task.rows - task.center
+    exact = np.linalg.eigh(centered.T @ centered)[1].T[::-1]
     return f"affinity of the exact components without and with clipping {task.score(exact).affinity:.3f}"
 
 
@@ -159,7 +159,7 @@ def data(seeds: range, *, mnist_batch: int) -> None:
                 if name in MECHANISMS:
                     score = released(task, name, *budget, seed=seed, batch=batch)
                 else:
-                    score = privately_centred(task, name, *budget, seed)
+                    score = privately_centered(task, name, *budget, seed)
                 found.setdefault((task.name, budget, name), []).append(score)
         lines = [(name, *cells(found[task.name, budget, name])) for name in names]
         table(("mechanism", "q_A", "affinity", "captured variance"), lines)
@@ -181,7 +181,7 @@ def data_goals(mnist: Task, found: dict[tuple[str, tuple[float, float], str], Sc
     public, private = (
         float(np.mean(column(found[mnist.name, (1.0, 1e-5), name], "affinity"))) for name in (GRAM, FITTED)
     )
-    claim = "MNIST, (1, 1e-5), affinity with a private centre (fit) within 0.02 of that with a public one"
+    claim = "MNIST, (1, 1e-5), affinity with a private center (fit) within 0.02 of that with a public one"
     verdict(public - private <= 0.02, claim, f"{private:.3f} against {public:.3f}")
 
 
@@ -265,7 +265,7 @@ def reports(seeds: range) -> None:
 
 
 def symmetric(d: int, sigma: float, rng: np.random.Generator) -> Array:
-    """i.i.d. noise, symmetrised: sigma on the diagonal, sigma / sqrt(2) off it."""
+    """i.i.d. noise, symmetrized: sigma on the diagonal, sigma / sqrt(2) off it."""
     mask = rng.standard_normal((d, d))
     return (mask + mask.T) * (sigma / 2)
 

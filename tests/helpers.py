@@ -94,7 +94,7 @@ def pooled(tables, center=True):
     return len(rows), mean, deviations.T @ deviations, float((rows**2).sum())
 
 
-def assert_summarises(summary, tables, center=True, rtol=1e-9):
+def assert_summarizes(summary, tables, center=True, rtol=1e-9):
     """The summary is that of all rows together, to rounding of the rows themselves."""
     count, mean, scatter, energy = pooled(tables, center)
     assert summary.count == count

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import assert_summarises, power_law
+from helpers import assert_summarizes, power_law
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.linalg import subspace_angles
@@ -51,7 +51,7 @@ def test_the_model_is_that_of_all_rows():
     aggregator = Aggregator()
     for child, rows in enumerate(tables):
         assert aggregator.receive(f"{child}", 0, Subspace.from_rows(rows))
-    assert_summarises(aggregator.model(), tables)
+    assert_summarizes(aggregator.model(), tables)
     assert list(aggregator.children) == [str(child) for child in range(6)]
     assert sum(child.count for child in aggregator.children.values()) == 360
     assert "6 children, 360 rows" in repr(aggregator)
@@ -118,7 +118,7 @@ def test_a_child_that_leaves_takes_its_rows_with_it():
     assert aggregator.withdraw("b")
     assert not aggregator.withdraw("b")
     assert not aggregator.withdraw("nobody")
-    assert_summarises(aggregator.model(), [rows_of(ord("a")), rows_of(ord("c"))])
+    assert_summarizes(aggregator.model(), [rows_of(ord("a")), rows_of(ord("c"))])
     assert aggregator.version > version
     assert not aggregator.receive("b", 3, Subspace.from_rows(rows_of(ord("b"))))  # a late duplicate
     assert aggregator.model().count == 120
@@ -199,8 +199,9 @@ def test_models_that_cannot_be_compared_have_no_angle():
 def forged(**changes):
     """A summary that never met its own checks, as one that came by some other way than its constructor."""
     good = Subspace.from_rows(rows_of(0), rank=4)
-    fields = {name: getattr(good, name) for name in good.__dataclass_fields__}
-    return Subspace.unchecked(**(fields | changes))
+    for name, value in changes.items():
+        object.__setattr__(good, name, value)
+    return good
 
 
 BAD = {
@@ -217,7 +218,7 @@ BAD = {
     "nan count": {"count": np.nan},
     "huge count": {"count": 1e300},
     "no rows": {"count": 0.0},
-    "uncentred": {"centered": False, "mean": np.zeros(8)},
+    "uncentered": {"centered": False, "mean": np.zeros(8)},
     "other names": {"feature_names": tuple("hgfedcba")},
     "names of another length": {"feature_names": ("a",)},
 }
@@ -277,7 +278,7 @@ def test_what_is_expected_can_be_said_beforehand():
     aggregator = Aggregator(like=Subspace.empty(8, feature_names=tuple("abcdefgh")))
     for summary, rule in (
         (Subspace.from_rows(rows_of(0)[:, :5]), "same features, got 8 and 5"),
-        (Subspace.from_rows(rows_of(0), center=False), "uncentred"),
+        (Subspace.from_rows(rows_of(0), center=False), "uncentered"),
         (replace(Subspace.from_rows(rows_of(0)), feature_names=tuple("hgfedcba")), "feature names"),
     ):
         with pytest.raises(SummaryRejected, match=rule):
@@ -320,11 +321,11 @@ def test_private_releases_are_summed_and_others_refused():
     assert isinstance(aggregator.summary(), Moments)
     with pytest.raises(SummaryRejected, match="no privacy certificate"):
         aggregator.receive("clean", 0, Moments.from_rows(rows_of(0), center=False))
-    with pytest.raises(SummaryRejected, match=r"epsilon is 2\.0"):
+    with pytest.raises(SummaryRejected, match="epsilon is 2;"):
         aggregator.receive("loose", 0, private_release(replace(privacy, epsilon=2.0)))
     with pytest.raises(SummaryRejected, match="adjacency"):
         aggregator.receive("other", 0, private_release(replace(privacy, adjacency="zero-out")))
-    with pytest.raises(SummaryRejected, match="no certificate of privacy"):
+    with pytest.raises(SummaryRejected, match="no privacy certificate"):
         aggregator.receive("seeded", 0, private_release(replace(privacy, insecure_seed_for_tests=1)))
     with pytest.raises(SummaryRejected, match="more than 60 rows"):
         aggregator.receive("large", 0, private_release(privacy, scatter=np.eye(8) * 1e4))

@@ -142,7 +142,7 @@ def test_the_same_noise_in_every_batch_is_caught(monkeypatch):
     assert "difference of reports" in failing_pairs(result)
 
 
-def test_a_centre_without_noise_is_caught(monkeypatch):
+def test_a_center_without_noise_is_caught(monkeypatch):
     right = centering.center_sigma
     stream = centering.stream_rows
     monkeypatch.setattr(sys.modules["fedpca.privacy.audit"], "stream_rows", lambda *args: (3, 9))

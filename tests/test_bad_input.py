@@ -175,7 +175,7 @@ def test_bad_rows_are_not_transformed(make, error, match):
 
 @pytest.mark.parametrize("make_summary", [Subspace.from_rows, Moments.from_rows], ids=["Subspace", "Moments"])
 @pytest.mark.parametrize(("make", "error", "match"), BAD_ROWS.values(), ids=BAD_ROWS)
-def test_bad_rows_are_not_summarised(make, error, match, make_summary):
+def test_bad_rows_are_not_summarized(make, error, match, make_summary):
     with pytest.raises(error, match=match):
         make_summary(make())
 
@@ -328,7 +328,7 @@ def test_bad_weights_teach_nothing(weights, error, match, state, tracker):
 
 @pytest.mark.parametrize("make_summary", [Subspace.from_rows, Moments.from_rows], ids=["Subspace", "Moments"])
 @each_bad_weight
-def test_bad_weights_are_not_summarised(weights, error, match, make_summary):
+def test_bad_weights_are_not_summarized(weights, error, match, make_summary):
     with pytest.raises(error, match=match):
         make_summary(good(), sample_weight=weights)
 
@@ -496,7 +496,7 @@ def subspace(**change):
 
 
 BAD_PARTNERS = {
-    # what to merge with a centred summary of D features, named NAMES
+    # what to merge with a centered summary of D features, named NAMES
     "fewer features": (lambda: [summary(n_features=D - 1)], ValueError, "same features, got 20 and 19"),
     "more features": (
         lambda: [summary(Moments, n_features=D + 1)],
@@ -513,8 +513,8 @@ BAD_PARTNERS = {
         ValueError,
         "same feature names.*'feature 0' and 'feature 19'",
     ),
-    "uncentred": (lambda: [summary(center=False)], ValueError, "centred and uncentred"),
-    "uncentred moments": (lambda: [summary(Moments, center=False)], ValueError, "centred and uncentred"),
+    "uncentered": (lambda: [summary(center=False)], ValueError, "centered and uncentered"),
+    "uncentered moments": (lambda: [summary(Moments, center=False)], ValueError, "centered and uncentered"),
     "text": (lambda: ["model.fedpca"], TypeError, "only Subspace and Moments merge, got str"),
     "an array": (lambda: [good()], TypeError, "only Subspace and Moments merge, got ndarray"),
     "None": (lambda: [None], TypeError, "only Subspace and Moments merge, got NoneType"),
@@ -561,7 +561,7 @@ def test_what_does_not_fit_teaches_an_estimator_nothing(make, error, match, trac
 
 
 UNFIT_TO_BEGIN_WITH = {name: case for name, case in BAD_PARTNERS.items() if name not in (
-    "fewer features", "more features", "other names", "other order", "uncentred", "uncentred moments"
+    "fewer features", "more features", "other names", "other order", "uncentered", "uncentered moments"
 )}  # fmt: skip
 
 
@@ -575,11 +575,11 @@ def test_an_unfitted_estimator_stays_so_when_a_merge_fails(make, error, match, t
 
 @each_tracker
 @each_state
-def test_an_estimator_merges_no_other_centring_and_no_unfitted(state, tracker):
+def test_an_estimator_merges_no_other_centering_and_no_unfitted(state, tracker):
     pca, twin = estimator(tracker, state), estimator(tracker, state)
-    uncentred = StreamingPCA(2, center=False).fit(good())
-    assert_refused(pca, lambda: pca.merge(uncentred), ValueError, "centred")
-    assert_refused(pca, lambda: pca.merge(summary(center=False)), ValueError, "centred")
+    uncentered = StreamingPCA(2, center=False).fit(good())
+    assert_refused(pca, lambda: pca.merge(uncentered), ValueError, "centered")
+    assert_refused(pca, lambda: pca.merge(summary(center=False)), ValueError, "centered")
     assert_refused(
         pca, lambda: pca.merge(summary(), StreamingPCA()), NotFittedError, "StreamingPCA.*not fitted"
     )

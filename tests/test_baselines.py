@@ -69,7 +69,7 @@ def test_weights_are_exact_in_count_mean_and_total(baseline, rng):
 
 
 @EVERY
-def test_rows_far_from_the_origin_are_centred_first(baseline, rng):
+def test_rows_far_from_the_origin_are_centered_first(baseline, rng):
     _, rows = spiked(rng, 1200, 30)
     near, far = (tracked(baseline, rows + shift, batch=100).summary() for shift in (0.0, 1e4))
     assert shortfall(near.components[:3], rows) < 0.1
@@ -354,7 +354,7 @@ RANKS = {"light": 10, "volt": 10, "wine": 5, "mnist": 5}
 
 @pytest.fixture(scope="module")
 def papers_rows(real_data):
-    """The rows of the paper's figures, centred: motes and wine cut to multiples of 50, MNIST with labels."""
+    """The rows of the paper's figures, centered: motes and wine cut to multiples of 50, MNIST with labels."""
 
     def load(name):
         match name:

@@ -44,11 +44,13 @@ def test_a_certificate_is_frozen():
 
 
 BAD = [
-    {"epsilon": float("nan")}, {"epsilon": float("inf")}, {"epsilon": -1.0}, {"epsilon": 10**400}, {"epsilon": "1"},
-    {"epsilon": True}, {"epsilon": None}, {"delta": 1.5}, {"mu": None}, {"mu": [1.0]}, {"private": 1},
+    {"epsilon": float("nan")}, {"epsilon": float("inf")}, {"epsilon": -1.0}, {"epsilon": 10**400},
+    {"epsilon": "1"}, {"epsilon": True}, {"epsilon": None}, {"delta": 1.5}, {"mu": None}, {"mu": [1.0]},
+    {"private": 1},
     {"private": "yes"}, {"warnings": 5}, {"warnings": ["a", 5]}, {"warnings": "text"}, {"stream": ["x"]},
     {"unit": 5}, {"sampler": "x" * 10_000}, {"noise_edge": 1e301}, {"noise_edge": {}}, {"bound": "3"},
-    {"bound": [3.0, "x"]}, {"records": 1.5}, {"records": -1}, {"records": 10**30}, {"ledger": 5}, {"ledger": {}},
+    {"bound": [3.0, "x"]}, {"records": 1.5}, {"records": -1}, {"records": 10**30}, {"ledger": 5},
+    {"ledger": {}},
     {"ledger": CERTIFICATE.ledger.to_json() | {"spent": "x"}}, {"releases": 7}, {"releases": "abc"},
     {"releases": [{}]}, {"releases": []}, {"merged": 2}, {"merged": "1"}, {"format": "other"}, {"x": 1},
 ]  # fmt: skip
@@ -86,7 +88,7 @@ def test_a_file_with_such_a_certificate_is_not_a_model_file(change, tmp_path):
     ],
 )
 def test_a_merge_promises_no_more_than_its_releases(change):
-    with pytest.raises(ValueError, match="follow from the releases|as many releases|merged twice"):
+    with pytest.raises(ValueError, match=r"follow from the releases|as many releases|merged twice"):
         Certificate.from_json(merged().to_json() | change)
 
 
@@ -108,17 +110,15 @@ def test_any_value_of_any_key_is_taken_or_one_value_error(value, key):
 
 
 def test_certificates_are_kept_by_post_processing():
-    release = (
-        StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0))
-        .fit(np.random.default_rng(0).normal(size=(99, 4)))
-        .release()
-    )
+    rows = np.random.default_rng(0).normal(size=(99, 4))
+    release = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0)).fit(rows).release()
+    subspace = release.subspace()
     for derived in (
-        release.subspace(), release.subspace(2), release.with_names("abcd"), release.subspace().with_names("abcd"),
-        release.subspace().truncate(1), release.subspace().astype(np.float32), release.subspace().with_fixed_signs(),
+        subspace, release.subspace(2), release.with_names([*"abcd"]), subspace.with_names([*"abcd"]),
+        subspace.truncate(1), subspace.astype(np.float32), subspace.with_fixed_signs(),
     ):  # fmt: skip
         assert derived.certificate == release.certificate
-    half = release.subspace().scaled(0.5).certificate
+    half = subspace.scaled(0.5).certificate
     assert half.noise_edge == pytest.approx(release.certificate.noise_edge / 4)
 
 

@@ -25,7 +25,7 @@ pa = pytest.importorskip("pyarrow", reason="the cli extra")
 import pyarrow.parquet  # noqa: E402, F401
 from typer.testing import CliRunner  # noqa: E402
 
-from fedpca.cli.ahead import ahead  # noqa: E402
+from fedpca.backend.prefetch import prefetch  # noqa: E402
 from fedpca.cli.app import app  # noqa: E402
 from fedpca.readers import Rows  # noqa: E402
 
@@ -231,16 +231,16 @@ def test_a_private_fit_says_which_rows_its_model_is_of(folder):
     write_csv("a.csv", numbers(2000))
     private = "epsilon=8,delta=1e-6,bound=15,center=private"
     said = done("fit", "a.csv", "--privacy", private, "--out", "m.safetensors")
-    rows, centre = re.search(r"of ([\d,]+) rows, .*; (\d+) rows before them went to", said).groups()
+    rows, center = re.search(r"of ([\d,]+) rows, .*; (\d+) rows before them went to", said).groups()
     facts = told("inspect", "m.safetensors")
     assert int(rows.replace(",", "")) == facts["rows"]
-    assert facts["rows"] + int(centre) == facts["certificate"]["records"] == 2000
+    assert facts["rows"] + int(center) == facts["certificate"]["records"] == 2000
     public = done("fit", "a.csv", "--privacy", "epsilon=8,delta=1e-6,bound=15", "--out", "n.safetensors")
     assert "of 2,000 rows" in public
-    assert "centre" not in public
+    assert "center" not in public
 
 
-def test_a_private_centre_that_was_not_found_is_a_warning(folder):
+def test_a_private_center_that_was_not_found_is_a_warning(folder):
     private = ["--privacy", "epsilon=8,delta=1e-6,bound=15,center=private"]
     write_csv("near.csv", numbers(2000))
     write_csv("far.csv", numbers(2000) + 100)
@@ -645,7 +645,7 @@ def test_what_is_read_ahead_comes_in_order_and_then_its_error():
         raise ValueError("the end")
 
     seen = []
-    with pytest.raises(ValueError, match="the end"), ahead(numbers()) as items:
+    with pytest.raises(ValueError, match="the end"), prefetch(numbers()) as items:
         seen.extend(items)
     assert seen == list(range(20))
 
@@ -658,7 +658,7 @@ def test_whoever_stops_early_stops_the_reader_which_is_never_far_ahead():
             read.append(number)
             yield number
 
-    with ahead(numbers()) as items:
+    with prefetch(numbers()) as items:
         for item in items:
             assert len(read) <= item + 6
             if item == 10:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from helpers import assert_summarises, power_law, shortfall
+from helpers import assert_summarizes, power_law, shortfall
 
 from fedpca import StreamingPCA, Subspace
 
@@ -89,7 +89,7 @@ def test_columns_in_several_chunks_are_put_together(rows):
 
 def test_few_features_are_exact(rows):
     model = fit(da.from_array(rows[:, :4], chunks=(1000, 4)), 4)
-    assert_summarises(model, [rows[:, :4]])
+    assert_summarizes(model, [rows[:, :4]])
 
 
 def test_float32_stays_float32(rows):

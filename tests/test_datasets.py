@@ -419,7 +419,7 @@ def test_a_real_dataset_is_what_it_says(name, real_data):
     assert np.isnan(values).sum() == n_missing
     assert data.about.endswith(".")
     assert data.source.startswith("http")
-    assert data.licence
+    assert data.license
 
 
 def test_clients_are_groups_for_a_federation(real_data):

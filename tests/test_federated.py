@@ -208,8 +208,8 @@ def test_private_clients_release_and_are_summed():
     assert FederatedPCA(privacy=drowned).fit(rows).n_components_ < 10  # those above the noise
 
 
-def test_private_clients_share_a_centre():
-    """Noisy centres of their own would differ, and their differences look like components."""
+def test_private_clients_share_a_center():
+    """Noisy centers of their own would differ, and their differences look like components."""
     digits = load_digits().data
     exact, groups = fedpca.Subspace.from_rows(digits, 5), np.arange(len(digits)) % 10
     privacy = Privacy(2.0, 1e-5, 40.0, center="private")
@@ -219,7 +219,7 @@ def test_private_clients_share_a_centre():
     assert fedpca.metrics.affinity(fedpca.merge(apart, rank=5), exact) < 0.45  # 0.18 ± 0.04
 
 
-def test_a_shared_private_centre_is_paid_for_by_every_client(tmp_path):
+def test_a_shared_private_center_is_paid_for_by_every_client(tmp_path):
     rows = power_law(np.random.default_rng(0), 600, 5)
     ledger = Ledger(tmp_path / "ledger", epsilon=1.0, delta=1e-5)
     FederatedPCA(2, privacy=Privacy(1.0, 1e-5, 3.0, center="private", ledger=ledger)).fit(rows)

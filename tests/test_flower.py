@@ -162,7 +162,7 @@ class TestNode:
             (PROMISE | {"epsilon": 1.0}, "epsilon must be at most 1"),
             (PROMISE | {"bound": 1.0}, "bound must be at most 1"),
             (PROMISE | {"adjacency": "zero-out"}, "adjacency must be 'zero-out'"),
-            ({"center": False}, "no centre"),
+            ({"center": False}, "no center"),
         ],
     )
     def test_nothing_is_spent_on_what_would_be_refused(self, tmp_path, ask, rule):
@@ -171,7 +171,7 @@ class TestNode:
             Node.from_config(config).release(ASK | {"adjacency": "replace-one"} | ask)
         assert not Path(config["source"] + ".fedpca").exists()
 
-    def test_centres(self, tmp_path):
+    def test_centers(self, tmp_path):
         np.save(tmp_path / "center.npy", np.full(8, 0.1))
         for center, centered in (({}, False), ({"center": str(tmp_path / "center.npy")}, True)):
             config = config_of(tmp_path, f"client {centered}", 1, **PROMISE, **center)

@@ -170,9 +170,11 @@ def test_strangers_take_no_part(north):
 def lies(release):
     """What hostile owners send, and what is said of it; `release` is one to forge."""
     kind, arrays, facts = model_file.decode(release, "a release")
-    crooked, crooked_facts = Subspace.from_rows(rows_of(9), 3).file_contents()
+    honest = Subspace.from_rows(rows_of(9), 3)
+    crooked, crooked_facts = honest.arrays, honest.metadata
     crooked["components"] = 1.1 * crooked["components"]
-    other, other_facts = Moments.from_rows(rows_of(9, n_features=5)).file_contents()
+    narrow = Moments.from_rows(rows_of(9, n_features=5))
+    other, other_facts = narrow.arrays, narrow.metadata
     other_facts |= {"certificate": facts["certificate"]}
     names = (facts | {"child": f"liar {number}"} for number in range(5))
     return [

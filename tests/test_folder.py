@@ -90,8 +90,8 @@ def contents_of(path):
 def test_three_owners_one_of_them_private_make_the_model_of_an_aggregator(shared):
     privacy = Privacy(1.0, 1e-4, 3.0)
     release = StreamingPCA(2, privacy=privacy, center=False).fit(rows_of(0)).release()
-    uncentred = [Moments.from_rows(rows_of(1), center=False), Subspace.from_rows(rows_of(2), center=False)]
-    messages = [("private", 1, release), ("exact", 7, uncentred[0]), ("small", 0, uncentred[1])]
+    uncentered = [Moments.from_rows(rows_of(1), center=False), Subspace.from_rows(rows_of(2), center=False)]
+    messages = [("private", 1, release), ("exact", 7, uncentered[0]), ("small", 0, uncentered[1])]
     for message in messages:
         drop(shared, *message)
     aggregator, ignored = collected(shared)
@@ -132,6 +132,7 @@ def test_what_is_known_is_not_read_again_even_after_a_restart(tmp_path, monkeypa
     decode, reads = model_file.decode, []
     monkeypatch.setattr(model_file, "decode", lambda data, name: (reads.append(name), decode(data, name))[1])
     again = Aggregator(store=store)
+    reads.clear()  # those of the store
     assert collect(folder, again, before=before) == before
     assert reads == []
     drop(folder, "1", 2, summary_of(5))
@@ -309,7 +310,7 @@ def test_bad_files_are_told_and_the_rest_count(shared):
     put(shared, "A.2.safetensors", whole)
     put(shared, ".fedpca-0123.part", whole[:100])
     drop(shared, "narrow", 1, summary_of(4, n_features=3))
-    drop(shared, "uncentred", 1, Subspace.from_rows(rows_of(5), center=False))
+    drop(shared, "uncentered", 1, Subspace.from_rows(rows_of(5), center=False))
     aggregator, ignored = collected(shared)
     assert bits(aggregator.model()) == bits(fed(good).model())
     reasons = {item.file: item.reason for item in ignored}
@@ -322,7 +323,7 @@ def test_bad_files_are_told_and_the_rest_count(shared):
         "noise.5.safetensors": "not a model file",
         "notes.txt": "not a name",
         "nothing.5.safetensors": "not a model file",
-        "uncentred.1.safetensors": "uncentred",
+        "uncentered.1.safetensors": "uncentered",
     }
     assert list(reasons) == sorted(expected)
     assert [file for file, reason in reasons.items() if expected[file] not in reason] == []
@@ -407,7 +408,8 @@ def test_a_file_swapped_for_a_pipe_or_grown_after_it_was_listed_does_not_stop_th
 
 
 def test_a_forged_author_is_no_author(tmp_path):
-    arrays, facts = summary_of(0).file_contents()
+    summary = summary_of(0)
+    arrays, facts = summary.arrays, summary.metadata
     forged = [{}, {"child": 3, "version": 1}, {"child": "a", "version": True}, {"child": "a", "version": "1"},
               {"child": "", "version": 1}, {"child": "x" * 5000, "version": 1},
               {"child": "\ud800", "version": 1}, {"child": ["a"], "version": 1}]  # fmt: skip

@@ -162,14 +162,14 @@ def test_a_ledger_deleted_under_way_is_missed_and_not_made_anew(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "spoilt", [('"mu": 0.1', '"mu": NaN'), ('"stop": 5', '"stop": "5"'), ('"mu": 0.1', '"mu": -1')]
+    "spoiled", [('"mu": 0.1', '"mu": NaN'), ('"stop": 5', '"stop": "5"'), ('"mu": 0.1', '"mu": -1')]
 )
-def test_numbers_that_cannot_be_are_not_read(tmp_path, spoilt):
+def test_numbers_that_cannot_be_are_not_read(tmp_path, spoiled):
     path = tmp_path / "ledger"
     Ledger(path, epsilon=1.0, delta=1e-5).debit(0, 5, "gram", 0.1)
     text = path.read_text()
-    assert spoilt[0] in text
-    path.write_text(text.replace(*spoilt))
+    assert spoiled[0] in text
+    path.write_text(text.replace(*spoiled))
     with pytest.raises(ValueError, match="damaged"):
         Ledger(path)
 
@@ -315,7 +315,7 @@ def test_a_killed_process_leaves_a_debit_that_counts(tmp_path, when):
     assert "released" not in again.stdout
 
 
-def test_the_centre_is_debited_before_its_noise_too(tmp_path):
+def test_the_center_is_debited_before_its_noise_too(tmp_path):
     path = tmp_path / "ledger"
     assert run_client(path, "before the noise", "center='private'").returncode == -signal.SIGKILL
     ledger = Ledger(path)

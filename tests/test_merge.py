@@ -1,8 +1,8 @@
-"""Merging summaries equals summarising all rows in one place."""
+"""Merging summaries equals summarizing all rows in one place."""
 
 import numpy as np
 import pytest
-from helpers import assert_summarises, assert_valid, power_law, rows_of_clients, scatter_of
+from helpers import assert_summarizes, assert_valid, power_law, rows_of_clients, scatter_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,17 +17,17 @@ def test_merging_subspaces_equals_pooling_rows(tables, center, order):
     order.shuffle(summaries)
     merged = merge(summaries)
     assert_valid(merged)
-    assert_summarises(merged, tables, center)
+    assert_summarizes(merged, tables, center)
 
 
 @given(tables=rows_of_clients(), center=st.booleans(), fanout=st.integers(2, 4))
 def test_any_tree_gives_the_same(tables, center, fanout):
     summaries = [Subspace.from_rows(table, center=center) for table in tables]
-    assert_summarises(merge_tree(summaries, fanout=fanout), tables, center)
+    assert_summarizes(merge_tree(summaries, fanout=fanout), tables, center)
     folded = summaries[0]
     for summary in summaries[1:]:
         folded = merge([summary, folded])
-    assert_summarises(folded, tables, center)
+    assert_summarizes(folded, tables, center)
 
 
 @given(tables=rows_of_clients(), center=st.booleans())
@@ -35,9 +35,9 @@ def test_moments_sum_exactly_and_mix_with_subspaces(tables, center):
     moments = [Moments.from_rows(table, center=center) for table in tables]
     merged = merge(moments)
     assert isinstance(merged, Moments)
-    assert_summarises(merged, tables, center)
+    assert_summarizes(merged, tables, center)
     mixed = merge([moments[0], *(Subspace.from_rows(table, center=center) for table in tables[1:])])
-    assert_summarises(mixed, tables, center, rtol=1e-7)
+    assert_summarizes(mixed, tables, center, rtol=1e-7)
 
 
 @given(tables=rows_of_clients(min_clients=2), rank=st.integers(1, 4))
@@ -135,7 +135,7 @@ def test_the_papers_merges_survive_awkward_input(algorithm, tables):
     first, second = (Subspace.from_rows(table, center=False) for table in tables)
     merged = algorithm(first, second)
     assert_valid(merged)
-    assert_summarises(merged, tables, center=False, rtol=1e-8)
+    assert_summarizes(merged, tables, center=False, rtol=1e-8)
 
 
 @pytest.mark.parametrize("algorithm", [basic_merge, faster_merge])
@@ -148,9 +148,9 @@ def test_forgetting_and_enhancing_scale_the_two_sides(algorithm, rng):
 
 
 def test_the_papers_merges_refuse_means(rng):
-    centred = Subspace.from_rows(power_law(rng, 20, 4))
+    centered = Subspace.from_rows(power_law(rng, 20, 4))
     for algorithm in PAPER_MERGES:
         with pytest.raises(ValueError, match="center=False"):
-            algorithm(centred, centred)
+            algorithm(centered, centered)
     with pytest.raises(ValueError, match="enhance must be"):
         basic_merge(Subspace.empty(3, centered=False), Subspace.empty(3, centered=False), enhance=0.5)

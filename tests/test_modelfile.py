@@ -98,7 +98,7 @@ def bits(summary):
 SUMMARIES = {
     "float64": Subspace.from_rows(rows()),
     "float32": Subspace.from_rows(rows().astype(np.float32), rank=2),
-    "uncentred": Subspace.from_rows(rows(), rank=3, center=False),
+    "uncentered": Subspace.from_rows(rows(), rank=3, center=False),
     "weighted": Subspace.from_rows(rows(), rank=3, sample_weight=np.linspace(0, 1, 20)),
     "names": Subspace(np.eye(2, 7), [2.0, 1.0], np.zeros(7), 3, 5.0, feature_names=NAMES),
     "certificate": Subspace(np.eye(2, 7), [2.0, 1.0], np.zeros(7), 3, 5.0, certificate=CERTIFICATE),
@@ -110,7 +110,7 @@ SUMMARIES = {
     "merged": fedpca.merge([Subspace.from_rows(rows(seed=seed), rank=3) for seed in range(3)], 4),
     "tracked": fedpca.StreamingPCA(2).fit(rows()).subspace_,
     "moments": Moments.from_rows(rows()),
-    "moments uncentred": Moments.from_rows(rows().astype(np.float32), center=False),
+    "moments uncentered": Moments.from_rows(rows().astype(np.float32), center=False),
     "moments named": Moments(3, np.zeros(7), np.eye(7), feature_names=NAMES),
     "moments of nothing": Moments(0, np.zeros(2), np.zeros((2, 2))),
 }
@@ -589,7 +589,7 @@ def test_another_format_version_is_refused_by_its_number(version, tmp_path, monk
 @pytest.mark.parametrize("kind", ["", "Subspace", "aggregator", "__init__"])
 def test_an_unknown_kind_is_refused_by_its_name(kind, tmp_path):
     model_file.write(tmp_path / "model", kind, *subspace_contents())
-    assert_refused(tmp_path / "model", f"holds '{kind}'")
+    assert_refused(tmp_path / "model", f"contains '{kind}'")
 
 
 def test_a_file_of_the_other_kind_is_refused(tmp_path):
@@ -650,7 +650,7 @@ WRONG_SUBSPACES = [
     ("total", 1e308, "total.*1e\\+308"),
     ("total", "20", "total"),
     ("total", None, "total"),
-    ("centered", False, "uncentred"),
+    ("centered", False, "uncentered"),
     ("centered", "false", "centered"),
     ("centered", None, "centered"),
     ("feature_names", ["a"], "5 features, 1 names"),
@@ -660,8 +660,8 @@ WRONG_SUBSPACES = [
     ("feature_names", "abcde", "feature_names"),
     ("feature_names", dict.fromkeys("abcde", 1), "feature_names"),
     ("feature_names", 5, "feature_names|iterable"),
-    ("certificate", "trust me", "certificate"),
-    ("certificate", [1], "certificate"),
+    ("certificate", "trust me", "Certificate"),
+    ("certificate", [1], "Certificate"),
 ]
 
 WRONG_MOMENTS = [
@@ -680,7 +680,7 @@ WRONG_MOMENTS = [
     ("count", 0.0, "no rows"),
     ("count", 1e308, "count"),
     ("count", "9", "count"),
-    ("centered", False, "uncentred"),
+    ("centered", False, "uncentered"),
     ("centered", "false", "centered"),
     ("feature_names", ["a"], "3 features, 1 names"),
     ("feature_names", "abc", "feature_names"),
@@ -709,7 +709,7 @@ def test_wrong_contents_are_refused_with_the_rule(kind, contents, name, value, m
 @pytest.mark.parametrize(
     ("kind", "contents"), [("subspace", subspace_contents), ("moments", moments_contents)]
 )
-def test_the_contents_that_are_spoilt_here_are_right_to_begin_with(kind, contents, tmp_path):
+def test_the_contents_that_are_spoiled_here_are_right_to_begin_with(kind, contents, tmp_path):
     model_file.write(tmp_path / "model", kind, *contents())
     assert type(fedpca.load(tmp_path / "model")).__name__.lower() == kind
 

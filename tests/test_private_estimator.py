@@ -298,7 +298,7 @@ def test_a_batch_interrupted_half_way_ends_the_stream_so_that_no_row_counts_twic
             call()
 
 
-def test_a_private_centre_is_not_begun_if_the_rows_cannot_be_afforded():
+def test_a_private_center_is_not_begun_if_the_rows_cannot_be_afforded():
     ledger = Ledger(epsilon=1.0, delta=1e-4)
     ledger.debit(0, 10, "other", 0.1)
     privacy = Privacy(1.0, 1e-4, 3.0, center="private", ledger=ledger)
@@ -489,10 +489,10 @@ def test_streaming_mod_sulq_may_be_released_as_often_as_one_likes():
     assert pca.n_samples_seen_ == 390
 
 
-# --- centre, clipping, gaps ---
+# --- center, clipping, gaps ---
 
 
-def test_a_private_centre_of_all_rows_costs_a_tenth_of_the_budget():
+def test_a_private_center_of_all_rows_costs_a_tenth_of_the_budget():
     rows = rows_of(2000) + 2.0
     pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, 4.0, center="private")).fit(rows)
     np.testing.assert_allclose(pca.mean_, rows.mean(axis=0), atol=0.3)
@@ -504,7 +504,7 @@ def test_a_private_centre_of_all_rows_costs_a_tenth_of_the_budget():
     assert pca.subspace_.certificate.center == "private"
 
 
-def test_a_private_centre_of_a_stream_takes_its_first_rows():
+def test_a_private_center_of_a_stream_takes_its_first_rows():
     rows = rows_of(3000) + 2.0
     pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, 4.0, center="private"))
     for part in np.array_split(rows, 60):
@@ -520,9 +520,9 @@ def test_a_private_centre_of_a_stream_takes_its_first_rows():
     np.testing.assert_allclose(pca.mean_, rows.mean(axis=0), atol=0.3)
 
 
-def test_too_short_a_stream_for_its_centre_says_so():
+def test_too_short_a_stream_for_its_center_says_so():
     pca = StreamingPCA(2, privacy=Privacy(0.1, 1e-5, 4.0, center="private")).partial_fit(rows_of(50))
-    with pytest.raises(ValueError, match=r"takes the first \d+ rows of a stream for the centre, and 50 came"):
+    with pytest.raises(ValueError, match=r"takes the first \d+ rows of a stream for the center, and 50 came"):
         pca.release()
     assert pca._tracker.ledger.entries == []
 
@@ -558,8 +558,8 @@ def test_infinity_is_refused_without_telling_any_value():
     assert not any(character.isdigit() for character in str(refusal.value))
 
 
-@pytest.mark.parametrize("settings", [{}, {"center": np.full(6, 0.5)}], ids=["origin", "public centre"])
-def test_gaps_are_filled_from_the_centre_before_the_first_release(settings, no_noise):
+@pytest.mark.parametrize("settings", [{}, {"center": np.full(6, 0.5)}], ids=["origin", "public center"])
+def test_gaps_are_filled_from_the_center_before_the_first_release(settings, no_noise):
     rows = rows_of()
     gappy = np.where(np.random.default_rng(1).uniform(size=rows.shape) < 0.2, np.nan, rows)
     gappy[3] = np.nan  # nothing observed: still a record
@@ -651,7 +651,7 @@ def test_without_a_seed_no_two_releases_are_alike():
     assert not np.isclose(one.scatter, other.scatter, rtol=1e-9).any()
 
 
-def test_fast_noise_is_labelled_unsafe_and_never_the_default():
+def test_fast_noise_is_labeled_unsafe_and_never_the_default():
     assert Privacy(1.0, 1e-4, 3.0).noise == "exact"
     release = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, noise="fast")).fit(rows_of()).release()
     assert "UNSAFE" in release.certificate.sampler

@@ -181,7 +181,7 @@ def test_the_order_and_cut_of_rows_leave_no_trace():
     np.testing.assert_array_equal(sums[0], sums[2])
 
 
-def test_a_joint_release_corrects_the_centre():
+def test_a_joint_release_corrects_the_center():
     rows = rows_in_ball() + 0.3
     center = np.full(10, 0.2)
     m = mechanism(Privacy(1.0, 1e-5, 3.0), 10, center=center, joint=True)

@@ -186,7 +186,7 @@ def test_groups_of_rows_are_told_apart(tmp_path, rng):
         ([""] * 150 + ["_hidden"] * 150, ["", "_hidden"]),
     ],
 )
-def test_any_column_can_colour(tmp_path, rng, color, groups):
+def test_any_column_can_color(tmp_path, rng, color, groups):
     rows = rng.normal(size=(300, 3))
     text = written(tmp_path, Subspace.from_rows(rows), rows=rows, color=color)
     lines = table(text, "Components 1 and 2")
@@ -364,11 +364,11 @@ def test_a_model_that_is_not_private_says_so(tmp_path):
         Subspace.from_rows(np.random.default_rng(0).normal(size=(40, 5)), center=False),
         Subspace.from_rows(np.random.default_rng(0).normal(size=(40, 5)) * 1e-120),
         Subspace(np.eye(3)[:2], np.array([2.0, 0.0]), np.zeros(3), 9.0, 4.0),
-        replace(Subspace.from_rows(np.eye(3)), certificate=Certificate(private=False, epsilon=0.0, delta=1.0, mu=0.0, noise_edge=1e300)),
+        replace(Subspace.from_rows(np.eye(3)), certificate=Certificate(False, 0, 1, 0, noise_edge=1e300)),
         StreamingPCA(2).fit(np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)),
         Subspace.from_rows(np.random.default_rng(0).normal(size=(300, 120))),
     ],
-    ids=["one feature", "rank 1", "constant", "one row", "empty", "moments", "uncentred", "tiny",
+    ids=["one feature", "rank 1", "constant", "one row", "empty", "moments", "uncentered", "tiny",
          "no variance", "odd certificate", "float32", "many components"],
 )  # fmt: skip
 def test_every_model_has_a_page(tmp_path, model):
@@ -382,9 +382,10 @@ def test_every_model_has_a_page(tmp_path, model):
 def test_names_of_others_are_text(tmp_path):
     rows = np.random.default_rng(0).normal(size=(50, 3))
     names = (HOSTILE, HOSTILE + "2", "$x_1$")
-    releases = [Release(1.0, 1e-5, 0.2, release=HOSTILE, stream=stream, time=HOSTILE) for stream in "ab"]
+    text = HOSTILE[:99]
+    releases = [Release(1.0, 1e-5, 0.2, release=text, stream=stream, time=text) for stream in "ab"]
     certificate = Certificate(
-        private=True, epsilon=1.0, delta=1e-5, mu=0.2, warnings=[HOSTILE], unit=HOSTILE, sampler=HOSTILE,
+        private=True, epsilon=1.0, delta=1e-5, mu=0.2, warnings=[text], unit=text, sampler=text,
         noise_edge=1.0, releases=releases,
     )  # fmt: skip
     model = replace(Subspace.from_rows(rows), feature_names=names, certificate=certificate)

@@ -157,7 +157,7 @@ def test_text_has_contrast(visit, name, scheme):
     assert page.evaluate(POOR_TEXT) == []
 
 
-def test_in_the_dark_the_same_pictures_have_other_colours(visit):
+def test_in_the_dark_the_same_pictures_have_other_colors(visit):
     of_body = "getComputedStyle(document.body).backgroundColor"
     of_text = "getComputedStyle(document.querySelector('svg text')).fill"
     of_bars = (
@@ -169,7 +169,7 @@ def test_in_the_dark_the_same_pictures_have_other_colours(visit):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_colours_of_charts_can_be_seen(visit, scheme):
+def test_all_colors_of_charts_can_be_seen(visit, scheme):
     """At least 3 to 1 against the card, which WCAG asks of what is not text."""
     style = "getComputedStyle(document.documentElement)"
     page = visit("rows", scheme=scheme)

@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from helpers import assert_summarises, power_law
+from helpers import assert_summarizes, power_law
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import subspace_angles
@@ -30,7 +30,7 @@ def test_the_model_is_that_of_all_that_was_said(faults, fanout):
     said = Counter()
     for delivery in result.timeline:
         said[delivery.client] = max(said[delivery.client], delivery.version + 1)
-    assert_summarises(result.model, [batch for name in clients for batch in clients[name][: said[name]]])
+    assert_summarizes(result.model, [batch for name in clients for batch in clients[name][: said[name]]])
     assert set(result.silent) == {name for name in clients if said[name] < 6}
     assert result.timeline[-1].rows == result.model.count
 

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import assert_summarises, assert_valid, power_law, rows_of_clients, scatter_of, shortfall
+from helpers import assert_summarizes, assert_valid, power_law, rows_of_clients, scatter_of, shortfall
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +17,7 @@ def test_a_summary_is_that_of_its_rows(tables, center):
         Subspace.from_rows(tables[0], center=center),
         Moments.from_rows(tables[0], center=center),
     ):
-        assert_summarises(summary, tables, center)
+        assert_summarizes(summary, tables, center)
 
 
 @given(tables=rows_of_clients(max_clients=1), rank=st.integers(1, 5))
@@ -53,7 +53,7 @@ def test_weights_count_as_repeated_rows(rng):
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int8, np.uint8, np.int64, bool])
-def test_any_real_dtype_is_summarised(dtype, rng):
+def test_any_real_dtype_is_summarized(dtype, rng):
     rows = np.maximum(3 * power_law(rng, 40, 6), 0).astype(dtype)
     subspace = Subspace.from_rows(rows)
     assert subspace.components.dtype == (np.float32 if dtype in (np.float16, np.float32) else np.float64)
@@ -130,7 +130,7 @@ GOOD = {
         ({"singular_values": np.array([2.0, -1.0])}, "not negative"),
         ({"singular_values": np.array([np.inf, 1.0])}, "finite"),
         ({"mean": np.full(4, np.inf)}, "finite"),
-        ({"mean": np.ones(4), "centered": False}, "mean of an uncentred summary"),
+        ({"mean": np.ones(4), "centered": False}, "mean of an uncentered summary"),
         ({"count": -1.0}, "count"),
         ({"count": np.inf}, "count"),
         ({"count": "10"}, "count"),
@@ -154,7 +154,7 @@ def test_a_subspace_that_cannot_be_is_refused(change, message):
         ({"scatter": np.full((2, 2), np.nan)}, "finite"),
         ({"scatter": np.eye(3)}, "shapes"),
         ({"count": np.nan}, "count"),
-        ({"centered": False, "mean": np.ones(2)}, "uncentred"),
+        ({"centered": False, "mean": np.ones(2)}, "uncentered"),
     ],
 )
 def test_moments_that_cannot_be_are_refused(change, message):

@@ -107,10 +107,10 @@ def test_fano_by_volume_is_at_least_as_strict(omega, n_features):
     assert strict.min() <= utility_bound(omega, n_features) + 1e-9
 
 
-@pytest.mark.parametrize("shape", ["every entry", "symmetrised", "upper triangle"])
+@pytest.mark.parametrize("shape", ["every entry", "symmetrized", "upper triangle"])
 def test_no_mask_lets_two_directions_diverge_by_more_than_one_over_omega_squared(shape, rng):
     omega, n_features = 0.3, 6
-    off_diagonal = omega / sqrt(2) if shape == "symmetrised" else omega
+    off_diagonal = omega / sqrt(2) if shape == "symmetrized" else omega
     variances = np.full((n_features, n_features), off_diagonal**2)
     np.fill_diagonal(variances, omega**2)
     seen = np.ones_like(variances) if shape == "every entry" else np.triu(np.ones_like(variances))
@@ -278,7 +278,7 @@ def test_some_trees_cost_as_much_as_the_bound(depth):
     tail = n_branches * own**2
     assert 0.98 < energy_lost(model, 1, scatter) / merge_error_bound(depth, tail) <= 1
     assert 0.98 < model.discarded / merge_error_bound(depth + 1, tail) <= 1
-    rows = np.sqrt(scatter)  # uncentred rows of this scatter
+    rows = np.sqrt(scatter)  # uncentered rows of this scatter
     assert 0.98 < squared_distance(model, rows) / merge_error_bound(depth + 1, tail) <= 1
 
 

@@ -25,11 +25,11 @@ def utility_bound(omega: float, n_features: int) -> float:
     their covariance (Lemma 6) and must be at most gamma, not at least (Lemma 7); the logarithm of K, not K,
     is what has to exceed 1/omega² + ln 2; phi ends at 1, where none is printed; and the distance has to be
     that of directions up to sign: absolute cosines are bounded. The mask is called symmetric but counted as
-    d² independent entries: the bound holds for both, and for a symmetrised one, as none diverges by more than
+    d² independent entries: the bound holds for both, and for a symmetrized one, as none diverges by more than
     1/omega².
 
     Args:
-        omega: of the noise on (1/n) sum x x^T: of every entry, or on the diagonal if it is symmetrised.
+        omega: of the noise on (1/n) sum x x^T: of every entry, or on the diagonal if it is symmetrized.
         n_features: d, at least 2.
 
     >>> utility_bound(0.1, n_features=784)
@@ -106,8 +106,8 @@ def merge_error_bound(depth: int, tail: float) -> float:
 
     Let clients and nodes keep k directions or more. With C the energy (squared deviations from the mean,
     summed) that the first r <= k components of the model capture of all rows, and B the most that r
-    directions can, B - C is at most this. Any fanout, trees of uneven depth, centred rows or not; clients
-    must summarise exactly, as `Subspace.from_rows` does. It is sharp: some trees lose all of it but for a
+    directions can, B - C is at most this. Any fanout, trees of uneven depth, centered rows or not; clients
+    must summarize exactly, as `Subspace.from_rows` does. It is sharp: some trees lose all of it but for a
     share as small as one likes.
 
     The reason: what children hand up is never more than what there was, and the means only add to it. So a

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedpca.backend.prefetch import prefetch
 from fedpca.cli import models
-from fedpca.cli.ahead import ahead
 from fedpca.cli.common import AsJson, Force, bars, must_be_free, names, say, some
 from fedpca.cli.privacy import settings
 
@@ -98,8 +98,8 @@ def fit(
     shown = some(facts["n_components"], "component")
     text = f"{out}: {shown} of {some(summary.count, 'row')}, {share:.1%} of the variance"
     if promise is not None and promise.center == "private":
-        centre = pca.n_samples_seen_ - summary.count
-        text += f"; {some(centre, 'row')} before them went to the centre"
+        spent = pca.n_samples_seen_ - summary.count
+        text += f"; {some(spent, 'row')} before them went to the center"
     if promise is not None:
         text += f"; private: epsilon={promise.epsilon:g}, delta={promise.delta:g}"
     say({"out": str(out), **facts}, as_json, text)
@@ -128,7 +128,7 @@ def _learn(pca: "StreamingPCA", rows: "Rows", checkpoint: "_Checkpoint | None") 
     with (
         bar("rows", rows.n_rows, "rows") as moving,
         _stoppable() as stop,
-        ahead(rows.batches(skip=done)) as batches,
+        prefetch(rows.batches(skip=done)) as batches,
     ):
         moving.advance(done)
         for batch in batches:

@@ -16,7 +16,7 @@ def report(
         list[str] | None,
         typer.Option(help="A file, folder or glob of rows to show along the components; may come again."),
     ] = None,
-    color: Annotated[str | None, typer.Option(help="The column of the rows to colour them by.")] = None,
+    color: Annotated[str | None, typer.Option(help="The column of the rows to color them by.")] = None,
     run: Annotated[
         Path | None, typer.Option(help="The folder of a Flower run, or of an aggregator's store.")
     ] = None,

@@ -52,8 +52,8 @@ def wine_csv(paths: Sequence[Path]) -> Content:
     with paths[0].open() as file:
         *names, _ = file.readline().replace('"', "").strip().split(";")
     table = np.concatenate(tables)
-    colours = ["red" if "red" in path.name else "white" for path in paths]
-    clients = np.repeat(colours, [len(part) for part in tables]) if len(paths) > 1 else None
+    colors = ["red" if "red" in path.name else "white" for path in paths]
+    clients = np.repeat(colors, [len(part) for part in tables]) if len(paths) > 1 else None
     return Content(table[:, :-1], table[:, -1].astype(np.int64), clients, tuple(names))
 
 
@@ -92,7 +92,7 @@ def hapmap_npz(paths: Sequence[Path]) -> Content:
 
 
 def hapmap_csv(paths: Sequence[Path]) -> Content:
-    """Population, then a column a genotype, empty where it is missing: what R writes, see the catalogue."""
+    """Population, then a column a genotype, empty where it is missing: what R writes, see the catalog."""
     with gzip.open(paths[0], "rt", newline="") as file:
         (_, *names), *rows = csv.reader(file)
     populations = np.array([row[0] for row in rows])

@@ -1,4 +1,4 @@
-"""What every fitted PCA offers: its attributes, and what can be done with rows."""
+"""BasePCA: the fitted attributes of every PCA here, and the transformation of rows."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,33 +7,34 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse, special
+from scipy import sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags, check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedpca._typing import Array
-from fedpca.backend.base import HOST, Backend, backend_of, batch_slices, dense, to_host
+from fedpca.backend import HOST, Backend, backend_of, batch_slices, dense, ops, to_host
+from fedpca.estimators.anomaly import degrees_of_freedom, log_likelihood, spe_limit, t2_limit
 from fedpca.summaries import validation
 from fedpca.summaries.imputation import coordinates
 from fedpca.summaries.subspace import Subspace
 
 
-class Source(Protocol):
-    """Where the components come from: a tracker of rows, or of releases."""
+class ComponentSource(Protocol):
+    """Where the components come from: a tracker of rows, or a view of a summary."""
 
     dtype: np.dtype[Any]
 
     @property
     def is_fitted(self) -> bool:
-        """Whether there is anything to tell yet."""
+        """Whether there is a summary yet."""
 
     def summary(self) -> Subspace:
         """All directions carried."""
 
     def shown(self) -> int:
-        """How many of them are the answer."""
+        """How many of them are shown."""
 
     def feature_variances(self) -> Array | None:
         """Variance of each feature, where it is known."""
@@ -43,15 +44,15 @@ class Source(Protocol):
 
 
 class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """The scikit-learn face of a `Source`, kept in `_tracker` once there is one."""
+    """The scikit-learn face of a `ComponentSource`, kept in `_tracker` once there is one."""
 
     whiten: bool
-    _tracker: Source
+    _tracker: ComponentSource
     _n_rows_seen: int
 
     @contextmanager
     def _rollback_on_error(self) -> Iterator[None]:
-        """A call that refuses its input leaves the object as it was: trackers only ever see checked rows."""
+        """A call that raises leaves the object as it was; trackers only ever see checked rows."""
         before = vars(self).copy()
         try:
             yield
@@ -61,7 +62,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             raise
 
     def _validated(self, X: Any, *, reset: bool) -> Any:
-        """X as an array or CSR of real numbers with the features fitted; its values are not looked at yet."""
+        """X as an array or CSR of real numbers with the features fitted; its values are not checked yet."""
         if np.ma.isMaskedArray(X):
             raise TypeError("X is a masked array: mark missing entries as NaN instead, X.filled(np.nan).")
         nameless = not reset and not hasattr(self, "feature_names_in_")
@@ -81,9 +82,9 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         validation.real_dtype(X.dtype)
         return X.tocsr() if sparse.issparse(X) else X
 
-    # --- what was learned ---
+    # --- fitted attributes ---
 
-    def _fitted(self) -> Source:
+    def _fitted(self) -> ComponentSource:
         if hasattr(self, "_tracker") and not self.__sklearn_is_fitted__():
             raise NotFittedError(
                 f"this {type(self).__name__} has released nothing yet: call release() first."
@@ -127,7 +128,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     @property
     def explained_variance_(self) -> Array:
         subspace = self._learned("explained_variance_")
-        return self.singular_values_**2 / _divisor(subspace.count)
+        return self.singular_values_**2 / degrees_of_freedom(subspace.count)
 
     @property
     def explained_variance_ratio_(self) -> Array:
@@ -138,7 +139,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         subspace = self._learned("noise_variance_")
         left_out = max(subspace.total - float(self.singular_values_ @ self.singular_values_), 0.0)
         directions = min(subspace.n_features, self.n_samples_seen_) - self.n_components_
-        return left_out / _divisor(subspace.count) / directions if directions > 0 else 0.0
+        return left_out / degrees_of_freedom(subspace.count) / directions if directions > 0 else 0.0
 
     @property
     def n_samples_seen_(self) -> int:
@@ -159,12 +160,11 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
-    # --- using it ---
+    # --- rows ---
 
     def transform(self, X: Any) -> Any:
-        """Coordinates of rows along the components, shape (n_samples, `n_components_`); gaps are bridged.
-
-        Those of rows on a device are there, too.
+        """Scores of rows along the components, shape (n_samples, `n_components_`); missing entries
+        are estimated. Rows on a device have their scores there, too.
         """
         backend = backend_of(X)
         X, gaps = self._checked(X)
@@ -180,7 +180,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return backend.asarray(scores)
 
     def inverse_transform(self, X: Any) -> Any:
-        """Rows with these coordinates, shape (n_samples, n_features): the inverse within the components."""
+        """Rows with these scores, shape (n_samples, n_features): the inverse within the components."""
         self._fitted()
         backend = backend_of(X)
         if backend.on_device:
@@ -189,9 +189,9 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             X = check_array(X, dtype=[np.float64, np.float32], ensure_min_features=0)
         if X.shape[1] != self.n_components_:
             raise ValueError(
-                f"X must have one column a component, {self.n_components_}, got shape {tuple(X.shape)}."
+                f"X must have one column per component, {self.n_components_}, got shape {tuple(X.shape)}."
             )
-        dtype = validation.working_dtype(backend.numpy_dtype(X))
+        dtype = ops.working_dtype(backend.numpy_dtype(X))
         X, components = backend.asarray(X, dtype), self.components_
         if backend.on_device:
             components = backend.asarray(components, dtype)
@@ -200,11 +200,11 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return X @ components + backend.asarray(self.mean_, dtype)
 
     def anomaly_scores(self, X: Any) -> tuple[Any, Any]:
-        """How far rows lie from what was learned, two ways.
+        """How unusual rows are: squared prediction error and Hotelling's T².
 
         Returns:
-            spe, the squared prediction error: the squared distance from the subspace, over observed entries;
-            and t2, Hotelling's T²: the squared distance from the mean within it, in units of its variances.
+            spe, the squared distance from the subspace, over observed entries; and t2, the squared distance
+            from the mean within the subspace, in units of its variances. Each of shape (n_samples,).
 
         >>> import fedpca
         >>> rows = np.random.default_rng(0).normal(size=(500, 3)) * [5.0, 3.0, 0.1]
@@ -225,57 +225,40 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return back.asarray(backend.xp.concat(spe)), back.asarray(backend.xp.concat(t2))
 
     def anomaly_limits(self, confidence: float = 0.99) -> tuple[float, float]:
-        """What such a share of rows like those learned stay below in `anomaly_scores`, if they are Gaussian.
+        """Upper limits of `anomaly_scores` for this share of rows like those fitted, if they are Gaussian.
 
-        Real rows seldom are: see how many of those you trust are above. What the model does not carry is
-        taken to be spread evenly over all other directions.
+        Real rows seldom are: check how many of those you trust exceed them. Variance that the model does not
+        carry is taken to be spread evenly over all other directions.
 
         Returns:
-            of spe, by Box's approximation: a multiple of a chi-squared variable with the mean and variance
-            that the spectrum left out gives; and of t2, by the F distribution. Infinite where the components
-            leave nothing out, and where there are too few rows.
+            the limit of spe, by Box's approximation: a multiple of a chi-squared variable with the mean and
+            variance of the discarded spectrum; and that of t2, by the F distribution. Infinite where the
+            components discard nothing, and where there are too few rows.
 
         >>> import fedpca
         >>> rows = np.random.default_rng(0).normal(size=(1000, 3)) * [5.0, 3.0, 0.1]
         >>> pca = fedpca.StreamingPCA(2).fit(rows)
         >>> spe, t2 = pca.anomaly_scores(rows)
-        >>> most_spe, most_t2 = pca.anomaly_limits()
-        >>> int((spe > most_spe).sum()), int((t2 > most_t2).sum())
+        >>> max_spe, max_t2 = pca.anomaly_limits()
+        >>> int((spe > max_spe).sum()), int((t2 > max_t2).sum())
         (8, 10)
         """
         if not 0 < confidence < 1:
             raise ValueError(f"confidence must lie in (0, 1), got confidence={confidence}.")
         subspace, shown = self._fitted().summary(), self.n_components_
-        count, others = subspace.count, subspace.n_features - subspace.rank
-        spe = t2 = np.inf
-        if 0 < shown < count - 1:
-            scale = shown * (count**2 - 1) / (count * (count - shown))
-            t2 = float(scale * special.fdtri(shown, count - shown, confidence))
-        energies = subspace.singular_values[shown:] ** 2
-        even = subspace.discarded / others if others else 0.0
-        left_out = float(energies.sum()) + others * even
-        if left_out > 1e-9 * subspace.total:  # else it is rounding
-            squares = float(energies @ energies) + others * even**2
-            divisor = _divisor(count)
-            spe = chi_squared_limit(left_out / divisor, 2 * squares / divisor**2, confidence)
-        return spe, t2
+        return spe_limit(subspace, shown, confidence), t2_limit(subspace.count, shown, confidence)
 
     def score_samples(self, X: Any) -> Array:
-        """Log-likelihood of rows under the probabilistic PCA of what was learned, shape (n_samples,)."""
+        """Log-likelihood of rows under the probabilistic PCA model, shape (n_samples,)."""
         spe, t2 = self.anomaly_scores(X)
-        left_out = self.n_features_in_ - self.n_components_
-        noise = max(self.noise_variance_, float(np.finfo(np.float64).tiny))
-        log_volume = float(np.log(self.explained_variance_).sum()) + left_out * np.log(noise)
-        distances = t2 + (spe / noise if left_out else 0.0)
-        likelihoods: Array = -0.5 * (self.n_features_in_ * np.log(2 * np.pi) + log_volume + distances)
-        return likelihoods
+        return log_likelihood(spe, t2, self.explained_variance_, self.noise_variance_, self.n_features_in_)
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Mean log-likelihood of rows: what a search over n_components can compare."""
+        """Mean log-likelihood of rows, for example to choose n_components by cross-validation."""
         return float(np.mean(self.score_samples(X)))
 
     def get_covariance(self) -> Array:
-        """Covariance of the features as the components and the noise left out explain it, shape (d, d)."""
+        """Covariance of the features as the components and the noise variance explain it, shape (d, d)."""
         self._fitted()
         scaled = (self.explained_variance_ - self.noise_variance_)[:, None] * self.components_
         covariance: Array = self.components_.T @ scaled
@@ -283,18 +266,18 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return covariance
 
     def _checked(self, X: Any) -> tuple[Any, bool]:
-        """Rows to use, and whether any entry is missing; those on a device come to the host if it is."""
+        """Checked rows, and whether any entry is missing; if so, rows on a device come to the host."""
         self._fitted()
         X = self._validated(X, reset=False)
         if backend_of(X).on_device:
-            if validation.energy(X) < validation.max_energy(self._dtype_for(X)):
+            if ops.energy(X) < ops.max_energy(self._dtype_for(X)):
                 return X, False
             X = to_host(X)
         return X, validation.has_nan(stored_values(X), self._dtype_for(X))
 
     def _dtype_for(self, X: Any) -> np.dtype[Any]:
         """The more precise of the components' dtype and that of X."""
-        return np.result_type(validation.working_dtype(backend_of(X).numpy_dtype(X)), self._tracker.dtype)
+        return np.result_type(ops.working_dtype(backend_of(X).numpy_dtype(X)), self._tracker.dtype)
 
     def _components_for(self, X: Any) -> Any:
         return backend_of(X).asarray(self.components_, self._dtype_for(X))
@@ -306,7 +289,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return sparse.issparse(X) or X.dtype in (np.float32, np.float64)
 
     def _scored(self, X: Any, gaps: bool) -> Iterator[tuple[Any, Any]]:
-        """Deviations from the mean and coordinates, a few rows at a time."""
+        """Deviations from the mean and coordinates, a chunk of rows at a time."""
         subspace, backend, dtype = self._tracker.summary(), backend_of(X), self._dtype_for(X)
         components, mean = self._components_for(X), backend.asarray(self.mean_, dtype)
         size = chunk_rows(X.shape[1], backend)
@@ -335,14 +318,14 @@ def _check_columns(X: Any) -> None:
     text = [
         str(name)
         for i, (name, kind) in enumerate(zip(X.columns, kinds, strict=True))
-        if str(kind).lower() in _TEXT_KINDS or (str(kind) == "object" and _holds_text(X.iloc[:, i]))
+        if str(kind).lower() in _TEXT_KINDS or (str(kind) == "object" and _contains_text(X.iloc[:, i]))
     ]
     if text:
-        raise ValueError(f"columns must be numbers, and {', '.join(text)} hold text: drop or encode them.")
+        raise ValueError(f"columns must be numbers, but {', '.join(text)} contain text: drop or encode them.")
 
 
-def _holds_text(column: Any) -> bool:
-    """Whether a column of anything, such as older pandas keeps text in, holds any."""
+def _contains_text(column: Any) -> bool:
+    """Whether a column of objects, such as older pandas keeps text in, contains any."""
     return any(isinstance(value, str) for value in column)
 
 
@@ -350,23 +333,9 @@ _TEXT_KINDS = ("str", "string", "category", "enum", "binary", "utf8", "large_str
 
 
 def chunk_rows(n_features: int, backend: Backend = HOST) -> int:
-    """Rows to work on at a time where copies are made: about 8 MB on the host."""
+    """Rows per chunk where copies are made: about 8 MB on the host."""
     return min(backend.chunk_entries // 256, max(64, backend.chunk_entries // n_features))
-
-
-def chi_squared_limit(mean: float, variance: float, confidence: float) -> float:
-    """What a multiple of a chi-squared variable with this mean and variance stays below, so likely.
-
-    >>> round(chi_squared_limit(1.0, 2.0, 0.99), 3)  # one degree of freedom: 2.576²
-    6.635
-    """
-    return float(variance / (2 * mean) * special.chdtri(2 * mean**2 / variance, 1 - confidence))
 
 
 def stored_values(rows: Any) -> NDArray[Any]:
     return rows.data if sparse.issparse(rows) else rows
-
-
-def _divisor(count: float) -> float:
-    """What turns energy into variance: count - 1, or the count itself where weights sum to one or less."""
-    return count - 1 if count > 1 else max(count, np.finfo(float).tiny)

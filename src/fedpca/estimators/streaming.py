@@ -11,7 +11,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state
 
 from fedpca._typing import Array
-from fedpca.backend.base import HOST, Backend, backend_of, batch_slices, dense, to_host
+from fedpca.backend import HOST, Backend, backend_of, batch_slices, dense, ops, to_host
 from fedpca.errors import NonFiniteError
 from fedpca.estimators.base import BasePCA, chunk_rows, stored_values
 from fedpca.privacy import Privacy, PrivateTracker
@@ -42,7 +42,7 @@ class StreamingPCA(BasePCA):
         energy: an `EnergyBand`, or its (low, high), to adapt the rank to the stream as the paper does.
         forget: in (0, 1]. Every batch scales the singular values of all that came before by it, and their
             count by its square: memory fades over about 1 / (1 - forget²) batches.
-        center: subtract the running mean; False gives the paper's uncentred algebra.
+        center: subtract the running mean; False gives the paper's uncentered algebra.
         whiten: scale the coordinates to unit variance.
         tracker: "exact" (d² memory, no error), "nystrom" (the fast one), "block" (the paper's), or "auto":
             exact for at most max(256, 8 n_components) features, nystrom above. There for comparison only:
@@ -120,13 +120,13 @@ class StreamingPCA(BasePCA):
     def _fit_in_steps(
         self, X: Any, sample_weight: Any = None
     ) -> Generator[tuple[Array, int], Array | None, None]:
-        """`fit`; of a private centre it yields what each step tells, and takes one shared with others."""
+        """`fit`; of a private center it yields what each step tells, and takes one shared with others."""
         with self._rollback_on_error():
             X = self._validated(X, reset=True)
             weights = validation.sample_weight(sample_weight, X.shape[0])
             if weights is not None and not weights.any():
                 raise ValueError("sample_weight must not be all zero: no row would count.")
-            dtype = validation.working_dtype(backend_of(X).numpy_dtype(X))
+            dtype = ops.working_dtype(backend_of(X).numpy_dtype(X))
             X, gaps = self._check_values(X, dtype, self._backend_for(X), weights)
             tracker = self._new_tracker(X, weights, dtype)
             if isinstance(tracker, PrivateTracker):
@@ -148,7 +148,7 @@ class StreamingPCA(BasePCA):
         with self._rollback_on_error():
             X = self._validated(X, reset=first)
             weights = validation.sample_weight(sample_weight, X.shape[0])
-            dtype = validation.working_dtype(backend_of(X).numpy_dtype(X)) if first else self._tracker.dtype
+            dtype = ops.working_dtype(backend_of(X).numpy_dtype(X)) if first else self._tracker.dtype
             backend = self._backend_for(X) if first else self._tracker.backend
             X, gaps = self._check_values(X, dtype, backend, weights)
             tracker = self._new_tracker(X, weights, dtype) if first else self._tracker
@@ -204,8 +204,8 @@ class StreamingPCA(BasePCA):
             first = summaries[0]
             if first.centered != bool(self.center):
                 raise ValueError(
-                    f"center={self.center} here, but the others are {'' if first.centered else 'un'}centred; "
-                    "build all with the same `center`."
+                    f"center={self.center} here, but the others are "
+                    f"{'' if first.centered else 'un'}centered; build all with the same `center`."
                 )
             tracker: Tracker
             if fitted:
@@ -220,7 +220,7 @@ class StreamingPCA(BasePCA):
                 for part in summaries
             ]
             largest = max(validation.raw_energy(part.total, part.count, part.mean) for part in summaries)
-            if not largest < validation.max_energy(tracker.dtype):
+            if not largest < ops.max_energy(tracker.dtype):
                 raise ValueError(
                     f"a summary of rows this large, sum of squares {largest:.3g}, does not fit a stream of "
                     f"{tracker.dtype}; rescale the features."
@@ -291,7 +291,7 @@ class StreamingPCA(BasePCA):
                 return X, False
             X = to_host(X)
         if self.privacy is None:
-            return X, validation.has_nan(stored_values(X), dtype, validation.max_weight(weights))
+            return X, validation.has_nan(stored_values(X), dtype, ops.max_weight(weights))
         validation.require_finite_or_nan(stored_values(X))  # however large: it will be clipped
         return X, False  # a private tracker sees for itself
 

@@ -43,7 +43,7 @@ class Aggregator:
         store: where states are kept: a folder, or a `Store`. What `receive` has taken is in it, so that a
             restart with the same store gives the same model, bit for bit. None: in memory.
         like: refuse what does not merge with this, `Subspace.empty(n_features, feature_names=...)`, say.
-            None: whoever comes first decides on the features, and on centring.
+            None: whoever comes first decides on the features, and on centering.
         privacy: refuse what is not at least as private as this, or claims more than its bound allows.
         max_rows: refuse a child that claims to speak for more rows than this.
         fanout: how many summaries are merged at a time.

@@ -1,4 +1,4 @@
-"""Dask: the components of one organisation's large table, without moving its rows."""
+"""Dask: the components of one organization's large table, without moving its rows."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def fit(data: Any, n_components: int, *, center: bool = True, fanout: int = 8) -
         data: shape (n_rows, n_features), a dask array (dense or sparse chunks) or dataframe of numbers.
             Rows may be split in any way, and their number be unknown; NaN marks a missing entry.
         n_components: how many components to keep.
-        center: subtract the mean; False gives the paper's uncentred algebra.
+        center: subtract the mean; False gives the paper's uncentered algebra.
         fanout: summaries merged at a time.
 
     Returns:
@@ -44,8 +44,8 @@ def fit(data: Any, n_components: int, *, center: bool = True, fanout: int = 8) -
         raise ImportError("fedpca.federation.dask needs dask: pip install 'fedpca[dask]'.") from error
     n_components = validation.integer(n_components, "n_components", at_least=1)
     validation.integer(fanout, "fanout", at_least=2)
-    summarise, inner, root = (dask.delayed(step, pure=True) for step in (_summary, _inner, _root))
-    summaries = [summarise(part, n_components, center) for part in _partitions(data, n_components)]
+    summarize, inner, root = (dask.delayed(step, pure=True) for step in (_summary, _inner, _root))
+    summaries = [summarize(part, n_components, center) for part in _partitions(data, n_components)]
     while len(summaries) > fanout:
         groups = [summaries[i : i + fanout] for i in range(0, len(summaries), fanout)]
         summaries = [inner(group, n_components) for group in groups]

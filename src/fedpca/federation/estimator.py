@@ -166,7 +166,7 @@ class FederatedPCA(BasePCA):
     ) -> tuple[dict[str, StreamingPCA], dict[str, str]]:
         """All clients, as many at once as there are workers: those that learned, and why the others did not.
 
-        With a private centre, clients whose rows are all at hand share one: in each step, the sum of the
+        With a private center, clients whose rows are all at hand share one: in each step, the sum of the
         noisy sums they tell.
         """
         fitted = {name: self._client() for name in clients}
@@ -225,7 +225,7 @@ Steps = Generator[tuple[Array, int], Array | None, None]
 
 
 def _steps(client: StreamingPCA, rows: Any) -> Steps:
-    """One client: all its batches, and a release if it is private; yields what it tells about its centre."""
+    """One client: all its batches, and a release if it is private; yields what it tells about its center."""
     private = isinstance(client.privacy, Privacy)
     if private and _is_table(rows):
         yield from client._fit_in_steps(rows)

@@ -79,7 +79,7 @@ def audit(
 ) -> Audit:
     """Run a private configuration on pairs of worlds that differ in one row, and try to tell them apart.
 
-    The settings are those given but for epsilon, delta, the ledger and the length of a public centre: few
+    The settings are those given but for epsilon, delta, the ledger and the length of a public center: few
     features and a large epsilon are where a test sees most. At (8, 1e-5) and 4000 runs, noise 1.4 times too
     small is found for certain, 1.2 times too small seven times in ten; at (1, 1e-5) only gross errors are.
 

@@ -68,7 +68,7 @@ def composed(mus: Iterable[float]) -> float:
 
 
 def _bisect(below: Callable[[float], bool]) -> tuple[float, float]:
-    """The two neighbouring numbers between which `below` turns from true to false on (0, inf)."""
+    """The two neighboring numbers between which `below` turns from true to false on (0, inf)."""
     low, high = 0.0, 1.0
     while below(high):
         low, high = high, 2 * high

@@ -1,4 +1,4 @@
-"""The private centre: the mean of clipped rows, noised, found in two steps.
+"""The private center: the mean of clipped rows, noised, found in two steps.
 
 The first step is about the origin, where clipping may pull the mean in; the second about what the first
 found, where it hardly does. All rows at hand: both see all of them, for a twentieth of mu² each. A stream:
@@ -32,10 +32,10 @@ def stream_rows(privacy: Privacy, n_features: int) -> tuple[int, ...]:
 
 
 class PrivateCenter:
-    """A centre in the making. Whoever calls `finish_step` has paid for it.
+    """A center in the making. Whoever calls `finish_step` has paid for it.
 
     Attributes:
-        vector: the centre so far, shape (d,).
+        vector: the center so far, shape (d,).
         step: steps finished.
         count: rows taken for the step under way.
     """

@@ -20,7 +20,7 @@ def clipped(rows: Array, bound: float) -> Array:
     """Rows, shape (n, d), drawn into the ball of radius `bound`, in units of bound / 2^12: integers.
 
     Each row is scaled by min(1, bound / its norm), then rounded; should rounding take it out of the ball,
-    it is rounded towards zero instead. Every result has an integer squared norm of at most 2^24, exactly.
+    it is rounded toward zero instead. Every result has an integer squared norm of at most 2^24, exactly.
 
     >>> clipped(np.array([[3.0, 4.0], [0.5, 0.0]]), bound=1.0)
     array([[2457., 3276.],

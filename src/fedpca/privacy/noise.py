@@ -181,7 +181,7 @@ class SymmetricMask:
         noise: where entries come from.
         n_features: d.
         diagonal, off_diagonal: standard deviations. `off_diagonal` = `diagonal` / sqrt(2) is i.i.d. noise on
-            all d² entries, symmetrised.
+            all d² entries, symmetrized.
         label: which mask.
 
     >>> mask = SymmetricMask(ExactNoise(bytes(32)), 3, 100.0, 70.0)

@@ -29,7 +29,7 @@ class Privacy:
         bound: the radius of the ball, about `center`, that rows are clipped to. It scales the noise: choose
             rather a typical norm of a row than the largest. Clipping cannot be switched off.
         adjacency: what one row more or less means. "replace-one": any row replaced by any other;
-            "zero-out": any row taken out, as if it lay at the centre, with 0.7 times the noise. The number
+            "zero-out": any row taken out, as if it lay at the center, with 0.7 times the noise. The number
             of rows is public in both.
         mechanism: "gram", one noisy d x d sum, for up to 4096 features; "sketch", a noisy d x k sum, for
             more; "streaming-mod-sulq" and "mod-sulq", the paper's and its predecessor's, for comparison.
@@ -136,7 +136,7 @@ class Privacy:
         return self.mechanism == "mod-sulq" or self.calibration == "paper"
 
     def public_center(self, n_features: int) -> Array | None:
-        """The centre as an array, if it is a public vector."""
+        """The center as an array, if it is a public vector."""
         if not isinstance(self.center, tuple):
             return None
         if len(self.center) != n_features:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.backend.base import HOST
+from fedpca.backend import HOST
 from fedpca.errors import BudgetExceeded, NotReleasedError
 from fedpca.privacy.centering import STEP_SHARE, STEPS, PrivateCenter, stream_rows
 from fedpca.privacy.certify import make_certificate
@@ -30,13 +30,13 @@ from fedpca.summaries.summary import Summary
 from fedpca.summaries.view import SummaryView
 
 BATCH_ROWS = 1024  # that "streaming-mod-sulq" noises at a time
-_FAR = 0.9  # bounds between the centre and the mean of clipped rows: nearly all lie beyond, on one side
+_FAR = 0.9  # bounds between the center and the mean of clipped rows: nearly all lie beyond, on one side
 
 
 class PrivateTracker:
     """Clips rows, adds them up, and tells nobody until `release`.
 
-    Rows are clipped about a centre and added to a mechanism's sums, which never leave. A release is debited
+    Rows are clipped about a center and added to a mechanism's sums, which never leave. A release is debited
     in the ledger, noised, certified, and from then on all that can be asked for. A copy, or a pickle, holds
     what was released and nothing else.
 
@@ -77,11 +77,11 @@ class PrivateTracker:
         self._stream = secrets.token_hex(8)
         self._process = os.getpid()
         self._lock = threading.RLock()
-        self._taken = 0  # records so far, those of the centre too
+        self._taken = 0  # records so far, those of the center too
         self._reported = 0  # of which the last release knew
         self._made = 0
         self._warned = False
-        self._center: PrivateCenter | None = None  # while a private centre is being found
+        self._center: PrivateCenter | None = None  # while a private center is being found
         self._released: Summary | None = None
         self._answer: SummaryView | None = None
         self._continuous = privacy.mechanism == "streaming-mod-sulq"  # noise is drawn as rows come
@@ -92,7 +92,7 @@ class PrivateTracker:
             self._open(privacy.public_center(n_features), privacy.mu, joint=False)
 
     def _open(self, center: Array | None, mu: float, *, joint: bool) -> None:
-        """Begin to take rows about a centre."""
+        """Begin to take rows about a center."""
         self._start = self._taken
         frame = ClippingBall(center, self.privacy.bound, self.feature_names)
         self._mechanism = build(
@@ -118,12 +118,12 @@ class PrivateTracker:
 
     @property
     def rows_for_center(self) -> int:
-        """How many rows of a stream go into its private centre before any counts."""
+        """How many rows of a stream go into its private center before any counts."""
         return sum(stream_rows(self.privacy, self.n_features))
 
     @property
     def wants_center(self) -> bool:
-        """Whether a private centre is still to be found."""
+        """Whether a private center is still to be found."""
         return self._center is not None
 
     @contextmanager
@@ -141,8 +141,8 @@ class PrivateTracker:
     ) -> Generator[tuple[Array, int], Array | None, None]:
         """Spend a tenth of mu² on the mean of rows that are all at hand, and will all be taken after it.
 
-        After each step, yields the noisy sum of the rows, less the centre so far, and their number. Whoever
-        sums these up over owners may send back a centre for all; sent None, each has its own.
+        After each step, yields the noisy sum of the rows, less the center so far, and their number. Whoever
+        sums these up over owners may send back a center for all; sent None, each has its own.
         """
         assert self._center is not None
         self._check_delta(n_rows)
@@ -208,7 +208,7 @@ class PrivateTracker:
         self._mechanism.take(frame.points(self._complete(rows, frame.center)))
 
     def _feed_center(self, rows: Array) -> Array:
-        """Take the first rows of a stream for its centre; returns those that are left over."""
+        """Take the first rows of a stream for its center; returns those that are left over."""
         assert self._center is not None
         if not self._taken:
             self.ledger.check(0, None, self.privacy.mu)  # that the rows after it can be afforded as well
@@ -233,7 +233,7 @@ class PrivateTracker:
         return told
 
     def _complete(self, rows: Array, center: Array | None) -> Array:
-        """Rows with gaps filled by what is public: the last release, or the centre. No row is left out.
+        """Rows with gaps filled by what is public: the last release, or the center. No row is left out.
 
         One row at a time: in a product of many, how the others are rounded can depend on how many there are.
         """
@@ -265,7 +265,7 @@ class PrivateTracker:
             raise ValueError("there is nothing to release: no rows were taken.")
         if self._center is not None or self._taken == self._start:
             raise ValueError(
-                f"center='private' takes the first {self.rows_for_center} rows of a stream for the centre, "
+                f"center='private' takes the first {self.rows_for_center} rows of a stream for the center, "
                 f"and {self._taken} came; bring more, give a public center, or use fit, which reads twice."
             )
         self._check_delta(self._taken)
@@ -302,7 +302,7 @@ class PrivateTracker:
         return released
 
     def _check_center(self, center: Array | None, released: Summary) -> None:
-        """Warn if a private centre is far from the mean released with the rows: that tells no more."""
+        """Warn if a private center is far from the mean released with the rows: that tells no more."""
         bound = self.privacy.bound
         if self.privacy.center != "private" or center is None or released.count < self.rows_for_center:
             return  # of fewer rows the mean is mostly noise

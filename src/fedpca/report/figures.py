@@ -1,4 +1,4 @@
-"""Pictures: matplotlib figures the size of a telephone, and the same as SVG that a page can colour."""
+"""Pictures: matplotlib figures the size of a telephone, and the same as SVG that a page can color."""
 
 import io
 import re
@@ -18,7 +18,7 @@ except ImportError as error:
 WIDTH = 380  # pixels: all fits a telephone, and two fit side by side elsewhere
 DOT = 4.5
 
-# Colours by the names of the page's CSS variables, which have others in the dark.
+# Colors by the names of the page's CSS variables, which have others in the dark.
 INK, MUTED, GRID, FAINT = "#1c2128", "#57606a", "#d9dde3", "#868e98"
 SERIES = (
     "#2767c8", "#b4500a", "#1b7f45", "#8447c9", "#c2255c", "#0b7285", "#7f5a0d", "#5f6773", "#5c7f00",
@@ -76,7 +76,7 @@ def save(figure: Any, path: Path) -> None:
 
 
 def inline(figure: Any, name: str, label: str) -> str:
-    """The picture as SVG within a page: text is text, colours are the page's, and all ids start with `name`.
+    """The picture as SVG within a page: text is text, colors are the page's, and all ids start with `name`.
 
     Args:
         label: what a screen reader says.

@@ -74,11 +74,11 @@ def _cumulative(model: Subspace, shown: int) -> Chart:
         axes.bar(places, room, bottom=100 * together, color=SERIES[0], alpha=0.18, width=0.9)
         best = f"{number(shown)} directions hold" if shown > 1 else "direction holds"
         caption += (
-            f" Summarising and merging left out {share(model.discarded / model.total)}: what the best {best} "
+            f" Summarizing and merging left out {share(model.discarded / model.total)}: what the best {best} "
             "lies within the pale bars."
         )
     else:
-        caption += " Summarising and merging left out nothing."
+        caption += " Summarizing and merging left out nothing."
     axes.plot(places, 100 * together, color=SERIES[0], marker="o", markersize=4, linewidth=1.8)
     if len(together) > shown:
         axes.axvline(shown, color=MUTED, linestyle=":", linewidth=1.2)
@@ -147,7 +147,7 @@ _MEANINGS = {
     "calibration": "how the noise was calibrated",
     "sampler": "how noise was drawn",
     "bound": "rows were clipped to a length of",
-    "center": "around which centre",
+    "center": "around which center",
     "sensitivity": "how far one record moves the sum",
     "sigma": "noise on the sum, in units of bound²",
     "noise_edge": "largest eigenvalue of the noise",

@@ -15,7 +15,7 @@ from fedpca.summaries.subspace import Subspace
 
 
 class _Group(NamedTuple):
-    """Rows of one colour."""
+    """Rows of one color."""
 
     name: str
     color: str
@@ -26,7 +26,7 @@ def rows_section(model: Subspace, sample: Sample, by: str) -> Section:
     """Scores, and anomaly scores with their limits.
 
     Args:
-        by: the name of what rows are coloured by, or "".
+        by: the name of what rows are colored by, or "".
     """
     drawn = len(sample.scores)
     words = (

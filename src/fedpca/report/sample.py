@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from fedpca import progress
 from fedpca._typing import Array
-from fedpca.backend.base import batch_slices
-from fedpca.estimators.base import chi_squared_limit
+from fedpca.backend import batch_slices
+from fedpca.estimators.anomaly import chi_squared_limit
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.readers import Rows
 from fedpca.summaries.subspace import Subspace
@@ -32,7 +32,7 @@ class Sample:
         scores: of a uniform sample of them, shape (n, at most 4).
         spe: squared prediction errors of the sample, shape (n,).
         t2: its Hotelling's T², shape (n,).
-        colors: what it is coloured by, as text, shape (n,); or None.
+        colors: what it is colored by, as text, shape (n,); or None.
         most_spe: the limit of spe, infinite where it is not known; see `anomaly_limits`.
         most_t2: that of t2.
         matched: whether the limit of spe has the mean and variance of the spe of all rows read.
@@ -114,7 +114,7 @@ def _heights(spe: Any) -> Any:
 
 
 def _parts(rows: Any, model: Subspace, color: Any) -> Iterator[tuple[Any, Any]]:
-    """Rows without their names, a batch at a time, and what they are coloured by."""
+    """Rows without their names, a batch at a time, and what they are colored by."""
     if isinstance(rows, Rows):
         names = list(rows.feature_names or ())
         for batch in rows.batches():

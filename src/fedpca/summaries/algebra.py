@@ -32,7 +32,7 @@ def deviations_from_mean(
 
 
 def subtract_mean(rows: Array, roots: Array | None, count: float) -> Array:
-    """Centre rows, each multiplied by its root, in place; returns their mean. `count` is the sum of roots**2.
+    """Center rows, each multiplied by its root, in place; returns their mean. `count` is the sum of roots**2.
 
     Twice: a sum of many rows rounds, and rows that are all the same must become zero.
     """

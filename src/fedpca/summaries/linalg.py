@@ -1,4 +1,4 @@
-"""Small dense linear algebra shared by merging and tracking; mostly numpy, which releases the GIL."""
+"""Small dense linear algebra shared by merging and tracking; mostly NumPy, which releases the GIL."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ import numpy as np
 from scipy.linalg import lapack
 
 from fedpca._typing import Array
-from fedpca.backend.base import backend_of, to_host
+from fedpca.backend import backend_of, to_host
 
 # A Gram matrix squares the spectrum: a direction at 1e-3 of the largest keeps 10 digits; Cholesky restores
-# its orthogonality. Below that the rows themselves are factorised.
+# its orthogonality. Below that the rows themselves are factorized.
 _GRAM_FLOOR = 1e-3
 _GRAM_CLEAN = 1e-2
 
@@ -73,7 +73,7 @@ def _leading_by_gram(rows: Array, limit: int) -> tuple[Array, Array] | None:
 
 
 def _leading_by_qr(rows: Array, limit: int) -> tuple[Array, Array]:
-    """The pairs by orthogonal factorisations of the rows themselves: full precision."""
+    """The pairs by orthogonal factorizations of the rows themselves: full precision."""
     if rows.shape[0] > rows.shape[1]:
         _, singular_values, components = np.linalg.svd(np.linalg.qr(rows, mode="r"))
         return components[:limit], singular_values[:limit]

@@ -93,7 +93,10 @@ def _header(contents: bytes, name: Any) -> JSON:
     if len(contents) < 8 or not length <= min(len(contents) - 8, _MAX_HEADER):
         raise ValueError("its header is too large or cut short")
     tensors = json.loads(contents[8 : 8 + length])
-    header = json.loads(tensors.pop("__metadata__", {}).get("fedpca", "null"))
+    if not isinstance(tensors, dict):
+        raise ValueError("its header is not a JSON object")
+    metadata = tensors.pop("__metadata__", {})
+    header = json.loads(metadata.get("fedpca", "null")) if isinstance(metadata, dict) else None
     if not isinstance(header, dict):
         raise ModelFileError(f"{name} is a safetensors file, but was not written by fedpca.")
     if (version := header.get("format_version")) != FORMAT_VERSION:

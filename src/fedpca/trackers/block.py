@@ -13,7 +13,7 @@ from fedpca.trackers.base import Tracker
 class Block(Tracker):
     """SVD_r of what was kept and the next b rows, then AdjustRank, block after block.
 
-    As in the paper, but centred, with the rows left over at the end processed too, and with directions
+    As in the paper, but centered, with the rows left over at the end processed too, and with directions
     carried beyond the rank (oversample=0 for the paper's own).
 
     Args:

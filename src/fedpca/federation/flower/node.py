@@ -92,7 +92,7 @@ class Node:
     def _check(self, ask: Mapping[str, Any]) -> None:
         """Refuse, before anything is read or spent, what could only be refused afterwards."""
         if self.privacy is not None and bool(ask["center"]) != (self.privacy.center is not None):
-            want = "a centre" if ask["center"] else "no centre"
+            want = "a center" if ask["center"] else "no center"
             raise NodeError(f"the federation wants {want}, and here center={self._settings(True)['center']}.")
         if "epsilon" not in ask:
             return

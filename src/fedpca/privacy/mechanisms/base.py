@@ -143,11 +143,11 @@ class Mechanism(ABC):
 class Gram(Mechanism):
     """The sum of x x^T with a symmetric mask: d² memory, the most accurate.
 
-    Noise of standard deviation sigma on all d² entries, symmetrised, costs what it cost before, and is sigma
+    Noise of standard deviation sigma on all d² entries, symmetrized, costs what it cost before, and is sigma
     on the diagonal and sigma / sqrt(2) off it: less than a mask drawn for the upper triangle alone.
 
     Args:
-        joint: also release the sum of rows, and correct the centre by it.
+        joint: also release the sum of rows, and correct the center by it.
     """
 
     def __init__(
@@ -247,7 +247,7 @@ class StreamingModSulq(Mechanism):
     """The paper's Algorithm 3 as it should be: every batch is noised by itself, and rank-r parts are merged.
 
     A batch's noisy matrix is visited in d x 256 strips, its mask drawn again for each, in O(d b) memory.
-    Repaired: the noise is that of a batch of b rows; the mask is symmetrised, which is free; eigenvalues are
+    Repaired: the noise is that of a batch of b rows; the mask is symmetrized, which is free; eigenvalues are
     the Rayleigh quotients, clipped at zero; and merged at the scale of the data, sqrt(b lambda).
 
     Args:

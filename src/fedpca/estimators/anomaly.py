@@ -1,0 +1,52 @@
+"""Limits of anomaly scores, and the likelihood of rows, from a spectrum alone."""
+
+import numpy as np
+from scipy import special
+
+from fedpca._typing import Array
+from fedpca.summaries.subspace import Subspace
+
+
+def spe_limit(subspace: Subspace, shown: int, confidence: float) -> float:
+    """The quantile of SPE outside the first `shown` directions; infinite if they discard nothing."""
+    others = subspace.n_features - subspace.rank
+    energies = subspace.singular_values[shown:] ** 2
+    even = subspace.discarded / others if others else 0.0
+    left_out = float(energies.sum()) + others * even
+    if not left_out > 1e-9 * subspace.total:  # rounding
+        return np.inf
+    squares = float(energies @ energies) + others * even**2
+    divisor = degrees_of_freedom(subspace.count)
+    return chi_squared_limit(left_out / divisor, 2 * squares / divisor**2, confidence)
+
+
+def t2_limit(count: float, shown: int, confidence: float) -> float:
+    """The quantile of T² with this many rows and directions; infinite with too few rows."""
+    if not 0 < shown < count - 1:
+        return np.inf
+    scale = shown * (count**2 - 1) / (count * (count - shown))
+    return float(scale * special.fdtri(shown, count - shown, confidence))
+
+
+def chi_squared_limit(mean: float, variance: float, confidence: float) -> float:
+    """The quantile of a multiple of a chi-squared variable with this mean and variance.
+
+    >>> round(chi_squared_limit(1.0, 2.0, 0.99), 3)  # one degree of freedom: 2.576²
+    6.635
+    """
+    return float(variance / (2 * mean) * special.chdtri(2 * mean**2 / variance, 1 - confidence))
+
+
+def degrees_of_freedom(count: float) -> float:
+    """The divisor that turns energy into variance: count - 1, or the count where weights sum to at most 1."""
+    return count - 1 if count > 1 else max(count, np.finfo(float).tiny)
+
+
+def log_likelihood(spe: Array, t2: Array, variances: Array, noise_variance: float, n_features: int) -> Array:
+    """Log-likelihood of rows under probabilistic PCA, from their anomaly scores, shape (n,)."""
+    left_out = n_features - len(variances)
+    noise = max(noise_variance, float(np.finfo(np.float64).tiny))
+    log_volume = float(np.log(variances).sum()) + left_out * np.log(noise)
+    distances = t2 + (spe / noise if left_out else 0.0)
+    likelihoods: Array = -0.5 * (n_features * np.log(2 * np.pi) + log_volume + distances)
+    return likelihoods
