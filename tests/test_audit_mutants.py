@@ -110,7 +110,7 @@ def test_the_same_noise_in_every_batch_is_caught(monkeypatch):
     assert "difference of reports" in failing_pairs(result)
 
 
-def test_a_centre_without_noise_is_caught(monkeypatch):
+def test_a_center_without_noise_is_caught(monkeypatch):
     right = centering.center_sigma
     stream = centering.stream_rows
     for module in (sys.modules[audit.__module__], tracker):
