@@ -13,7 +13,8 @@ import pytest
 
 import fedpca
 from fedpca import Privacy, audit
-from fedpca.privacy import centering, mechanisms, noise, schedule, tracker
+from fedpca.privacy import centering, noise, schedule, tracker
+from fedpca.privacy.mechanisms import base as mechanisms
 
 PRIVACY = Privacy(epsilon=1.0, delta=1e-6, bound=5.0)
 PAPER = replace(PRIVACY, mechanism="streaming-mod-sulq", calibration="paper")
