@@ -49,9 +49,9 @@ def test_what_is_audited_is_what_the_estimator_releases(settings, at_once, rng):
     batches = rng.normal(size=(2, 40, 3))
     pca = StreamingPCA(privacy=privacy, batch_size=8)
     tracker = PrivateTracker(3, None, privacy, batch_rows=8)
-    if at_once and tracker.wants_center:
-        for _ in tracker.find_center(lambda: [batches[0]], 40):
-            pass
+    while at_once and tracker.needs_center:
+        total, n_rows = tracker.center_sum([batches[0]], 40)
+        tracker.move_center(total / n_rows)
     for report, batch in enumerate(batches):
         learn = pca.fit if at_once and report == 0 else pca.partial_fit
         learn(batch)

@@ -14,6 +14,7 @@ from scipy.special import betaincinv, ndtri
 
 from fedpca._typing import Array
 from fedpca.privacy.centering import stream_rows
+from fedpca.privacy.mechanisms import mechanism_class
 from fedpca.privacy.schedule import Schedule
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.tracker import PrivateTracker
@@ -188,7 +189,7 @@ def _pairs(privacy: Privacy, n_features: int) -> Iterator[_Pair]:
     outlier = pair(f"outlier, {_OUTLIER:g} times the bound", _OUTLIER * unit[0], nothing)
     yield from (diagonal, across, outlier)
     yield replace(across, name="lower triangle", scatter=np.outer(unit[1], unit[0]))
-    if privacy.releases > 1 or privacy.mechanism == "streaming-mod-sulq":
+    if privacy.releases > 1 or mechanism_class(privacy).continuous:
         # Would show noise that is the same in two reports.
         yield replace(diagonal, name="difference of reports", reports=np.array([1.0, -1.0]))
     if privacy.center == "private":
@@ -201,9 +202,9 @@ def _pairs(privacy: Privacy, n_features: int) -> Iterator[_Pair]:
 def _scores(privacy: Privacy, rows: Array, at_once: bool, pairs: Sequence[_Pair]) -> Array:
     """How much the releases of one run of a world show of the row in question, one score per pair."""
     tracker = PrivateTracker(rows.shape[1], None, privacy, batch_rows=_ROWS)
-    if at_once:
-        for _ in tracker.find_center(lambda: [rows], len(rows)):
-            pass
+    while at_once and tracker.needs_center:
+        total, n_rows = tracker.center_sum([rows], len(rows))
+        tracker.move_center(total / n_rows)
     reports = max(privacy.releases, *(len(pair.reports) for pair in pairs))
     shares = np.empty((reports, len(pairs)))
     for report in range(reports):
