@@ -42,8 +42,8 @@ def write_report(
         model: a fitted estimator, a `Subspace` or `Moments`.
         rows: to show along the components, read once, a sample of them drawn: an array or frame, or
             `fedpca.readers.open_rows(...)`. The page is then as confidential as they are.
-        color: what to color them by: the name of a column (of files, one kept aside, or a feature), or one
-            value a row.
+        color: what to color them by: the name of a column (of files, a passthrough column or a feature), or
+            one value per row.
         run: how the federation behind it went: the folder of a Flower run or of an aggregator's store, an
             `Aggregator`, or a `Simulation`. Of a `FederatedPCA` its contributions are shown in any case.
         n_components: how many to show; by default as many as the estimator has, or all of a summary.

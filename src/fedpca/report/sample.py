@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from fedpca import progress
 from fedpca._typing import Array
-from fedpca.backend import batch_slices
+from fedpca.backend import batch_slices, dense
 from fedpca.estimators.anomaly import chi_squared_limit
 from fedpca.estimators.streaming import StreamingPCA
-from fedpca.readers import Rows
+from fedpca.readers import Batch, RowReader
 from fedpca.summaries.subspace import Subspace
 
 MAX_ROWS = 2000
@@ -60,7 +60,7 @@ def sample(rows: Any, model: Subspace, shown: int, color: Any) -> Sample:
         color: the same.
     """
     pca = StreamingPCA(shown, center=model.centered, oversample=max(model.rank - shown, 0))
-    pca.merge(replace(model, feature_names=None, certificate=None))
+    pca.merge(replace(model, certificate=None))
     most_spe, most_t2 = pca.anomaly_limits(CONFIDENCE)
     rng = np.random.default_rng(0)
     kept: dict[str, Any] = {}
@@ -69,9 +69,9 @@ def sample(rows: Any, model: Subspace, shown: int, color: Any) -> Sample:
     heights: Counter[float] = Counter()
     with progress.bar("rows", getattr(rows, "n_rows", None), "rows") as bar:
         for part, colors in _parts(rows, model, color):
-            if part.shape[1] != model.n_features:
+            if part.rows.shape[1] != model.n_features:
                 raise ValueError(
-                    f"rows must have the model's {model.n_features} features, got {part.shape[1]}; show "
+                    f"rows must have the model's {model.n_features} features, got {part.rows.shape[1]}; show "
                     "those the model is of, or others like them."
                 )
             spe, t2 = pca.anomaly_scores(part)
@@ -113,16 +113,15 @@ def _heights(spe: Any) -> Any:
     return np.ceil(_STEPS * np.log2(np.maximum(spe, np.finfo(float).tiny)))
 
 
-def _parts(rows: Any, model: Subspace, color: Any) -> Iterator[tuple[Any, Any]]:
-    """Rows without their names, a batch at a time, and what they are colored by."""
-    if isinstance(rows, Rows):
+def _parts(rows: Any, model: Subspace, color: Any) -> Iterator[tuple[Batch, Any]]:
+    """Rows, a batch at a time, and what they are colored by."""
+    if isinstance(rows, RowReader):
         names = list(rows.feature_names or ())
         for batch in rows.batches():
-            colors = batch.aside.get(color)
+            colors = batch.passthrough.get(color)
             if color in names:
-                column = batch.rows[:, [names.index(color)]]
-                colors = (column.toarray() if rows.sparse else column).ravel()
-            yield batch.rows, colors
+                colors = dense(batch.rows[:, [names.index(color)]]).ravel()
+            yield batch, colors
         return
     if isinstance(color, str):
         if not hasattr(rows, "columns"):
@@ -134,4 +133,4 @@ def _parts(rows: Any, model: Subspace, color: Any) -> Iterator[tuple[Any, Any]]:
     if colors is not None and len(colors) != rows.shape[0]:
         raise ValueError(f"color must have one value a row, {rows.shape[0]}, got {len(colors)}.")
     for some in batch_slices(rows.shape[0], _BATCH_ROWS):
-        yield rows[some], None if colors is None else colors[some]
+        yield Batch(rows[some], model.feature_names), None if colors is None else colors[some]
