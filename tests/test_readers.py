@@ -347,7 +347,7 @@ class TestColumns:
         np.savez(tmp_path / "rows.npz", X=numbers(5), y=np.array(list("abcde")), other=np.zeros(9))
         (batch,) = open_rows(tmp_path / "rows.npz", passthrough=["y"]).batches()
         assert batch.passthrough["y"].tolist() == list("abcde")
-        with pytest.raises(ValueError, match=r"unknown passthrough column 'other' in .*; it has y\."):
+        with pytest.raises(ValueError, match=r"unknown column 'other' in .*; it has y\."):
             open_rows(tmp_path / "rows.npz", passthrough=["other"])
 
     @pytest.mark.parametrize(

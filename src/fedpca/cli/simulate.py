@@ -111,8 +111,8 @@ def _report(path: Path, faulty: "Simulation", owners: dict[str, list[Any]]) -> N
     from fedpca.report import write_report
 
     rows = np.concatenate([batch for batches in owners.values() for batch in batches])
-    whose = [name for name, batches in owners.items() for batch in batches for _ in batch]
-    write_report(path, faulty.model, rows=rows, color=whose, run=faulty, title="A simulated federation")
+    clients = [name for name, batches in owners.items() for batch in batches for _ in batch]
+    write_report(path, faulty.model, rows=rows, color=clients, run=faulty, title="A simulated federation")
 
 
 def _digits(batches: int) -> dict[str, list[Any]]:

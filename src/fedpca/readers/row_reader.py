@@ -264,7 +264,7 @@ def _require_same_columns(
         raise FileFormatError(
             f"files must all be sparse or all dense, got {first.path} and {file.path}; convert one."
         )
-    _require_columns(file, passthrough, file.passthrough_names, "passthrough column")
+    _require_columns(file, passthrough, file.passthrough_names)
     if first.names is None or file.names is None:
         if first.names is not file.names or first.n_columns != file.n_columns:
             raise FileFormatError(
@@ -295,15 +295,11 @@ def _width(file: DataFile) -> str:
     return f"{file.n_columns} {'named' if file.names else 'unnamed'}"
 
 
-def _require_columns(
-    file: DataFile, wanted: Iterable[str], known: Collection[str], what: str = "column"
-) -> None:
+def _require_columns(file: DataFile, wanted: Iterable[str], known: Collection[str]) -> None:
     known_set = set(known)
-    if unknown := [name for name in wanted if name not in known_set]:
-        raise ValueError(
-            f"unknown {what} {join_names([repr(name) for name in unknown])} in {file.path}; "
-            f"it has {join_names(list(known)) or 'none'}."
-        )
+    if unknown := [repr(name) for name in wanted if name not in known_set]:
+        columns = join_names(list(known)) or "none"
+        raise ValueError(f"unknown column {join_names(unknown)} in {file.path}; it has {columns}.")
 
 
 def _require_numeric(file: DataFile, features: Names | None) -> None:
