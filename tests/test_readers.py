@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from fedpca import StreamingPCA
+from fedpca import Privacy, StreamingPCA
 from fedpca.errors import FileFormatError
-from fedpca.readers import open_rows
+from fedpca.readers import Batch, fit_files, open_rows
 
 pa = pytest.importorskip("pyarrow", reason="the files extra")
 h5py = pytest.importorskip("h5py", reason="the files extra")
@@ -680,14 +680,81 @@ class TestPaths:
                 list(open_rows(written(tmp_path, DENSE, kind, numbers())).batches(skip))
 
 
-def test_a_fit_from_files_is_the_fit_of_the_rows(tmp_path):
-    rows = np.random.default_rng(8).normal(size=(5000, 3)) * [5, 2, 1]
-    opened = open_rows(written(tmp_path, DENSE, "parquet", rows))
-    pca = StreamingPCA(2)
-    for batch in opened:
-        pca.partial_fit(batch)
-    expected = StreamingPCA(2).fit(rows)
-    np.testing.assert_allclose(pca.singular_values_, expected.singular_values_)
+class TestFitFiles:
+    ROWS = np.random.default_rng(8).normal(size=(5000, 3)) * [5, 2, 1]
+
+    def reader(self, tmp_path, kind="parquet", rows=ROWS, batch_rows=100):
+        return open_rows(written(tmp_path, DENSE, kind, rows), batch_rows=batch_rows)
+
+    @pytest.mark.parametrize("kind", ["parquet", "csv", "npy"])
+    def test_is_the_fit_of_the_rows_with_their_names(self, tmp_path, kind):
+        reader, pca = self.reader(tmp_path, kind), StreamingPCA(2)
+        assert fit_files(pca, reader) == 5000
+        expected = StreamingPCA(2).fit(self.ROWS)
+        np.testing.assert_allclose(pca.singular_values_, expected.singular_values_)
+        assert pca.summary_.feature_names == pca.subspace_.feature_names == reader.feature_names
+        scores = np.concatenate([pca.transform(batch) for batch in reader.batches()])
+        np.testing.assert_allclose(np.abs(scores), np.abs(expected.transform(self.ROWS)), atol=1e-9)
+
+    def test_a_private_release_has_the_names(self, tmp_path):
+        pca = StreamingPCA(privacy=Privacy(1.0, 1e-6, 10.0))
+        fit_files(pca, self.reader(tmp_path))
+        assert pca.release().feature_names == NAMES
+
+    @pytest.mark.parametrize("kind", SPARSE)
+    def test_sparse_rows(self, tmp_path, kind):
+        rows = sparse.random_array((50, 3), density=0.4, format="csr", rng=3)
+        reader, pca = open_rows(written(tmp_path, SPARSE, kind, rows), batch_rows=7), StreamingPCA(2)
+        fit_files(pca, reader)
+        np.testing.assert_allclose(pca.mean_, rows.mean(axis=0))
+        assert sum(len(pca.transform(batch)) for batch in reader.batches()) == 50
+
+    def test_names_and_widths_that_differ_are_refused(self, tmp_path):
+        pca = StreamingPCA(2)
+        fit_files(pca, self.reader(tmp_path))
+        mean = pca.mean_
+        swapped = open_rows(tmp_path, columns=NAMES[::-1])
+        for use in (pca.partial_fit, pca.transform):
+            with pytest.raises(ValueError, match="feature names of the fit, in the same order"):
+                use(next(swapped.batches()))
+        with pytest.raises(ValueError, match="must have 3 features, got 2"):
+            pca.partial_fit(Batch(np.zeros((4, 2))))
+        np.testing.assert_array_equal(pca.mean_, mean)
+        pca.fit(self.ROWS[:, ::-1])  # names are forgotten with the rest
+        assert pca.transform(next(swapped.batches())).shape[1] == 2
+
+    def test_a_stopped_fit_resumes_from_its_checkpoint(self, tmp_path):
+        reader, saved = self.reader(tmp_path), tmp_path / "so-far"
+        stops = iter([False, False, True])
+        assert fit_files(StreamingPCA(2), reader, checkpoint=saved, should_stop=lambda: next(stops)) == 33
+        pca = StreamingPCA(2)
+        assert fit_files(pca, reader, checkpoint=saved) == pca.n_samples_seen_ == 5000
+        np.testing.assert_allclose(pca.mean_, self.ROWS.mean(axis=0))
+        assert pca.subspace_.feature_names == NAMES
+        for other in (StreamingPCA(1), StreamingPCA(2, whiten=True)):
+            with pytest.raises(ValueError, match="same settings; delete it"):
+                fit_files(other, reader, checkpoint=saved)
+
+    def test_a_checkpoint_of_files_that_changed_is_refused(self, tmp_path):
+        saved = tmp_path / "so-far"
+        fit_files(StreamingPCA(2), self.reader(tmp_path), checkpoint=saved, should_stop=lambda: True)
+        fingerprint = open_rows(tmp_path / "rows.parquet").fingerprint()
+        reader = self.reader(tmp_path, rows=self.ROWS + 1)
+        assert reader.fingerprint() != fingerprint
+        with pytest.raises(ValueError, match="same files, unchanged"):
+            fit_files(StreamingPCA(2), reader, checkpoint=saved)
+
+    def test_private_sums_are_not_written_to_a_checkpoint(self, tmp_path):
+        pca, saved = StreamingPCA(privacy=Privacy(1.0, 1e-6, 10.0)), tmp_path / "so-far"
+        with pytest.raises(ValueError, match="cannot be combined with privacy"):
+            fit_files(pca, self.reader(tmp_path), checkpoint=saved)
+        assert not saved.exists()
+
+    def test_a_column_without_values_is_refused_at_the_end(self, tmp_path):
+        rows = self.ROWS.copy()
+        rows[1:, 0], rows[:, 1] = np.nan, np.nan
+        with pytest.raises(FileFormatError, match="but weight has none"):
+            fit_files(StreamingPCA(2), self.reader(tmp_path, rows=rows))
 
 
 @pytest.mark.parametrize(
