@@ -49,7 +49,7 @@ def fit_files(
         checkpoint: a model file that is written once a minute and when the fit is stopped. If it exists, the
             fit resumes from it, provided that files and settings are the same. Delete it when the model is
             saved. It stores what was learned without noise, so it cannot be combined with `privacy`.
-        should_stop: asked after every batch; if true, the fit ends early.
+        should_stop: called after every batch; if true, the fit ends early.
 
     Returns:
         How many rows were learned, those of the checkpoint included.

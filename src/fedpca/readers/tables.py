@@ -24,7 +24,7 @@ _BIG_BATCH = 2**28  # record batches of an Arrow file larger than this, in bytes
 
 
 class TableFile(DataFile):
-    """A file that pyarrow reads as record batches; subclasses say how."""
+    """A file that pyarrow reads as record batches; subclasses define how."""
 
     def _describe(
         self, path: Path, names: tuple[str, ...] | None, types: Mapping[str, Any], n_rows: int | None = None
