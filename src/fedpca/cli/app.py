@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
-from fedpca import __version__
 from fedpca._util.text import sanitize
+from fedpca._util.version import __version__
 from fedpca.cli.audit import audit
 from fedpca.cli.common import quiet_output, spell_option
 from fedpca.cli.datasets import datasets
