@@ -274,13 +274,14 @@ def test_gaps_in_transformed_rows_are_bridged(folder):
 def test_a_private_fit_says_which_rows_its_model_is_of(folder):
     write_csv("a.csv", numbers(2000))
     stdout = run_ok("fit", "a.csv", *PRIVATE, "--center", "private", "--out", "m.safetensors")
-    rows, center = re.search(r"of ([\d,]+) rows, .*; (\d+) more rows used for the private", stdout).groups()
+    rows, center = re.search(r"of ([\d,]+) rows, .*; (\d+) more rows used for the center", stdout).groups()
     result = run_json("inspect", "m.safetensors")
     assert int(rows.replace(",", "")) == result["rows"]
     assert result["rows"] + int(center) == result["certificate"]["records"] == 2000
     public = run_ok("fit", "a.csv", *PRIVATE, "--out", "n.safetensors")
     assert "of 2,000 rows" in public
     assert "center" not in public
+    assert "; private: epsilon=8, delta=1e-06\n" in public
 
 
 def test_a_private_center_that_was_not_found_is_a_warning(folder):

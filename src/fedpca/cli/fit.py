@@ -151,11 +151,9 @@ def fit(
     if checkpoint is not None:
         checkpoint.unlink(missing_ok=True)
     description = model_files.describe(summary, pca.n_components_)
-    text = model_files.headline(out, description)
+    text = model_files.headline(out, summary, description)
     if privacy is not None and privacy.center == "private":
-        text += f"; {pluralize(pca.n_samples_seen_ - summary.count, 'more row')} used for the private center"
-    if privacy is not None:
-        text += f"; private: epsilon={privacy.epsilon:g}, delta={privacy.delta:g}"
+        text += f"; {pluralize(pca.n_samples_seen_ - summary.count, 'more row')} used for the center"
     print_result({"out": str(out), **description}, as_json, text)
 
 

@@ -20,7 +20,7 @@ def inspect(model: ModelPath, as_json: AsJson = False) -> None:
     description = model_files.describe(summary, shown)
     features, carried = pluralize(summary.n_features, "feature"), description["carried"]
     lines = [
-        model_files.headline(model, description),
+        model_files.headline(model, summary, description),
         f"{features}; {pluralize(carried, 'direction')} carried for merging",
         "",
         "component  variance  explained  cumulative",

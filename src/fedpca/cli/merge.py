@@ -49,4 +49,4 @@ def merge(
     merged = merge_tree(summaries, None if all_sums else min(oversampled_rank(n_components), n_features))
     model_files.write(out, merged, n_components)
     description = model_files.describe(merged, n_components)
-    print_result({"out": str(out), **description}, as_json, model_files.headline(out, description))
+    print_result({"out": str(out), **description}, as_json, model_files.headline(out, merged, description))

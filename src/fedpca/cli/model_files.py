@@ -46,8 +46,9 @@ def describe(summary: "Summary", n_components: int) -> dict[str, Any]:
     }
 
 
-def headline(path: Path, description: dict[str, Any]) -> str:
+def headline(path: Path, summary: "Summary", description: dict[str, Any]) -> str:
     """A model in one line."""
     components = pluralize(description["n_components"], "component")
     share = sum(description["explained_variance_ratio"])
-    return f"{path}: {components} of {pluralize(description['rows'], 'row')}, {share:.1%} of the variance"
+    text = f"{path}: {components} of {pluralize(description['rows'], 'row')}, {share:.1%} of the variance"
+    return text if summary.certificate is None else f"{text}; {summary.certificate.summary()}"
