@@ -1,7 +1,7 @@
 """Node: what one owner has, promises and keeps; it makes its release once and repeats it for ever."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,7 +11,7 @@ from fedpca._util.files import file_lock
 from fedpca.errors import BudgetExceeded, NodeError
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.privacy import Privacy
-from fedpca.readers import open_rows
+from fedpca.readers import fit_files, open_rows
 from fedpca.summaries import model_file, validation
 from fedpca.summaries.summary import Summary, from_file
 
@@ -106,11 +106,8 @@ class Node:
 
     def _summary(self, rank: int, center: bool) -> Summary:
         pca = StreamingPCA(rank, center=center, privacy=self.privacy)
-        rows = open_rows(self.source)
-        for batch in rows:
-            pca.partial_fit(batch)
-        summary = pca.summary_ if self.privacy is None else pca.release()
-        return replace(summary, feature_names=rows.feature_names)
+        fit_files(pca, open_rows(self.source))
+        return pca.summary_ if self.privacy is None else pca.release()
 
     def _settings(self, center: bool) -> dict[str, Any]:
         if self.privacy is None:
