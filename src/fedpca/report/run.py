@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from fedpca._typing import JSON
 from fedpca._util.text import pluralize
 from fedpca.federation import Aggregator, Event, FolderStore, Simulation
 from fedpca.federation.estimator import FederatedPCA
@@ -73,7 +74,7 @@ class Run:
         return dict(sorted(late.items(), key=lambda item: -item[1]))
 
 
-def load_run(source: Any) -> Run:
+def load_run(source: object) -> Run:
     """The history of a federation: from a folder, an aggregator, a simulation or a fitted `FederatedPCA`."""
     if isinstance(source, Simulation):
         return _from_simulation(source)
@@ -107,7 +108,7 @@ def _from_folder(folder: Path) -> Run:
         raise ValueError(f"{summary} is not a valid summary of a run ({error}); run it again.") from error
 
 
-def _from_flower(summary: Mapping[str, Any], events: list[Event]) -> Run:
+def _from_flower(summary: JSON, events: list[Event]) -> Run:
     started = str(summary["started"])
     rows = {str(name): float(child["rows"]) for name, child in summary["contributors"].items()}
     earlier = _from_history(events, rows)

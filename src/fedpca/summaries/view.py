@@ -1,10 +1,8 @@
 """SummaryView: what an estimator shows of a summary that came from elsewhere."""
 
-from typing import Any
-
 import numpy as np
 
-from fedpca._typing import Array
+from fedpca._typing import Array, DType, DTypeLike
 from fedpca.summaries.algebra import shrink_eigenvalues
 from fedpca.summaries.certificate import noise_edge
 from fedpca.summaries.linalg import mean_dominates
@@ -25,11 +23,13 @@ class SummaryView:
 
     is_fitted = True
 
-    def __init__(self, summary: Summary, rule: RankRule | None, oversample: int | str, dtype: Any) -> None:
+    def __init__(
+        self, summary: Summary, rule: RankRule | None, oversample: int | str, dtype: DTypeLike
+    ) -> None:
         self.whole = summary
         self.rule = rule
         self.oversample = oversample
-        self.dtype = np.dtype(dtype)
+        self.dtype: DType = np.dtype(dtype)
         self._summary: Subspace | None = None
 
     def summary(self) -> Subspace:
