@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 import fedpca
-from fedpca.federation import Faults, Simulation, simulate
+from fedpca.federation.simulate import Faults, Simulation, simulate
 from fedpca.metrics import captured_variance, principal_angles
 from fedpca.report import write_report
 
@@ -148,7 +148,7 @@ def main(folder: Path) -> None:
         kilobytes=summaries["owner of 0-3"].components.nbytes / 1000,
         angle=np.degrees(principal_angles(merged.truncate(5), pooled.truncate(5)).max()),
         crashes=storm.crashes,
-        silent=len(storm.silent),
+        silent=len(storm.dropped_out),
         public=PUBLIC,
         certificates=certificate_rows([model.certificate for model in private.values()]),
         **picture,

@@ -680,7 +680,7 @@ def test_simulate_digits_and_a_file_with_clients(folder):
     facts = told("simulate", "a.parquet", "--client", "site", "--components", 2)
     assert (facts["clients"], facts["rows"]) == (3, 300)
     assert "bit for bit" in done("simulate", "a.parquet", "--client", "site")
-    assert told("simulate", "--dropouts", 1)["silent"] == [f"{digit}" for digit in range(10)]
+    assert told("simulate", "--dropouts", 1)["dropped_out"] == [f"{digit}" for digit in range(10)]
     misused("simulate", "a.parquet")
 
 

@@ -17,7 +17,7 @@ from sklearn.decomposition import PCA
 import fedpca
 from fedpca import Aggregator, FederatedPCA, Moments, Privacy, StreamingPCA, Subspace
 from fedpca.errors import SummaryRejected
-from fedpca.federation import Faults, simulate
+from fedpca.federation.simulate import Faults, simulate
 from fedpca.readers import open_rows
 
 pytest.importorskip("matplotlib", reason="the report extra")
@@ -218,7 +218,7 @@ def test_a_run_is_told_from_an_aggregator_and_its_store(tmp_path):
     assert run == run_of(tmp_path / "store")
     assert run.contributions == {f"client {client}": 30.0 + client for client in range(1, 6)}
     assert [(trouble.who, trouble.what) for trouble in run.troubles] == [
-        ("mallory", "refused"), ("client 0", "withdrawn"),
+        ("mallory", "rejected"), ("client 0", "withdrawn"),
     ]  # fmt: skip
     assert [point.rows for point in run.growth] == [30, 61, 93, 126, 160, 195, 165]
     assert len(run.moves) == 7
@@ -248,9 +248,9 @@ def flower_folder(folder, **changes):
         "time": "2026-11-15T10:00:01",
     }
     summary = {
-        "started": "2026-11-15T10:00:00.000+00:00", "problem": "", "answers": [*answers, failed],
+        "started": "2026-11-15T10:00:00.000+00:00", "problem": "", "replies": [*answers, failed],
         "contributors": {name: {"rows": child.count} for name, child in aggregator.children.items()},
-        "silent": ["123456"],
+        "no_reply": ["123456"],
     }  # fmt: skip
     (folder / "summary.json").write_text(json.dumps(summary | changes))
     return aggregator.model()
@@ -279,7 +279,7 @@ def test_a_folder_of_something_else(tmp_path):
     (tmp_path / "store" / "history.jsonl").touch()
     assert "Nobody has contributed" in written(tmp_path, model, run=tmp_path / "store")
     (tmp_path / "report.html").unlink()
-    (tmp_path / "summary.json").write_text('{"answers": 3}')
+    (tmp_path / "summary.json").write_text('{"replies": 3}')
     with pytest.raises(ValueError, match="must be what a run left"):
         write_report(tmp_path / "report.html", model, run=tmp_path)
     with pytest.raises(TypeError, match="run must be a folder"):
@@ -294,7 +294,9 @@ def test_a_simulation(tmp_path):
     storm = simulate(clients, 2, faults=faults)
     text = written(tmp_path, storm.model, run=storm)
     assert f"restarted {storm.crashes} times" in text
-    assert {line[0] for line in table(text, "Who was refused, failed or fell silent")} == set(storm.silent)
+    assert {line[0] for line in table(text, "Who was refused, failed or fell silent")} == set(
+        storm.dropped_out
+    )
     assert (
         table(text, "Angles over time")[-1][1] == "0.00°" or "less" in table(text, "Angles over time")[-1][1]
     )
@@ -394,7 +396,7 @@ def test_names_of_others_are_text(tmp_path):
     flower_folder(
         folder,
         contributors={HOSTILE: {"rows": 20}, "\ud800": {"rows": 5}},
-        answers=[{"node": "1", "client": HOSTILE, "what": "refused", "reason": HOSTILE, "time": HOSTILE}],
+        replies=[{"node": "1", "client": HOSTILE, "what": "rejected", "reason": HOSTILE, "time": HOSTILE}],
     )
     text = written(tmp_path, model, rows=rows, color=[HOSTILE, "b"] * 25, run=folder, title=HOSTILE)
     assert "&lt;script&gt;" in text

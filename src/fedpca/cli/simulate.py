@@ -63,7 +63,7 @@ def simulate(
         "messages": len(stormy.timeline),
         "without_effect": sum(not delivery.changed for delivery in stormy.timeline),
         "crashes": stormy.crashes,
-        "silent": list(stormy.silent),
+        "dropped_out": list(stormy.dropped_out),
         "rows": stormy.model.count,
         "explained": float(stormy.model.explained_variance_ratio.sum()),
         "same_as_without_faults": same,
@@ -73,7 +73,7 @@ def simulate(
     text = (
         f"{some(len(owners), 'client')} sent {some(len(stormy.timeline), 'message')}, "
         f"{facts['without_effect']} of them late or twice; {some(stormy.crashes, 'time')} an aggregator was "
-        f"killed, {some(len(stormy.silent), 'client')} fell silent.\n"
+        f"killed, {some(len(stormy.dropped_out), 'client')} fell silent.\n"
         f"{stormy.model!r}\nWithout all this the model is "
         + ("the same, bit for bit." if same else f"another: affinity {facts['affinity_with_that']:.4f}.")
         + ("" if report is None else f"\nOpen in a browser: {report}")
@@ -123,9 +123,9 @@ def new_federation(
 
     DIR is new, or empty.
     """
-    from fedpca.federation.flower.scaffold import new
+    from fedpca.federation.flower.scaffold import write_template
 
-    new(folder)
+    write_template(folder)
     typer.echo(f"{folder}: read its README.md")
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from fedpca.federation import Aggregator, Event, FolderStore, Simulation
+from fedpca.federation import Aggregator, FolderStore, HistoryEvent
 from fedpca.federation.estimator import FederatedPCA
+from fedpca.federation.simulate import Simulation
 
 
 class Growth(NamedTuple):
@@ -106,24 +107,24 @@ def _of_folder(folder: Path) -> Run:
         raise ValueError(f"{summary} must be what a run left, and is not ({error}); run it again.") from error
 
 
-def _of_flower(summary: Mapping[str, Any], events: list[Event]) -> Run:
+def _of_flower(summary: Mapping[str, Any], events: list[HistoryEvent]) -> Run:
     started = str(summary["started"])
     rows = {str(name): float(child["rows"]) for name, child in summary["contributors"].items()}
     before = _of_history(events, rows)
     answered, troubles = {}, [trouble for trouble in before.troubles if trouble.when < started]
-    for answer in summary["answers"]:
+    for answer in summary["replies"]:
         who = str(answer["client"] or f"node {answer['node']}")
         if answer["what"] in ("accepted", "unchanged"):
             answered[who] = _seconds(started, str(answer["time"]))
         else:
             what, when, why = (str(answer[key]) for key in ("what", "time", "reason"))
             troubles.append(Trouble(who, what, when, why))
-    silent = [Trouble(f"node {node}", "silent", "", "it gave no answer.") for node in summary["silent"]]
+    silent = [Trouble(f"node {node}", "silent", "", "it gave no answer.") for node in summary["no_reply"]]
     story = (f"There is no model of this run: {summary['problem']}",) if summary["problem"] else ()
     return Run(rows, before.growth, before.moves, answered=answered, troubles=troubles + silent, story=story)
 
 
-def _of_history(events: list[Event], contributions: Mapping[str, float] | None = None) -> Run:
+def _of_history(events: list[HistoryEvent], contributions: Mapping[str, float] | None = None) -> Run:
     if not events:
         return Run(contributions or {})
     start = events[0].time
@@ -136,7 +137,7 @@ def _of_history(events: list[Event], contributions: Mapping[str, float] | None =
             case "model":
                 moves.append(Move(seconds, event.explained, event.angle))
                 continue
-            case "refused":
+            case "rejected":
                 troubles.append(Trouble(event.child, event.what, event.time, event.reason))
                 continue
             case "accepted":
@@ -164,7 +165,10 @@ def _of_simulation(simulation: Simulation) -> Run:
         [Move(look.time, look.explained, look.angle) for look in simulation.snapshots],
         "the final model",
         answered,
-        [Trouble(name, "silent", "", "it dropped out before it had said all.") for name in simulation.silent],
+        [
+            Trouble(name, "silent", "", "it dropped out before it had said all.")
+            for name in simulation.dropped_out
+        ],
         steps=True,
         story=(
             f"A simulation: {idle} of {len(simulation.timeline)} messages came late or twice and changed "
