@@ -1,5 +1,5 @@
-# Every target sets itself up. The first run makes a virtual environment from the locked
-# requirements; later runs reuse it.
+# Each target creates the virtual environment it needs, from locked requirements, on its first run;
+# later runs reuse it.
 
 PYTHON ?= python3
 LOCK_TOOL := uv==0.12.24
@@ -7,25 +7,26 @@ LOCK_TOOL := uv==0.12.24
 BIN := .venv/bin
 READY := .venv/.ready
 BENCHMARK_READY := .venv-benchmark/.ready
+DEMO_ENV := $(if $(wildcard $(READY)),.venv,.venv-demo)
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
 .PHONY: help demo test test-torch lint docs release-check lock benchmark reproduce clean
 
 help:
-	@echo "make demo       run examples/demo.py and say where its pages are"
+	@echo "make demo       run the three-owner demo on digits; writes an HTML report"
 	@echo "make test       run the tests and the examples in the documentation; ARGS are passed to pytest"
 	@echo "make test-torch run the tests of rows in torch tensors; installs torch, which is large"
 	@echo "make lint       check style, types and the direction of imports"
 	@echo "make docs       build the documentation site, build/docs/index.html"
 	@echo "make release-check  build the wheel, install it with every extra in clean environments, use it"
-	@echo "make lock       write requirements/dev.txt again; UPGRADE=1 moves every pin to its newest"
+	@echo "make lock       regenerate requirements/dev.txt and demo.txt; UPGRADE=1 updates every pin"
 	@echo "make benchmark  run the benchmarks, in an environment of their own; ARGS are passed on"
 	@echo "make reproduce  compute the paper's figures and tables again; ARGS are passed on, as in ARGS=--quick"
 	@echo "make clean      remove all that these targets made"
 
-demo: $(READY)
-	$(BIN)/python examples/demo.py
-	@if [ -d build/demo ]; then echo "Open in a browser:"; find "$(CURDIR)/build/demo" -name '*.html' | sort; fi
+demo: $(DEMO_ENV)/.locked
+	PYTHONPATH=src $(DEMO_ENV)/bin/python examples/demo.py
+	@echo "Open in a browser: $(CURDIR)/build/demo/index.html"
 
 test: $(READY)
 	@scripts/install-browser
@@ -56,23 +57,33 @@ reproduce: $(READY)
 release-check: $(READY)
 	FEDPCA_REAL_INSTALL=1 $(BIN)/pytest tests/test_packaging.py
 
-# Pins and hashes that suit every supported Python and platform.
+# Pins and hashes that suit every supported Python and platform. The demo has the pins of dev.txt.
+COMPILE := .venv-lock/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 \
+    --generate-hashes --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
+
 lock:
 	$(PYTHON) -m venv --clear .venv-lock
 	.venv-lock/bin/python $(INSTALL) $(LOCK_TOOL)
-	.venv-lock/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
-	    --group dev --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) \
-	    --output-file requirements/dev.txt pyproject.toml
+	$(COMPILE) --group dev --output-file requirements/dev.txt pyproject.toml
+	$(COMPILE) --group demo --constraint requirements/dev.txt --output-file requirements/demo.txt pyproject.toml
 
 clean:
-	rm -rf .venv .venv-benchmark .venv-lock build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-benchmark .venv-demo .venv-lock build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-%/.locked: requirements/dev.txt
+define CREATE_ENV
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedpca needs Python 3.11 or newer, and $(PYTHON) is %d.%d. Name another, as in: make test PYTHON=python3.12" % sys.version_info[:2])'
-	$(PYTHON) -m venv --clear $*
-	$*/bin/python $(INSTALL) --require-hashes --requirement $<
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python $(INSTALL) $(1) --require-hashes --requirement $<
 	@touch $@
+endef
+
+%/.locked: requirements/dev.txt
+	$(call CREATE_ENV)
+
+# To compile all of it takes longer than the demo.
+.venv-demo/.locked: requirements/demo.txt
+	$(call CREATE_ENV,--no-compile)
 
 $(READY): .venv/.locked pyproject.toml
 	.venv/bin/python $(INSTALL) --no-deps --no-build-isolation --editable .

@@ -183,10 +183,10 @@ def wide(most: int) -> None:
     table(
         (
             "clients",
-            "ms a client, its own summary",
-            "ms a client, all aggregators",
-            "root holds MB",
-            "root at most MB",
+            "ms per client, its own summary",
+            "ms per client, all aggregators",
+            "root, MB",
+            "root, peak MB",
             "shortfall (of the law)",
         ),
         lines,

@@ -141,7 +141,10 @@ def contenders() -> dict[str, tuple[bool, Callable[[list[Any]], Any]]]:
 
     found: dict[str, tuple[bool, Callable[[list[Any]], Any]]] = {
         "merge, all at once": (True, lambda summaries: merge(summaries, rank=RANK)),
-        "merge, two by two in turn": (True, in_turn(lambda first, second: merge([first, second], rank=KEPT))),
+        "merge, pairwise and sequentially": (
+            True,
+            in_turn(lambda first, second: merge([first, second], rank=KEPT)),
+        ),
     }
     for fanout in (2, 4, 8):
         found[f"merge_tree, fanout {fanout}"] = (
@@ -149,7 +152,7 @@ def contenders() -> dict[str, tuple[bool, Callable[[list[Any]], Any]]]:
             lambda summaries, fanout=fanout: merge_tree(summaries, rank=RANK, fanout=fanout),
         )
     for name, pair in (("merge_r", merge_r), ("basic_merge", basic_merge), ("faster_merge", faster_merge)):
-        found[f"{name}, in turn (uncentered)"] = (False, in_turn(functools.partial(pair, rank=KEPT)))
+        found[f"{name}, sequentially (uncentered)"] = (False, in_turn(functools.partial(pair, rank=KEPT)))
     return found
 
 
@@ -178,7 +181,7 @@ def main() -> None:
             for name, (center, _) in runs.items():
                 timing = timings.get(name)
                 if timing is None:
-                    cells[name].append("left out")
+                    cells[name].append("omitted")
                 elif not timing.seconds:
                     cells[name].append(timing.problem)
                     too_slow.add(name)
@@ -189,8 +192,8 @@ def main() -> None:
                         too_slow.add(name)
         heading(f"Speed: d = {d}, k = {KEPT}, r = {RANK}: ms (shortfall) by number of summaries")
         table(("method", *map(str, counts)), [(name, *line) for name, line in cells.items()])
-        if any("left out" in line for line in cells.values()):
-            print(f"left out: a run with half as many took more than {BUDGET:g} s, or failed.")
+        if any("omitted" in line for line in cells.values()):
+            print(f"omitted: a run with half as many took more than {BUDGET:g} s, or failed.")
 
 
 if __name__ == "__main__":

@@ -278,7 +278,7 @@ def leading(gram: Array, rank: int) -> Array:
 
 
 def libraries(seeds: range, *, limit: float, python: str, ranks: Sequence[int], patience: int) -> None:
-    heading(f"Other libraries: d = 20, n = 5000, alpha = 0.5, {len(seeds)} seeds, {limit:g} s a fit")
+    heading(f"Other libraries: d = 20, n = 5000, alpha = 0.5, {len(seeds)} seeds, {limit:g} s per fit")
     names = private_peers.available(python)
     lines = []
     for rank in ranks:

@@ -108,7 +108,7 @@ def print_headline(cell: Cell, found: dict[str, peers.Peer], batch: int, dtype: 
     sees |= {name: peer.sees for name, peer in found.items()}
     fastest_first = sorted(cell.timings.items(), key=lambda item: (item[0] != OURS, item[1].median))
     table(
-        ("method", "us/row", "ratio to fedpca", "shortfall", "sees", "runs"),
+        ("method", "us/row", "ratio to fedpca", "shortfall", "reads", "runs"),
         [
             (
                 name,

@@ -1,17 +1,27 @@
 """The documentation site: `make docs` writes it to build/docs. Nothing in it is loaded from elsewhere."""
 
+import sys
+from importlib.metadata import version as installed_version
+
+import numpy.typing
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
-
-import fedpca
+from sphinx.environment import BuildEnvironment
+from sphinx.pycode import ModuleAnalyzer
 
 project = "fedpca"
 author = "The fedpca authors"
 copyright = author
-version = release = fedpca.__version__
+version = release = installed_version("fedpca")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]
 html_theme = "furo"
 html_title = "fedpca"
 html_static_path = ["_static"]
@@ -29,14 +39,16 @@ myst_heading_anchors = 3
 copybutton_prompt_text = r">>> |\.\.\. |\$ |> "
 copybutton_prompt_is_regexp = True
 
-# Docstrings say `name` for whatever has one: a link where there is a page for it.
+# In docstrings `name` links to its entry in the reference, if there is one.
 default_role = "py:obj"
-autodoc_typehints = "none"  # the docstrings say it in words
+autodoc_typehints = "both"
+autodoc_typehints_description_target = "documented"
+autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
-napoleon_numpy_docstring = False
-napoleon_custom_sections = [*((name, "params_style") for name in ("Args", "Attributes", "Raises")), "Returns"]
+napoleon_custom_sections = [("Attributes", "params_style"), "Returns"]
 python_maximum_signature_line_length = 88
+toc_object_entries_show_parents = "hide"  # "On this page" is narrow
 
 
 def math(writer, node: nodes.math | nodes.math_block) -> None:
@@ -45,5 +57,29 @@ def math(writer, node: nodes.math | nodes.math_block) -> None:
     raise nodes.SkipNode
 
 
+def source(app: Sphinx, module: str) -> tuple[str, dict] | None:
+    """Let methods that a class inherits be found in the source of the class that defines them."""
+    if not module.startswith("fedpca"):
+        return None
+    analyzer = ModuleAnalyzer.for_module(module)
+    analyzer.find_tags()
+    tags = dict(analyzer.tags)
+    for name, tag in analyzer.tags.items():
+        base, _, method = name.partition(".")
+        if method and "." not in method:
+            heirs = getattr(sys.modules[module], base).__subclasses__()
+            tags |= {f"{heir.__name__}.{method}": tag for heir in heirs}
+    return analyzer.code, tags
+
+
+def leave_out_other_packages(app: Sphinx, env: BuildEnvironment) -> None:
+    for module in [name for name in env._viewcode_modules if not name.startswith("fedpca")]:
+        del env._viewcode_modules[module]
+
+
 def setup(app: Sphinx) -> None:
+    # Before fedpca is imported: shown as ndarray[floating], not ndarray[tuple[Any, ...], dtype[floating]].
+    numpy.typing.NDArray = numpy.ndarray
+    app.connect("viewcode-find-source", source)
+    app.connect("env-updated", leave_out_other_packages)
     app.add_html_math_renderer("mathml", (math, None), (math, None))

@@ -1,4 +1,4 @@
-"""Fit and transform files larger than the memory they take, stopping half-way and going on.
+"""Fit and transform files in less memory than their size; stop half-way and resume.
 
 Run `python examples/bigger_than_memory.py [FOLDER]`. It writes 290 MB of Parquet files and a table.
 """
@@ -30,14 +30,14 @@ def write_months(folder: Path) -> None:
 
 
 def megabytes_used() -> float:
-    """The most memory this process has had so far."""
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most / (1e6 if sys.platform == "darwin" else 1e3)
+    """Peak memory of this process so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1e6 if sys.platform == "darwin" else 1e3)
 
 
 def main(folder: Path) -> None:
     writer = get_context("spawn").Process(target=write_months, args=(folder,))
-    writer.start()  # by itself, so that what it needs does not count here
+    writer.start()  # in a process of its own, so that its memory is not counted here
     writer.join()
     size = sum(file.stat().st_size for file in folder.glob("*.parquet")) / 1e6
     rows = open_rows(folder / "month-*.parquet", batch_rows=5000)
@@ -49,7 +49,7 @@ def main(folder: Path) -> None:
         pca.partial_fit(batch)
     print(f"fitted in {megabytes_used() - before:.0f} MB of memory")
 
-    # The same, stopped after some batches: a summary and the number of rows are all there is to keep.
+    # The same, stopped after some batches: the summary includes the number of rows.
     stopped = fedpca.StreamingPCA(n_components=6)
     for batch, _ in zip(rows, range(33), strict=False):
         stopped.partial_fit(batch)
@@ -59,7 +59,9 @@ def main(folder: Path) -> None:
     for batch in rows.batches(skip=resumed.n_samples_seen_):
         resumed.partial_fit(batch.rows)
     angle = np.degrees(fedpca.metrics.principal_angles(resumed.components_, pca.components_).max())
-    print(f"stopped after {so_far.count:.0f} rows and resumed: {angle:.3f} degrees from the fit that was not")
+    print(
+        f"stopped after {so_far.count:.0f} rows and resumed: {angle:.3f} degrees from the uninterrupted fit"
+    )
 
     scores = np.lib.format.open_memmap(folder / "scores.npy", "w+", np.float32, (rows.n_rows, 6))
     done = 0
@@ -68,7 +70,7 @@ def main(folder: Path) -> None:
         done += len(batch)
     scores.flush()
     share = scores.var(axis=0).sum() / (pca.explained_variance_.sum() / pca.explained_variance_ratio_.sum())
-    print(f"scores of {done} rows hold {share:.1%} of their variance")
+    print(f"scores of {done} rows explain {share:.1%} of the variance")
 
 
 if __name__ == "__main__":

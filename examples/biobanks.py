@@ -1,6 +1,6 @@
-"""Ancestry components of three biobanks whose genotypes stay where they are, checked on all in one place.
+"""Ancestry components of three biobanks that share no genotypes, compared with the PCA of pooled genotypes.
 
-Run `python examples/biobanks.py [FOLDER]`; to write the PLINK files it needs `pip install bed-reader`.
+Run `python examples/biobanks.py [FOLDER]`; it needs `pip install bed-reader` to write the PLINK files.
 """
 
 import sys
@@ -20,7 +20,7 @@ COMPONENTS = 4
 
 
 def federated(beds: Sequence[Path], oversample: int = 100) -> tuple[fedpca.Subspace, np.ndarray]:
-    """The model of all biobanks, and the frequencies of allele 1, from two rounds of messages."""
+    """The model of all biobanks and the frequencies of allele 1, from two rounds of messages."""
     counts = [allele_counts(bed) for bed in beds]
     frequency = sum(copies for copies, _ in counts) / sum(alleles for _, alleles in counts)
     summaries = [summary(bed, frequency, oversample) for bed in beds]
@@ -28,7 +28,7 @@ def federated(beds: Sequence[Path], oversample: int = 100) -> tuple[fedpca.Subsp
 
 
 def allele_counts(bed: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Copies of allele 1 among the founders of a biobank, and how many alleles were read, of each variant."""
+    """Per variant: copies of allele 1 among the founders of a biobank, and the number of alleles read."""
     copies = alleles = 0
     for rows in founders(bed):
         copies = copies + np.nansum(rows, axis=0, dtype=float)
@@ -37,7 +37,7 @@ def allele_counts(bed: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def summary(bed: Path, frequency: np.ndarray, oversample: int) -> fedpca.Subspace:
-    """What a biobank shares: the leading directions of its founders, scaled by the frequencies of all."""
+    """The summary of a biobank: leading directions of its founders, scaled by everybody's frequencies."""
     pca = fedpca.StreamingPCA(COMPONENTS, oversample=oversample)  # many: genotypes have a long, flat tail
     for rows in founders(bed):
         pca.partial_fit(standardized(rows, frequency))
@@ -45,7 +45,7 @@ def summary(bed: Path, frequency: np.ndarray, oversample: int) -> fedpca.Subspac
 
 
 def scores(bed: Path, model: fedpca.Subspace, frequency: np.ndarray) -> np.ndarray:
-    """Coordinates of everybody in a biobank, relatives included, who took no part in the model."""
+    """Scores of everybody in a biobank, including relatives, who are not in the model."""
     batches = open_rows(bed).batches()
     return np.concatenate([model.project(standardized(batch.rows, frequency)) for batch in batches])
 
@@ -59,14 +59,14 @@ def founders(bed: Path) -> Iterable[np.ndarray]:
 
 
 def standardized(rows: np.ndarray, frequency: np.ndarray) -> np.ndarray:
-    """Genotypes in units of their expected deviation; what is missing or never varies counts as average."""
+    """Genotypes in units of their expected standard deviation; missing or constant ones become average."""
     spread = np.sqrt(2 * frequency * (1 - frequency))
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.nan_to_num((rows - 2 * frequency) / spread, posinf=0.0, neginf=0.0)
 
 
 def write_biobanks(folder: Path, variants: int = 3000) -> dict[str, np.ndarray]:
-    """PLINK files of three biobanks with different shares of three populations; returns who is of which."""
+    """PLINK files of three biobanks with different shares of three populations; returns each person's."""
     rng = np.random.default_rng(0)
     ancestral = rng.uniform(0.1, 0.9, variants)
     apart = 0.05  # Fst
@@ -77,7 +77,7 @@ def write_biobanks(folder: Path, variants: int = 3000) -> dict[str, np.ndarray]:
     for name, share in shares.items():
         of = np.sort(rng.choice(3, size=200, p=share))
         genotypes = rng.binomial(2, populations[of]).astype(float)
-        # Every tenth is a child of the two before: an allele from each.
+        # Every tenth person is a child of the previous two: one allele from each.
         child, mother, father = np.arange(2, 200, 10), np.arange(0, 198, 10), np.arange(1, 199, 10)
         genotypes[child] = rng.binomial(1, genotypes[mother] / 2) + rng.binomial(1, genotypes[father] / 2)
         genotypes[rng.uniform(size=genotypes.shape) < 0.01] = np.nan
@@ -111,12 +111,12 @@ def main(folder: Path) -> None:
     print(f"variance captured, of the best {COMPONENTS} directions of all founders: {share:.3f}")
     pooled = PCA(2).fit(everybody)
     angle = np.degrees(fedpca.metrics.principal_angles(model.components[:2], pooled.components_).max())
-    print(f"angle between its first two components and those of all in one place: {angle:.1f} degrees")
+    print(f"angle between its first two components and those of pooled genotypes: {angle:.1f} degrees")
     for bed in beds:
         first = scores(bed, model, frequency)[:, :2]
         of = members[bed.stem]
         means = [first[of == group].mean(axis=0).round().astype(int).tolist() for group in np.unique(of)]
-        print(f"{bed.stem}: {len(first)} people, their populations around {means}")
+        print(f"{bed.stem}: {len(first)} people, population means {means}")
 
 
 if __name__ == "__main__":

@@ -1,82 +1,92 @@
-"""Stream and merge handwritten digits, plainly and privately: three owners, one set of components.
+"""Three-owner demo on handwritten digits: stream, merge, add faults, add privacy; writes an HTML report.
 
-Run `make demo`, or `python examples/demo.py [FOLDER]`; its pages and pictures go to build/demo.
+Run `make demo`, or `python examples/demo.py [FOLDER]`. It writes index.html and report.html to FOLDER, by
+default build/demo.
 """
 
-import base64
+import io
+import re
 import sys
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 
 import fedpca
 from fedpca.federation.simulate import Faults, Simulation, simulate
 from fedpca.metrics import captured_variance, principal_angles
 from fedpca.report import write_report
-
-mpl.use("Agg")
-import matplotlib.pyplot as plt
+from fedpca.summaries.certificate import Certificate
 
 RANK = 10
-PUBLIC = 97  # images that everybody may see, to choose what must be chosen without looking at the rest
+PUBLIC = 97  # images that everybody may see, to choose the settings that must not depend on the others
+
+INK = "#123456"  # stands for the page's own text color
+BLUE, RED = "#2f81d6", "#d9483b"  # readable on white and on black
+DIVERGING = LinearSegmentedColormap.from_list("", [RED, (0.5, 0.5, 0.5, 0.0), BLUE])  # transparent at zero
+STYLE = {
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "font.size": 12,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
 
 PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
-<title>fedpca: digits, streamed, merged, made private</title>
+<title>fedpca demo: three owners of digits</title>
 <style>
   :root {{ color-scheme: light dark; }}
   body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }}
-  .wide {{ overflow-x: auto; }}
-  img {{ width: 100%; min-width: 44rem; height: auto; background: white; }}
+  .charts {{ display: grid; gap: 1rem; }}
+  @media (min-width: 40rem) {{ .charts {{ grid-auto-flow: column; grid-auto-columns: 1fr; }} }}
+  svg {{ display: block; width: 100%; max-width: 32rem; height: auto; }}
   table {{ border-collapse: collapse; }}
-  th, td {{ padding: .2rem 1rem .2rem 0; text-align: right; }}
-  th:first-child, td:first-child {{ text-align: left; }}
+  th, td {{ padding: .2rem 1rem .2rem 0; text-align: right; vertical-align: baseline; }}
+  th:first-child, td:first-child, .text th, .text td {{ text-align: left; }}
 </style>
-<h1>Digits, streamed, merged, made private</h1>
-<p>Three owners hold images of different digits. Each reads its own, 32 at a time, in one pass, and shares
-a summary of {kilobytes:.0f} kB. Merged, the summaries give the components of all {count:.0f} images, which
-nobody ever had in one place.</p>
+<h1>PCA of digits held by three owners</h1>
+<p>Three owners hold images of different digits. Each owner streams its own images in one pass, 32 at a
+time, and shares a summary of {kilobytes:.0f} kB. The merged summaries give the components of all
+{count:.0f} images, which were never in one place.</p>
 <table>
-<tr><th>model<th>images<th>variance captured, of the best possible {rank} directions
+<tr><th>model<th>images<th>variance captured, relative to the best {rank} directions
 {table}
 </table>
-<p>The merged directions and those of all images in one place differ by {angle:.2f} degrees at most among
-the first five, and by less the more directions the owners share.</p>
-<h2>The same, when things go wrong</h2>
-<p>The same owners, cut into clients that tell their region after every batch, and regions that tell the root.
-Some straggle, messages come twice, and aggregators are killed {crashes} times and restarted from what they
-had stored. {silent} of the clients fall silent half-way. The model is that of all that was said, and it is
-the same, bit for bit, in whatever order it was said. <a href="report.html">A report</a> tells all about this
-model and its federation.</p>
-<div class="wide" tabindex="0">
-<img src="data:image/png;base64,{storm}" alt="Images behind the model over time, as messages arrive; crosses
-mark crashes. It grows to nearly all images and never falls."></div>
-<h2>The same, privately</h2>
-<p>A summary without noise can betray a single image. With <code>privacy=</code> each owner adds noise to its
-sums before they leave: whoever sees all releases, and knows every image but one, can hardly tell whether that
-one was among them. The more images there are, the less the noise matters; smaller components drown in it
-first. The center and the bound that privacy needs come from {public} images that are public.</p>
-<div class="wide" tabindex="0">
-<img src="data:image/png;base64,{spectrum}" alt="Variances along the components as private releases tell
-them, for epsilon 4 and 1, beside the true ones. A line marks what is lost in the noise."></div>
-<table>
+<p>The first five merged directions differ by at most {angle:.2f} degrees from those of the pooled images.
+The difference shrinks as the owners share more directions.</p>
+<h2>Scores on the first two components</h2>
+<div class="charts">{scores}</div>
+<h2>Components as images</h2>
+<p>Blue pixels have positive loadings, red pixels negative ones. The overall sign is arbitrary.</p>
+<div class="charts">{components}</div>
+<h2>With faults</h2>
+<p>The same owners, split into clients that send a summary to their region after every batch; the regions
+send theirs to the root. Some clients are slow, messages arrive twice, {dropped} clients drop out half-way,
+and aggregators are killed {crashes} times and restarted from their stores. The model reflects every message
+received and is bit-for-bit the same in any order. <a href="report.html">The report</a> describes this model
+and its federation.</p>
+<div class="charts">{growth}</div>
+<h2>With differential privacy</h2>
+<p>A summary without noise can reveal a single image. With <code>privacy=</code> each owner adds noise to
+its sums before they leave: someone who sees all releases and knows every image except one can hardly tell
+whether that one was included. The more images, the less the noise matters; the smallest components are lost
+first. The center and the bound that privacy needs come from {public} public images.</p>
+<div class="charts">{spectrum}</div>
+<table class="text">
 <tr><th>certificate<th>epsilon = 4<th>epsilon = 1
 {certificates}
 </table>
-<h2>The first two components</h2>
-<div class="wide" tabindex="0">
-<img src="data:image/png;base64,{scores}" alt="Scores of all digits along the first two components, three
-times: by one owner's components, by the merged ones, and by those released privately. The last two look
-alike."></div>
-<h2>What the components look like</h2>
-<p>Blue pixels count for a component, red ones against it.</p>
-<div class="wide" tabindex="0">
-<img src="data:image/png;base64,{components}" alt="The first eight components as images of 8 by 8 pixels:
-merged above, of all images in one place below. Each pair looks nearly the same."></div>
 </html>
 """
 
@@ -114,10 +124,10 @@ def main(folder: Path) -> None:
         for part, rows in enumerate(np.array_split(whole, 4))
     }
     faults = Faults(stragglers=0.2, late=0.2, dropouts=0.1, duplicates=0.3, crashes=0.1, seed=5)
-    storm = simulate(clients, RANK, faults=faults, fanout=4)
+    faulty = simulate(clients, RANK, faults=faults, fanout=4)
 
     models = {name: summary.truncate(RANK) for name, summary in summaries.items()}
-    models |= {"merged": merged, "merged, after a storm": storm.model} | private
+    models |= {"merged": merged, "merged, with faults": faulty.model} | private
     lines = []
     for name, model in models.items():
         share = captured_variance(model, images)
@@ -126,105 +136,111 @@ def main(folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     merged.save(folder / "model.safetensors")
-    one, quietly = models["owner of 0-3"], next(iter(private))
-    private[quietly].save(folder / "private-model.safetensors")
-    draw_scores(
-        folder / "scores.png",
-        images,
-        digits,
-        {"owner of 0-3 alone": one, "merged": merged, quietly: private[quietly]},
-    )
-    draw_storm(folder / "storm.png", storm, len(images))
-    draw_spectrum(folder / "spectrum.png", pooled, private)
-    draw_components(folder / "components.png", {"merged": merged, "in one place": pooled})
-    picture = {
-        name: base64.b64encode((folder / f"{name}.png").read_bytes()).decode()
-        for name in ("scores", "components", "spectrum", "storm")
-    }
+    best = next(iter(private))
+    private[best].save(folder / "private-model.safetensors")
+    with mpl.rc_context(STYLE):
+        shown = {"owner of 0-3 alone": models["owner of 0-3"], "merged": merged, best: private[best]}
+        charts = {
+            "scores": [draw_scores(name, model, images, digits) for name, model in shown.items()],
+            "components": [
+                draw_components("merged", merged, merged),
+                draw_components("all images in one place", pooled, merged),
+            ],
+            "growth": [draw_growth(faulty, len(images))],
+            "spectrum": [draw_spectrum(name, model, pooled) for name, model in private.items()],
+        }
     page = PAGE.format(
         table="\n".join(lines),
         rank=RANK,
         count=merged.count,
         kilobytes=summaries["owner of 0-3"].components.nbytes / 1000,
         angle=np.degrees(principal_angles(merged.truncate(5), pooled.truncate(5)).max()),
-        crashes=storm.crashes,
-        silent=len(storm.dropped_out),
+        crashes=faulty.crashes,
+        dropped=len(faulty.dropped_out),
         public=PUBLIC,
         certificates=certificate_rows([model.certificate for model in private.values()]),
-        **picture,
+        **{name: "\n".join(svgs) for name, svgs in charts.items()},
     )
     (folder / "index.html").write_text(page, encoding="utf-8")
     write_report(
         folder / "report.html",
-        storm.model,
+        faulty.model,
         rows=images,
         color=digits,
-        run=storm,
-        title="Digits, after a storm",
-        pictures=folder / "report",
+        run=faulty,
+        title="Digits of three owners, with faults",
     )
 
 
-def draw_scores(
-    path: Path, images: np.ndarray, digits: np.ndarray, models: dict[str, fedpca.Subspace]
-) -> None:
-    figure, axes = plt.subplots(
-        1, len(models), figsize=(12, 4.2), sharex=True, sharey=True, layout="constrained"
-    )
-    for axis, (name, model) in zip(axes, models.items(), strict=True):
-        first, second = model.project(images)[:, :2].T
-        points = axis.scatter(first, second, c=digits, cmap="tab10", vmin=-0.5, vmax=9.5, s=6)
-        axis.set(title=name, xlabel="component 1", aspect="equal")
-    axes[0].set_ylabel("component 2")
-    figure.colorbar(points, ax=axes, ticks=range(10), label="digit")
-    figure.savefig(path, dpi=110)
+def draw_scores(name: str, model: fedpca.Subspace, images: np.ndarray, digits: np.ndarray) -> str:
+    figure = Figure(figsize=(5, 4.6), layout="constrained")
+    axis = figure.subplots()
+    first, second = model.project(images)[:, :2].T
+    for digit in range(10):
+        mine = digits == digit
+        axis.scatter(first[mine], second[mine], s=7, color=f"C{digit}", label=str(digit), rasterized=True)
+    axis.set(title=name, xlabel="component 1", ylabel="component 2", aspect="equal")
+    axis.set(xlim=(-36, 36), ylim=(-36, 36))
+    figure.legend(loc="outside lower center", ncols=5, handletextpad=0, markerscale=2)
+    return svg(figure, f"Scores of all digits on the first two components: {name}.")
 
 
-def draw_storm(path: Path, storm: Simulation, everything: int) -> None:
-    figure, axis = plt.subplots(figsize=(12, 3.2), layout="constrained")
-    times, rows = zip(*((delivery.time, delivery.rows) for delivery in storm.timeline), strict=True)
-    axis.step(times, rows, where="post", label="behind the model")
-    crashes = [(delivery.time, delivery.rows) for delivery in storm.timeline if delivery.crashed]
-    axis.plot(*zip(*crashes, strict=True), "x", color="C3", label="an aggregator is killed and restarted")
-    axis.axhline(everything, color="0.6", linestyle="--", label="all images")
+def draw_components(name: str, model: fedpca.Subspace, reference: fedpca.Subspace) -> str:
+    figure = Figure(figsize=(5, 3), layout="constrained")
+    figure.suptitle(name)
+    for i, axis in enumerate(figure.subplots(2, 4).flat):
+        # A direction and its negative are the same: draw both models with the same sign.
+        component = model.components[i] * np.sign(model.components[i] @ reference.components[i])
+        limit = np.abs(component).max()
+        axis.imshow(component.reshape(8, 8), cmap=DIVERGING, vmin=-limit, vmax=limit)
+        axis.set(xticks=[], yticks=[], title=i + 1)
+        axis.spines[:].set_visible(True)
+    return svg(figure, f"The first eight components as images of 8 by 8 pixels: {name}.")
+
+
+def draw_growth(faulty: Simulation, everything: int) -> str:
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    axis = figure.subplots()
+    times, rows = zip(*((delivery.time, delivery.rows) for delivery in faulty.timeline), strict=True)
+    axis.step(times, rows, where="post", color=BLUE, label="in the model")
+    crashes = [(delivery.time, delivery.rows) for delivery in faulty.timeline if delivery.crashed]
+    axis.plot(*zip(*crashes, strict=True), "x", color=RED, label="crash and restart")
+    axis.axhline(everything, color=INK, linewidth=1, linestyle="--", label="all images")
     axis.set(xlabel="time", ylabel="images", ylim=(0, None))
     axis.legend(loc="lower right")
-    figure.savefig(path, dpi=110)
+    return svg(figure, "Images in the model over time: nearly all at the end. Crosses mark crashes.")
 
 
-def certificate_rows(certificates: list[dict[str, object]]) -> str:
+def draw_spectrum(name: str, model: fedpca.Subspace, pooled: fedpca.Subspace) -> str:
+    figure = Figure(figsize=(5, 3.6), layout="constrained")
+    axis = figure.subplots()
+    numbers = np.arange(1, RANK + 1)
+    axis.bar(numbers, pooled.singular_values**2 / pooled.count, color="#8888", label="all images, no noise")
+    axis.plot(numbers, model.singular_values**2 / model.count, "o-", color=BLUE, label=name)
+    edge = model.certificate.noise_edge / model.count
+    axis.axhline(edge / 2, color=RED, linestyle="--", label="noise floor")
+    axis.set(xlabel="component", ylabel="variance", xticks=numbers, ylim=(0, 210))
+    axis.legend()
+    return svg(figure, f"Scree plot: {name}, beside that of all images without noise, and the noise floor.")
+
+
+def svg(figure: Figure, label: str) -> str:
+    """The figure as SVG within a page: its text, and the page's text color on the page's background."""
+    file = io.StringIO()
+    figure.savefig(file, format="svg", dpi=200, transparent=True, metadata={"Date": None})
+    code = file.getvalue()
+    code = code[code.index("<svg") :].replace(INK, "currentColor")
+    code = re.sub('<g id="[^"]*"', "<g", code)  # the same in every figure
+    code = re.sub(r"font: ([0-9.]+px) [^;\"]*", r"font-size: \1", code)
+    return re.sub(r'width="[^"]*" height="[^"]*"', f'role="img" aria-label="{label}"', code, count=1)
+
+
+def certificate_rows(certificates: list[Certificate]) -> str:
     shown = ("epsilon", "delta", "adjacency", "unit", "mechanism", "sampler", "merged", "assumes")
     return "\n".join(
-        f"<tr><td>{name}" + "".join(f"<td>{certificate[name]}" for certificate in certificates)
+        f"<tr><td>{name}" + "".join(f"<td>{getattr(certificate, name)}" for certificate in certificates)
         for name in shown
     )
-
-
-def draw_spectrum(path: Path, pooled: fedpca.Subspace, private: dict[str, fedpca.Subspace]) -> None:
-    figure, axes = plt.subplots(1, len(private), figsize=(12, 3.6), sharey=True, layout="constrained")
-    places = np.arange(1, RANK + 1)
-    for axis, (name, model) in zip(axes, private.items(), strict=True):
-        axis.bar(places, pooled.singular_values**2 / pooled.count, color="0.8", label="all in one place")
-        axis.plot(places, model.singular_values**2 / model.count, "o-", label=name)
-        edge = model.certificate.noise_edge / model.count
-        axis.axhline(edge / 2, color="C3", linestyle="--", label="below: lost in the noise")
-        axis.set(xlabel="component", xticks=places)
-        axis.legend()
-    axes[0].set_ylabel("variance")
-    figure.savefig(path, dpi=110)
-
-
-def draw_components(path: Path, models: dict[str, fedpca.Subspace], shown: int = 8) -> None:
-    figure, axes = plt.subplots(len(models), shown, figsize=(12, 3.4), layout="constrained")
-    reference = next(iter(models.values())).components
-    for row, (name, model) in zip(axes, models.items(), strict=True):
-        for place, axis in enumerate(row):
-            # A direction and its negative are the same: draw both models the same way round.
-            component = model.components[place] * np.sign(model.components[place] @ reference[place])
-            limit = np.abs(component).max()
-            axis.imshow(component.reshape(8, 8), cmap="RdBu", vmin=-limit, vmax=limit)
-            axis.set(xticks=[], yticks=[], title=f"{name} {place + 1}")
-    figure.savefig(path, dpi=110)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""HapMap as biobanks: do components that nobody had in one place tell its populations apart?
+"""HapMap split into biobanks: do federated components separate its populations as pooled ones do?
 
-Run `python examples/hapmap.py` where fedpca finds the data set "hapmap" (the page on datasets says how).
+Run `python examples/hapmap.py` where fedpca finds the data set "hapmap" (see docs/reference/datasets.md).
 """
 
 import tempfile
@@ -16,14 +16,14 @@ from fedpca import datasets
 from fedpca.metrics import captured_variance, principal_angles
 
 
-def compared(
+def compare(
     genotypes: np.ndarray, biobank: np.ndarray, continent: np.ndarray, oversample: int
 ) -> list[float]:
-    """The federated model beside the PCA of all genotypes in one place.
+    """Compare the federated model with the PCA of pooled genotypes.
 
     Returns:
-        Variance captured of the best possible; the largest angle between the first two components, and
-        between all, in degrees; silhouettes of the continents along the first two, federated and pooled.
+        Captured variance relative to the best possible; the largest angle between the first two components,
+        and between all, in degrees; silhouettes of the continents on the first two, federated and pooled.
     """
     order = np.argsort(biobank, kind="stable")
     with tempfile.TemporaryDirectory() as folder:
@@ -49,14 +49,14 @@ def main() -> None:
     genotypes, population = people.rows.astype(float), people.clients.astype(str)
     continent = np.where(np.isin(population, ["HCB", "JPT"]), "Asia", population)
     splits = {
-        "one a population": population,
+        "one per population": population,
         "three at random": np.random.default_rng(0).integers(3, size=len(population)),
     }
-    print("| biobanks | directions each | captured | angle, 2 | angle, 4 | silhouette | in one place |")
+    print("| biobanks | directions each | captured | angle, 2 | angle, 4 | silhouette | pooled |")
     print("|---|---|---|---|---|---|---|")
     for name, biobank in splits.items():
         for oversample in (8, 20, 40, 100):
-            found = compared(genotypes, biobank, continent, oversample)
+            found = compare(genotypes, biobank, continent, oversample)
             captured, first, all_four, apart, together = found
             print(
                 f"| {name} | {biobanks.COMPONENTS + oversample} | {captured:.4f} | {first:.1f}° "

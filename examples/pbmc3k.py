@@ -1,4 +1,4 @@
-"""How many directions labs should share: 2,700 blood cells, as three labs, and all in one place.
+"""How many directions labs should share: 2,700 blood cells, split into three labs, and pooled.
 
 Run `python examples/pbmc3k.py`; the first time it downloads 8 MB.
 """
@@ -23,15 +23,15 @@ def labs(counts: sparse.csr_array) -> list[sparse.csr_array]:
     """The most variable genes of three labs with half, a third and the rest of the cells, through files."""
     lab = np.random.default_rng(0).choice(3, size=counts.shape[0], p=[0.5, 0.3, 0.2])
     with tempfile.TemporaryDirectory() as folder:
-        files = [Path(folder) / f"{place}.h5ad" for place in range(3)]
-        for place, file in enumerate(files):
-            anndata.AnnData(sparse.csr_matrix(counts[lab == place], dtype=np.float32)).write_h5ad(file)
+        files = [Path(folder) / f"{i}.h5ad" for i in range(3)]
+        for i, file in enumerate(files):
+            anndata.AnnData(sparse.csr_matrix(counts[lab == i], dtype=np.float32)).write_h5ad(file)
         genes = single_cell.most_variable(sum(single_cell.gene_sums(file) for file in files), GENES)
         return [sparse.vstack([*single_cell.log_normalized(file)])[:, genes] for file in files]
 
 
-def compared(cells: list[sparse.csr_array], pooled: PCA, **settings: object) -> tuple[float, list[float]]:
-    """Variance that the merged model captures, of the best possible, and angles of its first 2, 5 and 10."""
+def compare(cells: list[sparse.csr_array], pooled: PCA, **settings: object) -> tuple[float, list[float]]:
+    """Captured variance of the merged model, of the best possible, and angles of its first 2, 5 and 10."""
     rank = pooled.n_components_
     summaries = [fedpca.StreamingPCA(rank, **settings).fit(rows).subspace_ for rows in cells]
     model = fedpca.merge(summaries, rank=rank)
@@ -51,7 +51,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for tracker in ("auto", "exact"):
         for oversample in ("auto", 200):
-            captured, angles = compared(cells, pooled, tracker=tracker, oversample=oversample)
+            captured, angles = compare(cells, pooled, tracker=tracker, oversample=oversample)
             shown = " | ".join(f"{angle:.1f}°" for angle in angles)
             print(f"| 50 | `{tracker}` | {oversample} | {captured:.3f} | {shown} |")
 

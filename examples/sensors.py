@@ -1,6 +1,6 @@
-"""Watch twelve pumps: drift, gaps, an alarm when one breaks, and what the fleet knows that one does not.
+"""Monitor twelve pumps: drift, missing readings, an alarm when one breaks, and a merged model of the fleet.
 
-Run `python examples/sensors.py`. The rows are made here: 16 sensors a pump, one reading a minute.
+Run `python examples/sensors.py`. The rows are synthetic: 16 sensors per pump, one reading per minute.
 """
 
 from collections import deque
@@ -11,56 +11,60 @@ import numpy as np
 import fedpca
 
 SENSORS, MINUTES, HOURS = 16, 60, 168
-FAULT = 150  # the hour in which a bearing of one pump starts to go
+FAULT = 150  # the hour in which a bearing of one pump starts to fail
 
 
 class Watch:
-    """The stream of one machine: every batch is judged by what came before, then learned from.
+    """The stream of one machine: every batch is scored by the model so far, then learned from.
 
     Args:
-        learn: batches to learn from before anything is called strange.
-        strange: a batch is, when this share of its rows lies above the limits; of ordinary rows 1 % do.
-        forget: what a batch leaves of what came before; 0.98 remembers about 25 batches.
+        learn: batches to learn from before the first alarm.
+        alarm: share of rows above the limits that makes a batch anomalous; 1 % of ordinary rows are.
+        forget: the forgetting factor per batch; 0.98 remembers about 25 batches.
     """
 
-    def __init__(self, learn: int = 48, strange: float = 0.25, forget: float = 0.98) -> None:
-        self.learn, self.strange = learn, strange
+    def __init__(self, learn: int = 48, alarm: float = 0.25, forget: float = 0.98) -> None:
+        self.learn, self.alarm = learn, alarm
         self.pca = fedpca.StreamingPCA(3, energy=(0.03, 0.12), forget=forget)
-        self.ordinary: deque[np.ndarray] = deque(maxlen=100)  # scores of the last batches that were
+        self.ordinary: deque[np.ndarray] = deque(maxlen=100)  # scores of the last ordinary batches
 
     def see(self, rows: np.ndarray) -> bool:
-        """Take a batch, NaN where a reading is missing, and say whether it is strange."""
+        """Process a batch, NaN where a reading is missing; returns whether it is anomalous."""
         if hasattr(self.pca, "components_"):
             scores = np.stack(self.pca.anomaly_scores(rows))  # spe and t2 of every row
-            if len(self.ordinary) >= self.learn and self.above(scores) > self.strange:
-                return True  # and learn nothing from it
+            if len(self.ordinary) >= self.learn and self.above(scores) > self.alarm:
+                return True  # without learning from it
             self.ordinary.append(scores)
         self.pca.partial_fit(rows)
         return False
 
     def limits(self) -> np.ndarray:
-        """What 99 % of ordinary rows stay below, of each score."""
+        """The 99 % quantile of each score over ordinary rows."""
         return np.quantile(np.concatenate(self.ordinary, axis=1), 0.99, axis=1)
 
     def above(self, scores: np.ndarray) -> float:
-        """The share of rows above the limit, of the score in which more are."""
+        """The share of rows above the limit, for the score that has more of them."""
         return float((scores > self.limits()[:, None]).mean(axis=1).max())
 
 
 def pump(number: int, fault: int | None = None) -> Iterator[np.ndarray]:
-    """The hours of a pump: load, heat and speed seen by 16 sensors that drift and sometimes fall silent."""
-    make = np.random.default_rng(0)  # all pumps are of one make
+    """Hourly batches of a pump: load, heat and speed, from 16 sensors that drift and sometimes fail."""
+    make = np.random.default_rng(0)  # all pumps are of the same make
     response, drift = make.normal(size=(2, 3, SENSORS))
     rng = np.random.default_rng([1, number])
     for hour in range(HOURS):
-        turned = response + hour / HOURS * drift  # as sensors age, they answer differently
-        hidden = rng.normal(size=(MINUTES, 3)) * [3.0, 2.0, 1.0] + [0.0, hour / 100, 0.0]  # summer comes
+        turned = response + hour / HOURS * drift  # sensors age
+        hidden = rng.normal(size=(MINUTES, 3)) * [3.0, 2.0, 1.0] + [
+            0.0,
+            hour / 100,
+            0.0,
+        ]  # the season changes
         rows = 20 + hidden @ turned + 0.3 * rng.normal(size=(MINUTES, SENSORS))
         if fault is not None and hour >= fault:
-            rows[:, 4] += 3.0 * rng.normal(size=MINUTES)  # one vibration no longer follows the others
-        rows[rng.uniform(size=rows.shape) < 0.02] = np.nan  # readings get lost
+            rows[:, 4] += 3.0 * rng.normal(size=MINUTES)  # one sensor no longer follows the others
+        rows[rng.uniform(size=rows.shape) < 0.02] = np.nan  # readings are lost
         if hour % 50 == number:
-            rows[:30, number] = np.nan  # and a sensor is out for half an hour
+            rows[:30, number] = np.nan  # and a sensor fails for half an hour
         yield rows
 
 
@@ -93,7 +97,7 @@ def main() -> None:
     for name, pca in judges.items():
         for state, rows in (("healthy", second), ("broken", broken)):
             share = (np.stack(pca.anomaly_scores(rows)) > limits[:, None]).mean(axis=1).max()
-            print(f"a new pump, {state}, judged by {name}: {share:.0%} of its minutes are strange")
+            print(f"new {state} pump, scored by {name}: {share:.0%} of its minutes are anomalous")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Principal components of three labs' cells, into each lab's own file as scanpy lays them out.
+"""Principal components of three labs' cells, written to each lab's own file in scanpy's layout.
 
-Run `python examples/single_cell.py [FOLDER]`; it needs `pip install anndata`. The counts are made here.
+Run `python examples/single_cell.py [FOLDER]`; it needs `pip install anndata`. The counts are synthetic.
 """
 
 import sys
@@ -20,14 +20,14 @@ COMPONENTS, GENES = 20, 500
 
 
 def log_normalized(path: Path) -> Iterator[sparse.csr_array]:
-    """Batches of cells, each scaled to 10,000 counts in all, as log(1 + count); zeros stay zeros."""
+    """Batches of cells, each scaled to 10,000 counts in total, as log(1 + count); zeros stay zeros."""
     for counts in open_rows(path):
         total = counts.sum(axis=1)
         yield (sparse.diags_array(1e4 / np.maximum(total, 1.0)) @ counts).tocsr().log1p()
 
 
 def gene_sums(path: Path) -> np.ndarray:
-    """Cells, sums and sums of squares of every gene in a lab, shape (3, n_genes)."""
+    """Per gene: cells, sum and sum of squares in a lab, shape (3, n_genes)."""
     sums = 0.0
     for rows in log_normalized(path):
         cells = np.full(rows.shape[1], rows.shape[0])
@@ -36,14 +36,14 @@ def gene_sums(path: Path) -> np.ndarray:
 
 
 def most_variable(sums: np.ndarray, genes: int) -> np.ndarray:
-    """Places of the genes that vary most over the cells of all labs."""
+    """Indices of the genes with the largest variance over the cells of all labs."""
     cells, total, squares = sums
     return np.sort(np.argsort(total**2 / cells - squares)[:genes])
 
 
 def summary(path: Path, genes: np.ndarray) -> fedpca.Subspace:
-    """What a lab shares: the leading directions of its cells."""
-    # Single cells have a long, flat tail: follow all of it, and share more of it than usual.
+    """The summary of a lab: leading directions of its cells."""
+    # Single-cell spectra have a long, flat tail: track all of it, and share more directions than usual.
     pca = fedpca.StreamingPCA(COMPONENTS, tracker="exact", oversample=200)
     for rows in log_normalized(path):
         pca.partial_fit(rows[:, genes])
@@ -51,8 +51,8 @@ def summary(path: Path, genes: np.ndarray) -> fedpca.Subspace:
 
 
 def annotate(path: Path, model: fedpca.Subspace, genes: np.ndarray) -> None:
-    """Write the model, and every cell's coordinates, into a lab's file, where scanpy looks for them."""
-    pca = fedpca.StreamingPCA(model.rank).merge(model)  # transforms sparse rows, too
+    """Write the model and the scores of every cell to a lab's file, where scanpy expects them."""
+    pca = fedpca.StreamingPCA(model.rank).merge(model)  # transforms sparse rows as well
     scores = np.concatenate([pca.transform(rows[:, genes]) for rows in log_normalized(path)])
     cells = anndata.read_h5ad(path, backed="r+")  # the counts stay on disk
     loadings = np.zeros((cells.n_vars, model.rank))
@@ -70,7 +70,7 @@ def annotate(path: Path, model: fedpca.Subspace, genes: np.ndarray) -> None:
 
 
 def write_labs(folder: Path) -> list[Path]:
-    """Files with counts of three labs, which have different shares of four types of cells."""
+    """Files with counts of three labs with different shares of four cell types."""
     rng = np.random.default_rng(0)
     expressed = rng.gamma(0.3, 2.0, 2000)
     types = expressed * np.exp(rng.normal(size=(4, 2000)) * (rng.uniform(size=2000) < 0.2))
@@ -78,7 +78,7 @@ def write_labs(folder: Path) -> list[Path]:
     files = [folder / f"{name}.h5ad" for name in shares]
     for path, share in zip(files, shares.values(), strict=True):
         of = rng.choice(4, size=600, p=share)
-        depth = rng.lognormal(0.0, 0.4, size=(600, 1))  # some cells are read more deeply than others
+        depth = rng.lognormal(0.0, 0.4, size=(600, 1))  # sequencing depth differs between cells
         counts = sparse.csr_array(rng.poisson(types[of] * depth).astype(np.float32))
         cells = anndata.AnnData(counts)
         cells.var_names = [f"gene{gene}" for gene in range(2000)]
@@ -100,7 +100,7 @@ def main(folder: Path) -> None:
     print(f"variance captured, of the best {COMPONENTS} directions of all cells: {share:.3f}")
     pooled = PCA(3).fit(everything)
     angle = np.degrees(fedpca.metrics.principal_angles(model.components[:3], pooled.components_).max())
-    print(f"angle between its first three components and those of all in one place: {angle:.1f} degrees")
+    print(f"angle between its first three components and those of pooled cells: {angle:.1f} degrees")
     for path in files:
         cells = anndata.read_h5ad(path)
         print(f"{path.name}: obsm {[*cells.obsm]}, varm {[*cells.varm]}, uns {[*cells.uns]}")

@@ -25,7 +25,7 @@ pa = pytest.importorskip("pyarrow", reason="the cli extra")
 import pyarrow.parquet  # noqa: E402, F401
 from typer.testing import CliRunner  # noqa: E402
 
-from fedpca.cli.ahead import ahead  # noqa: E402
+from fedpca.backend.prefetch import prefetch  # noqa: E402
 from fedpca.cli.app import app  # noqa: E402
 from fedpca.readers import Rows  # noqa: E402
 
@@ -645,7 +645,7 @@ def test_what_is_read_ahead_comes_in_order_and_then_its_error():
         raise ValueError("the end")
 
     seen = []
-    with pytest.raises(ValueError, match="the end"), ahead(numbers()) as items:
+    with pytest.raises(ValueError, match="the end"), prefetch(numbers()) as items:
         seen.extend(items)
     assert seen == list(range(20))
 
@@ -658,7 +658,7 @@ def test_whoever_stops_early_stops_the_reader_which_is_never_far_ahead():
             read.append(number)
             yield number
 
-    with ahead(numbers()) as items:
+    with prefetch(numbers()) as items:
         for item in items:
             assert len(read) <= item + 6
             if item == 10:

@@ -12,7 +12,7 @@ from helpers import power_law, shortfall
 from sklearn.base import clone
 
 import fedpca
-from fedpca.backend.base import backend_of, batch_slices, to_host
+from fedpca.backend import backend_of, batch_slices, to_host
 
 LIBRARIES = ["array_api_strict", "torch", "cupy"]
 

@@ -44,8 +44,7 @@ PROGRAMS = {
     "import h5py, zarr",
     "folder": ROWS + "import fedpca, fedpca.federation.folder as f\n"
     "f.publish('memory://study', 'north', 1, fedpca.Subspace.from_rows(rows))",
-    "gpu": "class Tensor: __dlpack__ = None\n"
-    "from fedpca.backend.base import backend_of; backend_of(Tensor())",
+    "gpu": "class Tensor: __dlpack__ = None\nfrom fedpca.backend import backend_of; backend_of(Tensor())",
     "progress": "import fedpca\nwith fedpca.progress.enabled(): pass",
 }
 

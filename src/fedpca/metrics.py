@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from fedpca._typing import Array
+from fedpca.backend import ops
 from fedpca.summaries import validation
 from fedpca.summaries.algebra import deviations_from_mean
 from fedpca.summaries.subspace import Subspace
@@ -26,7 +27,7 @@ def captured_variance(components: Any, rows: Any, *, center: bool = True) -> flo
     deviations = _deviations(rows, basis, center)
     squares = np.linalg.svd(deviations, compute_uv=False)[: len(basis)] ** 2
     best = float(squares.sum())
-    return validation.energy(deviations @ basis.T) / best if best else 1.0
+    return ops.energy(deviations @ basis.T) / best if best else 1.0
 
 
 def principal_angles(first: Any, second: Any) -> Array:
@@ -56,7 +57,7 @@ def affinity(first: Any, second: Any) -> float:
     """
     a, b = _basis(first), _basis(second)
     _same_features(a, b)
-    return validation.energy(a @ b.T) / min(len(a), len(b)) if len(a) and len(b) else 0.0
+    return ops.energy(a @ b.T) / min(len(a), len(b)) if len(a) and len(b) else 0.0
 
 
 def alignment(first: Any, second: Any) -> Array:
@@ -81,7 +82,7 @@ def reconstruction_error(components: Any, rows: Any, *, center: bool = True) -> 
     """
     basis = _basis(components)
     deviations = _deviations(rows, basis, center)
-    return validation.energy(deviations - (deviations @ basis.T) @ basis) / len(deviations)
+    return ops.energy(deviations - (deviations @ basis.T) @ basis) / len(deviations)
 
 
 def _array(components: Any) -> Array:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedpca.backend.prefetch import prefetch
 from fedpca.cli import models
-from fedpca.cli.ahead import ahead
 from fedpca.cli.common import AsJson, Force, bars, must_be_free, names, say, some
 from fedpca.cli.privacy import settings
 
@@ -128,7 +128,7 @@ def _learn(pca: "StreamingPCA", rows: "Rows", checkpoint: "_Checkpoint | None") 
     with (
         bar("rows", rows.n_rows, "rows") as moving,
         _stoppable() as stop,
-        ahead(rows.batches(skip=done)) as batches,
+        prefetch(rows.batches(skip=done)) as batches,
     ):
         moving.advance(done)
         for batch in batches:

@@ -104,7 +104,7 @@ def _owners(path: list[str], client: str, drop: list[str], batches: int) -> dict
     """The rows of each owner, in batches."""
     import numpy as np
 
-    from fedpca.backend.base import dense
+    from fedpca.backend import dense
     from fedpca.readers import open_rows
 
     parts: dict[str, list[Any]] = {}

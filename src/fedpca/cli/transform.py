@@ -8,8 +8,8 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
+from fedpca.backend.prefetch import prefetch
 from fedpca.cli import models
-from fedpca.cli.ahead import ahead
 from fedpca.cli.common import AsJson, Force, bars, must_be_free, names, say, some, whole
 
 _ENDINGS = (".parquet", ".csv", ".npy")
@@ -72,7 +72,7 @@ def transform(
         bar("rows", rows.n_rows, "rows") as moving,
         whole(out, force) as file,
         _written(kind, file, columns) as table,
-        ahead(rows.batches()) as batches,
+        prefetch(rows.batches()) as batches,
     ):
         for batch in batches:
             table.write(pca.transform(batch.rows), batch.aside)

@@ -14,7 +14,7 @@ from sklearn.utils import Tags, check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedpca._typing import Array
-from fedpca.backend.base import HOST, Backend, backend_of, batch_slices, dense, to_host
+from fedpca.backend import HOST, Backend, backend_of, batch_slices, dense, ops, to_host
 from fedpca.estimators.anomaly import degrees_of_freedom, log_likelihood, spe_limit, t2_limit
 from fedpca.summaries import validation
 from fedpca.summaries.imputation import coordinates
@@ -192,7 +192,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             raise ValueError(
                 f"X must have one column per component, {self.n_components_}, got shape {tuple(X.shape)}."
             )
-        dtype = validation.working_dtype(backend.numpy_dtype(X))
+        dtype = ops.working_dtype(backend.numpy_dtype(X))
         X, components = backend.asarray(X, dtype), self.components_
         if backend.on_device:
             components = backend.asarray(components, dtype)
@@ -271,14 +271,14 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self._fitted()
         X = self._validated(X, reset=False)
         if backend_of(X).on_device:
-            if validation.energy(X) < validation.max_energy(self._dtype_for(X)):
+            if ops.energy(X) < ops.max_energy(self._dtype_for(X)):
                 return X, False
             X = to_host(X)
         return X, validation.has_nan(stored_values(X), self._dtype_for(X))
 
     def _dtype_for(self, X: Any) -> np.dtype[Any]:
         """The more precise of the components' dtype and that of X."""
-        return np.result_type(validation.working_dtype(backend_of(X).numpy_dtype(X)), self._tracker.dtype)
+        return np.result_type(ops.working_dtype(backend_of(X).numpy_dtype(X)), self._tracker.dtype)
 
     def _components_for(self, X: Any) -> Any:
         return backend_of(X).asarray(self.components_, self._dtype_for(X))

@@ -14,7 +14,7 @@ from fedpca.federation.message import Message, child_name, require_summary, vers
 from fedpca.federation.store import ChildEvent, FolderStore, HistoryEvent, MemoryStore, ModelEvent, Store
 from fedpca.metrics import principal_angles
 from fedpca.privacy import Privacy
-from fedpca.privacy.mechanisms.base import calibrate
+from fedpca.privacy.mechanisms import calibrate
 from fedpca.summaries import validation
 from fedpca.summaries.merging import check_compatible, merge_tree
 from fedpca.summaries.moments import Moments

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from fedpca._util.text import join_names
+from fedpca.backend import ops
 from fedpca.errors import FileFormatError
 from fedpca.readers.data_file import Batch, Part, Reading, reading
-from fedpca.summaries import validation
 
 _BLOCK_BYTES = 2**28  # the most that is read at once to spare a chunk being decoded again
 _STORED_NUMBERS = 2**21  # of a sparse batch
@@ -68,7 +68,7 @@ def part_of(path: Path, kind: str, open_stored: Opener) -> Part:
             path=path,
             names=stored.names,
             n_columns=shape[1],
-            dtype=lambda _: validation.working_dtype(dtype.newbyteorder("=")),
+            dtype=lambda _: ops.working_dtype(dtype.newbyteorder("=")),
             read=read,
             asides=tuple(stored.aside),
             n_rows=shape[0],

@@ -1,4 +1,4 @@
-"""Small dense linear algebra shared by merging and tracking; mostly numpy, which releases the GIL."""
+"""Small dense linear algebra shared by merging and tracking; mostly NumPy, which releases the GIL."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 from scipy.linalg import lapack
 
 from fedpca._typing import Array
-from fedpca.backend.base import backend_of, to_host
+from fedpca.backend import backend_of, to_host
 
 # A Gram matrix squares the spectrum: a direction at 1e-3 of the largest keeps 10 digits; Cholesky restores
 # its orthogonality. Below that the rows themselves are factorized.

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from fedpca._typing import Array
+from fedpca.backend import ops
 from fedpca.summaries import validation
 from fedpca.summaries.algebra import pooled_mean, rounding_floor, subtract_mean
 from fedpca.summaries.certificate import combine
@@ -67,7 +68,7 @@ def _merge_subspaces(
     ]
     if first.centered:
         stack.append(offsets)
-    total = float(np.dot(weights, [part.total for part in subspaces])) + validation.energy(offsets)
+    total = float(np.dot(weights, [part.total for part in subspaces])) + ops.energy(offsets)
     dtype = np.result_type(*(part.components.dtype for part in subspaces))
     floor = rounding_floor(total, count, mean, dtype)
     components, singular_values = leading_singular_pairs(np.concatenate(stack), rank, floor)
@@ -112,7 +113,7 @@ def _listed(summaries: Iterable[Summary]) -> list[Summary]:
 
 
 def check_compatible(summaries: Sequence[Summary]) -> tuple[str, ...] | None:
-    """Refuse to merge what does not fit together; return the feature names, if any summary has them."""
+    """Reject summaries that do not merge; return the feature names, if any summary has them."""
     if not summaries:
         raise ValueError("merge needs at least one summary, got none.")
     for summary in summaries:
@@ -156,7 +157,7 @@ def append_rows(subspace: Subspace, rows: Array, roots: Array | None, rank: int)
         new_mean = subtract_mean(stack[rank_before:-1], roots, added)
         stack[-1] = np.sqrt(subspace.count * added / count) * (new_mean - mean)
         mean = mean + (new_mean - mean) * (added / count)
-    total += validation.energy(stack[rank_before:])
+    total += ops.energy(stack[rank_before:])
     floor = rounding_floor(total, count, mean, dtype)
     components, singular_values = leading_singular_pairs(stack, rank, floor)
     return Subspace.unchecked(

@@ -32,7 +32,7 @@ class Moments(BaseSummary):
         centered: whether the scatter is about the mean (else about the origin).
         feature_names: one per feature, or None.
         certificate: what a private release promises, or None for moments that are not private. The scatter
-            of a private release carries noise: its eigenvalues, and diagonal, may be negative.
+            of a private release contains noise: its eigenvalues, and diagonal, may be negative.
 
     >>> moments = Moments.from_rows([[1.0, 2.0], [3.0, 2.0]])
     >>> moments.count, moments.mean, moments.total

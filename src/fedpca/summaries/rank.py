@@ -10,7 +10,7 @@ from fedpca.summaries import validation
 
 
 class RankRule(Protocol):
-    """Decides, once a block, how many directions are wanted."""
+    """Decides, once per block, how many directions are wanted."""
 
     def start(self, n_features: int) -> int:
         """The rank before any row was seen."""
@@ -19,11 +19,11 @@ class RankRule(Protocol):
         """The rank wanted next, given the spectrum carried now (which may be longer than `rank`)."""
 
     def shown(self, rank: int, singular_values: Array, total: float) -> int:
-        """How many of the directions carried now are the answer."""
+        """How many of the directions carried now are shown."""
 
 
 def fixed_point(rule: RankRule, rank: int, n_features: int, singular_values: Array, total: float) -> int:
-    """The rank at which a rule comes to rest on a full spectrum."""
+    """The rank at which a rule stops changing on a full spectrum."""
     for _ in range(n_features):
         following = min(rule.next_rank(rank, singular_values, total), n_features)
         if following == rank:
@@ -52,7 +52,7 @@ class FixedRank:
 class EnergyBand:
     """The paper's AdjustRank: keep sigma_r / (sigma_1 + ... + sigma_r) within [low, high].
 
-    Above `high` one more direction is kept from the next block on, below `low` one fewer; once a block.
+    Above `high` one more direction is kept from the next block on, below `low` one fewer; once per block.
     The ratio never exceeds 1/r, so the rank cannot grow past 1/high: 10 for the paper's 10 %. Choose
     `high` below one over the largest rank you would accept, and `low` below 0.3 * high.
 

@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from fedpca._typing import Array, RowsLike
+from fedpca.backend import ops
 from fedpca.summaries import validation
 from fedpca.summaries.algebra import check_centered, deviations_from_mean, rounding_floor
 from fedpca.summaries.base import BaseSummary, check_certificate
@@ -120,7 +121,7 @@ class Subspace(BaseSummary):
         if rank is not None:
             rank = validation.rank(rank, rows.shape[1])
         count, mean, deviations = deviations_from_mean(rows, sample_weight, center)
-        total = validation.energy(deviations)
+        total = ops.energy(deviations)
         floor = rounding_floor(total, count, mean, rows.dtype)
         components, singular_values = leading_singular_pairs(deviations, rank, floor)
         components = with_fixed_signs(components).astype(rows.dtype, copy=False)

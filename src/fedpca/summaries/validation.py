@@ -1,7 +1,6 @@
-"""The rules every input meets, each with one error: the rule, the value, the remedy."""
+"""Input validation: one function and one error message per rule."""
 
 from collections.abc import Iterable, Mapping
-from functools import cache
 from numbers import Integral
 from typing import Any, TypeGuard
 
@@ -9,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca._typing import Array
-from fedpca.backend.base import backend_of, row_energies, sum64, to_host
+from fedpca.backend import backend_of, ops, to_host
 
 
 def feature_names(names: Iterable[Any] | None, n_features: int) -> tuple[str, ...] | None:
-    """Names as a tuple of strings, one a feature.
+    """Names as a tuple of strings, one per feature.
 
     >>> feature_names(["height", "weight"], 2)
     ('height', 'weight')
@@ -37,7 +36,7 @@ def names_of(rows: Any) -> tuple[str, ...] | None:
 
 
 def same_names(ours: tuple[str, ...] | None, theirs: tuple[str, ...] | None) -> None:
-    """Refuse other features, or the same in another order; unnamed ones are taken on trust."""
+    """Reject other features, or the same in another order; unnamed ones are trusted."""
     if ours and theirs and ours != theirs:
         first, second = next(
             (pair for pair in zip(ours, theirs, strict=False) if pair[0] != pair[1]), (ours, theirs)
@@ -49,7 +48,7 @@ def same_names(ours: tuple[str, ...] | None, theirs: tuple[str, ...] | None) -> 
 
 
 def is_real(value: Any) -> TypeGuard[float]:
-    """Whether a value is a single real number, and not a yes or no."""
+    """Whether a value is a single real number, and not a boolean."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
@@ -81,7 +80,7 @@ def forget(value: Any) -> float:
 
 
 def real_dtype(dtype: np.dtype[Any]) -> None:
-    """Refuse rows that are not real numbers."""
+    """Reject rows that are not real numbers."""
     if dtype.kind == "c":
         raise ValueError(
             f"Complex data not supported: rows must be real numbers, got {dtype}; "
@@ -95,7 +94,7 @@ def dense_rows(rows: Any, weights: Any = None, *, min_features: int = 1, if_spar
     """Rows as a finite (n, d) array of float32 (from float16 and float32) or float64 (from the rest).
 
     Args:
-        rows: anything numpy makes a table of; sparse rows are refused.
+        rows: anything numpy makes a table of; sparse rows are rejected.
         weights: of the rows.
         min_features: the fewest columns.
         if_sparse: what to do with sparse rows instead.
@@ -114,8 +113,8 @@ def dense_rows(rows: Any, weights: Any = None, *, min_features: int = 1, if_spar
         except (TypeError, ValueError) as error:
             raise ValueError(f"rows must be real numbers ({error}); encode or drop other columns.") from error
     real_dtype(rows.dtype)
-    rows = rows.astype(working_dtype(rows.dtype), copy=False)
-    if has_nan(rows, rows.dtype, max_weight(sample_weight(weights, len(rows)))):
+    rows = rows.astype(ops.working_dtype(rows.dtype), copy=False)
+    if has_nan(rows, rows.dtype, ops.max_weight(sample_weight(weights, len(rows)))):
         raise ValueError(
             "rows contain NaN: Subspace and Moments need complete rows; StreamingPCA fills gaps."
         )
@@ -124,50 +123,19 @@ def dense_rows(rows: Any, weights: Any = None, *, min_features: int = 1, if_spar
 
 
 def device_rows(rows: Any) -> Any:
-    """Rows on a device, shape (n, d), of real numbers, without what their library needs to differentiate."""
+    """Rows on a device, shape (n, d), of real numbers, detached from automatic differentiation."""
     if rows.ndim != 2:
         raise ValueError(
             f"rows must be a table of shape (n_rows, n_features), got shape {tuple(rows.shape)}."
         )
     if not rows.shape[0] or not rows.shape[1]:
-        raise ValueError(
-            f"rows must be at least one, of at least one feature, got shape {tuple(rows.shape)}."
-        )
+        raise ValueError(f"X must have at least one row and one feature, got shape {tuple(rows.shape)}.")
     real_dtype(backend_of(rows).numpy_dtype(rows))
     return rows.detach() if hasattr(rows, "detach") else rows
 
 
-def working_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """float32 for float16 and float32 rows, float64 for the rest."""
-    return np.dtype(np.float32 if dtype in (np.float16, np.float32) else np.float64)
-
-
-def energy(rows: Any) -> float:
-    """The sum of squares of all entries, computed at memory speed; not finite if any entry is not."""
-    if not isinstance(rows, np.ndarray):
-        backend = backend_of(rows)
-        floats = backend.numpy_dtype(rows) in (np.float32, np.float64)
-        return float(backend.xp.linalg.vector_norm(rows)) ** 2 if floats else sum64(row_energies(rows))
-    if rows.flags.c_contiguous or rows.flags.f_contiguous:
-        flat = rows.ravel(order="K")
-        return float(np.vdot(flat, flat))
-    with np.errstate(over="ignore", invalid="ignore"):
-        return float(np.einsum("ij,ij->", rows, rows))
-
-
-def min_energy(dtype: Any) -> float:
-    """A sum of squares up to which they have lost their digits in a dtype."""
-    return float(np.finfo(dtype).tiny / np.finfo(dtype).eps)
-
-
-@cache
-def max_energy(dtype: Any = np.float64) -> float:
-    """The largest sum of squares worked with in a dtype: sums over very many such still fit."""
-    return 1e-8 * float(np.finfo(dtype).max)
-
-
 def has_nan(values: NDArray[Any], dtype: Any, max_weight: float = 1.0) -> bool:
-    """Whether any entry is NaN; refuses infinite entries and those too large to square in `dtype`.
+    """Whether any entry is NaN; rejects infinite entries and those too large to square in `dtype`.
 
     Args:
         values: entries, dense rows or the stored ones of sparse rows.
@@ -177,10 +145,10 @@ def has_nan(values: NDArray[Any], dtype: Any, max_weight: float = 1.0) -> bool:
     >>> has_nan(np.array([[1.0, np.nan]]), np.float64)
     True
     """
-    limit = max_energy(dtype) / max(max_weight, 1.0)
+    limit = ops.max_energy(dtype) / max(max_weight, 1.0)
     if not values.size or values.dtype.kind == "b":
         return False
-    if values.dtype.itemsize >= 4 and values.dtype.kind == "f" and energy(values) < limit:
+    if values.dtype.itemsize >= 4 and values.dtype.kind == "f" and ops.energy(values) < limit:
         return False
     with np.errstate(invalid="ignore"):
         largest = max(float(np.fmax.reduce(values, axis=None)), -float(np.fmin.reduce(values, axis=None)))
@@ -192,36 +160,36 @@ def has_nan(values: NDArray[Any], dtype: Any, max_weight: float = 1.0) -> bool:
         weighted = f" with weights up to {max_weight:.3g} (sample_weight)" if max_weight > 1 else ""
         remedy = " or pass float64 from the first batch on." if np.dtype(dtype) == np.float32 else "."
         raise ValueError(
-            f"rows hold values up to {largest:.3g}{weighted}, too large to square in {np.dtype(dtype)}: "
+            f"rows contain values up to {largest:.3g}{weighted}, too large to square in {np.dtype(dtype)}: "
             f"rescale them{remedy}"
         )
     return values.dtype.kind == "f" and bool(np.isnan(values).any())
 
 
 def require_finite_or_nan(values: NDArray[Any]) -> None:
-    """Refuse infinite entries, and say nothing about the others: for rows whose values must not be told."""
+    """Reject infinite entries without quoting any value: for rows that must stay private."""
     if values.dtype.kind == "f" and np.isinf(values).any():
         raise ValueError("Input X contains infinity: entries must be finite (NaN marks a missing one).")
 
 
 def require_no_underflow(values: NDArray[Any], dtype: Any) -> None:
-    """Refuse rows to begin with whose squares lose their digits in `dtype`; zeros are fine."""
+    """Reject first rows whose squares underflow in `dtype`; zeros are fine."""
     kind = backend_of(values).numpy_dtype(values)
     if kind.kind != "f" or kind.itemsize < 4:
         return
     first = values[: min(64, values.shape[0]), ...]
-    if not all(energy(part) <= min_energy(dtype) for part in (first, values)):
+    if not all(ops.energy(part) <= ops.min_energy(dtype) for part in (first, values)):
         return
     values = to_host(values)
     if values.any():
         raise ValueError(
-            f"rows hold values up to {float(np.abs(values).max()):.3g}, too small to square in "
+            f"rows contain values up to {float(np.abs(values).max()):.3g}, too small to square in "
             f"{np.dtype(dtype)}: rescale them."
         )
 
 
 def sample_weight(weights: Any, n_rows: int) -> Array | None:
-    """Weights of rows: finite, none negative, one a row."""
+    """Weights of rows: finite, none negative, one per row."""
     if weights is None:
         return None
     try:
@@ -230,34 +198,29 @@ def sample_weight(weights: Any, n_rows: int) -> Array | None:
             raise TypeError("they are complex")
         weights = weights.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"sample_weight must be real numbers, one a row ({error}).") from error
+        raise ValueError(f"sample_weight must be real numbers, one per row ({error}).") from error
     if weights.ndim == 0:
         weights = np.full(n_rows, float(weights))
     if weights.shape != (n_rows,):
-        raise ValueError(f"sample_weight must have one entry a row, {n_rows}, got shape {weights.shape}.")
+        raise ValueError(f"sample_weight must have one entry per row, {n_rows}, got shape {weights.shape}.")
     if not np.isfinite(weights).all():
         raise ValueError("sample_weight must be finite; drop the rows whose weight is not known.")
     if (weights < 0).any():
         raise ValueError(
             f"sample_weight must not be negative, got {weights.min()}; a weight counts its row's repetitions."
         )
-    if n_rows and float(weights.max()) * n_rows > max_energy(np.float32):
+    if n_rows and float(weights.max()) * n_rows > ops.max_energy(np.float32):
         raise ValueError(
             f"sample_weight must not be this large, got {weights.max():.3g}; rescale the weights."
         )
     return weights
 
 
-def max_weight(weights: Array | None) -> float:
-    """The largest weight, at least one."""
-    return 1.0 if weights is None else float(weights.max(initial=1.0))
-
-
 def count(value: Any) -> float:
     """A number of rows, or sum of weights: finite, not negative."""
     if not is_real(value):
         raise ValueError(f"count must be a number, got count={value!r}.")
-    if not 0 <= value < max_energy():
+    if not 0 <= value < ops.max_energy():
         raise ValueError(f"count must be a finite number >= 0, got count={value!r}.")
     return float(value)
 
@@ -268,9 +231,9 @@ def raw_energy(total: Any, count: float, mean: Array) -> float:
         raise ValueError(f"total must be a finite number, got total={total!r}.")
     with np.errstate(over="ignore"):
         raw = float(total) + count * float(mean @ mean)
-    if not raw < max_energy():
+    if not raw < ops.max_energy():
         raise ValueError(
-            f"total + count * |mean|² must stay below {max_energy():.1e} to be worked with, got "
+            f"total + count * |mean|² must stay below {ops.max_energy():.1e} to be worked with, got "
             f"total={total!r} and a mean up to {np.abs(mean).max():.3g}; rescale the features."
         )
     return raw

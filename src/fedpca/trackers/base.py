@@ -8,9 +8,8 @@ import numpy as np
 from scipy import sparse
 
 from fedpca._typing import Array
-from fedpca.backend.base import HOST, Backend, dense
+from fedpca.backend import HOST, Backend, dense, ops
 from fedpca.errors import NonFiniteError
-from fedpca.summaries import validation
 from fedpca.summaries.linalg import mean_dominates
 from fedpca.summaries.merging import append_rows, merge
 from fedpca.summaries.rank import RankRule, oversampled_rank
@@ -167,7 +166,7 @@ class Tracker(ABC):
         rows = dense(rows)
         if self.backend.on_device:
             rows = self.backend.asarray(rows, self.dtype)
-            if not validation.energy(rows) < validation.max_energy(self.dtype):
+            if not ops.energy(rows) < ops.max_energy(self.dtype):
                 raise NonFiniteError
         self._waiting[before:now, :] = rows
         if roots is not None or self._waiting_roots is not None:

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.backend.base import backend_of, to_host
+from fedpca.backend import backend_of, ops, to_host
 from fedpca.errors import NonFiniteError
-from fedpca.summaries import validation
 from fedpca.summaries.algebra import principal_directions, rounding_floor
 from fedpca.summaries.linalg import with_fixed_signs
 from fedpca.summaries.moments import Moments, sum_moments
@@ -55,7 +54,7 @@ class Exact(Tracker):
 
     def _absorb(self, panel: Any, roots: Any) -> None:
         added, added_sum, scatter = _sums(panel, roots)
-        if not np.trace(scatter) < validation.max_energy(self.dtype):
+        if not np.trace(scatter) < ops.max_energy(self.dtype):
             raise NonFiniteError
         if added and not self._count:
             mean = added_sum / added
@@ -141,7 +140,7 @@ class Exact(Tracker):
         for other in others:
             if isinstance(other, Subspace):
                 scaled = other.singular_values[:, None] * other.components
-                self._discarded += max(other.total - validation.energy(scaled), 0.0)
+                self._discarded += max(other.total - ops.energy(scaled), 0.0)
                 other = Moments(other.count, other.mean, scaled.T @ scaled, other.centered)
             parts.append((other, 1.0))
         merged = sum_moments(parts)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.summaries import validation
+from fedpca.backend import ops
 from fedpca.summaries.algebra import principal_directions, rounding_floor
 from fedpca.summaries.rank import FixedRank, RankRule
 from fedpca.summaries.subspace import Subspace
@@ -64,7 +64,7 @@ class BasisTracker(Tracker):
         if self.center:
             self._subtract_means(rows, weights)
         self._count += float(weights.sum())
-        self._total += validation.energy(rows)
+        self._total += ops.energy(rows)
         self._follow(rows)
 
     def _subtract_means(self, rows: Array, weights: Array) -> None:

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca._typing import Array
-from fedpca.backend.base import backend_of, row_energies, to_host
+from fedpca.backend import backend_of, ops, to_host
+from fedpca.backend.ops import row_energies
 from fedpca.errors import NonFiniteError
-from fedpca.summaries import validation
 from fedpca.summaries.algebra import rounding_floor
 from fedpca.summaries.linalg import orthonormal, triangle_inverse
 from fedpca.summaries.subspace import Subspace
@@ -98,7 +98,7 @@ class Period:
             sums, added = backend.to_numpy(sums, scores @ scores.T)
             inner = self.inner + added
         energy, outside, n_strange = sums.tolist()
-        if not energy < validation.max_energy(self.dtype):
+        if not energy < ops.max_energy(self.dtype):
             raise NonFiniteError
         news = outside - self.expected * (inner[-1, -1] - self.inner[-1, -1])
         if n_strange >= n_rows / 4 or news > self.tolerated + (1e-4 if rounds else 1e-6) * energy:

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from fedpca.backend.base import Backend, TorchCudaBackend, backend_of, row_energies
+from fedpca.backend import Backend, TorchCudaBackend, backend_of
+from fedpca.backend.ops import row_energies
 
 _SLICE = 2048  # rows summed at a time in tf32: its sums over 1,000,000 are short by 1e-4, over 2,048 by 3e-6
 _SLICED = 2**26  # entries of such sums

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpca.backend.base import batch_slices, dense, to_host
-from fedpca.summaries import validation
+from fedpca.backend import batch_slices, dense, ops, to_host
 from fedpca.summaries.linalg import orthonormal, orthonormality_error
 from fedpca.summaries.merging import append_rows
 from fedpca.summaries.subspace import Subspace
@@ -66,7 +65,7 @@ class Nystrom(Tracker):
     @property
     def is_faint(self) -> bool:
         energy = self._carried.total if self._period is None else self._period.energy
-        return not energy > validation.min_energy(self.dtype)
+        return not energy > ops.min_energy(self.dtype)
 
     @property
     def width(self) -> int:

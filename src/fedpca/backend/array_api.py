@@ -1,0 +1,164 @@
+"""ArrayApiBackend: any library that follows the array API, on its own device."""
+
+import math
+from abc import abstractmethod
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from fedpca._typing import Array, DeviceArray
+from fedpca._util.extras import require
+from fedpca.backend.base import NO_CONTEXT, Backend
+
+_SMALL = 64  # sides of a matrix that the host decomposes faster than a device
+_CPU = 1  # kDLCPU of the DLPack protocol
+
+
+@dataclass(frozen=True)
+class DeviceBackend(Backend):
+    """What all libraries do alike through the array API.
+
+    Attributes:
+        library: the module that has the array-API functions.
+        device: the device, as that library names it.
+    """
+
+    library: str
+    device: Any
+
+    on_device = True
+    chunk_entries = 2**26
+
+    @abstractmethod
+    def _send(self, values: NDArray[Any]) -> DeviceArray:
+        """A copy of a NumPy array on the device."""
+
+    @property
+    def xp(self) -> Any:
+        return import_module(self.library)
+
+    def _holds(self, values: DeviceArray) -> bool:
+        return library_of(values) == self.library and bool(values.device == self.device)
+
+    def asarray(self, values: DeviceArray, dtype: DTypeLike | None = None) -> DeviceArray:
+        if not self._holds(values):
+            return self._send(np.asarray(to_host(values), dtype))
+        wanted = values.dtype if dtype is None else _native_dtype(self.library, np.dtype(dtype))
+        return values if wanted == values.dtype else self.xp.astype(values, wanted)
+
+    def to_numpy(self, *arrays: DeviceArray) -> list[NDArray[np.float64]]:
+        flat = self.xp.concat([self.xp.reshape(array, (-1,)) for array in arrays])
+        values, start, parts = to_host(flat).astype(np.float64), 0, []
+        for array in arrays:
+            stop = start + math.prod(array.shape)
+            parts.append(values[start:stop].reshape(array.shape))
+            start = stop
+        return parts
+
+    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> DeviceArray:
+        return self.xp.zeros(shape, dtype=_native_dtype(self.library, np.dtype(dtype)), device=self.device)
+
+    def is_native(self, values: DeviceArray, dtype: DTypeLike) -> bool:
+        return self._holds(values) and values.dtype == _native_dtype(self.library, np.dtype(dtype))
+
+    def numpy_dtype(self, values: DeviceArray) -> np.dtype[Any]:
+        return _numpy_dtype(values)
+
+    def take(self, rows: DeviceArray, indices: NDArray[np.intp]) -> DeviceArray:
+        return self.xp.take(rows, self.asarray(indices), axis=0)
+
+    def eigh(self, matrix: Array) -> tuple[Array, Array]:
+        if len(matrix) <= _SMALL:
+            return np.linalg.eigh(matrix)
+        values, vectors = self.xp.linalg.eigh(self.asarray(matrix, np.float64))
+        return to_host(values), to_host(vectors)
+
+
+@final
+class ArrayApiBackend(DeviceBackend):
+    """CuPy, torch on a CPU and others: nothing but the array API."""
+
+    def _send(self, values: NDArray[Any]) -> DeviceArray:
+        return self.xp.asarray(values, device=self.device, copy=True)
+
+    def compute_context(self) -> AbstractContextManager[Any]:
+        return single_threaded_blas()
+
+    def matmul_eps(self, dtype: DTypeLike) -> float:
+        return float(np.finfo(np.dtype(dtype)).eps)
+
+    def tf32_matmul(self) -> AbstractContextManager[Any]:
+        return NO_CONTEXT
+
+    def round_to_tf32(self, values: DeviceArray) -> DeviceArray:
+        return values
+
+
+def library_of(values: DeviceArray) -> str:
+    """The module with the array-API functions for values of this type; "" if NumPy is to convert them."""
+    library = _library_by_type.get(type(values))
+    if library is None:
+        library = _library_by_type[type(values)] = _find_library(values)
+    return library
+
+
+# Finding the library takes up to 80 us and needs an array, of which functools.cache would keep the memory.
+_library_by_type: dict[type, str] = {np.ndarray: ""}
+
+
+def _find_library(values: DeviceArray) -> str:
+    if not hasattr(values, "__dlpack__"):
+        return ""
+    compat = _array_api_compat(values)
+    if (
+        not compat.is_array_api_obj(values)
+        or compat.is_lazy_array(values)
+        or not compat.is_writeable_array(values)
+    ):
+        return ""
+    return compat.array_namespace(values).__name__
+
+
+def to_host(values: DeviceArray) -> NDArray[Any]:
+    """Dense values of any library as a NumPy array; not copied if they are one, or on the CPU."""
+    if isinstance(values, np.ndarray) or not hasattr(values, "__dlpack__"):
+        return np.asarray(values)
+    compat = _array_api_compat(values)
+    if _numpy_dtype(values) == np.float16:  # or bfloat16, which numpy lacks
+        xp = compat.array_namespace(values)
+        values = xp.astype(values, xp.float32)
+    if values.__dlpack_device__()[0] == _CPU:
+        return np.from_dlpack(values)
+    return np.asarray(compat.to_device(values, "cpu"))
+
+
+def _array_api_compat(values: DeviceArray) -> Any:
+    library = type(values).__module__.partition(".")[0]
+    return require("array_api_compat", extra="gpu", purpose=f"support for {library} arrays")
+
+
+def _numpy_dtype(values: DeviceArray) -> np.dtype[Any]:
+    name = str(values.dtype).rpartition(".")[2]
+    return np.dtype("float16" if name == "bfloat16" else name)
+
+
+@cache
+def _native_dtype(library: str, dtype: np.dtype[Any]) -> Any:
+    return getattr(import_module(library), dtype.name)
+
+
+def single_threaded_blas() -> AbstractContextManager[Any]:
+    """A context in which the host's small matrices are decomposed by one thread: more would be slower."""
+    return _blas().limit(limits=1)
+
+
+@cache
+def _blas() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="blas")
