@@ -52,8 +52,8 @@ def scores(bed: Path, model: fedpca.Subspace, frequency: np.ndarray) -> np.ndarr
 
 def founders(bed: Path) -> Iterable[np.ndarray]:
     """Batches of people without parents in the file."""
-    for batch in open_rows(bed, aside=["father", "mother"]).batches():
-        alone = (batch.aside["father"] == "0") & (batch.aside["mother"] == "0")
+    for batch in open_rows(bed, passthrough=["father", "mother"]).batches():
+        alone = (batch.passthrough["father"] == "0") & (batch.passthrough["mother"] == "0")
         if alone.any():
             yield batch.rows[alone]
 

@@ -7,7 +7,7 @@ import pytest
 from helpers import scatter_of
 
 from fedpca import Privacy, StreamingPCA, audit
-from fedpca.privacy.audit import _told_apart
+from fedpca.privacy.audit import _distinguish
 from fedpca.privacy.calibration import epsilon_of, mu_of
 from fedpca.privacy.tracker import PrivateTracker
 
@@ -49,9 +49,9 @@ def test_what_is_audited_is_what_the_estimator_releases(settings, at_once, rng):
     batches = rng.normal(size=(2, 40, 3))
     pca = StreamingPCA(privacy=privacy, batch_size=8)
     tracker = PrivateTracker(3, None, privacy, batch_rows=8)
-    if at_once and tracker.wants_center:
-        for _ in tracker.find_center(lambda: [batches[0]], 40):
-            pass
+    while at_once and tracker.needs_center:
+        total, n_rows = tracker.center_sum([batches[0]], 40)
+        tracker.move_center(total / n_rows)
     for report, batch in enumerate(batches):
         learn = pca.fit if at_once and report == 0 else pca.partial_fit
         learn(batch)
@@ -69,14 +69,14 @@ def test_what_is_audited_is_what_the_estimator_releases(settings, at_once, rng):
 @pytest.mark.parametrize("mu", [0.5, 1.67, 3.0])
 def test_bounds_hold_for_gaussians_and_come_near(mu):
     rng = np.random.default_rng(0)
-    found = [_told_apart(rng.normal(mu, size=4000), rng.normal(size=4000), 1e-5, 1e-3) for _ in range(20)]
+    found = [_distinguish(rng.normal(mu, size=4000), rng.normal(size=4000), 1e-5, 1e-3) for _ in range(20)]
     assert all(lower <= mu for _, lower in found)
     assert np.mean([lower for _, lower in found]) > mu - 0.35
     assert all(epsilon <= epsilon_of(mu, 1e-5) for epsilon, _ in found)
 
 
-def test_two_worlds_that_never_overlap_are_told_apart_without_dividing_by_zero():
-    epsilon, mu = _told_apart(np.ones(1000), np.zeros(1000), 1e-5, 1e-3)
+def test_two_worlds_that_never_overlap_are_distinguish_without_dividing_by_zero():
+    epsilon, mu = _distinguish(np.ones(1000), np.zeros(1000), 1e-5, 1e-3)
     assert epsilon > 3
     assert mu > 3
 

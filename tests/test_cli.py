@@ -1,6 +1,7 @@
 """The command line does what the library does; what goes wrong is one line, and leaves nothing behind."""
 
 import json
+import logging
 import os
 import re
 import resource
@@ -19,7 +20,7 @@ from sklearn.decomposition import PCA
 
 import fedpca
 
-pytest.importorskip("typer", reason="the cli extra")
+typer = pytest.importorskip("typer", reason="the cli extra")
 pa = pytest.importorskip("pyarrow", reason="the cli extra")
 
 import pyarrow.parquet  # noqa: E402, F401
@@ -27,9 +28,10 @@ from typer.testing import CliRunner  # noqa: E402
 
 from fedpca.backend.prefetch import prefetch  # noqa: E402
 from fedpca.cli.app import app  # noqa: E402
-from fedpca.readers import Rows  # noqa: E402
+from fedpca.readers import RowReader  # noqa: E402
 
 NAMES = ["length", "width", "depth", "weight"]
+PRIVATE = ["--epsilon", "8", "--delta", "1e-6", "--bound", "15"]
 COMMANDS = [
     "fit", "merge", "transform", "inspect", "report", "plan", "audit", "simulate", "new-federation",
     "datasets",
@@ -58,20 +60,20 @@ def run(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def done(*arguments):
-    """What a command that succeeds says on stdout."""
+def run_ok(*arguments):
+    """The stdout of a command that succeeds."""
     result = run(*arguments)
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
     return result.stdout
 
 
-def told(*arguments):
-    return json.loads(done(*arguments, "--json"))
+def run_json(*arguments):
+    return json.loads(run_ok(*arguments, "--json"))
 
 
-def refused(folder, *arguments):
-    """The one line of a command that fails; it leaves the folder as it was."""
+def run_fails(folder, *arguments):
+    """The one line on stderr of a command that fails; it leaves the folder as it was."""
     before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     result = run(*arguments)
     assert result.exit_code == 1, result.output
@@ -82,7 +84,7 @@ def refused(folder, *arguments):
     return result.stderr
 
 
-def misused(*arguments):
+def run_misused(*arguments):
     result = run(*arguments)
     assert result.exit_code == 2, result.output
     return result.stderr
@@ -101,8 +103,14 @@ def same_up_to_sign(ours, theirs):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help(command):
-    assert "Usage: " in done(command, "--help")
+def test_every_command_has_help_with_an_example_and_describes_every_argument(command):
+    text = run_ok(command, "--help")
+    assert "Usage: " in text
+    assert f"fedpca {command}" in text
+    assert "<bool>" not in text
+    context = typer.Context(typer.main.get_command(app).commands[command])
+    for parameter in context.command.get_params(context):
+        assert parameter.help, parameter.name
 
 
 def test_help_names_every_command_and_imports_nothing_slow():
@@ -117,11 +125,45 @@ def test_help_names_every_command_and_imports_nothing_slow():
 
 
 def test_version():
-    assert done("--version") == f"fedpca {fedpca.__version__}\n"
+    assert run_ok("--version") == f"fedpca {fedpca.__version__}\n"
 
 
 def test_debug_shows_the_trace(folder):
-    assert isinstance(run("--debug", "inspect", "none.safetensors").exception, FileNotFoundError)
+    assert isinstance(run("inspect", "none.safetensors", "--debug").exception, FileNotFoundError)
+
+
+def test_quiet_prints_only_warnings_errors_and_json(folder):
+    write_csv("a.csv", numbers())
+    fit = ["fit", "a.csv", "-n", 2, "--force", "-o", "m.safetensors"]
+    assert run_ok(*fit, "--quiet") == run_ok("inspect", "m.safetensors", "-q") == ""
+    assert run_json(*fit, "--quiet")["n_components"] == 2
+    result = run("fit", "none.csv", "-o", "n.safetensors", "-q")
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+
+
+def test_verbose_logs_what_is_done_to_stderr_and_only_then(folder):
+    write_csv("a.csv", numbers())
+    fit = ["fit", "a.csv", "--checkpoint", "c", "--force", "-o", "m.safetensors"]
+    verbose = run(*fit, "--verbose")
+    assert verbose.stdout == run_ok(*fit)
+    assert "fedpca: opened 1 file" in verbose.stderr
+    assert "fedpca: checkpoint c written after 300 rows" in verbose.stderr
+    assert "reading a.csv" not in verbose.stderr
+    assert "reading a.csv" in run(*fit, "--debug").stderr
+    assert logging.getLogger("fedpca").level == logging.NOTSET
+
+
+def test_the_library_logs_under_its_name_and_says_nothing_by_itself(folder):
+    write_csv("a.csv", numbers())
+    program = (
+        "import fedpca, sys; from fedpca.readers import fit_files, open_rows\n"
+        "fit_files(fedpca.StreamingPCA(2), open_rows('a.csv'))\n"
+        "import logging; logging.basicConfig(level=logging.INFO)\n"
+        "open_rows('a.csv')"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout == ""
+    assert re.fullmatch(r"INFO:fedpca\.readers\.row_reader:opened 1 file .*\n", ended.stderr)
 
 
 def test_without_typer_it_says_what_to_install():
@@ -140,19 +182,19 @@ def test_fit_and_transform_are_pca_of_the_files(folder):
     write_parquet("b.parquet", rows[200:], id=[f"p{i}" for i in range(200, 300)])
     offline = PCA(2).fit(rows)
 
-    facts = told("fit", "a.parquet", "b.parquet", "--drop", "id", "--components", 2, "--out", "m.safetensors")
-    np.testing.assert_allclose(facts["explained_variance"], offline.explained_variance_)
-    np.testing.assert_allclose(facts["explained_variance_ratio"], offline.explained_variance_ratio_)
-    assert facts["feature_names"] == NAMES
-    assert told("inspect", "m.safetensors")["n_components"] == 2
-    assert "share of all" in done("inspect", "m.safetensors")
+    result = run_json("fit", "a.parquet", "b.parquet", "--drop", "id", "-n", 2, "-o", "m.safetensors")
+    np.testing.assert_allclose(result["explained_variance"], offline.explained_variance_)
+    np.testing.assert_allclose(result["explained_variance_ratio"], offline.explained_variance_ratio_)
+    assert result["feature_names"] == NAMES
+    assert run_json("inspect", "m.safetensors")["n_components"] == 2
+    assert "component  variance  explained  cumulative" in run_ok("inspect", "m.safetensors")
     assert fedpca.load("m.safetensors").rank > 2  # it carries more, for merging
 
     scores = offline.transform(rows)
     for out in ("s.parquet", "s.csv", "s.npy"):
-        aside = [] if out == "s.npy" else ["--aside", "id"]
-        command = ["transform", "m.safetensors", "[ab].parquet", *aside, "--batch-rows", 64, "--out", out]
-        assert told(*command)["rows"] == 300
+        keep = [] if out == "s.npy" else ["--keep", "id"]
+        command = ["transform", "m.safetensors", "[ab].parquet", *keep, "--batch-rows", 64, "--out", out]
+        assert run_json(*command)["rows"] == 300
     same_up_to_sign(np.load("s.npy"), scores)
     table = pa.parquet.read_table("s.parquet")
     assert table.column_names == ["id", "pc1", "pc2"]
@@ -164,54 +206,56 @@ def test_fit_and_transform_are_pca_of_the_files(folder):
 def test_columns_center_components_and_tracker_are_taken(folder):
     rows = numbers()
     write_csv("a.csv", rows)
-    facts = told("fit", "a.csv", "--columns", "depth, length", "--no-center", "--out", "m.safetensors")
-    assert (facts["feature_names"], facts["centered"]) == (["depth", "length"], False)
+    result = run_json(
+        "fit", "a.csv", "--columns", "depth, length", "--center", "none", "--out", "m.safetensors"
+    )
+    assert (result["feature_names"], result["centered"]) == (["depth", "length"], False)
     values = np.linalg.svd(rows[:, [2, 0]], compute_uv=False)
-    np.testing.assert_allclose(np.array(facts["explained_variance"]) * 299, values**2)
-    share = told("fit", "a.csv", "--components", "0.9", "--tracker", "exact", "--out", "s.safetensors")
+    np.testing.assert_allclose(np.array(result["explained_variance"]) * 299, values**2)
+    share = run_json("fit", "a.csv", "--components", "0.9", "--tracker", "exact", "--out", "s.safetensors")
     assert share["n_components"] == PCA(0.9).fit(rows).n_components_
-    assert told("fit", "a.csv", "--components", "all", "--out", "t.safetensors")["n_components"] == 4
+    assert run_json("fit", "a.csv", "--components", "all", "--out", "t.safetensors")["n_components"] == 4
     for wrong in ("any", "0", "-3", "1.5", "nan"):
-        assert wrong in misused("fit", "a.csv", "--components", wrong, "--out", "u.safetensors")
+        assert wrong in run_misused("fit", "a.csv", "--components", wrong, "--out", "u.safetensors")
 
 
-def test_names_with_commas_and_spaces_can_be_said_as_the_remedy_says_them(folder):
+def test_names_with_commas_and_spaces_can_be_given_as_the_remedy_spells_them(folder):
     rows = numbers()
     names = ["body length", '"glucose, fasting"', "depth"]
     write_csv("a.csv", rows[:, :3], names)
     columns = ["--columns", '"glucose, fasting", depth']
-    assert told("fit", "a.csv", *columns, "--out", "m.safetensors")["feature_names"] == [
+    assert run_json("fit", "a.csv", *columns, "--out", "m.safetensors")["feature_names"] == [
         "glucose, fasting",
         "depth",
     ]
     Path("b.csv").write_text('patient id,"ward, bed",x,y\np,w,1,2\nq,v,3,5\n')
-    said = refused(folder, "fit", "b.csv", "--out", "n.safetensors")
-    _, remedy = shlex.split(re.search(r"\((--drop .*)\)", said)[1])
-    assert told("fit", "b.csv", "--drop", remedy, "--out", "n.safetensors")["feature_names"] == ["x", "y"]
+    stderr = run_fails(folder, "fit", "b.csv", "--out", "n.safetensors")
+    _, remedy = shlex.split(re.search(r"leave them out with (--drop .*)\.$", stderr)[1])
+    assert run_json("fit", "b.csv", "--drop", remedy, "--out", "n.safetensors")["feature_names"] == ["x", "y"]
 
 
-def test_oversample_says_how_many_directions_are_carried(folder):
+def test_oversample_is_how_many_more_directions_are_carried(folder):
     np.save("a.npy", np.random.default_rng(0).normal(size=(100, 300)))
     fit = ["fit", "a.npy", "--components", 3]
     for oversample in (0, 40):
-        facts = told(*fit, "--oversample", oversample, "--out", f"{oversample}.safetensors")
-        assert (facts["n_components"], facts["carried"]) == (3, 3 + oversample)
-    assert "--oversample" in misused(*fit, "--oversample", -1, "--out", "m.safetensors")
+        result = run_json(*fit, "--oversample", oversample, "--out", f"{oversample}.safetensors")
+        assert (result["n_components"], result["carried"]) == (3, 3 + oversample)
+    assert "--oversample" in run_misused(*fit, "--oversample", -1, "--out", "m.safetensors")
 
 
-def test_one_thing_is_not_told_as_many(folder):
+def test_one_thing_is_not_printed_as_many(folder):
     write_csv("a.csv", numbers())
-    assert "1 component of 300 rows" in done("fit", "a.csv", "--components", 1, "--out", "m.safetensors")
-    assert "300 rows of 1 component\n" in done("transform", "m.safetensors", "a.csv", "--out", "s.csv")
+    assert "1 component of 300 rows" in run_ok("fit", "a.csv", "--components", 1, "--out", "m.safetensors")
+    assert "300 rows of 1 component\n" in run_ok("transform", "m.safetensors", "a.csv", "--out", "s.csv")
 
 
 def test_merged_models_are_the_model_of_all_rows(folder):
     rows = numbers()
     for name, part in (("a", rows[:100]), ("b", rows[100:])):
         write_csv(f"{name}.csv", part)
-        done("fit", f"{name}.csv", "--components", 2, "--out", f"{name}.safetensors")
-    facts = told("merge", "a.safetensors", "b.safetensors", "--out", "all.safetensors")
-    np.testing.assert_allclose(facts["explained_variance"], PCA(2).fit(rows).explained_variance_)
+        run_ok("fit", f"{name}.csv", "--components", 2, "--out", f"{name}.safetensors")
+    result = run_json("merge", "a.safetensors", "b.safetensors", "--out", "all.safetensors")
+    np.testing.assert_allclose(result["explained_variance"], PCA(2).fit(rows).explained_variance_)
 
 
 def test_gaps_in_transformed_rows_are_bridged(folder):
@@ -219,8 +263,8 @@ def test_gaps_in_transformed_rows_are_bridged(folder):
     write_csv("a.csv", rows)
     rows[3, 1] = np.nan
     write_parquet("b.parquet", rows)
-    done("fit", "a.csv", "--components", 2, "--out", "m.safetensors")
-    done("transform", "m.safetensors", "b.parquet", "--out", "s.npy")
+    run_ok("fit", "a.csv", "--components", 2, "--out", "m.safetensors")
+    run_ok("transform", "m.safetensors", "b.parquet", "--out", "s.npy")
     assert np.isfinite(np.load("s.npy")).all()
 
 
@@ -229,19 +273,19 @@ def test_gaps_in_transformed_rows_are_bridged(folder):
 
 def test_a_private_fit_says_which_rows_its_model_is_of(folder):
     write_csv("a.csv", numbers(2000))
-    private = "epsilon=8,delta=1e-6,bound=15,center=private"
-    said = done("fit", "a.csv", "--privacy", private, "--out", "m.safetensors")
-    rows, center = re.search(r"of ([\d,]+) rows, .*; (\d+) rows before them went to", said).groups()
-    facts = told("inspect", "m.safetensors")
-    assert int(rows.replace(",", "")) == facts["rows"]
-    assert facts["rows"] + int(center) == facts["certificate"]["records"] == 2000
-    public = done("fit", "a.csv", "--privacy", "epsilon=8,delta=1e-6,bound=15", "--out", "n.safetensors")
+    stdout = run_ok("fit", "a.csv", *PRIVATE, "--center", "private", "--out", "m.safetensors")
+    rows, center = re.search(r"of ([\d,]+) rows, .*; (\d+) more rows used for the center", stdout).groups()
+    result = run_json("inspect", "m.safetensors")
+    assert int(rows.replace(",", "")) == result["rows"]
+    assert result["rows"] + int(center) == result["certificate"]["records"] == 2000
+    public = run_ok("fit", "a.csv", *PRIVATE, "--out", "n.safetensors")
     assert "of 2,000 rows" in public
     assert "center" not in public
+    assert "; private: epsilon=8, delta=1e-06\n" in public
 
 
 def test_a_private_center_that_was_not_found_is_a_warning(folder):
-    private = ["--privacy", "epsilon=8,delta=1e-6,bound=15,center=private"]
+    private = [*PRIVATE, "--center", "private"]
     write_csv("near.csv", numbers(2000))
     write_csv("far.csv", numbers(2000) + 100)
     assert run("fit", "near.csv", *private, "--out", "near.safetensors").stderr == ""
@@ -249,54 +293,69 @@ def test_a_private_center_that_was_not_found_is_a_warning(folder):
         patch.setattr(warnings, "filters", [])
         far = run("fit", "far.csv", *private, "--out", "far.safetensors")
     assert far.exit_code == 0
-    assert re.fullmatch(r"fedpca: warning: center='private' did not find .*bound=15.*\n", far.stderr)
+    assert re.fullmatch(
+        r"fedpca: warning: center='private' failed to locate the mean.*bound=15.*\n", far.stderr
+    )
 
 
 def test_private_models_have_a_certificate_and_merge(folder):
     for name in "ab":
         write_csv(f"{name}.csv", numbers(2000, seed=ord(name)))
-        private = f"epsilon=8,delta=1e-6,bound=15,center=private,ledger={name}.ledger"
-        facts = told("fit", f"{name}.csv", "--privacy", private, "--out", f"{name}.safetensors")
-        assert facts["certificate"]["private"] is True
-        assert (facts["kind"], facts["rows"] <= 2000) == ("moments", True)
+        private = [*PRIVATE, "--center", "private", "--ledger", f"{name}.ledger"]
+        result = run_json("fit", f"{name}.csv", *private, "--out", f"{name}.safetensors")
+        assert result["certificate"]["private"] is True
+        assert (result["kind"], result["rows"] <= 2000) == ("moments", True)
         truth = PCA().fit(numbers(2000, seed=ord(name))).explained_variance_
-        np.testing.assert_allclose(facts["explained_variance"][0], truth[0], rtol=0.2)
-    merged = told("merge", "a.safetensors", "b.safetensors", "--out", "all.safetensors")
+        np.testing.assert_allclose(result["explained_variance"][0], truth[0], rtol=0.2)
+    merged = run_json("merge", "a.safetensors", "b.safetensors", "--out", "all.safetensors")
     assert (merged["certificate"]["epsilon"], merged["certificate"]["merged"]) == (8.0, 2)
-    assert "certificate" in done("inspect", "all.safetensors")
-    done("transform", "all.safetensors", "a.csv", "--out", "s.npy")
-    again = refused(
-        folder,
-        "fit",
-        "a.csv",
-        "--privacy",
-        "epsilon=8,delta=1e-6,bound=15,ledger=a.ledger",
-        "--out",
-        "c.safetensors",
-    )
-    assert "budget" in again
+    assert "certificate" in run_ok("inspect", "all.safetensors")
+    run_ok("transform", "all.safetensors", "a.csv", "--out", "s.npy")
+    again = ["fit", "a.csv", *PRIVATE, "--ledger", "a.ledger", "--out", "c.safetensors"]
+    assert "budget" in run_fails(folder, *again)
 
 
 @pytest.mark.parametrize(
-    "privacy", ["epsilon=1", "epsilon=1,delta=1e-5,bound=x", "seed=1", "epsilon=-1,delta=1e-5,bound=1"]
+    "options",
+    [
+        ["--epsilon", "1"],
+        ["--center", "private"],
+        ["--ledger", "spent"],
+        [*PRIVATE[:-1], "x"],
+        [*PRIVATE, "--seed", "1"],
+        [*PRIVATE, "--mechanism", "none"],
+        [*PRIVATE, "--epsilon", "-1"],
+    ],
 )
-def test_a_wrong_privacy_is_wrong_usage(folder, privacy):
+def test_wrong_privacy_settings_are_wrong_usage(folder, options):
     write_csv("a.csv", numbers())
-    misused("fit", "a.csv", "--privacy", privacy, "--out", "m.safetensors")
+    run_misused("fit", "a.csv", *options, "--out", "m.safetensors")
 
 
-@pytest.mark.parametrize("option", [["--checkpoint", "c"], ["--no-center"]])
+@pytest.mark.parametrize("option", [["--checkpoint", "c"], ["--center", "mean"]])
 def test_what_privacy_excludes_is_wrong_usage(folder, option):
     write_csv("a.csv", numbers())
-    misused("fit", "a.csv", "--privacy", "epsilon=1,delta=1e-5,bound=1", "--out", "m.safetensors", *option)
+    run_misused("fit", "a.csv", *PRIVATE, "--out", "m.safetensors", *option)
+
+
+@pytest.mark.parametrize("command", ["fit", "plan", "audit"])
+def test_privacy_settings_have_the_same_options_everywhere(command):
+    text = run_ok(command, "--help")
+    fields = ("epsilon", "delta", "bound", "center", "mechanism", "adjacency", "noise", "calibration")
+    assert all(f"--{field} " in text for field in fields)
 
 
 def test_plan_and_audit():
     options = ["--epsilon", 1, "--delta", 1e-5, "--bound", 1, "--features", 784, "--rows", 400]
     planned = fedpca.plan(fedpca.Privacy(1.0, 1e-5, 1.0), 784, 400)
-    assert told("plan", *options)["rows_needed"] == planned.rows_needed
-    assert done("plan", *options).strip() == repr(planned)
-    assert told("audit", "--privacy", "epsilon=1,delta=1e-5,bound=1", "--runs", 100)["passed"]
+    assert run_json("plan", *options)["rows_needed"] == planned.rows_needed
+    text = run_ok("plan", *options)
+    assert f"rows needed  {planned.rows_needed:,} for 1 component\n" in text
+    assert text.endswith(f"\n\n{planned.advice}\n")
+    private = [*options, "--center", "private", "--adjacency", "zero-out", "--mechanism", "sketch"]
+    settings = fedpca.Privacy(1.0, 1e-5, 1.0, center="private", adjacency="zero-out", mechanism="sketch")
+    assert run_json("plan", *private)["rows_needed"] == fedpca.plan(settings, 784, 400).rows_needed
+    assert run_json("audit", "--bound", 1, "--runs", 100)["passed"]
 
 
 def test_an_audit_that_fails_exits_with_1(monkeypatch):
@@ -305,7 +364,7 @@ def test_an_audit_that_fails_exits_with_1(monkeypatch):
     module = sys.modules["fedpca.privacy.audit"]  # the name fedpca.audit is the function
     broken = Audit(fedpca.Privacy(1.0, 1e-5, 1.0), 0.1, False, (Finding("pair", 9.0, 2.0),), 100)
     monkeypatch.setattr(module, "audit", lambda *args, **settings: broken)
-    result = run("audit", "--privacy", "epsilon=1,delta=1e-5,bound=1")
+    result = run("audit", "--bound", 1)
     assert result.exit_code == 1
     assert "BROKEN" in result.stdout
 
@@ -361,14 +420,14 @@ def no_rows(folder):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (truncated_parquet, "cut short"),
+        (truncated_parquet, "truncated or corrupt"),
         (broken_row, "line 5002"),
         (other_columns, "weight"),
         (empty_column, "depth"),
-        (not_there, "correct the path"),
-        (unreadable, "must be readable"),
+        (not_there, "no such file"),
+        (unreadable, "cannot read"),
         (text_column, "--drop city"),
-        (no_rows, "holds none"),
+        (no_rows, "contains no rows"),
     ],
 )
 @pytest.mark.parametrize("options", [[], ["--checkpoint", "c.safetensors"]])
@@ -379,7 +438,7 @@ def test_bad_files_are_refused_by_fit(folder, make, says, options):
         assert (result.exit_code, (folder / "m.safetensors").exists()) == (1, False)
         assert says in result.stderr
         return
-    assert says in refused(folder, "fit", path, "--out", "m.safetensors", *options)
+    assert says in run_fails(folder, "fit", path, "--out", "m.safetensors", *options)
 
 
 @pytest.mark.parametrize("out", ["s.parquet", "s.csv", "s.npy"])
@@ -388,54 +447,54 @@ def test_bad_files_are_refused_by_transform(folder, make, out):
     path = make(folder)
     rows = numbers()
     write_csv("good.csv", rows, names=["a", "b", "c", "d"] if make in (broken_row, no_rows) else NAMES)
-    done("fit", "good.csv", "--out", "m.safetensors")
-    refused(folder, "transform", "m.safetensors", path, "--out", out, "--batch-rows", 1000)
+    run_ok("fit", "good.csv", "--out", "m.safetensors")
+    run_fails(folder, "transform", "m.safetensors", path, "--out", out, "--batch-rows", 1000)
 
 
-def test_a_file_without_permission_is_refused(folder):
+def test_a_file_without_permission_is_run_fails(folder):
     write_csv("a.csv", numbers())
     os.chmod("a.csv", 0)
     if os.access("a.csv", os.R_OK):
         pytest.skip("this user may read everything")
     result = run("fit", "a.csv", "--out", "m.safetensors")
     assert result.exit_code == 1
-    assert "readable" in result.stderr
+    assert "cannot read" in result.stderr
 
 
-def test_what_is_there_is_not_overwritten_unless_asked(folder):
+def test_what_exists_is_not_overwritten_without_force(folder):
     write_csv("a.csv", numbers())
-    done("fit", "a.csv", "--out", "m.safetensors")
+    run_ok("fit", "a.csv", "--out", "m.safetensors")
     for command in (
         ["fit", "a.csv", "--out", "m.safetensors"],
         ["merge", "m.safetensors", "--out", "m.safetensors"],
         ["transform", "m.safetensors", "a.csv", "--out", "a.csv"],
     ):
-        assert "--force" in refused(folder, *command)
-        done(*command, "--force")
+        assert "already exists; choose another path or pass --force" in run_fails(folder, *command)
+        run_ok(*command, "--force")
 
 
 @pytest.mark.parametrize("out", ["no/folder/m.safetensors", "."])
 def test_an_output_that_cannot_be_is_refused_before_the_work(folder, out):
     write_csv("a.csv", numbers())
-    refused(folder, "fit", "a.csv", "--out", out)
+    run_fails(folder, "fit", "a.csv", "--out", out)
 
 
-def test_a_model_of_other_features_is_refused(folder):
+def test_a_model_of_other_features_is_run_fails(folder):
     write_csv("a.csv", numbers())
     write_csv("b.csv", numbers(), names=["p", "q", "r", "s"])
     np.save("c.npy", numbers()[:, :3])
     np.save("d.npy", numbers())
     for name in ("a.csv", "b.csv", "d.npy"):
-        done("fit", name, "--out", f"{name[0]}.safetensors")
-    assert "length" in refused(folder, "transform", "a.safetensors", "b.csv", "--out", "s.csv")
-    assert "4 features" in refused(folder, "transform", "d.safetensors", "c.npy", "--out", "s.csv")
-    assert "names" in refused(folder, "merge", "a.safetensors", "b.safetensors", "--out", "all.safetensors")
+        run_ok("fit", name, "--out", f"{name[0]}.safetensors")
+    assert "length" in run_fails(folder, "transform", "a.safetensors", "b.csv", "--out", "s.csv")
+    assert "4 features" in run_fails(folder, "transform", "d.safetensors", "c.npy", "--out", "s.csv")
+    assert "names" in run_fails(folder, "merge", "a.safetensors", "b.safetensors", "--out", "all.safetensors")
 
 
 @pytest.mark.parametrize("place", [0, 9, 60, -1])
 def test_one_flipped_byte_of_a_model_is_found(folder, place):
     write_csv("a.csv", numbers())
-    done("fit", "a.csv", "--out", "m.safetensors")
+    run_ok("fit", "a.csv", "--out", "m.safetensors")
     contents = bytearray((folder / "m.safetensors").read_bytes())
     contents[place] ^= 1
     (folder / "m.safetensors").write_bytes(contents)
@@ -444,14 +503,14 @@ def test_one_flipped_byte_of_a_model_is_found(folder, place):
         ["merge", "m.safetensors", "--out", "all.safetensors"],
         ["transform", "m.safetensors", "a.csv", "--out", "s.npy"],
     ):
-        assert "m.safetensors" in refused(folder, *command)
+        assert "m.safetensors" in run_fails(folder, *command)
 
 
 @pytest.mark.parametrize("command", [["fit"], ["transform", "m.safetensors"]])
-def test_a_file_that_grows_while_it_is_read_is_refused(folder, command, monkeypatch):
+def test_a_file_that_grows_while_it_is_read_is_run_fails(folder, command, monkeypatch):
     write_csv("a.csv", numbers())
-    done("fit", "a.csv", "--out", "m.safetensors")
-    batches = Rows.batches
+    run_ok("fit", "a.csv", "--out", "m.safetensors")
+    batches = RowReader.batches
 
     def growing(rows, skip=0):
         for batch in batches(rows, skip):
@@ -459,7 +518,7 @@ def test_a_file_that_grows_while_it_is_read_is_refused(folder, command, monkeypa
             with open("a.csv", "a") as file:
                 file.write("1,2,3,4\n")
 
-    monkeypatch.setattr(Rows, "batches", growing)
+    monkeypatch.setattr(RowReader, "batches", growing)
     result = run(*command, "a.csv", "--out", "s.npy")
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
     assert "changed while it was read" in result.stderr
@@ -492,9 +551,9 @@ def small_disk(folder):
 )
 def test_a_disk_that_is_full_says_so_and_stays_as_it_was(folder, small_disk, command, out):
     np.save("a.npy", np.random.default_rng(0).normal(size=(2000, 200)))
-    done("fit", "a.npy", "--out", "m.safetensors")
+    run_ok("fit", "a.npy", "--out", "m.safetensors")
     where = ["--checkpoint", small_disk / "c"] if out == "--checkpoint" else ["--out", small_disk / out]
-    stderr = refused(folder, *command, "a.npy", *where)
+    stderr = run_fails(folder, *command, "a.npy", *where)
     assert "No space left on device" in stderr
     assert list(small_disk.iterdir()) == []
     assert not (folder / "n.safetensors").exists()
@@ -503,34 +562,49 @@ def test_a_disk_that_is_full_says_so_and_stays_as_it_was(folder, small_disk, com
 @pytest.mark.parametrize("out", ["s.npy", "s.csv", "s.parquet"])
 def test_a_full_disk_leaves_nothing_behind(folder, out):
     write_csv("a.csv", numbers())
-    done("fit", "a.csv", "--out", "m.safetensors")
+    run_ok("fit", "a.csv", "--out", "m.safetensors")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
-        refused(folder, "transform", "m.safetensors", "a.csv", "--out", out)
+        run_fails(folder, "transform", "m.safetensors", "a.csv", "--out", out)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+def test_errors_advise_only_options_that_the_command_has(folder):
+    write_csv("a.csv", numbers())
+    Path("b.csv").write_text("length,width,depth,weight\n1,2,3,x\n1,2,4,y\n")
+    Path("c.csv").write_text("0,1,2,3\n1,2,4,5\n")
+    run_ok("fit", "a.csv", "-o", "m.safetensors")
+    assert "--drop weight." in run_fails(folder, "fit", "b.csv", "-o", "n.safetensors")
+    stderr = run_fails(folder, "transform", "m.safetensors", "b.csv", "-o", "s.csv")
+    assert stderr.endswith("weight contains text from line 2; correct the file.\n")
+    assert "pass --header or --no-header." in run_fails(folder, "fit", "c.csv", "-o", "n.safetensors")
+    stderr = run_fails(folder, "simulate", "b.csv", "--client", "length")
+    assert "--drop weight." in stderr
+
+
 def test_scores_have_a_known_ending_and_npy_has_no_ids(folder):
     write_csv("a.csv", numbers())
-    done("fit", "a.csv", "--columns", "length,width", "--out", "m.safetensors")
-    misused("transform", "m.safetensors", "a.csv", "--out", "s.xlsx")
-    misused("transform", "m.safetensors", "a.csv", "--out", "s.npy", "--aside", "depth")
+    run_ok("fit", "a.csv", "--columns", "length,width", "--out", "m.safetensors")
+    run_misused("transform", "m.safetensors", "a.csv", "--out", "s.xlsx")
+    run_misused("transform", "m.safetensors", "a.csv", "--out", "s.npy", "--keep", "depth")
 
 
 def test_a_model_of_rows_that_do_not_vary_has_nothing_to_transform_with(folder):
     write_csv("a.csv", np.ones((20, 4)))
-    assert told("fit", "a.csv", "--out", "m.safetensors")["n_components"] == 0
-    assert "do not vary" in refused(folder, "transform", "m.safetensors", "a.csv", "--out", "s.npy")
+    assert run_json("fit", "a.csv", "--out", "m.safetensors")["n_components"] == 0
+    assert "has no components: the training rows do not vary" in run_fails(
+        folder, "transform", "m.safetensors", "a.csv", "--out", "s.npy"
+    )
 
 
 def test_names_from_files_do_not_reach_the_terminal_as_they_are(folder):
     write_parquet("a.parquet", numbers(), **{"\x1b[31mred": ["x"] * 300})
-    assert "\x1b" not in refused(folder, "fit", "a.parquet", "--out", "m.safetensors")
+    assert "\x1b" not in run_fails(folder, "fit", "a.parquet", "--out", "m.safetensors")
     write_parquet("b.parquet", numbers(), **{"\x1b[31mred": range(300)})
-    done("fit", "b.parquet", "--out", "m.safetensors")
-    assert "?[31mred" in done("inspect", "m.safetensors")
+    run_ok("fit", "b.parquet", "--out", "m.safetensors")
+    assert "?[31mred" in run_ok("inspect", "m.safetensors")
 
 
 # --- stopped and resumed ---
@@ -554,17 +628,17 @@ def test_a_stopped_fit_leaves_no_model_and_goes_on_from_its_checkpoint(folder, h
     fit, code, stdout, stderr = stopped(folder, how)
     assert (code, stdout) == (128 + how, "")
     assert "Traceback" not in stderr
-    assert "run it again" in stderr
+    assert "rerun the same command" in stderr
     assert sorted(path.name for path in folder.iterdir()) == ["a.npy", "c.safetensors"]
     read = fedpca.load("c.safetensors").count
     assert 0 < read < 300_000
 
-    passed, batches = [], Rows.batches
-    monkeypatch.setattr(Rows, "batches", lambda rows, skip=0: passed.append(skip) or batches(rows, skip))
-    facts = told(*fit)
+    passed, batches = [], RowReader.batches
+    monkeypatch.setattr(RowReader, "batches", lambda rows, skip=0: passed.append(skip) or batches(rows, skip))
+    result = run_json(*fit)
     assert passed == [read]
-    assert facts["rows"] == 300_000
-    np.testing.assert_allclose(facts["explained_variance"], PCA(2).fit(np.load("a.npy")).explained_variance_)
+    assert result["rows"] == 300_000
+    np.testing.assert_allclose(result["explained_variance"], PCA(2).fit(np.load("a.npy")).explained_variance_)
     assert not (folder / "c.safetensors").exists()
 
 
@@ -573,7 +647,8 @@ def test_a_killed_fit_goes_on_from_its_checkpoint(folder):
     np.save("a.npy", rows)
     fit = ["fit", "a.npy", "--components", "2", "--batch-rows", "100", "--out", "m.safetensors"]
     program = (
-        "import sys; from fedpca.cli import fit, main; fit._CHECKPOINT_SECONDS = 0\n"
+        "import sys; from fedpca.cli import main; from fedpca.readers import ingest\n"
+        "ingest._CHECKPOINT_SECONDS = 0\n"
         f"sys.argv = {['fedpca', *fit, '--checkpoint', 'c']}; main()"
     )
     process = subprocess.Popen([sys.executable, "-c", program])
@@ -585,15 +660,15 @@ def test_a_killed_fit_goes_on_from_its_checkpoint(folder):
     assert not Path("m.safetensors").exists()
     assert 20_000 <= fedpca.load("c").count < 300_000
 
-    resumed = told(*fit, "--checkpoint", "c")
+    resumed = run_json(*fit, "--checkpoint", "c")
     assert not Path("c").exists()
-    whole = told(*fit, "--force")
+    whole = run_json(*fit, "--force")
     assert resumed["rows"] == whole["rows"] == 300_000
     # Equal but for rounding: a checkpoint holds the moments, and not the running sums behind them.
     np.testing.assert_allclose(resumed["explained_variance"], whole["explained_variance"], rtol=1e-12)
 
 
-def test_a_checkpoint_of_other_files_or_settings_is_refused(folder):
+def test_a_checkpoint_of_other_files_or_settings_is_run_fails(folder):
     rows = numbers()
     rows[:, 2] = np.nan
     write_parquet("a.parquet", rows)
@@ -602,12 +677,11 @@ def test_a_checkpoint_of_other_files_or_settings_is_refused(folder):
     write_csv("b.csv", numbers())
     others = (["--components", 1], ["--oversample", 1], ["--drop", "depth"])
     for other in (["b.csv"], *(["a.parquet", *options] for options in others)):
-        assert "delete it" in refused(folder, "fit", *other, *checkpoint)
-    done("fit", "b.csv", "--out", "n.safetensors")
-    assert "delete it" in refused(
-        folder, "fit", "b.csv", "--out", "m.safetensors", "--checkpoint", "n.safetensors"
-    )
-    misused("fit", "b.csv", "--out", "m.safetensors", "--checkpoint", "m.safetensors")
+        assert "delete it" in run_fails(folder, "fit", *other, *checkpoint)
+    run_ok("fit", "b.csv", "--out", "n.safetensors")
+    other = ["fit", "b.csv", "--out", "m.safetensors", "--checkpoint", "n.safetensors"]
+    assert "delete it" in run_fails(folder, *other)
+    run_misused("fit", "b.csv", "--out", "m.safetensors", "--checkpoint", "m.safetensors")
 
 
 def test_a_column_that_had_values_before_the_stop_is_not_empty(folder):
@@ -625,7 +699,7 @@ def test_a_column_that_had_values_before_the_stop_is_not_empty(folder):
 
 def test_a_stopped_transform_leaves_nothing(folder):
     np.save("a.npy", numbers(300_000))
-    done("fit", "a.npy", "--out", "m.safetensors")
+    run_ok("fit", "a.npy", "--out", "m.safetensors")
     process = shell("transform", "m.safetensors", "a.npy", "--batch-rows", 1, "--out", "s.npy")
     while not list(folder.glob(".fedpca-*.part")):
         assert process.poll() is None, process.communicate()
@@ -671,21 +745,21 @@ def test_whoever_stops_early_stops_the_reader_which_is_never_far_ahead():
 
 
 def test_simulate_digits_and_a_file_with_clients(folder):
-    facts = told("simulate", "--components", 3, "--crashes", 0.3)
-    assert (facts["clients"], facts["rows"], facts["same_as_without_faults"]) == (10, 1797, True)
-    assert facts["crashes"] > 0
+    result = run_json("simulate", "--components", 3, "--crashes", 0.3)
+    assert (result["clients"], result["rows"], result["same_as_without_faults"]) == (10, 1797, True)
+    assert result["crashes"] > 0
 
     rows = numbers()
     write_parquet("a.parquet", rows, site=[f"s{i % 3}" for i in range(300)])
-    facts = told("simulate", "a.parquet", "--client", "site", "--components", 2)
-    assert (facts["clients"], facts["rows"]) == (3, 300)
-    assert "bit for bit" in done("simulate", "a.parquet", "--client", "site")
-    assert told("simulate", "--dropouts", 1)["dropped_out"] == [f"{digit}" for digit in range(10)]
-    misused("simulate", "a.parquet")
+    result = run_json("simulate", "a.parquet", "--client", "site", "--components", 2)
+    assert (result["clients"], result["rows"]) == (3, 300)
+    assert "bit for bit" in run_ok("simulate", "a.parquet", "--client", "site")
+    assert run_json("simulate", "--dropouts", 1)["dropped_out"] == [f"{digit}" for digit in range(10)]
+    run_misused("simulate", "a.parquet")
 
 
 def test_new_federation_and_datasets(folder):
-    done("new-federation", "study")
+    run_ok("new-federation", "study")
     assert (folder / "study" / "pyproject.toml").exists()
-    assert "new or empty folder" in refused(folder, "new-federation", "study")
-    assert "digits" in told("datasets")["datasets"]
+    assert "new or empty folder" in run_fails(folder, "new-federation", "study")
+    assert "digits" in run_json("datasets")["datasets"]

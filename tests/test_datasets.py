@@ -18,7 +18,7 @@ from scipy import sparse
 from fedpca import FederatedPCA, datasets, progress
 from fedpca.datasets import formats
 from fedpca.datasets.content import Content
-from fedpca.datasets.files import Files, Form, cache_folder
+from fedpca.datasets.files import Files, FileSet, cache_folder
 
 INSTALLED = ("digits", "mnist-5k")
 NUMBERS = np.arange(6.0).reshape(3, 2)
@@ -88,7 +88,7 @@ def read_csv(paths):
 
 
 def toy(url=None, files=("toy.csv",), sha256=None):
-    return Files("toy", (Form(("toy.npz",), formats.motes_npz), Form(files, read_csv, url)), sha256)
+    return Files("toy", (FileSet(("toy.npz",), formats.motes_npz), FileSet(files, read_csv, url)), sha256)
 
 
 def test_a_download_is_kept_and_not_repeated(web, cache, capfd):
@@ -169,7 +169,9 @@ def test_the_folder_is_looked_at_before_the_cache_and_the_cache_before_the_web(
 def test_a_damaged_file_is_named_with_what_to_do(cache):
     cache.mkdir(parents=True)
     cache.joinpath("toy.csv").write_bytes(as_csv(NUMBERS + 1))
-    with pytest.raises(ValueError, match=rf"{cache}/toy.csv must hold toy.*sha256.*remove it and try again"):
+    with pytest.raises(
+        ValueError, match=rf"{cache}/toy.csv must contain toy.*sha256.*remove it and try again"
+    ):
         toy(sha256=Content(NUMBERS).sha256()).find()
     cache.joinpath("toy.csv").write_bytes(b"1,2\n3,")
     with pytest.raises(ValueError, match=rf"{cache}/toy.csv cannot be read as toy"):
@@ -286,7 +288,7 @@ def test_motes_in_a_zip_or_by_themselves(tmp_path):
         for path in (alone, archive):
             content = formats.motes_dat([path], "a.dat", git_blob)
             assert content.rows.tolist() == [[1, 2], [3, 4.5]]
-    with pytest.raises(ValueError, match=f"should have {git_blob[:-1]}0"):
+    with pytest.raises(ValueError, match=f"must have the git hash {git_blob[:-1]}0"):
         formats.motes_dat([alone], "a.dat", git_blob[:-1] + "0")
     with pytest.raises(ValueError, match=r"there is no b.dat in 1.zip"):
         formats.motes_dat([archive], "b.dat")

@@ -565,9 +565,7 @@ def test_the_command_writes_a_page(folder):
     assert {line[0] for line in table(text, "Scores on components 1 and 2")} == {"north", "south"}
     assert [line[3] for line in table(text, "Explained variance")] == ["shown", "shown", "kept for merging"]
     assert (folder / "pictures" / "scree.png").exists()
-    by_feature = command(
-        "report", "model.safetensors", "--rows", "rows.csv", "--color", "a", "--output", "f.html"
-    )
+    by_feature = command("report", "model.safetensors", "--rows", "rows.csv", "--color", "a", "-o", "f.html")
     assert by_feature.exit_code == 0, by_feature.output
     assert "Open in a browser: f.html" in by_feature.stdout
     assert len(table(Path("f.html").read_text(), "Scores on components 1 and 2")) == 5
@@ -586,10 +584,10 @@ def test_the_command_refuses_before_it_works(folder):
     Path("full", "mine").write_text("mine")
     ask = ("report", "model.safetensors", "--out")
     for wrong, rule in [
-        ((*ask, "there.html"), "there.html is there already"),
+        ((*ask, "there.html"), "there.html already exists"),
         ((*ask, "none/r.html"), "there is no folder none"),
         ((*ask, "r.html", "--pictures", "full"), "full must be a new or empty folder"),
-        ((*ask, "r.html", "--rows", "rows.csv", "--color", "nowhere"), "has no nowhere"),
+        ((*ask, "r.html", "--rows", "rows.csv", "--color", "nowhere"), "unknown column 'nowhere'"),
         ((*ask, "r.html", "--run", "full"), "neither summary.json nor history.jsonl"),
     ]:
         done = command(*wrong)
@@ -614,4 +612,4 @@ def test_simulate_ends_in_a_report(folder):
     assert {line[0] for line in table(text, "Rows per client")} == {"north", "south"}
     again = command("simulate", "--report", "storm.html")
     assert again.exit_code == 1
-    assert "there already" in again.stderr
+    assert "already exists" in again.stderr

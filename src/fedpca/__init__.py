@@ -1,5 +1,6 @@
 """Federated, streaming, differentially private PCA: rows in, summaries out, summaries merge."""
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,9 @@ __all__ = [
     "plan",
     "progress",
 ]
+
+
+logging.getLogger("fedpca").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:

@@ -14,9 +14,35 @@
 Everything else that fedpca raises is a plain ValueError, TypeError or OSError.
 """
 
+from typing import Any
+
 
 class FileFormatError(ValueError):
-    """A data file cannot be read as rows. Messages name lines and columns, never their contents."""
+    """A data file cannot be read as rows. Messages name lines and columns, never their contents.
+
+    Attributes:
+        problem: what is wrong; the whole message, if there is no remedy.
+        remedy: what to do, with a field for every argument, as in "leave it out with {drop}".
+        arguments: arguments of `fedpca.readers.open_rows` that the remedy names, with their values, None for
+            one to choose; the command line spells them as its own options.
+
+    >>> print(FileFormatError("a.csv: columns must be numeric", "leave it out with {drop}", drop=["name"]))
+    a.csv: columns must be numeric; leave it out with drop=['name'].
+    """
+
+    def __init__(self, problem: str, remedy: str = "", **arguments: Any) -> None:
+        self.problem, self.remedy, self.arguments = problem, remedy, arguments
+        super().__init__(self.message(**{name: _argument(name, value) for name, value in arguments.items()}))
+
+    def message(self, **arguments: str) -> str:
+        """The message with the arguments spelled like this."""
+        return f"{self.problem}; {self.remedy.format(**arguments)}." if self.remedy else self.problem
+
+
+def _argument(name: str, value: Any) -> str:
+    """As Python code; None stands for a value that the user has to choose."""
+    choices = {"columns": "columns=[...]", "header": "header=True or header=False"}
+    return choices[name] if value is None else f"{name}={value!r}"
 
 
 class ModelFileError(ValueError):

@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
+from fedpca._util.extras import require
+
 T = TypeVar("T")
 
 
@@ -12,15 +14,15 @@ class Bar(Protocol):
     """How far a piece of work has come."""
 
     def advance(self, steps: float = 1) -> None:
-        """So much more is done. Any thread may say so."""
+        """Advance the bar; thread-safe."""
 
 
-_shown: ContextVar[Any] = ContextVar("fedpca.progress", default=None)
+_enabled: ContextVar[Any] = ContextVar("fedpca.progress", default=None)
 
 
 @contextmanager
 def enabled() -> Iterator[None]:
-    """Show a bar, on stderr, for each piece of long work done inside: rate and time left included.
+    """Show a bar on stderr, with rate and time left, for each piece of long work done inside.
 
     Needs the extra "progress".
 
@@ -29,35 +31,32 @@ def enabled() -> Iterator[None]:
     >>> with enabled():
     ...     pca = fedpca.FederatedPCA(2).fit(rows, groups=np.arange(1000) % 10)
     """
-    try:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-    except ImportError as error:
-        raise ImportError("progress bars need rich: pip install 'fedpca[progress]'.") from error
+    console = require("rich.console", extra="progress", purpose="a progress bar")
+    rich = require("rich.progress", extra="progress", purpose="a progress bar")
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[done]}"),
-        TimeRemainingColumn(elapsed_when_finished=True),
+        rich.TextColumn("{task.description}"),
+        rich.BarColumn(),
+        rich.TextColumn("{task.fields[done]}"),
+        rich.TimeRemainingColumn(elapsed_when_finished=True),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        token = _shown.set(bars)
+    with rich.Progress(*columns, console=console.Console(stderr=True)) as bars:
+        token = _enabled.set(bars)
         try:
             yield
         finally:
-            _shown.reset(token)
+            _enabled.reset(token)
 
 
 @contextmanager
 def bar(what: str, total: float | None = None, unit: str = "") -> Iterator[Bar]:
-    """A bar for one piece of work, which shows if somebody has asked for it.
+    """A bar for one piece of work, shown inside `enabled`.
 
     Args:
-        what: the work, in a word or two.
-        total: steps until it is done, if that is known.
+        what: a label.
+        total: number of steps, if it is known.
         unit: of a step; "B" counts bytes.
     """
-    bars = _shown.get()
+    bars = _enabled.get()
     if bars is None:
         yield _Silent()
         return
@@ -72,10 +71,10 @@ def track(steps: Iterable[T], what: str, unit: str = "", total: float | None = N
     """The steps, one by one, with a bar."""
     if total is None:
         total = len(steps) if isinstance(steps, Sized) else None
-    with bar(what, total, unit) as moving:
+    with bar(what, total, unit) as progress:
         for step in steps:
             yield step
-            moving.advance()
+            progress.advance()
 
 
 class _Silent:

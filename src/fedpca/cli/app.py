@@ -1,42 +1,63 @@
-"""The commands, and what becomes of their errors and warnings."""
+"""The commands, with the options that all of them have, and how their errors and warnings are shown."""
 
+import inspect as introspection
+import logging
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
+from fedpca._util.text import sanitize
 from fedpca._util.version import __version__
-from fedpca.cli import fit, models, privacy, report, simulate, transform
-from fedpca.cli.common import printable
+from fedpca.cli.audit import audit
+from fedpca.cli.common import quiet_output, spell_option
+from fedpca.cli.datasets import datasets
+from fedpca.cli.fit import fit
+from fedpca.cli.inspect import inspect
+from fedpca.cli.merge import merge
+from fedpca.cli.new_federation import new_federation
+from fedpca.cli.plan import plan
+from fedpca.cli.report import report
+from fedpca.cli.simulate import simulate
+from fedpca.cli.transform import transform
+from fedpca.errors import FileFormatError
 
 _ERRORS = (
     ArithmeticError, ImportError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError,
 )  # fmt: skip
+_LOG = logging.getLogger("fedpca")
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only warnings and errors.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log each step to stderr.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Log details, and show tracebacks of errors.")]
 
 
-class _Commands(TyperGroup):
-    """An error is one line on stderr and exit code 1, a warning one line; wrong usage is 2, Ctrl-C 130."""
+class _Command(TyperCommand):
+    def get_params(self, ctx: Any) -> Any:
+        return _as_declared(super().get_params(ctx), self.callback)
 
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            with warnings.catch_warnings():
-                warnings.showwarning = _warn
-                return super().invoke(ctx)
-        except (typer.Exit, typer.Abort, BrokenPipeError):
-            raise
-        except KeyboardInterrupt:
-            typer.echo("fedpca: stopped.", err=True)
-            raise typer.Exit(130) from None
-        except _ERRORS as error:
-            if ctx.params["debug"]:
-                raise
-            typer.echo(f"fedpca: error: {_line(error)}", err=True)
-            raise typer.Exit(1) from None
+
+class _Group(TyperGroup):
+    def get_params(self, ctx: Any) -> Any:
+        return _as_declared(super().get_params(ctx), self.callback)
+
+
+def _as_declared(parameters: list[Any], function: Any) -> list[Any]:
+    """Some versions of typer show <bool> for flags in the help, others lose the help of arguments."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+        if isinstance(parameter, TyperArgument):
+            parameter.help = function.__annotations__[parameter.name].__metadata__[0].help
+    return parameters
 
 
 app = typer.Typer(
-    cls=_Commands,
+    cls=_Group,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",  # else lines of a paragraph are not joined
@@ -51,36 +72,99 @@ def _version(on: bool) -> None:
 
 @app.callback()
 def fedpca(
-    debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,
     shown: Annotated[
         bool,
         typer.Option("--version", help="Show the version.", is_eager=True, callback=_version),
     ] = False,
 ) -> None:
-    """Federated, streaming, private principal component analysis of files of any size."""
+    """Federated, streaming, private principal component analysis of files of any size.
+
+    Fit a model per owner, merge the models, and transform rows:
+
+    ```
+    fedpca fit north.parquet --drop id -n 10 -o north.safetensors
+    fedpca merge north.safetensors south.safetensors -o both.safetensors
+    fedpca transform both.safetensors north.parquet --keep id -o scores.parquet
+    ```
+    """
 
 
-def _warn(message: Warning | str, *where: Any, **more: Any) -> None:
-    typer.echo(f"fedpca: warning: {printable(' '.join(str(message).split()))}", err=True)
+def _command(function: Callable[..., None]) -> Callable[..., None]:
+    """A command with --quiet, --verbose and --debug.
+
+    An error is one line on stderr and exit code 1, a warning one line; wrong usage is 2, Ctrl-C 130.
+    """
+    own = introspection.signature(function)
+
+    @wraps(function)
+    def run(*, quiet: bool, verbose: bool, debug: bool, **arguments: Any) -> None:
+        level = logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING
+        try:
+            with quiet_output(quiet), _log_to_stderr(level), warnings.catch_warnings():
+                warnings.showwarning = _show_warning
+                function(**arguments)
+        except (typer.Exit, typer.Abort, BrokenPipeError):
+            raise
+        except KeyboardInterrupt:
+            typer.echo("fedpca: stopped.", err=True)
+            raise typer.Exit(130) from None
+        except _ERRORS as error:
+            if debug:
+                raise
+            typer.echo(f"fedpca: error: {_one_line(error, own.parameters)}", err=True)
+            raise typer.Exit(1) from None
+
+    shared = {"quiet": Quiet, "verbose": Verbose, "debug": Debug}
+    keyword = introspection.Parameter.KEYWORD_ONLY
+    parameters = [
+        *own.parameters.values(),
+        *(
+            introspection.Parameter(name, keyword, default=False, annotation=kind)
+            for name, kind in shared.items()
+        ),
+    ]
+    run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = function.__annotations__ | shared
+    return run
 
 
-def _line(error: BaseException) -> str:
-    """What an error says, as one line."""
+@contextmanager
+def _log_to_stderr(level: int) -> Iterator[None]:
+    handler = _StderrHandler()
+    before = _LOG.level
+    _LOG.addHandler(handler)
+    _LOG.setLevel(level)
+    try:
+        yield
+    finally:
+        _LOG.removeHandler(handler)
+        _LOG.setLevel(before)
+
+
+class _StderrHandler(logging.Handler):
+    """Writes to stderr as it is at the time: progress bars replace it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        typer.echo(f"fedpca: {sanitize(record.getMessage())}", err=True)
+
+
+def _show_warning(message: Warning | str, *where: Any, **more: Any) -> None:
+    typer.echo(f"fedpca: warning: {sanitize(' '.join(str(message).split()))}", err=True)
+
+
+def _one_line(error: BaseException, options: Any) -> str:
+    """The message of an error; what it advises, as options that the command has."""
     text = str(error)
+    if isinstance(error, FileFormatError) and error.remedy:
+        spelled = {name: spell_option(name, value) for name, value in error.arguments.items()}
+        known = set(spelled) <= set(options)
+        text = error.message(**spelled) if known else f"{error.problem}; correct the file."
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
     if isinstance(error, MemoryError):
-        text = "there is not enough memory; ask for fewer components or columns."
-    return printable(" ".join(text.split()) or type(error).__name__)
+        text = "not enough memory; use fewer components or columns."
+    return sanitize(" ".join(text.split()) or type(error).__name__)
 
 
-app.command()(fit.fit)
-app.command()(models.merge)
-app.command()(transform.transform)
-app.command()(models.inspect)
-app.command()(report.report)
-app.command()(privacy.plan)
-app.command()(privacy.audit)
-app.command()(simulate.simulate)
-app.command("new-federation")(simulate.new_federation)
-app.command()(simulate.datasets)
+for command in (fit, merge, transform, inspect, report, plan, audit, simulate, new_federation, datasets):
+    app.command(command.__name__.replace("_", "-"), cls=_Command)(_command(command))

@@ -1,84 +1,116 @@
-"""What commands share: options, bars, outputs that are whole or not there."""
+"""What commands share: options, results on stdout, progress bars, output files."""
 
 import csv
+import io
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-AsJson = Annotated[bool, typer.Option("--json", help="Tell the result as JSON.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite the output if it is there.")]
+DataPaths = Annotated[
+    list[str],
+    typer.Argument(metavar="PATH...", help="Files, folders or glob patterns of rows, read in this order."),
+]
+ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, as fit and merge write it.")]
+Drop = Annotated[str | None, typer.Option(metavar="NAMES", help="Columns to leave out, as in id,site.")]
+Header = Annotated[
+    bool | None,
+    typer.Option(
+        "--header/--no-header",
+        help="Whether text files have a header row. By default, if the first line contains no number.",
+    ),
+]
+BatchRows = Annotated[
+    int | None,
+    typer.Option(metavar="ROWS", min=1, help="Maximum rows per batch; a few batches are in memory."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite the output if it exists.")]
 
-
-def say(facts: Mapping[str, Any], as_json: bool, text: str) -> None:
-    """The result, on stdout: for programs or for people."""
-    typer.echo(json.dumps(facts, allow_nan=False) if as_json else text)
-
-
-def some(count: float, one: str) -> str:
-    """A number of things.
-
-    >>> some(1, "row"), some(2000, "row")
-    ('1 row', '2,000 rows')
-    """
-    return f"{count:,.0f} {one}{'' if count == 1 else 's'}"
-
-
-def names(text: str | None) -> list[str] | None:
-    """Names separated by commas; one with a comma in it stands in double quotes, as in CSV.
-
-    >>> names("height, weight"), names('"glucose, fasting",weight'), names(""), names(None)
-    (['height', 'weight'], ['glucose, fasting', 'weight'], [''], None)
-    """
-    if text is None:
-        return None
-    return [name.strip() for name in next(csv.reader([text], skipinitialspace=True))] or [""]
-
-
-def printable(text: str) -> str:
-    """Text of others, names of columns say, that is safe to show in a terminal.
-
-    >>> printable("\\x1b[31mred")
-    '?[31mred'
-    """
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
-
-
-def must_be_free(out: Path, force: bool) -> None:
-    """Refuse an output that is there already, or cannot be: before the work, not after it."""
-    if out.is_dir():
-        raise IsADirectoryError(f"{out} must be a file to write, and is a folder; name a file in it.")
-    if out.exists() and not force:
-        raise FileExistsError(f"{out} is there already; name another, or overwrite it with --force.")
-    if not out.parent.is_dir():
-        raise FileNotFoundError(f"cannot write {out}: there is no folder {out.parent}; make it.")
-    if not os.access(out.parent, os.W_OK):
-        raise PermissionError(f"cannot write {out}: {out.parent} must be writable; name another folder.")
+_quiet: ContextVar[bool] = ContextVar("fedpca.cli.quiet", default=False)
 
 
 @contextmanager
-def whole(out: Path, force: bool) -> Iterator[Path]:
-    """A file to write, which takes the place of `out` when all is written, and else is removed."""
-    from fedpca._util.files import atomic_write
+def quiet_output(quiet: bool) -> Iterator[None]:
+    """Whether results for people and progress bars are left out inside."""
+    token = _quiet.set(quiet)
+    try:
+        yield
+    finally:
+        _quiet.reset(token)
 
-    must_be_free(out, force)
-    with atomic_write(out) as temporary:
-        yield temporary
-        must_be_free(out, force)
+
+def print_result(data: Mapping[str, Any], as_json: bool, text: str) -> None:
+    """The result on stdout: as JSON for programs, or as text for people."""
+    if as_json:
+        typer.echo(json.dumps(data, allow_nan=False))
+    elif not _quiet.get():
+        typer.echo(text)
 
 
 @contextmanager
-def bars() -> Iterator[None]:
-    """Progress bars, where somebody can see them."""
-    if not sys.stderr.isatty():
+def progress_bars() -> Iterator[None]:
+    """Progress bars, if stderr is a terminal."""
+    if _quiet.get() or not sys.stderr.isatty():
         yield
         return
     from fedpca import progress
 
     with progress.enabled():
         yield
+
+
+def parse_names(text: str | None) -> list[str] | None:
+    """Names separated by commas; one that contains a comma is in double quotes, as in CSV.
+
+    >>> parse_names("height, weight"), parse_names('"glucose, fasting",weight'), parse_names("")
+    (['height', 'weight'], ['glucose, fasting', 'weight'], [''])
+    """
+    if text is None:
+        return None
+    return [name.strip() for name in next(csv.reader([text], skipinitialspace=True))] or [""]
+
+
+def spell_option(name: str, value: Any) -> str:
+    """An argument of `open_rows` as an option of a command; None stands for a value to choose.
+
+    >>> print(spell_option("drop", ["patient id", "ward, bed"]), spell_option("header", True))
+    --drop 'patient id,"ward, bed"' --header
+    """
+    if name == "header":
+        return "--header or --no-header" if value is None else "--header" if value else "--no-header"
+    if value is None:
+        return f"--{name} NAMES"
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(value)
+    return f"--{name} {shlex.quote(line.getvalue())}"
+
+
+def check_output_path(out: Path, force: bool) -> None:
+    """Reject an output that exists or cannot be written: before the work, not after it."""
+    if out.is_dir():
+        raise IsADirectoryError(f"{out} is a folder; choose a file to write.")
+    if out.exists() and not force:
+        raise FileExistsError(f"{out} already exists; choose another path or pass --force.")
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {out}: there is no folder {out.parent}; create it.")
+    if not os.access(out.parent, os.W_OK):
+        raise PermissionError(f"cannot write {out}: {out.parent} is not writable; choose another folder.")
+
+
+@contextmanager
+def output_file(out: Path, force: bool) -> Iterator[Path]:
+    """A file to write, which replaces `out` once it is complete, and else is removed."""
+    from fedpca._util.files import atomic_write
+
+    check_output_path(out, force)
+    with atomic_write(out) as temporary:
+        yield temporary
+        check_output_path(out, force)

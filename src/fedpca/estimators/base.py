@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fedpca._typing import Array
 from fedpca.backend import HOST, Backend, backend_of, batch_slices, dense, ops, to_host
 from fedpca.estimators.anomaly import degrees_of_freedom, log_likelihood, spe_limit, t2_limit
+from fedpca.readers.data_file import Batch
 from fedpca.summaries import validation
 from fedpca.summaries.imputation import coordinates
 from fedpca.summaries.subspace import Subspace
@@ -49,6 +50,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     whiten: bool
     _tracker: ComponentSource
     _n_rows_seen: int
+    _names_compared: tuple[Any, Any] = (None, None)  # those of a batch and our own, last found equal
 
     @contextmanager
     def _rollback_on_error(self) -> Iterator[None]:
@@ -66,9 +68,10 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if np.ma.isMaskedArray(X):
             raise TypeError("X is a masked array: mark missing entries as NaN instead, X.filled(np.nan).")
         nameless = not reset and not hasattr(self, "feature_names_in_")
-        plain = type(X) is np.ndarray and X.ndim == 2 and X.dtype in (np.float32, np.float64) and len(X)
-        if nameless and plain and X.shape[1] == self.n_features_in_:
+        if nameless and _is_plain(X) and X.shape[1] == self.n_features_in_:
             return X  # the common case, without the price of all other checks
+        if isinstance(X, Batch):
+            return self._validated_batch(X, reset=reset)
         if backend_of(X).on_device:
             X = validation.device_rows(X)
             if reset:  # as validate_data does, which takes longer than to begin a fit
@@ -81,6 +84,29 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         )
         validation.real_dtype(X.dtype)
         return X.tocsr() if sparse.issparse(X) else X
+
+    def _validated_batch(self, batch: Batch, *, reset: bool) -> Any:
+        """The rows of a batch of a file. Its names are learned with the first one, then they must match."""
+        names = batch.feature_names
+        if reset:
+            X = self._validated(batch.rows, reset=True)
+            if names is not None:
+                self.feature_names_in_ = np.array(names, dtype=object)
+            return X
+        known = getattr(self, "feature_names_in_", None)
+        if names is not None and known is not None:
+            before = self._names_compared  # all batches of a file have the same tuple: it is compared once
+            if names is not before[0] or known is not before[1]:
+                if tuple(known) != names:
+                    raise ValueError("rows must have the feature names of the fit, in the same order.")
+                self._names_compared = names, known
+        X = batch.rows
+        if not _is_plain(X):
+            X = check_array(X, accept_sparse="csr", dtype="numeric", ensure_all_finite=False)
+            validation.real_dtype(X.dtype)
+        if X.shape[1] != self.n_features_in_:
+            raise ValueError(f"rows must have {self.n_features_in_} features, got {X.shape[1]}.")
+        return X
 
     # --- fitted attributes ---
 
@@ -309,6 +335,11 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def _scale(self) -> Array:
         """Standard deviations along the components, by which whitening divides."""
         return np.sqrt(self.explained_variance_)
+
+
+def _is_plain(X: Any) -> bool:
+    """Whether rows are as most are: an array of floats that needs no conversion."""
+    return type(X) is np.ndarray and X.ndim == 2 and X.dtype in (np.float32, np.float64) and len(X) > 0
 
 
 def _check_columns(X: Any) -> None:

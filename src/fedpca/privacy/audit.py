@@ -14,12 +14,11 @@ from scipy.special import betaincinv, ndtri
 
 from fedpca._typing import Array
 from fedpca.privacy.centering import stream_rows
+from fedpca.privacy.mechanisms.registry import mechanism_class
 from fedpca.privacy.schedule import Schedule
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.tracker import PrivateTracker
 from fedpca.summaries import validation
-from fedpca.summaries.moments import Moments
-from fedpca.summaries.summary import Summary
 
 _ROWS = 8
 _OUTLIER = 8.0
@@ -113,11 +112,11 @@ def audit(
         rows = world.rows(settings)
         of_runs = np.array([_scores(settings, rows, world.at_once, its_pairs) for _ in range(runs)])
         scores |= {(world, pair.name): of_runs[:, i] for i, pair in enumerate(its_pairs)}
-    doubt = (1 - confidence) / len(pairs) / 2  # errors at most add up, also of pairs that share a world
+    alpha = (1 - confidence) / len(pairs) / 2  # errors at most add up, also of pairs that share a world
     findings = []
     for pair in pairs:
         ours, theirs = (scores[world, pair.name] for world in pair.worlds)
-        findings.append(Finding(pair.name, *_told_apart(ours, theirs, delta, doubt)))
+        findings.append(Finding(pair.name, *_distinguish(ours, theirs, delta, alpha)))
     mu = _promised(settings, n_features)
     passed = all(finding.epsilon <= epsilon and finding.mu <= mu for finding in findings)
     return Audit(settings, mu, passed, tuple(findings), runs)
@@ -188,7 +187,7 @@ def _pairs(privacy: Privacy, n_features: int) -> Iterator[_Pair]:
     outlier = pair(f"outlier, {_OUTLIER:g} times the bound", _OUTLIER * unit[0], nothing)
     yield from (diagonal, across, outlier)
     yield replace(across, name="lower triangle", scatter=np.outer(unit[1], unit[0]))
-    if privacy.releases > 1 or privacy.mechanism == "streaming-mod-sulq":
+    if privacy.releases > 1 or mechanism_class(privacy).continuous:
         # Would show noise that is the same in two reports.
         yield replace(diagonal, name="difference of reports", reports=np.array([1.0, -1.0]))
     if privacy.center == "private":
@@ -201,16 +200,16 @@ def _pairs(privacy: Privacy, n_features: int) -> Iterator[_Pair]:
 def _scores(privacy: Privacy, rows: Array, at_once: bool, pairs: Sequence[_Pair]) -> Array:
     """How much the releases of one run of a world show of the row in question, one score per pair."""
     tracker = PrivateTracker(rows.shape[1], None, privacy, batch_rows=_ROWS)
-    if at_once:
-        for _ in tracker.find_center(lambda: [rows], len(rows)):
-            pass
+    while at_once and tracker.needs_center:
+        total, n_rows = tracker.center_sum([rows], len(rows))
+        tracker.move_center(total / n_rows)
     reports = max(privacy.releases, *(len(pair.reports) for pair in pairs))
     shares = np.empty((reports, len(pairs)))
     for report in range(reports):
         batch = rows if report == 0 else np.repeat(rows[-1:], _ROWS, axis=0)
         tracker.update([batch], len(batch))
         release = tracker.release()
-        scatter = _scatter(release)
+        scatter = release.scatter
         shares[report] = [np.vdot(scatter, pair.scatter) + release.mean @ pair.mean for pair in pairs]
     # The reports are B (C x + z): undo B, to see C x + z, in which the noises are independent.
     increments = np.diff(shares, axis=0, prepend=0.0)
@@ -229,47 +228,42 @@ def _promised(privacy: Privacy, n_features: int) -> float:
     return float(certificate.mu)
 
 
-def _scatter(summary: Summary) -> Array:
-    if isinstance(summary, Moments):
-        return summary.scatter
-    scaled = summary.singular_values[:, None] * summary.components
-    return scaled.T @ scaled
-
-
 # --- the test ---
 
 
-def _told_apart(ours: Array, theirs: Array, delta: float, doubt: float) -> tuple[float, float]:
+def _distinguish(ours: Array, theirs: Array, delta: float, alpha: float) -> tuple[float, float]:
     """Lower bounds on epsilon and mu: thresholds are chosen on one half of the runs, judged on the other."""
     half = len(ours) // 2
     first, second = (ours[:half], theirs[:half]), (ours[half:], theirs[half:])
     thresholds = np.unique(np.quantile(np.concatenate(first), np.linspace(0.002, 0.998, 250)))
-    by_epsilon = max(thresholds, key=lambda threshold: _epsilon(_rates(*first, threshold, doubt / 4), delta))
-    by_mu = max(thresholds, key=lambda threshold: _mu(_rates(*first, threshold, doubt / 2)))
-    epsilon = _epsilon(_rates(*second, by_epsilon, doubt / 4), delta)
-    mu = _mu(_rates(*second, by_mu, doubt / 2))
+    by_epsilon = max(thresholds, key=lambda threshold: _epsilon(_rates(*first, threshold, alpha / 4), delta))
+    by_mu = max(thresholds, key=lambda threshold: _mu(_rates(*first, threshold, alpha / 2)))
+    epsilon = _epsilon(_rates(*second, by_epsilon, alpha / 4), delta)
+    mu = _mu(_rates(*second, by_mu, alpha / 2))
     return max(epsilon, 0.0), max(mu, 0.0)
 
 
 @dataclass(frozen=True)
 class _Rates:
-    """How often scores lie above and below a threshold: at least, or at most, but for the doubt allowed."""
+    """How often scores lie above and below a threshold: at least, or at most, but for the error allowed."""
 
     hit: float
     false_alarm: float
-    quiet: float
+    true_negative: float
     miss: float
 
 
-def _rates(ours: Array, theirs: Array, threshold: float, doubt: float) -> _Rates:
-    hit = _at_least(int(np.sum(ours > threshold)), len(ours), doubt)
-    quiet = _at_least(int(np.sum(theirs <= threshold)), len(theirs), doubt)
-    return _Rates(hit, 1 - quiet, quiet, 1 - hit)
+def _rates(ours: Array, theirs: Array, threshold: float, alpha: float) -> _Rates:
+    hit = _at_least(int(np.sum(ours > threshold)), len(ours), alpha)
+    true_negative = _at_least(int(np.sum(theirs <= threshold)), len(theirs), alpha)
+    return _Rates(hit, 1 - true_negative, true_negative, 1 - hit)
 
 
 def _epsilon(rates: _Rates, delta: float) -> float:
     """hit <= e^epsilon false_alarm + delta, and the same for the complements."""
-    return max(_log_ratio(rates.hit - delta, rates.false_alarm), _log_ratio(rates.quiet - delta, rates.miss))
+    return max(
+        _log_ratio(rates.hit - delta, rates.false_alarm), _log_ratio(rates.true_negative - delta, rates.miss)
+    )
 
 
 def _log_ratio(numerator: float, denominator: float) -> float:
@@ -285,6 +279,6 @@ def _mu(rates: _Rates) -> float:
     return float(ndtri(rates.hit) - ndtri(rates.false_alarm))
 
 
-def _at_least(successes: int, runs: int, doubt: float) -> float:
+def _at_least(successes: int, runs: int, alpha: float) -> float:
     """The lower end for a probability (Clopper, Pearson 1934)."""
-    return float(betaincinv(successes, runs - successes + 1, doubt)) if successes else 0.0
+    return float(betaincinv(successes, runs - successes + 1, alpha)) if successes else 0.0

@@ -1,11 +1,11 @@
-"""Files of any size as batches of rows.
+"""Files of any size as batches of rows, and the loop that fits an estimator to them.
 
 >>> import tempfile, pathlib
 >>> path = pathlib.Path(tempfile.mkdtemp()) / "people.csv"
 >>> _ = path.write_text("name,height,weight\\nAda,1.7,60\\nBob,1.8,\\n")
->>> rows = open_rows(path, aside=["name"])
+>>> rows = open_rows(path, passthrough=["name"])
 >>> rows
-Rows('people.csv', n_features=2)
+RowReader('people.csv', n_features=2)
 >>> rows.feature_names
 ('height', 'weight')
 >>> for batch in rows:
@@ -13,12 +13,13 @@ Rows('people.csv', n_features=2)
 [[ 1.7 60. ]
  [ 1.8  nan]]
 >>> for batch in rows.batches(skip=1):
-...     print(batch.rows, batch.aside["name"])
+...     print(batch.rows, batch.passthrough["name"])
 [[1.8 nan]] ['Bob']
 """
 
 from fedpca.errors import FileFormatError
 from fedpca.readers.data_file import Batch
-from fedpca.readers.row_reader import Rows, open_rows
+from fedpca.readers.ingest import fit_files
+from fedpca.readers.row_reader import RowReader, open_rows
 
-__all__ = ["Batch", "FileFormatError", "Rows", "open_rows"]
+__all__ = ["Batch", "FileFormatError", "RowReader", "fit_files", "open_rows"]

@@ -8,42 +8,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca._util.extras import require
 from fedpca.errors import FileFormatError
-from fedpca.readers.arrays import Csr, Stored, part_of
-from fedpca.readers.data_file import Part, missing_extra
+from fedpca.readers.arrays import ArrayFile, Csr, OpenFile
 
 
-def open_h5ad(path: Path) -> Part:
-    """`X` of an .h5ad file, dense or CSR, with the names of `var`; columns of `obs` may be kept aside."""
-    return part_of(path, "an .h5ad file", _open_h5ad)
+def open_h5ad(path: Path) -> ArrayFile:
+    """`X` of an .h5ad file, dense or CSR, with the names of `var`; columns of `obs` can be passed through."""
+    return ArrayFile(path, ".h5ad file", _open_h5ad)
 
 
-def open_zarr(path: Path) -> Part:
+def open_zarr(path: Path) -> ArrayFile:
     """A Zarr array, or a group that AnnData wrote."""
-    return part_of(path, "a Zarr array or AnnData", _open_zarr)
+    return ArrayFile(path, "Zarr array or AnnData store", _open_zarr)
 
 
 @contextmanager
-def _open_h5ad(path: Path) -> Iterator[Stored]:
-    try:
-        import h5py
-    except ImportError as error:
-        raise missing_extra("h5py") from error
+def _open_h5ad(path: Path) -> Iterator[OpenFile]:
+    h5py = require("h5py", extra="files", purpose="reading .h5ad files")
     with h5py.File(path, "r") as file:
         yield _anndata(path, file)
 
 
 @contextmanager
-def _open_zarr(path: Path) -> Iterator[Stored]:
-    try:
-        import zarr
-    except ImportError as error:
-        raise missing_extra("zarr") from error
+def _open_zarr(path: Path) -> Iterator[OpenFile]:
+    zarr = require("zarr", extra="files", purpose="reading .zarr folders")
     node = zarr.open(path, mode="r")
-    yield Stored(node, unit=_unit(node)) if hasattr(node, "shape") else _anndata(path, node)
+    yield OpenFile(node, chunk_rows=_chunk_rows(node)) if hasattr(node, "shape") else _anndata(path, node)
 
 
-def _anndata(path: Path, group: Any) -> Stored:
+def _anndata(path: Path, group: Any) -> OpenFile:
     if "X" not in group:
         raise FileFormatError(f"{path} must be written by AnnData, and has no X.")
     rows, obs, var = group["X"], group["obs"], group["var"]
@@ -51,15 +45,15 @@ def _anndata(path: Path, group: Any) -> Stored:
         layout = rows.attrs.get("encoding-type", "other")
         if layout != "csr_matrix":
             raise FileFormatError(
-                f"{path} must hold X as csr_matrix or array, got {layout}; write it with adata.X.tocsr()."
+                f"{path}: X must be a csr_matrix or an array, got {layout}; write it with adata.X.tocsr()."
             )
         rows = Csr(rows["data"], rows["indices"], rows["indptr"], rows.attrs["shape"])
     names = _Column(var[var.attrs["_index"]])[:]
     columns = {"obs_names" if name == obs.attrs["_index"] else name: _Column(obs[name]) for name in obs}
-    return Stored(rows, tuple(str(name) for name in names), columns, _unit(rows))
+    return OpenFile(rows, tuple(str(name) for name in names), columns, _chunk_rows(rows))
 
 
-def _unit(rows: Any) -> int:
+def _chunk_rows(rows: Any) -> int:
     chunks = getattr(rows, "chunks", None)
     return int(chunks[0]) if chunks else 1
 

@@ -14,101 +14,107 @@ from scipy import sparse
 from fedpca._util.text import join_names
 from fedpca.backend import ops
 from fedpca.errors import FileFormatError
-from fedpca.readers.data_file import Batch, Part, Reading, reading
+from fedpca.readers.data_file import Batch, DataFile, ReadRequest, translate_errors
 
-_BLOCK_BYTES = 2**28  # the most that is read at once to spare a chunk being decoded again
-_STORED_NUMBERS = 2**21  # of a sparse batch
+_BLOCK_BYTES = 2**28  # at most this much is read at once to avoid decoding a chunk twice
+_SPARSE_ENTRIES = 2**21  # stored entries of a sparse batch
 
 
-class Stored(NamedTuple):
-    """An open file.
+class OpenFile(NamedTuple):
+    """The contents of a file while it is open.
 
     Attributes:
         rows: has `shape` and `dtype`, and gives `rows[start:stop]`.
         names: of the columns, if they have any.
-        aside: columns beside, which give slices too.
-        unit: rows that are stored, and so best read, together.
+        passthrough: columns beside the rows, which give slices too.
+        chunk_rows: rows that are stored, and so best read, together.
     """
 
     rows: Any
     names: tuple[str, ...] | None = None
-    aside: Mapping[str, Any] = {}
-    unit: int = 1
+    passthrough: Mapping[str, Any] = {}
+    chunk_rows: int = 1
 
 
-Opener = Callable[[Path], AbstractContextManager[Stored]]
+class ArrayFile(DataFile):
+    """A file that contains one two-dimensional array, dense or CSR.
 
+    Args:
+        path: the file.
+        kind: what it should be, for messages.
+        open_file: opens it.
+    """
 
-def part_of(path: Path, kind: str, open_stored: Opener) -> Part:
-    """The part that reads what `open_stored` opens."""
+    def __init__(
+        self, path: Path, kind: str, open_file: Callable[[Path], AbstractContextManager[OpenFile]]
+    ) -> None:
+        self.path, self._kind, self._open = path, kind, open_file
+        with translate_errors(path, kind), open_file(path) as file:
+            shape, dtype = file.rows.shape, file.rows.dtype
+            if len(shape) != 2:
+                raise FileFormatError(f"{path} must have rows and columns, got shape {shape}; reshape it.")
+            if dtype.kind not in "fiub":
+                raise FileFormatError(f"{path} must contain real numbers, got {dtype}; convert it.")
+            if not shape[1]:
+                raise FileFormatError(f"{path} must have columns, got shape {shape}.")
+            self.names, (self.n_rows, self.n_columns) = file.names, shape
+            self.sparse = isinstance(file.rows, Csr)
+            self.non_numeric, self.passthrough_names = {}, tuple(file.passthrough)
+        self._dtype = ops.working_dtype(dtype.newbyteorder("="))
 
-    def read(wanted: Reading) -> Iterator[Batch]:
-        with reading(path, kind), open_stored(path) as stored:
-            picked = None
-            if wanted.columns not in (None, stored.names):
-                places = {name: place for place, name in enumerate(stored.names or ())}
-                picked = [places[name] for name in wanted.columns or ()]
-            cut = _sparse_cuts if isinstance(stored.rows, Csr) else _cuts
-            for start, rows in cut(stored, wanted):
-                if picked is not None:
-                    rows = rows[:, picked]
+    def dtype(self, columns: Sequence[str] | None) -> np.dtype[Any]:
+        return self._dtype
+
+    def read(self, request: ReadRequest) -> Iterator[Batch]:
+        with translate_errors(self.path, self._kind), self._open(self.path) as file:
+            selected = None
+            if request.columns not in (None, file.names):
+                indices = {name: i for i, name in enumerate(file.names or ())}
+                selected = [indices[name] for name in request.columns or ()]
+            cut = _sparse_batches if self.sparse else _dense_batches
+            for start, rows in cut(file, request):
+                if selected is not None:
+                    rows = rows[:, selected]
                 stop = start + rows.shape[0]
-                aside = {name: np.asarray(stored.aside[name][start:stop]) for name in wanted.aside}
-                yield Batch(rows.astype(wanted.dtype, copy=False), aside)
-
-    with reading(path, kind), open_stored(path) as stored:
-        shape, dtype = stored.rows.shape, stored.rows.dtype
-        if len(shape) != 2:
-            raise FileFormatError(f"{path} must have rows and columns, got shape {shape}; reshape it.")
-        if dtype.kind not in "fiub":
-            raise FileFormatError(f"{path} must hold real numbers, got {dtype}; convert it.")
-        if not shape[1]:
-            raise FileFormatError(f"{path} must have columns, got shape {shape}.")
-        return Part(
-            path=path,
-            names=stored.names,
-            n_columns=shape[1],
-            dtype=lambda _: ops.working_dtype(dtype.newbyteorder("=")),
-            read=read,
-            asides=tuple(stored.aside),
-            n_rows=shape[0],
-            sparse=isinstance(stored.rows, Csr),
-        )
+                passthrough = {
+                    name: np.asarray(file.passthrough[name][start:stop]) for name in request.passthrough
+                }
+                yield Batch(rows.astype(request.dtype, copy=False), request.columns, passthrough)
 
 
-def _cuts(stored: Stored, wanted: Reading) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Batches with their first row's number, from blocks that end where units end."""
-    n_rows, n_columns = stored.rows.shape
-    size, unit = wanted.size, stored.unit
+def _dense_batches(file: OpenFile, request: ReadRequest) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Batches with the index of their first row, from blocks that end where chunks end."""
+    n_rows, n_columns = file.rows.shape
+    size, chunk = request.batch_rows, file.chunk_rows
     block = size
-    if unit > size and unit * n_columns * stored.rows.dtype.itemsize <= _BLOCK_BYTES:
-        block = unit
-    elif unit <= size:
-        block = size - size % unit
-    start = wanted.skip
+    if chunk > size and chunk * n_columns * file.rows.dtype.itemsize <= _BLOCK_BYTES:
+        block = chunk
+    elif chunk <= size:
+        block = size - size % chunk
+    start = request.skip
     while start < n_rows:
-        rows = stored.rows[start : min(n_rows, (start // block + 1) * block)]
+        rows = file.rows[start : min(n_rows, (start // block + 1) * block)]
         for first in range(0, len(rows), size):
             yield start + first, np.ascontiguousarray(rows[first : first + size])
         start += len(rows)
 
 
-def _sparse_cuts(stored: Stored, wanted: Reading) -> Iterator[tuple[int, Any]]:
-    """Batches with their first row's number, small enough whichever rows are full."""
-    start = wanted.skip
-    while start < stored.rows.shape[0]:
-        ends = stored.rows.ends[start : start + wanted.size + 1]
-        fit = int(np.searchsorted(ends[1:] - ends[0], _STORED_NUMBERS, side="right"))
+def _sparse_batches(file: OpenFile, request: ReadRequest) -> Iterator[tuple[int, Any]]:
+    """Batches with the index of their first row, small enough however full the rows are."""
+    start = request.skip
+    while start < file.rows.shape[0]:
+        ends = file.rows.ends[start : start + request.batch_rows + 1]
+        fit = int(np.searchsorted(ends[1:] - ends[0], _SPARSE_ENTRIES, side="right"))
         stop = start + max(1, min(fit, len(ends) - 1))
-        yield start, stored.rows.read(ends[: stop - start + 1])
+        yield start, file.rows.read(ends[: stop - start + 1])
         start = stop
 
 
 class Csr:
-    """Sparse rows, of which a file holds the three arrays.
+    """Sparse rows, stored as three arrays.
 
     Attributes:
-        ends: where each row starts in the other two, and the last one ends.
+        ends: where each row starts in the other two, and where the last one ends.
     """
 
     def __init__(self, data: Any, indices: Any, ends: Any, shape: Sequence[int]) -> None:
@@ -118,15 +124,12 @@ class Csr:
             raise ValueError("arrays of different lengths")
 
     def read(self, ends: NDArray[Any]) -> Any:
-        """The rows that start and end there."""
+        """The rows that start and end at these offsets."""
         first, last = int(ends[0]), int(ends[-1])
         stored = self.data[first:last], self.indices[first:last], ends - first
         rows = sparse.csr_array(stored, shape=(len(ends) - 1, self.shape[1]))
-        rows.check_format(full_check=True)  # places outside the row would be written to, unchecked
+        rows.check_format(full_check=True)  # indices outside the row would be written to, unchecked
         return rows
-
-
-# NumPy.
 
 
 class Npy:
@@ -140,7 +143,7 @@ class Npy:
         self.shape, self.by_column, self.dtype = header(file)
         self.file, self.start = file, file.tell()
         if n_bytes < self.start + self.dtype.itemsize * math.prod(self.shape):
-            raise ValueError("cut short")
+            raise ValueError("truncated")
 
     def read(self) -> NDArray[Any]:
         """All of it; for small ones."""
@@ -163,7 +166,7 @@ class Npy:
     def _fill(self, out: NDArray[Any], offset: int) -> None:
         if self.dtype.hasobject:
             raise FileFormatError(
-                f"arrays must hold numbers or text, got {self.dtype}; nothing is unpickled."
+                f"arrays must contain numbers or text, got {self.dtype}; pickled objects are not loaded."
             )
         self.file.seek(self.start + offset)
         view = out.reshape(-1).view(np.uint8).data
@@ -173,24 +176,24 @@ class Npy:
             view = view[n_bytes:]
 
 
-def open_npy(path: Path) -> Part:
+def open_npy(path: Path) -> ArrayFile:
     """A table of numbers in an .npy file."""
-    return part_of(path, "an .npy file", _open_npy)
+    return ArrayFile(path, ".npy file", _open_npy)
 
 
 @contextmanager
-def _open_npy(path: Path) -> Iterator[Stored]:
+def _open_npy(path: Path) -> Iterator[OpenFile]:
     with path.open("rb", buffering=0) as file:
-        yield Stored(Npy(file, path.stat().st_size))
+        yield OpenFile(Npy(file, path.stat().st_size))
 
 
-def open_npz(path: Path) -> Part:
+def open_npz(path: Path) -> ArrayFile:
     """The one table in an .npz file, or what `scipy.sparse.save_npz` wrote; columns may be beside a table."""
-    return part_of(path, "an .npz file", _open_npz)
+    return ArrayFile(path, ".npz file", _open_npz)
 
 
 @contextmanager
-def _open_npz(path: Path) -> Iterator[Stored]:
+def _open_npz(path: Path) -> Iterator[OpenFile]:
     with zipfile.ZipFile(path) as file, ExitStack() as opened:
         arrays = {
             name.removesuffix(".npy"): Npy(
@@ -201,17 +204,15 @@ def _open_npz(path: Path) -> Iterator[Stored]:
         if {"format", "shape", "indptr"} <= set(arrays):
             layout = arrays["format"].read().item().decode()
             if layout != "csr":
-                raise FileFormatError(
-                    f"{path} must hold sparse rows as CSR, got {layout}; save rows.tocsr()."
-                )
+                raise FileFormatError(f"{path}: sparse rows must be CSR, got {layout}; save rows.tocsr().")
             shape = arrays["shape"].read().tolist()
-            yield Stored(Csr(arrays["data"], arrays["indices"], arrays["indptr"], shape))
+            yield OpenFile(Csr(arrays["data"], arrays["indices"], arrays["indptr"], shape))
             return
         tables = [name for name, array in arrays.items() if len(array.shape) == 2]
         if len(tables) != 1:
             raise FileFormatError(
-                f"{path} must hold one table, got {join_names(tables) or 'none'}; save the rows alone."
+                f"{path} must contain one table, got {join_names(tables) or 'none'}; save the rows alone."
             )
         rows = arrays.pop(tables[0])
         beside = {name: array for name, array in arrays.items() if array.shape == rows.shape[:1]}
-        yield Stored(rows, aside=beside)
+        yield OpenFile(rows, passthrough=beside)

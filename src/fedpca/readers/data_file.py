@@ -1,6 +1,7 @@
-"""What every format gives: one file, opened, and the error that names it."""
+"""What every format offers: a file described and read in batches, and errors that name the file."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,80 +13,88 @@ from numpy.typing import NDArray
 from fedpca.errors import FileFormatError
 
 
-class Batch(NamedTuple):
-    """Some rows of a file.
+@dataclass(frozen=True, eq=False, slots=True)
+class Batch:
+    """Some rows of a file. Estimators take it like an array, and learn or check the names.
 
     Attributes:
         rows: shape (n, n_features), float32 or float64, NaN where missing; a `csr_array` from sparse files.
-        aside: the columns kept aside, each of n entries.
+        feature_names: one per column of `rows`; None if the file has none.
+        passthrough: the passthrough columns, each of n entries.
     """
 
     rows: Any
-    aside: dict[str, NDArray[Any]]
+    feature_names: tuple[str, ...] | None = None
+    passthrough: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return int(self.rows.shape[0])
+
+    def skip(self, n_rows: int) -> "Batch":
+        """The batch without its first rows."""
+        passthrough = {name: values[n_rows:] for name, values in self.passthrough.items()}
+        return Batch(self.rows[n_rows:], self.feature_names, passthrough)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Part:
+class ReadRequest(NamedTuple):
+    """What to read of a file.
+
+    Attributes:
+        columns: names of the features, in order; None for all columns of a file without names.
+        passthrough: names of the passthrough columns.
+        dtype: of the rows.
+        batch_rows: maximum rows per batch.
+        skip: rows to skip, at most as many as there are; 0 where `n_rows` is not known.
+    """
+
+    columns: tuple[str, ...] | None
+    passthrough: tuple[str, ...]
+    dtype: np.dtype[Any]
+    batch_rows: int
+    skip: int
+
+
+class DataFile(ABC):
     """One file, as its format describes it. No handle is held: every pass opens it anew.
 
     Attributes:
-        path: where it is.
+        path: the file.
         names: of the columns that can be features; None if they have none.
         n_columns: their number.
-        dtype: of the named columns read together; of all for None.
-        read: batches of at most `size` rows.
-        others: columns that hold no numbers, each with a word for what it holds.
-        asides: names of what can be kept aside.
-        n_rows: None if only reading tells.
+        n_rows: None if it is known only after reading.
         sparse: whether batches are.
+        non_numeric: columns that cannot be features, each with what it contains instead of numbers.
+        passthrough_names: names of what can be passed through.
     """
 
     path: Path
     names: tuple[str, ...] | None
     n_columns: int
-    dtype: Callable[[Sequence[str] | None], np.dtype[Any]]
-    read: Callable[["Reading"], Iterator[Batch]]
-    others: Mapping[str, str] = field(default_factory=dict)
-    asides: Collection[str] = ()
     n_rows: int | None = None
     sparse: bool = False
+    non_numeric: Mapping[str, str]
+    passthrough_names: Collection[str]
 
+    @abstractmethod
+    def dtype(self, columns: Sequence[str] | None) -> np.dtype[Any]:
+        """Of the named columns read together; of all for None."""
 
-class Reading(NamedTuple):
-    """What to read of a file.
-
-    Attributes:
-        columns: names of the features, in order; all columns for None.
-        aside: names of what to keep aside.
-        dtype: of the rows.
-        size: the most rows of a batch.
-        skip: rows to pass over, at most as many as there are; 0 where `n_rows` is not known.
-    """
-
-    columns: tuple[str, ...] | None
-    aside: tuple[str, ...]
-    dtype: np.dtype[Any]
-    size: int
-    skip: int
+    @abstractmethod
+    def read(self, request: ReadRequest) -> Iterator[Batch]:
+        """Batches of at least one row, in order."""
 
 
 @contextmanager
-def reading(path: Path, kind: str) -> Iterator[None]:
-    """Whatever a library says about a file becomes one line that names the file."""
+def translate_errors(path: Path, kind: str, remedy: str = "write or copy it again") -> Iterator[None]:
+    """Turn whatever a library raises about a file into one line that names the file."""
     try:
         yield
     except (FileFormatError, ImportError, MemoryError):
         raise
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{path} is not there any more; read again what is there now.") from error
+        raise FileNotFoundError(f"{path} was removed while being read; reopen it.") from error
     except PermissionError as error:
-        raise PermissionError(f"{path} must be readable, got: Permission denied; ask its owner.") from error
+        raise PermissionError(f"cannot read {path}: Permission denied; ask its owner.") from error
     except Exception as error:  # libraries raise anything on bytes they do not expect
-        raise FileFormatError(
-            f"{path} must be {kind}, and is cut short, damaged or something else; write or copy it again."
-        ) from error
-
-
-def missing_extra(package: str) -> ImportError:
-    """The error for a library that is not installed."""
-    return ImportError(f"this file needs {package}: pip install 'fedpca[files]'.")
+        raise FileFormatError(f"{path} is not a valid {kind} (truncated or corrupt); {remedy}.") from error

@@ -1,4 +1,4 @@
-"""From a path, a glob or a folder to the files meant, all of one format."""
+"""From a path, a glob or a folder to the files it stands for, all of one format."""
 
 import os
 import stat
@@ -38,8 +38,8 @@ def find(paths: Paths) -> tuple[str, list[Path]]:
         kinds.setdefault(format_of(file), file)
     if len(kinds) > 1:
         raise FileFormatError(
-            f"files must all have one format, got {join_names([str(file) for file in kinds.values()])}; "
-            "name those of one format, as in 'folder/*.parquet'."
+            f"all files must have one format, got {join_names([str(file) for file in kinds.values()])}; "
+            "select one format, as in 'folder/*.parquet'."
         )
     return next(iter(kinds)), files
 
@@ -51,8 +51,8 @@ def format_of(path: Path) -> str:
         return FORMATS[suffixes[-2]]
     if not suffixes or suffixes[-1] not in FORMATS:
         raise FileFormatError(
-            f"{path} must end in one of {', '.join(FORMATS)}; rename it, convert it or leave it out, as "
-            "'folder/*.csv' does."
+            f"{path} must end in one of {', '.join(FORMATS)}; rename or convert it, or select files with a "
+            "pattern such as 'folder/*.csv'."
         )
     return FORMATS[suffixes[-1]]
 
@@ -68,11 +68,11 @@ def _files(path: str | os.PathLike[str]) -> list[Path]:
     if has_magic(text) and not os.path.lexists(text):
         found = [Path(match) for match in sorted(glob(text, recursive=True))]
         if not found:
-            raise FileNotFoundError(f"no file matches {text}; correct the pattern.")
+            raise FileNotFoundError(f"no file matches {text}; check the pattern.")
         return [file for match in found for file in _inside(match)]
     found = list(_inside(Path(path)))
     if not found:
-        raise FileNotFoundError(f"{text} must hold files of rows, and is an empty folder.")
+        raise FileNotFoundError(f"{text} is an empty folder; it must contain files of rows.")
     return found
 
 
@@ -81,14 +81,14 @@ def _inside(path: Path) -> Iterator[Path]:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        raise FileNotFoundError(f"{path} is not there; correct the path.") from None
+        raise FileNotFoundError(f"{path}: no such file; check the path.") from None
     except OSError as error:
-        raise type(error)(f"{path} must be readable, got: {error.strerror}.") from error
+        raise type(error)(f"cannot read {path}: {error.strerror}.") from error
     if stat.S_ISDIR(mode) and path.suffix.lower() != ".zarr":
         try:
             entries = sorted(path.iterdir())
         except OSError as error:
-            raise type(error)(f"{path} must be readable, got: {error.strerror}.") from error
+            raise type(error)(f"cannot read {path}: {error.strerror}.") from error
         beds = {entry.stem for entry in entries if entry.suffix.lower() == ".bed"}
         for entry in entries:
             beside = entry.suffix.lower() in _BESIDE_BED and entry.stem in beds
@@ -98,5 +98,5 @@ def _inside(path: Path) -> Iterator[Path]:
         yield path
     else:
         raise FileFormatError(
-            f"{path} must be a file, for rows may be read twice, and is a pipe or device; save it first."
+            f"{path} must be a file, because rows may be read twice, but is a pipe or device; save it first."
         )

@@ -12,28 +12,27 @@ from numpy.typing import NDArray
 
 from fedpca._util.text import join_names
 from fedpca.errors import FileFormatError
-from fedpca.readers.arrays import Stored, part_of
-from fedpca.readers.data_file import Part
+from fedpca.readers.arrays import ArrayFile, OpenFile
 
 _MAGIC = b"\x6c\x1b\x01"
 _FAM = ("fid", "iid", "father", "mother", "sex", "pheno")
 _PACKED_BYTES = 2**26  # of genotypes held at a time
 _MAPPED_BYTES = 2**26  # of the file in memory at a time
-# Two bits a genotype, the first person's lowest: two copies of allele 1, missing, one copy, none.
+# Two bits per genotype, the first person's lowest: two copies of allele 1, missing, one copy, none.
 _COPIES = np.array([2, np.nan, 1, 0], np.float32)[np.arange(256)[:, None] >> np.array([0, 2, 4, 6]) & 3]
 
 
-def open_bed(path: Path) -> Part:
-    """Copies of allele 1, one person a row, one variant a column, missing as NaN, float32.
+def open_bed(path: Path) -> ArrayFile:
+    """Copies of allele 1, one person per row, one variant per column, missing as NaN, float32.
 
     Variants are named by id and counted allele, as in rs123_A, as PLINK's export does: files that count
     different alleles do not merge. Where that is not unique, by chromosome:position:allele1:allele2.
     """
-    return part_of(path, "a .bed file of PLINK with .bim and .fam beside it", _open_bed)
+    return ArrayFile(path, "PLINK .bed file with .bim and .fam beside it", _open_bed)
 
 
 @contextmanager
-def _open_bed(path: Path) -> Iterator[Stored]:
+def _open_bed(path: Path) -> Iterator[OpenFile]:
     people = _fields(path.with_suffix(".fam"))
     variants = _fields(path.with_suffix(".bim"))
     names = tuple(f"{variant[1]}_{variant[4]}" for variant in variants)
@@ -44,24 +43,24 @@ def _open_bed(path: Path) -> Iterator[Stored]:
             f"{path}: variants must be unique, but {join_names(twice)} appears twice; leave out the copies "
             "with plink2 --rm-dup."
         )
-    aside = {name: np.array([person[i] for person in people]) for i, name in enumerate(_FAM)}
-    yield Stored(_Genotypes(path, len(people), len(variants)), names, aside)
+    passthrough = {name: np.array([person[i] for person in people]) for i, name in enumerate(_FAM)}
+    yield OpenFile(_Genotypes(path, len(people), len(variants)), names, passthrough)
 
 
 def _fields(path: Path) -> list[list[str]]:
     try:
         lines = [line.split() for line in path.read_text().splitlines()]
     except FileNotFoundError as error:
-        raise FileFormatError(f"{path} must be there, beside the .bed file; copy all three.") from error
+        raise FileFormatError(f"{path} is missing beside the .bed file; copy all three.") from error
     if short := next((number for number, line in enumerate(lines, 1) if len(line) < 6), None):
         raise FileFormatError(
-            f"{path}, line {short}: 6 fields expected, got {len(lines[short - 1])}; write it again."
+            f"{path}, line {short}: expected 6 fields, got {len(lines[short - 1])}; write it again."
         )
     return lines
 
 
 class _Genotypes:
-    """Rows of a file that is stored by columns, four people a byte."""
+    """Rows of a file that is stored by columns, four people per byte."""
 
     dtype = np.dtype(np.float32)
 
@@ -71,7 +70,7 @@ class _Genotypes:
         with path.open("rb") as file:
             if file.read(3) != _MAGIC:
                 raise FileFormatError(
-                    f"{path} must be a .bed file of PLINK, by variant; write it with plink --make-bed."
+                    f"{path} must be a PLINK .bed file, by variant; write it with plink --make-bed."
                 )
         expected = len(_MAGIC) + n_variants * self.stride
         if path.stat().st_size != expected:
@@ -91,8 +90,8 @@ class _Genotypes:
             offset = block * self.held
             here = slice(max(start, offset), min(stop, offset + self.held))
             packed = self.packed(block)[here.start - offset : here.stop - offset]
-            for place in range(4):
-                out[here.start - start : here.stop - start, place] = _COPIES[:, place][packed]
+            for i in range(4):
+                out[here.start - start : here.stop - start, i] = _COPIES[:, i][packed]
         return out.reshape(-1, self.shape[1])[first - 4 * start : last - 4 * start]
 
     def _packed(self, block: int) -> NDArray[Any]:

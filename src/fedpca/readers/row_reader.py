@@ -1,8 +1,8 @@
-"""Rows of files, batch after batch, as often as they are asked for."""
+"""RowReader: the rows of files, batch after batch, as often as needed."""
 
-import csv
-import io
-import shlex
+import hashlib
+import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -12,33 +12,35 @@ from typing import Any
 
 import numpy as np
 
-from fedpca._util.text import join_names
+from fedpca._util.text import join_names, pluralize
 from fedpca.errors import FileFormatError
 from fedpca.readers import anndata, arrays, plink, tables
-from fedpca.readers.data_file import Batch, Part, Reading
+from fedpca.readers.data_file import Batch, DataFile, ReadRequest
 from fedpca.readers.paths import Paths, find, state
 from fedpca.summaries import validation
 
-_BATCH_NUMBERS = 2**21  # 16 MB as float64
-_FEWEST_ROWS, _MOST_ROWS = 16, 2**16
+_log = logging.getLogger(__name__)
+_BATCH_ENTRIES = 2**21  # 16 MB as float64
+_MIN_ROWS, _MAX_ROWS = 16, 2**16
+_MAX_DROPPED = 8  # more columns are better selected than dropped
 
 Names = tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Rows:
+class RowReader:
     """The rows of one or more files; see `open_rows`.
 
-    Iterating gives all rows as arrays, from the first, each time anew: what a fit needs.
+    Iterating gives all rows as arrays, from the first, each time anew. `batches` gives them with their names.
 
     Attributes:
-        feature_names: one a feature; None if the files have none.
+        feature_names: one per feature; None if the files have none.
         n_features: how many columns a batch has.
-        n_rows: None if only reading tells, as in text files.
+        n_rows: None if it is known only after reading, as in text files.
         sparse: whether batches are `csr_array`.
         dtype: of the batches, float32 or float64.
-        batch_rows: the most rows of a batch. It may have fewer: batches end where files and their blocks do.
-        aside: names of the columns kept aside.
+        batch_rows: maximum rows per batch. It may have fewer: batches end where files and their blocks do.
+        passthrough: names of the passthrough columns.
     """
 
     feature_names: tuple[str, ...] | None
@@ -47,73 +49,92 @@ class Rows:
     sparse: bool
     dtype: np.dtype[Any]
     batch_rows: int
-    aside: tuple[str, ...]
-    _parts: tuple[Part, ...]
-    _states: tuple[Any, ...]  # of the files when they were opened
+    passthrough: tuple[str, ...]
+    _files: tuple[DataFile, ...]
+    _states: tuple[tuple[int, int, int], ...]  # of the files when they were opened
 
     def __iter__(self) -> Iterator[Any]:
-        """All rows. At the end, a column without a value in any of them is refused: it teaches nothing."""
+        """All rows. At the end, raises an error if a column has no value in any of them."""
         empty = None
         for batch in self.batches():
-            empty = self._empty_in(batch.rows, empty)
+            empty = self.empty_columns(batch, among=empty)
             yield batch.rows
-        self._refuse_empty(empty)
-
-    def _empty_in(self, rows: Any, columns: list[int] | None) -> list[int]:
-        """Those of the columns, of all for None, that have no value in these rows."""
-        if columns is None:
-            columns = list(range(0 if self.sparse else self.n_features))
-        return [] if not columns else np.array(columns)[np.isnan(rows[:, columns]).all(axis=0)].tolist()
-
-    def _refuse_empty(self, columns: list[int] | None) -> None:
-        if columns:
-            names = self.feature_names or [f"number {i + 1}" for i in range(self.n_features)]
-            empty = [names[i] for i in columns]
-            raise FileFormatError(
-                f"{self._where}: columns must have a value in some row, and {join_names(empty)} have none; "
-                f"{_leave_out(empty) if self.feature_names else 'write the file without them.'}"
-            )
+        self.require_no_empty(empty or ())
 
     def batches(self, skip: int = 0) -> Iterator[Batch]:
-        """Rows with what is kept aside, after the first `skip` rows, which are not worked on.
+        """Rows with their names and the passthrough columns, after the first `skip` rows.
 
-        They are not read either, but for text, Arrow streams and compressed .npz. A batch that starts where
-        one of an earlier pass did is the same as that one.
+        Skipped rows are not even read, except from text, Arrow streams and compressed .npz. A batch that
+        starts where one of an earlier pass did equals that one.
         """
         left = validation.integer(skip, "skip", at_least=0)
         read = 0
-        for part, opened in zip(self._parts, self._states, strict=True):
-            if part.n_rows is not None and part.n_rows <= left:
-                left -= part.n_rows
-                read += part.n_rows
+        for file, opened in zip(self._files, self._states, strict=True):
+            if file.n_rows is not None and file.n_rows <= left:
+                left -= file.n_rows
+                read += file.n_rows
                 continue
-            _unchanged(part.path, opened)
-            passed = 0 if part.n_rows is None else left
-            left, read = left - passed, read + passed
-            for batch in part.read(
-                Reading(self.feature_names, self.aside, self.dtype, self.batch_rows, passed)
-            ):
-                n_rows = batch.rows.shape[0]
-                read += n_rows
-                if left < n_rows:
-                    yield batch if not left else _after(batch, left)
-                left = max(left - n_rows, 0)
-            _unchanged(part.path, opened)
+            _require_unchanged(file.path, opened)
+            _log.debug("reading %s", file.path)
+            skipped = 0 if file.n_rows is None else left
+            left, read = left - skipped, read + skipped
+            request = ReadRequest(self.feature_names, self.passthrough, self.dtype, self.batch_rows, skipped)
+            for batch in file.read(request):
+                read += len(batch)
+                if left < len(batch):
+                    yield batch.skip(left) if left else batch
+                left = max(left - len(batch), 0)
+            _require_unchanged(file.path, opened)
         if not read:
-            raise FileFormatError(f"{self._where} must hold rows, and holds none.")
+            raise FileFormatError(f"{self._where} contains no rows.")
         if left:
             raise ValueError(f"skip must be at most the number of rows, {read}, got skip={skip}.")
 
+    def empty_columns(self, batch: Batch, among: Collection[int] | None = None) -> list[int]:
+        """Indices of columns without a value in a batch; of those in `among`, if given.
+
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "rows.csv"
+        >>> _ = path.write_text("x,y\\n1,\\n2,\\n")
+        >>> rows = open_rows(path)
+        >>> [rows.empty_columns(batch) for batch in rows.batches()]
+        [[1]]
+        """
+        if among is None:
+            among = range(0 if self.sparse else self.n_features)
+        columns = list(among)
+        return [] if not columns else np.array(columns)[np.isnan(batch.rows[:, columns]).all(axis=0)].tolist()
+
+    def require_no_empty(self, columns: Collection[int]) -> None:
+        """Raise an error that names these columns, which have no value in any row: nothing can be learned."""
+        if columns:
+            names = self.feature_names or [f"column {i + 1}" for i in range(self.n_features)]
+            empty = [names[i] for i in columns]
+            missing = f"{join_names(empty)} {'has' if len(empty) == 1 else 'have'} none"
+            problem = f"{self._where}: columns must have a value in some row, but {missing}"
+            if self.feature_names is None:
+                raise FileFormatError(f"{problem}; write the file without them.")
+            raise _drop_error(problem, empty)
+
+    def fingerprint(self) -> str:
+        """A hash of the files, as they were when opened, and of the columns read."""
+        files = [
+            (str(file.path.resolve()), size, changed)
+            for file, (_, size, changed) in zip(self._files, self._states, strict=True)
+        ]
+        contents = json.dumps([files, self.feature_names, str(self.dtype)])
+        return hashlib.sha256(contents.encode()).hexdigest()
+
     @property
     def _where(self) -> str:
-        more = len(self._parts) - 1
-        return f"{self._parts[0].path}" + (f" and {more} more" if more else "")
+        more = len(self._files) - 1
+        return f"{self._files[0].path}" + (f" and {more} more" if more else "")
 
     def __repr__(self) -> str:
-        more = len(self._parts) - 1
+        more = len(self._files) - 1
         n_rows = "" if self.n_rows is None else f", n_rows={self.n_rows}"
-        files = f"'{self._parts[0].path.name}'" + (f" and {more} more" if more else "")
-        return f"Rows({files}, n_features={self.n_features}{n_rows}{', sparse' * self.sparse})"
+        files = f"'{self._files[0].path.name}'" + (f" and {more} more" if more else "")
+        return f"RowReader({files}, n_features={self.n_features}{n_rows}{', sparse' * self.sparse})"
 
 
 def open_rows(
@@ -121,27 +142,27 @@ def open_rows(
     *,
     columns: Iterable[str] | None = None,
     drop: Iterable[str] = (),
-    aside: Iterable[str] = (),
+    passthrough: Iterable[str] = (),
     header: bool | None = None,
     batch_rows: int | None = None,
-) -> Rows:
+) -> RowReader:
     """Open files of rows, of any size, to be read a batch at a time.
 
     Formats, by the ending of the name: .csv and .tsv (also .gz, .bz2, .zst), .parquet, .arrow and .feather,
-    .npy, .npz, .h5ad, .zarr, and .bed of PLINK. Whole numbers, decimals and yes or no become float64; float32
+    .npy, .npz, .h5ad, .zarr, and .bed of PLINK. Integers, decimals and booleans become float64; float32
     stays. An empty cell, NA, null or NaN is a missing entry.
 
     Args:
-        path: a file, a glob, a folder (with those in it; hidden ones and those that start with "_" are passed
-            over), or a list of these. All files must have one format and the same columns; columns are
+        path: a file, a glob, a folder (with those in it; hidden ones and those that start with "_" are
+            skipped), or a list of these. All files must have one format and the same columns; columns are
             matched by name, files read in the order of their paths.
         columns: names of the columns to read, in this order; all of them if None.
         drop: names of columns to leave out.
-        aside: names of columns to leave out of the rows and hand over beside them, as ids or labels. From
-            text files they come as the text they are; from .h5ad and .zarr they are columns of `obs`, from
-            .bed those of the .fam file, from .npz other arrays.
-        header: whether the first line of a text file holds names; by default if no number is in it.
-        batch_rows: the most rows of a batch; by default as many as make 16 MB, of Parquet 32 MB.
+        passthrough: names of columns that are not features but are returned beside the rows, such as ids or
+            labels. From text files they come as the text they are; from .h5ad and .zarr they are columns of
+            `obs`, from .bed those of the .fam file, from .npz other arrays.
+        header: whether the first line of a text file contains names; by default if there is no number in it.
+        batch_rows: maximum rows per batch; by default as many as make 16 MB, of Parquet 32 MB.
 
     >>> import numpy as np, pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "rows.npy"
@@ -149,48 +170,50 @@ def open_rows(
     >>> [batch.shape for batch in open_rows(path, batch_rows=2)]
     [(2, 2), (2, 2), (1, 2)]
     """
-    drop, aside = _names(drop, "drop"), _names(aside, "aside")
+    drop, passthrough = _names(drop, "drop"), _names(passthrough, "passthrough")
     columns = None if columns is None else _names(columns, "columns")
-    kind, files = find(path)
-    states = [state(file) for file in files]
-    for file, (_, n_bytes, _) in zip(files, states, strict=True):
-        if not n_bytes and file.is_file():
-            raise FileFormatError(f"{file} must hold rows, and is empty.")
-    open_part = _opener(kind, header)
-    parts = [open_part(file) for file in files]
-    chosen = _chosen(parts[0], columns, drop, aside)
-    for part in parts:
-        _same_columns(parts[0], part, columns, drop, aside)
-        _numbers(part, chosen)
-    n_features = parts[0].n_columns if chosen is None else len(chosen)
+    kind, paths = find(path)
+    states = [state(each) for each in paths]
+    for each, (_, n_bytes, _) in zip(paths, states, strict=True):
+        if not n_bytes and each.is_file():
+            raise FileFormatError(f"{each} contains no rows.")
+    open_file = _opener(kind, header)
+    files = [open_file(each) for each in paths]
+    features = _features(files[0], columns, drop, passthrough)
+    for file in files:
+        _require_same_columns(files[0], file, columns, drop, passthrough)
+        _require_numeric(file, features)
+    n_features = files[0].n_columns if features is None else len(features)
     if batch_rows is None:
         # Every column of a batch of Parquet has its price: of twice the size, all is a tenth faster.
-        numbers = 2 * _BATCH_NUMBERS if kind == "parquet" else _BATCH_NUMBERS
-        batch_rows = min(max(numbers // n_features, _FEWEST_ROWS), _MOST_ROWS)
-    counts = [part.n_rows for part in parts]
-    return Rows(
-        feature_names=chosen,
+        entries = 2 * _BATCH_ENTRIES if kind == "parquet" else _BATCH_ENTRIES
+        batch_rows = min(max(entries // n_features, _MIN_ROWS), _MAX_ROWS)
+    counts = [file.n_rows for file in files]
+    reader = RowReader(
+        feature_names=features,
         n_features=n_features,
         n_rows=None if None in counts else sum(count or 0 for count in counts),
-        sparse=parts[0].sparse,
-        dtype=np.result_type(*(part.dtype(chosen) for part in parts)),
+        sparse=files[0].sparse,
+        dtype=np.result_type(*(file.dtype(features) for file in files)),
         batch_rows=validation.integer(batch_rows, "batch_rows", at_least=1),
-        aside=aside,
-        _parts=tuple(parts),
+        passthrough=passthrough,
+        _files=tuple(files),
         _states=tuple(states),
     )
+    _log.info("opened %s of format %s: %r", pluralize(len(files), "file"), kind, reader)
+    return reader
 
 
-def _opener(kind: str, header: bool | None) -> Callable[[Path], Part]:
+def _opener(kind: str, header: bool | None) -> Callable[[Path], DataFile]:
     match kind:
         case "csv":
-            return partial(tables.open_text, delimiter=",", header=header)
+            return partial(tables.TextFile, delimiter=",", header=header)
         case "tsv":
-            return partial(tables.open_text, delimiter="\t", header=header)
+            return partial(tables.TextFile, delimiter="\t", header=header)
         case "parquet":
-            return tables.open_parquet
+            return tables.ParquetFile
         case "arrow":
-            return tables.open_arrow
+            return tables.ArrowFile
         case "npy":
             return arrays.open_npy
         case "npz":
@@ -203,106 +226,108 @@ def _opener(kind: str, header: bool | None) -> Callable[[Path], Part]:
             return plink.open_bed
 
 
-def _names(names: Iterable[str], what: str) -> Names:
+def _names(names: Iterable[str], argument: str) -> Names:
     if isinstance(names, str):
-        raise TypeError(f"{what} must be a list of names, got {names!r}; pass {what}=[{names!r}].")
+        raise TypeError(f"{argument} must be a list of names, got {names!r}; pass {argument}=[{names!r}].")
     return tuple(dict.fromkeys(names))
 
 
-def _same_columns(first: Part, part: Part, columns: Names | None, drop: Names, aside: Names) -> None:
-    """Refuse a file whose columns, those asked for at least, are not those of the first."""
-    if first.sparse != part.sparse:
+def _features(file: DataFile, columns: Names | None, drop: Names, passthrough: Names) -> Names | None:
+    """The names of the features; None for all columns of a file without names."""
+    if file.names is None:
+        if columns is not None or drop:
+            raise ValueError(
+                f"columns cannot be selected by name: {file.path} has no column names; add a header line, or "
+                "use a format with names."
+            )
+        return None
+    _require_columns(file, [*(columns or ()), *drop], file.names)
+    # In some formats passthrough columns are stored apart from the rows.
+    excluded = {*drop, *(passthrough if file.passthrough_names == file.names else ())}
+    features = tuple(name for name in (file.names if columns is None else columns) if name not in excluded)
+    if "" in features:
         raise FileFormatError(
-            f"files must all be sparse or all dense, got {first.path} and {part.path}; convert one."
+            f"{file.path}: columns must have names, but column {file.names.index('') + 1} has none",
+            "name it, or leave it out with {drop}",
+            drop=[""],
         )
-    _known(part, aside, part.asides, "aside")
-    if first.names is None or part.names is None:
-        if first.names is not part.names or first.n_columns != part.n_columns:
+    if not features:
+        raise ValueError(f"at least one column must be left to read, got none of those in {file.path}.")
+    return features
+
+
+def _require_same_columns(
+    first: DataFile, file: DataFile, columns: Names | None, drop: Names, passthrough: Names
+) -> None:
+    """Reject a file whose columns, at least those needed, differ from those of the first."""
+    if first.sparse != file.sparse:
+        raise FileFormatError(
+            f"files must all be sparse or all dense, got {first.path} and {file.path}; convert one."
+        )
+    _require_columns(file, passthrough, file.passthrough_names)
+    if first.names is None or file.names is None:
+        if first.names is not file.names or first.n_columns != file.n_columns:
             raise FileFormatError(
-                f"files must have the same columns: {_width(first)} in {first.path}, {_width(part)} in "
-                f"{part.path}; read them apart, or convert one."
+                f"files must have the same columns, got {_width(first)} in {first.path} and {_width(file)} "
+                f"in {file.path}; read them separately, or convert one."
             )
         return
-    twice = [name for name, times in Counter(part.names).items() if times > 1]
-    if twice:
+    duplicates = [name for name, times in Counter(file.names).items() if times > 1]
+    if duplicates:
         raise FileFormatError(
-            f"{part.path}: columns must have names of their own, and {join_names(twice)} comes twice; rename."
+            f"{file.path}: column names must be unique, but {join_names(duplicates)} appears twice; rename."
         )
     if columns is not None:
-        _known(part, columns, part.names, "columns")
+        _require_columns(file, columns, file.names)
         return
-    for one, other in ((first, part), (part, first)):
+    for one, other in ((first, file), (file, first)):
         others = {*(other.names or ()), *drop}
         if only := [name for name in one.names or () if name not in others]:
             raise FileFormatError(
-                f"files must have the same columns: {join_names(only)} is in {one.path} and not in "
-                f"{other.path}; leave it out, or name those that all have: columns=[...] (--columns)."
+                f"files must have the same columns, but {join_names(only)} is in {one.path} and not in "
+                f"{other.path}",
+                "leave it out, or select columns that all files have with {columns}",
+                columns=None,
             )
 
 
-def _width(part: Part) -> str:
-    return f"{part.n_columns} {'named' if part.names else 'unnamed'}"
+def _width(file: DataFile) -> str:
+    return f"{file.n_columns} {'named' if file.names else 'unnamed'}"
 
 
-def _chosen(part: Part, columns: Names | None, drop: Names, aside: Names) -> Names | None:
-    """The names of the features; None for all columns of a file without names."""
-    if part.names is None:
-        if columns is not None or drop:
-            raise ValueError(f"columns and drop are names, and {part.path} has none; add a line of names.")
-        return None
-    _known(part, columns or (), part.names, "columns")
-    _known(part, drop, part.names, "drop")
-    left_out = {*drop, *(aside if part.asides == part.names else ())}  # else they are no columns
-    chosen = tuple(name for name in (part.names if columns is None else columns) if name not in left_out)
-    if "" in chosen:
-        raise FileFormatError(
-            f"{part.path}: columns must have names, and number {part.names.index('') + 1} has none; name it, "
-            "or leave it out: drop=[''] (--drop '')."
-        )
-    if not chosen:
-        raise ValueError(f"one column at least must be left to read, got none of those in {part.path}.")
-    return chosen
+def _require_columns(file: DataFile, wanted: Iterable[str], known: Collection[str]) -> None:
+    known_set = set(known)
+    if unknown := [repr(name) for name in wanted if name not in known_set]:
+        columns = join_names(list(known)) or "none"
+        raise ValueError(f"unknown column {join_names(unknown)} in {file.path}; it has {columns}.")
 
 
-def _known(part: Part, asked: Names, there: Collection[str], what: str) -> None:
-    known = set(there)
-    if strange := [name for name in asked if name not in known]:
-        raise ValueError(
-            f"there must be a column for each name ({what}): {part.path} has no {join_names(strange)}; "
-            f"there are {join_names(list(there)) or 'none to name'}."
-        )
+def _require_numeric(file: DataFile, features: Names | None) -> None:
+    names = file.non_numeric if features is None else features
+    bad = {name: file.non_numeric[name] for name in names if name in file.non_numeric}
+    if not bad:
+        return
+    contents = join_names([f"{name} contains {kind}" for name, kind in bad.items()])
+    problem = f"{file.path}: columns must be numeric, but {contents}"
+    if features is None:
+        remedy = "correct it or, if the first line contains names, pass {header}"
+        raise FileFormatError(problem, remedy, header=True)
+    raise _drop_error(problem, list(bad))
 
 
-def _numbers(part: Part, chosen: Names | None) -> None:
-    """Refuse columns of anything but numbers."""
-    bad = {
-        name: part.others[name] for name in (part.others if chosen is None else chosen) if name in part.others
-    }
-    if bad:
-        held = join_names([f"{name} holds {what}" for name, what in bad.items()])
-        remedy = _leave_out(list(bad))
-        if chosen is None:
-            remedy = "correct it or, if the first line holds names, say header=True (--header)."
-        raise FileFormatError(f"{part.path}: columns must hold numbers, and {held}; {remedy}")
+def _drop_error(problem: str, names: list[str]) -> FileFormatError:
+    """An error for columns that are better left out."""
+    if len(names) > _MAX_DROPPED:
+        return FileFormatError(problem, "select the columns to read with {columns}", columns=None)
+    them = "it" if len(names) == 1 else "them"
+    return FileFormatError(problem, f"leave {them} out with {{drop}}", drop=names)
 
 
-def _leave_out(names: list[str]) -> str:
-    if len(names) > 8:
-        return "name those to keep: columns=[...] (--columns)."
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(names)
-    return f"leave out: drop={names} (--drop {shlex.quote(line.getvalue())})."
-
-
-def _after(batch: Batch, skip: int) -> Batch:
-    return Batch(batch.rows[skip:], {name: values[skip:] for name, values in batch.aside.items()})
-
-
-def _unchanged(path: Path, opened: Any) -> None:
+def _require_unchanged(path: Path, opened: tuple[int, int, int]) -> None:
     try:
         now = state(path)
     except OSError as error:
-        raise FileNotFoundError(f"{path} is not there any more; open again what is there now.") from error
+        raise FileNotFoundError(f"{path} was removed since it was opened; reopen what exists now.") from error
     if now != opened:
         raise FileFormatError(
             f"{path} changed while it was read; read it when nothing writes to it, or read a copy."

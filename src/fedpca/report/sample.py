@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from fedpca import progress
 from fedpca._typing import Array
-from fedpca.backend import batch_slices
+from fedpca.backend import batch_slices, dense
 from fedpca.estimators.anomaly import chi_squared_limit
 from fedpca.estimators.streaming import StreamingPCA
-from fedpca.readers import Rows
+from fedpca.readers import Batch, RowReader
 from fedpca.summaries.subspace import Subspace
 
 MAX_ROWS = 2000
@@ -61,7 +61,7 @@ def sample_rows(rows: Any, model: Subspace, n_shown: int, color: Any) -> Sample:
         color: see `write_report`.
     """
     pca = StreamingPCA(n_shown, center=model.centered, oversample=max(model.rank - n_shown, 0))
-    pca.merge(replace(model, feature_names=None, certificate=None))
+    pca.merge(replace(model, certificate=None))
     spe_limit, t2_limit = pca.anomaly_limits(CONFIDENCE)
     rng = np.random.default_rng(0)
     kept: dict[str, Any] = {}
@@ -70,10 +70,10 @@ def sample_rows(rows: Any, model: Subspace, n_shown: int, color: Any) -> Sample:
     histogram: Counter[float] = Counter()
     with progress.bar("rows", getattr(rows, "n_rows", None), "rows") as bar:
         for part, colors in _batches(rows, model, color):
-            if part.shape[1] != model.n_features:
+            if part.rows.shape[1] != model.n_features:
                 raise ValueError(
-                    f"rows must have the model's {model.n_features} features, got {part.shape[1]}; pass rows "
-                    "with the columns the model was fitted to."
+                    f"rows must have the model's {model.n_features} features, got {part.rows.shape[1]}; pass "
+                    "rows with the columns the model was fitted to."
                 )
             spe, t2 = pca.anomaly_scores(part)
             n_read += len(spe)
@@ -122,16 +122,15 @@ def _texts(values: Any) -> NDArray[Any]:
     return np.array([str(value) for value in values], dtype=object)
 
 
-def _batches(rows: Any, model: Subspace, color: Any) -> Iterator[tuple[Any, Any]]:
-    """Batches of rows, without names, each with the values to color them by."""
-    if isinstance(rows, Rows):
+def _batches(rows: Any, model: Subspace, color: Any) -> Iterator[tuple[Batch, Any]]:
+    """Batches of rows, each with the values to color them by."""
+    if isinstance(rows, RowReader):
         names = list(rows.feature_names or ())
         for batch in rows.batches():
-            colors = batch.aside.get(color)
+            colors = batch.passthrough.get(color)
             if color in names:
-                column = batch.rows[:, [names.index(color)]]
-                colors = (column.toarray() if rows.sparse else column).ravel()
-            yield batch.rows, colors
+                colors = dense(batch.rows[:, [names.index(color)]]).ravel()
+            yield batch, colors
         return
     if isinstance(color, str):
         if not hasattr(rows, "columns"):
@@ -147,4 +146,4 @@ def _batches(rows: Any, model: Subspace, color: Any) -> Iterator[tuple[Any, Any]
             f"color must have one value per row: {rows.shape[0]} rows, got {len(colors)} values."
         )
     for some in batch_slices(rows.shape[0], _BATCH_ROWS):
-        yield rows[some], None if colors is None else colors[some]
+        yield Batch(rows[some], model.feature_names), None if colors is None else colors[some]

@@ -205,6 +205,7 @@ class Subspace(BaseSummary):
         return self.unchecked(**({field.name: getattr(self, field.name) for field in fields(self)} | changes))
 
     def with_names(self, feature_names: Iterable[str] | None) -> Self:
+        """The same summary with these feature names."""
         return self._with(feature_names=validation.feature_names(feature_names, self.n_features))
 
     def project(self, rows: RowsLike) -> Array:

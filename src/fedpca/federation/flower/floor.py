@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from fedpca.errors import NodeError
 from fedpca.privacy import Privacy
+from fedpca.privacy.calibration import Adjacency
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class PrivacyFloor:
     epsilon: float
     delta: float
     bound: float
-    adjacency: Literal["replace-one", "zero-out"]
+    adjacency: Adjacency
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self | None:

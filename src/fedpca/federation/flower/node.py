@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,7 +14,7 @@ from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.flower.floor import PrivacyFloor
 from fedpca.federation.message import Message
 from fedpca.privacy import Privacy
-from fedpca.readers import open_rows
+from fedpca.readers import fit_files, open_rows
 from fedpca.summaries import validation
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
@@ -102,11 +102,8 @@ class Node:
 
     def _summary(self, rank: int, center: bool) -> Summary:
         pca = StreamingPCA(rank, center=center, privacy=self.privacy)
-        rows = open_rows(self.source)
-        for batch in rows:
-            pca.partial_fit(batch)
-        summary = pca.summary_ if self.privacy is None else pca.release()
-        return replace(summary, feature_names=rows.feature_names)
+        fit_files(pca, open_rows(self.source))
+        return pca.summary_ if self.privacy is None else pca.release()
 
     def _settings(self, center: bool) -> dict[str, Any]:
         """What a release depends on, besides the rows and the rank."""

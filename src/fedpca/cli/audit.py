@@ -1,0 +1,73 @@
+"""fedpca audit: an empirical test of a privacy guarantee."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from fedpca.cli.common import AsJson, print_result, progress_bars
+from fedpca.cli.privacy_options import (
+    BOUND,
+    Adjacency,
+    Calibration,
+    Mechanism,
+    Noise,
+    PrivateCenter,
+    privacy_settings,
+)
+
+
+def audit(
+    bound: Annotated[float, BOUND],
+    epsilon: Annotated[
+        float,
+        typer.Option(
+            metavar="NUMBER",
+            help="Epsilon to audit at. Large values give more power; the code that runs is the same.",
+            rich_help_panel="Privacy",
+        ),
+    ] = 8.0,
+    delta: Annotated[
+        float, typer.Option(metavar="NUMBER", help="Delta to audit at.", rich_help_panel="Privacy")
+    ] = 1e-5,
+    center: PrivateCenter = None,
+    mechanism: Mechanism = None,
+    adjacency: Adjacency = None,
+    noise: Noise = None,
+    calibration: Calibration = None,
+    features: Annotated[int, typer.Option(metavar="N", help="Number of columns; few give more power.")] = 3,
+    runs: Annotated[int, typer.Option(metavar="N", help="Runs per dataset.")] = 4000,
+    as_json: AsJson = False,
+) -> None:
+    """Empirically audit a private configuration.
+
+    It runs on pairs of datasets that differ in one row. The exit code is 1 if the releases reveal more than
+    the guarantee allows.
+
+    Example:
+
+    ```
+    fedpca audit --bound 11 --center private --runs 1000
+    ```
+    """
+    privacy = privacy_settings(
+        center,
+        epsilon=epsilon,
+        delta=delta,
+        bound=bound,
+        mechanism=mechanism,
+        adjacency=adjacency,
+        noise=noise,
+        calibration=calibration,
+    )
+    assert privacy is not None
+
+    from fedpca.privacy.audit import audit as run_audit
+
+    with progress_bars():
+        result = run_audit(privacy, epsilon=epsilon, delta=delta, n_features=features, runs=runs)
+    findings = [asdict(finding) for finding in result.findings]
+    data = {"passed": result.passed, "mu": result.mu, "runs": result.runs, "findings": findings}
+    print_result(data, as_json, repr(result))
+    if not result.passed:
+        raise typer.Exit(1)

@@ -1,0 +1,52 @@
+"""fedpca merge: one model of the rows of many."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedpca.cli import model_files
+from fedpca.cli.common import AsJson, Force, check_output_path, print_result
+
+
+def merge(
+    model: Annotated[
+        list[Path], typer.Argument(metavar="MODEL...", help="Model files, as fit and merge write them.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The merged model file to write.")],
+    components: Annotated[
+        int | None,
+        typer.Option(
+            "--components",
+            "-n",
+            metavar="N",
+            min=1,
+            help="Components to show. By default the largest number that any of the models shows.",
+        ),
+    ] = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Merge models, as if all their rows had been in one place.
+
+    Example:
+
+    ```
+    fedpca merge north.safetensors south.safetensors -o both.safetensors
+    ```
+    """
+    from fedpca.summaries.merging import merge_tree
+    from fedpca.summaries.moments import Moments
+    from fedpca.summaries.rank import oversampled_rank
+
+    check_output_path(out, force)
+    parts = [model_files.read(path) for path in model]
+    summaries = [summary for summary, _ in parts]
+    n_features = summaries[0].n_features
+    n_components = min(components or max(shown for _, shown in parts), n_features)
+    # Sums stay sums: releases lose nothing in a merge, nor in the next.
+    all_sums = all(isinstance(summary, Moments) for summary in summaries)
+    merged = merge_tree(summaries, None if all_sums else min(oversampled_rank(n_components), n_features))
+    model_files.write(out, merged, n_components)
+    description = model_files.describe(merged, n_components)
+    print_result({"out": str(out), **description}, as_json, model_files.headline(out, merged, description))

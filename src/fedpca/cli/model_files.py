@@ -1,0 +1,54 @@
+"""Model files of the command line: a summary, and how many of its components are shown."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedpca._util.text import pluralize
+
+if TYPE_CHECKING:
+    from fedpca.summaries.summary import Summary
+
+
+def read(path: Path) -> "tuple[Summary, int]":
+    """The summary in a model file, and how many of its components are shown."""
+    from fedpca.summaries import model_file
+    from fedpca.summaries.summary import from_file
+
+    kind, arrays, metadata = model_file.read(path)
+    summary = from_file(path, kind, arrays, metadata)
+    shown = metadata.get("n_components")
+    return summary, shown if isinstance(shown, int) and shown > 0 else summary.subspace().rank
+
+
+def write(path: Path, summary: "Summary", n_components: int) -> None:
+    """Write a model file; it carries more directions than it shows, so that little is lost in merges."""
+    from fedpca.summaries import model_file
+
+    metadata = summary.metadata | {"n_components": n_components}
+    model_file.write(path, summary.kind, summary.arrays, metadata)
+
+
+def describe(summary: "Summary", n_components: int) -> dict[str, Any]:
+    """What is known about a model, as JSON."""
+    directions = summary.subspace()
+    values = directions.singular_values[:n_components]
+    return {
+        "kind": summary.kind,
+        "rows": summary.count,
+        "n_features": summary.n_features,
+        "n_components": len(values),
+        "carried": directions.rank,
+        "centered": summary.centered,
+        "explained_variance": (values**2 / max(summary.count - 1, 1)).tolist(),
+        "explained_variance_ratio": directions.explained_variance_ratio[:n_components].tolist(),
+        "feature_names": None if summary.feature_names is None else list(summary.feature_names),
+        "certificate": None if summary.certificate is None else summary.certificate.to_json(),
+    }
+
+
+def headline(path: Path, summary: "Summary", description: dict[str, Any]) -> str:
+    """A model in one line."""
+    components = pluralize(description["n_components"], "component")
+    share = sum(description["explained_variance_ratio"])
+    text = f"{path}: {components} of {pluralize(description['rows'], 'row')}, {share:.1%} of the variance"
+    return text if summary.certificate is None else f"{text}; {summary.certificate.summary()}"

@@ -1,0 +1,86 @@
+"""fedpca plan: what to expect of private components, before anything is spent."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedpca._util.text import pluralize
+from fedpca.cli.common import AsJson, print_result
+from fedpca.cli.privacy_options import (
+    BOUND,
+    DELTA,
+    EPSILON,
+    Adjacency,
+    Calibration,
+    Mechanism,
+    Noise,
+    PrivateCenter,
+    privacy_settings,
+)
+
+if TYPE_CHECKING:
+    from fedpca.privacy.planning import Plan
+
+_FIELDS = (
+    "mu", "sigma", "noise_edge", "rows_needed", "n_rows", "components_found", "memory", "advice",
+)  # fmt: skip
+
+
+def plan(
+    epsilon: Annotated[float, EPSILON],
+    delta: Annotated[float, DELTA],
+    bound: Annotated[float, BOUND],
+    features: Annotated[int, typer.Option(metavar="N", help="Number of columns.")],
+    rows: Annotated[int | None, typer.Option(metavar="N", help="Number of rows of all owners.")] = None,
+    components: Annotated[
+        int, typer.Option("--components", "-n", metavar="N", help="Components wanted.")
+    ] = 1,
+    owners: Annotated[
+        int, typer.Option(metavar="N", help="Number of owners whose releases will be merged.")
+    ] = 1,
+    center: PrivateCenter = None,
+    mechanism: Mechanism = None,
+    adjacency: Adjacency = None,
+    noise: Noise = None,
+    calibration: Calibration = None,
+    as_json: AsJson = False,
+) -> None:
+    """Plan a private model: the noise it needs, and how many components will rise above it.
+
+    Nothing is read or spent.
+
+    Example:
+
+    ```
+    fedpca plan --epsilon 1 --delta 1e-6 --bound 11 --center private --features 30 --rows 5000 -n 3
+    ```
+    """
+    privacy = privacy_settings(
+        center,
+        epsilon=epsilon,
+        delta=delta,
+        bound=bound,
+        mechanism=mechanism,
+        adjacency=adjacency,
+        noise=noise,
+        calibration=calibration,
+    )
+    assert privacy is not None
+
+    from fedpca.privacy import plan as make_plan
+
+    result = make_plan(privacy, features, rows, n_components=components, owners=owners)
+    print_result({name: getattr(result, name) for name in _FIELDS}, as_json, _table(result))
+
+
+def _table(plan: "Plan") -> str:
+    components = pluralize(plan.n_components, "component")
+    lines = {
+        "privacy": f"epsilon={plan.privacy.epsilon:g}, delta={plan.privacy.delta:g}, mu={plan.mu:.4g}",
+        "noise": f"sigma={plan.sigma:.4g} bound²; its largest eigenvalue is about {plan.noise_edge:.4g}",
+        "rows needed": f"{plan.rows_needed:,} for {components}",
+    }
+    if plan.n_rows is not None:
+        lines["found"] = f"{plan.components_found} of {components}, with {pluralize(plan.n_rows, 'row')}"
+    lines["memory"] = f"{plan.memory / 1e6:.1f} MB per owner"
+    return "\n".join([*(f"{name:<12} {value}" for name, value in lines.items()), "", plan.advice])

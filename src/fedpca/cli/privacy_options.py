@@ -1,0 +1,100 @@
+"""The privacy settings as options, the same for all commands."""
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from fedpca.privacy import Privacy
+
+_PANEL = "Privacy"
+_REQUIRED = ("epsilon", "delta", "bound")
+
+
+class Center(StrEnum):
+    """What is subtracted from rows."""
+
+    mean = "mean"
+    none = "none"
+    private = "private"
+
+
+EPSILON = typer.Option(metavar="NUMBER", help="Epsilon of the guarantee.", rich_help_panel=_PANEL)
+DELTA = typer.Option(
+    metavar="NUMBER",
+    help="Delta of the guarantee, far below one over the number of rows.",
+    rich_help_panel=_PANEL,
+)
+BOUND = typer.Option(metavar="NUMBER", help="Rows are clipped to this norm.", rich_help_panel=_PANEL)
+PrivateCenter = Annotated[
+    Center | None,
+    typer.Option(
+        help="What to subtract: none, or private to estimate the mean under privacy. [default: none]",
+        rich_help_panel=_PANEL,
+    ),
+]
+Mechanism = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="gram, sketch, streaming-mod-sulq or mod-sulq. [default: gram]",
+        rich_help_panel=_PANEL,
+    ),
+]
+Adjacency = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Which datasets are neighbors: replace-one or zero-out. [default: replace-one]",
+        rich_help_panel=_PANEL,
+    ),
+]
+Noise = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="exact, or fast, which floating-point attacks can break. [default: exact]",
+        rich_help_panel=_PANEL,
+    ),
+]
+Calibration = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Noise of streaming-mod-sulq: analytic or paper. [default: analytic]",
+        rich_help_panel=_PANEL,
+    ),
+]
+Ledger = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Account of what was spent on these rows; created if missing. Refuses what exceeds its budget.",
+        rich_help_panel=_PANEL,
+    ),
+]
+
+
+def privacy_settings(center: Center | None = None, **settings: Any) -> "Privacy | None":
+    """The `Privacy` of the options given; None if none are.
+
+    >>> privacy_settings(Center.private, epsilon=1.0, delta=1e-5, bound=40.0, ledger=None)
+    Privacy(epsilon=1.0, delta=1e-05, bound=40.0, center='private')
+    """
+    given = {name: value for name, value in settings.items() if value is not None}
+    if not given and center is not Center.private:
+        return None
+    if missing := [f"--{name}" for name in _REQUIRED if name not in given]:
+        raise typer.BadParameter(
+            f"a private model needs --epsilon, --delta and --bound; add {' and '.join(missing)}."
+        )
+    if center is Center.mean:
+        raise typer.BadParameter("--center mean would reveal the mean; pass --center private or none.")
+
+    from fedpca.privacy import Privacy
+
+    try:
+        return Privacy(**given, center="private" if center is Center.private else None)
+    except (TypeError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from error

@@ -1,0 +1,123 @@
+"""fit_files: the one loop that feeds an estimator from files, in one pass that can be stopped and resumed."""
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedpca import progress
+from fedpca.backend.prefetch import prefetch
+from fedpca.readers.data_file import Batch
+from fedpca.readers.row_reader import RowReader
+from fedpca.summaries import model_file
+from fedpca.summaries.summary import Summary, from_file
+
+_log = logging.getLogger(__name__)
+_CHECKPOINT_SECONDS = 60
+
+
+class Estimator(Protocol):
+    """What `fit_files` needs of an estimator; all but `partial_fit` only for checkpoints."""
+
+    def partial_fit(self, X: Batch) -> Any: ...
+
+    def merge(self, *others: Summary) -> Any: ...
+
+    def get_params(self) -> dict[str, Any]: ...
+
+    @property
+    def summary_(self) -> Summary: ...
+
+    @property
+    def n_components_(self) -> int: ...
+
+
+def fit_files(
+    pca: Estimator,
+    rows: RowReader,
+    *,
+    checkpoint: Path | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> int:
+    """Feed all rows of files to an estimator, reading ahead in a thread; it learns the feature names, too.
+
+    Args:
+        pca: a `StreamingPCA`; an empty one if there is a checkpoint.
+        rows: from `open_rows`.
+        checkpoint: a model file that is written once a minute and when the fit is stopped. If it exists, the
+            fit resumes from it, provided that files and settings are the same. Delete it when the model is
+            saved. It stores what was learned without noise, so it cannot be combined with `privacy`.
+        should_stop: called after every batch; if true, the fit ends early.
+
+    Returns:
+        How many rows were learned, those of the checkpoint included.
+
+    Raises:
+        FileFormatError: a file cannot be read, or a column has no value in any row.
+
+    >>> import fedpca, pathlib, tempfile
+    >>> from fedpca.readers import open_rows
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "people.csv"
+    >>> _ = path.write_text("height,weight\\n1.7,60\\n1.8,70\\n1.6,50\\n")
+    >>> pca = fedpca.StreamingPCA(1)
+    >>> fit_files(pca, open_rows(path))
+    3
+    >>> pca.subspace_.feature_names
+    ('height', 'weight')
+    """
+    saved = None if checkpoint is None else _Checkpoint(checkpoint, pca, rows)
+    done, empty = (0, None) if saved is None else saved.resume()
+    with progress.bar("rows", rows.n_rows, "rows") as bar, prefetch(rows.batches(skip=done)) as batches:
+        bar.advance(done)
+        for batch in batches:
+            pca.partial_fit(batch)
+            done += len(batch)
+            bar.advance(len(batch))
+            empty = rows.empty_columns(batch, among=empty)
+            stopped = should_stop()
+            if saved is not None:
+                saved.update(done, empty, now=stopped)
+            if stopped:
+                return done
+    rows.require_no_empty(empty or ())
+    return done
+
+
+class _Checkpoint:
+    """What an estimator has learned so far, with the files and settings it was learned from."""
+
+    def __init__(self, path: Path, pca: Estimator, rows: RowReader) -> None:
+        settings = pca.get_params()
+        if settings.get("privacy") is not None:
+            raise ValueError("checkpoint cannot be combined with privacy: it stores un-noised sums.")
+        self._path, self._pca = path, pca
+        self._source = hashlib.sha256(f"{rows.fingerprint()} {sorted(settings.items())}".encode()).hexdigest()
+        self._due = 0.0  # first written at once: that it cannot be should be known before hours of work
+
+    def resume(self) -> tuple[int, list[int] | None]:
+        """Merge what the file contains; returns its number of rows and its columns without a value."""
+        if not self._path.exists():
+            return 0, None
+        kind, arrays, metadata = model_file.read(self._path)
+        saved = metadata.get("checkpoint")
+        if not isinstance(saved, dict) or saved.get("source") != self._source:
+            raise ValueError(
+                f"{self._path} must be a checkpoint of the same files, unchanged, and the same settings; "
+                "delete it, or choose another path."
+            )
+        self._pca.merge(from_file(self._path, kind, arrays, metadata))
+        _log.info("resuming from %s after %d rows", self._path, saved["rows"])
+        return int(saved["rows"]), list(saved["empty"])
+
+    def update(self, n_rows: int, empty: list[int], now: bool) -> None:
+        """Write the file if it is due, or `now`."""
+        if not now and time.monotonic() < self._due:
+            return
+        summary = self._pca.summary_
+        saved = {"rows": n_rows, "empty": empty, "source": self._source}
+        more = {"n_components": self._pca.n_components_, "checkpoint": saved}
+        model_file.write(self._path, summary.kind, summary.arrays, summary.metadata | more)
+        self._due = time.monotonic() + _CHECKPOINT_SECONDS
+        _log.info("checkpoint %s written after %d rows", self._path, n_rows)
