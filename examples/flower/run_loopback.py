@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 import fedpca
-from fedpca.federation.flower.scaffold import new
+from fedpca.federation.flower.scaffold import write_template
 
 TOOLS = Path(sys.executable).parent
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OMP_NUM_THREADS": "1"}
@@ -43,7 +43,7 @@ class Deployment:
 
     def __init__(self, folder):
         self.folder = Path(folder)
-        new(self.folder / "app")
+        write_template(self.folder / "app")
         self.address = f"127.0.0.1:{free_port()}"
         path = f"{TOOLS}{os.pathsep}{os.environ.get('PATH', '')}"  # Flower's commands start one another
         self.environment = os.environ | QUIET | {"FLWR_HOME": str(self.folder), "PATH": path}

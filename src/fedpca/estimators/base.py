@@ -171,7 +171,8 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     @property
     def n_samples_seen_(self) -> int:
-        self._learned("n_samples_seen_")
+        if not self.__sklearn_is_fitted__():
+            self._learned("n_samples_seen_")  # raises
         return self._n_rows_seen
 
     @property

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
-from numbers import Integral
 from typing import Self
 
 import numpy as np
@@ -14,12 +13,13 @@ from fedpca._typing import JSON, Array, ArrayLike, DeviceArray, DTypeLike, RowsL
 from fedpca.backend import HOST, Backend, backend_of, batch_slices, dense, ops, to_host
 from fedpca.errors import NonFiniteError
 from fedpca.estimators.base import BasePCA, chunk_rows, stored_values
+from fedpca.estimators.rank_rule import rank_rule
 from fedpca.privacy import CenterSum, Ledger, Privacy, PrivateTracker
 from fedpca.summaries import validation
 from fedpca.summaries.imputation import impute, impute_cold_start
 from fedpca.summaries.merging import check_compatible
 from fedpca.summaries.moments import Moments
-from fedpca.summaries.rank import EnergyBand, FixedRank, RankRule, VarianceShare
+from fedpca.summaries.rank import EnergyBand, FixedRank, RankRule
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.trackers import BASELINES, TRACKERS, Tracker, fastest
@@ -362,7 +362,7 @@ class StreamingPCA(BasePCA):
         self._check_sizes()
         return PrivateTracker(
             n_features,
-            self._shown_rule(n_features),
+            rank_rule(self.n_components, self.energy, n_features),
             self.privacy,
             oversample=self.oversample,
             batch_rows=self.batch_size,
@@ -396,37 +396,14 @@ class StreamingPCA(BasePCA):
         settings.update(oversample=self.oversample, center=bool(self.center), dtype=dtype)
         return known[name](n_features, rule, **settings)
 
-    def _shown_rule(self, n_features: int) -> RankRule | None:
-        """How many directions of a summary that came from elsewhere are shown; None for all that are real."""
-        everything = self.n_components is None and self.energy is None
-        return None if everything else self._rank_rule(n_features)
-
     def _rank_rule(self, n_features: int) -> RankRule:
-        wanted = self.n_components
-        if self.energy is not None:
-            band = self.energy
-            if isinstance(band, tuple | list) and len(band) == 2:
-                band = EnergyBand(*band)
-            if not isinstance(band, EnergyBand):
-                raise TypeError(f"energy must be an EnergyBand or its (low, high), got {self.energy!r}.")
-            if wanted is not None:
-                band = replace(band, first=validation.rank(wanted, n_features, "n_components"))
-            return band
-        if wanted is None:
-            if n_features > _MOST_FEATURES_FOR_ALL and self.tracker != "exact":
-                raise ValueError(
-                    f"n_components=None keeps all {n_features} directions, {8e-9 * n_features**2:.1f} GB; "
-                    "say how many you want (tracker='exact' keeps all the same)."
-                )
-            return FixedRank(n_features)
-        if isinstance(wanted, Integral) and not isinstance(wanted, bool):
-            return FixedRank(validation.rank(wanted, n_features, "n_components"))
-        rule = "n_components must be a whole number, a share of the variance in (0, 1) or None"
-        if not validation.is_real(wanted):
-            raise TypeError(f"{rule}, got {wanted!r}.")
-        if not 0 < wanted < 1:
-            raise ValueError(f"{rule}, got {wanted!r}.")
-        return VarianceShare(float(wanted))
+        rule = rank_rule(self.n_components, self.energy, n_features)
+        if rule is None and n_features > _MOST_FEATURES_FOR_ALL and self.tracker != "exact":
+            raise ValueError(
+                f"n_components=None keeps all {n_features} directions, {8e-9 * n_features**2:.1f} GB; "
+                "say how many you want (tracker='exact' keeps all the same)."
+            )
+        return FixedRank(n_features) if rule is None else rule
 
     @property
     def ledger_(self) -> Ledger | None:
