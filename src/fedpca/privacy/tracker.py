@@ -347,9 +347,9 @@ class PrivateTracker:
         """The leading directions of the last release."""
         return self._shown().summary()
 
-    def shown(self) -> int:
+    def n_components(self) -> int:
         """How many directions of the summary are the answer."""
-        return self._shown().shown()
+        return self._shown().n_components()
 
     def _shown(self) -> SummaryView:
         if self._answer is None:

@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
-from fedpca.backend import batch_slices, dense, ops, to_host
+from fedpca.backend import batch_slices, dense, to_host
 from fedpca.summaries.linalg import orthonormal, orthonormality_error
 from fedpca.summaries.merging import append_rows
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.trackers.base import Tracker
+from fedpca.trackers.base import SubspaceTracker
 from fedpca.trackers.nystrom.period import Period, residual_directions
 
 # When is a panel news? When its energy outside the directions carried exceeds what the stream has shown, with
@@ -31,7 +31,8 @@ _DEVICE_PROBES = 24  # more than the width, among the first rows
 _DEVICE_GROWTH = 256  # of the stream, from period to period
 
 
-class Nystrom(Tracker):
+@final
+class Nystrom(SubspaceTracker):
     """Directions kept fixed as probes over a period of many rows, then renewed from what the period saw.
 
     For probes W (the directions carried and residuals of recent rows) a period accumulates
@@ -50,7 +51,7 @@ class Nystrom(Tracker):
     """
 
     takes_sparse = True
-    takes_devices = True
+    settings = frozenset({"backend", "seed"})
 
     def __init__(self, n_features: int, rule: Any, *, seed: int = 0, **settings: Any) -> None:
         super().__init__(n_features, rule, **settings)
@@ -63,39 +64,38 @@ class Nystrom(Tracker):
         self._flatness = 0.0
 
     @property
-    def is_faint(self) -> bool:
-        energy = self._carried.total if self._period is None else self._period.energy
-        return not energy > ops.min_energy(self.dtype)
+    def _absorbed_energy(self) -> float:
+        return self._carried.total if self._period is None else self._period.energy
 
     @property
     def width(self) -> int:
         """Probes in a period: with the one for the mean a multiple of 8, which suits the products."""
-        wanted = 2 * self.keep if self._flatness > _FLAT else self.keep
+        wanted = 2 * self.n_exchanged if self._flatness > _FLAT else self.n_exchanged
         return min(-(-(wanted + 2) // 8) * 8 - 1, self.n_features)
 
     @property
     def carry(self) -> int:
         """Directions carried from period to period, at no cost: all probes, but on the host for one, to which
         every period gives a new one a chance; `keep` are exchanged."""
-        return self.width if self.backend.on_device else max(self.keep, self.width - 1)
+        return self.width if self.backend.on_device else max(self.n_exchanged, self.width - 1)
 
     @property
-    def buffer_rows(self) -> int:
+    def buffer_capacity(self) -> int:
         if self.backend.on_device:
             return max(16 * self.width, min(_DEVICE_ROWS, 2**24 // self.n_features))
         return max(2 * self.width, 128)  # the first rows are factorized exactly: enough for good first probes
 
     @property
-    def smallest_panel(self) -> int:
-        return 32 if self._carried.count and not self.backend.on_device else self.buffer_rows
+    def min_panel_rows(self) -> int:
+        return 32 if self._carried.count and not self.backend.on_device else self.buffer_capacity
 
     @property
-    def largest_panel(self) -> int:
+    def max_panel_rows(self) -> int:
         if not self._carried.count:
-            return self.buffer_rows
+            return self.buffer_capacity
         most = _DEVICE_ENTRIES // (self.width + 1) if self.backend.on_device else 1024
         seen = 0 if self._period is None else self._period.n_rows
-        return min(most, max(self.smallest_panel, self._period_rows() - seen))
+        return min(most, max(self.min_panel_rows, self._period_rows() - seen))
 
     def _absorb(self, panel: Any, roots: Any) -> None:
         if self._period is None and self._needs_rows():
@@ -125,13 +125,13 @@ class Nystrom(Tracker):
 
     def _learn_anew(self, panel: Any, roots: Any) -> None:
         """Many such rows on a device: more and more at a time, with some of them as probes."""
-        first, start, size = not self._carried.count, 0, self.buffer_rows
+        first, start, size = not self._carried.count, 0, self.buffer_capacity
         while start < panel.shape[0]:
             cut = slice(start, min(start + size, panel.shape[0]))
             self._search(panel[cut, :], None if roots is None else roots[cut])
             start, size = start + size, _DEVICE_GROWTH * size
-        if first and self._anchor is None and self._is_far_off():  # start again, near the origin
-            step = self.backend.asarray(self._move_anchor(self._carried.mean), self.dtype)
+        if first and self._origin is None and self._is_far_off():  # start again, near the origin
+            step = self.backend.asarray(self._move_origin(self._carried.mean), self.dtype)
             self._carried = self._nothing()
             self._learn_anew(panel - (step if roots is None else roots[:, None] * step), roots)
         elif first and self._needs_rows():
@@ -142,7 +142,7 @@ class Nystrom(Tracker):
         """Directions of rows by products with some of them; if need be again, with what was found."""
         more = max(_DEVICE_PROBES, self.width // 4)
         probes = self._sample(rows, roots, self.width + more, self._carried)
-        looks = 2 if self._n_follow < 8 * rows.shape[0] or probes.shape[0] < 4 * self.rank else 1
+        looks = 2 if self._rows_remaining < 8 * rows.shape[0] or probes.shape[0] < 4 * self.rank else 1
         n_found, energy = 0, 0.0
         while True:
             period = self._open(probes, news=True)
@@ -237,7 +237,7 @@ class Nystrom(Tracker):
         if self.backend.on_device:
             well_begun = self._n_rows >= 16 * self.n_features and self.width + _DEVICE_PROBES >= 4 * self.rank
             growth = 1 if self._flatness > _FLAT else _DEVICE_GROWTH if well_begun else 16
-            return max(self.buffer_rows, int(growth * self._n_rows))
+            return max(self.buffer_capacity, int(growth * self._n_rows))
         return int(np.clip(self._n_rows / 3, 2 * self.width, 128 * max(self.width, 32)))
 
     def _close(self) -> None:
@@ -254,34 +254,40 @@ class Nystrom(Tracker):
 
     def _flatness_of(self, found: Subspace) -> float:
         """Energy outside the directions to keep, in units of as many like the weakest wanted."""
-        squares = found.singular_values[: self.keep] ** 2
+        squares = found.singular_values[: self.n_exchanged] ** 2
         if not len(squares):
             return 0.0
         return float((found.total - squares.sum()) / (len(squares) * squares[: self.rank][-1]))
 
     def _stay_near_origin(self) -> None:
         if self._is_far_off():
-            self._carried = self._carried.translated(-self._move_anchor(self._carried.mean))
+            self._carried = self._carried.translated(-self._move_origin(self._carried.mean))
 
     def _is_far_off(self) -> bool:
         carried = self._carried
         return carried.count > 0 and self.mean_dominates(carried.mean, carried.total / carried.count)
 
     def state(self) -> Subspace:
-        if self._n_waiting and self.backend.on_device:  # too many to be factorized
+        if self._n_buffered and self.backend.on_device:  # too many to be factorized
             copy = deepcopy(self)
             copy._flush()
             return copy.state()
-        return self._with_waiting(self._absorbed())
+        return self._with_buffer(self._absorbed())
 
     def _absorbed(self) -> Subspace:
         carried = self._carried if self._period is None else self._period.close(self._carried, self.carry)
         components = to_host(carried.components)
         if orthonormality_error(components) > 64 * np.finfo(self.dtype).eps:
             components = orthonormal(components)
-        mean = carried.mean if self._anchor is None else carried.mean + self._anchor
-        facts = (carried.singular_values, mean, carried.count, carried.total, self.center)
-        return Subspace.unchecked(components, *facts)
+        mean = carried.mean if self._origin is None else carried.mean + self._origin
+        return Subspace.unchecked(
+            components=components,
+            singular_values=carried.singular_values,
+            mean=mean,
+            count=carried.count,
+            total=carried.total,
+            centered=self.center,
+        )
 
     def _scale(self, factor: float) -> None:
         self._n_rows *= factor**2
@@ -291,7 +297,7 @@ class Nystrom(Tracker):
 
     def _merge(self, others: Sequence[Summary]) -> None:
         self._carried = self._placed(self._merged(self._absorbed(), others, self.carry))
-        self._period, self._anchor = None, None
+        self._period, self._origin = None, None
         self._n_rows = max(self._n_rows, self._carried.count)
         self._stay_near_origin()
 
@@ -307,5 +313,11 @@ class Nystrom(Tracker):
 
 def _with_components(carried: Subspace, components: Any) -> Subspace:
     """The same subspace, its components elsewhere."""
-    facts = (carried.singular_values, carried.mean, carried.count, carried.total, carried.centered)
-    return Subspace.unchecked(components, *facts)
+    return Subspace.unchecked(
+        components=components,
+        singular_values=carried.singular_values,
+        mean=carried.mean,
+        count=carried.count,
+        total=carried.total,
+        centered=carried.centered,
+    )
