@@ -33,7 +33,7 @@ class ComponentSource(Protocol):
     def summary(self) -> Subspace:
         """All directions carried."""
 
-    def shown(self) -> int:
+    def n_components(self) -> int:
         """How many of them are shown."""
 
     def feature_variances(self) -> Array | None:
@@ -139,7 +139,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     @property
     def n_components_(self) -> int:
         self._learned("n_components_")
-        return int(self._tracker.shown())
+        return int(self._tracker.n_components())
 
     @property
     def components_(self) -> Array:

@@ -287,11 +287,11 @@ class StreamingPCA(BasePCA):
             tracker.update(_dense_parts(X), X.shape[0])
             return tracker
         if not isinstance(X, np.ndarray) and backend_of(X).on_device:  # where only use tells if they are good
-            trial = deepcopy(tracker) if tracker.started else tracker
+            trial = deepcopy(tracker) if tracker.has_rows else tracker
             try:
                 trial.decay(validation.forget(self.forget))
                 trial.update(X, weights)
-                if trial is tracker and trial.is_faint:
+                if trial is tracker and trial.may_underflow:
                     validation.require_no_underflow(X, tracker.dtype)
                 return trial
             except NonFiniteError:
@@ -314,15 +314,15 @@ class StreamingPCA(BasePCA):
                 if history.count:
                     rows = impute(rows, history, tracker.feature_variances())
                 else:
-                    rows = impute_cold_start(rows, tracker.keep, bool(self.center))
+                    rows = impute_cold_start(rows, tracker.n_exchanged, bool(self.center))
             tracker.update(rows, part)
         return tracker
 
     def _backend_for(self, X: RowsLike) -> Backend:
         """Where rows like these, the first of a stream, are worked on."""
         named = self.tracker if isinstance(self.tracker, str) else ""
-        there = (TRACKERS | BASELINES).get(named, Tracker).takes_devices or named == "auto"
-        return backend_of(X) if there and self.privacy is None else HOST
+        takes_devices = named == "auto" or "backend" in (TRACKERS | BASELINES).get(named, Tracker).settings
+        return backend_of(X) if takes_devices and self.privacy is None else HOST
 
     def _check_values(
         self, X: RowsLike, dtype: DTypeLike, backend: Backend, weights: Array | None
@@ -386,15 +386,14 @@ class StreamingPCA(BasePCA):
         known = TRACKERS | BASELINES
         if not isinstance(name, str) or name not in known:
             raise ValueError(f"tracker must be 'auto' or one of {list(known)}, got {self.tracker!r}.")
-        settings: JSON = {}
-        if name in ("block", "power-method"):
-            settings["block_rows"] = self.batch_size
-        if name in ("nystrom", "grouse", "power-method", "spirit") and self.random_state is not None:
+        kind = known[name]
+        settings: JSON = {"block_rows": self.batch_size, "backend": backend}
+        if "seed" in kind.settings and self.random_state is not None:
             settings["seed"] = check_random_state(self.random_state).randint(2**31)
-        if known[name].takes_devices:
-            settings["backend"] = backend
-        settings.update(oversample=self.oversample, center=bool(self.center), dtype=dtype)
-        return known[name](n_features, rule, **settings)
+        settings = {name: value for name, value in settings.items() if name in kind.settings}
+        return kind(
+            n_features, rule, oversample=self.oversample, center=bool(self.center), dtype=dtype, **settings
+        )
 
     def _rank_rule(self, n_features: int) -> RankRule:
         rule = rank_rule(self.n_components, self.energy, n_features)

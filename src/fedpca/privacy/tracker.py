@@ -300,9 +300,9 @@ class PrivateTracker:
         """The leading directions of the last release."""
         return self._view().summary()
 
-    def shown(self) -> int:
+    def n_components(self) -> int:
         """How many directions of the summary are the answer."""
-        return self._view().shown()
+        return self._view().n_components()
 
     def _view(self) -> SummaryView:
         if self._released is None:

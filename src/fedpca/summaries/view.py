@@ -41,7 +41,7 @@ class SummaryView:
             self._summary = subspace.truncate(carried).with_fixed_signs().astype(self.dtype)
         return self._summary
 
-    def shown(self) -> int:
+    def n_components(self) -> int:
         """How many directions of the summary are shown."""
         summary = self.summary()
         return min(self._wanted(summary), summary.rank)
@@ -56,7 +56,7 @@ class SummaryView:
             return max(1, int(np.count_nonzero(risen)))
         start = self.rule.start(n_features)
         rank = fixed_point(self.rule, start, n_features, subspace.singular_values, subspace.total)
-        return self.rule.shown(rank, subspace.singular_values, subspace.total)
+        return self.rule.n_components(rank, subspace.singular_values, subspace.total)
 
     def feature_variances(self) -> Array | None:
         """Not known."""
