@@ -24,7 +24,8 @@ from benchmarks.common import Array, random_basis
 
 if TYPE_CHECKING:
     from fedpca import Privacy
-    from fedpca.privacy.mechanisms.base import ClippingBall
+    from fedpca.privacy.mechanisms import ClippingBall
+    from fedpca.summaries.certificate import Certificate
 
 DATA = Path(os.environ.get("FEDPCA_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
@@ -75,15 +76,15 @@ class Task:
         return f"d = {self.n_features}, n = {len(self.rows)}, r = {self.rank}"
 
     @cached_property
-    def frame(self) -> ClippingBall:
-        from fedpca.privacy.mechanisms.base import ClippingBall
+    def ball(self) -> ClippingBall:
+        from fedpca.privacy.mechanisms import ClippingBall
 
         return ClippingBall(self.center, self.bound)
 
     @cached_property
     def points(self) -> Array:
         """The clipped rows, on the lattice."""
-        return self.frame.points(self.rows)
+        return self.ball.points(self.rows)
 
     @cached_property
     def covariance(self) -> Array:
@@ -185,26 +186,28 @@ def released(task: Task, name: str, epsilon: float, delta: float, *, seed: int, 
     The estimator would do the same, and refuse a delta of one over the number of rows or more, which the
     paper's settings have.
     """
-    from fedpca.privacy.mechanisms.base import build
+    from fedpca.privacy.mechanisms import build
     from fedpca.privacy.noise import NOISES
-    from fedpca.summaries.moments import Moments
 
     privacy = settings(task, name, epsilon, delta)
     noise = NOISES[privacy.noise](key(task.name, name, epsilon, delta, seed))
     mechanism = build(
         privacy,
-        task.frame,
+        task.ball,
         task.n_features,
-        mu=privacy.mu,
-        joint=False,
         rank=task.rank,
         batch_rows=batch,
         noise=noise,
     )
     mechanism.take(task.points)
-    summary = mechanism.release(noise, {})
-    subspace = summary.subspace(task.rank) if isinstance(summary, Moments) else summary
-    return task.score(subspace.components)
+    return task.score(mechanism.release(noise, certificate(privacy)).subspace(task.rank).components)
+
+
+def certificate(privacy: Privacy) -> Certificate:
+    """As much of a certificate as a mechanism needs."""
+    from fedpca.summaries.certificate import Certificate
+
+    return Certificate(private=False, epsilon=privacy.epsilon, delta=privacy.delta, mu=privacy.mu)
 
 
 # Statistics.

@@ -17,6 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.common import Array, Timing, heading, interleave, machine, number, options, table, verdict
+from benchmarks.private import certificate
 
 ENTRIES = 2**18
 VECTORS = 32
@@ -113,7 +114,7 @@ def product(rounds: int) -> None:
 def release(rounds: int) -> None:
     """Of the sums that a client has: noise and certificate, then the eigenvectors of the noisy sum."""
     from fedpca import Privacy
-    from fedpca.privacy.mechanisms.base import ClippingBall, build
+    from fedpca.privacy.mechanisms import ClippingBall, build
     from fedpca.privacy.noise import ExactNoise
 
     noise = ExactNoise(bytes(32))
@@ -124,17 +125,15 @@ def release(rounds: int) -> None:
             privacy,
             ClippingBall(None, 1.0),
             d,
-            mu=privacy.mu,
-            joint=False,
             rank=10,
-            batch_rows=1,
             noise=noise,
         )
         rows = np.random.default_rng(0).standard_normal((2 * d, d)) / np.sqrt(d)
-        mechanism.take(mechanism.frame.points(rows))
-        summary = mechanism.release(noise, {})
+        mechanism.take(mechanism.ball.points(rows))
+        promise = certificate(privacy)
+        summary = mechanism.release(noise, promise)
         runs = {
-            "release": lambda mechanism=mechanism: mechanism.release(noise, {}),
+            "release": lambda mechanism=mechanism, promise=promise: mechanism.release(noise, promise),
             "subspace(10)": lambda summary=summary: summary.subspace(10),
         }
         timings = interleave(runs, max(3, rounds // 3), budget=30.0)

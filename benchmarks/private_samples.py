@@ -28,6 +28,7 @@ from benchmarks.private import (
     MOD_SULQ,
     SKETCH,
     Task,
+    certificate,
     digits_task,
     key,
     mean_and_spread,
@@ -97,21 +98,17 @@ def by_library(task: Task, name: str, epsilon: float, delta: float) -> Contender
     """A mechanism of the library, all but the scale of its noise."""
     from fedpca import plan
     from fedpca.privacy.calibration import analytic_sigma
-    from fedpca.privacy.mechanisms.base import build
+    from fedpca.privacy.mechanisms import build
     from fedpca.privacy.noise import FastNoise
-    from fedpca.summaries.moments import Moments
 
     privacy = settings(task, name if name in (GRAM, MOD_SULQ, SKETCH) else GRAM, epsilon, delta)
     if name == ZERO_OUT:
         privacy = replace(privacy, adjacency="zero-out")
     mechanism = build(
         privacy,
-        task.frame,
+        task.ball,
         task.n_features,
-        mu=privacy.mu,
-        joint=False,
         rank=task.rank,
-        batch_rows=1,
         noise=FastNoise(bytes(32)),
     )
     mechanism.take(task.points)
@@ -125,9 +122,8 @@ def by_library(task: Task, name: str, epsilon: float, delta: float) -> Contender
         mechanism.calibration = replace(
             calibration, sigma=scale * calibration.sigma, off_diagonal=scale * calibration.off_diagonal
         )
-        summary = mechanism.release(FastNoise(key(task.name, name, seed)), {})
-        subspace = summary.subspace(1) if isinstance(summary, Moments) else summary
-        return task.score(subspace.components).q
+        summary = mechanism.release(FastNoise(key(task.name, name, seed)), certificate(privacy))
+        return task.score(summary.subspace(1).components).q
 
     if name == ANALYZE_GAUSS:
         return Contender(quality)

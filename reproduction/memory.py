@@ -11,6 +11,7 @@ import numpy as np
 from fedpca import datasets
 from fedpca._typing import Array
 from fedpca.privacy import Privacy
+from fedpca.privacy.mechanisms import MechanismName
 from fedpca.privacy.tracker import PrivateTracker
 from fedpca.summaries.rank import FixedRank
 from fedpca.trackers import Block, FrequentDirections, Grouse, PowerMethod, Spirit, Tracker
@@ -285,7 +286,7 @@ def centered_rows(name: str) -> Array:
 class _PrivateClient:
     """A private client that releases once."""
 
-    def __init__(self, n_features: int, rank: int, mechanism: str) -> None:
+    def __init__(self, n_features: int, rank: int, mechanism: MechanismName) -> None:
         privacy = Privacy(epsilon=1.0, delta=1e-5, bound=1.0, mechanism=mechanism)
         self._tracker = PrivateTracker(n_features, FixedRank(rank), privacy, batch_rows=2 * rank)
 

@@ -12,7 +12,7 @@ from fedpca._typing import Array
 from fedpca.datasets import synth
 from fedpca.metrics import affinity, alignment
 from fedpca.privacy.calibration import analytic_sigma, mod_sulq_beta, paper_omega
-from fedpca.privacy.mechanisms.base import ClippingBall, build
+from fedpca.privacy.mechanisms import ClippingBall, build
 from fedpca.privacy.noise import NOISES
 from fedpca.summaries.certificate import Certificate
 from reproduction import published
@@ -249,10 +249,9 @@ def release_components(
     Args:
         block_rows: rows per block with its own noise, for "streaming-mod-sulq".
     """
-    frame, noise = ClippingBall(None, privacy.bound), NOISES[privacy.noise](rng.bytes(32))
-    sizes = {"rank": rank, "batch_rows": block_rows}
-    mechanism = build(privacy, frame, rows.shape[1], mu=privacy.mu, joint=False, noise=noise, **sizes)
-    mechanism.take(frame.points(rows))
+    ball, noise = ClippingBall(None, privacy.bound), NOISES[privacy.noise](rng.bytes(32))
+    mechanism = build(privacy, ball, rows.shape[1], rank=rank, noise=noise, batch_rows=block_rows)
+    mechanism.take(ball.points(rows))
     promise = Certificate(private=True, epsilon=privacy.epsilon, delta=privacy.delta, mu=privacy.mu)
     return mechanism.release(noise, promise).subspace().components[:rank]
 

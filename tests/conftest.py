@@ -10,6 +10,7 @@ for library in ("OMP", "OPENBLAS", "MKL"):
 import numpy as np
 import pytest
 from hypothesis import settings
+from processes import Forks
 
 from fedpca import datasets
 
@@ -39,3 +40,10 @@ def real_data():
 @pytest.fixture
 def rng():
     return np.random.default_rng(20)
+
+
+@pytest.fixture(scope="session")
+def fork():
+    """Runs programs in processes of their own."""
+    with Forks() as forks:
+        yield forks

@@ -26,7 +26,9 @@ from fedpca.privacy.calibration import (
     sulq_rate,
 )
 from fedpca.privacy.lattice import RADIUS
-from fedpca.privacy.mechanisms.base import _SUM_WEIGHT, ClippingBall, Sketch, calibrate
+from fedpca.privacy.mechanisms import ClippingBall, build, calibrate
+from fedpca.privacy.mechanisms.gram import SUM_WEIGHT
+from fedpca.privacy.noise import ExactNoise
 
 ADJACENCIES = ("replace-one", "zero-out")
 
@@ -186,17 +188,19 @@ def test_the_upper_triangle_alone_is_as_sensitive(adjacency):
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
-@pytest.mark.parametrize("joint", [False, True])
-@pytest.mark.parametrize("mechanism", ["gram", "streaming-mod-sulq", "mod-sulq"])
+@pytest.mark.parametrize(
+    ("mechanism", "joint"),
+    [("gram", False), ("gram", True), ("streaming-mod-sulq", False), ("mod-sulq", False)],
+)
 def test_a_release_costs_the_worst_pair_of_rows_what_it_says(mechanism, joint, adjacency):
     privacy = Privacy(1.0, 1e-5, bound=1.0, mechanism=mechanism, adjacency=adjacency)
     calibration = calibrate(privacy, 20, joint=joint)
     noise = (calibration.sigma, calibration.off_diagonal)
-    dearest = change(*worst_pairs(adjacency), noise, _SUM_WEIGHT if joint else 0.0).max()
-    assert dearest <= calibration.mu * (1 + 1e-12)
+    worst = change(*worst_pairs(adjacency), noise, SUM_WEIGHT if joint else 0.0).max()
+    assert worst <= calibration.mu * (1 + 1e-12)
     assert calibration.mu <= privacy.mu
     if mechanism != "mod-sulq":  # whose mask is more than its cost needs
-        assert dearest == pytest.approx(calibration.mu, rel=1e-5)
+        assert worst == pytest.approx(calibration.mu, rel=1e-5)
         assert calibration.mu == pytest.approx(privacy.mu)
 
 
@@ -204,14 +208,14 @@ def test_a_release_costs_the_worst_pair_of_rows_what_it_says(mechanism, joint, a
 def test_the_joint_sensitivity_is_the_largest_of_a_fine_scan(adjacency):
     privacy = Privacy(1.0, 1e-5, bound=1.0, adjacency=adjacency)
     claimed = calibrate(privacy, 20, joint=True).sensitivity
-    found = change(*worst_pairs(adjacency), sum_weight=_SUM_WEIGHT)
+    found = change(*worst_pairs(adjacency), sum_weight=SUM_WEIGHT)
     assert found.max() == pytest.approx(claimed, rel=1e-5)
     assert found.max() <= claimed * (1 + 1e-12)
     if adjacency == "replace-one":
         first, second = (rows[found.argmax()] for rows in worst_pairs(adjacency))
         assert np.linalg.norm(first) == pytest.approx(1)
         assert np.linalg.norm(second) == pytest.approx(1)
-        assert first @ second == pytest.approx(-(_SUM_WEIGHT**2) / 2, abs=2e-3)
+        assert first @ second == pytest.approx(-(SUM_WEIGHT**2) / 2, abs=2e-3)
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
@@ -234,7 +238,7 @@ def test_an_adversary_gets_close_to_the_sensitivity_of_the_sketch(adjacency, rng
     n_features = 8192
     privacy = Privacy(1.0, 1e-5, bound=1.0, mechanism="sketch", adjacency=adjacency)
     calibration = calibrate(privacy, n_features)
-    sketch = Sketch(ClippingBall(None, 1.0), n_features, calibration, rank=1)
+    sketch = build(privacy, ClippingBall(None, 1.0), n_features, rank=1, noise=ExactNoise(bytes(32)))
     omega = sketch._omega / np.linalg.norm(sketch._omega, axis=0)
     hidden = rng.normal(size=n_features)
     hidden -= omega @ (omega.T @ hidden)
@@ -247,7 +251,7 @@ def test_an_adversary_gets_close_to_the_sensitivity_of_the_sketch(adjacency, rng
         sums = []
         for row in rows:
             sketch._sketch[:] = 0
-            sketch.take(sketch.frame.points(row[None]))
+            sketch.take(sketch.ball.points(row[None]))
             sums.append(sketch._sketch / RADIUS**2)
         return np.linalg.norm(sums[0] - (sums[1] if adjacency == "replace-one" else 0))
 

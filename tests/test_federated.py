@@ -227,6 +227,17 @@ def test_a_shared_private_center_is_paid_for_by_every_client(tmp_path):
     assert ledger.spent() == pytest.approx(1.0)
 
 
+def test_a_client_with_other_features_neither_shares_the_center_nor_moves_it():
+    rows = power_law(np.random.default_rng(0), 2000, 6) + 1.0
+    privacy = Privacy(4.0, 1e-5, 4.0, center="private", insecure_seed_for_tests=1)
+    others = {"a": rows[:900], "b": rows[900:]}
+    with pytest.warns(UserWarning, match="left out 1 of 3 clients"):
+        pca = FederatedPCA(2, privacy=privacy).fit_clients(others | {"c": rows[:, :4]})
+    expected = FederatedPCA(2, privacy=privacy).fit_clients(others)
+    np.testing.assert_array_equal(pca.mean_, expected.mean_)
+    np.testing.assert_array_equal(pca.components_, expected.components_)
+
+
 def test_private_clients_may_stream():
     rows = power_law(np.random.default_rng(0), 3000, 6, mean_size=0.0)
     privacy = Privacy(4.0, 1e-6, 3.0)

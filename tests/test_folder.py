@@ -3,8 +3,6 @@
 import builtins
 import os
 import random
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -463,24 +461,21 @@ print(won)
 """
 
 
-def test_processes_may_drop_while_others_collect(tmp_path):
-    owners = [subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path), child]) for child in "abc"]
+def test_processes_may_drop_while_others_collect(fork, tmp_path):
+    owners = [fork(OWNER, tmp_path, child) for child in "abc"]
     aggregator = Aggregator(rank=3)
-    while any(owner.poll() is None for owner in owners):
+    while any(owner.is_running() for owner in owners):
         assert collect(tmp_path, aggregator) == []  # never half a file
-    assert [owner.wait() for owner in owners] == [0, 0, 0]
+    assert [owner.wait() for owner in owners] == [(0, "", "")] * 3
     collect(tmp_path, aggregator)
     assert {name: child.version for name, child in aggregator.children.items()} == dict.fromkeys("abc", 19)
     assert aggregator.model().count == 3 * 29
     assert bits(aggregator.model()) == bits(collected(tmp_path)[0].model())
 
 
-def test_of_two_who_claim_the_same_version_one_is_refused(tmp_path):
-    rivals = [
-        subprocess.Popen([sys.executable, "-c", RIVAL, str(tmp_path), str(seed)], stdout=subprocess.PIPE)
-        for seed in range(2)
-    ]
-    won = [int(rival.communicate()[0]) for rival in rivals]
+def test_of_two_who_claim_the_same_version_one_is_refused(fork, tmp_path):
+    rivals = [fork(RIVAL, tmp_path, seed) for seed in range(2)]
+    won = [int(rival.wait()[1]) for rival in rivals]
     assert sum(won) == 50
     assert len(list(tmp_path.iterdir())) == 50
 

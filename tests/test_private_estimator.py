@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import pickle
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -20,19 +21,19 @@ from sklearn.exceptions import NotFittedError
 import fedpca
 from fedpca import BudgetExceeded, Ledger, Moments, Privacy, StreamingPCA, Subspace
 from fedpca.privacy.calibration import mu_of
+from fedpca.privacy.centering import CENTER_STEPS, PrivateCenter
 from fedpca.privacy.lattice import clipped
-from fedpca.privacy.noise import ExactNoise
+from fedpca.privacy.mechanisms import Mechanism
+from fedpca.privacy.noise import ExactNoise, FastNoise
 from fedpca.privacy.tracker import PrivateTracker
 from fedpca.summaries.certificate import Certificate
-
-LOOSE = Privacy(epsilon=1e6, delta=1e-6, bound=3.0)  # as good as no noise: to see the statistic itself
 
 
 def rows_of(n_rows=400, n_features=6, seed=0):
     return power_law(np.random.default_rng(seed), n_rows, n_features)
 
 
-def quiet(**settings):
+def nearly_noiseless(**settings):
     return Privacy(**({"epsilon": 1e6, "delta": 1e-6, "bound": 3.0} | settings))
 
 
@@ -164,7 +165,7 @@ def test_the_walk_would_see_a_clean_statistic(tmp_path):
     rows = rows_of()
     with pytest.raises(AssertionError, match="can be read"):
         assert_nothing_clean(everything_offered_plain(rows), rows)
-    leaky = StreamingPCA(3, privacy=quiet()).fit(rows)
+    leaky = StreamingPCA(3, privacy=nearly_noiseless()).fit(rows)
     leaky.hint_ = rows.mean(axis=0)
     with pytest.raises(AssertionError, match="mean"):
         assert_nothing_clean(everything_offered(leaky, tmp_path, rows), rows)
@@ -192,31 +193,47 @@ def test_unreleased_rows_cannot_be_copied_out(copier):
         copier(pca._tracker)
 
 
+def secrets_in(value):
+    """All sums that are not noised, and all keys, that can be reached from an object."""
+    found, seen, todo = [], set(), [value]
+    while todo:
+        value = todo.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Mechanism | PrivateCenter | ExactNoise | FastNoise):
+            found.append(value)
+        todo += getattr(value, "__dict__", {}).values()
+        todo += value.values() if isinstance(value, dict) else ()
+        todo += value if isinstance(value, list | tuple) else ()
+    return found
+
+
 def test_a_copy_holds_what_was_released_and_takes_no_more_rows():
     pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0, releases=5)).partial_fit(rows_of())
-    pca.release()
+    released = pca.release()
     pca.partial_fit(rows_of(seed=1))
+    assert secrets_in(pca) != []
     twin = pickle.loads(pickle.dumps(pca))
     np.testing.assert_array_equal(twin.components_, pca.components_)
-    assert twin.release() == pca._tracker.state()
-    assert {"_mechanism", "_center", "_entry"} & set(vars(twin._tracker)) == set()
-    assert twin._tracker._key is None
+    assert twin.release() == released
+    assert twin.ledger_ is None
+    assert secrets_in(twin) == []
     with pytest.raises(BudgetExceeded, match="copy"):
         twin.partial_fit(rows_of())
 
 
 def test_after_the_last_release_nothing_clean_is_kept():
     pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).fit(rows_of())
-    assert not hasattr(pca._tracker, "_mechanism")
-    assert pca._tracker._key is None
+    assert secrets_in(pca) == []
     with pytest.raises(BudgetExceeded, match="all were made"):
         pca.partial_fit(rows_of())
 
 
-def test_a_fork_can_neither_take_nor_release_rows():
-    """It would have the same key: the same noise on other rows, and the difference tells the rows."""
+def test_a_fork_can_neither_take_nor_release_rows(monkeypatch):
+    """It would have the same key: the same noise on other rows, and the difference reveals the rows."""
     pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(rows_of())
-    pca._tracker._process += 1  # as the child of a fork sees it
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # as the child of a fork sees it
     with pytest.raises(RuntimeError, match="fork"):
         pca.release()
     with pytest.raises(RuntimeError, match="fork"):
@@ -253,7 +270,7 @@ def test_threads_that_release_at_once_get_one_release():
     with ThreadPoolExecutor(8) as pool:
         releases = list(pool.map(lambda _: pca.release(), range(16)))
     assert all(release is releases[0] for release in releases)
-    assert len(pca._tracker.ledger.entries) == 1
+    assert len(pca.ledger_.entries) == 1
 
 
 def test_many_reports_stay_on_the_lattice_so_that_no_bit_of_them_is_clean():
@@ -318,11 +335,11 @@ def test_noise_too_large_to_be_exact_is_refused_before_anything_is_debited():
 def test_gaps_of_a_row_are_filled_the_same_whoever_else_has_gaps(no_noise):
     """The number of rows in a product can decide how the others are rounded."""
     rows = rows_of(600, 40)
-    pca = StreamingPCA(2, privacy=quiet(releases=2)).partial_fit(rows)
+    pca = StreamingPCA(2, privacy=nearly_noiseless(releases=2)).partial_fit(rows)
     pca.release()
     gappy = np.where(np.random.default_rng(0).uniform(size=rows.shape) < 0.1, np.nan, rows)
-    alone = np.concatenate([pca._tracker._complete(row[None], None) for row in gappy])
-    np.testing.assert_array_equal(pca._tracker._complete(gappy, None), alone)
+    alone = np.concatenate([pca._tracker._fill_gaps(row[None], None) for row in gappy])
+    np.testing.assert_array_equal(pca._tracker._fill_gaps(gappy, None), alone)
 
 
 # --- what is released is the right thing ---
@@ -331,7 +348,9 @@ def test_gaps_of_a_row_are_filled_the_same_whoever_else_has_gaps(no_noise):
 @pytest.mark.parametrize("settings", [{}, {"mechanism": "mod-sulq"}, {"releases": 8}], ids=str)
 def test_with_hardly_any_noise_it_is_the_pca_of_clipped_rows(settings, no_noise):
     rows = rows_of()
-    pca = StreamingPCA(3, privacy=quiet(center=rows.mean(axis=0), bound=50.0, **settings)).fit(rows)
+    pca = StreamingPCA(3, privacy=nearly_noiseless(center=rows.mean(axis=0), bound=50.0, **settings)).fit(
+        rows
+    )
     exact = Subspace.from_rows(rows, 3)
     assert fedpca.metrics.affinity(pca, exact) > 1 - 1e-3
     np.testing.assert_allclose(pca.mean_, rows.mean(axis=0))
@@ -416,15 +435,15 @@ def test_the_same_stream_is_not_merged_twice():
 
 def test_a_text_column_is_named_and_not_quoted():
     frame = pd.DataFrame({"age": [1.0, 2.0, 3.0], "diagnosis": ["flu", "flu", "secret"]})
-    for pca in (StreamingPCA(1, privacy=quiet()), StreamingPCA(1)):
-        with pytest.raises(ValueError, match="diagnosis hold text: drop or encode") as refusal:
+    for pca in (StreamingPCA(1, privacy=nearly_noiseless()), StreamingPCA(1)):
+        with pytest.raises(ValueError, match="diagnosis contain text: drop or encode") as refusal:
             pca.fit(frame)
         assert "secret" not in str(refusal.value)
 
 
 def test_a_merge_with_anything_not_private_is_not_certified():
     rows = rows_of()
-    release = StreamingPCA(2, privacy=quiet()).partial_fit(rows).release()
+    release = StreamingPCA(2, privacy=nearly_noiseless()).partial_fit(rows).release()
     clean = Moments.from_rows(rows, center=False)
     assert fedpca.merge([release, clean]).certificate is None
     noisy = StreamingPCA(2, privacy=Privacy(0.1, 1e-6, 3.0, insecure_seed_for_tests=0)).fit(rows).release()
@@ -444,7 +463,7 @@ def test_noisy_moments_merge_into_an_estimator_without_privacy():
 def test_releasing_again_without_new_rows_is_the_same_and_free():
     pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(rows_of())
     assert pca.release() is pca.release()
-    assert len(pca._tracker.ledger.entries) == 1
+    assert len(pca.ledger_.entries) == 1
 
 
 @pytest.mark.parametrize("releases", [3, 7])
@@ -457,7 +476,7 @@ def test_reports_of_a_growing_stream_are_cumulative_and_within_budget(releases, 
         assert released.certificate.report == report
         assert released.certificate.planned == releases
     np.testing.assert_allclose(released.scatter, rows.T @ rows, atol=3.0)
-    ledger = pca._tracker.ledger
+    ledger = pca.ledger_
     assert ledger.mu == pytest.approx(mu_of(1.0, 1e-4))
     assert len(ledger.entries) == (releases if releases <= 4 else 1)
     with pytest.raises(BudgetExceeded, match=f"releases={releases}"):
@@ -485,7 +504,7 @@ def test_streaming_mod_sulq_may_be_released_as_often_as_one_likes():
     for _ in range(3):
         pca.partial_fit(rows_of(130))
         assert isinstance(pca.release(), Subspace)
-    assert len(pca._tracker.ledger.entries) == 1
+    assert len(pca.ledger_.entries) == 1
     assert pca.n_samples_seen_ == 390
 
 
@@ -496,11 +515,11 @@ def test_a_private_center_of_all_rows_costs_a_tenth_of_the_budget():
     rows = rows_of(2000) + 2.0
     pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, 4.0, center="private")).fit(rows)
     np.testing.assert_allclose(pca.mean_, rows.mean(axis=0), atol=0.3)
-    entries = pca._tracker.ledger.entries
+    entries = pca.ledger_.entries
     assert [entry.mechanism for entry in entries] == ["center", "center", "gram"]
     mu = mu_of(4.0, 1e-5)
     assert [entry.mu**2 / mu**2 for entry in entries] == pytest.approx([0.05, 0.05, 0.9])
-    assert pca._tracker.ledger.mu == pytest.approx(mu)
+    assert pca.ledger_.mu == pytest.approx(mu)
     assert pca.subspace_.certificate.center == "private"
 
 
@@ -510,7 +529,7 @@ def test_a_private_center_of_a_stream_takes_its_first_rows():
     for part in np.array_split(rows, 60):
         pca.partial_fit(part)
     released = pca.release()
-    entries = pca._tracker.ledger.entries
+    entries = pca.ledger_.entries
     assert [entry.mechanism for entry in entries] == ["center", "center", "gram"]
     assert entries[0].stop == entries[1].start
     assert entries[1].stop == entries[2].start  # no record pays twice
@@ -520,11 +539,94 @@ def test_a_private_center_of_a_stream_takes_its_first_rows():
     np.testing.assert_allclose(pca.mean_, rows.mean(axis=0), atol=0.3)
 
 
+def rounds_of(pca, rows):
+    for _ in range(CENTER_STEPS):
+        total, n_rows = pca.center_sum(rows)
+        pca.move_center(total / n_rows)
+    return pca
+
+
+def test_rounds_of_one_owner_are_what_fit_does():
+    rows = rows_of(2000) + 2.0
+    rows[3, 2] = np.nan
+    privacy = Privacy(4.0, 1e-5, 4.0, center="private", insecure_seed_for_tests=3)
+    by_rounds = rounds_of(StreamingPCA(2, privacy=privacy), rows).partial_fit(rows)
+    fitted = StreamingPCA(2, privacy=privacy).fit(rows)
+    np.testing.assert_array_equal(by_rounds.release().scatter, fitted.release().scatter)
+    np.testing.assert_array_equal(by_rounds.mean_, fitted.mean_)
+    assert by_rounds.n_samples_seen_ == fitted.n_samples_seen_ == 2000
+    paid = [
+        [(entry.start, entry.stop, entry.mu) for entry in pca.ledger_.entries] for pca in (by_rounds, fitted)
+    ]
+    assert paid[0] == paid[1]
+
+
+def test_a_sum_for_the_center_is_noisy_and_paid_for():
+    rows = rows_of(2000)
+    sums = []
+    for _ in range(2):
+        pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, 3.0, center="private"))
+        sums.append(pca.center_sum(rows))
+        assert [(entry.mechanism, entry.completed) for entry in pca.ledger_.entries] == [("center", True)]
+    assert not np.isclose(sums[0].total, sums[1].total, rtol=1e-9).any()
+    assert sums[0].n_rows == 2000
+
+
+def test_rounds_of_a_center_come_in_order():
+    """A second sum for one round would carry the noise of the first."""
+    rows = rows_of(2000)
+    privacy = Privacy(4.0, 1e-5, 3.0, center="private")
+    pca = StreamingPCA(2, privacy=privacy)
+    with pytest.raises(ValueError, match="call center_sum first"):
+        pca.move_center(np.zeros(6))
+    pca.center_sum(rows)
+    for wrong, match in (
+        (lambda: pca.center_sum(rows), "call move_center first"),
+        (lambda: pca.partial_fit(rows), "rounds of the private center are not complete"),
+        (lambda: pca.move_center([0.0]), "one finite number per feature"),
+        (lambda: pca.move_center(np.full(6, np.nan)), "one finite number per feature"),
+        (pca.release, "no rows were taken"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            wrong()
+    assert len(pca.ledger_.entries) == 1
+    pca.move_center(np.zeros(6))
+    with pytest.raises(ValueError, match="call center_sum first"):
+        pca.move_center(np.zeros(6))
+    pca.center_sum(rows)
+    pca.move_center(np.zeros(6))
+    with pytest.raises(ValueError, match="no private center to find"):
+        pca.center_sum(rows)
+    with pytest.raises(ValueError, match="no private center to move"):
+        pca.move_center(np.zeros(6))
+    pca.partial_fit(rows).release()
+    assert [entry.mechanism for entry in pca.ledger_.entries] == ["center", "center", "gram"]
+    streamed = StreamingPCA(2, privacy=privacy).partial_fit(rows[:5])
+    with pytest.raises(ValueError, match="first rows of a stream"):
+        streamed.center_sum(rows)
+
+
+@pytest.mark.parametrize("settings", [{}, {"privacy": Privacy(4.0, 1e-5, 3.0)}], ids=["plain", "no center"])
+def test_a_center_is_only_found_where_it_is_wanted(settings):
+    pca = StreamingPCA(2, **settings)
+    with pytest.raises(ValueError, match="center"):
+        pca.center_sum(rows_of())
+    assert not hasattr(pca, "n_features_in_")
+
+
+def test_too_many_features_are_refused_before_a_center_is_paid_for():
+    ledger = Ledger(epsilon=1.0, delta=1e-5)
+    privacy = Privacy(1.0, 1e-5, 1.0, center="private", ledger=ledger)
+    with pytest.raises(ValueError, match="mechanism='sketch'"):
+        StreamingPCA(2, privacy=privacy).fit(np.zeros((5, 5000)))
+    assert ledger.entries == []
+
+
 def test_too_short_a_stream_for_its_center_says_so():
     pca = StreamingPCA(2, privacy=Privacy(0.1, 1e-5, 4.0, center="private")).partial_fit(rows_of(50))
     with pytest.raises(ValueError, match=r"takes the first \d+ rows of a stream for the center, and 50 came"):
         pca.release()
-    assert pca._tracker.ledger.entries == []
+    assert pca.ledger_.entries == []
 
 
 def test_an_outlier_moves_the_release_no_more_than_the_bound(no_noise):
@@ -532,7 +634,8 @@ def test_an_outlier_moves_the_release_no_more_than_the_bound(no_noise):
     wild = rows.copy()
     wild[0] *= 1e9
     scatters = [
-        StreamingPCA(2, privacy=quiet()).partial_fit(table).release().scatter for table in (rows, wild)
+        StreamingPCA(2, privacy=nearly_noiseless()).partial_fit(table).release().scatter
+        for table in (rows, wild)
     ]
     assert np.linalg.norm(scatters[1] - scatters[0]) <= sqrt(2) * 3.0**2 * (1 + 1e-9)
 
@@ -543,7 +646,7 @@ def test_a_row_however_large_is_clipped_and_never_a_reason_to_refuse(size, dtype
     """A client that drops out because of one row tells that the row was there."""
     rows = rows_of().astype(dtype)
     rows[7] = min(size, 3e38) if dtype == np.float32 else size
-    privacy = quiet(insecure_seed_for_tests=0)
+    privacy = nearly_noiseless(insecure_seed_for_tests=0)
     tame = rows.copy()
     tame[7] = 1e6
     wild, calm = (StreamingPCA(2, privacy=privacy).fit(table).release().scatter for table in (rows, tame))
@@ -554,7 +657,7 @@ def test_infinity_is_refused_without_telling_any_value():
     rows = rows_of()
     rows[3, 3] = np.inf
     with pytest.raises(ValueError, match="contains infinity") as refusal:
-        StreamingPCA(2, privacy=quiet()).fit(rows)
+        StreamingPCA(2, privacy=nearly_noiseless()).fit(rows)
     assert not any(character.isdigit() for character in str(refusal.value))
 
 
@@ -565,7 +668,8 @@ def test_gaps_are_filled_from_the_center_before_the_first_release(settings, no_n
     gappy[3] = np.nan  # nothing observed: still a record
     filled = np.where(np.isnan(gappy), settings.get("center", np.zeros(6)), gappy)
     released = [
-        StreamingPCA(2, privacy=quiet(**settings)).partial_fit(table).release() for table in (gappy, filled)
+        StreamingPCA(2, privacy=nearly_noiseless(**settings)).partial_fit(table).release()
+        for table in (gappy, filled)
     ]
     np.testing.assert_array_equal(released[0].scatter, released[1].scatter)
     assert released[0].count == 400
@@ -577,12 +681,15 @@ def test_gaps_are_filled_from_the_last_release_and_from_nothing_else(no_noise):
     gappy = np.where(np.random.default_rng(1).uniform(size=rows.shape) < 0.2, np.nan, rows)
     results = []
     for unreleased in (rows_of(50, seed=5), np.zeros((50, 6))):
-        pca = StreamingPCA(2, privacy=quiet(bound=50.0, releases=2, center=np.zeros(6))).partial_fit(rows)
+        pca = StreamingPCA(
+            2, privacy=nearly_noiseless(bound=50.0, releases=2, center=np.zeros(6))
+        ).partial_fit(rows)
         pca.release()
         pca.partial_fit(unreleased)
-        before = pca._tracker._mechanism._products.copy()
+        mechanism = next(secret for secret in secrets_in(pca) if isinstance(secret, Mechanism))
+        before = mechanism._products.copy()
         pca.partial_fit(gappy)
-        results.append(pca._tracker._mechanism._products - before)
+        results.append(mechanism._products - before)
     np.testing.assert_array_equal(results[0], results[1])
     exact = rows.T @ rows
     filled, by_zero = results[0] * (50 / 4096) ** 2, np.nan_to_num(gappy).T @ np.nan_to_num(gappy)
@@ -598,7 +705,7 @@ def test_all_kinds_of_rows_are_taken(kind):
         "frame": pd.DataFrame(rows, columns=list("abcdef")),
         "integers": rows.astype(int),
     }[kind]
-    seeded = quiet(insecure_seed_for_tests=1)
+    seeded = nearly_noiseless(insecure_seed_for_tests=1)
     pca = StreamingPCA(2, privacy=seeded).fit(table)
     plain = StreamingPCA(2, privacy=seeded).fit(rows)
     np.testing.assert_allclose(pca.components_, plain.components_, atol=1e-6)
@@ -627,7 +734,7 @@ def test_the_certificate_states_the_promise_and_travels(tmp_path):
     assert certificate.sigma == pytest.approx(1 / mu_of(1.0, 1e-4))
     assert certificate.noise_edge == pytest.approx(sqrt(2 * 6) * certificate.sigma * 9.0)
     assert Certificate.from_json(json.loads(json.dumps(certificate.to_json()))) == certificate
-    assert certificate.release == pca._tracker.ledger.entries[0].release
+    assert certificate.release == pca.ledger_.entries[0].release
     for name, summary in (("a", pca.subspace_), ("b", pca.release())):
         summary.save(tmp_path / name)
         assert fedpca.load(tmp_path / name) == summary
@@ -641,7 +748,9 @@ def test_a_seed_makes_noise_repeatable_and_the_certificate_says_it_is_worthless(
     assert one.subspace_.certificate.private is False
     assert "NOT PRIVATE" in one.subspace_.certificate.warnings[0]
     assert "NOT private" in repr(one.subspace_)
-    merged = fedpca.merge([one.release(), StreamingPCA(2, privacy=quiet()).fit(rows_of()).release()])
+    merged = fedpca.merge(
+        [one.release(), StreamingPCA(2, privacy=nearly_noiseless()).fit(rows_of()).release()]
+    )
     assert merged.certificate.private is False
 
 
@@ -741,7 +850,7 @@ def test_bound_has_no_default():
     ],
 )
 def test_what_does_not_go_with_privacy_is_refused(settings, call, match):
-    pca = StreamingPCA(**({"n_components": 2, "privacy": quiet()} | settings))
+    pca = StreamingPCA(**({"n_components": 2, "privacy": nearly_noiseless()} | settings))
     for method in (pca.fit, pca.partial_fit):
         with pytest.raises((ValueError, TypeError), match=match):
             method(rows_of(), **call)
@@ -749,7 +858,7 @@ def test_what_does_not_go_with_privacy_is_refused(settings, call, match):
 
 
 def test_weights_are_refused_in_later_batches_too():
-    pca = StreamingPCA(2, privacy=quiet()).partial_fit(rows_of())
+    pca = StreamingPCA(2, privacy=nearly_noiseless()).partial_fit(rows_of())
     with pytest.raises(ValueError, match="sample_weight"):
         pca.partial_fit(rows_of(), sample_weight=np.full(400, 1e6))
 
@@ -758,14 +867,14 @@ def test_release_needs_privacy_and_rows():
     with pytest.raises(ValueError, match="release is for private"):
         StreamingPCA(2).fit(rows_of()).release()
     with pytest.raises(NotFittedError, match="partial_fit"):
-        StreamingPCA(2, privacy=quiet()).release()
+        StreamingPCA(2, privacy=nearly_noiseless()).release()
 
 
 def test_a_private_estimator_does_not_merge():
-    private = StreamingPCA(2, privacy=quiet()).fit(rows_of())
+    private = StreamingPCA(2, privacy=nearly_noiseless()).fit(rows_of())
     with pytest.raises(ValueError, match="merge what is released"):
         private.merge(StreamingPCA(2).fit(rows_of()))
-    unreleased = StreamingPCA(2, privacy=quiet()).partial_fit(rows_of())
+    unreleased = StreamingPCA(2, privacy=nearly_noiseless()).partial_fit(rows_of())
     with pytest.raises(NotFittedError, match=r"release\(\)"):
         StreamingPCA(2, center=False).merge(unreleased)
 
@@ -779,6 +888,15 @@ def test_settings_are_values():
     assert pickle.loads(pickle.dumps(privacy)) == privacy
     with pytest.raises(AttributeError):
         privacy.epsilon = 9.0
+
+
+def test_the_ledger_that_pays_is_public():
+    ledger = Ledger(epsilon=1.0, delta=1e-4)
+    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, ledger=ledger))
+    with pytest.raises(AttributeError, match="ledger_ is opened by"):
+        pca.ledger_  # noqa: B018
+    assert pca.partial_fit(rows_of()).ledger_ is ledger  # before a release, too
+    assert StreamingPCA(2).fit(rows_of()).ledger_ is None
 
 
 def test_a_shared_ledger_in_memory_counts_over_fits_and_clones():

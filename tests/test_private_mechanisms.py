@@ -1,6 +1,7 @@
 """Mechanisms: exact sums of clipped rows, the sensitivities claimed, the right noise on each statistic."""
 
 from math import sqrt
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,17 +12,15 @@ from hypothesis.extra import numpy as hnp
 
 from fedpca import Privacy, Subspace
 from fedpca.privacy.lattice import RADIUS, clipped
-from fedpca.privacy.mechanisms.base import (
-    ClippingBall,
-    Gram,
-    Sketch,
-    StreamingModSulq,
-    build,
-    calibrate,
-    sketch_size,
-)
+from fedpca.privacy.mechanisms import MECHANISMS, ClippingBall, Mechanism, MechanismName, build, calibrate
+from fedpca.privacy.mechanisms.gram import SUM_WEIGHT
+from fedpca.privacy.mechanisms.sketch import Sketch, sketch_size
+from fedpca.privacy.mechanisms.streaming_mod_sulq import StreamingModSulq
 from fedpca.privacy.noise import ExactNoise
 from fedpca.privacy.schedule import Schedule
+from fedpca.summaries.certificate import Certificate
+
+CERTIFICATE = Certificate(private=False, epsilon=1.0, delta=1e-5, mu=0.3)
 
 
 class NoNoise:
@@ -39,17 +38,36 @@ def rows_in_ball(n_rows=200, n_features=10, seed=0):
 
 
 def mechanism(privacy, n_features, *, center=None, rank=3, batch_rows=50, joint=False, noise=None):
-    frame = ClippingBall(center, privacy.bound)
     return build(
         privacy,
-        frame,
+        ClippingBall(center, privacy.bound),
         n_features,
-        mu=privacy.mu,
         joint=joint,
         rank=rank,
         batch_rows=batch_rows,
         noise=noise or NoNoise(),
     )
+
+
+# --- what every mechanism declares ---
+
+
+def test_every_mechanism_is_registered_under_its_name_and_type():
+    assert tuple(MECHANISMS) == get_args(MechanismName)
+    for name, kind in MECHANISMS.items():
+        assert kind.name == name
+        assert Privacy(1.0, 1e-5, 1.0, mechanism=name, calibration=kind.calibrations[0]).mechanism == name
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_every_mechanism_declares_what_other_modules_ask_for(name):
+    declared = Mechanism.__annotations__
+    assert set(declared) == {*declared} & set(dir(MECHANISMS[name]))
+    kind = MECHANISMS[name]
+    assert kind.memory(100, 5) > 0
+    assert kind.rows_factor(1e6) >= 1
+    calibration = calibrate(Privacy(1.0, 1e-5, 1.0, mechanism=name), 100)
+    assert calibration.sensitivity == kind.sensitivity("replace-one", joint=False)
 
 
 # --- clipping ---
@@ -109,12 +127,12 @@ def pair_statistics(privacy, one, other, n_features):
     """What two worlds that differ in one row add to the sums of a mechanism, as plain numbers."""
     sums = []
     for row in (one, other):
-        m = mechanism(privacy, n_features, joint=privacy.mechanism == "gram")
-        m.take(m.frame.points(row[None]))
+        m = mechanism(privacy, n_features, joint=True)
+        m.take(m.ball.points(row[None]))
         if isinstance(m, Sketch):
             sums.append(m._sketch.ravel() / RADIUS**2)
         else:
-            sums.append(np.concatenate([m._products.ravel() / RADIUS**2, 0.4 * m._sum / RADIUS]))
+            sums.append(np.concatenate([m._products.ravel() / RADIUS**2, SUM_WEIGHT * m._sum / RADIUS]))
     return np.linalg.norm(sums[0] - sums[1])
 
 
@@ -126,7 +144,7 @@ def test_no_pair_of_rows_moves_the_statistic_beyond_its_sensitivity(one, other, 
     for adjacency in ("replace-one", "zero-out"):
         privacy = Privacy(1.0, 1e-5, 1.0, mechanism=name, adjacency=adjacency)
         other = np.zeros(6) if adjacency == "zero-out" else other
-        limit = calibrate(privacy, 6, joint=name == "gram").sensitivity
+        limit = calibrate(privacy, 6, joint=True).sensitivity
         assert pair_statistics(privacy, one, other, 6) <= limit * (1 + 1e-12)
 
 
@@ -135,7 +153,7 @@ def test_rows_that_the_sketch_sees_all_of_are_clipped_to_its_radius():
     privacy = Privacy(1.0, 1e-5, 1.0, mechanism="sketch", adjacency="zero-out")
     m = mechanism(privacy, 400)
     assert m.radius < 0.5
-    inside = m._omega[:, :5].T / m._fine
+    inside = m._omega[:, :5].T / 2.0**20
     for row in inside / np.linalg.norm(inside, axis=1, keepdims=True):
         assert 0.99 < pair_statistics(privacy, row, np.zeros(400), 400) <= m.calibration.sensitivity
 
@@ -158,8 +176,8 @@ def test_gram_without_noise_is_the_scatter_of_clipped_rows(center):
     privacy = Privacy(1.0, 1e-5, 2.0)
     m = mechanism(privacy, 10, center=center)
     for part in np.array_split(rows, 7):
-        m.take(m.frame.points(part))
-    released = m.release(NoNoise(), {})
+        m.take(m.ball.points(part))
+    released = m.release(NoNoise(), CERTIFICATE)
     deviations = rows - (0.0 if center is None else center)
     deviations *= np.minimum(1, 2.0 / np.linalg.norm(deviations, axis=1))[:, None]
     np.testing.assert_allclose(released.scatter, deviations.T @ deviations, atol=1e-3 * 200 * 4)
@@ -175,7 +193,7 @@ def test_the_order_and_cut_of_rows_leave_no_trace():
     for seed, pieces in ((0, 1), (1, 3), (2, 50)):
         m = mechanism(privacy, 10)
         for part in np.array_split(rows[np.random.default_rng(seed).permutation(200)], pieces):
-            m.take(m.frame.points(part))
+            m.take(m.ball.points(part))
         sums.append(m._products)
     np.testing.assert_array_equal(sums[0], sums[1])
     np.testing.assert_array_equal(sums[0], sums[2])
@@ -185,8 +203,8 @@ def test_a_joint_release_corrects_the_center():
     rows = rows_in_ball() + 0.3
     center = np.full(10, 0.2)
     m = mechanism(Privacy(1.0, 1e-5, 3.0), 10, center=center, joint=True)
-    m.take(m.frame.points(rows))
-    released = m.release(NoNoise(), {})
+    m.take(m.ball.points(rows))
+    released = m.release(NoNoise(), CERTIFICATE)
     deviations = rows - rows.mean(axis=0)
     np.testing.assert_allclose(released.mean, rows.mean(axis=0), atol=1e-3)
     np.testing.assert_allclose(released.scatter, deviations.T @ deviations, atol=0.2)
@@ -197,7 +215,7 @@ def test_the_noise_of_a_release_is_what_its_calibration_says(name):
     privacy = Privacy(1.0, 1e-5, 3.0, mechanism=name)
     m = mechanism(privacy, 300)
     m.take(np.zeros((5, 300)))
-    noise = m.release(ExactNoise(bytes(32)), {"private": False}).scatter / 3.0**2
+    noise = m.release(ExactNoise(bytes(32)), CERTIFICATE).scatter / 3.0**2
     calibration = m.calibration
     assert calibration.mu <= privacy.mu * (1 + 1e-12)
     assert np.diag(noise).std() == pytest.approx(calibration.sigma, rel=0.15)
@@ -212,10 +230,10 @@ def test_sketch_without_noise_finds_the_directions():
     rows = power_law(np.random.default_rng(3), 500, 60, alpha=2.0, mean_size=0.0)
     rows /= np.linalg.norm(rows, axis=1).max()
     m = mechanism(Privacy(1.0, 1e-5, 1.0, mechanism="sketch"), 60, rank=3)
-    m.take(m.frame.points(rows))
+    m.take(m.ball.points(rows))
     assert m._omega.shape == (60, sketch_size(3, 60)) == (60, 32)
     m.calibration = calibrate(Privacy(1e9, 0.5, 1.0, mechanism="sketch"), 60)  # a shift of next to nothing
-    released = m.release(NoNoise(), {}).truncate(3)
+    released = m.release(NoNoise(), CERTIFICATE).truncate(3)
     exact = Subspace.from_rows(rows, 3, center=False)
     assert np.linalg.norm(released.components @ exact.components.T) ** 2 / 3 > 0.99
     np.testing.assert_allclose(released.singular_values, exact.singular_values, rtol=0.35)  # clipped: smaller
@@ -233,9 +251,9 @@ def test_streaming_mod_sulq_without_noise_is_the_pca_of_the_stream(n_features):
     privacy = Privacy(1.0, 1e-5, 1.0, mechanism="streaming-mod-sulq")
     m = mechanism(privacy, n_features, rank=4, batch_rows=100)
     for part in np.array_split(rows, 9):
-        m.take(m.frame.points(part))
+        m.take(m.ball.points(part))
     assert len(m._waiting) == 30
-    released = m.release(NoNoise(), {})
+    released = m.release(NoNoise(), CERTIFICATE)
     assert len(m._waiting) == 0
     exact = Subspace.from_rows(rows, 4, center=False)
     assert released.count == 430
@@ -260,8 +278,8 @@ def test_strips_find_what_the_whole_noisy_matrix_shows(monkeypatch):
     for whole in (False, True):
         monkeypatch.setattr(StreamingModSulq, "_noisy_strips", as_one_strip if whole else strips_as_they_are)
         m = mechanism(privacy, 300, rank=5, batch_rows=4000, noise=ExactNoise(bytes(32)))
-        m.take(m.frame.points(rows))
-        results.append(m.release(NoNoise(), {}))
+        m.take(m.ball.points(rows))
+        results.append(m.release(NoNoise(), CERTIFICATE))
     strips, dense = results
     np.testing.assert_allclose(strips.singular_values[:3], dense.singular_values[:3], rtol=0.01)
     assert np.linalg.norm(strips.components[:3] @ dense.components[:3].T) ** 2 / 3 > 0.98
@@ -281,7 +299,7 @@ def test_every_batch_gets_noise_of_its_own():
 def test_too_many_features_for_a_square_are_refused(name, limit):
     with pytest.raises(ValueError, match="mechanism='sketch'"):
         mechanism(Privacy(1.0, 1e-5, 1.0, mechanism=name), limit + 1)
-    assert isinstance(mechanism(Privacy(1.0, 1e-5, 1.0, mechanism=name), 64), Gram)
+    assert mechanism(Privacy(1.0, 1e-5, 1.0, mechanism=name), 64).n_features == 64
 
 
 def test_the_papers_calibration_is_that_of_the_batch_whatever_its_size():

@@ -1,4 +1,4 @@
-"""Reports in a real browser: they load, draw, answer to keys, fit a telephone, and all can read them."""
+"""Reports in a real browser: layout, contrast, keyboard, phones, dark mode, print, accessibility."""
 
 import shutil
 
@@ -26,11 +26,11 @@ QUIET = [
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
     "--disable-sync",
 ]  # fmt: skip
-PAGES = ["rows", "private", "federation", "small"]
+PAGES = ["rows", "private", "federation", "small", "units"]
 
 OPEN = "document.querySelectorAll('details').forEach(each => each.open = true)"
 
-# Contrast as WCAG 2 defines it, of all text that is seen, with the background behind it.
+# Visible text whose contrast with its background is below 4.5, as WCAG 2 defines it.
 POOR_TEXT = """() => {
   const channels = text => text.match(/[\\d.]+/g).map(Number);
   const light = color => {
@@ -47,7 +47,7 @@ POOR_TEXT = """() => {
   const poor = [];
   for (const element of document.querySelectorAll("body *")) {
     const own = [...element.childNodes].some(node => node.nodeType == 3 && node.textContent.trim());
-    if (!own || !element.checkVisibility() || element.closest(".unseen, .skip")) continue;
+    if (!own || !element.checkVisibility() || element.closest(".visually-hidden, .skip-link")) continue;
     const style = getComputedStyle(element);
     const [a, b] = [light(element instanceof SVGElement ? style.fill : style.color), light(behind(element))];
     const contrast = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
@@ -56,7 +56,7 @@ POOR_TEXT = """() => {
   return poor;
 }"""
 
-# Of every chart that is seen: its size, what is drawn in it, the size of its text, and text that sticks out.
+# Every visible chart: its size, what is drawn in it, its text, text outside of it, and texts that overlap.
 CHARTS = """() => [...document.querySelectorAll("svg")].filter(svg => svg.checkVisibility()).map(svg => {
   const box = svg.getBoundingClientRect();
   const drawn = [...svg.querySelectorAll("path, use")].filter(it => !it.closest("defs, clipPath")).map(
@@ -71,13 +71,18 @@ CHARTS = """() => [...document.querySelectorAll("svg")].filter(svg => svg.checkV
       const over = [box.left - at.left, at.right - box.right, box.top - at.top, at.bottom - box.bottom];
       return Math.max(...over) > 3;
     }).map(it => it.textContent),
+    overlaps: texts.flatMap((it, i) => texts.slice(i + 1).filter(other => {
+      const [a, b] = [it.getBoundingClientRect(), other.getBoundingClientRect()];
+      const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      return across > 1 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4;
+    }).map(other => [it.textContent, other.textContent])),
   };
 })"""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The pages, each about something else."""
+    """The pages, of different models."""
     folder = tmp_path_factory.mktemp("pages")
     rng = np.random.default_rng(0)
     wine = load_wine(as_frame=True)
@@ -98,6 +103,9 @@ def folder(tmp_path_factory):
     write_report(
         folder / "small.html", Subspace.from_rows(rng.normal(size=(300, 6)), 1), rows=rng.normal(size=(99, 6))
     )
+    units = rng.normal(size=(500, 3)) * [60_000, 25_000, 300]
+    dates = np.datetime64("2026-01-01T00:00:00") + np.arange(500) * np.timedelta64(7, "h")
+    write_report(folder / "units.html", StreamingPCA(2).fit(units), rows=units, color=dates)
     return folder
 
 
@@ -111,25 +119,25 @@ def browser():
 
 @pytest.fixture
 def visit(browser, folder):
-    """Opens a page; at the end nothing may have gone wrong on it, and nothing been asked of any network."""
-    contexts, wrong, asked = [], [], []
+    """Opens a page; at the end there must be no console messages, errors or network requests."""
+    contexts, messages, requests = [], [], []
 
     def visit(name, width=1200, scheme="light", **options):
         contexts.append(
             browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **options)
         )
         page = contexts[-1].new_page()
-        page.on("console", lambda message: wrong.append(message.text))
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda message: messages.append(message.text))
+        page.on("pageerror", lambda error: messages.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
         page.goto((folder / f"{name}.html").as_uri())
         return page
 
     yield visit
     for context in contexts:
         context.close()
-    assert wrong == []
-    assert [url for url in asked if not url.startswith((folder.as_uri(), "data:"))] == []
+    assert messages == []
+    assert [url for url in requests if not url.startswith((folder.as_uri(), "data:"))] == []
 
 
 @pytest.mark.parametrize("width", [1200, 360])
@@ -147,6 +155,7 @@ def test_charts_are_drawn_and_fit(visit, name, width):
         assert chart["texts"] > 3, chart
         assert chart["smallest"] > 9, chart
         assert chart["outside"] == [], chart
+        assert chart["overlaps"] == [], chart
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -157,23 +166,23 @@ def test_text_has_contrast(visit, name, scheme):
     assert page.evaluate(POOR_TEXT) == []
 
 
-def test_in_the_dark_the_same_pictures_have_other_colors(visit):
+def test_charts_have_other_colors_in_dark_mode(visit):
     of_body = "getComputedStyle(document.body).backgroundColor"
     of_text = "getComputedStyle(document.querySelector('svg text')).fill"
     of_bars = (
         """[...document.querySelectorAll("#scree-chart path")].map(path => getComputedStyle(path).fill)"""
     )
     light, dark = visit("rows"), visit("rows", scheme="dark")
-    for what in (of_body, of_text, of_bars):
-        assert light.evaluate(what) != dark.evaluate(what)
+    for expression in (of_body, of_text, of_bars):
+        assert light.evaluate(expression) != dark.evaluate(expression)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_colors_of_charts_can_be_seen(visit, scheme):
-    """At least 3 to 1 against the card, which WCAG asks of what is not text."""
+def test_chart_colors_have_contrast(visit, scheme):
+    """At least 3 to 1 against the card, as WCAG requires of graphics."""
     style = "getComputedStyle(document.documentElement)"
     page = visit("rows", scheme=scheme)
-    names = [f"--series-{place}" for place in range(1, 11)] + [f"--ramp-{place}" for place in range(1, 6)]
+    names = [f"--series-{i}" for i in range(1, 11)] + [f"--ramp-{i}" for i in range(1, 6)]
     card, *colors = page.evaluate(
         f"{['--card', '--faint', *names]}.map(name => {style}.getPropertyValue(name))"
     )
@@ -183,12 +192,12 @@ def test_all_colors_of_charts_can_be_seen(visit, scheme):
 
 
 def luminance(color):
-    channels = np.array([int(color.strip()[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+    channels = np.array([int(color.strip()[i : i + 2], 16) for i in (1, 3, 5)]) / 255
     linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
-def test_keys_and_clicks_choose_what_is_shown(visit):
+def test_keys_and_clicks_choose_a_chart(visit):
     page = visit("rows", reduced_motion="reduce")
     shown = (
         """[...document.querySelectorAll(".choice figure")].filter(f => f.checkVisibility()).map(f => f.id)"""
@@ -210,7 +219,7 @@ def test_keys_and_clicks_choose_what_is_shown(visit):
     assert page.evaluate(shown) == ["scores-3-4-chart", "loadings-3-chart"]
 
 
-def test_numbers_open_by_key(visit):
+def test_data_tables_open_by_key(visit):
     page = visit("rows")
     numbers = page.locator("#scree-chart table")
     assert not numbers.is_visible()
@@ -220,17 +229,17 @@ def test_numbers_open_by_key(visit):
     assert numbers.locator("tbody tr").count() == 12
 
 
-def test_the_skip_link_comes_first_and_skips(visit):
+def test_the_skip_link_comes_first(visit):
     page = visit("rows")
     page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.className") == "skip"
-    assert page.locator(".skip").bounding_box()["x"] >= 0
+    assert page.evaluate("document.activeElement.className") == "skip-link"
+    assert page.locator(".skip-link").bounding_box()["x"] >= 0
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_screen_reader_finds_its_way(visit, name):
+def test_headings_labels_and_landmarks(visit, name):
     page = visit(name)
     assert page.evaluate("document.documentElement.lang") == "en"
     assert page.title()
@@ -244,12 +253,21 @@ def test_a_screen_reader_finds_its_way(visit, name):
     assert page.locator("figure figcaption").count() == page.locator("figure").count()
     for link in page.locator("nav a").all():
         assert page.locator(link.get_attribute("href")).count() == 1
+        assert page.get_by_role("region", name=link.text_content(), exact=True).count() >= 1
     headless = "[...document.querySelectorAll('table')].filter(it => !it.caption || !it.tHead).length"
     assert page.evaluate(headless) == 0
     assert page.get_by_role("img").count() >= 3
 
 
-def test_paper_shows_all_of_it(visit):
+@pytest.mark.parametrize("width", [1200, 360])
+def test_the_certificate_is_not_clipped(visit, width):
+    page = visit("private", width)
+    heights = "it => [it.scrollHeight, it.clientHeight]"
+    scrolled, visible = page.get_by_role("region", name="Certificate", exact=True).evaluate(heights)
+    assert scrolled <= visible
+
+
+def test_print_shows_every_chart(visit):
     page = visit("rows")
     page.emulate_media(media="print")
     hidden = "[...document.querySelectorAll('figure')].filter(it => !it.checkVisibility()).length"
@@ -257,7 +275,7 @@ def test_paper_shows_all_of_it(visit):
     assert not page.locator("nav").is_visible()
 
 
-def test_who_wants_no_motion_gets_none(visit):
+def test_reduced_motion(visit):
     scrolling = "getComputedStyle(document.documentElement).scrollBehavior"
     assert visit("small").evaluate(scrolling) == "smooth"
     assert visit("small", reduced_motion="reduce").evaluate(scrolling) == "auto"

@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fedpca._util.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from fedpca import metrics, progress
     from fedpca.errors import BudgetExceeded, ModelFileError
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from fedpca.summaries.subspace import Subspace
     from fedpca.summaries.summary import load
 
-__version__ = "0.1.0"
 _MODULES = {
     "Aggregator": "federation.aggregator",
     "BudgetExceeded": "errors",

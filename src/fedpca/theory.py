@@ -10,6 +10,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from fedpca.privacy.calibration import analytic_sigma, paper_omega
+from fedpca.privacy.rules import check_epsilon_delta
 from fedpca.summaries import validation
 from fedpca.summaries.subspace import Subspace
 
@@ -145,7 +146,7 @@ def shortfall_bound(summary: Subspace, n_components: int) -> float:
     """The most that 1 - captured / best possible variance can be, for the first components of a summary.
 
     Known without the rows, whatever tree, stream or cluster the summary comes from: it never keeps more than
-    there was, so no `n_components` directions can capture more than its own and all of its `left_out`
+    there was, so no `n_components` directions can capture more than its own and all of its `discarded`
     together. The more directions a summary has beyond these, the more it says.
 
     >>> rows = np.random.default_rng(0).normal(size=(80, 6)) * [9, 8, 7, 1, 1, 1]
@@ -178,8 +179,5 @@ def _fewest_rows(utility: float, sigma: float, n_features: int) -> int:
 def _check(utility: float, epsilon: float, delta: float, n_features: int) -> None:
     if not 0 < utility < 1:
         raise ValueError(f"utility is an expected cosine and must lie in (0, 1), got utility={utility}.")
-    if not 0 < epsilon < inf:
-        raise ValueError(f"epsilon must be a finite number above 0, got epsilon={epsilon}.")
-    if not 0 < delta < 1:
-        raise ValueError(f"delta must lie in (0, 1), got delta={delta}.")
+    check_epsilon_delta(epsilon, delta)
     validation.integer(n_features, "n_features", at_least=2)

@@ -1,8 +1,17 @@
-"""Text for messages: counted nouns, lists of names, untrusted text made safe, time stamps."""
+"""Text for messages: numbers, counted nouns, lists of names, untrusted text made safe, time stamps."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
+
+
+def format_number(value: float) -> str:
+    """A whole number with thousands separators, any other with four significant digits.
+
+    >>> format_number(1797.0), format_number(0.73846), format_number(1e-6), format_number(123456789)
+    ('1,797', '0.7385', '1e-06', '123,456,789')
+    """
+    return f"{value:,.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:.4g}"
 
 
 def pluralize(count: float, noun: str, plural: str = "") -> str:
@@ -11,8 +20,7 @@ def pluralize(count: float, noun: str, plural: str = "") -> str:
     >>> pluralize(1, "row"), pluralize(2000, "row"), pluralize(3, "entry", "entries"), pluralize(2.5, "row")
     ('1 row', '2,000 rows', '3 entries', '2.5 rows')
     """
-    number = f"{count:,.0f}" if count == round(count) and abs(count) < 1e15 else f"{count:.4g}"
-    return f"{number} {noun if count == 1 else plural or noun + 's'}"
+    return f"{format_number(count)} {noun if count == 1 else plural or noun + 's'}"
 
 
 def join_names(names: Sequence[str], limit: int = 8) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedpca import __version__
+from fedpca._util.version import __version__
 from fedpca.cli import fit, models, privacy, report, simulate, transform
 from fedpca.cli.common import printable
 

@@ -1,7 +1,7 @@
 """fedpca plan, fedpca audit: what a private configuration would give, and whether it keeps its promise."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -58,7 +58,7 @@ def plan(
     from fedpca.privacy import Privacy
     from fedpca.privacy import plan as planned
 
-    promise = Privacy(epsilon, delta, bound, center=center)
+    promise = Privacy(epsilon, delta, bound, center=cast(Literal["private"] | None, center))
     made = planned(promise, features, rows, n_components=components, owners=owners)
     facts = {
         name: getattr(made, name)

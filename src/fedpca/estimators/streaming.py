@@ -1,6 +1,6 @@
 """StreamingPCA: the scikit-learn face of the trackers."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
 from numbers import Integral
@@ -14,7 +14,7 @@ from fedpca._typing import Array
 from fedpca.backend import HOST, Backend, backend_of, batch_slices, dense, ops, to_host
 from fedpca.errors import NonFiniteError
 from fedpca.estimators.base import BasePCA, chunk_rows, stored_values
-from fedpca.privacy import Privacy, PrivateTracker
+from fedpca.privacy import CenterSum, Ledger, Privacy, PrivateTracker
 from fedpca.summaries import validation
 from fedpca.summaries.imputation import impute, impute_cold_start
 from fedpca.summaries.merging import check_compatible
@@ -66,6 +66,7 @@ class StreamingPCA(BasePCA):
         n_components_: at most n_components; fewer while the rows seen span fewer.
         n_samples_seen_: rows seen, merged ones included.
         subspace_: the `Subspace` to save, send or merge: all directions carried, more than `n_components_`.
+        ledger_: the `Ledger` that pays for releases; None without privacy.
 
     Missing entries (NaN) are filled by least squares on the observed ones with the subspace so far; the
     first rows of a stream from their own column means and, for a few rounds, their own subspace. With
@@ -113,25 +114,14 @@ class StreamingPCA(BasePCA):
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn from X, shape (n_samples, n_features), alone: whatever was learned before is dropped."""
-        for _ in self._fit_in_steps(X, sample_weight):
-            pass
-        return self
-
-    def _fit_in_steps(
-        self, X: Any, sample_weight: Any = None
-    ) -> Generator[tuple[Array, int], Array | None, None]:
-        """`fit`; of a private center it yields what each step tells, and takes one shared with others."""
         with self._rollback_on_error():
-            X = self._validated(X, reset=True)
-            weights = validation.sample_weight(sample_weight, X.shape[0])
+            X, weights, gaps, tracker = self._prepared(X, sample_weight, first=True)
             if weights is not None and not weights.any():
                 raise ValueError("sample_weight must not be all zero: no row would count.")
-            dtype = ops.working_dtype(backend_of(X).numpy_dtype(X))
-            X, gaps = self._check_values(X, dtype, self._backend_for(X), weights)
-            tracker = self._new_tracker(X, weights, dtype)
             if isinstance(tracker, PrivateTracker):
-                if tracker.wants_center:
-                    yield from tracker.find_center(lambda: _dense_parts(X), X.shape[0])
+                while tracker.needs_center:
+                    total, n_rows = tracker.center_sum(_dense_parts(X), X.shape[0])
+                    tracker.move_center(total / n_rows)
                 self._learn(tracker, X, weights, gaps)
                 tracker.release()
             else:
@@ -141,20 +131,73 @@ class StreamingPCA(BasePCA):
                 for part in batch_slices(X.shape[0], size):
                     tracker = self._learn(tracker, X[part, :], _part(weights, part), gaps)
             self._tracker, self._n_rows_seen = tracker, X.shape[0]
+        return self
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn from one more batch, shape (n_samples, n_features), of any size from one row up."""
         first = not hasattr(self, "_tracker")
         with self._rollback_on_error():
-            X = self._validated(X, reset=first)
-            weights = validation.sample_weight(sample_weight, X.shape[0])
-            dtype = ops.working_dtype(backend_of(X).numpy_dtype(X)) if first else self._tracker.dtype
-            backend = self._backend_for(X) if first else self._tracker.backend
-            X, gaps = self._check_values(X, dtype, backend, weights)
-            tracker = self._new_tracker(X, weights, dtype) if first else self._tracker
+            X, weights, gaps, tracker = self._prepared(X, sample_weight, first=first)
             self._tracker = self._learn(tracker, X, weights, gaps)
             self._n_rows_seen = X.shape[0] + (0 if first else self._n_rows_seen)
         return self
+
+    def _prepared(
+        self, X: Any, sample_weight: Any, *, first: bool
+    ) -> tuple[Any, Array | None, bool, Tracker | PrivateTracker]:
+        """Rows, weights, whether entries are missing, and the tracker for them: new for the first rows."""
+        X = self._validated(X, reset=first)
+        weights = validation.sample_weight(sample_weight, X.shape[0])
+        dtype = ops.working_dtype(backend_of(X).numpy_dtype(X)) if first else self._tracker.dtype
+        backend = self._backend_for(X) if first else self._tracker.backend
+        X, gaps = self._check_values(X, dtype, backend, weights)
+        return X, weights, gaps, self._new_tracker(X, weights, dtype) if first else self._tracker
+
+    def center_sum(self, X: Any) -> CenterSum:
+        """One round of a private center that several owners share: the noisy sum of all rows of this owner.
+
+        For `Privacy(center="private")`, before any rows were learned. The rows' sum is that of their
+        differences from the center so far; it may be sent to anybody, and costs a twentieth of mu². There
+        are two rounds, each ended by `move_center`; then `partial_fit` with the same rows and `release`.
+        `fit` does all this for one owner, and `FederatedPCA` for many.
+
+        Args:
+            X: all rows, shape (n_samples, n_features).
+
+        >>> rows = np.random.default_rng(0).normal(size=(600, 3)) + [2.0, 1.0, 0.0]
+        >>> privacy = Privacy(epsilon=4.0, delta=1e-5, bound=4.0, center="private")
+        >>> north, south = (StreamingPCA(2, privacy=privacy) for _ in range(2))
+        >>> for _ in range(2):
+        ...     (a, n), (b, m) = north.center_sum(rows[:400]), south.center_sum(rows[400:])
+        ...     for owner in (north, south):
+        ...         owner.move_center((a + b) / (n + m))
+        >>> releases = [north.partial_fit(rows[:400]).release(), south.partial_fit(rows[400:]).release()]
+        >>> np.array_equal(releases[0].mean, releases[1].mean)
+        True
+        """
+        first = not hasattr(self, "_tracker")
+        with self._rollback_on_error():
+            X, _, _, tracker = self._prepared(X, None, first=first)
+            if not isinstance(tracker, PrivateTracker):
+                raise ValueError("center_sum needs StreamingPCA(privacy=Privacy(..., center='private')).")
+            summed = tracker.center_sum(_dense_parts(X), X.shape[0])
+            if first:
+                self._tracker, self._n_rows_seen = tracker, 0
+        return summed
+
+    def move_center(self, offset: Any) -> None:
+        """End a round of `center_sum`.
+
+        Args:
+            offset: all owners' sums, added up and divided by the number of all their rows, shape
+                (n_features,). It must come from such noisy sums, never from rows.
+        """
+        if not hasattr(self, "_tracker") or not isinstance(self._tracker, PrivateTracker):
+            raise ValueError("move_center ends a round of a private center: call center_sum first.")
+        offset = np.asarray(offset, dtype=np.float64)
+        if offset.shape != (self.n_features_in_,) or not np.isfinite(offset).all():
+            raise ValueError(f"offset must be one finite number per feature, got shape {offset.shape}.")
+        self._tracker.move_center(offset)
 
     def release(self) -> Summary:
         """Let the private summary of all rows so far out: noised, certified, paid for in the ledger.
@@ -320,7 +363,7 @@ class StreamingPCA(BasePCA):
             self._shown_rule(n_features),
             self.privacy,
             oversample=self.oversample,
-            batch_rows=self.batch_size or _BATCH_ROWS,
+            batch_rows=self.batch_size,
             dtype=dtype,
             feature_names=self._names(),
         )
@@ -382,6 +425,13 @@ class StreamingPCA(BasePCA):
         if not 0 < wanted < 1:
             raise ValueError(f"{rule}, got {wanted!r}.")
         return VarianceShare(float(wanted))
+
+    @property
+    def ledger_(self) -> Ledger | None:
+        """The ledger that pays for releases; None without privacy, and in a copy, which cannot release."""
+        if not hasattr(self, "_tracker"):
+            raise AttributeError("ledger_ is opened by fit or partial_fit: call one of them first.")
+        return self._tracker.ledger if isinstance(self._tracker, PrivateTracker) else None
 
     @property
     def summary_(self) -> Summary:

@@ -15,7 +15,7 @@ from fedpca.federation.message import child_name, version_number
 from fedpca.federation.store import Event, FolderStore, MemoryStore, State, Store
 from fedpca.metrics import principal_angles
 from fedpca.privacy import Privacy
-from fedpca.privacy.mechanisms.base import calibrate
+from fedpca.privacy.mechanisms import calibrate
 from fedpca.summaries import validation
 from fedpca.summaries.merging import check_compatible, merge_tree
 from fedpca.summaries.moments import Moments

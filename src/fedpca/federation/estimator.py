@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self
@@ -17,7 +17,7 @@ from fedpca.errors import SummaryRejected
 from fedpca.estimators.base import BasePCA
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation import Aggregator
-from fedpca.privacy import Privacy
+from fedpca.privacy import CENTER_STEPS, CenterSum, Privacy
 from fedpca.summaries import validation
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import EnergyBand
@@ -164,37 +164,23 @@ class FederatedPCA(BasePCA):
     def _run(
         self, clients: Mapping[str, Any], workers: int
     ) -> tuple[dict[str, StreamingPCA], dict[str, str]]:
-        """All clients, as many at once as there are workers: those that learned, and why the others did not.
+        """All clients, as many at once as there are workers: those that learned, and why others did not.
 
-        With a private center, clients whose rows are all at hand share one: in each step, the sum of the
-        noisy sums they tell.
+        With a private center, clients whose rows are all at hand share one; streams find their own.
         """
-        fitted = {name: self._client() for name in clients}
-        steps = {name: _steps(fitted[name], rows) for name, rows in clients.items()}
-        problems: dict[str, str] = {}
-        center: Array | None = None
         with (
             threadpool_limits(limits=1, user_api="blas"),
             ThreadPoolExecutor(workers) as pool,
             progress.bar("federation", len(clients), "clients") as bar,
         ):
-            while steps:
-                pending = {name: pool.submit(_advance, step, center) for name, step in steps.items()}
-                told = {}
-                for name, future in pending.items():
-                    error = future.exception()
-                    if error is None and (answer := future.result()) is not None:
-                        told[name] = answer
-                        continue
-                    bar.advance()
-                    if isinstance(error, Exception) and len(clients) > 1:
-                        problems[name] = f"{type(error).__name__}: {error}"
-                        del fitted[name]
-                    elif error is not None:
-                        raise error
-                steps = {name: steps[name] for name in told}
-                center = _shared_center(center, list(told.values()))
-        return fitted, problems
+            team = _Team({name: self._client() for name in clients}, pool, bar)
+            if isinstance(self.privacy, Privacy) and self.privacy.center == "private":
+                tables = {name: rows for name, rows in clients.items() if _is_table(rows)}
+                for _ in range(CENTER_STEPS):
+                    sums = team.each(StreamingPCA.center_sum, tables)
+                    team.each(StreamingPCA.move_center, _offsets(sums))
+            team.each(_fit_client, clients, last=True)
+        return team.members, team.problems
 
     def _client(self) -> StreamingPCA:
         return StreamingPCA(
@@ -221,39 +207,71 @@ class FederatedPCA(BasePCA):
         return self.subspace_.truncate(self.n_components_)
 
 
-Steps = Generator[tuple[Array, int], Array | None, None]
+class _Team:
+    """The clients of one fit, in threads. Of several, one that fails is left out from then on.
+
+    Attributes:
+        members: those that take part.
+        problems: why the others do not.
+    """
+
+    def __init__(self, members: dict[str, StreamingPCA], pool: ThreadPoolExecutor, bar: progress.Bar) -> None:
+        self.members = members
+        self.problems: dict[str, str] = {}
+        self._alone = len(members) == 1
+        self._pool = pool
+        self._bar = bar
+
+    def each(
+        self, task: Callable[[StreamingPCA, Any], Any], inputs: Mapping[str, Any], *, last: bool = False
+    ) -> dict[str, Any]:
+        """Run a task of every member that has an input; returns the results by name."""
+        pending = {
+            name: self._pool.submit(task, self.members[name], given)
+            for name, given in inputs.items()
+            if name in self.members
+        }
+        results = {}
+        for name, future in pending.items():
+            error = future.exception()
+            if last or error is not None:
+                self._bar.advance()
+            if error is None:
+                results[name] = future.result()
+            elif self._alone or not isinstance(error, Exception):
+                raise error
+            else:
+                self.problems[name] = f"{type(error).__name__}: {error}"
+                del self.members[name]
+        return results
 
 
-def _steps(client: StreamingPCA, rows: Any) -> Steps:
-    """One client: all its batches, and a release if it is private; yields what it tells about its center."""
-    private = isinstance(client.privacy, Privacy)
-    if private and _is_table(rows):
-        yield from client._fit_in_steps(rows)
-        return
-    rows = (rows,) if _is_table(rows) else rows
-    if not isinstance(rows, Iterable):
+def _offsets(sums: Mapping[str, CenterSum]) -> dict[str, Array]:
+    """How far each client's center moves: all with equally many features move together, by their mean.
+
+    Clients with other features are rejected later, when their summaries meet.
+    """
+    offsets: dict[str, Array] = {}
+    for n_features in {len(part.total) for part in sums.values()}:
+        group = {name: part for name, part in sums.items() if len(part.total) == n_features}
+        total: Array = sum(part.total for part in group.values())  # type: ignore[assignment]
+        offsets |= dict.fromkeys(group, total / sum(part.n_rows for part in group.values()))
+    return offsets
+
+
+def _fit_client(client: StreamingPCA, rows: Any) -> None:
+    """One client: all its batches, and a release if it is private."""
+    batches = (rows,) if _is_table(rows) else rows
+    if not isinstance(batches, Iterable):
         raise TypeError(f"a client must bring rows, or an iterable of batches, got {type(rows).__name__}.")
-    for batch in rows:
+    empty = True
+    for batch in batches:
         client.partial_fit(batch)
-    if not hasattr(client, "_tracker"):
+        empty = False
+    if empty:
         raise ValueError("the client brought no rows.")
-    if private:
+    if client.privacy is not None:
         client.release()
-
-
-def _advance(steps: Steps, center: Array | None) -> tuple[Array, int] | None:
-    """What a client tells next; None when it is done."""
-    try:
-        return steps.send(center)
-    except StopIteration:
-        return None
-
-
-def _shared_center(center: Array | None, told: list[tuple[Array, int]]) -> Array | None:
-    if len({len(total) for total, _ in told}) != 1:
-        return None  # nobody tells, or they tell of different features: that is refused later
-    offset: Array = sum(total for total, _ in told) / sum(count for _, count in told)  # type: ignore[assignment]
-    return offset if center is None else center + offset
 
 
 def _is_table(rows: Any) -> bool:

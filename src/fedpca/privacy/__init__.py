@@ -1,9 +1,20 @@
 """Differential privacy: what leaves an owner of rows is noised once, as a sum, and certified."""
 
 from fedpca.errors import BudgetExceeded, NotReleasedError
+from fedpca.privacy.centering import CENTER_STEPS, CenterSum
 from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.planning import Plan, plan
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.tracker import PrivateTracker
 
-__all__ = ["BudgetExceeded", "Ledger", "NotReleasedError", "Plan", "Privacy", "PrivateTracker", "plan"]
+__all__ = [
+    "CENTER_STEPS",
+    "BudgetExceeded",
+    "CenterSum",
+    "Ledger",
+    "NotReleasedError",
+    "Plan",
+    "Privacy",
+    "PrivateTracker",
+    "plan",
+]

@@ -9,10 +9,13 @@ are those of the sum of x x^T, never divided by the number of rows.
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from math import exp, expm1, inf, log, pi, sqrt
+from typing import Literal
 
 from scipy.special import log_ndtr
 
-SENSITIVITY = {"replace-one": sqrt(2.0), "zero-out": 1.0}
+Adjacency = Literal["replace-one", "zero-out"]
+
+SENSITIVITY: dict[Adjacency, float] = {"replace-one": sqrt(2.0), "zero-out": 1.0}
 """Frobenius sensitivity of the sum of x x^T, by adjacency.
 
 Replacing x by y changes it by ||x||^4 + ||y||^4 - 2 <x, y>^2 <= 2, squared; taking x out, by ||x||^4 <= 1.
@@ -88,7 +91,7 @@ def paper_omega(epsilon: float, delta: float, n_features: int, n_rows: int) -> f
     It is enough, 88 to 42,000 times over at d = 20 to 784: an l1 bound of 2d stands where the Frobenius norm,
     sqrt(2), would do.
     Its proof also takes 4 for the squared sensitivity 2, a one-sided tail, drops P(G in S) and solves its
-    quadratic wrongly (4d for 2d), errors that together ask for more noise, not less. `n_rows` is the batch.
+    quadratic wrongly (4d for 2d), errors that together require more noise, not less. `n_rows` is the batch.
 
     >>> round(paper_omega(1.0, 1e-5, 784, 1))
     21693
@@ -127,7 +130,7 @@ def sulq_rate(epsilon: float, delta: float, n_features: int, n_rows: int) -> flo
     return sqrt(8.0) * n_features * log(n_features / delta) / (n_rows * epsilon)
 
 
-def analytic_sigma(epsilon: float, delta: float, adjacency: str = "replace-one") -> float:
+def analytic_sigma(epsilon: float, delta: float, adjacency: Adjacency = "replace-one") -> float:
     """What this library adds to sum x x^T instead: sensitivity / mu, whatever the number of features.
 
     >>> analytic_sigma(1.0, 1e-5)

@@ -1,23 +1,34 @@
 """The private center: the mean of clipped rows, noised, found in two steps.
 
 The first step is about the origin, where clipping may pull the mean in; the second about what the first
-found, where it hardly does. All rows at hand: both see all of them, for a twentieth of mu² each. A stream:
-they see its first rows, each row in one step only, which costs those rows what the release costs the others.
+found, where it hardly does. All rows at hand: both steps see all of them, for a twentieth of mu² each, in
+rounds that several owners may share. A stream: they see its first rows, each row in one step only, which
+costs those rows what the release costs the others.
 """
 
+from collections.abc import Iterable
 from math import ceil, sqrt
+from typing import NamedTuple
 
 import numpy as np
 
 from fedpca._typing import Array
 from fedpca.privacy.lattice import RADIUS, clipped
+from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.settings import Privacy
 
-STEP_SHARE = 0.05  # of mu², for a step that sees all rows
-STEPS = 2
+CENTER_STEPS = 2
+_STEP_SHARE = 0.05  # of mu², for a step that sees all rows
 # Rows for the steps of a stream, in units of those whose noise is as large as the bound.
 _STREAM_ROWS = (1.0, 4.0)
+
+
+class CenterSum(NamedTuple):
+    """The noisy sum of an owner's rows, less the center so far, shape (d,), and how many rows there are."""
+
+    total: Array
+    n_rows: int
 
 
 def center_sigma(privacy: Privacy, mu: float) -> float:
@@ -31,37 +42,109 @@ def stream_rows(privacy: Privacy, n_features: int) -> tuple[int, ...]:
     return tuple(ceil(rows * unit) for rows in _STREAM_ROWS)
 
 
+def fill_with_center(rows: Array, center: Array | None) -> Array:
+    """Rows with missing entries taken from the center: clipped about it, they count as zero."""
+    gaps = np.isnan(rows)
+    return np.where(gaps, 0.0 if center is None else center, rows) if gaps.any() else rows
+
+
 class PrivateCenter:
-    """A center in the making. Whoever calls `finish_step` has paid for it.
+    """A center in the making: by rounds of `sum_rows` and `move`, or from a stream by `take_stream`.
+
+    Every sum is debited in the ledger before its noise is drawn.
 
     Attributes:
         vector: the center so far, shape (d,).
-        step: steps finished.
-        count: rows taken for the step under way.
+        n_rows: rows of a stream taken so far.
     """
 
-    def __init__(self, privacy: Privacy, n_features: int, noise: Noise) -> None:
+    def __init__(self, privacy: Privacy, n_features: int, noise: Noise, ledger: Ledger) -> None:
         self._privacy = privacy
         self._noise = noise
+        self._ledger = ledger
+        self._stream_rows = stream_rows(privacy, n_features)
         self.vector: Array = np.zeros(n_features)
-        self.step = 0
-        self._begin()
+        self.n_rows = 0
+        self._n_sums = 0
+        self._n_moves = 0
+        self._begin_step()
 
-    def _begin(self) -> None:
+    def _begin_step(self) -> None:
         self._sum: Array = np.zeros(len(self.vector))
-        self.count = 0
+        self._count = 0
 
-    def take(self, rows: Array) -> None:
-        """Add complete rows."""
-        self._sum += clipped(rows - self.vector, self._privacy.bound).sum(axis=0)
-        self.count += len(rows)
+    @property
+    def found(self) -> bool:
+        """Whether all steps are done."""
+        return self._n_moves == CENTER_STEPS
 
-    def finish_step(self, mu: float) -> tuple[Array, int]:
-        """Move to the noisy mean of the rows taken; returns their noisy sum about the old one, and number."""
+    @property
+    def mu_left(self) -> float:
+        """What is left of mu for the release of the rows after it."""
+        return self._privacy.mu if self.n_rows else self._privacy.mu * sqrt(1 - CENTER_STEPS * _STEP_SHARE)
+
+    # --- rounds over all rows ---
+
+    def check_round(self) -> None:
+        """Whether a round may begin."""
+        if self.n_rows:
+            raise ValueError("the first rows of a stream went into its private center already; fit anew.")
+        if self.found or self._n_sums > self._n_moves:
+            raise ValueError("a round of the private center is not complete; call move_center first.")
+        self._check_affordable()
+
+    def sum_rows(self, parts: Iterable[Array]) -> CenterSum:
+        """One round: the noisy sum of all rows, less the center so far. `move` has to follow."""
+        for rows in parts:
+            self._add(rows)
+        return self._noisy_sum(0, self._privacy.mu * sqrt(_STEP_SHARE))
+
+    def move(self, offset: Array) -> None:
+        """End a step: move by an offset that is public, the mean of noisy sums."""
+        if self._n_sums == self._n_moves:
+            raise ValueError("the center moves by the mean of noisy sums; call center_sum first.")
+        self.vector = self.vector + offset
+        self._n_moves += 1
+        self._begin_step()
+
+    # --- the first rows of a stream ---
+
+    def check_stream(self) -> None:
+        """Whether rows of a stream may come."""
+        if self._n_sums and not self.n_rows:
+            raise ValueError("the rounds of the private center are not complete; finish them, or fit anew.")
+        self._check_affordable()
+
+    def take_stream(self, rows: Array) -> Array:
+        """Take as many rows as are still needed; returns the others."""
+        while not self.found:
+            wanted = self._stream_rows[self._n_moves]
+            part, rows = np.split(rows, [wanted - self._count])
+            self._add(part)
+            self.n_rows += len(part)
+            if self._count < wanted:
+                break
+            total, _ = self._noisy_sum(self.n_rows - wanted, self._privacy.mu)
+            self.move(total / wanted)
+        return rows
+
+    # --- one step ---
+
+    def _check_affordable(self) -> None:
+        """Before anything is spent: that the rows after the center can be afforded as well."""
+        if not self._n_sums and not self.n_rows:
+            self._ledger.check(0, None, self._privacy.mu)
+
+    def _add(self, rows: Array) -> None:
+        rows = fill_with_center(rows, self.vector) - self.vector
+        self._sum += clipped(rows, self._privacy.bound).sum(axis=0)
+        self._count += len(rows)
+
+    def _noisy_sum(self, start: int, mu: float) -> CenterSum:
+        """The noisy sum of the rows added in this step, the records from `start` on."""
+        entry = self._ledger.debit(start, start + self._count, "center", mu)
         sd = center_sigma(self._privacy, mu) * RADIUS
-        noisy = self._sum + self._noise.entries((self.step,), len(self._sum), sd)
-        total, count = noisy * (self._privacy.bound / RADIUS), self.count
-        self.vector = self.vector + total / count
-        self.step += 1
-        self._begin()
-        return total, count
+        noisy = self._sum + self._noise.entries((self._n_sums,), len(self._sum), sd)
+        self._n_sums += 1
+        self._ledger.complete(entry)
+        return CenterSum(noisy * (self._privacy.bound / RADIUS), self._count)

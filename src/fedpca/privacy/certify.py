@@ -1,12 +1,9 @@
-"""What a certificate says about a release: facts that are public, or were released, as JSON can hold them."""
+"""The certificate of a release: all of it is public, or was released."""
 
-from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
-
+from fedpca._util.version import __version__
 from fedpca.privacy.ledger import Entry, Ledger
-from fedpca.privacy.mechanisms.base import Gram, Mechanism, StreamingModSulq
+from fedpca.privacy.mechanisms.base import Mechanism
 from fedpca.privacy.noise import Noise
-from fedpca.privacy.schedule import Schedule
 from fedpca.privacy.settings import Privacy
 from fedpca.summaries.certificate import Certificate, LedgerState
 
@@ -31,9 +28,8 @@ def make_certificate(
     if not noise.safe:
         notes.append("floating-point noise: not safe against an adversary who inspects low-order bits")
     edge = None
-    if isinstance(mechanism, Gram):
-        accumulated = Schedule(privacy.releases).accumulated(report)
-        edge = privacy.bound**2 * calibration.edge(mechanism.n_features) * accumulated
+    if mechanism.edge_known:
+        edge = mechanism.noise_edge(privacy, mechanism.n_features, calibration, report=report)
     return Certificate(
         private=not seeded,
         epsilon=privacy.epsilon,
@@ -52,7 +48,7 @@ def make_certificate(
         n_features=mechanism.n_features,
         records=records,
         report=report,
-        planned=None if isinstance(mechanism, StreamingModSulq) else privacy.releases,
+        planned=None if mechanism.continuous else privacy.releases,
         public="number of records, number and names of features, and these settings",
         ledger=LedgerState(
             id=ledger.id,
@@ -64,7 +60,7 @@ def make_certificate(
         release=entry.release,
         stream=stream,
         time=entry.time,
-        fedpca=_version(),
+        fedpca=__version__,
     )
 
 
@@ -72,11 +68,3 @@ def _center_kind(privacy: Privacy) -> str:
     if privacy.center is None:
         return "none: about the origin"
     return "private" if privacy.center == "private" else "public"
-
-
-@lru_cache
-def _version() -> str:
-    try:
-        return version("fedpca")
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        return "not installed"

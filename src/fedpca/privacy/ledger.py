@@ -1,4 +1,4 @@
-"""The ledger: which records every release contains, and what each record has cost so far."""
+"""The ledger: which records every release contains, and the cost of each record so far."""
 
 import json
 import os
@@ -15,6 +15,7 @@ from typing import Any
 from fedpca._util.files import append_json_line, create_exclusive, file_lock, json_lines
 from fedpca.errors import BudgetExceeded
 from fedpca.privacy.calibration import epsilon_of, mu_of
+from fedpca.privacy.rules import check_epsilon_delta
 from fedpca.summaries import validation
 
 _FORMAT = "fedpca ledger 1"
@@ -26,7 +27,7 @@ class Entry:
 
     Attributes:
         release: a random name.
-        start, stop: the records it contains, counted as they came; a `stop` of None is open: all that follow.
+        start, stop: the records it contains, counted as they came; a `stop` of None means all that follow.
         mechanism: its name.
         mu: its Gaussian-DP parameter.
         time: when it was debited, UTC.
@@ -43,7 +44,7 @@ class Entry:
 
 
 class Ledger:
-    """What was spent on the records of one owner, in memory or in a file, with a total not to be exceeded.
+    """The privacy budget of one owner's records, and what was spent of it, in memory or in a file.
 
     A debit is on disk before the noise of its release is drawn. So a crash at any moment can leave a debit
     without a release, never a release without its debit. Records count from 0 in every new estimator:
@@ -51,8 +52,8 @@ class Ledger:
     over-count but never under-count. Keep one ledger for each set of people (or things) rows are about.
 
     Args:
-        path: a file, made if there is none; None keeps the ledger in memory.
-        epsilon, delta: the budget of every record over all releases, fixed when the file is made.
+        path: a file, created if it does not exist; None keeps the ledger in memory.
+        epsilon, delta: the budget of every record over all releases, fixed when the file is created.
 
     >>> ledger = Ledger(epsilon=1.0, delta=1e-5)
     >>> ledger.spent(1e-5), ledger.left(1e-5)
@@ -69,7 +70,7 @@ class Ledger:
         self.path = None if path is None else Path(path).absolute()
         self._entries: list[Entry] = []  # of a ledger in memory
         self._lock = threading.RLock()
-        given = None if epsilon is None and delta is None else _checked_budget(epsilon, delta)
+        given = None if epsilon is None and delta is None else check_epsilon_delta(epsilon, delta)
         if self.path is None or not self.path.exists():
             if given is None:
                 where = "a ledger in memory" if self.path is None else f"the new ledger {self.path}"
@@ -102,11 +103,11 @@ class Ledger:
 
     @property
     def mu(self) -> float:
-        """What the dearest record has cost so far, as one Gaussian release."""
+        """The cost of the most expensive record so far, as that of one Gaussian release."""
         return total_mu(self.entries)
 
     def spent(self, delta: float | None = None) -> float:
-        """What the dearest record has cost so far: epsilon at `delta`, the budget's own by default."""
+        """The cost of the most expensive record so far: epsilon at `delta`, the budget's own by default."""
         return epsilon_of(self.mu, self.delta if delta is None else delta)
 
     def left(self, delta: float | None = None) -> float:
@@ -131,14 +132,7 @@ class Ledger:
         self._check(Entry("", start, stop, "", mu, ""))
 
     def _check(self, entry: Entry) -> None:
-        if (
-            not 0 <= entry.mu < inf
-            or entry.start < 0
-            or (entry.stop is not None and entry.stop < entry.start)
-        ):
-            raise ValueError(
-                f"a debit needs a finite mu of at least 0 and records start <= stop, got {entry}."
-            )
+        _check_entry(entry)
         entries = self.entries
         after = total_mu([*entries, entry])
         if after > mu_of(*self._budget) * (1 + 1e-9):
@@ -167,13 +161,13 @@ class Ledger:
             text += f" Debited but never completed, and counted: {', '.join(lost)}."
         return text
 
-    # --- the file: one JSON object a line, appended, flushed to disk ---
+    # --- the file: one JSON object per line, appended, flushed to disk ---
 
     def _create(self) -> None:
-        """Make the file with its first line, the budget, whole or not at all; another's is left as it is."""
+        """Create the file with its first line, the budget, whole or not at all; never over another file."""
         assert self.path is not None
         if not self.path.parent.is_dir():
-            raise FileNotFoundError(f"cannot make the ledger {self.path}: no folder {self.path.parent}.")
+            raise FileNotFoundError(f"cannot create the ledger {self.path}: no folder {self.path.parent}.")
         head = {"format": _FORMAT, "id": self.id, "epsilon": self.epsilon, "delta": self.delta}
         create_exclusive(self.path, json.dumps(head).encode() + b"\n")
 
@@ -187,7 +181,7 @@ class Ledger:
         # A file of its own: the ledger may be replaced, by a restore or an editor, and its lock with it.
         with file_lock(self.path.with_name(f"{self.path.name}.lock")):
             if not self.path.exists():
-                raise FileNotFoundError(f"the ledger {self.path} is gone: restore it from a copy.")
+                raise FileNotFoundError(f"the ledger {self.path} no longer exists; restore it from a backup.")
             yield
 
     def _append(self, record: dict[str, Any]) -> None:
@@ -203,18 +197,18 @@ class Ledger:
             head = _parsed(lines[0])
             if head["format"] != _FORMAT:
                 raise ValueError(f"unknown format {head['format']!r}")
-            budget = _checked_budget(head["epsilon"], head["delta"])
+            budget = check_epsilon_delta(head["epsilon"], head["delta"])
             for line in lines[1:]:
-                facts = _parsed(line)
-                if facts.pop("event") == "completed":
-                    entries[facts["release"]] = replace(entries[facts["release"]], completed=True)
+                record = _parsed(line)
+                if record.pop("event") == "completed":
+                    entries[record["release"]] = replace(entries[record["release"]], completed=True)
                 else:
-                    entries[facts["release"]] = entry = Entry(**facts)
+                    entries[record["release"]] = entry = Entry(**record)
                     _check_entry(entry)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise ValueError(
-                f"{self.path} is not a ledger, or is damaged ({error!r}); restore it from a copy: without it "
-                "nobody knows what was spent."
+                f"{self.path} is not a ledger, or is damaged ({error!r}); restore it from a backup: without "
+                "it nobody knows what was spent."
             ) from error
         return str(head["id"]), budget, list(entries.values())
 
@@ -243,23 +237,17 @@ def _parsed(line: bytes) -> dict[str, Any]:
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not a number")
 
-    facts: dict[str, Any] = json.loads(line, parse_constant=refuse)
-    return facts
+    record: dict[str, Any] = json.loads(line, parse_constant=refuse)
+    return record
 
 
 def _check_entry(entry: Entry) -> None:
     stop = inf if entry.stop is None else entry.stop
     numbers = (entry.start, entry.mu, stop)
     if not all(map(validation.is_real, numbers)) or not (0 <= entry.mu < inf and 0 <= entry.start <= stop):
-        raise ValueError(f"a debit needs a finite mu >= 0 and records 0 <= start <= stop, got {entry}.")
-
-
-def _checked_budget(epsilon: Any, delta: Any) -> tuple[float, float]:
-    if not validation.is_real(epsilon) or not 0 < epsilon < inf:
-        raise ValueError(f"epsilon must be a finite number above 0, got epsilon={epsilon!r}.")
-    if not validation.is_real(delta) or not 0 < delta < 1:
-        raise ValueError(f"delta must lie in (0, 1), got delta={delta!r}.")
-    return float(epsilon), float(delta)
+        raise ValueError(
+            f"a debit needs a finite mu of at least 0 and records 0 <= start <= stop, got {entry}."
+        )
 
 
 def total_mu(entries: Sequence[Entry]) -> float:

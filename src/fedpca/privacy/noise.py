@@ -2,14 +2,14 @@
 
 An entry is the real Gaussian rounded to the nearest integer, decided exactly. Added to an integer
 statistic it is the rounding of the real Gaussian mechanism's answer, so that mechanism's guarantee holds to
-the letter; noise made of floating-point numbers has gaps that tell what it was added to (Mironov 2012).
+the letter; noise made of floating-point numbers has gaps that reveal what it was added to (Mironov 2012).
 """
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, getcontext, localcontext
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from scipy.special import ndtri
@@ -18,8 +18,8 @@ from fedpca._typing import Array
 
 TILE = 256
 _MAGNITUDE, _SIGN = np.uint64(2**63 - 1), np.uint64(63)
-_LARGEST = 2.0**52  # of noise: sums with a statistic stay exact
-_FARTHEST = 16.0  # standard deviations; farther out are fewer than 2^-180 of all draws
+_MAX_NOISE = 2.0**52  # sums with a statistic stay exact
+_MAX_SDS = 16.0  # standard deviations; farther out are fewer than 2^-180 of all draws
 # scipy's ndtri is off by less than this, relative and absolute, 50 times over (tests/test_noise.py).
 _RELATIVE, _ABSOLUTE = 2.0**-44, 2.0**-48
 _TWO_PI = Decimal(
@@ -28,6 +28,7 @@ _TWO_PI = Decimal(
 )
 
 Label = tuple[int, ...]
+NoiseName = Literal["exact", "fast"]
 
 
 class Noise(Protocol):
@@ -39,7 +40,7 @@ class Noise(Protocol):
 
     @property
     def safe(self) -> bool:
-        """Whether the draws' low-order bits betray nothing."""
+        """Whether the draws' low-order bits reveal nothing."""
 
     def entries(self, label: Label, count: int, sd: float) -> Array:
         """`count` independent draws with standard deviation `sd`."""
@@ -50,7 +51,7 @@ class Noise(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class ExactNoise:
-    """The real Gaussian rounded to integers, one 64-bit word of SHAKE128 an entry, more where it must be.
+    """The real Gaussian rounded to integers, one 64-bit word of SHAKE128 per entry, more where needed.
 
     Args:
         key: 32 secret bytes.
@@ -117,14 +118,14 @@ class ExactNoise:
                     if low == high:
                         return float(low)
             more += 1
-            for place, label in enumerate(labels):
+            for i, label in enumerate(labels):
                 drawn = self._bytes((*label, 2**63, index), 8 * more)[-8:]
-                tails[place] = (tails[place] << 64) + int.from_bytes(drawn, "little")
+                tails[i] = (tails[i] << 64) + int.from_bytes(drawn, "little")
 
 
 @dataclass(frozen=True, repr=False)
 class FastNoise:
-    """numpy's floating-point Gaussian, for experiments: low-order bits can betray what it was added to."""
+    """numpy's floating-point Gaussian, for experiments: low-order bits can reveal what it was added to."""
 
     key: bytes
     sampler = "numpy floating-point Gaussian: UNSAFE, for experiments only"
@@ -145,7 +146,7 @@ class FastNoise:
         return generator.standard_normal(count)
 
 
-NOISES: dict[str, Callable[[bytes], Noise]] = {"exact": ExactNoise, "fast": FastNoise}
+NOISES: dict[NoiseName, Callable[[bytes], Noise]] = {"exact": ExactNoise, "fast": FastNoise}
 
 
 @dataclass(frozen=True, repr=False)
@@ -201,14 +202,14 @@ class SymmetricMask:
     def _tile(self, rows: slice, columns: slice) -> Array:
         """The entries of one tile, on or above the diagonal."""
         height, width = rows.stop - rows.start, columns.stop - columns.start
-        place = (*self.label, rows.start, columns.start)
+        label = (*self.label, rows.start, columns.start)
         if rows != columns:
-            return self.noise.entries((*place, 0), height * width, self.off_diagonal).reshape(height, width)
+            return self.noise.entries((*label, 0), height * width, self.off_diagonal).reshape(height, width)
         tile = np.zeros((height, height))
         above = np.triu_indices(height, 1)
-        tile[above] = self.noise.entries((*place, 0), len(above[0]), self.off_diagonal)
+        tile[above] = self.noise.entries((*label, 0), len(above[0]), self.off_diagonal)
         tile += tile.T
-        tile.flat[:: height + 1] = self.noise.entries((*place, 1), height, self.diagonal)
+        tile.flat[:: height + 1] = self.noise.entries((*label, 1), height, self.diagonal)
         return tile
 
     def tiles(self) -> Iterator[tuple[slice, slice, Array]]:
@@ -241,7 +242,7 @@ class SymmetricMask:
 
 def too_large(sd: float) -> bool:
     """Whether noise of this standard deviation would leave the integers that float64 holds."""
-    return not sd * _FARTHEST < _LARGEST
+    return not sd * _MAX_SDS < _MAX_NOISE
 
 
 def _packed(label: Label) -> bytes:

@@ -1,4 +1,4 @@
-"""plan: what privacy will cost, and whether anything will be left, before a single row is touched."""
+"""plan: the cost of privacy, and whether any component survives the noise, before a single row is touched."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,17 +9,16 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.privacy.centering import stream_rows
-from fedpca.privacy.mechanisms.base import MAX_GRAM_FEATURES, Calibration, calibrate, sketch_size
-from fedpca.privacy.noise import TILE
-from fedpca.privacy.schedule import Schedule
+from fedpca.privacy.mechanisms.base import Mechanism
+from fedpca.privacy.mechanisms.gram import Gram
+from fedpca.privacy.mechanisms.registry import calibrate, mechanism_class
+from fedpca.privacy.rules import check_delta_for_rows
 from fedpca.privacy.settings import Privacy
-from fedpca.privacy.tracker import BATCH_ROWS
 from fedpca.summaries import validation
 
 _GOOD = 0.9  # the expected |<v, v_hat>| that counts as found
 _TYPICAL = 0.5  # assumed mean of |row|² / bound²
 _SMALLEST_GAP = 0.1  # of a variance: directions closer than this count as this far apart
-_SKETCH_PENALTY = 6.0  # rows that the sketch needs in units of the gram's, measured on MNIST
 
 
 @dataclass(frozen=True, repr=False)
@@ -28,14 +27,14 @@ class Plan:
 
     Attributes:
         privacy: the settings.
-        mu: what the releases cost every record.
+        mu: the cost of all releases to every record.
         sensitivity, sigma: in units of bound².
         noise_edge: the largest eigenvalue that noise alone has, in a sum over rows; signals below it drown.
         spectrum: variances along the leading directions that were given or assumed.
-        n_components: how many were asked for.
+        n_components: how many are wanted.
         rows_needed: rows for which the last of them is expected to be found, with a cosine of 0.9.
-        n_rows: how many there are, if said.
-        components_found: how many of those asked for so many rows would show, if said.
+        n_rows: how many there are, if given.
+        components_found: how many of those so many rows would show, if `n_rows` is given.
         memory: bytes at an owner of rows.
         advice: all of it in a sentence or two.
     """
@@ -81,7 +80,7 @@ def plan(
             experience suggest; never taken from the private rows. By default rows are assumed to have
             a mean square of half of bound², with variances that fall as 1, 1/2, 1/3, ...
         n_components: how many components are wanted.
-        owners: how many will release and be summed: each adds noise of its own.
+        owners: how many will release and be merged: each adds noise of its own.
 
     >>> plan(Privacy(epsilon=1.0, delta=1e-5, bound=1.0), n_features=784, n_rows=400)
     Plan(mu=0.2681, sigma=5.276 bound², noise_edge=208.9,
@@ -97,23 +96,16 @@ def plan(
     privacy.public_center(n_features)
     if n_rows is not None:
         n_rows = validation.integer(n_rows, "n_rows", at_least=1)
-        if privacy.delta * n_rows >= 1:
-            raise ValueError(
-                f"delta must be below one over the number of rows, 1/{n_rows}, got delta={privacy.delta:g}; "
-                f"choose at most {0.1 / n_rows:.1g}."
-            )
-    if privacy.mechanism in ("gram", "mod-sulq") and n_features > MAX_GRAM_FEATURES:
-        raise ValueError(
-            f"mechanism={privacy.mechanism!r} takes at most {MAX_GRAM_FEATURES} features, got "
-            f"{n_features}; use mechanism='sketch'."
-        )
+        check_delta_for_rows(privacy.delta, n_rows)
+    mechanism = mechanism_class(privacy)
+    mechanism.check_features(n_features)
     variances = _spectrum(spectrum, privacy.bound, n_features, n_components)
-    calibration = calibrate(
-        privacy, n_features, joint=privacy.center == "private" and privacy.mechanism == "gram"
-    )
-    edge = _edge(privacy, n_features, calibration)
+    calibration = calibrate(privacy, n_features, joint=privacy.center == "private")
+    edge = mechanism.noise_edge(privacy, n_features, calibration, report=privacy.releases)
     edge *= sqrt(validation.integer(owners, "owners", at_least=1))
-    needed = [_rows_needed(privacy, edge, variances, rank, n_features) for rank in range(1, n_components + 1)]
+    needed = [
+        _rows_needed(mechanism, edge, variances, rank, n_features) for rank in range(1, n_components + 1)
+    ]
     if privacy.center == "private":
         needed = [rows + owners * sum(stream_rows(privacy, n_features)) for rows in needed]
     found = None if n_rows is None else sum(rows <= n_rows for rows in needed)
@@ -130,7 +122,7 @@ def plan(
         rows_needed=rows_needed,
         n_rows=n_rows,
         components_found=found,
-        memory=_memory(privacy, n_features, n_components),
+        memory=mechanism.memory(n_features, n_components),
         advice=_advice(privacy, n_features, n_components, rows_needed, n_rows, found),
     )
 
@@ -155,15 +147,9 @@ def _spectrum(spectrum: Any, bound: float, n_features: int, n_components: int) -
     return variances
 
 
-def _edge(privacy: Privacy, n_features: int, calibration: Calibration) -> float:
-    """The noise edge of the last report."""
-    reports = 1.0
-    if privacy.mechanism != "streaming-mod-sulq":
-        reports = Schedule(privacy.releases).accumulated(privacy.releases)
-    return privacy.bound**2 * calibration.edge(n_features) * reports
-
-
-def _rows_needed(privacy: Privacy, edge: float, variances: Array, rank: int, n_features: int) -> int:
+def _rows_needed(
+    mechanism: type[Mechanism], edge: float, variances: Array, rank: int, n_features: int
+) -> int:
     """Rows for which the first `rank` directions are found, the last with an expected cosine of 0.9.
 
     Noise of standard deviation s mixes a direction of eigenvalue l with one of eigenvalue m by s / (l - m),
@@ -178,19 +164,8 @@ def _rows_needed(privacy: Privacy, edge: float, variances: Array, rank: int, n_f
     gaps = np.maximum(variance - left_out, _SMALLEST_GAP * variance)
     sd = edge / (2 * sqrt(n_features))
     rows = sd * float(np.linalg.norm(1 / gaps)) / sqrt(1 - _GOOD**2)
-    if privacy.mechanism == "sketch":
-        rows *= _SKETCH_PENALTY
-    if privacy.mechanism == "streaming-mod-sulq":
-        rows *= max(rows / BATCH_ROWS, 1.0)  # the noise of n / b batches adds up
+    rows *= mechanism.rows_factor(rows)
     return min(ceil(rows), 2**62)
-
-
-def _memory(privacy: Privacy, n_features: int, n_components: int) -> int:
-    if privacy.mechanism == "sketch":
-        return 8 * 4 * n_features * sketch_size(n_components, n_features)
-    if privacy.mechanism == "streaming-mod-sulq":
-        return 8 * n_features * (2 * BATCH_ROWS + 3 * TILE + 4 * (2 * n_components + 10))
-    return 8 * 3 * n_features**2
 
 
 def _advice(
@@ -201,7 +176,7 @@ def _advice(
     remedy = "A larger epsilon, fewer features or a tighter bound need fewer."
     if privacy.paper_calibrated:
         remedy = "mechanism='gram' needs hundreds of times fewer."
-    elif privacy.mechanism != "gram" and n_features <= MAX_GRAM_FEATURES:
+    elif mechanism_class(privacy).less_accurate and n_features <= Gram.max_features:
         remedy = "mechanism='gram' needs several times fewer."
     if n_rows is None:
         return f"{wanted}\n{remedy}"

@@ -1,4 +1,4 @@
-"""Several reports from one stream: how their noise is correlated, and what a record then costs."""
+"""Several reports from one stream: how their noise is correlated, and the cost of a record."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -8,7 +8,7 @@ import numpy as np
 from fedpca._typing import Array
 from fedpca.privacy.noise import CorrelatedNoise, Noise
 
-_MOST_DISJOINT = 4
+_MAX_DISJOINT = 4
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Schedule:
 
     The reports are the prefix sums A x + B z; as A = B C, they are B applied to C x + z, one Gaussian
     mechanism whose sensitivity is that of an increment times the longest column of C = B^-1 A. The noises are
-    real numbers until their weighted sum is rounded: a sum of rounded ones would be off the lattice by what
-    C x is, and tell it.
+    real numbers until their weighted sum is rounded: a sum of rounded ones would be off the lattice by
+    an amount that reveals C x.
 
     >>> Schedule(16).multiplier(16)
     1.94
@@ -34,7 +34,7 @@ class Schedule:
     @property
     def disjoint(self) -> bool:
         """Whether a record shows in the noise budget of one report only."""
-        return self.releases <= _MOST_DISJOINT
+        return self.releases <= _MAX_DISJOINT
 
     def weights(self, report: int) -> Array:
         """Weights of the noises 0 ... report - 1 in a report."""
@@ -66,7 +66,7 @@ class Schedule:
 @lru_cache
 def _weights(releases: int) -> Array:
     """The first column of B."""
-    if releases <= _MOST_DISJOINT:
+    if releases <= _MAX_DISJOINT:
         return np.ones(releases)
     k = np.arange(1.0, releases)
     return np.concatenate([[1.0], np.cumprod((2 * k - 1) / (2 * k))])

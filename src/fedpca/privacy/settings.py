@@ -1,33 +1,35 @@
-"""Privacy: what is promised, to whom, and how it is kept; said before any row is seen."""
+"""Privacy: the settings of a private estimator, fixed before any row is seen."""
 
 import os
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, fields
+from typing import Literal, get_args
 
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.privacy.calibration import SENSITIVITY, mu_of
+from fedpca.privacy.calibration import Adjacency, mu_of
 from fedpca.privacy.ledger import Ledger
-from fedpca.privacy.noise import NOISES
+from fedpca.privacy.mechanisms.base import CalibrationName
+from fedpca.privacy.mechanisms.registry import MECHANISMS, MechanismName, mechanism_class
+from fedpca.privacy.noise import NoiseName
+from fedpca.privacy.rules import check_epsilon_delta
 from fedpca.summaries import validation
 
-MECHANISMS = ("gram", "sketch", "streaming-mod-sulq", "mod-sulq")
-CALIBRATIONS = ("analytic", "paper")
-_MOST_RELEASES = 10_000
+_MAX_RELEASES = 10_000
 
 
 @dataclass(frozen=True, repr=False)
 class Privacy:
-    """The differential privacy of every row: all that leaves is (epsilon, delta)-private.
+    """Differential privacy of every row: all that leaves is (epsilon, delta)-private.
 
-    Everything here is public, and must be chosen without looking at the rows.
+    All settings are public, and must be chosen without looking at the rows.
 
     Args:
-        epsilon, delta: the promise, for all releases together. delta must be below one over the number of
+        epsilon, delta: the guarantee, for all releases together. delta must be below one over the number of
             rows.
         bound: the radius of the ball, about `center`, that rows are clipped to. It scales the noise: choose
-            rather a typical norm of a row than the largest. Clipping cannot be switched off.
+            a typical norm of a row rather than the largest. Clipping cannot be switched off.
         adjacency: what one row more or less means. "replace-one": any row replaced by any other;
             "zero-out": any row taken out, as if it lay at the center, with 0.7 times the noise. The number
             of rows is public in both.
@@ -51,46 +53,41 @@ class Privacy:
     delta: float
     bound: float
     _: KW_ONLY
-    adjacency: str = "replace-one"
-    mechanism: str = "gram"
-    center: str | Sequence[float] | None = None
+    adjacency: Adjacency = "replace-one"
+    mechanism: MechanismName = "gram"
+    center: Literal["private"] | Sequence[float] | Array | None = None
     releases: int = 1
-    noise: str = "exact"
-    calibration: str = "analytic"
+    noise: NoiseName = "exact"
+    calibration: CalibrationName = "analytic"
     ledger: Ledger | str | os.PathLike[str] | None = None
     insecure_seed_for_tests: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epsilon", "delta", "bound"):
-            if not validation.is_real(value := getattr(self, name)):
-                raise TypeError(f"{name} must be a number, got {name}={value!r}.")
-            object.__setattr__(self, name, float(value))
-        if not 0 < self.epsilon <= 1e9:
-            raise ValueError(f"epsilon must be above 0, and at most 1e9, got epsilon={self.epsilon}.")
-        if not 0 < self.delta < 1:
-            raise ValueError(
-                f"delta must lie in (0, 1), far below one over the number of rows, got delta={self.delta}."
-            )
+        epsilon, delta = check_epsilon_delta(self.epsilon, self.delta)
+        if not validation.is_real(self.bound):
+            raise TypeError(f"bound must be a number, got bound={self.bound!r}.")
         if not 1e-70 < self.bound < 1e70:
             raise ValueError(
                 f"bound must be a positive number, about the norm of a row, got bound={self.bound}."
             )
+        for name, value in (("epsilon", epsilon), ("delta", delta), ("bound", float(self.bound))):
+            object.__setattr__(self, name, value)
         for name, known in (
-            ("adjacency", tuple(SENSITIVITY)),
-            ("mechanism", MECHANISMS),
-            ("noise", tuple(NOISES)),
-            ("calibration", CALIBRATIONS),
+            ("adjacency", get_args(Adjacency)),
+            ("mechanism", tuple(MECHANISMS)),
+            ("noise", get_args(NoiseName)),
+            ("calibration", get_args(CalibrationName)),
         ):
-            if (value := getattr(self, name)) not in known:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(map(repr, known))}, got {name}={value!r}."
-                )
+            if (option := getattr(self, name)) not in known:
+                raise ValueError(f"{name} must be one of {_listed(known)}, got {name}={option!r}.")
         validation.integer(self.releases, "releases", at_least=1)
-        if self.releases > _MOST_RELEASES:
-            raise ValueError(f"releases must be at most {_MOST_RELEASES}, got releases={self.releases}.")
-        if self.calibration == "paper" and self.mechanism != "streaming-mod-sulq":
+        if self.releases > _MAX_RELEASES:
+            raise ValueError(f"releases must be at most {_MAX_RELEASES}, got releases={self.releases}.")
+        if self.calibration not in mechanism_class(self).calibrations:
+            able = [name for name, known in MECHANISMS.items() if self.calibration in known.calibrations]
             raise ValueError(
-                f"calibration='paper' is that of mechanism='streaming-mod-sulq', not of {self.mechanism!r}."
+                f"calibration={self.calibration!r} needs mechanism={_listed(able)}, got "
+                f"mechanism={self.mechanism!r}."
             )
         if self.insecure_seed_for_tests is not None:
             validation.integer(self.insecure_seed_for_tests, "insecure_seed_for_tests", at_least=0)
@@ -100,27 +97,29 @@ class Privacy:
             object.__setattr__(self, "ledger", os.path.abspath(self.ledger))  # the same wherever it is opened
         object.__setattr__(self, "center", self._checked_center())
 
-    def _checked_center(self) -> str | tuple[float, ...] | None:
+    def _checked_center(self) -> Literal["private"] | tuple[float, ...] | None:
         if self.center is None:
             return None
         if isinstance(self.center, str):
             if self.center != "private":
                 raise ValueError(
-                    "center must be None, 'private' or one public number a feature, got "
+                    "center must be None, 'private' or one public number per feature, got "
                     f"center={self.center!r}."
                 )
             if self.paper_calibrated:
+                able = [name for name, known in MECHANISMS.items() if known.calibrated_by_mu("analytic")]
                 raise ValueError(
-                    "center='private' needs a mechanism calibrated by mu: 'gram', 'sketch', or "
-                    "'streaming-mod-sulq' with calibration='analytic'."
+                    "center='private' needs noise calibrated by mu: calibration='analytic' and "
+                    f"mechanism={_listed(able)}, got calibration={self.calibration!r}, "
+                    f"mechanism={self.mechanism!r}."
                 )
             return "private"
         try:
             center = np.asarray(self.center, dtype=np.float64)
         except (TypeError, ValueError) as error:
-            raise TypeError(f"center must be one public number a feature ({error}).") from error
+            raise TypeError(f"center must be one public number per feature ({error}).") from error
         if center.ndim != 1:
-            raise ValueError(f"center must be one public number a feature, got shape {center.shape}.")
+            raise ValueError(f"center must be one public number per feature, got shape {center.shape}.")
         if not np.isfinite(center).all():
             raise ValueError("center must be finite, and has NaN or infinity in it.")
         return tuple(center.tolist())
@@ -133,7 +132,7 @@ class Privacy:
     @property
     def paper_calibrated(self) -> bool:
         """Whether the noise follows a published formula in (epsilon, delta) instead of mu."""
-        return self.mechanism == "mod-sulq" or self.calibration == "paper"
+        return not mechanism_class(self).calibrated_by_mu(self.calibration)
 
     def public_center(self, n_features: int) -> Array | None:
         """The center as an array, if it is a public vector."""
@@ -141,7 +140,7 @@ class Privacy:
             return None
         if len(self.center) != n_features:
             raise ValueError(
-                f"center must have one number a feature: {n_features} features, {len(self.center)} numbers."
+                f"center must have one number per feature: {n_features} features, {len(self.center)} numbers."
             )
         return np.array(self.center)
 
@@ -161,3 +160,7 @@ class Privacy:
                 text = f"<{len(value)} public numbers>" if isinstance(value, tuple) else repr(value)
                 shown.append(f"{field.name}={text}")
         return f"Privacy({', '.join(shown)})"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))

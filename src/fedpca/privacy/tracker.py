@@ -1,13 +1,10 @@
 """PrivateTracker: the trust boundary. Rows go in, certified releases come out, nothing else does."""
 
 import hashlib
-import os
 import secrets
-import threading
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
-from math import sqrt
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,39 +12,70 @@ import numpy as np
 from fedpca._typing import Array
 from fedpca.backend import HOST
 from fedpca.errors import BudgetExceeded, NotReleasedError
-from fedpca.privacy.centering import STEP_SHARE, STEPS, PrivateCenter, stream_rows
-from fedpca.privacy.certify import make_certificate
+from fedpca.privacy.centering import CenterSum, PrivateCenter, fill_with_center, stream_rows
+from fedpca.privacy.guard import Guard
 from fedpca.privacy.lattice import MAX_ROWS
-from fedpca.privacy.ledger import Entry
-from fedpca.privacy.mechanisms.base import ClippingBall, build
+from fedpca.privacy.ledger import Ledger
+from fedpca.privacy.mechanisms.base import ClippingBall
+from fedpca.privacy.mechanisms.registry import build, mechanism_class
 from fedpca.privacy.noise import NOISES, Noise
-from fedpca.privacy.schedule import Schedule
+from fedpca.privacy.rules import check_delta_for_rows
 from fedpca.privacy.settings import Privacy
+from fedpca.privacy.sums import PrivateSums
 from fedpca.summaries.imputation import impute
 from fedpca.summaries.rank import RankRule
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.summaries.view import SummaryView
 
-BATCH_ROWS = 1024  # that "streaming-mod-sulq" noises at a time
 _FAR = 0.9  # bounds between the center and the mean of clipped rows: nearly all lie beyond, on one side
 
 
+@dataclass(frozen=True)
+class _Centering:
+    """The first stage, with center='private': no row counts yet.
+
+    Attributes:
+        noise: of the releases to come.
+    """
+
+    center: PrivateCenter
+    noise: Noise
+
+
+@dataclass(frozen=True)
+class _Closed:
+    """The last stage: the key and the sums are gone, and only what was released is left.
+
+    Attributes:
+        reason: why no more rows are taken.
+    """
+
+    reason: str
+
+
 class PrivateTracker:
-    """Clips rows, adds them up, and tells nobody until `release`.
+    """Clips rows, adds them up, and reveals nothing until `release`.
 
     Rows are clipped about a center and added to a mechanism's sums, which never leave. A release is debited
-    in the ledger, noised, certified, and from then on all that can be asked for. A copy, or a pickle, holds
+    in the ledger, noised and certified, and is from then on all that can be read. A copy, or a pickle, holds
     what was released and nothing else.
+
+    It goes through three stages, each with an object that holds what that stage must keep secret:
+    `_Centering`, only with center="private"; `PrivateSums`, rows in and releases out; and `_Closed`, after
+    the last planned release and in every copy.
 
     Args:
         n_features: d.
         rule: how many directions are shown; None for those that rise above the noise.
         privacy: the settings.
         oversample: directions carried beyond those.
-        batch_rows: rows that "streaming-mod-sulq" noises at a time.
+        batch_rows: rows that "streaming-mod-sulq" noises at a time; None for 1024.
         dtype: of the components shown.
-        feature_names: one a feature, or None.
+        feature_names: one per feature, or None.
+
+    Attributes:
+        ledger: what pays for the releases; None in a copy.
     """
 
     backend = HOST  # rows come to where their noise is drawn
@@ -59,7 +87,7 @@ class PrivateTracker:
         privacy: Privacy,
         *,
         oversample: int | str = "auto",
-        batch_rows: int = BATCH_ROWS,
+        batch_rows: int | None = None,
         dtype: Any = np.float64,
         feature_names: tuple[str, ...] | None = None,
     ) -> None:
@@ -69,181 +97,124 @@ class PrivateTracker:
         self.oversample = oversample
         self.dtype = np.dtype(dtype)
         self.feature_names = feature_names
-        self.ledger = privacy.open_ledger()
         self._batch_rows = batch_rows
-        self._schedule = Schedule(privacy.releases)
-        self._key: bytes | None = _new_key(privacy)
-        self._broken = ""
-        self._stream = secrets.token_hex(8)
-        self._process = os.getpid()
-        self._lock = threading.RLock()
-        self._taken = 0  # records so far, those of the center too
-        self._reported = 0  # of which the last release knew
-        self._made = 0
+        self._guard = Guard()
+        self._n_rows = 0  # records so far, those of the center included
+        self._n_rows_released = 0  # of which the last release knew
+        self._released: SummaryView | None = None
         self._warned = False
-        self._center: PrivateCenter | None = None  # while a private center is being found
-        self._released: Summary | None = None
-        self._answer: SummaryView | None = None
-        self._continuous = privacy.mechanism == "streaming-mod-sulq"  # noise is drawn as rows come
-        self._entry: Entry | None = None  # of a schedule that was debited as a whole
+        ledger = privacy.open_ledger()
+        self.ledger: Ledger | None = ledger
+        key = _new_key(privacy)
+        noise = _noise(privacy, key, "rows")
+        self._stage: _Centering | PrivateSums | _Closed
         if privacy.center == "private":
-            self._center = PrivateCenter(privacy, n_features, self._noise("center"))
+            mechanism_class(privacy).check_features(n_features)  # before anything is spent on the center
+            center_noise = _noise(privacy, key, "center")
+            self._stage = _Centering(PrivateCenter(privacy, n_features, center_noise, ledger), noise)
         else:
-            self._open(privacy.public_center(n_features), privacy.mu, joint=False)
+            self._stage = self._open(privacy.public_center(n_features), noise)
 
-    def _open(self, center: Array | None, mu: float, *, joint: bool) -> None:
-        """Begin to take rows about a center."""
-        self._start = self._taken
-        frame = ClippingBall(center, self.privacy.bound, self.feature_names)
-        self._mechanism = build(
+    def _open(
+        self, center: Array | None, noise: Noise, mu: float | None = None, *, joint: bool = False
+    ) -> PrivateSums:
+        """The stage that takes rows about a center."""
+        assert self.ledger is not None
+        rank = min(8, self.n_features) if self.rule is None else self.rule.start(self.n_features)
+        mechanism = build(
             self.privacy,
-            frame,
+            ClippingBall(center, self.privacy.bound, self.feature_names),
             self.n_features,
             mu=mu,
-            joint=joint and self.privacy.mechanism == "gram",
-            rank=self._rank(),
+            joint=joint,
+            rank=rank,
             batch_rows=self._batch_rows,
-            noise=self._noise("rows"),
+            noise=noise,
+        )
+        return PrivateSums(
+            self.privacy, self.ledger, mechanism, noise, start=self._n_rows, stream=secrets.token_hex(8)
         )
 
-    def _rank(self) -> int:
-        return min(8, self.n_features) if self.rule is None else self.rule.start(self.n_features)
+    # --- a private center of rows that are all at hand, in rounds ---
 
-    def _noise(self, purpose: str) -> Noise:
-        assert self._key is not None
-        key = hashlib.blake2b(purpose.encode(), key=self._key, digest_size=32).digest()
-        return NOISES[self.privacy.noise](key)
+    @property
+    def needs_center(self) -> bool:
+        """Whether a private center is still to be found."""
+        return isinstance(self._stage, _Centering)
+
+    def center_sum(self, parts: Iterable[Array], n_rows: int) -> CenterSum:
+        """One of `CENTER_STEPS` rounds: the noisy sum of all rows, given in parts, less the center so far.
+
+        Each costs a twentieth of mu². `move_center` has to follow, with the mean of one or many owners'
+        sums; after the last round, `update` takes the rows.
+        """
+        with self._guard.exclusive():
+            self._check_open(n_rows)
+            if not isinstance(self._stage, _Centering):
+                raise ValueError(
+                    "there is no private center to find: center is not 'private', or it is found."
+                )
+            self._check_delta(n_rows)
+            self._stage.center.check_round()
+            with self._guard.whole_batch():
+                return self._stage.center.sum_rows(parts)
+
+    def move_center(self, offset: Array) -> None:
+        """End a round: move the center by the mean of noisy sums."""
+        with self._guard.exclusive():
+            if not isinstance(self._stage, _Centering):
+                raise ValueError(
+                    "there is no private center to move: center is not 'private', or it is found."
+                )
+            center = self._stage.center
+            center.move(offset)
+            if center.found:
+                self._stage = self._open(center.vector, self._stage.noise, center.mu_left)
 
     # --- rows in ---
 
-    @property
-    def rows_for_center(self) -> int:
-        """How many rows of a stream go into its private center before any counts."""
-        return sum(stream_rows(self.privacy, self.n_features))
-
-    @property
-    def wants_center(self) -> bool:
-        """Whether a private center is still to be found."""
-        return self._center is not None
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """One thread at a time, in the one process that has the key: noise must not meet two sets of rows."""
-        if os.getpid() != self._process:
-            raise RuntimeError(
-                "private rows were taken in another process, of which this one is a fork: release them there."
-            )
-        with self._lock:
-            yield
-
-    def find_center(
-        self, batches: Callable[[], Iterable[Array]], n_rows: int
-    ) -> Generator[tuple[Array, int], Array | None, None]:
-        """Spend a tenth of mu² on the mean of rows that are all at hand, and will all be taken after it.
-
-        After each step, yields the noisy sum of the rows, less the center so far, and their number. Whoever
-        sums these up over owners may send back a center for all; sent None, each has its own.
-        """
-        assert self._center is not None
-        self._check_delta(n_rows)
-        self.ledger.check(0, None, self.privacy.mu)  # that the rows can be afforded as well
-        mu = self.privacy.mu * sqrt(STEP_SHARE)
-        for _ in range(STEPS):
-            with self._alone(), self._all_or_none():
-                for rows in batches():
-                    self._center.take(self._complete(rows, self._center.vector))
-                told = self._finish_center_step(0, self._center.count, mu)
-            shared = yield told
-            if shared is not None:
-                self._center.vector = shared
-        self._open(self._center.vector, self.privacy.mu * sqrt(1 - STEPS * STEP_SHARE), joint=False)
-        self._center = None
-
     def update(self, parts: Iterable[Array], n_rows: int) -> None:
         """Take a batch of `n_rows` rows in parts: dense, shape (n, d), finite, NaN for missing."""
-        with self._alone():
+        with self._guard.exclusive():
             self._check_open(n_rows)
-            with self._all_or_none():
+            if isinstance(self._stage, _Centering):
+                self._stage.center.check_stream()
+            with self._guard.whole_batch():
                 for rows in parts:
                     self._take(rows)
 
-    @contextmanager
-    def _all_or_none(self) -> Iterator[None]:
-        """A batch interrupted half-way ends the stream: taken again, its first rows would count twice."""
-        try:
-            yield
-        except BaseException as error:
-            self._broken = repr(error)
-            raise
-
     def _check_open(self, n_rows: int) -> None:
-        """Whether rows may still come."""
-        if self._broken:
-            raise RuntimeError(
-                f"an earlier batch was interrupted ({self._broken}), and some of its rows may count already: "
-                "fit anew, so that none counts twice."
-            )
-        if self._key is None:  # dropped with the last release, and never in a copy
-            if self._made < self.privacy.releases or self._continuous:
-                raise BudgetExceeded(
-                    "this is a copy of what was released, and cannot release more: go on with the original."
-                )
-            raise BudgetExceeded(
-                f"this was planned for releases={self.privacy.releases}, and all were made: more rows could "
-                "never leave. Plan more releases, Privacy(releases=...), or fit anew."
-            )
-        if self._taken + n_rows > MAX_ROWS:
+        """Whether so many more rows may come."""
+        self._guard.check_intact()
+        if isinstance(self._stage, _Closed):
+            raise BudgetExceeded(self._stage.reason)
+        if self._n_rows + n_rows > MAX_ROWS:
             raise ValueError(f"a private client takes at most {MAX_ROWS} rows; use several and merge.")
 
     def _take(self, rows: Array) -> None:
-        if self._center is not None:
-            rows = self._feed_center(rows)
-        if self._center is not None:
-            return
-        if self._continuous and self._entry is None:
-            mu = self._mechanism.calibration.mu
-            self._entry = self.ledger.debit(self._start, None, self.privacy.mechanism, mu)
-        self._taken += len(rows)
-        frame = self._mechanism.frame
-        self._mechanism.take(frame.points(self._complete(rows, frame.center)))
+        if isinstance(self._stage, _Centering):
+            center = self._stage.center
+            rows = center.take_stream(rows)
+            self._n_rows = center.n_rows
+            if not center.found:
+                return
+            self._stage = self._open(center.vector, self._stage.noise, center.mu_left, joint=True)
+        assert isinstance(self._stage, PrivateSums)
+        self._n_rows += len(rows)
+        self._stage.take(self._fill_gaps(rows, self._stage.center))
 
-    def _feed_center(self, rows: Array) -> Array:
-        """Take the first rows of a stream for its center; returns those that are left over."""
-        assert self._center is not None
-        if not self._taken:
-            self.ledger.check(0, None, self.privacy.mu)  # that the rows after it can be afforded as well
-        wanted = stream_rows(self.privacy, self.n_features)
-        while self._center.step < STEPS:
-            center = self._center
-            part, rows = np.split(rows, [wanted[center.step] - center.count])
-            center.take(self._complete(part, center.vector))
-            self._taken += len(part)
-            if center.count < wanted[center.step]:
-                return rows
-            self._finish_center_step(self._taken - center.count, self._taken, self.privacy.mu)
-        self._open(self._center.vector, self.privacy.mu, joint=True)
-        self._center = None
-        return rows
-
-    def _finish_center_step(self, start: int, stop: int, mu: float) -> tuple[Array, int]:
-        assert self._center is not None
-        entry = self.ledger.debit(start, stop, "center", mu)
-        told = self._center.finish_step(mu)
-        self.ledger.complete(entry)
-        return told
-
-    def _complete(self, rows: Array, center: Array | None) -> Array:
+    def _fill_gaps(self, rows: Array, center: Array | None) -> Array:
         """Rows with gaps filled by what is public: the last release, or the center. No row is left out.
 
         One row at a time: in a product of many, how the others are rounded can depend on how many there are.
         """
-        gaps = np.isnan(rows)
+        if self._released is None:
+            return fill_with_center(rows, center)
+        gaps = np.isnan(rows).any(axis=1)
         if not gaps.any():
             return rows
-        if self._released is None:
-            return np.where(gaps, 0.0 if center is None else center, rows)
         rows = rows.astype(np.float64)
-        for index in np.flatnonzero(gaps.any(axis=1)):
+        for index in np.flatnonzero(gaps):
             rows[index] = impute(rows[index : index + 1], self.summary())[0]
         return rows
 
@@ -251,77 +222,62 @@ class PrivateTracker:
 
     def release(self) -> Summary:
         """Noise, certify and return the summary of all rows so far; the same again until more rows come."""
-        if self._key is None and self._released is not None:
-            return self._released
-        with self._alone():
-            if self._key is not None:
-                self._check_open(0)
+        if isinstance(self._stage, _Closed):
+            return self.state()
+        with self._guard.exclusive():
+            if isinstance(self._stage, _Closed):  # by another thread, in the meantime
+                return self.state()
+            self._guard.check_intact()
+            if self._released is not None and self._n_rows_released == self._n_rows:
+                return self.state()
             return self._release()
 
     def _release(self) -> Summary:
-        if self._released is not None and self._reported == self._taken:
-            return self._released
-        if not self._taken:
+        stage = self._stage
+        if not self._n_rows:
             raise ValueError("there is nothing to release: no rows were taken.")
-        if self._center is not None or self._taken == self._start:
+        if not isinstance(stage, PrivateSums) or not stage.count:
             raise ValueError(
-                f"center='private' takes the first {self.rows_for_center} rows of a stream for the center, "
-                f"and {self._taken} came; bring more, give a public center, or use fit, which reads twice."
+                f"center='private' takes the first {self._rows_for_center()} rows of a stream for the "
+                f"center, and {self._n_rows} came; bring more, give a public center, or use fit, which reads "
+                "twice."
             )
-        self._check_delta(self._taken)
-        entry = self._entry
-        if entry is None:
-            whole = not self._schedule.disjoint
-            first = max(self._start, self._reported)
-            stop = None if whole else self._taken
-            entry = self.ledger.debit(first, stop, self.privacy.mechanism, self._mechanism.calibration.mu)
-            self._entry = entry if whole else None
-        report = self._made + 1
-        noise = self._schedule.noise(self._noise("rows"), report)
-        certificate = make_certificate(
-            self.privacy,
-            self._mechanism,
-            self.ledger,
-            entry,
-            noise,
-            records=self._taken,
-            report=report,
-            stream=self._stream,
-        )
-        released = self._mechanism.release(noise, certificate)
-        center = self._mechanism.frame.center
-        self._made, self._reported, self._released, self._answer = report, self._taken, released, None
-        if report == self.privacy.releases and not self._continuous:
-            del self._mechanism
-            self._key = None
+        self._check_delta(self._n_rows)
+        released, entry = stage.release(self._n_rows)
+        self._released = SummaryView(released, self.rule, self.oversample, self.dtype)
+        self._n_rows_released = self._n_rows
+        if stage.finished:
+            self._stage = _Closed(
+                f"this was planned for releases={self.privacy.releases}, and all were made: more rows could "
+                "never leave. Plan more releases, Privacy(releases=...), or fit anew."
+            )
         try:
-            self.ledger.complete(entry)
+            stage.complete(entry)
         except OSError as error:  # the debit counts all the same
             warnings.warn(f"the ledger could not note that the release came out: {error}", stacklevel=4)
-        self._check_center(center, released)
+        self._check_center(stage.center, released)
         return released
 
+    def _rows_for_center(self) -> int:
+        return sum(stream_rows(self.privacy, self.n_features))
+
     def _check_center(self, center: Array | None, released: Summary) -> None:
-        """Warn if a private center is far from the mean released with the rows: that tells no more."""
+        """Warn if a private center is far from the mean released with the rows: that reveals no more."""
         bound = self.privacy.bound
-        if self.privacy.center != "private" or center is None or released.count < self.rows_for_center:
+        if self.privacy.center != "private" or center is None or released.count < self._rows_for_center():
             return  # of fewer rows the mean is mostly noise
         if np.linalg.norm(released.mean - center) > _FAR * bound:
             warnings.warn(
-                "center='private' did not find the mean, and the components are worthless: it must lie "
+                "center='private' failed to locate the mean; the components are unusable. The mean must lie "
                 f"within about two bounds of zero, and bound={bound:g}. Subtract public values from the rows "
                 "first, or give a public center.",
                 stacklevel=5,
             )
 
     def _check_delta(self, n_rows: int) -> None:
-        """The one rule that depends on the number of rows."""
+        """Refuse a delta of one over the number of rows, and warn once above a tenth of it."""
         delta = self.privacy.delta
-        if delta * n_rows >= 1:
-            raise ValueError(
-                f"delta must be below one over the number of rows, 1/{n_rows}, got delta={delta:g}: it would "
-                f"allow whole rows to be published. Choose at most {0.1 / n_rows:.1g}."
-            )
+        check_delta_for_rows(delta, n_rows)
         if delta * n_rows > 0.1 and not self._warned:
             self._warned = True
             warnings.warn(
@@ -339,29 +295,27 @@ class PrivateTracker:
 
     def state(self) -> Summary:
         """The last release."""
-        if self._released is None:
-            raise NotReleasedError("nothing was released yet: call release() first.")
-        return self._released
+        return self._view().whole
 
     def summary(self) -> Subspace:
         """The leading directions of the last release."""
-        return self._shown().summary()
+        return self._view().summary()
 
     def shown(self) -> int:
         """How many directions of the summary are the answer."""
-        return self._shown().shown()
+        return self._view().shown()
 
-    def _shown(self) -> SummaryView:
-        if self._answer is None:
-            self._answer = SummaryView(self.state(), self.rule, self.oversample, self.dtype)
-        return self._answer
+    def _view(self) -> SummaryView:
+        if self._released is None:
+            raise NotReleasedError("nothing was released yet: call release() first.")
+        return self._released
 
     def feature_variances(self) -> None:
         """Not known: nothing about single features is released."""
 
     def mean_dominates(self, mean: Array, spread: float) -> bool:
         """Whether products of rows would lose too many digits to a mean this large."""
-        return self._shown().mean_dominates(mean, spread)
+        return self._view().mean_dominates(mean, spread)
 
     def __getstate__(self) -> dict[str, Any]:
         if self._released is None:
@@ -369,22 +323,28 @@ class PrivateTracker:
                 "rows not released yet cannot be copied or pickled: they would leave without noise. "
                 "Call release() first."
             )
-        kept = ("n_features", "rule", "privacy", "oversample", "dtype", "feature_names", "_broken")
+        copied = _Closed(
+            "this is a copy of what was released, and cannot release more: go on with the original."
+        )
+        kept = ("n_features", "rule", "privacy", "oversample", "dtype", "feature_names", "_batch_rows")
         return {name: getattr(self, name) for name in kept} | {
+            "ledger": None,
+            "_n_rows": self._n_rows_released,
+            "_n_rows_released": self._n_rows_released,
             "_released": self._released,
-            "_answer": None,
-            "_key": None,
-            "_taken": self._reported,
-            "_reported": self._reported,
-            "_made": self._made,
-            "_continuous": self._continuous,
+            "_warned": self._warned,
+            "_stage": self._stage if isinstance(self._stage, _Closed) else copied,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _process=os.getpid(), _lock=threading.RLock())
+        vars(self).update(state, _guard=Guard())
 
 
 def _new_key(privacy: Privacy) -> bytes:
     if privacy.insecure_seed_for_tests is None:
         return secrets.token_bytes(32)
     return hashlib.blake2b(str(privacy.insecure_seed_for_tests).encode(), digest_size=32).digest()
+
+
+def _noise(privacy: Privacy, key: bytes, purpose: str) -> Noise:
+    return NOISES[privacy.noise](hashlib.blake2b(purpose.encode(), key=key, digest_size=32).digest())

@@ -1,24 +1,28 @@
-"""Pictures: matplotlib figures the size of a telephone, and the same as SVG that a page can color."""
+"""Figures: matplotlib figures of phone width, and the same as SVG whose colors a page can set."""
 
 import io
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-try:
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-except ImportError as error:
-    raise ImportError("a report needs matplotlib: pip install 'fedpca[report]'.") from error
+import numpy as np
+from numpy.typing import NDArray
 
-WIDTH = 380  # pixels: all fits a telephone, and two fit side by side elsewhere
-DOT = 4.5
+from fedpca._util.extras import require
 
-# Colors by the names of the page's CSS variables, which have others in the dark.
+mpl = require("matplotlib", extra="report", purpose="a report")
+_ticker = require("matplotlib.ticker", extra="report", purpose="a report")
+_figure = require("matplotlib.figure", extra="report", purpose="a report")
+
+WIDTH = 380  # pixels: fits a phone, and two fit side by side on a larger screen
+_DOT = 4.5  # diameter of a point, in pixels
+_ROUNDS = 8
+
+# Colors by the names of the page's CSS variables, which have other values in dark mode.
 INK, MUTED, GRID, FAINT = "#1c2128", "#57606a", "#d9dde3", "#868e98"
 SERIES = (
     "#2767c8", "#b4500a", "#1b7f45", "#8447c9", "#c2255c", "#0b7285", "#7f5a0d", "#5f6773", "#5c7f00",
@@ -26,8 +30,8 @@ SERIES = (
 )  # fmt: skip
 RAMP = ("#c9680a", "#c2434f", "#94388f", "#5a3fae", "#1f2f86")
 _VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", FAINT: "faint"}
-_VARIABLES |= {color: f"series-{place}" for place, color in enumerate(SERIES, start=1)}
-_VARIABLES |= {color: f"ramp-{place}" for place, color in enumerate(RAMP, start=1)}
+_VARIABLES |= {color: f"series-{i}" for i, color in enumerate(SERIES, start=1)}
+_VARIABLES |= {color: f"ramp-{i}" for i, color in enumerate(RAMP, start=1)}
 
 _STYLE: Any = {
     "axes.edgecolor": FAINT,
@@ -46,7 +50,7 @@ _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "fedpca",
     "text.color": INK,
-    "text.parse_math": False,  # names of others may hold dollars
+    "text.parse_math": False,  # names may contain dollar signs
     "xtick.color": MUTED,
     "ytick.color": MUTED,
     "xtick.major.size": 0,
@@ -56,7 +60,7 @@ _STYLE: Any = {
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Within, figures look like those of a report."""
+    """Within, figures have the style of a report."""
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # the page's fonts have what matplotlib's lack
         yield
@@ -64,29 +68,83 @@ def drawing() -> Iterator[None]:
 
 def canvas(height: float = 280) -> tuple[Any, Any]:
     """A figure with one pair of axes, `height` pixels tall."""
-    figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72, layout="constrained")
-    return figure, figure.subplots()
+    figure = _figure.Figure(figsize=(WIDTH / 72, height / 72), dpi=72, layout="constrained")
+    axes = figure.subplots()
+    axes.locator_params(axis="x", nbins=5)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(_ticker.FuncFormatter(lambda value, _, axis=axis: _tick_label(value, axis)))
+    return figure, axes
+
+
+def integer_axis(axes: Any, count: int) -> None:
+    """An x axis of the integers 1 to `count`."""
+    axes.xaxis.set_major_locator(_ticker.MaxNLocator(8, integer=True, min_n_ticks=1))
+    axes.set_xlim(0.4, count + 0.6)
+    axes.grid(visible=False, axis="x")
+
+
+def legend(figure: Any, columns: int, title: str = "") -> None:
+    """A legend below the axes, where it covers nothing."""
+    figure.legend(loc="outside lower center", ncols=columns, title=title or None, markerscale=1.6)
+
+
+def log_axis(axis: Any, values: NDArray[Any]) -> None:
+    """Tick labels of a logarithmic axis, enough of them where the values span little."""
+    if np.ptp(np.log10(values)) < 1.5:
+        axis.set_major_locator(_ticker.LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(lambda value, _: _plain(value))
+    axis.set_minor_formatter(lambda value, _: "")
+
+
+def scatter(
+    axes: Any, x: NDArray[Any], y: NDArray[Any], groups: Sequence[tuple[str, str, NDArray[Any]]]
+) -> None:
+    """Points by group (label, color, mask), drawn in rounds over the groups, so that none covers another."""
+    order = np.random.default_rng(0).permutation(len(x))
+    rounds = _ROUNDS if len(groups) > 1 else 1
+    for i in range(rounds):
+        for label, color, mask in groups:
+            some = order[i::rounds][mask[order[i::rounds]]]
+            label = f" {label}" if label.startswith("_") else label  # matplotlib hides those
+            axes.plot(
+                x[some], y[some], "o", color=color, ms=_DOT, mew=0, alpha=0.75,
+                label=label if i == 0 else "_",
+            )  # fmt: skip
+
+
+def _tick_label(value: float, axis: Any) -> str:
+    """A short label: in thousands (k) or millions (M) where the axis has large numbers."""
+    largest = max(map(abs, axis.get_view_interval()))
+    for unit, suffix in ((1e6, "M"), (1e3, "k")):
+        if 10_000 <= largest < 1e9 and largest >= unit and value:
+            return f"{_plain(value / unit)}{suffix}"
+    return _plain(value)
+
+
+def _plain(value: float) -> str:
+    """A number with at most six digits, a minus sign, and a short exponent."""
+    return re.sub(r"e\+?(-?)0*", r"e\1", f"{value:.6g}").replace("-", "\N{MINUS SIGN}")
 
 
 def save(figure: Any, path: Path) -> None:
-    """The picture as a file: .png or .svg."""
+    """Write the figure as .png or .svg."""
     with drawing():
         metadata = {"Date": None} if path.suffix == ".svg" else None
         figure.savefig(path, dpi=200, metadata=metadata)
 
 
 def inline(figure: Any, name: str, label: str) -> str:
-    """The picture as SVG within a page: text is text, colors are the page's, and all ids start with `name`.
+    """The figure as SVG within a page: text stays text, colors are CSS variables, ids start with `name`.
 
     Args:
-        label: what a screen reader says.
+        label: for screen readers.
     """
     file = io.StringIO()
     with drawing():
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     root = ElementTree.fromstring(file.getvalue())
-    for junk in root.findall(f"{_SVG}metadata"):
-        root.remove(junk)
+    for metadata in root.findall(f"{_SVG}metadata"):
+        root.remove(metadata)
     for element in root.iter():
         _join_dots(element)
         for key, value in element.attrib.items():
@@ -112,6 +170,7 @@ def _attribute(key: str, value: str, name: str) -> str:
     if key == "style":
         value = re.sub(r"#[0-9a-f]{6}", _variable, value)
         value = re.sub(r"font: ([0-9.]+)px [^;]*", r"font-size: \1px", value)
+        value = re.sub(r"font-family: [^;]*;? ?", "", value)  # the page's font
     return value
 
 
@@ -121,13 +180,13 @@ def _variable(color: re.Match[str]) -> str:
 
 
 def _join_dots(element: Any) -> None:
-    """Thousands of markers as one path, whose round ends are the dots: a tenth of the bytes."""
+    """Many markers become one path with round line ends: a tenth of the bytes."""
     dots = element.findall(f"{_SVG}use")
-    if len(dots) < 50:
+    if len(dots) < 8:
         return
     path = "".join(f"M{float(dot.get('x')):.1f} {float(dot.get('y')):.1f}h0" for dot in dots)
     style = dots[0].get("style").replace("fill", "stroke")
     for child in list(element):
         element.remove(child)
-    round_ends = f"{style}; fill: none; stroke-width: {DOT}; stroke-linecap: round"
+    round_ends = f"{style}; fill: none; stroke-width: {_DOT}; stroke-linecap: round"
     ElementTree.SubElement(element, f"{_SVG}path", {"d": path, "style": round_ends})

@@ -1,19 +1,20 @@
-"""What a page is made of: sections of charts, choices between charts, and tables."""
+"""What a page consists of: sections of charts, choices between charts, and tables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-MOST_LINES = 50
+MAX_LINES = 50
+_SCROLL_LINES = 20
 
 
 @dataclass(frozen=True)
 class Table:
-    """Lines of text under a heading; of many lines the first, and a word about the rest.
+    """Lines of text under a heading: the first `MAX_LINES`, and how many more there are.
 
     >>> table = Table("Squares", ("n", "square"), [(str(n), str(n * n)) for n in range(1000)])
     >>> len(table.shown), table.rest
-    (50, 'and 950 more')
+    (50, '950 more not shown')
     """
 
     title: str
@@ -22,28 +23,33 @@ class Table:
 
     @property
     def shown(self) -> Sequence[Sequence[str]]:
-        return self.lines[:MOST_LINES]
+        return self.lines[:MAX_LINES]
 
     @property
-    def wordy(self) -> bool:
+    def is_long(self) -> bool:
+        """Whether it gets a scroll box beside a chart."""
+        return len(self.lines) > _SCROLL_LINES
+
+    @property
+    def has_long_cells(self) -> bool:
         return any(len(line[-1]) > 30 for line in self.shown)
 
     @property
     def rest(self) -> str:
-        more = len(self.lines) - MOST_LINES
-        return f"and {more:,} more" if more > 0 else ""
+        more = len(self.lines) - MAX_LINES
+        return f"{more:,} more not shown" if more > 0 else ""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture, what there is to see in it, and the numbers behind it.
+    """A figure with a caption and its data.
 
     Attributes:
-        name: of the picture's files, and within the page.
-        title: above it.
-        caption: what to see, in a sentence or two.
-        figure: matplotlib's.
-        numbers: the table behind it.
+        name: of the chart's files, and its id within the page.
+        title: above the figure.
+        caption: what the figure shows, in a sentence or two.
+        figure: a matplotlib figure.
+        numbers: the data of the figure.
     """
 
     name: str
@@ -55,7 +61,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Choice:
-    """Two or more charts, of which one is shown: whichever the reader picks."""
+    """Two or more charts, shown one at a time; the reader chooses which."""
 
     name: str
     title: str
@@ -65,11 +71,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, some words, and what is under it."""
+    """A heading, paragraphs of text, and items below them."""
 
     name: str
     title: str
-    words: Sequence[str]
+    paragraphs: Sequence[str]
     items: Sequence[Chart | Choice | Table]
 
     @property

@@ -1,182 +1,207 @@
-"""The sections about a model: its spectrum, its loadings, its certificate."""
-
-from typing import Any
+"""The sections about a model: explained variance, loadings, privacy certificate."""
 
 import numpy as np
-from matplotlib.ticker import MaxNLocator
 
-from fedpca.report.figures import FAINT, INK, MUTED, SERIES, canvas
-from fedpca.report.formatting import clean, moment, number, share, value
+from fedpca._util.text import format_number, sanitize
+from fedpca.report.figures import FAINT, INK, MUTED, SERIES, canvas, integer_axis, legend
+from fedpca.report.formatting import cell, percent, timestamp
 from fedpca.report.layout import Chart, Choice, Section, Table
 from fedpca.summaries.certificate import Certificate, noise_edge
 from fedpca.summaries.subspace import Subspace
 
-_MOST_COMPONENTS = 50
-_MOST_LOADINGS = 15
-_MOST_CHOICES = 6
+_MAX_COMPONENTS = 50
+_MAX_LOADINGS = 15
+_MAX_CHOICES = 6
 
 
-def spectrum(model: Subspace, shown: int) -> Section:
-    """Variance by component and together, what was discarded on the way, and what drowns in noise."""
-    if not shown:
-        return Section("spectrum", "Spectrum", ("The rows do not vary: there are no components.",), ())
-    return Section("spectrum", "Spectrum", (), (_scree(model, shown), _cumulative(model, shown)))
+def explained_variance(model: Subspace, n_shown: int) -> Section:
+    """Scree plot and cumulative explained variance, with the noise edge of a private model."""
+    name, title = "explained-variance", "Explained variance"
+    if not n_shown:
+        return Section(name, title, ("The rows have no variance: there are no components.",), ())
+    return Section(name, title, (), (_scree(model, n_shown), _cumulative(model, n_shown)))
 
 
-def _scree(model: Subspace, shown: int) -> Chart:
-    shares = model.explained_variance_ratio[:_MOST_COMPONENTS]
-    places = np.arange(1, len(shares) + 1)
+def _scree(model: Subspace, n_shown: int) -> Chart:
+    shares = model.explained_variance_ratio[:_MAX_COMPONENTS]
+    components = np.arange(1, len(shares) + 1)
     figure, axes = canvas()
-    axes.bar(places[:shown], 100 * shares[:shown], color=SERIES[0], label="shown")
-    if len(shares) > shown:
-        axes.bar(places[shown:], 100 * shares[shown:], color=FAINT, label="carried for merging")
-    caption = f"Component 1 holds {share(shares[0])} of the variance"
-    caption += f", component {shown} holds {share(shares[shown - 1])}." if 1 < shown <= len(shares) else "."
+    width = min(0.8, 0.25 * len(shares))
+    axes.bar(components[:n_shown], 100 * shares[:n_shown], width, color=SERIES[0], label="shown")
+    if len(shares) > n_shown:
+        axes.bar(components[n_shown:], 100 * shares[n_shown:], width, color=FAINT, label="kept for merging")
+    caption = f"Component 1 explains {percent(shares[0])} of the variance"
+    caption += (
+        f", component {n_shown} explains {percent(shares[n_shown - 1])}."
+        if 1 < n_shown <= len(shares)
+        else "."
+    )
     edge = noise_edge(model.certificate) / 2 / model.total
     if 0 < edge < np.inf:
-        # Half the edge: a model's variances are what noise made of smaller ones, taken back.
-        axes.axhline(100 * edge, color=SERIES[1], linestyle="--", linewidth=1.5, label="noise edge")
-        drowned = int(np.count_nonzero(shares[:shown] <= edge))
-        caption += f" The dashed line is the noise edge, {share(edge)}: "
+        # Half the edge: the variances of a model are already shrunk by what noise adds to them.
+        axes.axhline(100 * edge, color=SERIES[1], linestyle="--", linewidth=1.5, label="noise level")
+        n_below = int(np.count_nonzero(shares[:n_shown] <= edge))
         caption += (
-            f"{drowned} of {shown} shown do not rise above it." if drowned else "all shown rise above it."
+            f" Dashed line: noise level ({percent(edge)}). Components below it cannot be distinguished from "
+            f"noise: {n_below or 'none'} of the {n_shown} shown."
         )
-    axes.set(xlabel="component", ylabel="% of the variance")
-    _whole_places(axes, len(shares))
+    axes.set(xlabel="component", ylabel="explained variance (%)")
+    integer_axis(axes, len(shares))
     if len(axes.get_legend_handles_labels()[0]) > 1:
-        axes.legend()
+        legend(figure, columns=3)
     lines = [
         (
-            str(place),
-            number(float(size) ** 2 / max(model.count - 1, 1)),
-            share(part),
-            "shown" if place <= shown else "carried",
+            str(component),
+            format_number(float(value) ** 2 / max(model.count - 1, 1)),
+            percent(share),
+            "shown" if component <= n_shown else "kept for merging",
         )
-        for place, size, part in zip(places, model.singular_values, shares, strict=False)
+        for component, value, share in zip(components, model.singular_values, shares, strict=False)
     ]
-    numbers = Table("Variance by component", ("component", "variance", "share", "it is"), lines)
-    return Chart("scree", "Variance by component", caption, figure, numbers)
+    numbers = Table("Explained variance", ("component", "variance", "explained", "status"), lines)
+    return Chart("scree", "Scree plot", caption, figure, numbers)
 
 
-def _cumulative(model: Subspace, shown: int) -> Chart:
-    together = np.cumsum(model.explained_variance_ratio[:_MOST_COMPONENTS])
-    most = np.minimum(together + model.discarded / model.total, 1.0)
-    places = np.arange(1, len(together) + 1)
-    known = model.certificate is None  # noise may exceed what was left out
+def _cumulative(model: Subspace, n_shown: int) -> Chart:
+    explained = np.cumsum(model.explained_variance_ratio[:_MAX_COMPONENTS])
+    bound = np.minimum(explained + model.discarded / model.total, 1.0)
+    components = np.arange(1, len(explained) + 1)
+    is_known = model.certificate is None  # noise may exceed the discarded variance
     figure, axes = canvas()
-    held = float(model.explained_variance_ratio[:shown].sum())
-    caption = f"{number(shown)} components together hold" if shown > 1 else "One component holds"
-    caption += f" {share(held)} of the variance."
-    if not known:
-        caption += " There is noise in it: what was left out is not known."
+    total = float(model.explained_variance_ratio[:n_shown].sum())
+    together = f"The first {format_number(n_shown)} components together explain"
+    caption = together if n_shown > 1 else "The first component explains"
+    caption += f" {percent(total)} of the variance."
+    axes.plot(components, 100 * explained, "o-", color=SERIES[0], ms=4, linewidth=1.8, label="this model")
+    if not is_known:
+        caption += " The discarded variance is unknown, because noise was added."
     elif model.discarded > 1e-9 * model.total:
-        room = 100 * (most - together)
-        axes.bar(places, room, bottom=100 * together, color=SERIES[0], alpha=0.18, width=0.9)
-        best = f"{number(shown)} directions hold" if shown > 1 else "direction holds"
-        caption += (
-            f" Summarizing and merging left out {share(model.discarded / model.total)}: what the best {best} "
-            "lies within the pale bars."
-        )
+        caption += f" Summarizing and merging discarded {percent(model.discarded / model.total)} of it."
+        is_useful = bound < 1
+        if is_useful.any():
+            left, right = components[is_useful] - 0.4, components[is_useful] + 0.4
+            axes.hlines(
+                100 * bound[is_useful], left, right, color=MUTED, linewidth=1.5, label="exact PCA, at most"
+            )
+            legend(figure, columns=2)
+            caption += " Gray marks: the most that exact PCA can explain."
     else:
-        caption += " Summarizing and merging left out nothing."
-    axes.plot(places, 100 * together, color=SERIES[0], marker="o", markersize=4, linewidth=1.8)
-    if len(together) > shown:
-        axes.axvline(shown, color=MUTED, linestyle=":", linewidth=1.2)
-    axes.set(xlabel="components", ylabel="% of the variance, together", ylim=(0, 104))
-    _whole_places(axes, len(together))
+        caption += " Summarizing and merging discarded nothing."
+    if len(explained) > n_shown:
+        axes.axvline(n_shown, color=MUTED, linestyle=":", linewidth=1.2)
+    axes.set(xlabel="number of components", ylabel="explained variance (%)", ylim=(0, 104))
+    integer_axis(axes, len(explained))
     lines = [
-        (str(place), share(float(low)), share(float(high)) if known else "not known")
-        for place, low, high in zip(places, together, most, strict=True)
+        (str(component), percent(float(low)), percent(float(high)) if is_known else "unknown")
+        for component, low, high in zip(components, explained, bound, strict=True)
     ]
-    numbers = Table("Variance together", ("components", "hold", "the best hold at most"), lines)
-    return Chart("cumulative", "Variance together", caption, figure, numbers)
+    title = "Cumulative explained variance"
+    numbers = Table(title, ("components", "this model", "exact PCA, at most"), lines)
+    return Chart("cumulative", title, caption, figure, numbers)
 
 
-def _whole_places(axes: Any, count: int) -> None:
-    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
-    axes.set_xlim(0.4, count + 0.6)
-    axes.grid(visible=False, axis="x")
-
-
-def loadings(model: Subspace, shown: int) -> Section:
-    """Which features make the components."""
-    count = min(shown, _MOST_CHOICES)
-    charts = [_loadings_of(model, place) for place in range(count)]
-    labels = [str(place + 1) for place in range(count)]
-    words = ["How much each feature counts for a component, or against it; which of the two is arbitrary."]
-    if shown > count:
-        words.append(f"These are the first {count} of {number(shown)} components.")
+def loadings(model: Subspace, n_shown: int) -> Section:
+    """The features with the largest loadings, by component."""
+    count = min(n_shown, _MAX_CHOICES)
+    charts = [_component_loadings(model, i) for i in range(count)]
+    labels = [str(i + 1) for i in range(count)]
+    paragraphs = ["The weight of each feature in a component. The overall sign of a component is arbitrary."]
+    if n_shown > count:
+        paragraphs.append(f"The first {count} of {format_number(n_shown)} components are shown.")
     items = charts if count == 1 else [Choice("loadings", "Component", labels, charts)]
-    return Section("loadings", "Loadings", words, items)
+    return Section("loadings", "Loadings", paragraphs, items)
 
 
-def _loadings_of(model: Subspace, place: int) -> Chart:
-    weights = model.components[place].astype(float)
-    order = np.argsort(-np.abs(weights), kind="stable")[:_MOST_LOADINGS]
-    names = [_feature(model, int(feature)) for feature in order]
+def _component_loadings(model: Subspace, i: int) -> Chart:
+    weights = model.components[i].astype(float)
+    order = np.argsort(-np.abs(weights), kind="stable")[:_MAX_LOADINGS]
+    names = [_feature_name(model, int(feature)) for feature in order]
     values = weights[order]
     figure, axes = canvas(80 + 20 * len(order))
     bars = np.arange(len(order))
     axes.barh(bars, values, color=[SERIES[0] if weight >= 0 else SERIES[1] for weight in values], height=0.7)
     axes.axvline(0, color=INK, linewidth=0.8)
-    axes.set_yticks(bars, [clean(name, 18) for name in names])
+    axes.set_yticks(bars, [sanitize(name, 18) for name in names])
     axes.invert_yaxis()
-    axes.set(xlabel=f"loading on component {place + 1}")
+    axes.set(xlabel=f"loading on component {i + 1}")
     axes.grid(visible=False, axis="y")
-    title = f"Component {place + 1}"
-    held = float(np.square(values).sum())
-    caption = f"{clean(names[0], 40)} counts most."
+    caption = f"The largest absolute loading is that of {sanitize(names[0], 40)}."
     if len(weights) > len(order):
-        caption += f" These {len(order)} of {number(len(weights))} features make up {share(held)} of it."
-    lines = [(clean(name), f"{weight:+.4f}") for name, weight in zip(names, values, strict=True)]
-    numbers = Table(f"Loadings of component {place + 1}", ("feature", "loading"), lines)
-    return Chart(f"loadings-{place + 1}", title, caption, figure, numbers)
+        share = float(np.square(values).sum())
+        caption += (
+            f" The {len(order)} of {format_number(len(weights))} features shown account for {percent(share)} "
+            "of the squared loadings."
+        )
+    lines = [(sanitize(name, 60), f"{weight:+.4f}") for name, weight in zip(names, values, strict=True)]
+    title = f"Loadings of component {i + 1}"
+    return Chart(f"loadings-{i + 1}", title, caption, figure, Table(title, ("feature", "loading"), lines))
 
 
-def _feature(model: Subspace, place: int) -> str:
-    return model.feature_names[place] if model.feature_names else f"feature {place + 1}"
+def _feature_name(model: Subspace, feature: int) -> str:
+    return model.feature_names[feature] if model.feature_names else f"feature {feature + 1}"
 
 
-_MEANINGS = {
-    "epsilon": "epsilon, the promise for every record",
-    "delta": "delta, how likely it may fail",
-    "mu": "mu, the same as one number",
-    "unit": "what is protected",
-    "adjacency": "how data sets may differ",
-    "mechanism": "what was noised",
-    "calibration": "how the noise was calibrated",
-    "sampler": "how noise was drawn",
-    "bound": "rows were clipped to a length of",
-    "center": "around which center",
-    "sensitivity": "how far one record moves the sum",
-    "sigma": "noise on the sum, in units of bound²",
+_LABELS = {
+    "epsilon": "epsilon",
+    "delta": "delta",
+    "mu": "mu (Gaussian DP)",
+    "unit": "protected unit",
+    "adjacency": "neighboring data sets differ in",
+    "mechanism": "noise was added to",
+    "calibration": "noise calibration",
+    "sampler": "noise sampler",
+    "bound": "rows were clipped to norm",
+    "center": "center subtracted from rows",
+    "sensitivity": "sensitivity to one record, in units of bound²",
+    "sigma": "standard deviation of the noise, in units of bound²",
     "noise_edge": "largest eigenvalue of the noise",
     "records": "records",
     "merged": "releases merged",
-    "assumes": "assuming that",
-    "public": "public in any case",
+    "assumes": "assumption",
+    "public": "not protected",
+}
+_VALUES = {
+    "replace-one": "one record, replaced by any other",
+    "zero-out": "one record, replaced by the center",
+    "gram": "the Gram matrix",
+    "sketch": "a random sketch of the Gram matrix",
+    "streaming-mod-sulq": "the Gram matrix of each batch (streaming MOD-SuLQ)",
+    "mod-sulq": "the Gram matrix (MOD-SuLQ)",
+    "analytic": "analytic Gaussian mechanism",
+    "public": "a public vector",
+    "private": "the mean, estimated privately",
+    "none: about the origin": "none",
 }
 
 
-def privacy(certificate: Certificate) -> Section:
-    """What the model promises, as its file says."""
-    epsilon, delta = value(certificate.epsilon), value(certificate.delta)
-    words = [
-        f"The model says that it is differentially private, with epsilon = {epsilon} and delta = {delta}: "
-        "whoever sees it, and knows every record but one, can hardly tell that one."
+def certificate_section(certificate: Certificate) -> Section:
+    """The privacy certificate of a model, as its file states it."""
+    epsilon, delta = cell(certificate.epsilon), cell(certificate.delta)
+    paragraphs = [
+        f"According to its certificate, the model is differentially private (epsilon={epsilon}, "
+        f"delta={delta}): it reveals little about any one record, even to someone who knows all others."
         if certificate.private
-        else "The model says that it is NOT private.",
-        "This is the word of whoever made it: a certificate is a statement, not a proof.",
+        else "According to its certificate, the model is NOT private.",
+        "The certificate is a statement by whoever made the model. This page does not verify it.",
     ]
-    words += [f"Warning: {clean(text, 200)}." for text in certificate.warnings[:10]]
+    paragraphs += [f"Warning: {sanitize(text, 200)}." for text in certificate.warnings[:10]]
     stated = certificate.to_json()
-    lines = [(meaning, value(stated[name])) for name, meaning in _MEANINGS.items() if name in stated]
-    items = [Table("Certificate", ("fact", "value"), lines)]
+    lines = [
+        (label, _value(stated[name])) for name, label in _LABELS.items() if stated.get(name) not in (None, "")
+    ]
+    items = [Table("Certificate", ("property", "value"), lines)]
     if certificate.releases:
         columns = ("release", "records", "epsilon", "delta", "time")
-        released = [
-            (*(value(getattr(part, name)) for name in columns[:-1]), moment(part.time or ""))
-            for part in certificate.releases
+        releases = [
+            (*(cell(getattr(release, name)) for name in columns[:-1]), timestamp(release.time or ""))
+            for release in certificate.releases
         ]
-        items.append(Table("Releases", columns, released))
-    return Section("privacy", "Privacy", words, items)
+        items.append(Table("Releases", columns, releases))
+    return Section("privacy", "Privacy certificate", paragraphs, items)
+
+
+def _value(value: object) -> str:
+    """A value of a certificate in words; " | " separates those of a merge."""
+    if not isinstance(value, str):
+        return cell(value)
+    return cell("; ".join(_VALUES.get(text, text) for text in value.split(" | ")))

@@ -1,32 +1,31 @@
-"""The page: sections as one HTML file that needs nothing else."""
+"""The page: sections as one self-contained HTML file, charts as picture files."""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedpca import __version__
+from fedpca._util.extras import require
 from fedpca._util.files import atomic_write
+from fedpca._util.version import __version__
 from fedpca.report.figures import inline, save
 from fedpca.report.layout import Choice, Section, Table
 
-try:
-    from jinja2 import Environment, StrictUndefined
-except ImportError as error:
-    raise ImportError("a report needs jinja2: pip install 'fedpca[report]'.") from error
-
-_HERE = Path(__file__).parent
+_jinja2 = require("jinja2", extra="report", purpose="a report")
+_FOLDER = Path(__file__).parent
 
 
-def write_page(path: Path, title: str, facts: Sequence[tuple[str, str]], sections: Sequence[Section]) -> None:
-    """Write the page, whole or not at all.
+def write_page(
+    path: Path, title: str, key_figures: Sequence[tuple[str, str]], sections: Sequence[Section]
+) -> None:
+    """Write the page, atomically.
 
     Args:
-        facts: what there is to know at a glance, each with its name.
+        key_figures: the numbers at the top of the page, each with its name.
     """
-    environment = Environment(
-        autoescape=True,  # names of others are text, never markup
-        undefined=StrictUndefined,
+    environment = _jinja2.Environment(
+        autoescape=True,  # untrusted names are text, never markup
+        undefined=_jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -34,11 +33,16 @@ def write_page(path: Path, title: str, facts: Sequence[tuple[str, str]], section
         "choice": lambda item: isinstance(item, Choice),
         "table": lambda item: isinstance(item, Table),
     }
-    page, style = (
-        _HERE.joinpath(name).read_text(encoding="utf-8") for name in ("page.html.jinja", "style.css")
+    template, style = (
+        _FOLDER.joinpath(name).read_text(encoding="utf-8") for name in ("page.html.jinja", "style.css")
     )
-    text = environment.from_string(page).render(
-        title=title, facts=facts, sections=sections, style=style, svg=inline, version=__version__
+    text = environment.from_string(template).render(
+        title=title,
+        key_figures=key_figures,
+        sections=sections,
+        style=style,
+        svg=inline,
+        version=__version__,
     )
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -47,11 +51,11 @@ def write_page(path: Path, title: str, facts: Sequence[tuple[str, str]], section
 def write_pictures(folder: Path, sections: Sequence[Section]) -> None:
     """Write every chart as .png and .svg."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder.parent, prefix=".fedpca-") as aside:  # all of them, or none
+    with TemporaryDirectory(dir=folder.parent, prefix=".fedpca-") as temporary:  # all of them, or none
         for section in sections:
             for chart in section.charts:
                 for ending in (".png", ".svg"):
-                    save(chart.figure, Path(aside) / f"{chart.name}{ending}")
+                    save(chart.figure, Path(temporary) / f"{chart.name}{ending}")
         folder.mkdir(exist_ok=True)
-        for path in Path(aside).iterdir():
+        for path in Path(temporary).iterdir():
             os.replace(path, folder / path.name)

@@ -1,194 +1,208 @@
-"""Run: how a federation went, whoever ran it."""
+"""Run: the history of a federation, from whatever recorded it."""
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from fedpca._util.text import pluralize
 from fedpca.federation import Aggregator, Event, FolderStore, Simulation
 from fedpca.federation.estimator import FederatedPCA
 
 
 class Growth(NamedTuple):
-    """Rows and clients behind the model at some time."""
+    """Rows and clients in the model at some time."""
 
     time: float
     rows: float
     clients: int
 
 
-class Move(NamedTuple):
-    """The share of the variance that the model explains at some time, and how far it turned, in radians."""
+class ModelUpdate(NamedTuple):
+    """A model at some time: its explained variance ratio, and the largest principal angle in radians."""
 
     time: float
     explained: float
     angle: float | None
 
 
-class Trouble(NamedTuple):
-    """Who did not count, or not at once: what happened, and why."""
+class Incident(NamedTuple):
+    """A contribution that is not in the model, or was removed from it."""
 
-    who: str
-    what: str
-    when: str
+    client: str
+    status: str
+    time: str
     reason: str
 
 
 @dataclass(frozen=True)
 class Run:
-    """How a federation went. Times are seconds from its start, or steps of a simulation.
+    """The history of a federation. Times are seconds since its start, or steps of a simulation.
 
     Attributes:
         contributions: rows in the model, by client.
-        growth: how the model grew.
-        moves: how it turned.
-        turned_from: from which model.
-        answered: when each client had its last word.
-        troubles: who was refused, failed, left or fell silent.
+        growth: rows and clients in the model over time.
+        updates: the model over time.
+        angle_reference: the model that angles are measured from.
+        reply_times: time of each client's latest accepted message.
+        incidents: clients that were rejected, failed, withdrew or did not reply.
         steps: whether times are steps of a simulation.
-        story: what else there is to tell, in sentences.
+        notes: further remarks, as sentences.
     """
 
     contributions: Mapping[str, float]
     growth: list[Growth] = field(default_factory=list)
-    moves: list[Move] = field(default_factory=list)
-    turned_from: str = "the model before"
-    answered: Mapping[str, float] = field(default_factory=dict)
-    troubles: list[Trouble] = field(default_factory=list)
+    updates: list[ModelUpdate] = field(default_factory=list)
+    angle_reference: str = "the previous model"
+    reply_times: Mapping[str, float] = field(default_factory=dict)
+    incidents: list[Incident] = field(default_factory=list)
     steps: bool = False
-    story: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def stragglers(self) -> dict[str, float]:
-        """Clients that took more than twice as long as half of them did, slowest first."""
-        if len(self.answered) < 3:
+        """Clients that took more than twice the median reply time, slowest first."""
+        if len(self.reply_times) < 3:
             return {}
-        usual = median(self.answered.values())
-        late = {who: time for who, time in self.answered.items() if time > 2 * usual > 0}
+        middle = median(self.reply_times.values())
+        late = {client: time for client, time in self.reply_times.items() if time > 2 * middle > 0}
         return dict(sorted(late.items(), key=lambda item: -item[1]))
 
 
-def run_of(source: Any) -> Run:
-    """How it went, from what there is: a folder, an aggregator, a simulation, a fitted `FederatedPCA`."""
+def load_run(source: Any) -> Run:
+    """The history of a federation: from a folder, an aggregator, a simulation or a fitted `FederatedPCA`."""
     if isinstance(source, Simulation):
-        return _of_simulation(source)
+        return _from_simulation(source)
     if isinstance(source, Aggregator):
         rows = {name: child.count for name, child in source.children.items()}
-        return _of_history(source.history, rows)
+        return _from_history(source.history, rows)
     if isinstance(source, FederatedPCA):
-        return _of_estimator(source)
+        return _from_estimator(source)
     if isinstance(source, str | os.PathLike):
-        return _of_folder(Path(source))
+        return _from_folder(Path(source))
     raise TypeError(
         "run must be a folder, an Aggregator, a Simulation or a fitted FederatedPCA, got "
         f"{type(source).__name__}."
     )
 
 
-def _of_folder(folder: Path) -> Run:
-    """What a Flower run left (summary.json, store/), or the store of an aggregator (history.jsonl)."""
+def _from_folder(folder: Path) -> Run:
+    """From the output of a Flower run (summary.json, store/), or an aggregator's store (history.jsonl)."""
     summary, store = folder / "summary.json", folder / "store"
     if (folder / "history.jsonl").is_file():
-        return _of_history(FolderStore(folder).history())
+        return _from_history(FolderStore(folder).history())
     if not summary.is_file():
         raise FileNotFoundError(
-            f"{folder} must be the folder of a run, with summary.json, or the store of an aggregator, with "
-            "history.jsonl, and has neither; name another."
+            f"{folder} must be the folder of a run or the store of an aggregator, but has neither "
+            "summary.json nor history.jsonl; choose another folder."
         )
     events = FolderStore(store).history() if store.is_dir() else []
     try:
-        return _of_flower(json.loads(summary.read_text(encoding="utf-8")), events)
+        return _from_flower(json.loads(summary.read_text(encoding="utf-8")), events)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{summary} must be what a run left, and is not ({error}); run it again.") from error
+        raise ValueError(f"{summary} is not a valid summary of a run ({error}); run it again.") from error
 
 
-def _of_flower(summary: Mapping[str, Any], events: list[Event]) -> Run:
+def _from_flower(summary: Mapping[str, Any], events: list[Event]) -> Run:
     started = str(summary["started"])
     rows = {str(name): float(child["rows"]) for name, child in summary["contributors"].items()}
-    before = _of_history(events, rows)
-    answered, troubles = {}, [trouble for trouble in before.troubles if trouble.when < started]
+    earlier = _from_history(events, rows)
+    reply_times = {}
+    incidents = [incident for incident in earlier.incidents if incident.time < started]
     for answer in summary["answers"]:
-        who = str(answer["client"] or f"node {answer['node']}")
+        client = str(answer["client"] or f"node {answer['node']}")
         if answer["what"] in ("accepted", "unchanged"):
-            answered[who] = _seconds(started, str(answer["time"]))
+            reply_times[client] = _seconds(started, str(answer["time"]))
         else:
-            what, when, why = (str(answer[key]) for key in ("what", "time", "reason"))
-            troubles.append(Trouble(who, what, when, why))
-    silent = [Trouble(f"node {node}", "silent", "", "it gave no answer.") for node in summary["silent"]]
-    story = (f"There is no model of this run: {summary['problem']}",) if summary["problem"] else ()
-    return Run(rows, before.growth, before.moves, answered=answered, troubles=troubles + silent, story=story)
+            status, time, reason = (str(answer[key]) for key in ("what", "time", "reason"))
+            incidents.append(Incident(client, _status(status), time, reason))
+    incidents += [
+        Incident(f"node {node}", "no reply", "", "the node did not reply during the run.")
+        for node in summary["silent"]
+    ]
+    notes = (f"This run produced no model: {summary['problem']}",) if summary["problem"] else ()
+    return Run(
+        rows, earlier.growth, earlier.updates, reply_times=reply_times, incidents=incidents, notes=notes
+    )
 
 
-def _of_history(events: list[Event], contributions: Mapping[str, float] | None = None) -> Run:
+def _from_history(events: list[Event], contributions: Mapping[str, float] | None = None) -> Run:
     if not events:
         return Run(contributions or {})
     start = events[0].time
     rows: dict[str, float] = {}
-    growth, moves, answered, troubles = [], [], {}, []
-    together = 0.0
+    growth, updates, reply_times, incidents = [], [], {}, []
+    total = 0.0
     for event in events:
         seconds = _seconds(start, event.time)
         match event.what:
             case "model":
-                moves.append(Move(seconds, event.explained, event.angle))
+                updates.append(ModelUpdate(seconds, event.explained, event.angle))
                 continue
             case "refused":
-                troubles.append(Trouble(event.child, event.what, event.time, event.reason))
+                incidents.append(Incident(event.child, _status(event.what), event.time, event.reason))
                 continue
             case "accepted":
-                together += event.count - rows.get(event.child, 0.0)
+                total += event.count - rows.get(event.child, 0.0)
                 rows[event.child] = event.count
-                answered[event.child] = seconds
+                reply_times[event.child] = seconds
             case "withdrawn":
-                together -= rows.pop(event.child, 0.0)
-                reason = f"its {event.count:g} rows are out of the model."
-                troubles.append(Trouble(event.child, event.what, event.time, reason))
-        growth.append(Growth(seconds, together, len(rows)))
-    return Run(contributions or rows, growth, moves, answered=answered, troubles=troubles)
+                total -= rows.pop(event.child, 0.0)
+                reason = f"removed from the model: {pluralize(event.count, 'row')}."
+                incidents.append(Incident(event.child, event.what, event.time, reason))
+        growth.append(Growth(seconds, total, len(rows)))
+    return Run(contributions or rows, growth, updates, reply_times=reply_times, incidents=incidents)
 
 
-def _of_simulation(simulation: Simulation) -> Run:
-    growth, answered = [], {}
+def _from_simulation(simulation: Simulation) -> Run:
+    growth, reply_times = [], {}
     for delivery in simulation.timeline:
         if delivery.changed:
-            answered[delivery.client] = delivery.time
-        growth.append(Growth(delivery.time, delivery.rows, len(answered)))
-    idle = sum(not delivery.changed for delivery in simulation.timeline)
+            reply_times[delivery.client] = delivery.time
+        growth.append(Growth(delivery.time, delivery.rows, len(reply_times)))
+    n_ignored = sum(not delivery.changed for delivery in simulation.timeline)
     return Run(
         simulation.contributions,
         growth,
-        [Move(look.time, look.explained, look.angle) for look in simulation.snapshots],
+        [ModelUpdate(shot.time, shot.explained, shot.angle) for shot in simulation.snapshots],
         "the final model",
-        answered,
-        [Trouble(name, "silent", "", "it dropped out before it had said all.") for name in simulation.silent],
+        reply_times,
+        [
+            Incident(name, "dropped out", "", "the client did not send all of its updates.")
+            for name in simulation.silent
+        ],
         steps=True,
-        story=(
-            f"A simulation: {idle} of {len(simulation.timeline)} messages came late or twice and changed "
-            f"nothing; aggregators were killed and restarted {simulation.crashes} times.",
+        notes=(
+            f"This federation was simulated. {n_ignored} of {pluralize(len(simulation.timeline), 'message')} "
+            "arrived late or twice and changed nothing; aggregators were killed and restarted "
+            f"{pluralize(simulation.crashes, 'time')}.",
         ),
     )
 
 
-def _of_estimator(pca: FederatedPCA) -> Run:
-    given = pca.contributions_.items()
-    troubles = [Trouble(name, "failed", "", one.problem) for name, one in given if one.problem]
-    return Run({name: float(one.rows) for name, one in given if not one.problem}, troubles=troubles)
+def _from_estimator(pca: FederatedPCA) -> Run:
+    clients = pca.contributions_.items()
+    incidents = [Incident(name, "failed", "", one.problem) for name, one in clients if one.problem]
+    return Run({name: float(one.rows) for name, one in clients if not one.problem}, incidents=incidents)
+
+
+def _status(what: str) -> str:
+    return "rejected" if what == "refused" else what
 
 
 def _seconds(start: str, end: str) -> float:
     return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
 
 
-def thinned(things: list[Any], most: int = 300) -> list[Any]:
-    """At most so many of them, the last included.
+def downsample(items: list[Any], limit: int = 300) -> list[Any]:
+    """At most `limit` items, evenly spaced, the last included.
 
-    >>> thinned(list(range(10)), most=4)
+    >>> downsample(list(range(10)), limit=4)
     [0, 3, 6, 9]
     """
-    step = -(-(len(things) - 1) // (most - 1)) if len(things) > most else 1
-    kept: Iterable[Any] = things[::step]
-    return [*kept, *([things[-1]] if things and (len(things) - 1) % step else [])]
+    step = -(-(len(items) - 1) // (limit - 1)) if len(items) > limit else 1
+    return [*items[::step], *([items[-1]] if items and (len(items) - 1) % step else [])]

@@ -1,4 +1,4 @@
-"""Sample: what a report shows of rows, from one pass over as many as there are."""
+"""Sample: what a report shows of rows, from one pass over any number of them."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -18,103 +18,112 @@ from fedpca.summaries.subspace import Subspace
 
 MAX_ROWS = 2000
 CONFIDENCE = 0.99
-_MOST_COMPONENTS = 4
+_MAX_COMPONENTS = 4
 _BATCH_ROWS = 4096
-_STEPS = 256  # of a doubling
+_BINS_PER_DOUBLING = 256
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Rows as the model sees them.
+    """Scores and anomaly scores of a uniform sample of rows, and how many of all rows exceed the limits.
 
     Attributes:
-        read: how many rows there were.
-        scores: of a uniform sample of them, shape (n, at most 4).
-        spe: squared prediction errors of the sample, shape (n,).
-        t2: its Hotelling's T², shape (n,).
-        colors: what it is colored by, as text, shape (n,); or None.
-        most_spe: the limit of spe, infinite where it is not known; see `anomaly_limits`.
-        most_t2: that of t2.
-        matched: whether the limit of spe has the mean and variance of the spe of all rows read.
-        above_spe: how many of all rows are above the limit.
-        above_t2: the same.
+        n_read: number of rows read.
+        scores: of the sampled rows, shape (n, at most 4).
+        spe: squared prediction errors of the sampled rows, shape (n,).
+        t2: Hotelling's T² of the sampled rows, shape (n,).
+        colors: values to color the sampled rows by, as text, shape (n,); or None.
+        spe_limit: the limit of spe, infinite where it is unknown; see `anomaly_limits`.
+        t2_limit: the limit of t2, likewise.
+        is_spe_limit_fitted: whether spe_limit was estimated from the rows read, not from the model.
+        n_above_spe: number of rows read above the limit of spe.
+        n_above_t2: number of rows read above the limit of t2.
     """
 
-    read: int
+    n_read: int
     scores: Array
     spe: Array
     t2: Array
     colors: NDArray[Any] | None
-    most_spe: float
-    most_t2: float
-    matched: bool
-    above_spe: int
-    above_t2: int
+    spe_limit: float
+    t2_limit: float
+    is_spe_limit_fitted: bool
+    n_above_spe: int
+    n_above_t2: int
 
 
-def sample(rows: Any, model: Subspace, shown: int, color: Any) -> Sample:
-    """One pass over rows: how many there are and are above the limits, and a uniform sample.
+def sample_rows(rows: Any, model: Subspace, n_shown: int, color: Any) -> Sample:
+    """Read rows once: draw a uniform sample, count the rows above the limits.
 
     Args:
         rows: see `write_report`.
-        color: the same.
+        n_shown: number of components to compute scores for.
+        color: see `write_report`.
     """
-    pca = StreamingPCA(shown, center=model.centered, oversample=max(model.rank - shown, 0))
+    pca = StreamingPCA(n_shown, center=model.centered, oversample=max(model.rank - n_shown, 0))
     pca.merge(replace(model, feature_names=None, certificate=None))
-    most_spe, most_t2 = pca.anomaly_limits(CONFIDENCE)
+    spe_limit, t2_limit = pca.anomaly_limits(CONFIDENCE)
     rng = np.random.default_rng(0)
     kept: dict[str, Any] = {}
-    read = above_t2 = 0
+    n_read = n_above_t2 = 0
     total = squares = 0.0
-    heights: Counter[float] = Counter()
+    histogram: Counter[float] = Counter()
     with progress.bar("rows", getattr(rows, "n_rows", None), "rows") as bar:
-        for part, colors in _parts(rows, model, color):
+        for part, colors in _batches(rows, model, color):
             if part.shape[1] != model.n_features:
                 raise ValueError(
-                    f"rows must have the model's {model.n_features} features, got {part.shape[1]}; show "
-                    "those the model is of, or others like them."
+                    f"rows must have the model's {model.n_features} features, got {part.shape[1]}; pass rows "
+                    "with the columns the model was fitted to."
                 )
             spe, t2 = pca.anomaly_scores(part)
-            read += len(spe)
-            above_t2 += int(np.count_nonzero(t2 > most_t2))
+            n_read += len(spe)
+            n_above_t2 += int(np.count_nonzero(t2 > t2_limit))
             total, squares = total + float(spe.sum()), squares + float(spe @ spe)
-            heights.update(_heights(spe).tolist())
-            # Every row draws a number, and the smallest stay: all are as likely to.
+            histogram.update(_log_bins(spe).tolist())
+            # Every row draws a number, and the rows with the smallest are kept: a uniform sample.
             new = {"draw": rng.uniform(size=len(spe)), "spe": spe, "t2": t2}
-            new["scores"] = pca.transform(part)[:, :_MOST_COMPONENTS]
+            new["scores"] = pca.transform(part)[:, :_MAX_COMPONENTS]
             if colors is not None:
-                new["colors"] = np.array([str(value) for value in colors], dtype=object)
+                new["colors"] = _texts(colors)
             kept = {name: np.concatenate([kept[name], new[name]]) if kept else new[name] for name in new}
-            stay = np.sort(np.argsort(kept["draw"])[:MAX_ROWS])
-            kept = {name: values[stay] for name, values in kept.items()}
+            smallest = np.sort(np.argsort(kept["draw"])[:MAX_ROWS])
+            kept = {name: values[smallest] for name, values in kept.items()}
             bar.advance(len(spe))
-    if not read:
-        raise ValueError("rows must hold rows, and hold none.")
+    if not n_read:
+        raise ValueError("rows is empty.")
     del kept["draw"]
-    mean, variance = total / read, squares / read - (total / read) ** 2
-    # Rows tell better than the spectrum where their limit is, if there are enough to tell.
-    matched = most_spe < np.inf and read * (1 - CONFIDENCE) >= 1 and variance > 1e-9 * mean**2
-    if matched:
-        most_spe = chi_squared_limit(mean, variance, CONFIDENCE)
-    edge = float(_heights(most_spe))
+    mean, variance = total / n_read, squares / n_read - (total / n_read) ** 2
+    # The rows give a better limit than the spectrum does, if there are enough of them.
+    is_fitted = spe_limit < np.inf and n_read * (1 - CONFIDENCE) >= 1 and variance > 1e-9 * mean**2
+    if is_fitted:
+        spe_limit = chi_squared_limit(mean, variance, CONFIDENCE)
+    limit_bin = float(_log_bins(spe_limit))
     return Sample(
         **({"colors": None} | kept),
-        read=read,
-        most_spe=2 ** (edge / _STEPS),
-        most_t2=most_t2,
-        matched=matched,
-        above_spe=sum(count for height, count in heights.items() if height > edge),
-        above_t2=above_t2,
+        n_read=n_read,
+        spe_limit=2 ** (limit_bin / _BINS_PER_DOUBLING),
+        t2_limit=t2_limit,
+        is_spe_limit_fitted=is_fitted,
+        n_above_spe=sum(count for bin_, count in histogram.items() if bin_ > limit_bin),
+        n_above_t2=n_above_t2,
     )
 
 
-def _heights(spe: Any) -> Any:
-    """In which step of a logarithmic ladder squared errors lie: to count those above a limit known later."""
-    return np.ceil(_STEPS * np.log2(np.maximum(spe, np.finfo(float).tiny)))
+def _log_bins(spe: Any) -> Any:
+    """Bins of a logarithmic histogram of squared errors: their limit is known only at the end."""
+    return np.ceil(_BINS_PER_DOUBLING * np.log2(np.maximum(spe, np.finfo(float).tiny)))
 
 
-def _parts(rows: Any, model: Subspace, color: Any) -> Iterator[tuple[Any, Any]]:
-    """Rows without their names, a batch at a time, and what they are colored by."""
+def _texts(values: Any) -> NDArray[Any]:
+    """Values to color by, as text; times to the second, dates without a time of day."""
+    values = np.asarray(values)
+    if values.dtype.kind == "M":
+        values = [time.removesuffix("T00:00:00") for time in np.datetime_as_string(values, unit="s")]
+    return np.array([str(value) for value in values], dtype=object)
+
+
+def _batches(rows: Any, model: Subspace, color: Any) -> Iterator[tuple[Any, Any]]:
+    """Batches of rows, without names, each with the values to color them by."""
     if isinstance(rows, Rows):
         names = list(rows.feature_names or ())
         for batch in rows.batches():
@@ -126,12 +135,16 @@ def _parts(rows: Any, model: Subspace, color: Any) -> Iterator[tuple[Any, Any]]:
         return
     if isinstance(color, str):
         if not hasattr(rows, "columns"):
-            raise ValueError(f"color must be one value a row where columns have no names, got {color!r}.")
+            raise ValueError(
+                f"color must be one value per row where columns have no names, got color={color!r}."
+            )
         color = rows[color]
     if hasattr(rows, "columns"):
         rows = (rows[list(model.feature_names)] if model.feature_names else rows).to_numpy()
     colors = None if color is None else np.asarray(color)
     if colors is not None and len(colors) != rows.shape[0]:
-        raise ValueError(f"color must have one value a row, {rows.shape[0]}, got {len(colors)}.")
+        raise ValueError(
+            f"color must have one value per row: {rows.shape[0]} rows, got {len(colors)} values."
+        )
     for some in batch_slices(rows.shape[0], _BATCH_ROWS):
         yield rows[some], None if colors is None else colors[some]

@@ -129,9 +129,7 @@ def device_rows(rows: Any) -> Any:
             f"rows must be a table of shape (n_rows, n_features), got shape {tuple(rows.shape)}."
         )
     if not rows.shape[0] or not rows.shape[1]:
-        raise ValueError(
-            f"X must have at least one row and one feature, got shape {tuple(rows.shape)}."
-        )
+        raise ValueError(f"X must have at least one row and one feature, got shape {tuple(rows.shape)}.")
     real_dtype(backend_of(rows).numpy_dtype(rows))
     return rows.detach() if hasattr(rows, "detach") else rows
 

@@ -1,0 +1,101 @@
+"""The noisy sum of x x^T: d² memory, the most accurate."""
+
+from math import sqrt
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from fedpca._typing import Array
+from fedpca.privacy.calibration import SENSITIVITY, Adjacency
+from fedpca.privacy.lattice import RADIUS
+from fedpca.privacy.mechanisms.base import Calibration, CalibrationName, Mechanism, Setup
+from fedpca.privacy.noise import Noise, SymmetricMask
+from fedpca.privacy.schedule import Schedule
+from fedpca.summaries.certificate import Certificate
+from fedpca.summaries.moments import Moments
+
+if TYPE_CHECKING:
+    from fedpca.privacy.settings import Privacy
+
+SUM_WEIGHT = 0.4
+"""Weight of the sum of rows beside the sum of their products, in a joint release."""
+
+
+class NoisySum(Mechanism):
+    """The sum of x x^T with a symmetric mask, however its noise is calibrated."""
+
+    calibrations = ("analytic",)
+    continuous = False
+    edge_known = True
+    max_features: ClassVar[int] = 4096
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self._products = np.zeros((self.n_features, self.n_features))
+        self._sum = np.zeros(self.n_features) if setup.joint else None
+
+    @classmethod
+    def memory(cls, n_features: int, rank: int) -> int:
+        return 8 * 3 * n_features**2
+
+    @classmethod
+    def rows_factor(cls, n_rows: float) -> float:
+        return 1.0
+
+    def take(self, points: Array) -> None:
+        """Integers below 2^53: the products are exact, in any order."""
+        self.count += len(points)
+        self._products += points.T @ points
+        if self._sum is not None:
+            self._sum += points.sum(axis=0)
+
+    def release(self, noise: Noise, certificate: Certificate) -> Moments:
+        calibration, unit = self.calibration, RADIUS**2
+        mask = SymmetricMask(
+            noise, self.n_features, calibration.sigma * unit, calibration.off_diagonal * unit
+        )
+        scatter = mask.add_to(self._products.copy())
+        scatter /= unit
+        offset = np.zeros(self.n_features)
+        if self._sum is not None:
+            sd = calibration.sigma / SUM_WEIGHT * RADIUS
+            total = (self._sum + noise.entries((1,), self.n_features, sd)) / RADIUS
+            offset = total / self.count
+            scatter -= np.outer(total, offset)
+        return Moments(
+            self.count,
+            self.ball.mean(offset),
+            self.ball.bound**2 * scatter,
+            self.ball.center is not None,
+            self.ball.feature_names,
+            certificate,
+        )
+
+
+class Gram(NoisySum):
+    """The sum of x x^T with noise calibrated by mu: the default.
+
+    Noise of standard deviation sigma on all d² entries, symmetrized, costs what it cost before, and is sigma
+    on the diagonal and sigma / sqrt(2) off it: less than a mask drawn for the upper triangle alone.
+    """
+
+    name = "gram"
+    supports_joint = True
+    less_accurate = False
+
+    @classmethod
+    def calibrated_by_mu(cls, calibration: CalibrationName) -> bool:
+        return True
+
+    @classmethod
+    def sensitivity(cls, adjacency: Adjacency, *, joint: bool) -> float:
+        if not joint:
+            return SENSITIVITY[adjacency]
+        # The largest ||x x^T - y y^T||² + w² ||x - y||² is at <x, y> = -w²/2.
+        squared = SUM_WEIGHT**2
+        return sqrt(2.0) * (1 + squared / 2) if adjacency == "replace-one" else sqrt(1 + squared)
+
+    @classmethod
+    def calibrate(cls, privacy: "Privacy", n_features: int, *, mu: float, joint: bool) -> Calibration:
+        sensitivity = cls.sensitivity(privacy.adjacency, joint=joint) * Schedule(privacy.releases).column_norm
+        return Calibration.symmetrized(sensitivity, sensitivity / mu)

@@ -1,0 +1,91 @@
+"""PrivateSums: sums of rows about a known center, and their releases."""
+
+from fedpca._typing import Array
+from fedpca.privacy.certify import make_certificate
+from fedpca.privacy.ledger import Entry, Ledger
+from fedpca.privacy.mechanisms.base import Mechanism
+from fedpca.privacy.noise import Noise
+from fedpca.privacy.schedule import Schedule
+from fedpca.privacy.settings import Privacy
+from fedpca.summaries.summary import Summary
+
+
+class PrivateSums:
+    """Rows in; releases out, each debited in the ledger before its noise is drawn, and certified.
+
+    Args:
+        privacy: the settings.
+        ledger: what pays.
+        mechanism: takes the rows, clipped.
+        noise: of the releases.
+        start: number of the first record.
+        stream: a random name of the stream, for the certificates.
+    """
+
+    def __init__(
+        self, privacy: Privacy, ledger: Ledger, mechanism: Mechanism, noise: Noise, *, start: int, stream: str
+    ) -> None:
+        self._privacy = privacy
+        self._ledger = ledger
+        self._mechanism = mechanism
+        self._noise = noise
+        self._schedule = Schedule(privacy.releases)
+        self._stream = stream
+        self._n_releases = 0
+        self._next_record = start  # the first that no release contains yet
+        self._paid: Entry | None = None  # the one debit for all releases, where there is only one
+
+    @property
+    def center(self) -> Array | None:
+        """What is subtracted from rows."""
+        return self._mechanism.ball.center
+
+    @property
+    def count(self) -> int:
+        """Rows taken."""
+        return self._mechanism.count
+
+    @property
+    def finished(self) -> bool:
+        """Whether all planned releases were made."""
+        return self._n_releases == self._privacy.releases and not self._mechanism.continuous
+
+    def take(self, rows: Array) -> None:
+        """Add complete rows."""
+        if self._mechanism.continuous:
+            self._debit(None)  # their noise is drawn at once
+        self._mechanism.take(self._mechanism.ball.points(rows))
+
+    def release(self, n_rows: int) -> tuple[Summary, Entry]:
+        """The certified summary of all records up to `n_rows`, and the debit that paid for it."""
+        entry = self._debit(n_rows)
+        report = self._n_releases + 1
+        noise = self._schedule.noise(self._noise, report)
+        certificate = make_certificate(
+            self._privacy,
+            self._mechanism,
+            self._ledger,
+            entry,
+            noise,
+            records=n_rows,
+            report=report,
+            stream=self._stream,
+        )
+        released = self._mechanism.release(noise, certificate)
+        self._n_releases, self._next_record = report, n_rows
+        return released, entry
+
+    def complete(self, entry: Entry) -> None:
+        """Note in the ledger that a release came out."""
+        self._ledger.complete(entry)
+
+    def _debit(self, n_rows: int | None) -> Entry:
+        """The debit of the next release, or of all releases of all records to come."""
+        if self._paid is not None:
+            return self._paid
+        pays_once = self._mechanism.continuous or not self._schedule.disjoint
+        stop = None if pays_once else n_rows
+        mu = self._mechanism.calibration.mu
+        entry = self._ledger.debit(self._next_record, stop, self._mechanism.name, mu)
+        self._paid = entry if pays_once else None
+        return entry

@@ -1,0 +1,123 @@
+"""write_report: a model, its rows and its federation as one page."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpca._util.text import format_number, sanitize
+from fedpca.estimators.base import BasePCA
+from fedpca.federation.estimator import FederatedPCA
+from fedpca.report.federation import contributions, incidents, over_time
+from fedpca.report.figures import drawing
+from fedpca.report.formatting import cell, percent
+from fedpca.report.layout import Section
+from fedpca.report.model import certificate_section, explained_variance, loadings
+from fedpca.report.page import write_page, write_pictures
+from fedpca.report.run import Run, load_run
+from fedpca.report.sample import sample_rows
+from fedpca.report.scores import scores_section
+from fedpca.summaries.moments import Moments
+from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
+
+
+def write_report(
+    path: str | os.PathLike[str],
+    model: BasePCA | Summary,
+    *,
+    rows: Any = None,
+    color: Any = None,
+    run: Any = None,
+    n_components: int | None = None,
+    title: str = "PCA report",
+    pictures: str | os.PathLike[str] | None = None,
+) -> Path:
+    """Write a report about a model: one self-contained HTML file.
+
+    Args:
+        path: the file to write; an existing one is replaced.
+        model: a fitted estimator, a `Subspace` or `Moments`.
+        rows: data to plot along the components: an array or frame, or `fedpca.readers.open_rows(...)`. It is
+            read once, and a random sample is drawn. The page is then as confidential as the rows.
+        color: what to color rows by: the name of a column (of files, also one kept aside), or one value per
+            row.
+        run: the federation behind the model: the folder of a Flower run or of an aggregator's store, an
+            `Aggregator`, or a `Simulation`. The contributions to a `FederatedPCA` are shown without it.
+        n_components: number of components to show; by default those of the estimator, or all of a summary.
+        title: of the page.
+        pictures: a folder for all charts as .png and .svg.
+
+    Returns:
+        The path.
+
+    >>> import fedpca, tempfile
+    >>> from sklearn.datasets import load_iris
+    >>> iris = load_iris(as_frame=True)
+    >>> pca = fedpca.StreamingPCA(2).fit(iris.data)
+    >>> page = Path(tempfile.mkdtemp()) / "iris.html"
+    >>> text = write_report(page, pca, rows=iris.data, color=iris.target).read_text()
+    >>> text.count("<svg"), "sepal length (cm)" in text
+    (6, True)
+    """
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}; create it.")
+    subspace, n_shown = _components(model, n_components)
+    if run is None and isinstance(model, FederatedPCA):
+        run = model
+    run_history = None if run is None else load_run(run)
+    with drawing():
+        sections = _sections(subspace, n_shown, rows, color, run_history)
+    if pictures is not None:
+        write_pictures(Path(pictures), sections)
+    write_page(path, sanitize(title, 100), _key_figures(subspace, n_shown, run_history), sections)
+    return path
+
+
+def _components(model: BasePCA | Summary, n_components: int | None) -> tuple[Subspace, int]:
+    """All components of a model, and how many to show: none without variance."""
+    if isinstance(model, BasePCA):
+        subspace, n_shown = model.subspace_, model.n_components_
+    elif isinstance(model, Subspace | Moments):
+        subspace = model.subspace()
+        n_shown = subspace.rank
+    else:
+        raise TypeError(f"model must be a fitted PCA, a Subspace or Moments, got {type(model).__name__}.")
+    return subspace, min(n_components or n_shown, int(np.count_nonzero(subspace.singular_values)))
+
+
+def _sections(
+    subspace: Subspace, n_shown: int, rows: Any, color: Any, run_history: Run | None
+) -> list[Section]:
+    sections = [explained_variance(subspace, n_shown)]
+    if rows is not None and n_shown:
+        sample = sample_rows(rows, subspace, n_shown, color)
+        sections.append(scores_section(subspace, sample, color if isinstance(color, str) else ""))
+    if n_shown:
+        sections.append(loadings(subspace, n_shown))
+    if run_history is not None:
+        sections += [contributions(run_history), over_time(run_history), incidents(run_history)]
+    if subspace.certificate is not None:
+        sections.append(certificate_section(subspace.certificate))
+    return [section for section in sections if section.paragraphs or section.items]
+
+
+def _key_figures(subspace: Subspace, n_shown: int, run_history: Run | None) -> list[tuple[str, str]]:
+    """The numbers at the top of the page, each with its name."""
+    figures = [
+        ("rows", format_number(subspace.count)),
+        ("features", format_number(subspace.n_features)),
+        ("components", format_number(n_shown)),
+        ("explained variance", percent(float(subspace.explained_variance_ratio[:n_shown].sum()))),
+    ]
+    if run_history is not None:
+        figures.append(("clients", format_number(len(run_history.contributions))))
+        figures.append(("incidents", format_number(len(run_history.incidents))))
+    certificate = subspace.certificate
+    if certificate is None:
+        privacy = "none"
+    else:
+        privacy = f"ε = {cell(certificate.epsilon)}" if certificate.private else "NOT private"
+    return [*figures, ("privacy", privacy)]
