@@ -240,8 +240,8 @@ def main():
         rng = np.random.default_rng(0)
         mixing = rng.normal(size=(8, 8))
         configs = {}
-        for place, client in enumerate(("north", "south", "west")):
-            rows = rng.normal(size=(2000, 8)) * [9, 5, 1, 1, 1, 1, 1, 1] @ mixing + place
+        for i, client in enumerate(("north", "south", "west")):
+            rows = rng.normal(size=(2000, 8)) * [9, 5, 1, 1, 1, 1, 1, 1] @ mixing + i
             np.save(home / f"{client}.npy", rows)
             privacy = {"epsilon": 2.0, "delta": 1e-6, "bound": 40.0, "center": "private"}
             configs[client] = {"client-id": client, "source": str(home / f"{client}.npy")} | privacy
