@@ -41,8 +41,8 @@ def write_report(
         model: a fitted estimator, a `Subspace` or `Moments`.
         rows: data to plot along the components: an array or frame, or `fedpca.readers.open_rows(...)`. It is
             read once, and a random sample is drawn. The page is then as confidential as the rows.
-        color: what to color rows by: the name of a column (of files, also a passthrough one), or one value per
-            row.
+        color: what to color rows by: the name of a column (of files, also a passthrough one), or one value
+            per row.
         run: the federation behind the model: the folder of a Flower run or of an aggregator's store, an
             `Aggregator`, or a `Simulation`. The contributions to a `FederatedPCA` are shown without it.
         n_components: number of components to show; by default those of the estimator, or all of a summary.
