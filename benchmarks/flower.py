@@ -93,7 +93,7 @@ def federation(loopback: Any, home: Path, configs: dict[str, dict[str, Any]], ti
     if not (home / "server" / "summary.json").exists():
         raise RuntimeError(f"the ServerApp failed:\n{said[-3000:]}")
     summary = json.loads((home / "server" / "summary.json").read_text())
-    for answer in summary["answers"]:
+    for answer in summary["replies"]:
         if answer["reason"]:
             print(f"{answer['client']!r} {answer['what']}: {answer['reason']}")
     return [title, str(len(summary["contributors"])), number(wall), *(watch.cell(role) for role in ROLES)]

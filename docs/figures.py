@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits, load_wine
 from sklearn.preprocessing import StandardScaler
 
 import fedpca
-import fedpca.federation
+from fedpca.federation.simulate import Faults, simulate
 
 DOCS = Path(__file__).parent
 sys.path.append(str(DOCS.parent / "examples"))
@@ -271,10 +271,8 @@ def federation_growth() -> Figure:
     """Rows in the model as messages of a faulty federation arrive."""
     images, digits = load_digits(return_X_y=True)
     clients = {f"client {digit}": np.array_split(images[digits == digit], 6) for digit in range(10)}
-    faults = fedpca.federation.Faults(
-        stragglers=0.3, late=0.2, dropouts=0.1, duplicates=0.3, crashes=0.05, seed=3
-    )
-    run = fedpca.federation.simulate(clients, 10, faults=faults)
+    faults = Faults(stragglers=0.3, late=0.2, dropouts=0.1, duplicates=0.3, crashes=0.05, seed=3)
+    run = simulate(clients, 10, faults=faults)
     figure, (axis,) = panels()
     axis.step([it.time for it in run.timeline], [it.rows for it in run.timeline], where="post", color=BLUE)
     crashes = [(it.time, it.rows) for it in run.timeline if it.crashed]

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 
 import fedpca
-from fedpca.federation import Faults, Simulation, simulate
+from fedpca.federation.simulate import Faults, Simulation, simulate
 from fedpca.metrics import captured_variance, principal_angles
 from fedpca.report import write_report
 from fedpca.summaries.certificate import Certificate
@@ -72,7 +72,7 @@ The difference shrinks as the owners share more directions.</p>
 <div class="charts">{components}</div>
 <h2>With faults</h2>
 <p>The same owners, split into clients that send a summary to their region after every batch; the regions
-send theirs to the root. Some clients are slow, messages arrive twice, {silent} clients drop out half-way,
+send theirs to the root. Some clients are slow, messages arrive twice, {dropped} clients drop out half-way,
 and aggregators are killed {crashes} times and restarted from their stores. The model reflects every message
 received and is bit-for-bit the same in any order. <a href="report.html">The report</a> describes this model
 and its federation.</p>
@@ -156,7 +156,7 @@ def main(folder: Path) -> None:
         kilobytes=summaries["owner of 0-3"].components.nbytes / 1000,
         angle=np.degrees(principal_angles(merged.truncate(5), pooled.truncate(5)).max()),
         crashes=faulty.crashes,
-        silent=len(faulty.silent),
+        dropped=len(faulty.dropped_out),
         public=PUBLIC,
         certificates=certificate_rows([model.certificate for model in private.values()]),
         **{name: "\n".join(svgs) for name, svgs in charts.items()},

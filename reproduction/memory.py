@@ -115,7 +115,7 @@ class Memory(Experiment):
         return [
             {
                 "method": method,
-                "directions": stream.keep,
+                "directions": stream.n_exchanged,
                 "peak_kb": float(kilobytes.max()),
                 "shortfall": offline.scores(components(stream), rank)["shortfall"],
             }

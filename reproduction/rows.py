@@ -28,7 +28,7 @@ def paper_rows(name: str, *, center: bool, multiple_of: int = 1) -> Array:
     """
     dataset = datasets.load(SOURCES[name])
     rows = np.asarray(dataset.rows, dtype=np.float64)
-    if name == "mnist":
+    if name == "mnist" and dataset.labels is not None:
         rows = np.column_stack([dataset.labels, rows])
     rows = rows[: len(rows) // multiple_of * multiple_of]
     return rows - rows.mean(axis=0) if center else rows

@@ -133,7 +133,7 @@ def test_history_says_who_did_what():
     aggregator.withdraw("a")
     assert [(e.child, e.version, e.what) for e in aggregator.history] == [
         ("a", 1, "accepted"),
-        ("b", 1, "refused"),
+        ("b", 1, "rejected"),
         ("a", 2, "withdrawn"),
     ]
     assert aggregator.history[0].count == 60
@@ -234,7 +234,7 @@ def test_a_bad_summary_is_refused_with_a_reason_and_the_rest_go_on(what):
             aggregator.receive(child, 7, forged(**BAD[what]))
         assert len(str(refusal.value)) > 30
     assert bits(aggregator.model()) == before
-    assert [event.what for event in aggregator.history[2:]] == ["refused", "refused"]
+    assert [event.what for event in aggregator.history[2:]] == ["rejected", "rejected"]
     aggregator.receive("turncoat", 7, Subspace.from_rows(rows_of(2)))  # the version is still free
 
 
@@ -273,7 +273,7 @@ def test_names_of_features_are_compared_with_those_of_all_children():
 
 
 def test_what_is_expected_can_be_said_beforehand():
-    aggregator = Aggregator(like=Subspace.empty(8, feature_names=tuple("abcdefgh")))
+    aggregator = Aggregator(expected=Subspace.empty(8, feature_names=tuple("abcdefgh")))
     for summary, rule in (
         (Subspace.from_rows(rows_of(0)[:, :5]), "same features, got 8 and 5"),
         (Subspace.from_rows(rows_of(0), center=False), "uncentered"),
@@ -387,7 +387,7 @@ def test_moments_are_kept_as_moments(tmp_path):
     aggregator = Aggregator(store=tmp_path)
     moments = Moments.from_rows(rows_of(0))
     aggregator.receive("a", 0, moments)
-    (kept,) = Aggregator(store=tmp_path).store.states().values()
+    (kept,) = Aggregator(store=tmp_path).store.messages().values()
     assert kept.summary == moments
 
 

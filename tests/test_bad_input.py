@@ -65,7 +65,7 @@ def snapshot(value):
     if isinstance(value, pd.DataFrame):
         return type(value), list(value.columns), list(value.index), snapshot(value.to_numpy())
     if hasattr(value, "__dict__") and not isinstance(value, type):
-        state = {key: item for key, item in vars(value).items() if not key.startswith("_answer")}
+        state = {key: item for key, item in vars(value).items() if not key.startswith("_cached")}
         return type(value), snapshot(state)
     return value
 

@@ -1,8 +1,8 @@
 """Dask runs the same algebra as everything else: the model is that of all rows, however they are split."""
 
-import builtins
 import os
 import signal
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -168,14 +168,7 @@ def test_what_cannot_be_fitted_is_said(rows):
 
 
 def test_without_dask_the_error_names_the_extra(monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *args, **kwargs):
-        if name == "dask":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "dask", None)
     with pytest.raises(ImportError, match=r"fedpca\[dask\]"):
         fit(None, 1)
 

@@ -111,10 +111,10 @@ def test_flat_and_steep_spectra_are_told_apart_as_on_the_host(there, alpha, n_co
     rows = power_law(rng, 40_000, 200, alpha).astype(np.float32)
     pca = fitted(there(rows), tracker="nystrom", n_components=n_components)
     assert shortfall(pca.components_, rows) < bound
-    assert not pca._tracker._graded
+    assert not pca._tracker._ill_conditioned
 
 
-def test_a_graded_spectrum_is_followed_row_by_row(there, rng):
+def test_an_ill_conditioned_spectrum_is_followed_row_by_row(there, rng):
     rows = (rng.normal(size=(6000, 300)) * 10.0 ** -np.arange(300)).astype(np.float32)
     assert shortfall(fitted(there(rows), n_components=6, batch=3000).components_, rows) < 1e-6
 

@@ -55,10 +55,24 @@ def test_groups_are_clients():
     pca = FederatedPCA(3).fit(rows, groups=groups)
     assert {name: given.rows for name, given in pca.contributions_.items()} == {"a": 100, "b": 195, "c": 400}
     alone = FederatedPCA(3).fit(rows)
+    assert list(alone.contributions_) == ["all"]
     np.testing.assert_allclose(pca.explained_variance_, alone.explained_variance_)
     shuffled = np.random.default_rng(0).permutation(695)
     again = FederatedPCA(3).fit(rows[shuffled], groups=groups[shuffled])
     np.testing.assert_allclose(again.explained_variance_, pca.explained_variance_)
+
+
+@pytest.mark.parametrize(
+    "fit",
+    [
+        lambda rows: FederatedPCA(1).fit_clients({"": rows, "a": rows}),
+        lambda rows: FederatedPCA(1).fit(rows, groups=["", "a"] * 15),
+        lambda rows: FederatedPCA(1).fit_clients({"x" * 1001: rows}),
+    ],
+)
+def test_a_client_without_a_name_of_its_own_is_rejected(fit):
+    with pytest.raises((TypeError, ValueError), match="child must"):
+        fit(np.random.default_rng(0).normal(size=(30, 4)))
 
 
 def test_clients_bring_rows_in_any_form_and_any_number_of_batches():

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,9 @@ from fedpca import Aggregator, Ledger, StreamingPCA
 from fedpca.errors import NodeError, SummaryRejected
 from fedpca.federation.flower.node import Node
 from fedpca.federation.flower.region import Region
-from fedpca.federation.flower.scaffold import new
+from fedpca.federation.flower.scaffold import write_template
+from fedpca.federation.message import Message as ChildMessage
 from fedpca.readers import open_rows
-from fedpca.summaries import model_file
 
 pytest.importorskip("flwr", reason="the Flower federation needs flwr: pip install 'fedpca[flower]'")
 
@@ -29,8 +30,8 @@ from httpx import HTTPError
 
 from fedpca.federation.flower import client_app, server_app
 
-ASK = {"rank": 3, "center": True}
-PROMISE = {"epsilon": 2.0, "delta": 1e-6, "bound": 3.0}
+REQUEST = {"rank": 3, "center": True}
+PRIVATE = {"epsilon": 2.0, "delta": 1e-6, "bound": 3.0}
 RUN = {
     "rank": 3, "center": True, "features": 0,
     "deadline": 60.0, "expect": 0, "quorum": 1, "retries": 2, "max-bytes": 2**20,
@@ -87,10 +88,10 @@ class TestSource:
         summaries = []
         for name in ("rows.parquet", "rows.csv"):
             node = Node.from_config({"client-id": "north", "source": str(tmp_path / name)})
-            summaries.append(server_app.read_release(node.release(ASK), 2**20)[2])
+            summaries.append(ChildMessage.decode(node.release(REQUEST)).summary)
         assert summaries[0] == summaries[1]
 
-    @pytest.mark.parametrize("promise", [{}, PROMISE])
+    @pytest.mark.parametrize("promise", [{}, PRIVATE])
     @pytest.mark.parametrize(
         ("name", "contents", "kind"),
         [
@@ -114,97 +115,106 @@ class TestSource:
             (tmp_path / name).write_bytes(contents)
         node = Node.from_config({"client-id": "north", "source": str(tmp_path / name)} | promise)
         with pytest.raises((ValueError, OSError)) as caught:
-            node.release(ASK if not promise else ASK | {"center": False})
-        told = node.told(caught.value)
-        assert kind in told
-        assert not any(word in told for word in ("secret", "777", "7.77", str(tmp_path)))
+            node.release(REQUEST if not promise else REQUEST | {"center": False})
+        message = node.public_message(caught.value)
+        assert kind in message
+        assert not any(word in message for word in ("secret", "777", "7.77", str(tmp_path)))
 
 
 class TestNode:
     def test_the_release_is_that_of_the_rows(self, tmp_path):
         config = config_of(tmp_path, "north", 1, ".csv")
-        client, version, summary = server_app.read_release(Node.from_config(config).release(ASK), 2**20)
-        assert (client, version, summary.count) == ("north", 1, 1500)
-        assert summary.feature_names[0] == "feature 0"
+        message = ChildMessage.decode(Node.from_config(config).release(REQUEST))
+        assert (message.child, message.version, message.summary.count) == ("north", 1, 1500)
+        assert message.summary.feature_names[0] == "feature 0"
 
     def test_a_private_release_is_repeated_and_paid_once(self, tmp_path):
-        config = config_of(tmp_path, "north", 1, **PROMISE, center="private")
-        first = Node.from_config(config).release(ASK)
+        config = config_of(tmp_path, "north", 1, **PRIVATE, center="private")
+        first = Node.from_config(config).release(REQUEST)
         cost = spent(config)
-        assert Node.from_config(config).release(ASK | {"rank": 5}) == first
+        assert Node.from_config(config).release(REQUEST | {"rank": 5}) == first
         assert spent(config) == cost == pytest.approx(2.0)
         with pytest.raises(fedpca.BudgetExceeded):
-            Node.from_config(config | {"version": 2}).release(ASK)
+            Node.from_config(config | {"version": 2}).release(REQUEST)
 
     def test_a_larger_budget_pays_for_a_second_version(self, tmp_path):
         ledger = tmp_path / "ledger"
         Ledger(ledger, epsilon=4.0, delta=1e-6)
-        config = config_of(tmp_path, "north", 1, **PROMISE, center="private", ledger=str(ledger))
-        first = Node.from_config(config).release(ASK)
-        assert Node.from_config(config | {"version": 2}).release(ASK) != first
-        assert Node.from_config(config).release(ASK) == first
+        config = config_of(tmp_path, "north", 1, **PRIVATE, center="private", ledger=str(ledger))
+        first = Node.from_config(config).release(REQUEST)
+        assert Node.from_config(config | {"version": 2}).release(REQUEST) != first
+        assert Node.from_config(config).release(REQUEST) == first
 
     def test_a_clean_release_is_not_told_once_privacy_is_promised(self, tmp_path):
         config = config_of(tmp_path, "north", 1)
-        Node.from_config(config).release(ASK)
-        with pytest.raises(NodeError, match="raise version"):
-            Node.from_config(config | PROMISE | {"center": "private"}).release(ASK)
+        Node.from_config(config).release(REQUEST)
+        with pytest.raises(NodeError, match="increase version"):
+            Node.from_config(config | PRIVATE | {"center": "private"}).release(REQUEST)
+
+    def test_a_release_without_its_settings_is_not_sent(self, tmp_path):
+        config = config_of(tmp_path, "north", 1)
+        Node.from_config(config).release(REQUEST)
+        (tmp_path / "north.npy.fedpca" / "release-1.json").unlink()
+        with pytest.raises(NodeError, match="increase version"):
+            Node.from_config(config).release(REQUEST)
 
     def test_a_clean_summary_does_not_leave_where_only_private_ones_are_taken(self, tmp_path):
         config = config_of(tmp_path, "north", 1)
         with pytest.raises(NodeError, match="only private releases"):
-            Node.from_config(config).release(ASK | PROMISE | {"adjacency": "replace-one"})
+            Node.from_config(config).release(REQUEST | PRIVATE | {"adjacency": "replace-one"})
         assert not Path(config["source"] + ".fedpca").exists()
 
     @pytest.mark.parametrize(
-        ("ask", "rule"),
+        ("changes", "rule"),
         [
-            (PROMISE | {"epsilon": 1.0}, "epsilon must be at most 1"),
-            (PROMISE | {"bound": 1.0}, "bound must be at most 1"),
-            (PROMISE | {"adjacency": "zero-out"}, "adjacency must be 'zero-out'"),
-            ({"center": False}, "no center"),
+            (PRIVATE | {"epsilon": 1.0}, "epsilon must be at most 1"),
+            (PRIVATE | {"bound": 1.0}, "bound must be at most 1"),
+            (PRIVATE | {"adjacency": "zero-out"}, "adjacency must be 'zero-out'"),
+            ({"center": False}, "the run requires center=False, but this node has center='private'"),
         ],
     )
-    def test_nothing_is_spent_on_what_would_be_refused(self, tmp_path, ask, rule):
-        config = config_of(tmp_path, "north", 1, **PROMISE, center="private")
+    def test_nothing_is_spent_on_what_would_be_refused(self, tmp_path, changes, rule):
+        config = config_of(tmp_path, "north", 1, **PRIVATE, center="private")
         with pytest.raises(NodeError, match=rule):
-            Node.from_config(config).release(ASK | {"adjacency": "replace-one"} | ask)
+            Node.from_config(config).release(REQUEST | {"adjacency": "replace-one"} | changes)
         assert not Path(config["source"] + ".fedpca").exists()
 
     def test_centers(self, tmp_path):
         np.save(tmp_path / "center.npy", np.full(8, 0.1))
         for center, centered in (({}, False), ({"center": str(tmp_path / "center.npy")}, True)):
-            config = config_of(tmp_path, f"client {centered}", 1, **PROMISE, **center)
-            contents = Node.from_config(config).release(ASK | {"center": centered})
-            _, _, summary = server_app.read_release(contents, 2**20)
-            assert summary.centered is centered
+            config = config_of(tmp_path, f"client {centered}", 1, **PRIVATE, **center)
+            contents = Node.from_config(config).release(REQUEST | {"center": centered})
+            assert ChildMessage.decode(contents).summary.centered is centered
 
     def test_a_folder_is_one_clients(self, tmp_path):
         config = config_of(tmp_path, "north", 1)
-        Node.from_config(config).release(ASK)
-        with pytest.raises(NodeError, match="is that of 'north'"):
-            Node.from_config(config | {"client-id": "south"}).release(ASK)
+        Node.from_config(config).release(REQUEST)
+        with pytest.raises(NodeError, match="belongs to client 'north'"):
+            Node.from_config(config | {"client-id": "south"}).release(REQUEST)
 
     def test_more_components_than_a_release_was_made_for(self, tmp_path):
         source = write(tmp_path / "wide.npy", rows_of(1, 40, 300))
         node = Node.from_config({"client-id": "wide", "source": str(source)})
-        assert node.release(ASK) == node.release(ASK | {"rank": 2})
-        with pytest.raises(NodeError, match="made for rank=3, and rank=4"):
-            node.release(ASK | {"rank": 4})
+        assert node.release(REQUEST) == node.release(REQUEST | {"rank": 2})
+        with pytest.raises(NodeError, match="released for rank=3, but the run requests rank=4"):
+            node.release(REQUEST | {"rank": 4})
 
     @pytest.mark.parametrize(
         ("config", "rule"),
         [
-            ({"client-id": "a"}, "must have source"),
-            ({"client-id": 3, "source": "a.npy"}, "must have client-id as a text, got 3"),
+            ({"client-id": "a"}, "source must be a non-empty string"),
+            (
+                {"client-id": 3, "source": "a.npy"},
+                "client-id must be a non-empty string in the node config, got 3",
+            ),
             (
                 {"client-id": "a", "source": "a.npy", "epsilom": 1.0},
                 "unknown key .*: epsilom; known",
             ),
-            ({"client-id": "a", "source": "a.npy", "epsilon": 1.0}, "has no delta, bound"),
+            ({"client-id": "a", "source": "a.npy", "epsilon": 1.0}, "missing: delta, bound"),
             ({"client-id": "a", "source": "a.npy", "version": -1}, "version"),
-            ({"client-id": "a", "source": "a.npy"} | PROMISE | {"epsilon": -1.0}, "epsilon must be above 0"),
-            ({"client-id": "a", "source": "a.npy"} | PROMISE | {"center": "no.npy"}, "no.npy"),
+            ({"client-id": "a", "source": "a.npy"} | PRIVATE | {"epsilon": -1.0}, "epsilon must be above 0"),
+            ({"client-id": "a", "source": "a.npy"} | PRIVATE | {"center": "no.npy"}, "no.npy"),
         ],
     )
     def test_bad_configs(self, config, rule):
@@ -218,17 +228,17 @@ class FakeGrid:
     def __init__(self, **nodes):
         self.nodes = {int(name[1:]): node for name, node in nodes.items()}
         self.replies = {}
-        self.asked = []
+        self.requested = []
 
     def get_node_ids(self):
         return list(self.nodes)
 
     def push_messages(self, messages):
         for message in messages:
-            name = f"message {len(self.asked)}"
+            name = f"message {len(self.requested)}"
             message.metadata.__dict__["_message_id"] = name
             node = message.metadata.dst_node_id
-            self.asked.append(node)
+            self.requested.append(node)
             if self.nodes[node] is not None:
                 self.replies[name] = self.nodes[node](message)
             yield name
@@ -250,8 +260,9 @@ def client(config):
 
 def sends(contents):
     """A node that sends something else as its release."""
-    file = Array("uint8", (len(contents),), "", contents)
-    return lambda message: Message(RecordDict({"release": ArrayRecord({"file": file})}), reply_to=message)
+    encoded = Array("uint8", (len(contents),), "", contents)
+    release = RecordDict({"release": ArrayRecord({"message": encoded})})
+    return lambda message: Message(release, reply_to=message)
 
 
 def run(grid, folder, **config):
@@ -280,7 +291,7 @@ class TestRun:
         assert summary["rows"] == 3000
         assert list(summary["contributors"]) == ["north", "south"]
         again = run(grid, tmp_path / "server", expect=2)
-        assert [answer["what"] for answer in again["answers"]] == ["unchanged", "unchanged"]
+        assert [reply["what"] for reply in again["replies"]] == ["unchanged", "unchanged"]
         assert again["contributors"] == summary["contributors"]
 
     def test_how_the_model_moved_is_kept(self, tmp_path):
@@ -301,8 +312,8 @@ class TestRun:
         Path(bad["source"]).write_text("1,2\nsecret,4\n")
         other = {"client-id": "other", "source": str(write(tmp_path / "o.npy", rows_of(1, n_features=5)))}
         good = config_of(tmp_path, "good", 1)
-        release = Node.from_config(good).release(ASK)
-        private = bad | {"client-id": "private", "state": str(tmp_path / "s"), "center": "private"} | PROMISE
+        release = Node.from_config(good).release(REQUEST)
+        private = bad | {"client-id": "private", "state": str(tmp_path / "s"), "center": "private"} | PRIVATE
         grid = FakeGrid(
             n1=client(good),
             n2=client(bad),
@@ -315,22 +326,22 @@ class TestRun:
             n9=lambda message: Message(RecordDict({"what": ConfigRecord()}), reply_to=message),
         )  # fmt: skip
         summary = run(grid, tmp_path / "server", expect=9)
-        said = {int(answer["node"]): (answer["what"], answer["reason"]) for answer in summary["answers"]}
-        assert said[1] == ("accepted", "")
+        replies = {int(reply["node"]): (reply["what"], reply["reason"]) for reply in summary["replies"]}
+        assert replies[1] == ("accepted", "")
         for node in (2, 3):
-            assert said[node] == (
+            assert replies[node] == (
                 "failed",
-                "its rows could not be released (FileFormatError); the log of its SuperNode says why.",
+                "its rows could not be released (FileFormatError); see the log of its SuperNode.",
             )
-        assert said[4][0] == "refused"
-        assert "same features, got 8 and 5" in said[4][1]
-        assert said[5] == ("refused", "a release of 1048577 bytes is larger than max-bytes=1048576.")
-        assert said[6][0] == "refused"
-        assert "damaged" in said[6][1]
-        assert said[7] == ("refused", "another node, 1, is 'good'; give each its own name.")
-        assert said[8][0] == "failed"
-        assert "client-id" in said[8][1]
-        assert said[9][0] == "refused"
+        assert replies[4][0] == "rejected"
+        assert "same features, got 8 and 5" in replies[4][1]
+        assert replies[5] == ("rejected", "a release of 1048577 bytes is larger than max-bytes=1048576.")
+        assert replies[6][0] == "rejected"
+        assert "damaged" in replies[6][1]
+        assert replies[7] == ("rejected", "node 1 is 'good' already; give each its own client-id.")
+        assert replies[8][0] == "failed"
+        assert "client-id" in replies[8][1]
+        assert replies[9][0] == "rejected"
         assert list(summary["contributors"]) == ["good"]
 
     def test_a_lost_node_is_asked_again_and_then_given_up(self, tmp_path):
@@ -338,21 +349,21 @@ class TestRun:
             return Message(Error(5, "gone"), reply_to=message)
 
         def comes_back(message):
-            return client(north)(message) if grid.asked.count(2) == 3 else lost(message)
+            return client(north)(message) if grid.requested.count(2) == 3 else lost(message)
 
         north = config_of(tmp_path, "north", 1)
         grid = FakeGrid(n1=lost, n2=comes_back)
         summary = run(grid, tmp_path / "server", expect=2)
-        assert sorted(grid.asked) == [1, 1, 1, 2, 2, 2]
-        assert {answer["what"] for answer in summary["answers"]} == {"accepted", "failed"}
-        assert "Flower's error 5: gone" in {answer["reason"] for answer in summary["answers"]}
+        assert sorted(grid.requested) == [1, 1, 1, 2, 2, 2]
+        assert {reply["what"] for reply in summary["replies"]} == {"accepted", "failed"}
+        assert "Flower's error 5: gone" in {reply["reason"] for reply in summary["replies"]}
 
     def test_a_reply_that_flower_cannot_read_costs_no_other(self, tmp_path):
         north = config_of(tmp_path, "north", 1)
         grid = FakeGrid(n1=lambda message: ValueError("hostile"), n2=client(north))
         summary = run(grid, tmp_path / "server", expect=2)
-        assert sorted(grid.asked) == [1, 1, 1, 2]
-        assert [(answer["what"], answer["reason"]) for answer in summary["answers"]] == [
+        assert sorted(grid.requested) == [1, 1, 1, 2]
+        assert [(reply["what"], reply["reason"]) for reply in summary["replies"]] == [
             ("accepted", ""),
             ("failed", "Flower cannot read its reply (ValueError: hostile)"),
         ]
@@ -363,7 +374,7 @@ class TestRun:
         grid = FakeGrid(n1=lambda message: done, n2=client(config_of(tmp_path, "north", 1)))
         summary = run(grid, tmp_path / "server", deadline=2.0)
         assert list(summary["contributors"]) == ["north"]
-        assert summary["silent"] == ["1"]
+        assert summary["no_reply"] == ["1"]
         done.set()
 
     def test_a_superlink_that_is_too_busy_is_asked_again(self, tmp_path):
@@ -387,8 +398,8 @@ class TestRun:
 
         grid = BusyGrid(n1=client(config_of(tmp_path, "north", 1)))
         summary = run(grid, tmp_path / "server", expect=1)
-        assert [answer["what"] for answer in summary["answers"]] == ["accepted"]
-        assert grid.asked == [1]
+        assert [reply["what"] for reply in summary["replies"]] == ["accepted"]
+        assert grid.requested == [1]
 
     def test_late_joiners_and_silence(self, tmp_path):
         def first(message):
@@ -401,30 +412,28 @@ class TestRun:
         summary = run(grid, tmp_path / "server", deadline=1.5)
         assert 1.4 < time.monotonic() - begun < 10
         assert list(summary["contributors"]) == ["north", "south"]
-        assert summary["silent"] == ["2"]
+        assert summary["no_reply"] == ["2"]
 
     def test_a_first_comer_with_other_features_does_not_decide(self, tmp_path):
         other = {"client-id": "other", "source": str(write(tmp_path / "o.npy", rows_of(1, n_features=5)))}
         grid = FakeGrid(n1=client(other), n2=client(config_of(tmp_path, "north", 1)))
         summary = run(grid, tmp_path / "server", expect=2, features=8)
         assert list(summary["contributors"]) == ["north"]
-        assert "same features, got 5 and 8" in str(summary["answers"]) or "got 8 and 5" in str(
-            summary["answers"]
+        assert "same features, got 5 and 8" in str(summary["replies"]) or "got 8 and 5" in str(
+            summary["replies"]
         )
 
     def test_no_model_below_the_quorum(self, tmp_path):
         grid = FakeGrid(n1=client(config_of(tmp_path, "north", 1)))
-        with pytest.raises(RuntimeError, match="1 clients have contributed, and quorum=2"):
+        with pytest.raises(RuntimeError, match="quorum not reached: 1 of 2 clients"):
             run(grid, tmp_path / "server", expect=1, quorum=2)
         assert not (tmp_path / "server" / "model.safetensors").exists()
         assert json.loads((tmp_path / "server" / "summary.json").read_text())["model"] is None
 
     def test_one_private_release_under_two_names(self, tmp_path):
-        north = config_of(tmp_path, "north", 1, **PROMISE, center="private")
-        Node.from_config(north).release(ASK)
-        kind, arrays, facts = model_file.read(tmp_path / "north.npy.fedpca" / "release-1.safetensors")
-        model_file.write(tmp_path / "copy", kind, arrays, facts | {"child": "copy"})
-        grid = FakeGrid(n1=client(north), n2=sends((tmp_path / "copy").read_bytes()))
+        north = config_of(tmp_path, "north", 1, **PRIVATE, center="private")
+        release = ChildMessage.decode(Node.from_config(north).release(REQUEST))
+        grid = FakeGrid(n1=client(north), n2=sends(replace(release, child="copy").encode()))
         with pytest.raises(RuntimeError, match="the same private stream is merged twice"):
             run(grid, tmp_path / "server", expect=2)
 
@@ -443,49 +452,59 @@ class TestRegion:
         aggregator = Aggregator(3, store=str(folder / "store"))
         for seed, name in enumerate(("north", "south"), start=1):
             config = config_of(folder, name, seed, **more)
-            aggregator.receive(*server_app.read_release(Node.from_config(config).release(ASK), 2**20))
+            message = ChildMessage.decode(Node.from_config(config).release(REQUEST))
+            aggregator.receive(message.child, message.version, message.summary)
         return aggregator, Region.from_config({"client-id": "a region", "region": str(folder)})
 
     def test_it_says_what_its_store_says_at_its_version(self, tmp_path):
         aggregator, region = self.region_of(tmp_path)
-        said = server_app.read_release(region.release(ASK), 2**20)
-        assert said == ("a region", aggregator.version, aggregator.summary())
-        assert server_app.read_release(region.release(ASK), 2**20) == said
+        first = ChildMessage.decode(region.release(REQUEST))
+        assert first == ChildMessage("a region", aggregator.version, aggregator.summary())
+        assert ChildMessage.decode(region.release(REQUEST)) == first
         aggregator.withdraw("south")
-        client, version, summary = server_app.read_release(region.release(ASK), 2**20)
-        assert (client, version, summary.count) == ("a region", aggregator.version, 1500)
-        assert version > said[1]
+        second = ChildMessage.decode(region.release(REQUEST))
+        assert (second.child, second.version, second.summary.count) == ("a region", aggregator.version, 1500)
+        assert second.version > first.version
 
     def test_privacy_is_that_of_its_clients(self, tmp_path):
-        ask = ASK | PROMISE | {"adjacency": "replace-one"}
-        aggregator, region = self.region_of(tmp_path, **PROMISE, center="private")
-        assert server_app.read_release(region.release(ask), 2**20)[2] == aggregator.summary()
-        with pytest.raises(SummaryRejected, match=r"its epsilon is 2\.0, and at most 1 is taken"):
-            region.release(ask | {"epsilon": 1.0})
+        request = REQUEST | PRIVATE | {"adjacency": "replace-one"}
+        aggregator, region = self.region_of(tmp_path, **PRIVATE, center="private")
+        assert ChildMessage.decode(region.release(request)).summary == aggregator.summary()
+        with pytest.raises(SummaryRejected, match="its epsilon is 2; at most 1 is accepted"):
+            region.release(request | {"epsilon": 1.0})
 
     def test_what_is_not_private_does_not_leave_where_it_must_be(self, tmp_path):
         _, region = self.region_of(tmp_path)
         with pytest.raises(SummaryRejected, match="no privacy certificate"):
-            region.release(ASK | PROMISE | {"adjacency": "replace-one"})
-        with pytest.raises(NodeError, match="center must be True, as in its region, got False"):
-            region.release(ASK | {"center": False})
+            region.release(REQUEST | PRIVATE | {"adjacency": "replace-one"})
+        with pytest.raises(NodeError, match="the run requires center=False, but this region has center=True"):
+            region.release(REQUEST | {"center": False})
 
     def test_a_region_with_nothing_to_say(self, tmp_path):
         region = Region.from_config({"client-id": "a region", "region": str(tmp_path)})
         with pytest.raises(NodeError, match="no store"):
-            region.release(ASK)
+            region.release(REQUEST)
         assert not (tmp_path / "store").exists()
         (tmp_path / "store").mkdir()
-        with pytest.raises(NodeError, match="no client of its region"):
-            region.release(ASK)
+        with pytest.raises(NodeError, match="no client of the region"):
+            region.release(REQUEST)
 
     @pytest.mark.parametrize(
         ("config", "rule"),
         [
-            ({"client-id": "a", "region": ""}, "must have region as a text, got ''"),
-            ({"region": "/srv"}, "must have client-id"),
-            ({"client-id": "a", "region": "/srv", "source": "a.npy"}, "a region has no source"),
-            ({"client-id": "a", "region": "/srv", "epsilon": 1.0}, "a region has no epsilon"),
+            (
+                {"client-id": "a", "region": ""},
+                "region must be a non-empty string in the node config, got ''",
+            ),
+            ({"region": "/srv"}, "client-id must be a non-empty string"),
+            (
+                {"client-id": "a", "region": "/srv", "source": "a.npy"},
+                "unknown key .*: source; known are client-id, region",
+            ),
+            (
+                {"client-id": "a", "region": "/srv", "epsilon": 1.0},
+                "unknown key .*: epsilon; known are client-id, region",
+            ),
         ],
     )
     def test_bad_configs(self, config, rule):
@@ -511,28 +530,28 @@ class TestSimulation:
         summary = run(grid, tmp_path / "server", expect=3)
         assert list(summary["contributors"]) == ["a", "b"]
         assert fedpca.load(tmp_path / "server" / "model.safetensors") == fed(sources)
-        assert "there are 2 files in" in summary["answers"][2]["reason"]
+        assert "there are 2 files in" in summary["replies"][2]["reason"]
         assert sorted(path.name for path in shards.iterdir()) == ["a.npy", "b.npy", "notes.txt"]
 
     def test_it_promises_what_is_asked(self, tmp_path):
         write(tmp_path / "a.npy", rows_of(1))
         folder = tmp_path / "server"
-        config = RUN | PROMISE | {"simulate": str(tmp_path), "folder": str(folder)}
-        summary = run(FakeGrid(n1=self.virtual(0, config)), folder, expect=1, **PROMISE)
-        assert summary["answers"][0]["what"] == "accepted"
+        config = RUN | PRIVATE | {"simulate": str(tmp_path), "folder": str(folder)}
+        summary = run(FakeGrid(n1=self.virtual(0, config)), folder, expect=1, **PRIVATE)
+        assert summary["replies"][0]["what"] == "accepted"
         assert fedpca.load(folder / "model.safetensors").certificate.epsilon == 2.0
 
     def test_a_simulation_needs_a_folder(self, tmp_path):
         config = RUN | {"simulate": "", "folder": str(tmp_path)}
-        with pytest.raises(RuntimeError, match="0 clients"):
+        with pytest.raises(RuntimeError, match="quorum not reached: 0 of 1"):
             run(FakeGrid(n1=self.virtual(0, config)), tmp_path, expect=1)
-        reason = json.loads((tmp_path / "summary.json").read_text())["answers"][0]["reason"]
-        assert "a simulation needs a folder of files of rows, got simulate=''" in reason
+        reason = json.loads((tmp_path / "summary.json").read_text())["replies"][0]["reason"]
+        assert "a simulation needs a folder of data files, got simulate=''" in reason
 
 
 class TestTemplate:
     def test_it_has_all_settings_of_a_run_and_of_a_node(self, tmp_path):
-        new(tmp_path / "study")
+        write_template(tmp_path / "study")
         settings = tomllib.loads((tmp_path / "study" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
         assert set(settings["config"]) == {*RUN, "folder", "simulate"}
         node = tomllib.loads((tmp_path / "study" / "node.toml").read_text())
@@ -540,8 +559,8 @@ class TestTemplate:
 
     def test_a_folder_with_something_in_it_stays(self, tmp_path):
         (tmp_path / "notes.txt").write_text("what we did")
-        with pytest.raises(FileExistsError, match="a federation starts in a new or empty folder"):
-            new(tmp_path)
+        with pytest.raises(FileExistsError, match="a federation needs a new or empty folder"):
+            write_template(tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 

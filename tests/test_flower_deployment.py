@@ -22,13 +22,12 @@ from helpers import shortfall
 import fedpca
 from fedpca import Aggregator, FederatedPCA, Moments, Subspace
 from fedpca.federation.flower.node import Node
+from fedpca.federation.message import Message
 from fedpca.summaries import model_file
 
 pytest.importorskip("flwr", reason="the Flower federation needs flwr: pip install 'fedpca[flower]'")
 
-from test_flower import ASK, PROMISE, config_of, rows_of, spent
-
-from fedpca.federation.flower.server_app import read_release
+from test_flower import PRIVATE, REQUEST, config_of, rows_of, spent
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "flower" / "run_loopback.py"
 specification = importlib.util.spec_from_file_location("run_loopback", EXAMPLE)
@@ -47,7 +46,7 @@ if sys.argv[0].endswith("flwr-clientapp"):
     from flwr.app import ConfigRecord
     from fedpca.federation.flower.node import Node
 
-    def lie(self, ask):
+    def lie(self, request):
         contents = Path(os.environ["LIE"]).read_bytes()
         if contents == b"unreadable":
             ConfigRecord.deflate = lambda self: b"ConfigRecord  3\\x00\\xff\\xff\\xff"
@@ -71,15 +70,16 @@ def result(folder):
 
 def merged(configs):
     """The model of what these clients have released, without Flower."""
-    aggregator = Aggregator(ASK["rank"])
+    aggregator = Aggregator(REQUEST["rank"])
     for config in configs.values():
-        aggregator.receive(*read_release(Node.from_config(config).release(ASK), 2**20))
+        message = Message.decode(Node.from_config(config).release(REQUEST))
+        aggregator.receive(message.child, message.version, message.summary)
     return aggregator.model()
 
 
 def private(folder, *clients, first_seed):
     return {
-        client: config_of(folder, client, seed, **PROMISE, center="private")
+        client: config_of(folder, client, seed, **PRIVATE, center="private")
         for seed, client in enumerate(clients, start=first_seed)
     }
 
@@ -113,7 +113,7 @@ def north(deployment, tmp_path_factory):
     run_loopback.make_certificates(elsewhere)
     run_loopback.make_key(deployment.folder / "unknown")
     store = home / "server" / "store"
-    settings = {"folder": str(store.parent), "rank": 3} | PROMISE
+    settings = {"folder": str(store.parent), "rank": 3} | PRIVATE
     with visitors(deployment), (state / "lock").open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)  # its ClientApp waits for it, and never answers
         for key, client in ((KEYS[0], "anna"), (KEYS[1], "berta"), ("stuck", "stuck")):
@@ -141,7 +141,7 @@ def test_the_model_is_that_of_whoever_answered_by_the_deadline(north):
     came = {name: configs[name] for name in ("anna", "berta", "late")}
     assert list(summary["contributors"]) == list(came)
     assert model == merged(came)
-    assert len(summary["silent"]) == 1  # the one that was killed
+    assert len(summary["no_reply"]) == 1  # the one that was killed
     began, ended = (datetime.fromisoformat(summary[name]) for name in ("started", "finished"))
     assert deadline - 1 < (ended - began).total_seconds() < deadline + 60
 
@@ -149,10 +149,10 @@ def test_the_model_is_that_of_whoever_answered_by_the_deadline(north):
 def test_after_a_kill_the_next_run_continues_from_the_store(north):
     folder, configs, _, _ = north
     summary, _ = result(folder)
-    said = {answer["client"]: (answer["what"], answer["reason"]) for answer in summary["answers"]}
-    assert said == {"anna": ("unchanged", ""), "berta": ("unchanged", ""), "late": ("accepted", "")}
+    replies = {reply["client"]: (reply["what"], reply["reason"]) for reply in summary["replies"]}
+    assert replies == {"anna": ("unchanged", ""), "berta": ("unchanged", ""), "late": ("accepted", "")}
     assert summary["contributors"]["anna"]["since"] < summary["started"]
-    assert all(spent(configs[name]) == pytest.approx(2.0) for name in said)  # asked twice, and paid once
+    assert all(spent(configs[name]) == pytest.approx(2.0) for name in replies)  # asked twice, and paid once
 
 
 def test_strangers_take_no_part(north):
@@ -196,9 +196,9 @@ def south(deployment, tmp_path_factory):
     configs = private(home, "carla", first_seed=11)
     (home / "sitecustomize.py").write_text(HOSTILE)
     path = os.pathsep.join([str(home), *filter(None, [os.environ.get("PYTHONPATH")])])
-    told = lies(Node.from_config(private(home, "liar", first_seed=21)["liar"]).release(ASK))
+    told = lies(Node.from_config(private(home, "liar", first_seed=21)["liar"]).release(REQUEST))
     folder = home / "server"
-    settings = {"folder": str(folder), "rank": 3, "quorum": 1, "max_bytes": 2**20} | PROMISE
+    settings = {"folder": str(folder), "rank": 3, "quorum": 1, "max_bytes": 2**20} | PRIVATE
     summaries = []
     with visitors(deployment):
         deployment.start_node(KEYS[2], configs["carla"])
@@ -216,10 +216,10 @@ def south(deployment, tmp_path_factory):
 def test_lies_are_refused_and_the_others_unaffected(south):
     folder, configs, expected, summaries = south
     assert result(folder)[1] == merged(configs)
-    said = [answer for summary in summaries for answer in summary["answers"]]
-    honest = [answer["what"] for answer in said if answer["client"] == "carla"]
+    replies = [reply for summary in summaries for reply in summary["replies"]]
+    honest = [reply["what"] for reply in replies if reply["client"] == "carla"]
     assert honest == ["accepted", *["unchanged"] * 3]
-    reasons = [answer["reason"] for answer in said if answer["what"] in ("refused", "failed")]
+    reasons = [reply["reason"] for reply in replies if reply["what"] in ("rejected", "failed")]
     assert len(reasons) == len(expected)
     for reason in expected:
         assert any(reason in text for text in reasons), (reason, reasons)
@@ -232,7 +232,7 @@ def test_two_regions_are_clients_of_their_parent(deployment, north, south, tmp_p
     with visitors(deployment):
         for key, name, region in zip(KEYS, ("the north", "the south"), (north[0], south[0]), strict=False):
             deployment.start_node(key, {"client-id": name, "region": str(region)})
-        deployment.run(folder=str(tmp_path), rank=3, expect=2, **PROMISE)
+        deployment.run(folder=str(tmp_path), rank=3, expect=2, **PRIVATE)
     summary, model = result(tmp_path)
     assert list(summary["contributors"]) == ["the north", "the south"]
     clients = {name: north[1][name] for name in ("anna", "berta", "late")} | south[1]

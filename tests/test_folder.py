@@ -1,8 +1,8 @@
 """A shared folder is a federation: the model is that of the newest good files, whatever else lies there."""
 
-import builtins
 import os
 import random
+import sys
 import tempfile
 from pathlib import Path
 
@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import fedpca
 from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace
-from fedpca.federation.folder import SkippedFile, collect, drop
+from fedpca.federation import MemoryStore
+from fedpca.federation.folder import SkippedFile, collect, publish
 from fedpca.summaries import model_file
 
 
@@ -91,7 +92,7 @@ def test_three_owners_one_of_them_private_make_the_model_of_an_aggregator(shared
     uncentered = [Moments.from_rows(rows_of(1), center=False), Subspace.from_rows(rows_of(2), center=False)]
     messages = [("private", 1, release), ("exact", 7, uncentered[0]), ("small", 0, uncentered[1])]
     for message in messages:
-        drop(shared, *message)
+        publish(shared, *message)
     aggregator, ignored = collected(shared)
     assert ignored == []
     assert bits(aggregator.model()) == bits(fed(messages).model())
@@ -104,16 +105,16 @@ def test_any_order_with_repetitions_gives_the_same_bits(shared):
     shuffled = messages * 2
     random.Random(3).shuffle(shuffled)
     for message in shuffled:
-        drop(shared, *message)
+        publish(shared, *message)
         assert collect(shared, aggregator) == []
     late, _ = collected(shared)
     assert bits(aggregator.model()) == bits(late.model()) == bits(fed(messages).model())
 
 
 def test_an_old_version_that_comes_late_changes_nothing(shared):
-    drop(shared, "a", 10, summary_of(1))
+    publish(shared, "a", 10, summary_of(1))
     aggregator, _ = collected(shared)
-    drop(shared, "a", 9, summary_of(2))
+    publish(shared, "a", 9, summary_of(2))
     assert collect(shared, aggregator) == []
     assert aggregator.children["a"].version == 10  # newer as a number, though "9" sorts after "10"
     assert collected(shared)[0].children["a"].version == 10
@@ -123,7 +124,7 @@ def test_what_is_known_is_not_read_again_even_after_a_restart(tmp_path, monkeypa
     folder, store = tmp_path / "shared", tmp_path / "store"
     folder.mkdir()
     for seed in range(3):
-        drop(folder, f"{seed}", 1, summary_of(seed))
+        publish(folder, f"{seed}", 1, summary_of(seed))
     put(folder, "bad.1.safetensors", b"nonsense")
     aggregator = Aggregator(store=store)
     before = collect(folder, aggregator)
@@ -133,7 +134,7 @@ def test_what_is_known_is_not_read_again_even_after_a_restart(tmp_path, monkeypa
     reads.clear()  # those of the store
     assert collect(folder, again, before=before) == before
     assert reads == []
-    drop(folder, "1", 2, summary_of(5))
+    publish(folder, "1", 2, summary_of(5))
     assert collect(folder, again, before=before) == before
     assert reads == ["1.2.safetensors"]
     put(folder, "bad.1.safetensors", b"other nonsense")
@@ -143,46 +144,46 @@ def test_what_is_known_is_not_read_again_even_after_a_restart(tmp_path, monkeypa
 
 def test_what_was_withdrawn_stays_out_until_there_is_a_newer_version(shared):
     for seed in range(2):
-        drop(shared, f"{seed}", 1, summary_of(seed))
+        publish(shared, f"{seed}", 1, summary_of(seed))
     aggregator = Aggregator()
     collect(shared, aggregator)
     aggregator.withdraw("0")
     assert collect(shared, aggregator) == []
     assert list(aggregator.children) == ["1"]
     assert aggregator.versions == {"0": 2, "1": 1}
-    drop(shared, "0", 3, summary_of(5))
+    publish(shared, "0", 3, summary_of(5))
     collect(shared, aggregator)
     assert list(aggregator.children) == ["0", "1"]
 
 
 def test_a_refusal_is_noted_once_however_often_the_folder_is_looked_at(shared):
-    drop(shared, "a", 1, summary_of(0))
-    drop(shared, "b", 1, summary_of(1, n_features=3))
+    publish(shared, "a", 1, summary_of(0))
+    publish(shared, "b", 1, summary_of(1, n_features=3))
     aggregator, ignored = Aggregator(), ()
     for _ in range(3):
         ignored = collect(shared, aggregator, before=ignored)
     assert [item.file for item in ignored] == ["b.1.safetensors"]
-    assert [event.what for event in aggregator.history] == ["accepted", "refused", "model"]
+    assert [event.what for event in aggregator.history] == ["accepted", "rejected", "model"]
 
 
 # --- dropping ---
 
 
 def test_a_version_is_written_once(shared):
-    path = drop(shared, "a", 1, summary_of(0))
+    path = publish(shared, "a", 1, summary_of(0))
     contents = contents_of(path)
-    assert drop(shared, "a", 1, summary_of(0)) == path
+    assert publish(shared, "a", 1, summary_of(0)) == path
     for other in (summary_of(1), summary_of(0, 200), Subspace.from_rows(rows_of(0))):
         with pytest.raises(FileExistsError, match="newer version"):
-            drop(shared, "a", 1, other)
+            publish(shared, "a", 1, other)
     assert contents_of(path) == contents
-    drop(shared, "a", 2, summary_of(1))
+    publish(shared, "a", 2, summary_of(1))
     assert collected(shared)[0].children["a"].version == 2
 
 
 def test_a_dropped_file_is_a_model_file_like_any_other(tmp_path):
     for summary in (summary_of(0), Moments.from_rows(rows_of(0))):
-        assert fedpca.load(drop(tmp_path, type(summary).__name__, 1, summary)) == summary
+        assert fedpca.load(publish(tmp_path, type(summary).__name__, 1, summary)) == summary
     assert {path.suffix for path in tmp_path.iterdir()} == {".safetensors"}  # and no temporary ones
 
 
@@ -204,15 +205,15 @@ def test_a_drop_that_fails_leaves_nothing(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space left"):
-            drop(shared, "a", 1, summary_of(0))
+            publish(shared, "a", 1, summary_of(0))
     assert list(shared.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("child", "version", "summary", "rule"),
     [
-        ("", 0, summary_of(0), "must be a name"),
-        (3, 0, summary_of(0), "must be a name"),
+        ("", 0, summary_of(0), "non-empty string"),
+        (3, 0, summary_of(0), "non-empty string"),
         ("x" * 1001, 0, summary_of(0), "1000"),
         ("\ud800", 0, summary_of(0), "UTF-8"),
         ("a", -1, summary_of(0), "at least 0"),
@@ -223,13 +224,13 @@ def test_a_drop_that_fails_leaves_nothing(tmp_path, monkeypatch):
 )
 def test_what_cannot_be_dropped_is_said(tmp_path, child, version, summary, rule):
     with pytest.raises((TypeError, ValueError), match=rule):
-        drop(tmp_path, child, version, summary)
+        publish(tmp_path, child, version, summary)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_not_there_is_not_made(tmp_path):
     for call in (
-        lambda where: drop(where, "a", 1, summary_of(0)),
+        lambda where: publish(where, "a", 1, summary_of(0)),
         lambda where: collect(where, Aggregator()),
     ):
         with pytest.raises(FileNotFoundError, match="make or mount it"):
@@ -241,7 +242,7 @@ def test_an_empty_place_gives_an_empty_aggregator(shared):
     aggregator, ignored = collected(shared)
     assert ignored == []
     assert not aggregator.children
-    drop(shared, "a", 0, summary_of(0))  # so that the bucket has something to clear away
+    publish(shared, "a", 0, summary_of(0))  # so that the bucket has something to clear away
 
 
 # --- names ---
@@ -252,7 +253,7 @@ NAMES = ["../../etc/passwd", "a/b", "..", ".hidden", "ünïcode", "x" * 900, "x"
 
 def test_names_come_back_as_they_were_and_stay_in_the_folder(shared):
     for seed, child in enumerate(NAMES):
-        path = drop(shared, child, 3, summary_of(seed))
+        path = publish(shared, child, 3, summary_of(seed))
         name = str(path).removeprefix(f"{shared}/")
         assert "/" not in name
         assert name == name.lower()  # so that "A" and "a" differ on drives that ignore case
@@ -274,14 +275,14 @@ def test_any_text_is_a_name_and_any_number_a_version(children):
     summary = summary_of(0, 10, 2)
     with tempfile.TemporaryDirectory() as folder:
         for child, version in children.items():
-            drop(folder, child, version, summary)
+            publish(folder, child, version, summary)
         aggregator, ignored = collected(folder)
     assert ignored == []
     assert {name: child.version for name, child in aggregator.children.items()} == children
 
 
 def test_a_file_that_was_renamed_does_not_count(shared):
-    contents = contents_of(drop(shared, "a", 1, summary_of(0)))
+    contents = contents_of(publish(shared, "a", 1, summary_of(0)))
     for name in ("b.1.safetensors", "a.2.safetensors", "a%2e%2e.1.safetensors"):
         put(shared, name, contents)
     aggregator, ignored = collected(shared)
@@ -296,10 +297,10 @@ def test_a_file_that_was_renamed_does_not_count(shared):
 def test_bad_files_are_told_and_the_rest_count(shared):
     good = [("a", 1, summary_of(0)), ("b", 1, summary_of(1))]
     for message in good:
-        drop(shared, *message)
-    whole = contents_of(drop(shared, "half", 1, summary_of(2)))
+        publish(shared, *message)
+    whole = contents_of(publish(shared, "half", 1, summary_of(2)))
     put(shared, "half.1.safetensors", whole[: len(whole) // 2])
-    contents = contents_of(drop(shared, "flipped", 1, summary_of(3)))
+    contents = contents_of(publish(shared, "flipped", 1, summary_of(3)))
     put(shared, "flipped.1.safetensors", contents[:-9] + bytes([contents[-9] ^ 1]) + contents[-8:])
     put(shared, "noise.5.safetensors", random.Random(0).randbytes(5000))
     put(shared, "nothing.5.safetensors", b"")
@@ -307,19 +308,19 @@ def test_bad_files_are_told_and_the_rest_count(shared):
     put(shared, "a.02.safetensors", whole)
     put(shared, "A.2.safetensors", whole)
     put(shared, ".fedpca-0123.part", whole[:100])
-    drop(shared, "narrow", 1, summary_of(4, n_features=3))
-    drop(shared, "uncentered", 1, Subspace.from_rows(rows_of(5), center=False))
+    publish(shared, "narrow", 1, summary_of(4, n_features=3))
+    publish(shared, "uncentered", 1, Subspace.from_rows(rows_of(5), center=False))
     aggregator, ignored = collected(shared)
     assert bits(aggregator.model()) == bits(fed(good).model())
     reasons = {item.file: item.reason for item in ignored}
     expected = {
-        "A.2.safetensors": "not a name",
-        "a.02.safetensors": "not a name",
+        "A.2.safetensors": "file name is not",
+        "a.02.safetensors": "file name is not",
         "flipped.1.safetensors": "flipped.1.safetensors is damaged",
         "half.1.safetensors": "half.1.safetensors is not a model file",
-        "narrow.1.safetensors": "refused: 'narrow', version 1: summaries must have the same features",
+        "narrow.1.safetensors": "rejected: 'narrow', version 1: summaries must have the same features",
         "noise.5.safetensors": "not a model file",
-        "notes.txt": "not a name",
+        "notes.txt": "file name is not",
         "nothing.5.safetensors": "not a model file",
         "uncentered.1.safetensors": "uncentered",
     }
@@ -328,8 +329,8 @@ def test_bad_files_are_told_and_the_rest_count(shared):
 
 
 def test_while_the_newest_is_half_written_the_one_before_counts(shared):
-    drop(shared, "a", 1, summary_of(0))
-    whole = contents_of(drop(shared, "a", 2, summary_of(1)))
+    publish(shared, "a", 1, summary_of(0))
+    whole = contents_of(publish(shared, "a", 2, summary_of(1)))
     put(shared, "a.2.safetensors", whole[:300])
     aggregator, ignored = collected(shared)
     assert aggregator.children["a"].version == 1
@@ -343,7 +344,7 @@ def test_no_flipped_byte_and_no_cut_changes_the_model(position, flip, cut):
     """Either the file is ignored, or, where JSON allows the change, it says the same."""
     message = ("a", 1, summary_of(0, 20, 3))
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(drop(folder, *message))
+        path = Path(publish(folder, *message))
         contents = path.read_bytes()
         position %= len(contents)
         changed = contents[position] ^ flip
@@ -355,8 +356,8 @@ def test_no_flipped_byte_and_no_cut_changes_the_model(position, flip, cut):
 
 
 def test_large_files_are_not_read(shared):
-    path = drop(shared, "a", 1, summary_of(0))
-    drop(shared, "b", 1, summary_of(1, 10, 2))
+    path = publish(shared, "a", 1, summary_of(0))
+    publish(shared, "b", 1, summary_of(1, 10, 2))
     size = len(contents_of(path))
     aggregator, (item,) = collected(shared, max_bytes=size - 1)
     assert item.file == "a.1.safetensors"
@@ -369,15 +370,15 @@ def test_links_pipes_and_folders_are_left_alone(tmp_path):
     shared, elsewhere = tmp_path / "shared", tmp_path / "elsewhere"
     shared.mkdir()
     elsewhere.mkdir()
-    drop(shared, "a", 1, summary_of(0))
-    (shared / "secret.1.safetensors").symlink_to(drop(elsewhere, "secret", 1, summary_of(1)))
+    publish(shared, "a", 1, summary_of(0))
+    (shared / "secret.1.safetensors").symlink_to(publish(elsewhere, "secret", 1, summary_of(1)))
     (shared / "endless.1.safetensors").symlink_to("/dev/zero")
     os.mkfifo(shared / "pipe.1.safetensors")  # to open it would wait for a writer
     (shared / "folder.1.safetensors").mkdir()
     (shared / os.fsdecode(b"\xff.1.safetensors")).mkdir()
     aggregator, ignored = collected(shared)
     assert list(aggregator.children) == ["a"]
-    assert {item.reason for item in ignored} == {"not a plain file."}
+    assert {item.reason for item in ignored} == {"not a regular file."}
     assert len(ignored) == 5
     "".join(item.file for item in ignored).encode()  # can be printed
 
@@ -396,12 +397,12 @@ def test_a_file_swapped_for_a_pipe_or_grown_after_it_was_listed_does_not_stop_th
         return found
 
     for child in "abcd":
-        drop(tmp_path, child, 1, summary_of(0))
-    list_entries = folder._Local.entries
-    monkeypatch.setattr(folder._Local, "entries", entries)
+        publish(tmp_path, child, 1, summary_of(0))
+    list_entries = folder._LocalFolder.entries
+    monkeypatch.setattr(folder._LocalFolder, "entries", entries)
     aggregator, ignored = collected(tmp_path, max_bytes=10**5)
     assert list(aggregator.children) == ["c"]
-    assert ["plain file" in ignored[0].reason, "No such file" in ignored[1].reason] == [True, True]
+    assert ["regular file" in ignored[0].reason, "No such file" in ignored[1].reason] == [True, True]
     assert "grown" in ignored[2].reason
 
 
@@ -420,11 +421,11 @@ def test_a_forged_author_is_no_author(tmp_path):
 
 
 def test_trouble_of_the_aggregator_is_not_blamed_on_the_file(tmp_path):
-    class Full(fedpca.federation.MemoryStore):
-        def put(self, child, state):
+    class Full(MemoryStore):
+        def put(self, message):
             raise OSError(28, "No space left on device")
 
-    drop(tmp_path, "a", 1, summary_of(0))
+    publish(tmp_path, "a", 1, summary_of(0))
     with pytest.raises(OSError, match="No space left"):
         collect(tmp_path, Aggregator(store=Full()))
 
@@ -435,25 +436,25 @@ OWNER = """
 import sys
 import numpy as np
 from fedpca import Subspace
-from fedpca.federation.folder import drop
+from fedpca.federation.folder import publish
 
 folder, child = sys.argv[1:]
 for version in range(20):
     rows = np.random.default_rng([ord(child), version]).normal(size=(10 + version, 5))
-    drop(folder, child, version, Subspace.from_rows(rows))
+    publish(folder, child, version, Subspace.from_rows(rows))
 """
 
 RIVAL = """
 import sys
 import numpy as np
 from fedpca import Subspace
-from fedpca.federation.folder import drop
+from fedpca.federation.folder import publish
 
 folder, seed = sys.argv[1], int(sys.argv[2])
 won = 0
 for version in range(50):
     try:
-        drop(folder, "same", version, Subspace.from_rows(np.random.default_rng(seed).normal(size=(10, 5))))
+        publish(folder, "same", version, Subspace.from_rows(np.random.default_rng(seed).normal(size=(10, 5))))
         won += 1
     except FileExistsError:
         pass
@@ -481,19 +482,12 @@ def test_of_two_who_claim_the_same_version_one_is_refused(fork, tmp_path):
 
 
 def test_without_fsspec_the_error_names_the_extra(monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *args, **kwargs):
-        if name.startswith("fsspec"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(ImportError, match=r"fedpca\[folder\]"):
         collect("s3://bucket/study", Aggregator())
 
 
 def test_a_file_url_is_a_folder(tmp_path):
-    drop(f"file://{tmp_path}", "a", 1, summary_of(0))
+    publish(f"file://{tmp_path}", "a", 1, summary_of(0))
     assert collected(tmp_path)[0].children["a"].version == 1
     assert SkippedFile("a", "because", "1 2 3") != SkippedFile("a", "because", "1 2 4")

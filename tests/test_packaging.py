@@ -43,7 +43,7 @@ PROGRAMS = {
     "from fedpca.readers import open_rows; print(*open_rows('a.csv'))\n"
     "import h5py, zarr",
     "folder": ROWS + "import fedpca, fedpca.federation.folder as f\n"
-    "f.drop('memory://study', 'north', 1, fedpca.Subspace.from_rows(rows))",
+    "f.publish('memory://study', 'north', 1, fedpca.Subspace.from_rows(rows))",
     "gpu": "class Tensor: __dlpack__ = None\nfrom fedpca.backend import backend_of; backend_of(Tensor())",
     "progress": "import fedpca\nwith fedpca.progress.enabled(): pass",
 }
@@ -169,7 +169,8 @@ def test_the_core_alone_works(environment, tmp_path):
         "pca = fedpca.StreamingPCA(2).fit(rows); pca.subspace_.save('m'); assert fedpca.load('m').rank\n"
         "fedpca.FederatedPCA(2).fit(rows, groups=[0, 1] * 25)\n"
         "np.save('a.npy', rows); from fedpca.readers import open_rows; print(*open_rows('a.npy'))\n"
-        "from fedpca.federation.flower.scaffold import new; new('study'); open('study/node.toml')"
+        "from fedpca.federation.flower.scaffold import write_template\n"
+        "write_template('study'); open('study/node.toml')"
     )
     ended = run(environment(), program, tmp_path)
     assert ended.returncode == 0, ended.stderr

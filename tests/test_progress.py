@@ -7,7 +7,7 @@ import pytest
 
 import fedpca
 from fedpca import progress
-from fedpca.federation import simulate
+from fedpca.federation.simulate import simulate
 
 ROWS = np.random.default_rng(0).normal(size=(100, 5))
 

@@ -22,6 +22,14 @@ def test_importing_the_package_imports_nothing_heavy():
     assert said == "[]\n"
 
 
+def test_an_aggregator_does_not_import_scikit_learn():
+    code = (
+        "import sys, fedpca.federation.folder; from fedpca import Aggregator; print('sklearn' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "False\n"
+
+
 def test_what_is_not_there_is_said_as_usual():
     with pytest.raises(AttributeError, match="module 'fedpca' has no attribute 'PCA'"):
         _ = fedpca.PCA

@@ -39,7 +39,7 @@ def test_the_band_cannot_grow_past_one_over_high():
 @given(spectrum=spectra, share=st.floats(0.01, 0.999))
 def test_a_share_is_reached_with_as_few_directions_as_can(spectrum, share):
     total = float(spectrum @ spectrum)
-    shown = VarianceShare(share).shown(1, spectrum, total)
+    shown = VarianceShare(share).n_components(1, spectrum, total)
     explained = np.cumsum(spectrum**2) / total
     assert explained[shown - 1] >= share * (1 - 1e-9)
     assert shown == 1 or explained[shown - 2] < share
@@ -47,7 +47,7 @@ def test_a_share_is_reached_with_as_few_directions_as_can(spectrum, share):
 
 def test_a_share_out_of_reach_asks_for_more_directions():
     assert VarianceShare(0.9).next_rank(4, np.ones(4), total=100.0) == 8
-    assert VarianceShare(0.9).shown(4, np.ones(4), total=100.0) == 4
+    assert VarianceShare(0.9).n_components(4, np.ones(4), total=100.0) == 4
 
 
 def test_rules_start_within_the_features():

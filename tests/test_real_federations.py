@@ -34,7 +34,7 @@ def test_in_one_process(clients):
 
 def test_through_a_folder(clients, tmp_path):
     for name, rows in clients.items():
-        folder.drop(tmp_path, name, 0, StreamingPCA(RANK, oversample=100).fit(rows).subspace_)
+        folder.publish(tmp_path, name, 0, StreamingPCA(RANK, oversample=100).fit(rows).subspace_)
     aggregator = Aggregator()
     assert folder.collect(tmp_path, aggregator) == []
     assert_found(aggregator.model().truncate(RANK).components, clients)

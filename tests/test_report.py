@@ -17,7 +17,7 @@ from sklearn.decomposition import PCA
 import fedpca
 from fedpca import Aggregator, FederatedPCA, Moments, Privacy, StreamingPCA, Subspace
 from fedpca.errors import SummaryRejected
-from fedpca.federation import Faults, simulate
+from fedpca.federation.simulate import Faults, simulate
 from fedpca.readers import open_rows
 
 pytest.importorskip("matplotlib", reason="the report extra")
@@ -293,9 +293,9 @@ def flower_folder(folder, **changes):
         "time": "2026-11-15T10:00:01",
     }
     summary = {
-        "started": "2026-11-15T10:00:00.000+00:00", "problem": "", "answers": [*answers, failed],
+        "started": "2026-11-15T10:00:00.000+00:00", "problem": "", "replies": [*answers, failed],
         "contributors": {name: {"rows": child.count} for name, child in aggregator.children.items()},
-        "silent": ["123456"],
+        "no_reply": ["123456"],
     }  # fmt: skip
     (folder / "summary.json").write_text(json.dumps(summary | changes))
     return aggregator.model()
@@ -324,7 +324,7 @@ def test_a_folder_of_something_else(tmp_path):
     (tmp_path / "store" / "history.jsonl").touch()
     assert "No client has contributed" in written(tmp_path, model, run=tmp_path / "store")
     (tmp_path / "report.html").unlink()
-    (tmp_path / "summary.json").write_text('{"answers": 3}')
+    (tmp_path / "summary.json").write_text('{"replies": 3}')
     with pytest.raises(ValueError, match="is not a valid summary of a run"):
         write_report(tmp_path / "report.html", model, run=tmp_path)
     with pytest.raises(TypeError, match="run must be a folder"):
@@ -339,7 +339,7 @@ def test_a_simulation(tmp_path):
     storm = simulate(clients, 2, faults=faults)
     text = written(tmp_path, storm.model, run=storm)
     assert f"restarted {storm.crashes} time" in text
-    assert {line[0] for line in table(text, "Incidents")} == set(storm.silent)
+    assert {line[0] for line in table(text, "Incidents")} == set(storm.dropped_out)
     assert (
         table(text, "Principal angles over time")[-1][1] == "0.00°"
         or "less" in table(text, "Principal angles over time")[-1][1]
@@ -443,7 +443,7 @@ def test_untrusted_text_stays_text(tmp_path):
     flower_folder(
         folder,
         contributors={HOSTILE: {"rows": 20}, "\ud800": {"rows": 5}},
-        answers=[{"node": "1", "client": HOSTILE, "what": "refused", "reason": HOSTILE, "time": HOSTILE}],
+        replies=[{"node": "1", "client": HOSTILE, "what": "rejected", "reason": HOSTILE, "time": HOSTILE}],
     )
     text = written(tmp_path, model, rows=rows, color=[HOSTILE, "b"] * 25, run=folder, title=HOSTILE)
     assert "&lt;script&gt;" in text

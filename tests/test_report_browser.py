@@ -9,7 +9,7 @@ from sklearn.datasets import load_wine
 
 import fedpca
 from fedpca import Privacy, StreamingPCA, Subspace
-from fedpca.federation import Faults, simulate
+from fedpca.federation.simulate import Faults, simulate
 
 pytest.importorskip("matplotlib", reason="the report extra")
 pytest.importorskip("jinja2", reason="the report extra")

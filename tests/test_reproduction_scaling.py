@@ -197,7 +197,7 @@ def test_memory_is_what_was_allocated():
 @pytest.mark.parametrize("method", SIZED)
 def test_a_sized_tracker_has_so_many_directions_or_rows_per_block(method):
     made = make_sized_tracker(method, 30, 4, 9)
-    assert (made.block_rows if method == "F-PCA" else made.keep) == 9
+    assert (made.block_rows if method == "F-PCA" else made.n_exchanged) == 9
 
 
 def test_rows_are_centered_and_complete():

@@ -31,19 +31,19 @@ def test_the_model_is_that_of_all_that_was_said(faults, fanout):
     for delivery in result.timeline:
         said[delivery.client] = max(said[delivery.client], delivery.version + 1)
     assert_summarizes(result.model, [batch for name in clients for batch in clients[name][: said[name]]])
-    assert set(result.silent) == {name for name in clients if said[name] < 6}
+    assert set(result.dropped_out) == {name for name in clients if said[name] < 6}
     assert result.timeline[-1].rows == result.model.count
 
 
 def test_faults_that_lose_nothing_leave_no_trace_in_any_bit():
-    calm = simulate(streams(), 2, fanout=3)
+    reference = simulate(streams(), 2, fanout=3)
     for seed in range(10):
         faults = Faults(stragglers=0.5, late=0.5, duplicates=0.5, crashes=0.3, seed=seed)
-        stormy = simulate(streams(), 2, faults=faults, fanout=3)
-        assert stormy.model == calm.model
-        assert stormy.crashes > 0
-        assert len(stormy.timeline) > len(calm.timeline)
-        assert not all(delivery.changed for delivery in stormy.timeline)
+        faulty = simulate(streams(), 2, faults=faults, fanout=3)
+        assert faulty.model == reference.model
+        assert faulty.crashes > 0
+        assert len(faulty.timeline) > len(reference.timeline)
+        assert not all(delivery.changed for delivery in faulty.timeline)
 
 
 def test_snapshots_lead_to_the_final_model():

@@ -1,8 +1,8 @@
-"""A whole federation on this machine: a SuperLink with TLS, three SuperNodes that prove who they are, a run.
+"""A complete federation on this machine: a SuperLink with TLS, three authenticated SuperNodes, and a run.
 
     python examples/flower/run_loopback.py
 
-Every process listens on 127.0.0.1 only and says nothing to anyone else.
+Every process listens on 127.0.0.1 only and makes no other connections.
 """
 
 import datetime
@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 import fedpca
-from fedpca.federation.flower.scaffold import new
+from fedpca.federation.flower.scaffold import write_template
 
 TOOLS = Path(sys.executable).parent
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OMP_NUM_THREADS": "1"}
@@ -43,7 +43,7 @@ class Deployment:
 
     def __init__(self, folder):
         self.folder = Path(folder)
-        new(self.folder / "app")
+        write_template(self.folder / "app")
         self.address = f"127.0.0.1:{free_port()}"
         path = f"{TOOLS}{os.pathsep}{os.environ.get('PATH', '')}"  # Flower's commands start one another
         self.environment = os.environ | QUIET | {"FLWR_HOME": str(self.folder), "PATH": path}
@@ -84,7 +84,7 @@ class Deployment:
         raise RuntimeError(f"the SuperLink did not start:\n{self.log('superlink')[SHOWN]}")
 
     def register(self, *names):
-        """Make keys of nodes, and let in whoever has them."""
+        """Create keys of nodes, and register them."""
         commands = []
         for name in names:
             make_key(self.folder / name)
@@ -105,30 +105,30 @@ class Deployment:
         )
 
     def stop(self, name):
-        """Ask a SuperNode to leave, so that it may come again at once."""
+        """Stop a SuperNode gracefully, so that it can be restarted immediately."""
         self.processes[name].terminate()
         with suppress(subprocess.TimeoutExpired):
             self.processes[name].wait(60)
         self.kill(name)
 
     def start_run(self, **config):
-        """Begin a run, as a process that ends when the run does; settings have _ where their names have -."""
+        """Start a run, as a process that ends with it; settings have _ where their names have -."""
         items = ((key.replace("_", "-"), json.dumps(value)) for key, value in config.items())
         settings = " ".join(f"{key}={value}" for key, value in items)
         return self._flwr("run", "app", "loopback", "--stream", "--run-config", settings)
 
     def run(self, deadline=600.0, **config):
-        """Run to the end, and return what it said."""
+        """Run to the end, and return the output."""
         return finished(self.start_run(deadline=deadline, **config), deadline + 120)
 
     def kill(self, name):
-        """End a process and all that it started, at once and without a word."""
+        """Kill a process and all its descendants."""
         process = self.processes.pop(name)
         for pid in family(process.pid) if process.poll() is None else ():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # and what one that left by itself has left behind
+            os.killpg(process.pid, signal.SIGKILL)  # and descendants of a process that has already ended
         process.wait()
 
     def log(self, name):
@@ -168,15 +168,15 @@ class Deployment:
 
 
 def finished(process, timeout):
-    """What a process said until it ended."""
-    said, _ = process.communicate(timeout=timeout)
+    """Wait for a process, and return its output."""
+    output, _ = process.communicate(timeout=timeout)
     if process.returncode:
-        raise RuntimeError(f"{' '.join(map(str, process.args[1:]))} failed:\n{said[SHOWN]}")
-    return said
+        raise RuntimeError(f"{' '.join(map(str, process.args[1:]))} failed:\n{output[SHOWN]}")
+    return output
 
 
 def family(pid):
-    """A process and all that descend from it."""
+    """A process and all its descendants."""
     listing = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True, check=True)
     pairs = [tuple(map(int, line.split())) for line in listing.stdout.splitlines()]
     found = [pid]
@@ -192,7 +192,7 @@ def free_port():
 
 
 def make_certificates(folder):
-    """A certificate authority of one's own, ca.pem, and the server's certificate, for two days."""
+    """A local certificate authority, ca.pem, and the server's certificate, valid for two days."""
     authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedpca loopback authority")])
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
@@ -220,7 +220,7 @@ def make_certificates(folder):
 
 
 def make_key(path):
-    """A node's key and, beside it, the public half to be registered with the SuperLink."""
+    """A node's private key and, next to it, the public key to register with the SuperLink."""
     key = ec.generate_private_key(ec.SECP384R1())
     write_private(path, key, serialization.PrivateFormat.OpenSSH)
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
@@ -240,19 +240,19 @@ def main():
         rng = np.random.default_rng(0)
         mixing = rng.normal(size=(8, 8))
         configs = {}
-        for place, client in enumerate(("north", "south", "west")):
-            rows = rng.normal(size=(2000, 8)) * [9, 5, 1, 1, 1, 1, 1, 1] @ mixing + place
+        for i, client in enumerate(("north", "south", "west")):
+            rows = rng.normal(size=(2000, 8)) * [9, 5, 1, 1, 1, 1, 1, 1] @ mixing + i
             np.save(home / f"{client}.npy", rows)
-            promise = {"epsilon": 2.0, "delta": 1e-6, "bound": 40.0, "center": "private"}
-            configs[client] = {"client-id": client, "source": str(home / f"{client}.npy")} | promise
+            privacy = {"epsilon": 2.0, "delta": 1e-6, "bound": 40.0, "center": "private"}
+            configs[client] = {"client-id": client, "source": str(home / f"{client}.npy")} | privacy
         with Deployment(home / "deployment") as deployment:
             print(f"SuperLink at {deployment.address}, with TLS and node authentication")
             deployment.register(*configs)
             for name, config in configs.items():
                 deployment.start_node(name, config)
             folder = home / "federation"
-            promise = {"epsilon": 2.0, "delta": 1e-6, "bound": 40.0}
-            deployment.run(folder=str(folder), rank=2, expect=3, deadline=120.0, **promise)
+            required = {"epsilon": 2.0, "delta": 1e-6, "bound": 40.0}
+            deployment.run(folder=str(folder), rank=2, expect=3, deadline=120.0, **required)
         print((folder / "summary.json").read_text())
         print(fedpca.load(folder / "model.safetensors"))
 

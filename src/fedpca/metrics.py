@@ -1,17 +1,15 @@
 """How good a set of components is: captured variance, angles, affinity, alignment, reconstruction error."""
 
-from typing import Any
-
 import numpy as np
 
-from fedpca._typing import Array
+from fedpca._typing import Array, ArrayLike, RowsLike
 from fedpca.backend import ops
 from fedpca.summaries import validation
 from fedpca.summaries.algebra import deviations_from_mean
 from fedpca.summaries.subspace import Subspace
 
 
-def captured_variance(components: Any, rows: Any, *, center: bool = True) -> float:
+def captured_variance(components: "Subspace | ArrayLike", rows: RowsLike, *, center: bool = True) -> float:
     """Variance of the rows along the components, as a share of the most that so many directions can capture.
 
     Args:
@@ -30,7 +28,7 @@ def captured_variance(components: Any, rows: Any, *, center: bool = True) -> flo
     return ops.energy(deviations @ basis.T) / best if best else 1.0
 
 
-def principal_angles(first: Any, second: Any) -> Array:
+def principal_angles(first: "Subspace | ArrayLike", second: "Subspace | ArrayLike") -> Array:
     """Angles between two subspaces in radians, smallest first, shape (min(r1, r2),); accurate near 0 too.
 
     >>> principal_angles([[1.0, 0.0, 0.0]], [[1.0, 1.0, 0.0]]).round(4)
@@ -47,7 +45,7 @@ def principal_angles(first: Any, second: Any) -> Array:
     return angles
 
 
-def affinity(first: Any, second: Any) -> float:
+def affinity(first: "Subspace | ArrayLike", second: "Subspace | ArrayLike") -> float:
     """Mean squared cosine of the principal angles: 1 for the same subspace, 0 for orthogonal ones.
 
     Two random r-dimensional subspaces of d features have r / d.
@@ -60,7 +58,7 @@ def affinity(first: Any, second: Any) -> float:
     return ops.energy(a @ b.T) / min(len(a), len(b)) if len(a) and len(b) else 0.0
 
 
-def alignment(first: Any, second: Any) -> Array:
+def alignment(first: "Subspace | ArrayLike", second: "Subspace | ArrayLike") -> Array:
     """Absolute cosines of components of the same place, shape (min(r1, r2),); the first is the paper's q_A.
 
     >>> alignment([[1.0, 0.0]], [[-3.0, 4.0]])
@@ -74,7 +72,7 @@ def alignment(first: Any, second: Any) -> Array:
     return cosines / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
 
 
-def reconstruction_error(components: Any, rows: Any, *, center: bool = True) -> float:
+def reconstruction_error(components: "Subspace | ArrayLike", rows: RowsLike, *, center: bool = True) -> float:
     """Mean squared distance of the rows from the subspace, about their own mean or about the origin.
 
     >>> reconstruction_error([[1, 0]], [[1.0, 2.0], [1.0, -2.0]])
@@ -85,7 +83,7 @@ def reconstruction_error(components: Any, rows: Any, *, center: bool = True) -> 
     return ops.energy(deviations - (deviations @ basis.T) @ basis) / len(deviations)
 
 
-def _array(components: Any) -> Array:
+def _array(components: "Subspace | ArrayLike") -> Array:
     """Components as a float64 array, from whatever carries them."""
     if isinstance(components, Subspace):
         components = components.components
@@ -96,7 +94,7 @@ def _array(components: Any) -> Array:
     return array
 
 
-def _basis(components: Any) -> Array:
+def _basis(components: "Subspace | ArrayLike") -> Array:
     """An orthonormal basis of the span of components."""
     array = _array(components)
     if len(array) > array.shape[1]:
@@ -104,7 +102,7 @@ def _basis(components: Any) -> Array:
     return np.linalg.qr(array.T)[0].T
 
 
-def _deviations(rows: Any, basis: Array, center: bool) -> Array:
+def _deviations(rows: RowsLike, basis: Array, center: bool) -> Array:
     rows = validation.dense_rows(rows)
     _same_features(rows, basis)
     return deviations_from_mean(rows, center=center)[2]

@@ -20,7 +20,7 @@ def new_federation(
     fedpca new-federation our-study
     ```
     """
-    from fedpca.federation.flower.scaffold import new
+    from fedpca.federation.flower.scaffold import write_template
 
-    new(folder)
+    write_template(folder)
     print_result({"out": str(folder)}, as_json, f"{folder}: read its README.md")

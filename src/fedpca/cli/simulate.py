@@ -87,7 +87,7 @@ def simulate(
         "messages": len(faulty.timeline),
         "without_effect": sum(not delivery.changed for delivery in faulty.timeline),
         "crashes": faulty.crashes,
-        "dropped_out": list(faulty.silent),
+        "dropped_out": list(faulty.dropped_out),
         "rows": faulty.model.count,
         "explained": float(faulty.model.explained_variance_ratio.sum()),
         "same_as_without_faults": same,
@@ -97,7 +97,7 @@ def simulate(
     text = (
         f"{pluralize(len(owners), 'client')} sent {pluralize(len(faulty.timeline), 'message')}, "
         f"{data['without_effect']} of them late or duplicate; aggregators crashed "
-        f"{pluralize(faulty.crashes, 'time')}, {pluralize(len(faulty.silent), 'client')} dropped out.\n"
+        f"{pluralize(faulty.crashes, 'time')}, {pluralize(len(faulty.dropped_out), 'client')} dropped out.\n"
         f"{faulty.model!r}\nWithout faults the model is "
         + ("the same, bit for bit." if same else f"different: affinity {data['affinity_with_that']:.4f}.")
         + ("" if report is None else f"\nOpen in a browser: {report}")

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files as package_files
-from typing import Any
 
 import numpy as np
 from sklearn.datasets import load_digits
 
+from fedpca._typing import AnyArray, RowsLike
 from fedpca.datasets import formats
 from fedpca.datasets.content import Content
 from fedpca.datasets.files import Files, FileSet
@@ -31,9 +31,9 @@ class Dataset:
     """
 
     name: str
-    rows: Any
-    labels: Any
-    clients: Any
+    rows: RowsLike
+    labels: AnyArray | None
+    clients: AnyArray | None
     feature_names: tuple[str, ...] | None
     about: str
     source: str

@@ -6,13 +6,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from fedpca._typing import AnyArray, RowsLike
+
 
 class Content(NamedTuple):
     """Rows, with their labels, clients and names."""
 
-    rows: Any
-    labels: Any = None
-    clients: Any = None
+    rows: RowsLike
+    labels: AnyArray | None = None
+    clients: AnyArray | None = None
     feature_names: tuple[str, ...] | None = None
 
     def sha256(self) -> str:
@@ -35,7 +37,7 @@ class Content(NamedTuple):
         return digest.hexdigest()
 
 
-def _parts(rows: Any) -> tuple[Any, ...]:
+def _parts(rows: RowsLike) -> tuple[Any, ...]:
     if not sparse.issparse(rows):
         return (rows,)
     return rows.data, rows.indices.astype(np.int64), rows.indptr.astype(np.int64), np.array(rows.shape)

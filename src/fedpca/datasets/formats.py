@@ -17,6 +17,7 @@ import numpy as np
 from scipy import io as scipy_io
 from scipy import sparse
 
+from fedpca._typing import JSON, AnyArray
 from fedpca.datasets.content import Content
 
 # --- MNIST ---
@@ -34,7 +35,7 @@ def mnist_idx(paths: Sequence[Path]) -> Content:
     return Content(images.reshape(len(images), -1), labels)
 
 
-def _idx(path: Path) -> Any:
+def _idx(path: Path) -> AnyArray:
     """Magic number, sizes as big-endian integers, bytes."""
     raw = gzip.decompress(path.read_bytes())
     if raw[:3] != b"\0\0\x08":
@@ -133,7 +134,7 @@ def _isolet(lines: Iterable[str]) -> Content:
     return Content(table[:, :-1], _alphabet(letters), speakers)
 
 
-def _alphabet(numbers: Any) -> Any:
+def _alphabet(numbers: AnyArray) -> AnyArray:
     return np.array(list("ABCDEFGHIJKLMNOPQRSTUVWXYZ"))[numbers - 1]
 
 
@@ -195,7 +196,7 @@ def pbmc_tar(paths: Sequence[Path]) -> Content:
 # --- shared ---
 
 
-def _npz(path: Path) -> dict[str, Any]:
+def _npz(path: Path) -> JSON:
     with np.load(path) as file:
         return dict(file)
 

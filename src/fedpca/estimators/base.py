@@ -1,19 +1,18 @@
 """BasePCA: the fitted attributes of every PCA here, and the transformation of rows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags, check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fedpca._typing import Array
+from fedpca._typing import AnyArray, Array, DeviceArray, DType, RowsLike
 from fedpca.backend import HOST, Backend, backend_of, batch_slices, dense, ops, to_host
 from fedpca.estimators.anomaly import degrees_of_freedom, log_likelihood, spe_limit, t2_limit
 from fedpca.readers.data_file import Batch
@@ -25,7 +24,7 @@ from fedpca.summaries.subspace import Subspace
 class ComponentSource(Protocol):
     """Where the components come from: a tracker of rows, or a view of a summary."""
 
-    dtype: np.dtype[Any]
+    dtype: DType
 
     @property
     def is_fitted(self) -> bool:
@@ -34,7 +33,7 @@ class ComponentSource(Protocol):
     def summary(self) -> Subspace:
         """All directions carried."""
 
-    def shown(self) -> int:
+    def n_components(self) -> int:
         """How many of them are shown."""
 
     def feature_variances(self) -> Array | None:
@@ -50,7 +49,10 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     whiten: bool
     _tracker: ComponentSource
     _n_rows_seen: int
-    _names_compared: tuple[Any, Any] = (None, None)  # those of a batch and our own, last found equal
+    _names_compared: tuple[DeviceArray, DeviceArray] = (
+        None,
+        None,
+    )  # those of a batch and our own, last found equal
 
     @contextmanager
     def _rollback_on_error(self) -> Iterator[None]:
@@ -63,7 +65,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             self.__dict__.update(before)
             raise
 
-    def _validated(self, X: Any, *, reset: bool) -> Any:
+    def _validated(self, X: RowsLike, *, reset: bool) -> DeviceArray:
         """X as an array or CSR of real numbers with the features fitted; its values are not checked yet."""
         if np.ma.isMaskedArray(X):
             raise TypeError("X is a masked array: mark missing entries as NaN instead, X.filled(np.nan).")
@@ -85,7 +87,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         validation.real_dtype(X.dtype)
         return X.tocsr() if sparse.issparse(X) else X
 
-    def _validated_batch(self, batch: Batch, *, reset: bool) -> Any:
+    def _validated_batch(self, batch: Batch, *, reset: bool) -> DeviceArray:
         """The rows of a batch of a file. Its names are learned with the first one, then they must match."""
         names = batch.feature_names
         if reset:
@@ -137,7 +139,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     @property
     def n_components_(self) -> int:
         self._learned("n_components_")
-        return int(self._tracker.shown())
+        return int(self._tracker.n_components())
 
     @property
     def components_(self) -> Array:
@@ -169,7 +171,8 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     @property
     def n_samples_seen_(self) -> int:
-        self._learned("n_samples_seen_")
+        if not self.__sklearn_is_fitted__():
+            self._learned("n_samples_seen_")  # raises
         return self._n_rows_seen
 
     @property
@@ -188,7 +191,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     # --- rows ---
 
-    def transform(self, X: Any) -> Any:
+    def transform(self, X: RowsLike) -> DeviceArray:
         """Scores of rows along the components, shape (n_samples, `n_components_`); missing entries
         are estimated. Rows on a device have their scores there, too.
         """
@@ -205,7 +208,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             scores = scores / backend_of(X).asarray(self._scale(), self._dtype_for(X))
         return backend.asarray(scores)
 
-    def inverse_transform(self, X: Any) -> Any:
+    def inverse_transform(self, X: RowsLike) -> DeviceArray:
         """Rows with these scores, shape (n_samples, n_features): the inverse within the components."""
         self._fitted()
         backend = backend_of(X)
@@ -225,7 +228,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             X = X * backend.asarray(self._scale(), dtype)
         return X @ components + backend.asarray(self.mean_, dtype)
 
-    def anomaly_scores(self, X: Any) -> tuple[Any, Any]:
+    def anomaly_scores(self, X: RowsLike) -> tuple[DeviceArray, DeviceArray]:
         """How unusual rows are: squared prediction error and Hotelling's T².
 
         Returns:
@@ -274,12 +277,12 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         subspace, shown = self._fitted().summary(), self.n_components_
         return spe_limit(subspace, shown, confidence), t2_limit(subspace.count, shown, confidence)
 
-    def score_samples(self, X: Any) -> Array:
+    def score_samples(self, X: RowsLike) -> Array:
         """Log-likelihood of rows under the probabilistic PCA model, shape (n_samples,)."""
         spe, t2 = self.anomaly_scores(X)
         return log_likelihood(spe, t2, self.explained_variance_, self.noise_variance_, self.n_features_in_)
 
-    def score(self, X: Any, y: Any = None) -> float:
+    def score(self, X: RowsLike, y: object = None) -> float:
         """Mean log-likelihood of rows, for example to choose n_components by cross-validation."""
         return float(np.mean(self.score_samples(X)))
 
@@ -291,7 +294,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         covariance.flat[:: self.n_features_in_ + 1] += self.noise_variance_
         return covariance
 
-    def _checked(self, X: Any) -> tuple[Any, bool]:
+    def _checked(self, X: RowsLike) -> tuple[DeviceArray, bool]:
         """Checked rows, and whether any entry is missing; if so, rows on a device come to the host."""
         self._fitted()
         X = self._validated(X, reset=False)
@@ -301,20 +304,20 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             X = to_host(X)
         return X, validation.has_nan(stored_values(X), self._dtype_for(X))
 
-    def _dtype_for(self, X: Any) -> np.dtype[Any]:
+    def _dtype_for(self, X: RowsLike) -> DType:
         """The more precise of the components' dtype and that of X."""
         return np.result_type(ops.working_dtype(backend_of(X).numpy_dtype(X)), self._tracker.dtype)
 
-    def _components_for(self, X: Any) -> Any:
+    def _components_for(self, X: RowsLike) -> DeviceArray:
         return backend_of(X).asarray(self.components_, self._dtype_for(X))
 
-    def _fits(self, X: Any) -> bool:
+    def _fits(self, X: RowsLike) -> bool:
         """Whether rows can be multiplied as they are."""
         if backend_of(X).on_device:
             return backend_of(X).is_native(X, self._dtype_for(X))
         return sparse.issparse(X) or X.dtype in (np.float32, np.float64)
 
-    def _scored(self, X: Any, gaps: bool) -> Iterator[tuple[Any, Any]]:
+    def _scored(self, X: RowsLike, gaps: bool) -> Iterator[tuple[DeviceArray, DeviceArray]]:
         """Deviations from the mean and coordinates, a chunk of rows at a time."""
         subspace, backend, dtype = self._tracker.summary(), backend_of(X), self._dtype_for(X)
         components, mean = self._components_for(X), backend.asarray(self.mean_, dtype)
@@ -336,12 +339,12 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return np.sqrt(self.explained_variance_)
 
 
-def _is_plain(X: Any) -> bool:
+def _is_plain(X: RowsLike) -> bool:
     """Whether rows are as most are: an array of floats that needs no conversion."""
     return type(X) is np.ndarray and X.ndim == 2 and X.dtype in (np.float32, np.float64) and len(X) > 0
 
 
-def _check_columns(X: Any) -> None:
+def _check_columns(X: RowsLike) -> None:
     """Refuse text columns of a data frame by name; other libraries' errors would quote a cell."""
     if not hasattr(X, "columns") or not hasattr(X, "dtypes"):
         return
@@ -355,7 +358,7 @@ def _check_columns(X: Any) -> None:
         raise ValueError(f"columns must be numbers, but {', '.join(text)} contain text: drop or encode them.")
 
 
-def _contains_text(column: Any) -> bool:
+def _contains_text(column: Iterable[object]) -> bool:
     """Whether a column of objects, such as older pandas keeps text in, contains any."""
     return any(isinstance(value, str) for value in column)
 
@@ -368,5 +371,5 @@ def chunk_rows(n_features: int, backend: Backend = HOST) -> int:
     return min(backend.chunk_entries // 256, max(64, backend.chunk_entries // n_features))
 
 
-def stored_values(rows: Any) -> NDArray[Any]:
+def stored_values(rows: RowsLike) -> AnyArray:
     return rows.data if sparse.issparse(rows) else rows

@@ -3,23 +3,23 @@
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
-from numbers import Integral
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state
 
-from fedpca._typing import Array
+from fedpca._typing import JSON, Array, ArrayLike, DeviceArray, DTypeLike, RowsLike
 from fedpca.backend import HOST, Backend, backend_of, batch_slices, dense, ops, to_host
 from fedpca.errors import NonFiniteError
 from fedpca.estimators.base import BasePCA, chunk_rows, stored_values
+from fedpca.estimators.rank_rule import rank_rule
 from fedpca.privacy import CenterSum, Ledger, Privacy, PrivateTracker
 from fedpca.summaries import validation
 from fedpca.summaries.imputation import impute, impute_cold_start
 from fedpca.summaries.merging import check_compatible
 from fedpca.summaries.moments import Moments
-from fedpca.summaries.rank import EnergyBand, FixedRank, RankRule, VarianceShare
+from fedpca.summaries.rank import EnergyBand, FixedRank, RankRule
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.trackers import BASELINES, TRACKERS, Tracker, fastest
@@ -95,7 +95,7 @@ class StreamingPCA(BasePCA):
         privacy: Privacy | None = None,
         oversample: int | str = "auto",
         batch_size: int | None = None,
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.n_components = n_components
         self.energy = energy
@@ -112,7 +112,7 @@ class StreamingPCA(BasePCA):
 
     # --- learning ---
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def fit(self, X: RowsLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from X, shape (n_samples, n_features), alone: whatever was learned before is dropped."""
         with self._rollback_on_error():
             X, weights, gaps, tracker = self._prepared(X, sample_weight, first=True)
@@ -133,7 +133,7 @@ class StreamingPCA(BasePCA):
             self._tracker, self._n_rows_seen = tracker, X.shape[0]
         return self
 
-    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def partial_fit(self, X: RowsLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from one more batch, shape (n_samples, n_features), of any size from one row up."""
         first = not hasattr(self, "_tracker")
         with self._rollback_on_error():
@@ -143,8 +143,8 @@ class StreamingPCA(BasePCA):
         return self
 
     def _prepared(
-        self, X: Any, sample_weight: Any, *, first: bool
-    ) -> tuple[Any, Array | None, bool, Tracker | PrivateTracker]:
+        self, X: RowsLike, sample_weight: ArrayLike | None, *, first: bool
+    ) -> tuple[DeviceArray, Array | None, bool, Tracker | PrivateTracker]:
         """Rows, weights, whether entries are missing, and the tracker for them: new for the first rows."""
         X = self._validated(X, reset=first)
         weights = validation.sample_weight(sample_weight, X.shape[0])
@@ -153,7 +153,7 @@ class StreamingPCA(BasePCA):
         X, gaps = self._check_values(X, dtype, backend, weights)
         return X, weights, gaps, self._new_tracker(X, weights, dtype) if first else self._tracker
 
-    def center_sum(self, X: Any) -> CenterSum:
+    def center_sum(self, X: RowsLike) -> CenterSum:
         """One round of a private center that several owners share: the noisy sum of all rows of this owner.
 
         For `Privacy(center="private")`, before any rows were learned. The rows' sum is that of their
@@ -185,7 +185,7 @@ class StreamingPCA(BasePCA):
                 self._tracker, self._n_rows_seen = tracker, 0
         return summed
 
-    def move_center(self, offset: Any) -> None:
+    def move_center(self, offset: ArrayLike) -> None:
         """End a round of `center_sum`.
 
         Args:
@@ -279,7 +279,7 @@ class StreamingPCA(BasePCA):
         return self
 
     def _learn(
-        self, tracker: Tracker | PrivateTracker, X: Any, weights: Array | None, gaps: bool
+        self, tracker: Tracker | PrivateTracker, X: RowsLike, weights: Array | None, gaps: bool
     ) -> Tracker | PrivateTracker:
         """The tracker with one more batch: what came before fades once, gaps are filled a few at a time."""
         if isinstance(tracker, PrivateTracker):
@@ -287,11 +287,11 @@ class StreamingPCA(BasePCA):
             tracker.update(_dense_parts(X), X.shape[0])
             return tracker
         if not isinstance(X, np.ndarray) and backend_of(X).on_device:  # where only use tells if they are good
-            trial = deepcopy(tracker) if tracker.started else tracker
+            trial = deepcopy(tracker) if tracker.has_rows else tracker
             try:
                 trial.decay(validation.forget(self.forget))
                 trial.update(X, weights)
-                if trial is tracker and trial.is_faint:
+                if trial is tracker and trial.may_underflow:
                     validation.require_no_underflow(X, tracker.dtype)
                 return trial
             except NonFiniteError:
@@ -314,17 +314,19 @@ class StreamingPCA(BasePCA):
                 if history.count:
                     rows = impute(rows, history, tracker.feature_variances())
                 else:
-                    rows = impute_cold_start(rows, tracker.keep, bool(self.center))
+                    rows = impute_cold_start(rows, tracker.n_exchanged, bool(self.center))
             tracker.update(rows, part)
         return tracker
 
-    def _backend_for(self, X: Any) -> Backend:
+    def _backend_for(self, X: RowsLike) -> Backend:
         """Where rows like these, the first of a stream, are worked on."""
         named = self.tracker if isinstance(self.tracker, str) else ""
-        there = (TRACKERS | BASELINES).get(named, Tracker).takes_devices or named == "auto"
-        return backend_of(X) if there and self.privacy is None else HOST
+        takes_devices = named == "auto" or "backend" in (TRACKERS | BASELINES).get(named, Tracker).settings
+        return backend_of(X) if takes_devices and self.privacy is None else HOST
 
-    def _check_values(self, X: Any, dtype: Any, backend: Backend, weights: Array | None) -> tuple[Any, bool]:
+    def _check_values(
+        self, X: RowsLike, dtype: DTypeLike, backend: Backend, weights: Array | None
+    ) -> tuple[DeviceArray, bool]:
         """Rows where they are to be worked on, and whether any entry is missing.
 
         Refuses rows that cannot be worked on. Those on a device are not looked at yet.
@@ -338,7 +340,7 @@ class StreamingPCA(BasePCA):
         validation.require_finite_or_nan(stored_values(X))  # however large: it will be clipped
         return X, False  # a private tracker sees for itself
 
-    def _new_tracker(self, X: Any, weights: Array | None, dtype: Any) -> Tracker | PrivateTracker:
+    def _new_tracker(self, X: RowsLike, weights: Array | None, dtype: DTypeLike) -> Tracker | PrivateTracker:
         """A tracker for rows like these, the first of a stream."""
         if self.privacy is not None:
             return self._private_tracker(X.shape[1], weights, dtype)
@@ -346,7 +348,7 @@ class StreamingPCA(BasePCA):
             validation.require_no_underflow(stored_values(X), dtype)
         return self._plain_tracker(X.shape[1], dtype, backend_of(X))
 
-    def _private_tracker(self, n_features: int, weights: Array | None, dtype: Any) -> PrivateTracker:
+    def _private_tracker(self, n_features: int, weights: Array | None, dtype: DTypeLike) -> PrivateTracker:
         if not isinstance(self.privacy, Privacy):
             raise TypeError(f"privacy must be a Privacy or None, got privacy={self.privacy!r}.")
         _no_weights(weights)
@@ -360,7 +362,7 @@ class StreamingPCA(BasePCA):
         self._check_sizes()
         return PrivateTracker(
             n_features,
-            self._shown_rule(n_features),
+            rank_rule(self.n_components, self.energy, n_features),
             self.privacy,
             oversample=self.oversample,
             batch_rows=self.batch_size,
@@ -374,7 +376,7 @@ class StreamingPCA(BasePCA):
         if self.oversample != "auto":
             validation.integer(self.oversample, "oversample", at_least=0)
 
-    def _plain_tracker(self, n_features: int, dtype: Any, backend: Backend = HOST) -> Tracker:
+    def _plain_tracker(self, n_features: int, dtype: DTypeLike, backend: Backend = HOST) -> Tracker:
         validation.forget(self.forget)
         self._check_sizes()
         rule = self._rank_rule(n_features)
@@ -384,47 +386,23 @@ class StreamingPCA(BasePCA):
         known = TRACKERS | BASELINES
         if not isinstance(name, str) or name not in known:
             raise ValueError(f"tracker must be 'auto' or one of {list(known)}, got {self.tracker!r}.")
-        settings: dict[str, Any] = {}
-        if name in ("block", "power-method"):
-            settings["block_rows"] = self.batch_size
-        if name in ("nystrom", "grouse", "power-method", "spirit") and self.random_state is not None:
+        kind = known[name]
+        settings: JSON = {"block_rows": self.batch_size, "backend": backend}
+        if "seed" in kind.settings and self.random_state is not None:
             settings["seed"] = check_random_state(self.random_state).randint(2**31)
-        if known[name].takes_devices:
-            settings["backend"] = backend
-        settings.update(oversample=self.oversample, center=bool(self.center), dtype=dtype)
-        return known[name](n_features, rule, **settings)
-
-    def _shown_rule(self, n_features: int) -> RankRule | None:
-        """How many directions of a summary that came from elsewhere are shown; None for all that are real."""
-        everything = self.n_components is None and self.energy is None
-        return None if everything else self._rank_rule(n_features)
+        settings = {name: value for name, value in settings.items() if name in kind.settings}
+        return kind(
+            n_features, rule, oversample=self.oversample, center=bool(self.center), dtype=dtype, **settings
+        )
 
     def _rank_rule(self, n_features: int) -> RankRule:
-        wanted = self.n_components
-        if self.energy is not None:
-            band = self.energy
-            if isinstance(band, tuple | list) and len(band) == 2:
-                band = EnergyBand(*band)
-            if not isinstance(band, EnergyBand):
-                raise TypeError(f"energy must be an EnergyBand or its (low, high), got {self.energy!r}.")
-            if wanted is not None:
-                band = replace(band, first=validation.rank(wanted, n_features, "n_components"))
-            return band
-        if wanted is None:
-            if n_features > _MOST_FEATURES_FOR_ALL and self.tracker != "exact":
-                raise ValueError(
-                    f"n_components=None keeps all {n_features} directions, {8e-9 * n_features**2:.1f} GB; "
-                    "say how many you want (tracker='exact' keeps all the same)."
-                )
-            return FixedRank(n_features)
-        if isinstance(wanted, Integral) and not isinstance(wanted, bool):
-            return FixedRank(validation.rank(wanted, n_features, "n_components"))
-        rule = "n_components must be a whole number, a share of the variance in (0, 1) or None"
-        if not validation.is_real(wanted):
-            raise TypeError(f"{rule}, got {wanted!r}.")
-        if not 0 < wanted < 1:
-            raise ValueError(f"{rule}, got {wanted!r}.")
-        return VarianceShare(float(wanted))
+        rule = rank_rule(self.n_components, self.energy, n_features)
+        if rule is None and n_features > _MOST_FEATURES_FOR_ALL and self.tracker != "exact":
+            raise ValueError(
+                f"n_components=None keeps all {n_features} directions, {8e-9 * n_features**2:.1f} GB; "
+                "say how many you want (tracker='exact' keeps all the same)."
+            )
+        return FixedRank(n_features) if rule is None else rule
 
     @property
     def ledger_(self) -> Ledger | None:
@@ -440,11 +418,11 @@ class StreamingPCA(BasePCA):
         return replace(self._tracker.state(), feature_names=self._names())
 
 
-def _part(values: Any, part: slice) -> Any:
+def _part(values: Array | None, part: slice) -> Array | None:
     return None if values is None else values[part]
 
 
-def _dense_parts(X: Any) -> Iterator[Array]:
+def _dense_parts(X: RowsLike) -> Iterator[Array]:
     size = chunk_rows(X.shape[1])
     for part in batch_slices(X.shape[0], size):
         yield dense(X[part])

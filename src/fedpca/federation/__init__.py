@@ -1,22 +1,23 @@
-"""Federation: children hand summaries up, in any order; aggregators keep the latest and merge them."""
+"""Federation: children send summaries, in any order; an aggregator keeps the latest ones and merges them.
+
+Everything exported here needs numpy, scipy and safetensors only. The rest is imported from its own module:
+`federation.simulate`, `.folder`, `.dask`, `.flower`, and `fedpca.FederatedPCA`.
+"""
 
 from fedpca.errors import SummaryRejected
-from fedpca.federation.aggregator import Aggregator, Child
-from fedpca.federation.simulate import Delivery, Faults, Simulation, Snapshot, simulate
-from fedpca.federation.store import Event, FolderStore, MemoryStore, State, Store
+from fedpca.federation.aggregator import Aggregator, ChildInfo
+from fedpca.federation.message import Message
+from fedpca.federation.store import ChildEvent, FolderStore, HistoryEvent, MemoryStore, ModelEvent, Store
 
 __all__ = [
     "Aggregator",
-    "Child",
-    "Delivery",
-    "Event",
-    "Faults",
+    "ChildEvent",
+    "ChildInfo",
     "FolderStore",
+    "HistoryEvent",
     "MemoryStore",
-    "Simulation",
-    "Snapshot",
-    "State",
+    "Message",
+    "ModelEvent",
     "Store",
     "SummaryRejected",
-    "simulate",
 ]

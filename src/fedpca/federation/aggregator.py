@@ -1,4 +1,4 @@
-"""Aggregator: the latest summary of every child, and the model they make together."""
+"""Aggregator: the latest summary of every child, and the model of all of them."""
 
 import os
 import threading
@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpca._util.text import utc_timestamp
 from fedpca.errors import SummaryRejected
-from fedpca.federation.message import child_name, version_number
-from fedpca.federation.store import Event, FolderStore, MemoryStore, State, Store
+from fedpca.federation.message import Message, child_name, require_summary, version_number
+from fedpca.federation.store import ChildEvent, FolderStore, HistoryEvent, MemoryStore, ModelEvent, Store
 from fedpca.metrics import principal_angles
 from fedpca.privacy import Privacy
 from fedpca.privacy.mechanisms import calibrate
@@ -25,27 +24,28 @@ from fedpca.summaries.summary import Summary
 
 
 @dataclass(frozen=True)
-class Child:
-    """What an aggregator knows about a child: its version, and how many rows it speaks for."""
+class ChildInfo:
+    """The latest version of a child, and its number of rows."""
 
     version: int
     count: float
 
 
 class Aggregator:
-    """A map from children to the latest version of what each said; its model is a function of that map alone.
+    """The latest summary of every child. The model depends on these alone.
 
-    So it does not matter in which order summaries come, whether some come twice, late, or not at all. An
-    aggregator is itself a child of its parent: hand up `summary()` with `version`.
+    So it does not matter in which order messages arrive, or whether some arrive twice, late, or never. An
+    aggregator can itself be a child of another one: send `summary()` with `version`.
 
     Args:
         rank: directions of the model; all by default.
-        store: where states are kept: a folder, or a `Store`. What `receive` has taken is in it, so that a
-            restart with the same store gives the same model, bit for bit. None: in memory.
-        like: refuse what does not merge with this, `Subspace.empty(n_features, feature_names=...)`, say.
-            None: whoever comes first decides on the features, and on centering.
-        privacy: refuse what is not at least as private as this, or claims more than its bound allows.
-        max_rows: refuse a child that claims to speak for more rows than this.
+        store: a folder, or a `Store`, that keeps all accepted messages: a restart with the same store gives
+            the same model, bit for bit. None keeps them in memory.
+        expected: reject summaries that do not merge with this one, such as
+            `Subspace.empty(n_features, feature_names=...)`. None: the first summary decides on the features
+            and on centering.
+        privacy: reject summaries that are less private than this, or larger than its bound allows.
+        max_rows: reject a child that claims more rows than this.
         fanout: how many summaries are merged at a time.
 
     >>> aggregator = Aggregator(rank=1)
@@ -65,7 +65,7 @@ class Aggregator:
         rank: int | None = None,
         *,
         store: Store | str | os.PathLike[str] | None = None,
-        like: Summary | None = None,
+        expected: Summary | None = None,
         privacy: Privacy | None = None,
         max_rows: float = 1e15,
         fanout: int = 8,
@@ -74,68 +74,70 @@ class Aggregator:
             validation.integer(rank, "rank", at_least=1)
         self.rank = rank
         self.fanout = validation.integer(fanout, "fanout", at_least=2)
-        self.like = like
+        self.expected = expected
         self.privacy = privacy
         self.max_rows = max_rows
         self.store: Store
         if store is None:
             self.store = MemoryStore()
-        elif hasattr(store, "states"):
-            self.store = store  # type: ignore[assignment]
-        else:
+        elif isinstance(store, str | os.PathLike):
             self.store = FolderStore(store)
-        self._states = dict(self.store.states())
+        else:
+            self.store = store
+        self._messages = dict(self.store.messages())
         self._lock = threading.RLock()
         self._model: Subspace | None = None
         self._recorded: tuple[int, Subspace] | None = None
 
     def receive(self, child: str, version: int, summary: Summary) -> bool:
-        """Take what a child says, if it is newer than what it said before.
+        """Accept the summary of a child if its version is newer than the one before.
 
         Returns:
-            Whether it was; then it is in the store. What is not newer is ignored.
+            Whether it is newer; then it is in the store. Older versions are ignored.
 
         Raises:
-            SummaryRejected: with the reason, if it cannot be right. The child's last good word stays.
+            SummaryRejected: with the reason, if it is not valid. The child's previous version is kept.
         """
         try:
-            name, version = child_name(child), version_number(version)
+            child, version = child_name(child), version_number(version)
         except (TypeError, ValueError) as error:
             raise SummaryRejected(str(error)) from error
         with self._lock:
-            if name in self._states and version <= self._states[name].version:
+            if child in self._messages and version <= self._messages[child].version:
                 return False
             try:
-                summary = self._admitted(name, summary)
+                summary = self._validated(child, summary)
             except (ValueError, TypeError) as error:
-                self._note(name, version, "refused", reason=str(error))
-                raise SummaryRejected(f"{name!r}, version {version}: {error}") from error
-            self._put(name, State(version, summary))
-            self._note(name, version, "accepted", summary.count)
+                self.store.log(ChildEvent(child=child, version=version, what="rejected", reason=str(error)))
+                raise SummaryRejected(f"{child!r}, version {version}: {error}") from error
+            self._put(Message(child, version, summary))
+            self.store.log(ChildEvent(child=child, version=version, what="accepted", count=summary.count))
         return True
 
     def withdraw(self, child: str) -> bool:
-        """Take a child's contribution out of the model, for good: only a newer version brings it back.
+        """Remove a child's contribution from the model; only a newer version brings it back.
 
         Returns:
             Whether there was one.
         """
-        name = child_name(child)
+        child = child_name(child)
         with self._lock:
-            state = self._states.get(name)
-            if state is None or state.summary is None:
+            last = self._messages.get(child)
+            if last is None or last.summary is None:
                 return False
-            self._put(name, State(state.version + 1, None))
-            self._note(name, state.version + 1, "withdrawn", state.summary.count)
+            version = last.version + 1
+            self._put(Message(child, version, None))
+            count = last.summary.count
+            self.store.log(ChildEvent(child=child, version=version, what="withdrawn", count=count))
         return True
 
     def record(self) -> bool:
-        """Note in the history how the model stands, and how far it has turned since it was noted last.
+        """Log the model in the history, and how far its components turned since the last one logged.
 
-        For whoever runs a federation: at its start and end, and now and then in between. It costs a merge.
+        Call it at the start and end of a run, and from time to time in between. It costs a merge.
 
         Returns:
-            Whether there was anything to note: a model, and another one than last time.
+            Whether there was a new model to log.
 
         >>> aggregator = Aggregator(rank=1)
         >>> aggregator.receive("north", 1, Subspace.from_rows([[1.0, 0.0], [-1.0, 0.0]]))
@@ -153,7 +155,7 @@ class Aggregator:
         with self._lock:
             try:
                 version, model = self.version, self.model()
-            except ValueError:  # nobody has contributed, or what they said does not go together
+            except ValueError:  # no child has contributed, or their summaries do not merge
                 return False
             before, self._recorded = self._recorded, (version, model)
             if before is None:  # after a restart the model is that of the store
@@ -161,94 +163,97 @@ class Aggregator:
             else:
                 known = before[0] == version
             if not known:
-                angle = None if before is None else _largest_angle(before[1], model)
-                explained = float(model.explained_variance_ratio.sum())
-                children = len(self._parts())
-                self._note("", version, "model", model.count, "", children, explained, angle)
+                event = ModelEvent(
+                    version=version,
+                    count=model.count,
+                    children=len(self._parts()),
+                    explained=float(model.explained_variance_ratio.sum()),
+                    angle=None if before is None else _largest_angle(before[1], model),
+                )
+                self.store.log(event)
             return not known
 
-    def _put(self, name: str, state: State) -> None:
-        self.store.put(name, state)  # first: what is in memory must never be more than what is on disk
-        self._states[name] = state
+    def _put(self, message: Message) -> None:
+        self.store.put(message)  # first: memory must never be ahead of the disk
+        self._messages[message.child] = message
         self._model = None
 
-    def _note(self, *facts: Any, **more: Any) -> None:
-        self.store.note(Event(utc_timestamp(), *facts, **more))
-
-    def _admitted(self, name: str, summary: Any) -> Summary:
-        """The summary, every number of it checked as if it came from a stranger."""
-        if not isinstance(summary, Summary):
-            raise TypeError(f"a summary must be a Subspace or Moments, got {type(summary).__name__}.")
-        summary = replace(summary)  # built anew: its own checks
+    def _validated(self, child: str, summary: Any) -> Summary:
+        """The summary, every number of it checked: it may come from anyone."""
+        summary = replace(require_summary(summary))  # constructed again, with all its checks
         if not 0 < summary.count <= self.max_rows:
             raise ValueError(f"count must be above 0 and at most {self.max_rows:g}, got {summary.count:g}.")
-        others = [s.summary for n, s in self._states.items() if s.summary is not None and n != name]
-        if self.like is not None:
-            others.append(self.like)
+        others = [
+            message.summary
+            for name, message in self._messages.items()
+            if message.summary is not None and name != child
+        ]
+        if self.expected is not None:
+            others.append(self.expected)
         check_compatible([*others, summary])
         if self.privacy is not None:
             _check_private(summary, self.privacy)
         return summary
 
-    # --- what they say together ---
+    # --- the children together ---
 
     @property
-    def children(self) -> Mapping[str, Child]:
-        """Who contributes now."""
+    def children(self) -> Mapping[str, ChildInfo]:
+        """All children that contribute now, by name."""
         with self._lock:
             return MappingProxyType(
                 {
-                    name: Child(state.version, state.summary.count)
-                    for name, state in sorted(self._states.items())
-                    if state.summary is not None
+                    name: ChildInfo(message.version, message.summary.count)
+                    for name, message in sorted(self._messages.items())
+                    if message.summary is not None
                 }
             )
 
     @property
     def versions(self) -> Mapping[str, int]:
-        """The latest version of every child, of those withdrawn, too."""
+        """The latest version of every child, including withdrawn ones."""
         with self._lock:
-            return MappingProxyType({name: state.version for name, state in sorted(self._states.items())})
+            return MappingProxyType(
+                {name: message.version for name, message in sorted(self._messages.items())}
+            )
 
     @property
-    def history(self) -> list[Event]:
-        """Who said what, and when."""
+    def history(self) -> list[HistoryEvent]:
+        """All events, oldest first: messages accepted and rejected, children withdrawn, models recorded."""
         return self.store.history()
 
     @property
     def version(self) -> int:
-        """Grows with everything taken; the same after a restart."""
+        """Grows with every accepted message; the same after a restart."""
         with self._lock:
-            return sum(state.version + 1 for state in self._states.values())
+            return sum(message.version + 1 for message in self._messages.values())
 
     def model(self) -> Subspace:
-        """The components of all rows behind the latest summaries, of whoever has contributed so far."""
+        """The components of all rows behind the latest summaries."""
         with self._lock:
             if self._model is None:
-                merged = self._merged(self.rank)
-                self._model = merged.subspace(self.rank)
+                self._model = self._merged(self.rank).subspace(self.rank)
             return self._model
 
     def summary(self) -> Summary:
-        """What to tell a parent: with more directions than the model has, or as exact moments."""
-        rank = None
+        """What to send to a parent: more directions than the model has, or exact moments."""
         with self._lock:
-            if self.rank is not None:
-                rank = exchange_rank(self.rank, self._parts()[0].n_features)
-            return self._merged(None if self._all_moments() else rank)
+            rank = self.rank
+            if rank is not None:
+                rank = exchange_rank(rank, self._parts()[0].n_features)
+            return self._merged(rank)
 
     def _merged(self, rank: int | None) -> Summary:
+        """Exact moments if all summaries are, else at most `rank` directions."""
         parts = self._parts()
-        if rank is not None:
-            rank = min(rank, parts[0].n_features)
-        return merge_tree(parts, None if self._all_moments() else rank, fanout=self.fanout)
-
-    def _all_moments(self) -> bool:
-        return all(isinstance(part, Moments) for part in self._parts())
+        if rank is None or all(isinstance(part, Moments) for part in parts):
+            return merge_tree(parts, fanout=self.fanout)
+        return merge_tree(parts, min(rank, parts[0].n_features), fanout=self.fanout)
 
     def _parts(self) -> list[Summary]:
-        """The latest summaries, in an order that depends on names alone."""
-        parts = [state.summary for _, state in sorted(self._states.items()) if state.summary is not None]
+        """The latest summaries, in the order of the children's names."""
+        latest = (message.summary for _, message in sorted(self._messages.items()))
+        parts = [summary for summary in latest if summary is not None]
         if not parts:
             raise ValueError("no child has contributed yet.")
         return parts
@@ -260,14 +265,14 @@ class Aggregator:
 
 
 def _largest_angle(before: Subspace, model: Subspace) -> float | None:
-    """In radians; None between what cannot be compared."""
+    """In radians; None if the models cannot be compared."""
     if not before.rank or not model.rank or before.n_features != model.n_features:
         return None
     return float(principal_angles(before, model).max())
 
 
 def _check_private(summary: Summary, privacy: Privacy) -> None:
-    """At least as private as asked for, and no larger than clipped rows and noise can be."""
+    """Reject a summary that is less private, or larger than clipped rows and noise can be."""
     certificate = summary.certificate
     if certificate is None or not certificate.private:
         raise ValueError("the summary has no privacy certificate; fit with privacy=Privacy(...).")
@@ -283,9 +288,9 @@ def _check_private(summary: Summary, privacy: Privacy) -> None:
     noise = 6 * np.sqrt(releases * n_features) * calibrate(privacy, n_features).sigma
     if isinstance(summary, Subspace):
         noise = releases * n_features * calibrate(privacy, n_features).edge(n_features)
-    most = privacy.bound**2 * (summary.count + noise)
-    if summary.total > most:
+    limit = privacy.bound**2 * (summary.count + noise)
+    if summary.total > limit:
         raise ValueError(
             f"its total {summary.total:.4g} is more than {summary.count:g} rows within "
-            f"bound={privacy.bound:g} and noise can have, {most:.4g}."
+            f"bound={privacy.bound:g} and noise can have, {limit:.4g}."
         )

@@ -1,31 +1,32 @@
-"""Dask: the components of one organization's large table, without moving its rows."""
+"""Dask: PCA of one organization's large table, without moving its rows."""
 
 from typing import Any
 
 import numpy as np
 
+from fedpca._util.extras import require
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.summaries import validation
 from fedpca.summaries.merging import merge
 from fedpca.summaries.moments import Moments
-from fedpca.summaries.rank import oversampled_rank
+from fedpca.summaries.rank import exchange_rank
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
 _RETRIES = 3
-_CARRIED = 128  # directions that inner nodes keep, where there are too many features for all
+_INNER_RANK = 128  # directions that inner nodes keep, where there are too many features for all
 
 
 def fit(data: Any, n_components: int, *, center: bool = True, fanout: int = 8) -> Subspace:
     """The principal components of a dask array or dataframe, in one pass over its rows.
 
-    Every partition becomes a summary where it lies; summaries merge up a tree; only the model comes here.
-    It runs on the scheduler in use: threads, processes, or the cluster of the current `Client`. Work that a
-    lost worker had done is done again, and a task that fails is tried again a few times.
+    Every partition is summarized on its worker; the summaries merge up a tree; only the model is returned.
+    It runs on the scheduler in use: threads, processes, or the cluster of the current `Client`. The work of a
+    lost worker is repeated, and a task that fails is retried a few times.
 
     Args:
         data: shape (n_rows, n_features), a dask array (dense or sparse chunks) or dataframe of numbers.
-            Rows may be split in any way, and their number be unknown; NaN marks a missing entry.
+            Rows may be split in any way, and their number may be unknown; NaN marks a missing entry.
         n_components: how many components to keep.
         center: subtract the mean; False gives the paper's uncentered algebra.
         fanout: summaries merged at a time.
@@ -38,10 +39,7 @@ def fit(data: Any, n_components: int, *, center: bool = True, fanout: int = 8) -
     >>> fit(rows, n_components=1)
     Subspace(rank=1, n_features=4, count=1000, explained=89.7%)
     """
-    try:
-        import dask
-    except ImportError as error:
-        raise ImportError("fedpca.federation.dask needs dask: pip install 'fedpca[dask]'.") from error
+    dask = require("dask", extra="dask", purpose="fedpca.federation.dask")
     n_components = validation.integer(n_components, "n_components", at_least=1)
     validation.integer(fanout, "fanout", at_least=2)
     summarize, inner, root = (dask.delayed(step, pure=True) for step in (_summary, _inner, _root))
@@ -58,12 +56,12 @@ def fit(data: Any, n_components: int, *, center: bool = True, fanout: int = 8) -
 
 
 def _partitions(data: Any, n_components: int) -> list[Any]:
-    """Blocks of whole rows, each to be had on some worker."""
+    """Blocks of complete rows, each computed on some worker."""
     if not hasattr(data, "to_delayed") or getattr(data, "ndim", None) != 2:
         shape = f" of {data.ndim} dimensions" if hasattr(data, "to_delayed") and hasattr(data, "ndim") else ""
         raise TypeError(
             f"data must be a dask array or dataframe of rows and columns, got {type(data).__name__}{shape}; "
-            "StreamingPCA().fit(data) takes what lies in memory."
+            "StreamingPCA().fit(data) takes data in memory."
         )
     n_features = data.shape[1]
     if n_features == n_features:  # else it is NaN: not known yet
@@ -75,14 +73,13 @@ def _partitions(data: Any, n_components: int) -> list[Any]:
 
 
 def _summary(rows: Any, n_components: int, center: bool) -> Summary | None:
-    """All that is known of a partition; None if it is empty."""
+    """The summary of a partition; None if it is empty."""
     n_rows, n_features = rows.shape
     if not n_rows:
         return None
-    carried = min(
-        2 * oversampled_rank(n_components), n_features
-    )  # as many as the inner nodes of `merge_tree` keep
-    return StreamingPCA(n_components, center=center, oversample=carried - n_components).fit(rows).summary_
+    # As many directions as the inner nodes of `merge_tree` keep.
+    extra = exchange_rank(n_components, n_features) - n_components
+    return StreamingPCA(n_components, center=center, oversample=extra).fit(rows).summary_
 
 
 def _inner(summaries: list[Summary | None], n_components: int) -> Summary | None:
@@ -90,13 +87,11 @@ def _inner(summaries: list[Summary | None], n_components: int) -> Summary | None
     if not parts:
         return None
     exact = all(isinstance(part, Moments) for part in parts)
-    return merge(parts, None if exact else min(max(_CARRIED, n_components), parts[0].n_features))
+    return merge(parts, None if exact else min(max(_INNER_RANK, n_components), parts[0].n_features))
 
 
 def _root(summaries: list[Summary | None], n_components: int) -> Subspace | None:
     parts = [part for part in summaries if part is not None]
     if not parts:
         return None
-    model = merge(parts, min(n_components, parts[0].n_features))
-    assert isinstance(model, Subspace)
-    return model
+    return merge(parts, min(n_components, parts[0].n_features)).subspace()

@@ -1,4 +1,4 @@
-"""FederatedPCA: the components of many owners' rows, each owner a client of its own, in one process."""
+"""FederatedPCA: a federation in one process, each owner of rows a client of its own."""
 
 import os
 import warnings
@@ -15,8 +15,10 @@ from fedpca import progress
 from fedpca._typing import Array
 from fedpca.errors import SummaryRejected
 from fedpca.estimators.base import BasePCA
+from fedpca.estimators.rank_rule import rank_rule
 from fedpca.estimators.streaming import StreamingPCA
-from fedpca.federation import Aggregator
+from fedpca.federation.aggregator import Aggregator
+from fedpca.federation.message import child_name
 from fedpca.privacy import CENTER_STEPS, CenterSum, Privacy
 from fedpca.summaries import validation
 from fedpca.summaries.moments import Moments
@@ -28,13 +30,13 @@ from fedpca.summaries.view import SummaryView
 
 @dataclass(frozen=True)
 class Contribution:
-    """What a client gave.
+    """The contribution of a client.
 
     Attributes:
         rows: how many it has.
-        captured: share of its own variance that the model's components hold, as far as it told.
-        epsilon: what its release cost every one of its rows; None without privacy.
-        problem: why it gave nothing, or "".
+        captured: the share of its own variance along the model's components, by its summary.
+        epsilon: the cost of its release for every one of its rows; None without privacy.
+        problem: why it was left out, or "".
     """
 
     rows: int
@@ -46,9 +48,9 @@ class Contribution:
 class FederatedPCA(BasePCA):
     """Principal components of the rows of many clients, none of which sees another's rows.
 
-    Every client runs a `StreamingPCA` over its own rows, in a thread, and hands a summary up; the summaries
-    merge into the components of all rows, means included. With `privacy`, what a client hands up is
-    differentially private by itself, and the noises of all add up.
+    Every client runs a `StreamingPCA` over its own rows, in a thread, and sends its summary; the summaries
+    merge into the components of all rows, means included. With `privacy`, every client's summary is
+    differentially private by itself, and the noise of all clients adds up.
 
     The settings are those of `StreamingPCA`.
 
@@ -58,12 +60,12 @@ class FederatedPCA(BasePCA):
 
     Attributes:
         model_: the `Subspace` of all rows, with a certificate if they are private.
-        contributions_: a `Contribution` for every client, by name.
+        contributions_: a `Contribution` per client, by name.
         components_, explained_variance_, ...: those of `StreamingPCA`.
 
     >>> from sklearn.datasets import load_digits
     >>> images, digits = load_digits(return_X_y=True)
-    >>> pca = FederatedPCA(n_components=10).fit(images, groups=digits)      # one client a digit
+    >>> pca = FederatedPCA(n_components=10).fit(images, groups=digits)      # one client per digit
     >>> pca.transform(images).shape, len(pca.contributions_)
     ((1797, 10), 10)
     >>> print(f"{pca.explained_variance_ratio_.sum():.3f}")
@@ -97,27 +99,27 @@ class FederatedPCA(BasePCA):
         """Learn from X, shape (n_samples, n_features), whose rows belong to clients.
 
         Args:
-            groups: the name of the client of every row, shape (n_samples,); None for one client.
+            groups: the name of the client of every row, shape (n_samples,); None for one client, "all".
         """
         with self._rollback_on_error():
             X = self._validated(X, reset=True)
             if groups is None:
-                return self._fit({"": X})
+                return self._fit({"all": X})
             groups = np.asarray(groups)
             if groups.shape != (X.shape[0],):
                 raise ValueError(
                     f"groups must name the client of every row, {X.shape[0]}, got shape {groups.shape}."
                 )
             names, members = np.unique(groups, return_inverse=True)
-            return self._fit({str(name): X[members == place] for place, name in enumerate(names)})
+            return self._fit({child_name(str(name)): X[members == i] for i, name in enumerate(names)})
 
     def fit_clients(self, clients: Mapping[str, Any]) -> Self:
-        """Learn from clients that each bring their own rows.
+        """Learn from clients that each have their own rows.
 
         Args:
             clients: by name, rows of shape (n_samples, n_features) (an array, a frame, sparse), or any
-                iterable of batches, which is read once. Of several, a client that fails is left out, and a
-                warning says so.
+                iterable of batches, which is read once. One of several clients that fails is left out, with
+                a warning.
 
         >>> rows = np.random.default_rng(0).normal(size=(100, 5))
         >>> pca = FederatedPCA(2).fit_clients({"north": rows[:60], "south": [rows[60:80], rows[80:]]})
@@ -127,7 +129,7 @@ class FederatedPCA(BasePCA):
         if not isinstance(clients, Mapping) or not clients:
             raise TypeError("clients must be a mapping from names to rows, with at least one client.")
         with self._rollback_on_error():
-            return self._fit({str(name): rows for name, rows in clients.items()})
+            return self._fit({child_name(str(name)): rows for name, rows in clients.items()})
 
     def _fit(self, clients: Mapping[str, Any]) -> Self:
         workers = os.cpu_count() or 1
@@ -139,7 +141,7 @@ class FederatedPCA(BasePCA):
         for name, client in sorted(fitted.items()):
             summary = client.summary_
             try:
-                aggregator.receive(name or "only", 0, summary)
+                aggregator.receive(name, 0, summary)
                 summaries[name] = summary
             except SummaryRejected as error:
                 problems[name] = str(error)
@@ -152,9 +154,9 @@ class FederatedPCA(BasePCA):
             if hasattr(first, name):
                 setattr(self, name, getattr(first, name))
         merged = aggregator.summary()
-        rule = first._shown_rule(merged.n_features)
-        self._tracker = SummaryView(merged, rule, "auto", first._tracker.dtype)
-        self._n_rows_seen = sum(fitted[name]._n_rows_seen for name in summaries)
+        rule = rank_rule(self.n_components, self.energy, merged.n_features)
+        self._tracker = SummaryView(merged, rule, "auto", first.components_.dtype)
+        self._n_rows_seen = sum(fitted[name].n_samples_seen_ for name in summaries)
         self.contributions_ = {
             name: self._contribution(fitted.get(name), summaries.get(name), problems.get(name, ""))
             for name in sorted(clients)
@@ -200,7 +202,7 @@ class FederatedPCA(BasePCA):
             return Contribution(0, 0.0, problem=problem)
         certificate = summary.certificate
         epsilon = None if certificate is None else float(certificate.epsilon)
-        return Contribution(client._n_rows_seen, _captured(summary, self.components_), epsilon)
+        return Contribution(client.n_samples_seen_, _captured(summary, self.components_), epsilon)
 
     @property
     def model_(self) -> Subspace:
@@ -263,13 +265,13 @@ def _fit_client(client: StreamingPCA, rows: Any) -> None:
     """One client: all its batches, and a release if it is private."""
     batches = (rows,) if _is_table(rows) else rows
     if not isinstance(batches, Iterable):
-        raise TypeError(f"a client must bring rows, or an iterable of batches, got {type(rows).__name__}.")
+        raise TypeError(f"a client must have rows, or an iterable of batches, got {type(rows).__name__}.")
     empty = True
     for batch in batches:
         client.partial_fit(batch)
         empty = False
     if empty:
-        raise ValueError("the client brought no rows.")
+        raise ValueError("the client has no rows.")
     if client.privacy is not None:
         client.release()
 
@@ -279,7 +281,7 @@ def _is_table(rows: Any) -> bool:
 
 
 def _captured(summary: Summary, components: Array) -> float:
-    """Share of a summary's variance along components."""
+    """The share of a summary's variance along components."""
     if isinstance(summary, Moments):
         along = float(np.einsum("ij,jk,ik->", components, summary.scatter, components))
     else:

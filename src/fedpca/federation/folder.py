@@ -1,4 +1,4 @@
-"""A federation without a server: owners drop summaries into a shared folder, and its readers merge them."""
+"""A federation without a server: owners publish summaries in a shared folder, and its readers merge them."""
 
 import os
 import re
@@ -8,19 +8,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from fedpca._util.extras import require
 from fedpca._util.files import create_exclusive
+from fedpca._util.text import sanitize
 from fedpca.errors import SummaryRejected
 from fedpca.federation.aggregator import Aggregator
-from fedpca.federation.message import child_name, file_name, version_number
-from fedpca.summaries import model_file, validation
-from fedpca.summaries.summary import Summary, from_file
+from fedpca.federation.message import Message, file_name, require_summary
+from fedpca.summaries import validation
+from fedpca.summaries.summary import Summary
 
 _FILE_NAME = re.compile(r"([a-z0-9_%-]+)\.(0|[1-9][0-9]{0,18})\.safetensors")
 
 
 @dataclass(frozen=True)
 class SkippedFile:
-    """A file of a shared folder that did not count.
+    """A file in a shared folder that does not count.
 
     Attributes:
         file: its name.
@@ -33,44 +35,40 @@ class SkippedFile:
     stamp: str = field(default="", repr=False)
 
 
-def drop(folder: str | os.PathLike[str], child: str, version: int, summary: Summary) -> str:
-    """Put a summary into a shared folder, whole or not at all, for `collect` to find.
+def publish(folder: str | os.PathLike[str], child: str, version: int, summary: Summary) -> str:
+    """Write a summary to a shared folder, completely or not at all, for `collect` to find.
 
-    The file is a model file like any other: `fedpca.load` reads it, too. Doing it again changes nothing.
+    The file is a model file like any other: `fedpca.load` reads it, too. Publishing it again changes nothing.
 
     Args:
-        folder: one that exists, or a URL such as "s3://bucket/study", which needs the extra "folder".
-        child: whose it is: any name.
-        version: a whole number, larger than those before. What another version said stays in the folder;
-            readers take the newest.
+        folder: a folder that exists, or a URL such as "s3://bucket/study", which needs the extra "folder".
+        child: the name of the owner: any text.
+        version: a whole number, larger than those before. Files of older versions stay in the folder;
+            readers use the newest.
         summary: of all rows of this child so far: a `Subspace` or `Moments`, a private release included.
 
     Returns:
-        Where it is.
+        The path of the file.
 
     Raises:
-        FileExistsError: there is something else under this version; it stays.
+        FileExistsError: this version exists with other contents; it is left as it is.
 
     >>> import tempfile, numpy as np, fedpca
     >>> rows = np.random.default_rng(0).normal(size=(20, 3))
     >>> with tempfile.TemporaryDirectory() as shared:
-    ...     path = drop(shared, "north", 1, Subspace.from_rows(rows))
+    ...     path = publish(shared, "north", 1, fedpca.Subspace.from_rows(rows))
     ...     Path(path).name, fedpca.load(path).count
     ('north.1.safetensors', 20.0)
     """
-    child, version = child_name(child), version_number(version)
-    if not isinstance(summary, Summary):
-        raise TypeError(f"a summary must be a Subspace or Moments, got {type(summary).__name__}.")
-    arrays, facts = summary.arrays, summary.metadata
-    name = f"{file_name(child)}.{version}.safetensors"
-    contents = model_file.encode(summary.kind, arrays, facts | {"child": child, "version": version})
-    place = _place(folder)
-    if not place.create(name, contents) and place.read(name, len(contents) + 1) != contents:
+    message = Message(child, version, require_summary(summary))
+    name, contents = _file_name(message), message.encode()
+    storage = _open_storage(folder)
+    if not storage.create(name, contents) and storage.read(name, len(contents) + 1) != contents:
         raise FileExistsError(
-            f"version {version} of {child!r} is in {folder} already, with other contents; "
-            "drop a newer version."
+            f"version {message.version} of {message.child!r} already exists in {folder} with other contents; "
+            "publish a newer version."
         )
-    return place.path(name)
+    return storage.path(name)
 
 
 def collect(
@@ -80,86 +78,101 @@ def collect(
     before: Iterable[SkippedFile] = (),
     max_bytes: int = 2**30,
 ) -> list[SkippedFile]:
-    """Hand the newest good version of every child in a shared folder to an aggregator.
+    """Hand the newest valid version of every child in a shared folder to an aggregator.
 
-    No file can make it fail, or make it read or write anything outside the folder. What the aggregator has
-    is not read again; hidden files, such as those half written, are passed over. How the model stands
-    then is noted in the aggregator's history.
+    No file can make it fail, or make it read or write anything outside the folder. Versions that the
+    aggregator has are not read again; hidden files, such as unfinished ones, are skipped. The resulting model
+    is recorded in the aggregator's history.
 
     Args:
-        folder: as for `drop`.
-        aggregator: takes the summaries, or refuses them.
-        before: what the last call returned: files ignored then are looked at again only if they changed.
-        max_bytes: larger files are ignored unread.
+        folder: as for `publish`.
+        aggregator: receives the summaries.
+        before: the result of the last call: files skipped then are read again only if they changed.
+        max_bytes: larger files are skipped unread.
 
     Returns:
-        The files that did not count, and why; older versions than the one that counts are not listed.
+        The files that do not count, and why; older versions than the one that counts are not listed.
 
-    >>> import tempfile, numpy as np
+    >>> import tempfile, numpy as np, fedpca
     >>> with tempfile.TemporaryDirectory() as shared:
     ...     for seed, child in enumerate(["north", "south"]):
     ...         rows = np.random.default_rng(seed).normal(size=(20, 3))
-    ...         path = drop(shared, child, 1, Subspace.from_rows(rows))
-    ...     size = Path(shared, "notes.txt").write_text("what we did")
+    ...         path = publish(shared, child, 1, fedpca.Subspace.from_rows(rows))
+    ...     size = Path(shared, "notes.txt").write_text("meeting at ten")
     ...     aggregator = Aggregator(rank=1)
     ...     collect(shared, aggregator)
-    [SkippedFile(file='notes.txt', reason='not a name that drop gives to a file.')]
+    [SkippedFile(file='notes.txt', reason='file name is not <child>.<version>.safetensors.')]
     >>> aggregator.model().count
     40.0
     """
     validation.integer(max_bytes, "max_bytes", at_least=1)
-    place = _place(folder)
-    ignored: list[SkippedFile] = []
+    storage = _open_storage(folder)
     known = {(old.file, old.stamp): old for old in before}
-    versions: dict[str, list[tuple[int, _Entry]]] = {}
-    for entry in sorted(place.entries()):
+    received = {file_name(child): version for child, version in aggregator.versions.items()}
+    candidates, skipped = _candidates(storage, max_bytes)
+    for stem, versions in sorted(candidates.items()):
+        for version, entry in sorted(versions, reverse=True):
+            if version <= received.get(stem, -1):
+                break
+            problem = known.get((entry.shown, entry.stamp))
+            problem = problem or _hand_over(storage, entry, aggregator, max_bytes)
+            if problem is None:
+                break  # older versions do not count
+            skipped.append(problem)
+    aggregator.record()
+    return sorted(skipped, key=lambda item: item.file)
+
+
+def _candidates(
+    storage: "_Storage", max_bytes: int
+) -> tuple[dict[str, list[tuple[int, "_Entry"]]], list[SkippedFile]]:
+    """The files that may be messages, with their versions, by child; and those that cannot be."""
+    candidates: dict[str, list[tuple[int, _Entry]]] = {}
+    skipped = []
+    for entry in storage.entries():
         match = _FILE_NAME.fullmatch(entry.name)
         if entry.name.startswith("."):
             continue
-        if not entry.plain:
-            ignored.append(entry.ignored("not a plain file."))
+        if not entry.is_file:
+            skipped.append(entry.skipped("not a regular file."))
         elif match is None:
-            ignored.append(entry.ignored("not a name that drop gives to a file."))
+            skipped.append(entry.skipped("file name is not <child>.<version>.safetensors."))
         elif entry.size > max_bytes:
-            ignored.append(entry.ignored(f"{entry.size} bytes are more than max_bytes={max_bytes}."))
+            skipped.append(entry.skipped(f"{entry.size} bytes are more than max_bytes={max_bytes}."))
         else:
-            versions.setdefault(match[1], []).append((int(match[2]), entry))
-    have = {file_name(name): version for name, version in aggregator.versions.items()}
-    for stem, found in sorted(versions.items()):
-        for version, entry in sorted(found, reverse=True):
-            if version <= have.get(stem, -1):
-                break
-            if old := known.get((entry.shown, entry.stamp)):
-                ignored.append(old)
-                continue
-            try:
-                child, summary = _read(place, entry.name, max_bytes)
-            except (
-                Exception
-            ) as error:  # a stranger wrote it: whatever is wrong with it is wrong with it alone
-                ignored.append(entry.ignored(str(error) or type(error).__name__))
-                continue
-            try:
-                aggregator.receive(child, version, summary)
-            except SummaryRejected as refusal:
-                ignored.append(entry.ignored(f"refused: {refusal}"))
-                continue
-            break
-    aggregator.record()
-    return sorted(ignored, key=lambda item: item.file)
+            candidates.setdefault(match[1], []).append((int(match[2]), entry))
+    return candidates, skipped
 
 
-def _read(place: "_Place", name: str, max_bytes: int) -> tuple[str, Summary]:
-    """Who speaks in a file, and what it says: parsed from a copy, which nobody can change meanwhile."""
-    contents = place.read(name, max_bytes + 1)
+def _hand_over(
+    storage: "_Storage", entry: "_Entry", aggregator: Aggregator, max_bytes: int
+) -> SkippedFile | None:
+    """Read a file and hand its message to the aggregator; returns why it does not count, or None."""
+    try:
+        message = _read(storage, entry.name, max_bytes)
+        summary = require_summary(message.summary)
+    except Exception as error:  # anyone may have written the file: no fault of it may stop the others
+        return entry.skipped(str(error) or type(error).__name__)
+    try:
+        aggregator.receive(message.child, message.version, summary)
+    except SummaryRejected as rejection:
+        return entry.skipped(f"rejected: {rejection}")
+    return None
+
+
+def _read(storage: "_Storage", name: str, max_bytes: int) -> Message:
+    """The message in a file, decoded from a copy in memory that nobody can change meanwhile."""
+    contents = storage.read(name, max_bytes + 1)
     if len(contents) > max_bytes:
         raise ValueError(f"it has grown to more than max_bytes={max_bytes}.")
-    kind, arrays, facts = model_file.decode(contents, name)
-    summary = from_file(name, kind, arrays, facts)
-    child, version = child_name(facts.get("child")), facts.get("version")
-    if type(version) is not int or name != f"{file_name(child)}.{version}.safetensors":
-        raise ValueError(f"renamed: it is version {version!r} of {child!r}.")
-    return child, summary
+    message = Message.decode(contents, name)
+    if name != _file_name(message):
+        raise ValueError(f"renamed: it is version {message.version} of {message.child!r}.")
+    return message
+
+
+def _file_name(message: Message) -> str:
+    return f"{file_name(message.child)}.{message.version}.safetensors"
 
 
 # --- folders and buckets ---
@@ -167,37 +180,36 @@ def _read(place: "_Place", name: str, max_bytes: int) -> tuple[str, Summary]:
 
 class _Entry(NamedTuple):
     name: str
-    plain: bool
+    is_file: bool
     size: int
     stamp: str
 
     @property
     def shown(self) -> str:
-        return self.name.encode(errors="backslashreplace").decode()
+        return sanitize(self.name)
 
-    def ignored(self, reason: str) -> SkippedFile:
-        reason = reason if len(reason) <= 500 else reason[:497] + "..."
-        return SkippedFile(self.shown, reason.encode(errors="backslashreplace").decode(), self.stamp)
+    def skipped(self, reason: str) -> SkippedFile:
+        return SkippedFile(self.shown, sanitize(reason, limit=500), self.stamp)
 
 
-class _Place(Protocol):
+class _Storage(Protocol):
     def path(self, name: str) -> str: ...
     def entries(self) -> list[_Entry]: ...
     def read(self, name: str, max_bytes: int) -> bytes:
-        """The file, or as much of it."""
+        """The file, or its first `max_bytes`."""
 
     def create(self, name: str, contents: bytes) -> bool:
-        """Whether the file is new; if there is one of this name, it stays."""
+        """Create a file, completely or not at all; False if one of this name exists."""
 
 
-def _place(folder: str | os.PathLike[str]) -> _Place:
-    where = os.fspath(folder)
-    if isinstance(folder, str) and "://" in where and not where.startswith("file://"):
-        return _Bucket(where)
-    return _Local(Path(where.removeprefix("file://")))
+def _open_storage(folder: str | os.PathLike[str]) -> _Storage:
+    path = os.fspath(folder)
+    if isinstance(folder, str) and "://" in path and not path.startswith("file://"):
+        return _Bucket(path)
+    return _LocalFolder(Path(path.removeprefix("file://")))
 
 
-class _Local:
+class _LocalFolder:
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
             raise FileNotFoundError(f"there is no folder {folder}; make or mount it first.")
@@ -211,19 +223,19 @@ class _Local:
         with os.scandir(self.folder) as listing:
             for entry in listing:
                 try:
-                    facts = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:  # gone since
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:  # removed meanwhile
                     continue
-                stamp = f"{facts.st_size} {facts.st_mtime_ns} {facts.st_ino}"
-                found.append(_Entry(entry.name, stat.S_ISREG(facts.st_mode), facts.st_size, stamp))
+                stamp = f"{status.st_size} {status.st_mtime_ns} {status.st_ino}"
+                found.append(_Entry(entry.name, stat.S_ISREG(status.st_mode), status.st_size, stamp))
         return found
 
     def read(self, name: str, max_bytes: int) -> bytes:
-        # Neither a link to elsewhere nor a pipe that blocks, even if it took the place of a file just now.
+        # Neither a link to elsewhere nor a pipe that blocks, even if one has just replaced the file.
         descriptor = os.open(self.folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ValueError("not a plain file.")
+                raise ValueError("not a regular file.")
             return file.read(max_bytes)
 
     def create(self, name: str, contents: bytes) -> bool:
@@ -231,17 +243,12 @@ class _Local:
 
 
 class _Bucket:
-    """A place that fsspec knows. Where uploads are not atomic, half a file is ignored until it is whole."""
+    """A folder behind a URL, by fsspec. Where uploads are not atomic, unfinished files are skipped."""
 
     def __init__(self, url: str) -> None:
-        try:
-            from fsspec.core import url_to_fs
-        except ImportError as error:
-            raise ImportError(
-                f"{url} needs fsspec: pip install 'fedpca[folder]', or name a local folder."
-            ) from error
+        fsspec = require("fsspec", extra="folder", purpose=f"the shared folder {url}")
         self.url = url.rstrip("/")
-        self.files, path = url_to_fs(self.url)
+        self.files, path = fsspec.url_to_fs(self.url)
         self.folder = path.rstrip("/")
 
     def path(self, name: str) -> str:

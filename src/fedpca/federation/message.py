@@ -1,32 +1,94 @@
-"""Names and versions of children: the rules they meet, and the files they become."""
+"""Message: a child's summary with its name and version; one encoding for folders, Flower and stores."""
 
 import hashlib
 import re
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
-from fedpca.summaries import validation
+from fedpca.errors import ModelFileError
+from fedpca.summaries import model_file, validation
+from fedpca.summaries.summary import Summary, from_file
 
-_LONGEST = 1000
-_LAST_VERSION = 2**63 - 1
+_MAX_NAME = 1000  # characters
+_MAX_VERSION = 2**63 - 1
+_WITHDRAWN = "withdrawn"  # the kind of a message without a summary
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a child sends to its aggregator, and what the aggregator stores.
+
+    Attributes:
+        child: the name of the child: any text.
+        version: a whole number from 0. A newer version replaces all older ones.
+        summary: of all rows of the child so far; None if the child was withdrawn.
+
+    >>> from fedpca import Subspace
+    >>> message = Message("north", 1, Subspace.from_rows([[1.0, 2.0], [3.0, 2.0]]))
+    >>> Message.decode(message.encode()) == message
+    True
+    """
+
+    child: str
+    version: int
+    summary: Summary | None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "child", child_name(self.child))
+        object.__setattr__(self, "version", version_number(self.version))
+        if self.summary is not None:
+            require_summary(self.summary)
+
+    def encode(self) -> bytes:
+        """A model file that also has the child and the version; equal messages give equal bytes."""
+        header = {"child": self.child, "version": self.version}
+        if self.summary is None:
+            return model_file.encode(_WITHDRAWN, {}, header)
+        return model_file.encode(self.summary.kind, self.summary.arrays, self.summary.metadata | header)
+
+    @classmethod
+    def decode(cls, contents: bytes, name: Any = "the message") -> Self:
+        """The inverse of `encode`, every value checked; errors call the contents `name`.
+
+        Raises:
+            ModelFileError: the contents are anything else.
+        """
+        kind, arrays, metadata = model_file.decode(contents, name)
+        summary = None if kind == _WITHDRAWN else from_file(name, kind, arrays, metadata)
+        try:
+            return cls(metadata["child"], metadata["version"], summary)
+        except KeyError as error:
+            raise ModelFileError(
+                f"{name} is not a message: {error} is missing; send the summary again."
+            ) from error
+        except (TypeError, ValueError) as error:
+            raise ModelFileError(f"{name} is not a valid message: {error}") from error
+
+
+def require_summary(value: Any) -> Summary:
+    """The value, if it is a summary."""
+    if not isinstance(value, Summary):
+        raise TypeError(f"a summary must be a Subspace or Moments, got {type(value).__name__}.")
+    return value
 
 
 def child_name(child: Any) -> str:
-    """A child's name: text that UTF-8 can write, not empty, not too long."""
+    """A valid name of a child: a non-empty string, not too long, that UTF-8 can encode."""
     if not isinstance(child, str) or not child:
-        raise TypeError(f"child must be a name, got {child!r}.")
-    if len(child) > _LONGEST:
-        raise ValueError(f"child must be a name of at most {_LONGEST} characters, got {len(child)}.")
+        raise TypeError(f"child must be a non-empty string, got {child!r}.")
+    if len(child) > _MAX_NAME:
+        raise ValueError(f"child must have at most {_MAX_NAME} characters, got {len(child)}.")
     try:
         child.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"child must be a name that UTF-8 can write, got {child!r}.") from error
+        raise ValueError(f"child must be encodable as UTF-8, got {child!r}.") from error
     return child
 
 
 def version_number(version: Any) -> int:
-    """A version: a whole number from 0."""
-    if validation.integer(version, "version", at_least=0) > _LAST_VERSION:
-        raise ValueError(f"version must be at most {_LAST_VERSION}, got one of {len(str(version))} digits.")
+    """A valid version: a whole number from 0 that fits 64 bits."""
+    if validation.integer(version, "version", at_least=0) > _MAX_VERSION:
+        raise ValueError(f"version must be at most {_MAX_VERSION}, got {len(str(version))} digits.")
     return int(version)
 
 

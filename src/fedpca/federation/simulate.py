@@ -1,4 +1,4 @@
-"""simulate: a federation in which things go wrong, all from one seed, to see that the model does not care."""
+"""simulate: a federation with faults, all from one seed; the model does not depend on them."""
 
 import heapq
 from collections.abc import Iterable, Mapping
@@ -21,15 +21,15 @@ _SNAPSHOTS = 40
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong, each as a share between 0 and 1.
+    """The faults of a simulation, each as a share between 0 and 1.
 
     Attributes:
-        stragglers: clients ten times as slow as the others.
+        stragglers: clients that are ten times slower than the others.
         late: clients that join when others are half done.
-        dropouts: clients that fall silent at some point, for good.
-        duplicates: messages that arrive twice, the second time later.
-        crashes: messages after which the aggregator that took them is killed, and restarted from its store.
-        seed: which clients and messages these are.
+        dropouts: clients that stop sending at some point.
+        duplicates: messages that arrive a second time, later.
+        crashes: messages after which the receiving aggregator is killed, and restarted from its store.
+        seed: decides which clients and messages these are.
     """
 
     stragglers: float = 0.0
@@ -47,7 +47,15 @@ class Faults:
 
 @dataclass(frozen=True)
 class Delivery:
-    """A message that arrived: when, whose, whether it changed anything, and the rows of the model then."""
+    """A message that arrived.
+
+    Attributes:
+        time: of arrival.
+        client, version: the sender and the version of its summary.
+        changed: whether it was newer than what the aggregator had.
+        crashed: whether the aggregator was killed afterwards.
+        rows: of the model then.
+    """
 
     time: float
     client: str
@@ -59,9 +67,13 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """How the model stood at some time: its rows, clients and share of the variance.
+    """The model at some time.
 
-    `angle` is the largest between its components and those of the final model, in radians.
+    Attributes:
+        time: in the steps of the simulation.
+        rows, clients: behind the model.
+        explained: the share of the variance along its components.
+        angle: the largest between its components and those of the final model, in radians.
     """
 
     time: float
@@ -73,20 +85,20 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Simulation:
-    """How a simulated federation went.
+    """The result of a simulated federation.
 
     Attributes:
-        model: of the latest word of every client.
-        timeline: what arrived, in order of time.
-        silent: clients that dropped out before they had said all.
-        crashes: how many aggregators were killed.
+        model: of the latest summary of every client.
+        timeline: all messages, in order of arrival.
+        dropped_out: clients that stopped before they had sent all batches.
+        crashes: how many times an aggregator was killed.
         contributions: rows in the model, by client.
-        snapshots: how the model came to be what it is; some tens of them, whatever the number of messages.
+        snapshots: the model over time, at most 40 times.
     """
 
     model: Subspace
     timeline: tuple[Delivery, ...]
-    silent: tuple[str, ...]
+    dropped_out: tuple[str, ...]
     crashes: int
     contributions: Mapping[str, float]
     snapshots: tuple[Snapshot, ...]
@@ -100,44 +112,45 @@ def simulate(
     fanout: int = 8,
     center: bool = True,
 ) -> Simulation:
-    """Run clients that tell their region after every batch, regions that tell the root, and what goes wrong.
+    """Simulate clients that send a summary to their region after every batch, and regions that do the same
+    to the root.
 
     Args:
         clients: by name, batches of rows.
         n_components: directions of the model.
-        faults: what goes wrong; nothing by default.
-        fanout: clients a region.
+        faults: none by default.
+        fanout: clients per region.
         center: whether to subtract the mean.
 
     >>> rng = np.random.default_rng(0)
     >>> clients = {f"{c}": [rng.normal(size=(20, 4)) for _ in range(5)] for c in range(6)}
-    >>> stormy = simulate(clients, 2, faults=Faults(stragglers=0.3, duplicates=0.5, crashes=0.2), fanout=3)
-    >>> calm = simulate(clients, 2, fanout=3)
-    >>> stormy.model == calm.model, stormy.crashes > 0
+    >>> faulty = simulate(clients, 2, faults=Faults(stragglers=0.3, duplicates=0.5, crashes=0.2), fanout=3)
+    >>> reference = simulate(clients, 2, fanout=3)
+    >>> faulty.model == reference.model, faulty.crashes > 0
     (True, True)
     """
     faults = faults or Faults()
     rng = np.random.default_rng(faults.seed)
-    messages, silent = _messages(clients, n_components, faults, rng, center)
+    sent, dropped_out = _messages(clients, n_components, faults, rng, center)
     tree = _Tree(sorted(clients), n_components, fanout)
     timeline: list[Delivery] = []
     contributions: dict[str, float] = {}
     stages: list[tuple[float, int, Subspace]] = []
-    looks = {round(place) for place in np.linspace(0, len(messages) - 1, _SNAPSHOTS)}
+    snapshot_at = {round(i) for i in np.linspace(0, len(sent) - 1, _SNAPSHOTS)}
     crashes = 0
-    for place in progress.track(range(len(messages)), "simulation", "messages"):
-        time, _, client, version, summary = heapq.heappop(messages)
+    for i in progress.track(range(len(sent)), "simulation", "messages"):
+        time, _, client, version, summary = heapq.heappop(sent)
         crashed = bool(rng.uniform() < faults.crashes)
         changed = tree.deliver(client, version, summary, crashed)
         crashes += crashed
         timeline.append(Delivery(time, client, version, changed, crashed, tree.rows()))
         if changed:
             contributions[client] = summary.count
-        if place in looks:
+        if i in snapshot_at:
             stages.append((time, len(contributions), tree.model()))
     final = tree.model()
     snapshots = tuple(_snapshot(*stage, final) for stage in stages)
-    return Simulation(final, tuple(timeline), silent, crashes, contributions, snapshots)
+    return Simulation(final, tuple(timeline), dropped_out, crashes, contributions, snapshots)
 
 
 def _snapshot(time: float, clients: int, model: Subspace, final: Subspace) -> Snapshot:
@@ -145,7 +158,7 @@ def _snapshot(time: float, clients: int, model: Subspace, final: Subspace) -> Sn
     return Snapshot(time, model.count, clients, float(model.explained_variance_ratio.sum()), angle)
 
 
-_Message = tuple[float, int, str, int, Summary]
+_Sent = tuple[float, int, str, int, Summary]  # time of arrival, order of sending, client, version, summary
 
 
 def _messages(
@@ -154,10 +167,10 @@ def _messages(
     faults: Faults,
     rng: np.random.Generator,
     center: bool,
-) -> tuple[list[_Message], tuple[str, ...]]:
-    """All that clients send, with the times at which it arrives."""
-    messages: list[_Message] = []
-    silent = []
+) -> tuple[list[_Sent], tuple[str, ...]]:
+    """All messages of all clients, as a heap by time of arrival; and the clients that drop out."""
+    messages: list[_Sent] = []
+    dropped_out = []
     for name, batches in sorted(clients.items()):
         pace = 10.0 if rng.uniform() < faults.stragglers else 1.0
         joins = 5.0 if rng.uniform() < faults.late else 0.0
@@ -165,7 +178,7 @@ def _messages(
         last = len(batches)
         if rng.uniform() < faults.dropouts and last > 1:
             last = int(rng.integers(1, last))
-            silent.append(name)
+            dropped_out.append(name)
         pca = StreamingPCA(n_components, center=center)
         for version, batch in enumerate(batches[:last]):
             pca.partial_fit(batch)
@@ -174,7 +187,7 @@ def _messages(
             for copy in range(copies):
                 arrival = sent + rng.exponential(pace) + 3 * copy
                 heapq.heappush(messages, (arrival, len(messages), name, version, pca.summary_))
-    return messages, tuple(silent)
+    return messages, tuple(dropped_out)
 
 
 class _Tree:
@@ -183,7 +196,7 @@ class _Tree:
     def __init__(self, names: list[str], rank: int, fanout: int) -> None:
         validation.integer(fanout, "fanout", at_least=2)
         self._rank = rank
-        self._region_of = {name: f"region {place // fanout}" for place, name in enumerate(names)}
+        self._region_of = {name: f"region {i // fanout}" for i, name in enumerate(names)}
         self._stores = {name: MemoryStore() for name in ("root", *self._region_of.values())}
         self._nodes = {name: self._start(name) for name in self._stores}
 

@@ -1,127 +1,146 @@
-"""Stores: where an aggregator keeps the latest state of every child, so that a restart finds it again."""
+"""Stores: where an aggregator keeps the latest message of every child, and its history."""
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Literal, Protocol
 
-from fedpca._typing import Array
-from fedpca._util.files import append_json_line, json_lines
-from fedpca.federation.message import file_name
-from fedpca.summaries import model_file
-from fedpca.summaries.summary import Summary, from_file
+from fedpca._util.files import append_json_line, atomic_write, json_lines
+from fedpca._util.text import utc_timestamp
+from fedpca.errors import ModelFileError
+from fedpca.federation.message import Message, file_name
 
-_ENDING = ".state"
-
-
-@dataclass(frozen=True)
-class State:
-    """What a child last said: a version, and its summary, or None once it has left."""
-
-    version: int
-    summary: Summary | None
+_SUFFIX = ".state"
 
 
-@dataclass(frozen=True)
-class Event:
-    """A line of the history.
+@dataclass(frozen=True, kw_only=True)
+class ChildEvent:
+    """A line of the history about a child.
 
     Attributes:
+        child: its name.
+        version: of its message.
+        what: whether the message was accepted or rejected, or the child withdrawn.
+        count: rows of the summary; 0 if it was rejected.
+        reason: why it was rejected.
         time: UTC.
-        child: who; "" of the model.
-        version: of what it said, or of the aggregator.
-        what: "accepted", "withdrawn" or "refused"; or "model", how the model of all stood then.
-        count: rows behind it.
-        reason: why it was refused.
-        children: of a model, how many contributed.
-        explained: of a model, the share of the variance along its components.
-        angle: of a model, in radians: the largest between its components and those of the model recorded
-            before; None if that is not known, as of the first.
     """
 
-    time: str
     child: str
     version: int
-    what: str
+    what: Literal["accepted", "rejected", "withdrawn"]
     count: float = 0.0
     reason: str = ""
-    children: int = 0
-    explained: float = 0.0
-    angle: float | None = None
+    time: str = field(default_factory=utc_timestamp)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelEvent:
+    """A line of the history about the model.
+
+    Attributes:
+        version: of the aggregator.
+        count: rows behind the model.
+        children: how many contributed.
+        explained: the share of the variance along its components.
+        angle: in radians, the largest between its components and those of the model recorded before; None if
+            that is not known, as for the first model.
+        what: "model".
+        time: UTC.
+    """
+
+    version: int
+    count: float
+    children: int
+    explained: float
+    angle: float | None
+    what: Literal["model"] = "model"
+    time: str = field(default_factory=utc_timestamp)
+
+
+HistoryEvent = ChildEvent | ModelEvent
 
 
 class Store(Protocol):
-    """States and history. What was put survives a crash from the moment `put` returns."""
+    """The latest message of every child, and the history. A message survives a crash once `put` returns."""
 
-    def states(self) -> dict[str, State]:
-        """The last state put of every child."""
+    def messages(self) -> dict[str, Message]:
+        """The last message put of every child, by name."""
 
-    def put(self, child: str, state: State) -> None:
-        """Replace the state of a child, whole or not at all."""
+    def put(self, message: Message) -> None:
+        """Replace the message of its child, completely or not at all."""
 
-    def note(self, event: Event) -> None:
-        """Add an event to the history."""
+    def log(self, event: HistoryEvent) -> None:
+        """Append an event to the history."""
 
-    def history(self) -> list[Event]:
-        """All events noted, oldest first."""
+    def history(self) -> list[HistoryEvent]:
+        """All events, oldest first."""
 
 
 class MemoryStore:
-    """Keeps everything in memory: for simulations, and aggregators that may forget."""
+    """Keeps everything in memory: for simulations, and for aggregators that need not survive a restart."""
 
     def __init__(self) -> None:
-        self._states: dict[str, State] = {}
-        self._history: list[Event] = []
+        self._messages: dict[str, Message] = {}
+        self._history: list[HistoryEvent] = []
 
-    def states(self) -> dict[str, State]:
-        return dict(self._states)
+    def messages(self) -> dict[str, Message]:
+        return dict(self._messages)
 
-    def put(self, child: str, state: State) -> None:
-        self._states[child] = state
+    def put(self, message: Message) -> None:
+        self._messages[message.child] = message
 
-    def note(self, event: Event) -> None:
+    def log(self, event: HistoryEvent) -> None:
         self._history.append(event)
 
-    def history(self) -> list[Event]:
+    def history(self) -> list[HistoryEvent]:
         return list(self._history)
 
 
 class FolderStore:
-    """A folder with one file a child, replaced atomically and synced, and a history of one line an event.
+    """A folder with one file per child, replaced atomically, and a history with one JSON line per event.
 
     Args:
-        folder: made if there is none; one aggregator writes to it.
+        folder: created if it does not exist; only one aggregator may write to it.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._log = self.folder / "history.jsonl"
+        self._history = self.folder / "history.jsonl"
 
-    def states(self) -> dict[str, State]:
+    def messages(self) -> dict[str, Message]:
         found = {}
-        for path in sorted(self.folder.glob(f"*{_ENDING}")):
-            kind, arrays, facts = model_file.read(path)
-            summary = None if kind == "withdrawn" else from_file(path, kind, arrays, facts["summary"])
-            found[facts["child"]] = State(facts["version"], summary)
+        for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
+            try:
+                message = Message.decode(path.read_bytes(), path)
+            except ModelFileError as error:
+                raise ModelFileError(f"{error} {_REMEDY}") from error
+            found[message.child] = message
         return found
 
-    def put(self, child: str, state: State) -> None:
-        kind = "withdrawn"
-        arrays: dict[str, Array] = {}
-        facts: dict[str, Any] = {}
-        if state.summary is not None:
-            kind = state.summary.kind
-            arrays, facts = state.summary.arrays, state.summary.metadata
-        facts = {"child": child, "version": state.version, "summary": facts}
-        model_file.write(self.folder / f"{file_name(child)}{_ENDING}", kind, arrays, facts)
+    def put(self, message: Message) -> None:
+        with atomic_write(self.folder / f"{file_name(message.child)}{_SUFFIX}") as temporary:
+            temporary.write_bytes(message.encode())
 
-    def note(self, event: Event) -> None:
-        self._log.touch()
-        append_json_line(self._log, asdict(event))
+    def log(self, event: HistoryEvent) -> None:
+        self._history.touch()
+        append_json_line(self._history, asdict(event))
 
-    def history(self) -> list[Event]:
-        if not self._log.exists():
+    def history(self) -> list[HistoryEvent]:
+        if not self._history.exists():
             return []
-        return [Event(**json.loads(line)) for line in json_lines(self._log.read_bytes()) if line]
+        lines = json_lines(self._history.read_bytes())
+        try:
+            return [_event(line) for line in lines if line]
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ModelFileError(f"{self._history} is not a valid history: {error}. {_REMEDY}") from error
+
+
+_REMEDY = "Restore the store from a backup, or start with an empty folder and have every child send again."
+
+
+def _event(line: bytes) -> HistoryEvent:
+    record = json.loads(line)
+    return ModelEvent(**record) if record.get("what") == "model" else ChildEvent(**record)

@@ -12,6 +12,7 @@ from math import inf, sqrt
 from pathlib import Path
 from typing import Any
 
+from fedpca._typing import JSON
 from fedpca._util.files import append_json_line, create_exclusive, file_lock, json_lines
 from fedpca.errors import BudgetExceeded
 from fedpca.privacy.calibration import epsilon_of, mu_of
@@ -184,7 +185,7 @@ class Ledger:
                 raise FileNotFoundError(f"the ledger {self.path} no longer exists; restore it from a backup.")
             yield
 
-    def _append(self, record: dict[str, Any]) -> None:
+    def _append(self, record: JSON) -> None:
         # A line torn by a crash was never acted upon: no noise is drawn before its debit is on disk.
         if self.path is not None:
             append_json_line(self.path, record)
@@ -233,11 +234,11 @@ class Ledger:
         )
 
 
-def _parsed(line: bytes) -> dict[str, Any]:
+def _parsed(line: bytes) -> JSON:
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not a number")
 
-    record: dict[str, Any] = json.loads(line, parse_constant=refuse)
+    record: JSON = json.loads(line, parse_constant=refuse)
     return record
 
 

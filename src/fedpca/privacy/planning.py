@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
-from typing import Any
 
 import numpy as np
 
@@ -127,7 +126,7 @@ def plan(
     )
 
 
-def _spectrum(spectrum: Any, bound: float, n_features: int, n_components: int) -> Array:
+def _spectrum(spectrum: Sequence[float] | None, bound: float, n_features: int, n_components: int) -> Array:
     if spectrum is None:
         weights = 1 / np.arange(1.0, n_features + 1)
         return _TYPICAL * bound**2 * weights / weights.sum()

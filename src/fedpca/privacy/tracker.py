@@ -5,11 +5,10 @@ import secrets
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from fedpca._typing import Array
+from fedpca._typing import JSON, Array, DTypeLike
 from fedpca.backend import HOST
 from fedpca.errors import BudgetExceeded, NotReleasedError
 from fedpca.privacy.centering import CenterSum, PrivateCenter, fill_with_center, stream_rows
@@ -88,7 +87,7 @@ class PrivateTracker:
         *,
         oversample: int | str = "auto",
         batch_rows: int | None = None,
-        dtype: Any = np.float64,
+        dtype: DTypeLike = np.float64,
         feature_names: tuple[str, ...] | None = None,
     ) -> None:
         self.n_features = n_features
@@ -301,9 +300,9 @@ class PrivateTracker:
         """The leading directions of the last release."""
         return self._view().summary()
 
-    def shown(self) -> int:
+    def n_components(self) -> int:
         """How many directions of the summary are the answer."""
-        return self._view().shown()
+        return self._view().n_components()
 
     def _view(self) -> SummaryView:
         if self._released is None:
@@ -317,7 +316,7 @@ class PrivateTracker:
         """Whether products of rows would lose too many digits to a mean this large."""
         return self._view().mean_dominates(mean, spread)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> JSON:
         if self._released is None:
             raise TypeError(
                 "rows not released yet cannot be copied or pickled: they would leave without noise. "
@@ -336,7 +335,7 @@ class PrivateTracker:
             "_stage": self._stage if isinstance(self._stage, _Closed) else copied,
         }
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: JSON) -> None:
         vars(self).update(state, _guard=Guard())
 
 

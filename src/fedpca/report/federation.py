@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from fedpca.report.figures import FAINT, MUTED, SERIES, canvas
 from fedpca.report.formatting import percent, timestamp
 from fedpca.report.layout import Chart, Section, Table
 from fedpca.report.run import Run, downsample
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _MAX_BARS = 15
 
@@ -154,7 +157,7 @@ def _reply_times(run: Run) -> Chart:
     return Chart("reply-times", title, caption, figure, Table(title, ("client", unit), lines))
 
 
-def _bars(ordered: list[tuple[str, float]], unit: str, rest: float) -> Any:
+def _bars(ordered: list[tuple[str, float]], unit: str, rest: float) -> "Figure":
     """The first of them as bars, and the sum of all others as one more."""
     names = [sanitize(name, 18) for name, _ in ordered[:_MAX_BARS]]
     values = [value for _, value in ordered[:_MAX_BARS]]

@@ -6,13 +6,18 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedpca._typing import AnyArray
 from fedpca._util.extras import require
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
 mpl = require("matplotlib", extra="report", purpose="a report")
 _ticker = require("matplotlib.ticker", extra="report", purpose="a report")
@@ -66,7 +71,7 @@ def drawing() -> Iterator[None]:
         yield
 
 
-def canvas(height: float = 280) -> tuple[Any, Any]:
+def canvas(height: float = 280) -> "tuple[Figure, Axes]":
     """A figure with one pair of axes, `height` pixels tall."""
     figure = _figure.Figure(figsize=(WIDTH / 72, height / 72), dpi=72, layout="constrained")
     axes = figure.subplots()
@@ -76,19 +81,19 @@ def canvas(height: float = 280) -> tuple[Any, Any]:
     return figure, axes
 
 
-def integer_axis(axes: Any, count: int) -> None:
+def integer_axis(axes: "Axes", count: int) -> None:
     """An x axis of the integers 1 to `count`."""
     axes.xaxis.set_major_locator(_ticker.MaxNLocator(8, integer=True, min_n_ticks=1))
     axes.set_xlim(0.4, count + 0.6)
     axes.grid(visible=False, axis="x")
 
 
-def legend(figure: Any, columns: int, title: str = "") -> None:
+def legend(figure: "Figure", columns: int, title: str = "") -> None:
     """A legend below the axes, where it covers nothing."""
     figure.legend(loc="outside lower center", ncols=columns, title=title or None, markerscale=1.6)
 
 
-def log_axis(axis: Any, values: NDArray[Any]) -> None:
+def log_axis(axis: "Axis", values: AnyArray) -> None:
     """Tick labels of a logarithmic axis, enough of them where the values span little."""
     if np.ptp(np.log10(values)) < 1.5:
         axis.set_major_locator(_ticker.LogLocator(subs=(1, 2, 5)))
@@ -96,9 +101,7 @@ def log_axis(axis: Any, values: NDArray[Any]) -> None:
     axis.set_minor_formatter(lambda value, _: "")
 
 
-def scatter(
-    axes: Any, x: NDArray[Any], y: NDArray[Any], groups: Sequence[tuple[str, str, NDArray[Any]]]
-) -> None:
+def scatter(axes: "Axes", x: AnyArray, y: AnyArray, groups: Sequence[tuple[str, str, AnyArray]]) -> None:
     """Points by group (label, color, mask), drawn in rounds over the groups, so that none covers another."""
     order = np.random.default_rng(0).permutation(len(x))
     rounds = _ROUNDS if len(groups) > 1 else 1
@@ -112,7 +115,7 @@ def scatter(
             )  # fmt: skip
 
 
-def _tick_label(value: float, axis: Any) -> str:
+def _tick_label(value: float, axis: "Axis") -> str:
     """A short label: in thousands (k) or millions (M) where the axis has large numbers."""
     largest = max(map(abs, axis.get_view_interval()))
     for unit, suffix in ((1e6, "M"), (1e3, "k")):
@@ -126,14 +129,14 @@ def _plain(value: float) -> str:
     return re.sub(r"e\+?(-?)0*", r"e\1", f"{value:.6g}").replace("-", "\N{MINUS SIGN}")
 
 
-def save(figure: Any, path: Path) -> None:
+def save(figure: "Figure", path: Path) -> None:
     """Write the figure as .png or .svg."""
     with drawing():
         metadata = {"Date": None} if path.suffix == ".svg" else None
         figure.savefig(path, dpi=200, metadata=metadata)
 
 
-def inline(figure: Any, name: str, label: str) -> str:
+def inline(figure: "Figure", name: str, label: str) -> str:
     """The figure as SVG within a page: text stays text, colors are CSS variables, ids start with `name`.
 
     Args:

@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 MAX_LINES = 50
 _SCROLL_LINES = 20
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Chart:
     name: str
     title: str
     caption: str
-    figure: Any
+    figure: "Figure"
     numbers: Table
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from fedpca._typing import JSON
 from fedpca._util.text import pluralize
-from fedpca.federation import Aggregator, Event, FolderStore, Simulation
+from fedpca.federation import Aggregator, FolderStore, HistoryEvent
 from fedpca.federation.estimator import FederatedPCA
+from fedpca.federation.simulate import Simulation
 
 
 class Growth(NamedTuple):
@@ -73,7 +75,7 @@ class Run:
         return dict(sorted(late.items(), key=lambda item: -item[1]))
 
 
-def load_run(source: Any) -> Run:
+def load_run(source: object) -> Run:
     """The history of a federation: from a folder, an aggregator, a simulation or a fitted `FederatedPCA`."""
     if isinstance(source, Simulation):
         return _from_simulation(source)
@@ -107,22 +109,22 @@ def _from_folder(folder: Path) -> Run:
         raise ValueError(f"{summary} is not a valid summary of a run ({error}); run it again.") from error
 
 
-def _from_flower(summary: Mapping[str, Any], events: list[Event]) -> Run:
+def _from_flower(summary: JSON, events: list[HistoryEvent]) -> Run:
     started = str(summary["started"])
     rows = {str(name): float(child["rows"]) for name, child in summary["contributors"].items()}
     earlier = _from_history(events, rows)
     reply_times = {}
     incidents = [incident for incident in earlier.incidents if incident.time < started]
-    for answer in summary["answers"]:
-        client = str(answer["client"] or f"node {answer['node']}")
-        if answer["what"] in ("accepted", "unchanged"):
-            reply_times[client] = _seconds(started, str(answer["time"]))
+    for reply in summary["replies"]:
+        client = str(reply["client"] or f"node {reply['node']}")
+        if reply["what"] in ("accepted", "unchanged"):
+            reply_times[client] = _seconds(started, str(reply["time"]))
         else:
-            status, time, reason = (str(answer[key]) for key in ("what", "time", "reason"))
-            incidents.append(Incident(client, _status(status), time, reason))
+            status, time, reason = (str(reply[key]) for key in ("what", "time", "reason"))
+            incidents.append(Incident(client, status, time, reason))
     incidents += [
         Incident(f"node {node}", "no reply", "", "the node did not reply during the run.")
-        for node in summary["silent"]
+        for node in summary["no_reply"]
     ]
     notes = (f"This run produced no model: {summary['problem']}",) if summary["problem"] else ()
     return Run(
@@ -130,7 +132,7 @@ def _from_flower(summary: Mapping[str, Any], events: list[Event]) -> Run:
     )
 
 
-def _from_history(events: list[Event], contributions: Mapping[str, float] | None = None) -> Run:
+def _from_history(events: list[HistoryEvent], contributions: Mapping[str, float] | None = None) -> Run:
     if not events:
         return Run(contributions or {})
     start = events[0].time
@@ -143,8 +145,8 @@ def _from_history(events: list[Event], contributions: Mapping[str, float] | None
             case "model":
                 updates.append(ModelUpdate(seconds, event.explained, event.angle))
                 continue
-            case "refused":
-                incidents.append(Incident(event.child, _status(event.what), event.time, event.reason))
+            case "rejected":
+                incidents.append(Incident(event.child, event.what, event.time, event.reason))
                 continue
             case "accepted":
                 total += event.count - rows.get(event.child, 0.0)
@@ -173,7 +175,7 @@ def _from_simulation(simulation: Simulation) -> Run:
         reply_times,
         [
             Incident(name, "dropped out", "", "the client did not send all of its updates.")
-            for name in simulation.silent
+            for name in simulation.dropped_out
         ],
         steps=True,
         notes=(
@@ -188,10 +190,6 @@ def _from_estimator(pca: FederatedPCA) -> Run:
     clients = pca.contributions_.items()
     incidents = [Incident(name, "failed", "", one.problem) for name, one in clients if one.problem]
     return Run({name: float(one.rows) for name, one in clients if not one.problem}, incidents=incidents)
-
-
-def _status(what: str) -> str:
-    return "rejected" if what == "refused" else what
 
 
 def _seconds(start: str, end: str) -> float:

@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpca import progress
-from fedpca._typing import Array
+from fedpca._typing import AnyArray, Array, ArrayLike, RowsLike
 from fedpca.backend import batch_slices, dense
 from fedpca.estimators.anomaly import chi_squared_limit
 from fedpca.estimators.streaming import StreamingPCA
@@ -44,7 +43,7 @@ class Sample:
     scores: Array
     spe: Array
     t2: Array
-    colors: NDArray[Any] | None
+    colors: AnyArray | None
     spe_limit: float
     t2_limit: float
     is_spe_limit_fitted: bool
@@ -52,7 +51,7 @@ class Sample:
     n_above_t2: int
 
 
-def sample_rows(rows: Any, model: Subspace, n_shown: int, color: Any) -> Sample:
+def sample_rows(rows: RowsLike, model: Subspace, n_shown: int, color: object) -> Sample:
     """Read rows once: draw a uniform sample, count the rows above the limits.
 
     Args:
@@ -109,12 +108,12 @@ def sample_rows(rows: Any, model: Subspace, n_shown: int, color: Any) -> Sample:
     )
 
 
-def _log_bins(spe: Any) -> Any:
+def _log_bins(spe: ArrayLike) -> Array:
     """Bins of a logarithmic histogram of squared errors: their limit is known only at the end."""
     return np.ceil(_BINS_PER_DOUBLING * np.log2(np.maximum(spe, np.finfo(float).tiny)))
 
 
-def _texts(values: Any) -> NDArray[Any]:
+def _texts(values: ArrayLike) -> AnyArray:
     """Values to color by, as text; times to the second, dates without a time of day."""
     values = np.asarray(values)
     if values.dtype.kind == "M":
@@ -122,7 +121,7 @@ def _texts(values: Any) -> NDArray[Any]:
     return np.array([str(value) for value in values], dtype=object)
 
 
-def _batches(rows: Any, model: Subspace, color: Any) -> Iterator[tuple[Batch, Any]]:
+def _batches(rows: RowsLike, model: Subspace, color: Any) -> Iterator[tuple[Batch, Any]]:
     """Batches of rows, each with the values to color them by."""
     if isinstance(rows, RowReader):
         names = list(rows.feature_names or ())

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import combinations, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca._typing import Array
+from fedpca._typing import AnyArray, Array
 from fedpca._util.text import format_number, pluralize, sanitize
 from fedpca.report.figures import RAMP, SERIES, canvas, legend, log_axis, scatter
 from fedpca.report.formatting import percent
@@ -54,7 +54,7 @@ def scores_section(model: Subspace, sample: Sample, color_name: str) -> Section:
 # --- groups ---
 
 
-def _groups(values: NDArray[Any]) -> list[_Group]:
+def _groups(values: AnyArray) -> list[_Group]:
     """Rows by value where there are few; else by ranges of numbers or times, or the most common values."""
     names, counts = np.unique(values.astype(str), return_counts=True)
     if len(names) <= len(SERIES):
@@ -81,7 +81,7 @@ def _ranges(numbers: Array, labels: Callable[[Array], list[str]]) -> list[_Group
     ]
 
 
-def _numbers(values: NDArray[Any]) -> Array | None:
+def _numbers(values: AnyArray) -> Array | None:
     """Values as numbers, NaN where missing; None unless all are numbers, and at least two differ."""
     numbers = np.full(len(values), np.nan)
     known = ~np.isin(values.astype(str), _MISSING)
@@ -93,7 +93,7 @@ def _numbers(values: NDArray[Any]) -> Array | None:
     return numbers if len(np.unique(numbers[~np.isnan(numbers)])) > 1 else None
 
 
-def _times(values: NDArray[Any]) -> Array | None:
+def _times(values: AnyArray) -> Array | None:
     """Values as seconds since 1970, NaN where missing; None unless all are ISO 8601 dates or times."""
     seconds = np.full(len(values), np.nan)
     for i, text in enumerate(values):

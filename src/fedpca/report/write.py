@@ -2,10 +2,10 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from fedpca._typing import RowsLike
 from fedpca._util.text import format_number, sanitize
 from fedpca.estimators.base import BasePCA
 from fedpca.federation.estimator import FederatedPCA
@@ -27,9 +27,9 @@ def write_report(
     path: str | os.PathLike[str],
     model: BasePCA | Summary,
     *,
-    rows: Any = None,
-    color: Any = None,
-    run: Any = None,
+    rows: RowsLike = None,
+    color: object = None,
+    run: object = None,
     n_components: int | None = None,
     title: str = "PCA report",
     pictures: str | os.PathLike[str] | None = None,
@@ -41,8 +41,8 @@ def write_report(
         model: a fitted estimator, a `Subspace` or `Moments`.
         rows: data to plot along the components: an array or frame, or `fedpca.readers.open_rows(...)`. It is
             read once, and a random sample is drawn. The page is then as confidential as the rows.
-        color: what to color rows by: the name of a column (of files, also a passthrough one), or one value per
-            row.
+        color: what to color rows by: the name of a column (of files, also a passthrough one), or one value
+            per row.
         run: the federation behind the model: the folder of a Flower run or of an aggregator's store, an
             `Aggregator`, or a `Simulation`. The contributions to a `FederatedPCA` are shown without it.
         n_components: number of components to show; by default those of the estimator, or all of a summary.
@@ -89,7 +89,7 @@ def _components(model: BasePCA | Summary, n_components: int | None) -> tuple[Sub
 
 
 def _sections(
-    subspace: Subspace, n_shown: int, rows: Any, color: Any, run_history: Run | None
+    subspace: Subspace, n_shown: int, rows: RowsLike, color: object, run_history: Run | None
 ) -> list[Section]:
     sections = [explained_variance(subspace, n_shown)]
     if rows is not None and n_shown:

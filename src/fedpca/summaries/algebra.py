@@ -1,16 +1,14 @@
 """The algebra of means and scatters that all summaries share."""
 
-from typing import Any
-
 import numpy as np
 
-from fedpca._typing import Array
+from fedpca._typing import Array, ArrayLike, DTypeLike
 from fedpca.summaries import validation
 from fedpca.summaries.linalg import rounding_level
 
 
 def deviations_from_mean(
-    rows: Array, sample_weight: Any = None, center: bool = True
+    rows: Array, sample_weight: ArrayLike | None = None, center: bool = True
 ) -> tuple[float, Array, Array]:
     """Count, mean, and the weighted float64 rows whose Gram matrix is the scatter.
 
@@ -74,7 +72,7 @@ def shrink_eigenvalues(eigenvalues: Array, edge: float) -> Array:
     return (np.maximum(eigenvalues, 0.0) + np.where(eigenvalues > edge, above, 0.0)) / 2
 
 
-def check_centered(centered: Any, mean: Array) -> bool:
+def check_centered(centered: object, mean: Array) -> bool:
     """Refuse a flag that is not one; an uncentered summary has no mean."""
     if not isinstance(centered, bool | np.bool_):
         raise TypeError(f"centered must be True or False, got {centered!r}.")
@@ -90,7 +88,7 @@ def pooled_mean(counts: Array, means: Array) -> tuple[float, Array, Array]:
     return count, mean, np.sqrt(counts)[:, None] * (means - mean)
 
 
-def rounding_floor(total: float, count: float, mean: Array, dtype: Any) -> float:
+def rounding_floor(total: float, count: float, mean: Array, dtype: DTypeLike) -> float:
     """The singular value that rounding alone can give to rows of this size: smaller ones are no direction."""
     raw_energy = total + count * float(mean @ mean)
     return float(4 * np.finfo(dtype).eps * np.sqrt(raw_energy))

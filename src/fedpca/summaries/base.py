@@ -4,7 +4,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
@@ -57,7 +57,7 @@ class BaseSummary(ABC):
         model_file.write(path, self.kind, self.arrays, self.metadata)
 
     @classmethod
-    def from_file_contents(cls, arrays: Mapping[str, Array], metadata: Mapping[str, Any]) -> Self:
+    def from_file_contents(cls, arrays: Mapping[str, Array], metadata: JSON) -> Self:
         """The inverse of `arrays` and `metadata`, checked like any other value."""
         values = {
             field.name: (arrays if field.name in cls.array_names else metadata)[field.name]
@@ -67,14 +67,14 @@ class BaseSummary(ABC):
             values["certificate"] = Certificate.from_json(values["certificate"])
         return cls(**values)
 
-    def _freeze(self, values: Mapping[str, Any]) -> None:
+    def _freeze(self, values: JSON) -> None:
         """Set fields of a frozen value; arrays become read-only."""
         for name, value in values.items():
             if isinstance(value, np.ndarray):
                 value.flags.writeable = False
             object.__setattr__(self, name, value)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: JSON) -> None:
         self._freeze(state)  # arrays stay read-only through pickling
 
     def __eq__(self, other: object) -> bool:
@@ -87,7 +87,7 @@ class BaseSummary(ABC):
     __hash__ = None  # type: ignore[assignment]
 
 
-def check_certificate(certificate: Any) -> Certificate | None:
+def check_certificate(certificate: object) -> Certificate | None:
     """A certificate, or None."""
     if certificate is not None and not isinstance(certificate, Certificate):
         raise TypeError(f"certificate must be a Certificate or None, got {type(certificate).__name__}.")

@@ -16,7 +16,7 @@ _MAX_COUNT = 2**63
 _ASSUMES = "no record lies with two owners; one that does pays for each"
 
 
-def _check(value: Any, kind: Any, name: str) -> None:
+def _check(value: object, kind: type, name: str) -> None:
     """Refuse a value that is not of a field's type, is too long, not finite, or absurd."""
     if kind is str:
         if not isinstance(value, str) or len(value) > _MAX_TEXT:
@@ -66,7 +66,7 @@ class _Record:
                 _check(value, one, name)
 
     @classmethod
-    def from_json(cls, contents: Any) -> Self:
+    def from_json(cls, contents: object) -> Self:
         """What `to_json` wrote; anything else is one ValueError."""
         what = f"a {cls.__name__}"
         if not isinstance(contents, Mapping):
@@ -211,7 +211,7 @@ class Certificate(_Record):
             raise ValueError("epsilon, delta and mu must follow from the releases behind the merge.")
 
     @classmethod
-    def from_json(cls, contents: Any) -> Self:
+    def from_json(cls, contents: object) -> Self:
         """A certificate from a model file or a message; anything else is one ValueError."""
         if not isinstance(contents, Mapping):
             raise ValueError(f"a Certificate must be a JSON object, got {type(contents).__name__}.")

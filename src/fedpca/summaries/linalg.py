@@ -1,11 +1,9 @@
 """Small dense linear algebra shared by merging and tracking; mostly NumPy, which releases the GIL."""
 
-from typing import Any
-
 import numpy as np
 from scipy.linalg import lapack
 
-from fedpca._typing import Array
+from fedpca._typing import Array, DeviceArray
 from fedpca.backend import backend_of, to_host
 
 # A Gram matrix squares the spectrum: a direction at 1e-3 of the largest keeps 10 digits; Cholesky restores
@@ -82,7 +80,7 @@ def _leading_by_qr(rows: Array, limit: int) -> tuple[Array, Array]:
     return rotation[:limit] @ basis.T, singular_values[:limit]
 
 
-def orthonormal(rows: Any) -> Any:
+def orthonormal(rows: DeviceArray) -> DeviceArray:
     """Nearly orthonormal rows, wherever they are, made orthonormal to rounding; the first change least.
 
     >>> tilted = np.array([[1.0, 1e-4], [1e-4, 1.0]])

@@ -10,14 +10,12 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from fedpca._typing import JSON
+from fedpca._typing import JSON, AnyArray
 from fedpca._util.files import atomic_write
 from fedpca.errors import ModelFileError
 
@@ -25,12 +23,10 @@ FORMAT_VERSION = 1
 _MAX_ARRAYS = 16  # more than any summary has
 _MAX_HEADER = 2**28  # bytes; names of a million features fit
 
-Contents = tuple[str, dict[str, NDArray[Any]], JSON]
+Contents = tuple[str, dict[str, AnyArray], JSON]
 
 
-def write(
-    path: str | os.PathLike[str], kind: str, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]
-) -> None:
+def write(path: str | os.PathLike[str], kind: str, arrays: Mapping[str, AnyArray], metadata: JSON) -> None:
     """Write arrays and JSON metadata as one file, atomically."""
     contents = encode(kind, arrays, metadata)
     path = Path(path)
@@ -40,7 +36,7 @@ def write(
         file.write(contents)
 
 
-def encode(kind: str, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> bytes:
+def encode(kind: str, arrays: Mapping[str, AnyArray], metadata: JSON) -> bytes:
     """Arrays and JSON metadata as the bytes of a model file; the same contents give the same bytes."""
     # safetensors writes the buffer of a strided array as if it were contiguous: force C order here.
     tensors = {
@@ -67,7 +63,7 @@ def read(path: str | os.PathLike[str]) -> Contents:
     return decode(path.read_bytes(), path)
 
 
-def decode(contents: bytes, name: Any) -> Contents:
+def decode(contents: bytes, name: object) -> Contents:
     """The inverse of `encode`; errors call the contents `name`."""
     try:
         header = _header(contents, name)
@@ -87,7 +83,7 @@ def decode(contents: bytes, name: Any) -> Contents:
     return kind, tensors, metadata
 
 
-def _header(contents: bytes, name: Any) -> JSON:
+def _header(contents: bytes, name: object) -> JSON:
     """What fedpca put into the safetensors header: 8 bytes of length, then JSON, then the arrays."""
     length = int.from_bytes(contents[:8], "little")
     if len(contents) < 8 or not length <= min(len(contents) - 8, _MAX_HEADER):
@@ -116,7 +112,7 @@ def _refuse_constant(constant: str) -> None:
     raise ValueError(f"{constant} is not a number")
 
 
-def _checksum(kind: str, tensors: Mapping[str, NDArray[Any]], text: str) -> str:
+def _checksum(kind: str, tensors: Mapping[str, AnyArray], text: str) -> str:
     digest = hashlib.sha256(f"{kind}\n{text}\n".encode())
     for name in sorted(tensors):
         tensor = tensors[name]

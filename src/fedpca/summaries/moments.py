@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
-from fedpca._typing import Array, RowsLike
+from fedpca._typing import Array, ArrayLike, RowsLike
 from fedpca.summaries import validation
 from fedpca.summaries.algebra import (
     check_centered,
@@ -80,7 +80,9 @@ class Moments(BaseSummary):
         )
 
     @classmethod
-    def from_rows(cls, rows: RowsLike, *, center: bool = True, sample_weight: Any = None) -> Self:
+    def from_rows(
+        cls, rows: RowsLike, *, center: bool = True, sample_weight: ArrayLike | None = None
+    ) -> Self:
         """The moments of rows, shape (n, d); a weight counts repetitions of its row."""
         names = validation.names_of(rows)
         rows = validation.dense_rows(

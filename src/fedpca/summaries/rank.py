@@ -18,7 +18,7 @@ class RankRule(Protocol):
     def next_rank(self, rank: int, singular_values: Array, total: float) -> int:
         """The rank wanted next, given the spectrum carried now (which may be longer than `rank`)."""
 
-    def shown(self, rank: int, singular_values: Array, total: float) -> int:
+    def n_components(self, rank: int, singular_values: Array, total: float) -> int:
         """How many of the directions carried now are shown."""
 
 
@@ -44,7 +44,7 @@ class FixedRank:
     def next_rank(self, rank: int, singular_values: Array, total: float) -> int:
         return rank
 
-    def shown(self, rank: int, singular_values: Array, total: float) -> int:
+    def n_components(self, rank: int, singular_values: Array, total: float) -> int:
         return min(rank, len(singular_values))
 
 
@@ -99,7 +99,7 @@ class EnergyBand:
     def _share(singular_values: Array, rank: int) -> float:
         return float(singular_values[rank - 1] / singular_values[:rank].sum())
 
-    def shown(self, rank: int, singular_values: Array, total: float) -> int:
+    def n_components(self, rank: int, singular_values: Array, total: float) -> int:
         return min(rank, len(singular_values))
 
 
@@ -107,7 +107,7 @@ class EnergyBand:
 class VarianceShare:
     """As many directions as explain a share of the total variance; more are carried until they do.
 
-    >>> VarianceShare(0.9).shown(3, np.array([3.0, 2.0, 1.0]), total=14.0)
+    >>> VarianceShare(0.9).n_components(3, np.array([3.0, 2.0, 1.0]), total=14.0)
     2
     """
 
@@ -120,7 +120,7 @@ class VarianceShare:
         needed = self._needed(singular_values, total)
         return needed if needed <= len(singular_values) else 2 * max(rank, len(singular_values))
 
-    def shown(self, rank: int, singular_values: Array, total: float) -> int:
+    def n_components(self, rank: int, singular_values: Array, total: float) -> int:
         return min(self._needed(singular_values, total), len(singular_values))
 
     def _needed(self, singular_values: Array, total: float) -> int:

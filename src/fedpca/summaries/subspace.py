@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from fedpca._typing import Array, RowsLike
+from fedpca._typing import Array, ArrayLike, DTypeLike, RowsLike
 from fedpca.backend import ops
 from fedpca.summaries import validation
 from fedpca.summaries.algebra import check_centered, deviations_from_mean, rounding_floor
@@ -108,7 +108,12 @@ class Subspace(BaseSummary):
 
     @classmethod
     def from_rows(
-        cls, rows: RowsLike, rank: int | None = None, *, center: bool = True, sample_weight: Any = None
+        cls,
+        rows: RowsLike,
+        rank: int | None = None,
+        *,
+        center: bool = True,
+        sample_weight: ArrayLike | None = None,
     ) -> Self:
         """The exact summary of rows, shape (n, d), by one singular value decomposition.
 
@@ -134,7 +139,7 @@ class Subspace(BaseSummary):
         *,
         centered: bool = True,
         feature_names: tuple[str, ...] | None = None,
-        dtype: Any = np.float64,
+        dtype: DTypeLike = np.float64,
     ) -> Self:
         """The summary of no rows: merging with it changes nothing.
 
@@ -192,7 +197,7 @@ class Subspace(BaseSummary):
         """The summary of the same rows moved by `step`, shape (d,)."""
         return self._with(mean=self.mean + step)
 
-    def astype(self, dtype: Any) -> Self:
+    def astype(self, dtype: DTypeLike) -> Self:
         """The same subspace with components of another float type."""
         return self._with(components=self.components.astype(dtype, copy=False))
 
@@ -217,7 +222,7 @@ class Subspace(BaseSummary):
         projected: Array = (rows - self.mean.astype(rows.dtype)) @ self.components.T
         return projected
 
-    def reconstruct(self, coordinates: Any) -> Array:
+    def reconstruct(self, coordinates: ArrayLike) -> Array:
         """Rows with these coordinates, shape (n, d): the inverse of `project` within the subspace.
 
         >>> rows = np.array([[1.0, 2.0], [3.0, 6.0], [2.0, 4.0]])

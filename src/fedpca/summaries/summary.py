@@ -2,9 +2,8 @@
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
-from fedpca._typing import Array
+from fedpca._typing import JSON, Array
 from fedpca.errors import ModelFileError
 from fedpca.summaries import model_file
 from fedpca.summaries.moments import Moments
@@ -27,7 +26,7 @@ def load(path: str | os.PathLike[str]) -> Summary:
     return from_file(path, *model_file.read(path))
 
 
-def from_file(name: Any, kind: str, arrays: Mapping[str, Array], metadata: Mapping[str, Any]) -> Summary:
+def from_file(name: object, kind: str, arrays: Mapping[str, Array], metadata: JSON) -> Summary:
     """The summary in the contents of a model file called `name`."""
     if kind not in _KINDS:
         raise ModelFileError(f"{name} contains {kind!r}; this fedpca knows {sorted(_KINDS)}.")

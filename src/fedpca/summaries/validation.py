@@ -2,16 +2,15 @@
 
 from collections.abc import Iterable, Mapping
 from numbers import Integral
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedpca._typing import Array
+from fedpca._typing import AnyArray, Array, ArrayLike, DeviceArray, DType, DTypeLike, RowsLike
 from fedpca.backend import backend_of, ops, to_host
 
 
-def feature_names(names: Iterable[Any] | None, n_features: int) -> tuple[str, ...] | None:
+def feature_names(names: Iterable[object] | None, n_features: int) -> tuple[str, ...] | None:
     """Names as a tuple of strings, one per feature.
 
     >>> feature_names(["height", "weight"], 2)
@@ -29,7 +28,7 @@ def feature_names(names: Iterable[Any] | None, n_features: int) -> tuple[str, ..
     return tuple(str(name) for name in names)
 
 
-def names_of(rows: Any) -> tuple[str, ...] | None:
+def names_of(rows: RowsLike) -> tuple[str, ...] | None:
     """The column names of a data frame whose columns are all strings; None for anything else."""
     columns = tuple(getattr(rows, "columns", ()))
     return columns if columns and all(isinstance(name, str) for name in columns) else None
@@ -47,12 +46,12 @@ def same_names(ours: tuple[str, ...] | None, theirs: tuple[str, ...] | None) -> 
         )
 
 
-def is_real(value: Any) -> TypeGuard[float]:
+def is_real(value: object) -> TypeGuard[float]:
     """Whether a value is a single real number, and not a boolean."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
-def integer(value: Any, name: str, *, at_least: int) -> int:
+def integer(value: object, name: str, *, at_least: int) -> int:
     """A whole number with a lower bound."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be a whole number, got {name}={value!r}.")
@@ -61,14 +60,15 @@ def integer(value: Any, name: str, *, at_least: int) -> int:
     return int(value)
 
 
-def rank(value: Any, n_features: int, name: str = "rank") -> int:
+def rank(value: object, n_features: int, name: str = "rank") -> int:
     """A number of directions between 1 and the number of features."""
-    if integer(value, name, at_least=1) > n_features:
+    rank = integer(value, name, at_least=1)
+    if rank > n_features:
         raise ValueError(f"{name} must be at most the number of features, {n_features}, got {name}={value}.")
-    return int(value)
+    return rank
 
 
-def forget(value: Any) -> float:
+def forget(value: object) -> float:
     """A forgetting factor in (0, 1]."""
     if not is_real(value):
         raise TypeError(f"forget must be a number in (0, 1], got forget={value!r}.")
@@ -79,7 +79,7 @@ def forget(value: Any) -> float:
     return float(value)
 
 
-def real_dtype(dtype: np.dtype[Any]) -> None:
+def real_dtype(dtype: DType) -> None:
     """Reject rows that are not real numbers."""
     if dtype.kind == "c":
         raise ValueError(
@@ -90,7 +90,9 @@ def real_dtype(dtype: np.dtype[Any]) -> None:
         raise ValueError(f"rows must be real numbers, got {dtype}; encode or drop the columns that are not.")
 
 
-def dense_rows(rows: Any, weights: Any = None, *, min_features: int = 1, if_sparse: str = "") -> Array:
+def dense_rows(
+    rows: RowsLike, weights: ArrayLike | None = None, *, min_features: int = 1, if_sparse: str = ""
+) -> Array:
     """Rows as a finite (n, d) array of float32 (from float16 and float32) or float64 (from the rest).
 
     Args:
@@ -122,7 +124,7 @@ def dense_rows(rows: Any, weights: Any = None, *, min_features: int = 1, if_spar
     return rows
 
 
-def device_rows(rows: Any) -> Any:
+def device_rows(rows: RowsLike) -> DeviceArray:
     """Rows on a device, shape (n, d), of real numbers, detached from automatic differentiation."""
     if rows.ndim != 2:
         raise ValueError(
@@ -134,7 +136,7 @@ def device_rows(rows: Any) -> Any:
     return rows.detach() if hasattr(rows, "detach") else rows
 
 
-def has_nan(values: NDArray[Any], dtype: Any, max_weight: float = 1.0) -> bool:
+def has_nan(values: AnyArray, dtype: DTypeLike, max_weight: float = 1.0) -> bool:
     """Whether any entry is NaN; rejects infinite entries and those too large to square in `dtype`.
 
     Args:
@@ -145,7 +147,7 @@ def has_nan(values: NDArray[Any], dtype: Any, max_weight: float = 1.0) -> bool:
     >>> has_nan(np.array([[1.0, np.nan]]), np.float64)
     True
     """
-    limit = ops.max_energy(dtype) / max(max_weight, 1.0)
+    limit = ops.max_energy(np.dtype(dtype)) / max(max_weight, 1.0)
     if not values.size or values.dtype.kind == "b":
         return False
     if values.dtype.itemsize >= 4 and values.dtype.kind == "f" and ops.energy(values) < limit:
@@ -166,13 +168,13 @@ def has_nan(values: NDArray[Any], dtype: Any, max_weight: float = 1.0) -> bool:
     return values.dtype.kind == "f" and bool(np.isnan(values).any())
 
 
-def require_finite_or_nan(values: NDArray[Any]) -> None:
+def require_finite_or_nan(values: AnyArray) -> None:
     """Reject infinite entries without quoting any value: for rows that must stay private."""
     if values.dtype.kind == "f" and np.isinf(values).any():
         raise ValueError("Input X contains infinity: entries must be finite (NaN marks a missing one).")
 
 
-def require_no_underflow(values: NDArray[Any], dtype: Any) -> None:
+def require_no_underflow(values: AnyArray, dtype: DTypeLike) -> None:
     """Reject first rows whose squares underflow in `dtype`; zeros are fine."""
     kind = backend_of(values).numpy_dtype(values)
     if kind.kind != "f" or kind.itemsize < 4:
@@ -188,7 +190,7 @@ def require_no_underflow(values: NDArray[Any], dtype: Any) -> None:
         )
 
 
-def sample_weight(weights: Any, n_rows: int) -> Array | None:
+def sample_weight(weights: ArrayLike | None, n_rows: int) -> Array | None:
     """Weights of rows: finite, none negative, one per row."""
     if weights is None:
         return None
@@ -216,7 +218,7 @@ def sample_weight(weights: Any, n_rows: int) -> Array | None:
     return weights
 
 
-def count(value: Any) -> float:
+def count(value: object) -> float:
     """A number of rows, or sum of weights: finite, not negative."""
     if not is_real(value):
         raise ValueError(f"count must be a number, got count={value!r}.")
@@ -225,7 +227,7 @@ def count(value: Any) -> float:
     return float(value)
 
 
-def raw_energy(total: Any, count: float, mean: Array) -> float:
+def raw_energy(total: object, count: float, mean: Array) -> float:
     """The raw sum of squares of summarized rows, small enough to go on computing with."""
     if not is_real(total) or not -np.inf < total < np.inf:
         raise ValueError(f"total must be a finite number, got total={total!r}.")

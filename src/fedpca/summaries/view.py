@@ -1,10 +1,8 @@
 """SummaryView: what an estimator shows of a summary that came from elsewhere."""
 
-from typing import Any
-
 import numpy as np
 
-from fedpca._typing import Array
+from fedpca._typing import Array, DType, DTypeLike
 from fedpca.summaries.algebra import shrink_eigenvalues
 from fedpca.summaries.certificate import noise_edge
 from fedpca.summaries.linalg import mean_dominates
@@ -25,11 +23,13 @@ class SummaryView:
 
     is_fitted = True
 
-    def __init__(self, summary: Summary, rule: RankRule | None, oversample: int | str, dtype: Any) -> None:
+    def __init__(
+        self, summary: Summary, rule: RankRule | None, oversample: int | str, dtype: DTypeLike
+    ) -> None:
         self.whole = summary
         self.rule = rule
         self.oversample = oversample
-        self.dtype = np.dtype(dtype)
+        self.dtype: DType = np.dtype(dtype)
         self._summary: Subspace | None = None
 
     def summary(self) -> Subspace:
@@ -41,7 +41,7 @@ class SummaryView:
             self._summary = subspace.truncate(carried).with_fixed_signs().astype(self.dtype)
         return self._summary
 
-    def shown(self) -> int:
+    def n_components(self) -> int:
         """How many directions of the summary are shown."""
         summary = self.summary()
         return min(self._wanted(summary), summary.rank)
@@ -56,7 +56,7 @@ class SummaryView:
             return max(1, int(np.count_nonzero(risen)))
         start = self.rule.start(n_features)
         rank = fixed_point(self.rule, start, n_features, subspace.singular_values, subspace.total)
-        return self.rule.shown(rank, subspace.singular_values, subspace.total)
+        return self.rule.n_components(rank, subspace.singular_values, subspace.total)
 
     def feature_variances(self) -> Array | None:
         """Not known."""

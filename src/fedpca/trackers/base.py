@@ -1,13 +1,14 @@
-"""What every tracker shares: cutting a stream into panels, weighing rows, answering with a summary."""
+"""Tracker: rows in, summary out, in one pass; the contract of all trackers, and what they share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar, final
 
 import numpy as np
+from numpy.typing import DTypeLike
 from scipy import sparse
 
-from fedpca._typing import Array
+from fedpca._typing import Array, DeviceArray, RowsLike
 from fedpca.backend import HOST, Backend, dense, ops
 from fedpca.errors import NonFiniteError
 from fedpca.summaries.linalg import mean_dominates
@@ -16,15 +17,16 @@ from fedpca.summaries.rank import RankRule, oversampled_rank
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
-_FAINTEST = 1e-100  # forgotten, but not yet a division by zero
+_MIN_DECAY = 1e-100  # as good as zero, but safe to divide by
 
 
 class Tracker(ABC):
     """Rows in, summary out: one pass, any batch size from one row up.
 
-    A concrete tracker absorbs panels: rows of its own dtype, already multiplied by the square roots of
-    their weights. Rows too few for a panel wait in a small buffer and count in every summary all the
-    same. Asking for a summary never changes the stream.
+    The base class cuts a stream into panels: rows of the tracker's dtype, less its origin, times the square
+    roots of their weights. Rows too few for a panel are buffered, and count in every summary all the same.
+    Reading a summary never changes the stream. A concrete tracker implements the abstract members below;
+    what is final is the same for all.
 
     Args:
         n_features: d.
@@ -32,13 +34,23 @@ class Tracker(ABC):
         oversample: directions carried beyond those; "auto" for about as many again, fewer for large ranks.
         center: whether to subtract the running mean.
         dtype: float32 or float64, the precision in which rows are worked on.
-        backend: where rows are worked on; only the host, for trackers without `takes_devices`.
+        backend: where rows are worked on; the host, for trackers without this setting.
+
+    Attributes:
+        has_rows: whether any row has come.
+        rank: directions wanted at present.
     """
 
-    takes_sparse = False
-    takes_devices = False
-    takes_gaps = False  # else rows have none: they were filled
-    is_fitted = True  # before any row, too: the summary of none
+    settings: ClassVar[frozenset[str]] = frozenset()
+    """Which of the settings "backend", "block_rows" and "seed" the constructor takes besides the others."""
+    takes_sparse: ClassVar[bool] = False
+    """Whether panels may be CSR; else they are made dense."""
+    takes_gaps: ClassVar[bool] = False
+    """Whether rows may have NaN; else they are imputed beforehand."""
+    is_fitted: ClassVar[bool] = True
+    """Before any row, too: there is a summary of no rows."""
+
+    _fixed_width: int | None = None  # directions exchanged whatever the rank
 
     def __init__(
         self,
@@ -47,231 +59,266 @@ class Tracker(ABC):
         *,
         oversample: int | str = "auto",
         center: bool = True,
-        dtype: Any = np.float64,
+        dtype: DTypeLike = np.float64,
         backend: Backend = HOST,
     ) -> None:
         self.n_features = n_features
         self.rule = rule
         self.oversample = oversample
         self.center = center
-        self.dtype = np.dtype(dtype)
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
         self.backend = backend
         self.rank = rule.start(n_features)
-        self._anchor: Array | None = None  # subtracted from rows where their mean dwarfs their spread
-        self._fade = 1.0  # forgetting not yet applied to what was absorbed
-        self._waiting: Any = backend.zeros((0, n_features), self.dtype)
-        self._waiting_roots: Any = None
-        self._n_waiting = 0
-        self.started = False  # whether any row has come
-        self._n_follow = 0  # rows of the batch after those being absorbed
-        self._answer: Subspace | None = None  # the summary, until more rows come
+        self.has_rows = False
+        self._origin: Array | None = None  # subtracted from rows where their mean dominates their spread
+        self._pending_decay = 1.0  # forgetting not yet applied to what was absorbed
+        self._buffer: DeviceArray = backend.zeros((0, n_features), self.dtype)
+        self._buffer_roots: DeviceArray | None = None
+        self._n_buffered = 0
+        self._rows_remaining = 0  # of the batch, after those being absorbed
+        self._cached_summary: Subspace | None = None  # until more rows come
 
-    @property
-    def is_faint(self) -> bool:
-        """Whether rows so far might be too small to square: True if in doubt."""
-        return True
-
-    @property
-    def keep(self) -> int:
-        """Directions carried and exchanged."""
-        return self._oversampled(self.rank)
-
-    def _oversampled(self, rank: int) -> int:
-        more = oversampled_rank(rank) if self.oversample == "auto" else rank + int(self.oversample)
-        return min(more, self.n_features)
+    # --- contract ---
 
     @property
     @abstractmethod
-    def smallest_panel(self) -> int:
-        """Fewer rows than this wait for more."""
+    def min_panel_rows(self) -> int:
+        """Fewer rows than this are buffered."""
 
     @property
     @abstractmethod
-    def largest_panel(self) -> int:
+    def max_panel_rows(self) -> int:
         """More rows than this make several panels."""
 
     @property
     @abstractmethod
-    def buffer_rows(self) -> int:
-        """How many rows may wait, at least `smallest_panel`."""
+    def buffer_capacity(self) -> int:
+        """How many rows the buffer holds, at least `min_panel_rows`; a full one is absorbed as one panel."""
 
     @abstractmethod
-    def _absorb(self, panel: Any, roots: Array | None) -> None:
-        """Take a panel (dense, or CSR where `takes_sparse`) of rows times `roots`."""
+    def _absorb(self, panel: RowsLike, roots: DeviceArray | None) -> None:
+        """Learn from a panel (dense, or CSR where `takes_sparse`) of rows times `roots`."""
 
+    @property
     @abstractmethod
-    def state(self) -> Summary:
-        """All the tracker knows, waiting rows included; changes nothing."""
+    def _absorbed_energy(self) -> float:
+        """The sum of squares of the rows absorbed, about the origin or about their mean."""
 
     @abstractmethod
     def _scale(self, factor: float) -> None:
-        """Scale the singular values of all that was absorbed."""
+        """Scale the singular values of everything absorbed."""
 
     @abstractmethod
     def _merge(self, others: Sequence[Summary]) -> None:
-        """Add summaries to all that was absorbed; no rows wait."""
+        """Add summaries to everything absorbed; the buffer is empty."""
+
+    @abstractmethod
+    def state(self) -> Summary:
+        """Everything the tracker knows, buffered rows included; changes nothing."""
+
+    @abstractmethod
+    def _leading(self) -> Subspace:
+        """The directions to exchange, of all rows, with fixed signs."""
+
+    @abstractmethod
+    def n_components(self) -> int:
+        """How many directions of the summary are wanted."""
+
+    @abstractmethod
+    def feature_variances(self) -> Array | None:
+        """Variance of each feature, shape (d,), where the tracker knows it."""
 
     # --- rows in ---
 
-    def update(self, rows: Any, weights: Array | None = None) -> None:
-        """Take rows, shape (n, d), dense or CSR, finite; a weight counts repetitions of its row.
+    def update(self, rows: RowsLike, weights: Array | None = None) -> None:
+        """Learn from rows, shape (n, d), dense or CSR, finite; a weight counts repetitions of its row.
 
         Raises:
-            NonFiniteError: on a device, where nobody has looked at all rows before; the tracker is spoiled.
+            NonFiniteError: rows on a device are not checked beforehand; discard the tracker.
         """
-        self.started = True
-        self._answer = None
+        self.has_rows = True
+        self._cached_summary = None
         with self.backend.compute_context():
             roots = None if weights is None else self.backend.asarray(np.sqrt(weights), self.dtype)
             start, n_rows = 0, rows.shape[0]
             while start < n_rows:
-                waits = self._n_waiting or n_rows - start < self.smallest_panel
-                most = self.buffer_rows - self._n_waiting if waits else self._panel_rows(rows, roots)
-                part = slice(start, min(start + most, n_rows))
+                buffered = self._n_buffered or n_rows - start < self.min_panel_rows
+                size = self.buffer_capacity - self._n_buffered if buffered else self._panel_rows(rows, roots)
+                part = slice(start, min(start + size, n_rows))
                 part_roots = None if roots is None else roots[part]
-                self._n_follow = n_rows - part.stop
-                if waits:
-                    self._wait(rows[part, :], part_roots)
+                self._rows_remaining = n_rows - part.stop
+                if buffered:
+                    self._buffer_rows(rows[part, :], part_roots)
                 else:
-                    self._take(rows[part, :], part_roots)
+                    self._process(rows[part, :], part_roots)
                 start = part.stop
 
-    def _panel_rows(self, rows: Any, roots: Array | None) -> int:
-        most = self.largest_panel
+    def _panel_rows(self, rows: RowsLike, roots: DeviceArray | None) -> int:
+        size = self.max_panel_rows
         if self._must_copy(rows, roots):
-            most = min(most, max(self.smallest_panel, self.backend.chunk_entries // self.n_features))
-        return most
+            size = min(size, max(self.min_panel_rows, self.backend.chunk_entries // self.n_features))
+        return size
 
-    def _stays_sparse(self, rows: Any) -> bool:
+    def _must_copy(self, rows: RowsLike, roots: DeviceArray | None) -> bool:
+        if sparse.issparse(rows):
+            return not self._stays_sparse(rows)
+        return roots is not None or self._origin is not None or not self.backend.is_native(rows, self.dtype)
+
+    def _stays_sparse(self, rows: RowsLike) -> bool:
         return (
             sparse.issparse(rows)
             and self.takes_sparse
-            and self._anchor is None
+            and self._origin is None
             and not self.backend.on_device
         )
 
-    def _must_copy(self, rows: Any, roots: Array | None) -> bool:
-        if sparse.issparse(rows):
-            return not self._stays_sparse(rows)
-        return roots is not None or self._anchor is not None or not self.backend.is_native(rows, self.dtype)
-
-    def _wait(self, rows: Any, roots: Array | None) -> None:
-        """Put rows in the buffer, which grows as needed; a full one is taken as one panel."""
-        before, now = self._n_waiting, self._n_waiting + rows.shape[0]
-        if now > self._waiting.shape[0]:
-            length = min(max(now, 2 * before), self.buffer_rows)
+    def _buffer_rows(self, rows: RowsLike, roots: DeviceArray | None) -> None:
+        """Append rows to the buffer, which grows as needed."""
+        capacity = self.buffer_capacity
+        before, now = self._n_buffered, self._n_buffered + rows.shape[0]
+        if now > self._buffer.shape[0]:
+            length = min(max(now, 2 * before), capacity)
             longer = self.backend.zeros((length, self.n_features), self.dtype)
-            longer[:before, :] = self._waiting[:before, :]
-            self._waiting = longer
+            longer[:before, :] = self._buffer[:before, :]
+            self._buffer = longer
         rows = dense(rows)
         if self.backend.on_device:
             rows = self.backend.asarray(rows, self.dtype)
             if not ops.energy(rows) < ops.max_energy(self.dtype):
                 raise NonFiniteError
-        self._waiting[before:now, :] = rows
-        if roots is not None or self._waiting_roots is not None:
-            old = self._ones(before) if self._waiting_roots is None else self._waiting_roots
+        self._buffer[before:now, :] = rows
+        if roots is not None or self._buffer_roots is not None:
+            old = self._ones(before) if self._buffer_roots is None else self._buffer_roots
             new = self._ones(now - before) if roots is None else roots
-            self._waiting_roots = self.backend.xp.concat([old, new])
-        self._n_waiting = now
-        if now == self.buffer_rows:
+            self._buffer_roots = self.backend.xp.concat([old, new])
+        self._n_buffered = now
+        if now == capacity:
             self._flush()
 
     def _flush(self) -> None:
-        """Take the rows that wait as one panel."""
-        rows, roots = self._waiting[: self._n_waiting, :], self._waiting_roots
-        self._waiting_roots, self._n_waiting = None, 0
-        self._take(rows, roots)
+        """Process the buffered rows as one panel."""
+        rows, roots = self._buffer[: self._n_buffered, :], self._buffer_roots
+        self._buffer_roots, self._n_buffered = None, 0
+        self._process(rows, roots)
 
-    def _take(self, rows: Any, roots: Any) -> None:
-        """Prepare a panel and absorb it."""
-        self._apply_fade()
+    def _process(self, rows: RowsLike, roots: DeviceArray | None) -> None:
+        """Make a panel of rows and absorb it."""
+        self._apply_decay()
         self._absorb(self._prepared(rows, roots), roots)
 
-    def _apply_fade(self) -> None:
-        if self._fade != 1.0:
-            self._scale(self._fade)
-            self._fade = 1.0
-
-    def _prepared(self, rows: Any, roots: Array | None) -> Any:
-        """Rows in the tracker's dtype, less the anchor, times the roots of their weights."""
+    def _prepared(self, rows: RowsLike, roots: DeviceArray | None) -> RowsLike:
+        """Rows in the tracker's dtype, less the origin, times the roots of their weights."""
         if self._stays_sparse(rows):
             rows = rows.astype(self.dtype, copy=False)
             return rows if roots is None else sparse.diags_array(roots) @ rows
         rows = self.backend.asarray(dense(rows), self.dtype)
-        if self._anchor is not None:
-            rows = rows - self.backend.asarray(self._anchor, self.dtype)
+        if self._origin is not None:
+            rows = rows - self.backend.asarray(self._origin, self.dtype)
         return rows if roots is None else rows * roots[:, None]
 
-    def _ones(self, n_rows: int) -> Any:
+    def _ones(self, n_rows: int) -> DeviceArray:
         return self.backend.zeros((n_rows,), self.dtype) + 1
 
+    @final
+    @property
+    def may_underflow(self) -> bool:
+        """Whether the rows so far may be too small to square."""
+        return not self._absorbed_energy > ops.min_energy(self.dtype)
+
+    # --- the origin ---
+
+    @final
     def mean_dominates(self, mean: Array, spread: float) -> bool:
         """Whether products of rows would lose too many digits to a mean this large."""
         return self.center and mean_dominates(mean, spread, self.dtype)
 
-    def _move_anchor(self, step: Array) -> Array:
-        """Move the anchor by about `step`; returns by how much: it is a number of the rows' own dtype."""
-        before = np.zeros(self.n_features) if self._anchor is None else self._anchor
-        self._anchor = (before + step).astype(self.dtype).astype(np.float64)
-        return self._anchor - before
+    def _move_origin(self, step: Array) -> Array:
+        """Move the origin by about `step`; returns by how much: it is a number of the rows' own dtype."""
+        before = np.zeros(self.n_features) if self._origin is None else self._origin
+        self._origin = (before + step).astype(self.dtype).astype(np.float64)
+        return self._origin - before
 
+    # --- forgetting and merging ---
+
+    @final
     def decay(self, forget: float) -> None:
         """Scale everything seen so far by `forget`; its count and total by `forget**2`."""
         if forget != 1.0:
-            self._answer = None
-            self._fade = max(self._fade * forget, _FAINTEST)
-            if self._waiting_roots is None:
-                self._waiting_roots = self._ones(self._n_waiting)
-            self._waiting_roots = self._waiting_roots * float(forget)
+            self._cached_summary = None
+            self._pending_decay = max(self._pending_decay * forget, _MIN_DECAY)
+            if self._buffer_roots is None:
+                self._buffer_roots = self._ones(self._n_buffered)
+            self._buffer_roots = self._buffer_roots * float(forget)
+
+    def _apply_decay(self) -> None:
+        if self._pending_decay != 1.0:
+            self._scale(self._pending_decay)
+            self._pending_decay = 1.0
+
+    @final
+    def merge(self, *others: Summary) -> None:
+        """Go on as if the rows behind other summaries had been seen too."""
+        self._cached_summary = None
+        if self._n_buffered:
+            self._flush()
+        self._apply_decay()
+        self._merge(others)
 
     # --- summaries out ---
 
+    @final
     def summary(self) -> Subspace:
-        """The leading directions of all rows so far: as many as are carried, more than are wanted."""
-        if self._answer is None:
+        """The leading directions of all rows so far: those to exchange, more than are wanted."""
+        if self._cached_summary is None:
             with self.backend.compute_context():
-                self._answer = self._leading()
-        return self._answer
+                self._cached_summary = self._leading()
+        return self._cached_summary
 
-    def feature_variances(self) -> Array | None:
-        """Variance of each feature, shape (d,), where the tracker knows it."""
-        return None
+    @final
+    @property
+    def n_exchanged(self) -> int:
+        """Directions in a summary: those wanted, and more for the sake of their accuracy."""
+        return self._exchanged_for(self.rank)
 
-    def shown(self) -> int:
-        """How many directions of the summary are the answer."""
-        summary = self.summary()
-        return self.rule.shown(self.rank, summary.singular_values, summary.total)
+    def _exchanged_for(self, rank: int) -> int:
+        wanted = self._fixed_width or oversampled_rank(rank, self.oversample)
+        return min(wanted, self.n_features)
 
+    def _next_rank(self, rank: int, singular_values: Array, total: float) -> int:
+        return min(self.rule.next_rank(rank, singular_values, total), self.n_features)
+
+
+class SubspaceTracker(Tracker):
+    """A tracker that knows no more than a `Subspace`."""
+
+    @abstractmethod
+    def state(self) -> Subspace: ...
+
+    @final
     def _leading(self) -> Subspace:
         state = self.state()
-        assert isinstance(state, Subspace)
-        shown = self.rule.shown(self.rank, state.singular_values, state.total)
-        return state.truncate(self._oversampled(max(self.rank, shown))).with_fixed_signs()
+        n_components = self.rule.n_components(self.rank, state.singular_values, state.total)
+        return state.truncate(self._exchanged_for(max(self.rank, n_components))).with_fixed_signs()
 
-    def merge(self, *others: Summary) -> None:
-        """Go on as if the rows behind other summaries had been seen too."""
-        self._answer = None
-        if self._n_waiting:
-            self._flush()
-        self._apply_fade()
-        self._merge(others)
+    @final
+    def n_components(self) -> int:
+        summary = self.summary()
+        return self.rule.n_components(self.rank, summary.singular_values, summary.total)
 
-    def _with_waiting(self, absorbed: Subspace) -> Subspace:
-        """What was absorbed, faded as is due, and the rows that wait; nothing is truncated."""
-        if self._fade != 1.0:
-            absorbed = absorbed.scaled(self._fade)
-        if not self._n_waiting:
+    @final
+    def feature_variances(self) -> None:
+        return None
+
+    def _with_buffer(self, absorbed: Subspace) -> Subspace:
+        """What was absorbed, decayed as is due, and the buffered rows; nothing is truncated."""
+        if self._pending_decay != 1.0:
+            absorbed = absorbed.scaled(self._pending_decay)
+        if not self._n_buffered:
             return absorbed
-        rows, roots = self._waiting[: self._n_waiting], self._waiting_roots
+        rows, roots = self._buffer[: self._n_buffered], self._buffer_roots
         rows = rows if roots is None else rows * roots[:, None]
         return append_rows(absorbed, rows, roots, min(absorbed.rank + len(rows), self.n_features))
 
     def _merged(self, absorbed: Subspace, others: Sequence[Summary], rank: int) -> Subspace:
         """What was absorbed and other summaries, in the tracker's own dtype."""
-        both = merge([absorbed, *others], rank)
-        assert isinstance(both, Subspace)
-        return both.astype(self.dtype)
-
-    def _next_rank(self, rank: int, singular_values: Array, total: float) -> int:
-        return min(self.rule.next_rank(rank, singular_values, total), self.n_features)
+        return merge([absorbed, *others], rank).subspace().astype(self.dtype)

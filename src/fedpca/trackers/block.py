@@ -1,16 +1,18 @@
 """Block: the paper's FPCA-Edge without a mask (MOSES' block update), at any block size."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
 from fedpca._typing import Array
 from fedpca.summaries.merging import append_rows
+from fedpca.summaries.rank import RankRule
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.trackers.base import Tracker
+from fedpca.trackers.base import SubspaceTracker
 
 
-class Block(Tracker):
+@final
+class Block(SubspaceTracker):
     """SVD_r of what was kept and the next b rows, then AdjustRank, block after block.
 
     As in the paper, but centered, with the rows left over at the end processed too, and with directions
@@ -27,32 +29,40 @@ class Block(Tracker):
     array([5., 2., 1.])
     """
 
-    def __init__(self, n_features: int, rule: Any, *, block_rows: int | None = None, **settings: Any) -> None:
+    settings = frozenset({"block_rows"})
+
+    def __init__(
+        self, n_features: int, rule: RankRule, *, block_rows: int | None = None, **settings: Any
+    ) -> None:
         super().__init__(n_features, rule, **settings)
         self.block_rows = block_rows
         self._subspace = Subspace.empty(n_features, centered=self.center, dtype=self.dtype)
 
     @property
-    def smallest_panel(self) -> int:
-        return self.block_rows or 2 * self.keep
+    def min_panel_rows(self) -> int:
+        return self.block_rows or 2 * self.n_exchanged
 
     @property
-    def largest_panel(self) -> int:
-        return self.smallest_panel
+    def max_panel_rows(self) -> int:
+        return self.min_panel_rows
 
     @property
-    def buffer_rows(self) -> int:
-        return self.smallest_panel
+    def buffer_capacity(self) -> int:
+        return self.min_panel_rows
 
     def _absorb(self, panel: Array, roots: Array | None) -> None:
-        self._subspace = append_rows(self._subspace, panel, roots, self.keep)
+        self._subspace = append_rows(self._subspace, panel, roots, self.n_exchanged)
         self.rank = self._next_rank(self.rank, self._subspace.singular_values, self._subspace.total)
 
+    @property
+    def _absorbed_energy(self) -> float:
+        return self._subspace.total
+
     def state(self) -> Subspace:
-        return self._with_waiting(self._subspace)
+        return self._with_buffer(self._subspace)
 
     def _scale(self, factor: float) -> None:
         self._subspace = self._subspace.scaled(factor)
 
     def _merge(self, others: Sequence[Summary]) -> None:
-        self._subspace = self._merged(self._subspace, others, self.keep)
+        self._subspace = self._merged(self._subspace, others, self.n_exchanged)

@@ -1,5 +1,6 @@
-"""Node: what one owner has, promises and keeps; it makes its release once and repeats it for ever."""
+"""Node: one owner of rows. Each version is released once and then served unchanged."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,29 +8,32 @@ from typing import Any, Self
 
 import numpy as np
 
-from fedpca._util.files import file_lock
+from fedpca._util.files import atomic_write, file_lock
 from fedpca.errors import BudgetExceeded, NodeError
 from fedpca.estimators.streaming import StreamingPCA
+from fedpca.federation.flower.floor import PrivacyFloor
+from fedpca.federation.message import Message
 from fedpca.privacy import Privacy
 from fedpca.readers import fit_files, open_rows
-from fedpca.summaries import model_file, validation
-from fedpca.summaries.summary import Summary, from_file
+from fedpca.summaries import validation
+from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
 
 _PLAIN = ("client-id", "source", "state", "version")
-_PROMISE = ("epsilon", "delta", "bound")
-_PRIVATE = (*_PROMISE, "adjacency", "mechanism", "center", "ledger")
+_REQUIRED = ("epsilon", "delta", "bound")  # for privacy
+_PRIVATE = (*_REQUIRED, "adjacency", "mechanism", "center", "ledger")
 
 
 @dataclass(frozen=True)
 class Node:
-    """An owner in a federation.
+    """An owner of rows in a federation.
 
     Attributes:
-        client: its name, by which its contributions are known, whatever machine they come from.
+        client: the name of the owner, whatever machine its releases come from.
         source: its rows: a file or folder that `fedpca.readers.open_rows` reads.
-        state: a folder for its releases, one a version, and its ledger.
-        version: which release to tell; a new one is made only for a new version.
-        privacy: what it promises its records; None lets a clean summary out.
+        state: a folder for its releases, one per version, and its ledger.
+        version: which release to send; a new one is made only for a new version.
+        privacy: of its rows; None sends summaries without noise.
     """
 
     client: str
@@ -40,7 +44,7 @@ class Node:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """A node as its owner describes it in Flower's node config.
+        """The node that a Flower node config describes.
 
         >>> node = Node.from_config({"client-id": "north", "source": "/data/rows.npy"})
         >>> node.state.name, node.version, node.privacy
@@ -49,7 +53,7 @@ class Node:
         if unknown := sorted(set(config) - {*_PLAIN, *_PRIVATE}):
             known = ", ".join((*_PLAIN, *_PRIVATE))
             raise NodeError(f"unknown key in the node config: {', '.join(unknown)}; known are {known}.")
-        client, source = text_of(config, "client-id"), Path(text_of(config, "source"))
+        client, source = require_text(config, "client-id"), Path(require_text(config, "source"))
         state = Path(config.get("state") or f"{source}.fedpca")
         try:
             version = validation.integer(config.get("version", 1), "version", at_least=0)
@@ -58,51 +62,43 @@ class Node:
             raise NodeError(f"node config: {error}") from error
         return cls(client, source, state, version, privacy)
 
-    def release(self, ask: Mapping[str, Any]) -> bytes:
-        """What this node says when asked: the bytes of a model file.
+    def release(self, request: Mapping[str, Any]) -> bytes:
+        """The release of this version, as an encoded `Message`.
 
-        The first time rows are read and, with privacy, paid for. From then on it is the same file.
+        The first request reads the rows and, with privacy, debits the ledger. Later ones get the same bytes.
 
         Args:
-            ask: "rank" and "center" of the model wanted and, if only private releases are taken, the largest
-                "epsilon", "delta" and "bound", and the "adjacency".
+            request: "rank" and "center" of the model and, if only private releases are accepted, the keys of
+                a `PrivacyFloor`.
         """
-        rank, center = validation.integer(ask["rank"], "rank", at_least=1), bool(ask["center"])
-        self._check(ask)
+        rank, center = validation.integer(request["rank"], "rank", at_least=1), bool(request["center"])
+        self._check(request)
         self.state.mkdir(parents=True, exist_ok=True)
         path = self.state / f"release-{self.version}.safetensors"
-        with file_lock(self.state / "lock"):  # a second ask waits for the release of the first
+        settings_path = path.with_suffix(".json")
+        with file_lock(self.state / "lock"):  # a second request waits for the release of the first
             if not path.exists():
-                summary = self._summary(rank, center)
-                arrays, facts = summary.arrays, summary.metadata
-                made = {"child": self.client, "version": self.version, "rank": rank}
-                model_file.write(
-                    path, summary.kind, arrays, facts | made | {"settings": self._settings(center)}
-                )
+                _write(settings_path, json.dumps({"rank": rank} | self._settings(center)).encode())
+                _write(path, Message(self.client, self.version, self._summary(rank, center)).encode())
             contents = path.read_bytes()
-        self._check_kept(path, rank, center)
+            settings = json.loads(settings_path.read_bytes()) if settings_path.exists() else {}
+        self._check_kept(Message.decode(contents, path), settings, rank, center)
         return contents
 
-    def told(self, error: Exception) -> str:
-        """What others may know of an error: not what was found in rows, nor what was taken for a name."""
+    def public_message(self, error: Exception) -> str:
+        """What others may learn about an error: nothing that was read from the rows or their file."""
         if isinstance(error, NodeError | BudgetExceeded):
             return str(error)
-        return f"its rows could not be released ({type(error).__name__}); the log of its SuperNode says why."
+        return f"its rows could not be released ({type(error).__name__}); see the log of its SuperNode."
 
-    def _check(self, ask: Mapping[str, Any]) -> None:
-        """Refuse, before anything is read or spent, what could only be refused afterwards."""
-        if self.privacy is not None and bool(ask["center"]) != (self.privacy.center is not None):
-            want = "a center" if ask["center"] else "no center"
-            raise NodeError(f"the federation wants {want}, and here center={self._settings(True)['center']}.")
-        if "epsilon" not in ask:
-            return
-        if self.privacy is None:
-            raise NodeError("only private releases are taken: give epsilon, delta and bound in node config.")
-        for key in _PROMISE:
-            if (mine := getattr(self.privacy, key)) > ask[key]:
-                raise NodeError(f"{key} must be at most {ask[key]:g} in this federation, got {mine:g}.")
-        if self.privacy.adjacency != ask["adjacency"]:
-            raise NodeError(f"adjacency must be {ask['adjacency']!r}, got {self.privacy.adjacency!r}.")
+    def _check(self, request: Mapping[str, Any]) -> None:
+        """Raise, before anything is read or spent, if the release would be rejected."""
+        center = bool(request["center"])
+        if self.privacy is not None and center != (self.privacy.center is not None):
+            mine = self._settings(center)["center"]
+            raise NodeError(f"the run requires center={center}, but this node has center={mine!r}.")
+        if floor := PrivacyFloor.from_config(request):
+            floor.check(self.privacy)
 
     def _summary(self, rank: int, center: bool) -> Summary:
         pca = StreamingPCA(rank, center=center, privacy=self.privacy)
@@ -110,35 +106,41 @@ class Node:
         return pca.summary_ if self.privacy is None else pca.release()
 
     def _settings(self, center: bool) -> dict[str, Any]:
+        """What a release depends on, besides the rows and the rank."""
         if self.privacy is None:
             return {"center": center}
-        facts = {key: getattr(self.privacy, key) for key in (*_PROMISE, "adjacency", "mechanism")}
+        settings = {key: getattr(self.privacy, key) for key in (*_REQUIRED, "adjacency", "mechanism")}
         public = isinstance(self.privacy.center, tuple)
-        return facts | {"center": "public" if public else self.privacy.center}
+        return settings | {"center": "public" if public else self.privacy.center}
 
-    def _check_kept(self, path: Path, rank: int, center: bool) -> None:
-        """What was kept must be what would be made now: above all, not clean where privacy is promised."""
-        kind, arrays, facts = model_file.read(path)
-        from_file(path, kind, arrays, facts)
-        if facts["child"] != self.client:
-            raise NodeError(f"its state folder is that of {facts['child']!r}; give every client its own.")
-        if facts["settings"] != self._settings(center):
+    def _check_kept(self, kept: Message, settings: Mapping[str, Any], rank: int, center: bool) -> None:
+        """Raise if a new release would differ; above all, if this one has no noise and privacy is set."""
+        if kept.child != self.client:
+            raise NodeError(f"the state folder belongs to client {kept.child!r}; use one folder per client.")
+        made_with, now = dict(settings), self._settings(center)
+        made_for = made_with.pop("rank", 0)
+        if made_with != now:
             raise NodeError(
-                f"version {self.version} was released with {facts['settings']}, and the settings now are "
-                f"{self._settings(center)}; raise version in the node config to release anew."
+                f"version {self.version} was released with {made_with}, but the settings now are {now}; "
+                "increase version in the node config to make a new release."
             )
-        if kind == "subspace" and rank > facts["rank"]:
+        if isinstance(kept.summary, Subspace) and rank > made_for:
             raise NodeError(
-                f"version {self.version} was made for rank={facts['rank']}, and rank={rank} is asked for; "
-                "raise version in the node config."
+                f"version {self.version} was released for rank={made_for}, but the run requests rank={rank}; "
+                "increase version in the node config to make a new release."
             )
 
 
-def text_of(config: Mapping[str, Any], key: str) -> str:
-    """What a node config says under a key that it must have."""
+def _write(path: Path, contents: bytes) -> None:
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(contents)
+
+
+def require_text(config: Mapping[str, Any], key: str) -> str:
+    """The value of a key that a node config must have."""
     value = config.get(key)
     if not isinstance(value, str) or not value:
-        raise NodeError(f"the node config must have {key} as a text, got {value!r}.")
+        raise NodeError(f"{key} must be a non-empty string in the node config, got {value!r}.")
     return value
 
 
@@ -146,8 +148,8 @@ def _privacy(config: Mapping[str, Any], state: Path) -> Privacy | None:
     given = {key: config[key] for key in _PRIVATE if key in config}
     if not given:
         return None
-    if missing := [key for key in _PROMISE if key not in given]:
-        raise NodeError(f"a private node needs epsilon, delta and bound, and has no {', '.join(missing)}.")
+    if missing := [key for key in _REQUIRED if key not in given]:
+        raise NodeError(f"a private node needs {', '.join(_REQUIRED)}; missing: {', '.join(missing)}.")
     center = given.pop("center", None)
     if isinstance(center, str) and center.endswith(".npy"):
         center = np.load(center, allow_pickle=False)

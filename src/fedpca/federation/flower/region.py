@@ -1,4 +1,4 @@
-"""Region: a federation that is itself a client of another, and says what its own clients say together."""
+"""Region: a federation that is itself a client of another, and sends what its own clients have merged."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,9 +7,10 @@ from typing import Any, Self
 
 from fedpca.errors import NodeError
 from fedpca.federation.aggregator import Aggregator
-from fedpca.federation.flower.node import text_of
-from fedpca.privacy import Privacy
-from fedpca.summaries import model_file, validation
+from fedpca.federation.flower.floor import PrivacyFloor
+from fedpca.federation.flower.node import require_text
+from fedpca.federation.message import Message
+from fedpca.summaries import validation
 
 _KEYS = ("client-id", "region")
 
@@ -19,10 +20,10 @@ class Region:
     """A regional federation as a client of its parent.
 
     It has no rows and spends nothing. Its version is that of its store: it grows with every release that a
-    regional run takes.
+    regional run accepts.
 
     Attributes:
-        client: its name, by which the parent knows it.
+        client: the name of the region, as a client of its parent.
         folder: that of the regional runs.
     """
 
@@ -38,30 +39,29 @@ class Region:
         """
         if unknown := sorted(set(config) - set(_KEYS)):
             raise NodeError(
-                f"a region has no {', '.join(unknown)}, only {' and '.join(_KEYS)}: its clients have the "
-                "rows, and promise what there is to promise."
+                f"unknown key in the node config of a region: {', '.join(unknown)}; known are "
+                f"{', '.join(_KEYS)}. A region has no rows or privacy settings of its own; its clients have."
             )
-        return cls(text_of(config, "client-id"), Path(text_of(config, "region")))
+        return cls(require_text(config, "client-id"), Path(require_text(config, "region")))
 
-    def release(self, ask: Mapping[str, Any]) -> bytes:
-        """What this region says when asked (see `Node.release`): what its clients have said so far."""
+    def release(self, request: Mapping[str, Any]) -> bytes:
+        """The merged summary of all clients so far, as an encoded message (see `Node.release`)."""
         store = self.folder / "store"
         if not store.is_dir():
-            raise NodeError("its region has no store: name the folder of a regional run on this machine.")
-        aggregator = Aggregator(validation.integer(ask["rank"], "rank", at_least=1), store=str(store))
+            raise NodeError("the region has no store: set region to the folder of its runs on this machine.")
+        aggregator = Aggregator(validation.integer(request["rank"], "rank", at_least=1), store=store)
         if not aggregator.children:
-            raise NodeError("no client of its region has contributed yet.")
+            raise NodeError("no client of the region has contributed yet.")
         version, summary = aggregator.version, aggregator.summary()
-        if summary.centered != bool(ask["center"]):
+        if summary.centered != bool(request["center"]):
             raise NodeError(
-                f"center must be {summary.centered}, as in its region, got {bool(ask['center'])}."
+                f"the run requires center={bool(request['center'])}, but this region has "
+                f"center={summary.centered}."
             )
-        if "epsilon" in ask:  # what the parent would refuse does not leave
-            privacy = Privacy(ask["epsilon"], ask["delta"], ask["bound"], adjacency=ask["adjacency"])
-            Aggregator(privacy=privacy).receive(self.client, version, summary)
-        arrays, facts = summary.arrays, summary.metadata
-        return model_file.encode(summary.kind, arrays, facts | {"child": self.client, "version": version})
+        if floor := PrivacyFloor.from_config(request):  # what the parent would reject is not sent
+            Aggregator(privacy=floor.privacy).receive(self.client, version, summary)
+        return Message(self.client, version, summary).encode()
 
-    def told(self, error: Exception) -> str:
-        """What others may know of an error: all of it, for there are no rows here."""
+    def public_message(self, error: Exception) -> str:
+        """What others may learn about an error: all of it, for there are no rows here."""
         return str(error)

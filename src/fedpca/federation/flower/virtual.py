@@ -1,27 +1,28 @@
-"""Virtual nodes: what the owners of Flower's simulation have, who have no machines to write it down on."""
+"""Virtual nodes: the node configs of Flower's simulation, where there are no machines to keep them."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fedpca.errors import NodeError
+from fedpca.federation.flower.floor import PrivacyFloor
 from fedpca.readers.paths import FORMATS
 
 
 def virtual_config(number: int, run_config: Mapping[str, Any]) -> dict[str, Any]:
-    """The node config of a virtual node: its rows are the file of its number in the folder `simulate`.
+    """The node config of a virtual node: its rows are one file of the folder `simulate`.
 
-    It promises what the run asks for, and keeps its release in the folder of the run: another folder is
+    Its privacy is that of the run, and its release is kept in the folder of the run: another folder is
     another simulation.
 
     Args:
-        number: Flower's "partition-id", from 0.
+        number: Flower's "partition-id": which file, from 0, in the order of names.
         run_config: that of the run.
     """
     folder = Path(str(run_config["simulate"]))
     if not run_config["simulate"] or not folder.is_dir():
         raise NodeError(
-            f"a simulation needs a folder of files of rows, got simulate={run_config['simulate']!r}."
+            f"a simulation needs a folder of data files, got simulate={run_config['simulate']!r}."
         )
     files = sorted(path for path in folder.iterdir() if path.suffix in FORMATS)
     if number >= len(files):
@@ -29,7 +30,7 @@ def virtual_config(number: int, run_config: Mapping[str, Any]) -> dict[str, Any]
     source = files[number]
     state = Path(str(run_config["folder"])) / "nodes" / source.name
     config = {"client-id": source.stem, "source": str(source), "state": str(state)}
-    if run_config["epsilon"]:
-        config |= {key: run_config[key] for key in ("epsilon", "delta", "bound", "adjacency")}
+    if floor := PrivacyFloor.from_config(run_config):
+        config |= floor.to_config()
         config |= {"center": "private"} if run_config["center"] else {}
     return config

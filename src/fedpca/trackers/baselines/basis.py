@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -12,13 +12,13 @@ from fedpca.summaries.algebra import principal_directions, rounding_floor
 from fedpca.summaries.rank import FixedRank, RankRule
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.trackers.base import Tracker
+from fedpca.trackers.base import SubspaceTracker
 
 _PANEL_ENTRIES = 2**17
 _TINY = np.finfo(np.float64).tiny
 
 
-class BasisTracker(Tracker):
+class BasisTracker(SubspaceTracker):
     """A basis that turns after the rows; works in float64 whatever the rows' dtype.
 
     Count, mean and total are exact. Singular values are estimates: the second moment of the rows' scores
@@ -30,8 +30,8 @@ class BasisTracker(Tracker):
     what it sees is exactly the centered one.
     """
 
-    smallest_panel = 1
-    buffer_rows = 1
+    min_panel_rows = 1
+    buffer_capacity = 1
     adapts = False  # whether the rank may change
 
     def __init__(self, n_features: int, rule: RankRule, **settings: Any) -> None:
@@ -42,22 +42,35 @@ class BasisTracker(Tracker):
                 "give it FixedRank(...), or n_components as a whole number."
             )
         self._basis = self._first_basis()
-        self._moment: Array = np.zeros((self.keep, self.keep))  # of the scores
+        self._moment: Array = np.zeros((self.n_exchanged, self.n_exchanged))  # of the scores
         self._count, self._total = 0.0, 0.0
         self._mean: Array = np.zeros(n_features)
 
     @property
-    def largest_panel(self) -> int:
+    def max_panel_rows(self) -> int:
         return max(1, _PANEL_ENTRIES // self.n_features)
 
     @abstractmethod
     def _first_basis(self) -> Array:
-        """Orthonormal rows to begin with, shape (keep, d)."""
+        """Orthonormal rows to begin with, shape (k, d)."""
 
     @abstractmethod
     def _follow(self, rows: Array) -> None:
         """Turn the basis after rows, which may be overwritten, and add their scores to the moment."""
 
+    @abstractmethod
+    def _scale_history(self, factor: float) -> None:
+        """Scale what else depends on the size of rows absorbed."""
+
+    @abstractmethod
+    def _after_merge(self) -> None:
+        """Go on from the basis and moment that a merge has left."""
+
+    @property
+    def _absorbed_energy(self) -> float:
+        return self._total
+
+    @final
     def _absorb(self, panel: Array, roots: Array | None) -> None:
         rows = panel.astype(np.float64)
         weights = np.ones(len(rows)) if roots is None else roots.astype(np.float64) ** 2
@@ -86,8 +99,9 @@ class BasisTracker(Tracker):
         rows[1:] -= roots[1:] * (sums[:-1] / np.maximum(before[1:, None], _TINY))
         rows *= np.sqrt(before / np.maximum(after, _TINY))[:, None]
 
+    @final
     def state(self) -> Subspace:
-        return self._with_waiting(self._absorbed())
+        return self._with_buffer(self._absorbed())
 
     def _absorbed(self) -> Subspace:
         if not self._count:
@@ -96,21 +110,30 @@ class BasisTracker(Tracker):
         floor = rounding_floor(self._total, self._count, self._mean, self.dtype)
         kept = int(np.count_nonzero(singular_values > floor))
         components = (rotation[:kept] @ gram_schmidt(self._basis)).astype(self.dtype)
-        singular_values = singular_values[:kept]
-        total = max(self._total, float(singular_values @ singular_values))
-        return Subspace.unchecked(components, singular_values, self._mean, self._count, total, self.center)
+        return Subspace.unchecked(
+            components=components,
+            singular_values=singular_values[:kept],
+            mean=self._mean,
+            count=self._count,
+            total=self._total,
+            centered=self.center,
+        )
 
+    @final
     def _scale(self, factor: float) -> None:
         self._count *= factor**2
         self._total *= factor**2
         self._moment *= factor**2
+        self._scale_history(factor)
 
+    @final
     def _merge(self, others: Sequence[Summary]) -> None:
-        merged = self._merged(self._absorbed(), others, self.keep)
+        merged = self._merged(self._absorbed(), others, self.n_exchanged)
         directions = merged.components.astype(np.float64)
-        self._basis = gram_schmidt(np.concatenate([directions, self._basis]))[: self.keep]
-        self._moment = np.diag(np.pad(merged.singular_values**2, (0, self.keep - merged.rank)))
+        self._basis = gram_schmidt(np.concatenate([directions, self._basis]))[: self.n_exchanged]
+        self._moment = np.diag(np.pad(merged.singular_values**2, (0, self.n_exchanged - merged.rank)))
         self._count, self._total, self._mean = merged.count, merged.total, merged.mean
+        self._after_merge()
 
 
 def random_basis(rank: int, n_features: int, seed: int) -> Array:

@@ -1,21 +1,22 @@
-"""GROUSE (Balzano, Nowak, Recht 2010): one gradient step on the Grassmannian a row, gaps welcome."""
+"""GROUSE (Balzano, Nowak, Recht 2010): one gradient step on the Grassmannian per row, with gaps."""
 
 from math import atan2, cos, pi, sin, sqrt
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from scipy import sparse
 
-from fedpca._typing import Array
+from fedpca._typing import Array, RowsLike
 from fedpca.summaries import validation
 from fedpca.summaries.rank import RankRule
 from fedpca.trackers.baselines.basis import BasisTracker, gram_schmidt, random_basis
 
-# Of a direction of which a row shows less than this, next to the best seen one, the row says nothing.
+# A direction of which a row shows less than this, relative to the best observed one, counts as unobserved.
 _HARDLY_OBSERVED = 0.01
 _ROWS_TO_DRIFT = 1000  # rotations round: after so many rows the basis is made orthonormal again
 
 
+@final
 class Grouse(BasisTracker):
     """Each row turns the basis toward itself; there is no memory but the basis. For comparison.
 
@@ -39,6 +40,7 @@ class Grouse(BasisTracker):
     True
     """
 
+    settings = frozenset({"seed"})
     takes_gaps = True
 
     def __init__(
@@ -54,9 +56,9 @@ class Grouse(BasisTracker):
         super().__init__(n_features, rule, **settings)
 
     def _first_basis(self) -> Array:
-        return random_basis(self.keep, self.n_features, self.seed)
+        return random_basis(self.n_exchanged, self.n_features, self.seed)
 
-    def update(self, rows: Any, weights: Array | None = None) -> None:
+    def update(self, rows: RowsLike, weights: Array | None = None) -> None:
         """Take rows, shape (n, d), dense or CSR, NaN for missing; a weight counts repetitions of its row."""
         values = rows.data if sparse.issparse(rows) else rows
         if values.dtype.kind != "f" or not np.isnan(values).any():
@@ -64,7 +66,7 @@ class Grouse(BasisTracker):
             return
         for index in range(rows.shape[0]):
             row = rows[[index]].toarray() if sparse.issparse(rows) else rows[[index]]
-            if not np.isnan(row).all():  # a row of which nothing was observed says nothing
+            if not np.isnan(row).all():  # skip rows that are entirely missing
                 super().update(self._completed(row), None if weights is None else weights[[index]])
 
     def _completed(self, row: Array) -> Array:
@@ -74,8 +76,8 @@ class Grouse(BasisTracker):
             return row
         observed = np.where(seen, row[0] - self._mean, 0.0)
         squares, vectors = np.linalg.eigh((self._basis * seen) @ self._basis.T)
-        told = squares > _HARDLY_OBSERVED * squares[-1]
-        squares, vectors = squares[told], vectors[:, told]
+        observed_enough = squares > _HARDLY_OBSERVED * squares[-1]
+        squares, vectors = squares[observed_enough], vectors[:, observed_enough]
         scores = vectors @ ((vectors.T @ (self._basis @ observed)) / squares)
         return np.where(seen, row, self._mean + scores @ self._basis)
 
@@ -99,6 +101,12 @@ class Grouse(BasisTracker):
             if self._n_rows % _ROWS_TO_DRIFT == 0:
                 basis[:] = gram_schmidt(basis)
         self._moment += scores.T @ scores
+
+    def _scale_history(self, factor: float) -> None:
+        """There is none."""
+
+    def _after_merge(self) -> None:
+        """Nothing but the basis is kept."""
 
     def _angle(self, size: float, miss: float) -> float:
         if self.step is None:

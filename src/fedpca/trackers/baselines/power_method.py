@@ -1,26 +1,25 @@
-"""The streaming power method (Mitliagkas, Caramanis, Jain 2013): one power step a block of rows."""
+"""The streaming power method (Mitliagkas, Caramanis, Jain 2013): one power step per block of rows."""
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
 from fedpca._typing import Array
 from fedpca.summaries import validation
 from fedpca.summaries.rank import RankRule
-from fedpca.summaries.summary import Summary
 from fedpca.trackers.baselines.basis import BasisTracker, random_basis
 
 
+@final
 class PowerMethod(BasisTracker):
     """After each block, the basis is that of the block's scatter times the basis before. For comparison.
 
     It is a function of the last few blocks only: rows of an unfinished block do not move it yet. No row is
-    kept and no scatter formed: two products a panel. A block's energies along the new directions are
+    kept and no scatter formed: two products per panel. A block's energies along the new directions are
     estimated by the singular values of that product, which are right once the basis is.
 
     Args:
-        block_rows: rows a block; d by default.
+        block_rows: rows per block; d by default.
         seed: of the random basis to begin with.
 
     >>> from fedpca.summaries.rank import FixedRank
@@ -30,6 +29,8 @@ class PowerMethod(BasisTracker):
     >>> bool(tracker.summary().components[0, 0] > 0.99)
     True
     """
+
+    settings = frozenset({"block_rows", "seed"})
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class PowerMethod(BasisTracker):
         self._start_block()
 
     def _first_basis(self) -> Array:
-        return random_basis(self.keep, self.n_features, self.seed)
+        return random_basis(self.n_exchanged, self.n_features, self.seed)
 
     def _start_block(self) -> None:
         self._n_in_block = 0
@@ -75,11 +76,9 @@ class PowerMethod(BasisTracker):
             self._moment = overlap @ self._moment_before @ overlap.T + np.diag(energies)
             self._basis = turned
 
-    def _scale(self, factor: float) -> None:
-        super()._scale(factor)
+    def _scale_history(self, factor: float) -> None:
         self._product *= factor**2
         self._moment_before *= factor**2
 
-    def _merge(self, others: Sequence[Summary]) -> None:
-        super()._merge(others)
+    def _after_merge(self) -> None:
         self._start_block()

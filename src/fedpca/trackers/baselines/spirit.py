@@ -1,16 +1,14 @@
 """SPIRIT (Papadimitriou, Sun, Faloutsos 2005): one direction after another, as many as the energy takes."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
 from fedpca._typing import Array
 from fedpca.summaries import validation
 from fedpca.summaries.rank import FixedRank, RankRule
-from fedpca.summaries.summary import Summary
 from fedpca.trackers.baselines.basis import BasisTracker, gram_schmidt
 
 _FIRST_INERTIA = 0.01  # of a new direction: the paper's small d
@@ -55,10 +53,11 @@ class EnergyThresholds:
         enough_without = rank > 1 and kept[-2] >= self.low * total
         return rank - 1 if kept[-1] > self.high * total and enough_without else rank
 
-    def shown(self, rank: int, singular_values: Array, total: float) -> int:
+    def n_components(self, rank: int, singular_values: Array, total: float) -> int:
         return min(rank, len(singular_values))
 
 
+@final
 class Spirit(BasisTracker):
     """Each row is taken apart direction by direction, and each direction turns toward its remainder.
 
@@ -77,10 +76,11 @@ class Spirit(BasisTracker):
     >>> rows = np.random.default_rng(0).normal(size=(500, 6)) * [8.0, 4.0, 2.0, 0.1, 0.1, 0.1]
     >>> tracker = Spirit(6, EnergyThresholds(0.9, 0.98), remember=0.98, oversample=0, center=False)
     >>> tracker.update(rows)
-    >>> tracker.shown()
+    >>> tracker.n_components()
     2
     """
 
+    settings = frozenset({"seed"})
     adapts = True
 
     def __init__(
@@ -99,13 +99,13 @@ class Spirit(BasisTracker):
         self.holdoff = validation.integer(holdoff, "holdoff", at_least=0)
         self._rng = None if seed is None else np.random.default_rng(seed)
         super().__init__(n_features, rule, **settings)
-        self._inertias = [_FIRST_INERTIA] * self.keep
-        self._energies: Array = np.zeros(self.keep)  # along each direction
+        self._inertias = [_FIRST_INERTIA] * self.n_exchanged
+        self._energies: Array = np.zeros(self.n_exchanged)  # along each direction
         self._energy = 0.0  # of the rows
         self._since_change = 0
 
     def _first_basis(self) -> Array:
-        return gram_schmidt(self._new_directions(0, self.keep))
+        return gram_schmidt(self._new_directions(0, self.n_exchanged))
 
     def _new_directions(self, start: int, stop: int) -> Array:
         if self._rng is None:
@@ -150,7 +150,7 @@ class Spirit(BasisTracker):
             rank = self._next_rank(self.rank, np.sqrt(self._energies), self._energy)
             if rank != self.rank:
                 self.rank, self._since_change = rank, 0
-                self._resize(self.keep)
+                self._resize(self.n_exchanged)
 
     def _resize(self, size: int) -> None:
         """Leave out the last directions, or add new ones, orthogonal to the others."""
@@ -162,13 +162,11 @@ class Spirit(BasisTracker):
         self._energies = np.pad(self._energies, (0, more))[:size]
         self._inertias = (self._inertias + more * [_FIRST_INERTIA])[:size]
 
-    def _scale(self, factor: float) -> None:
-        super()._scale(factor)
+    def _scale_history(self, factor: float) -> None:
         self._energy *= factor**2
         self._energies = self._energies * factor**2
         self._inertias = [inertia * factor**2 for inertia in self._inertias]
 
-    def _merge(self, others: Sequence[Summary]) -> None:
-        super()._merge(others)
+    def _after_merge(self) -> None:
         self._energy, self._energies = self._total, np.diag(self._moment).copy()
         self._inertias = [max(energy, _FIRST_INERTIA) for energy in self._energies.tolist()]

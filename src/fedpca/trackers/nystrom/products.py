@@ -1,94 +1,82 @@
-"""The two products of a panel of rows with probes, and what is special about them on a device."""
+"""The two products of a panel of rows: with the probes, and of the scores with the rows again."""
 
 from functools import cache
-from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
+from fedpca._typing import DeviceArray, RowsLike
 from fedpca.backend import Backend, TorchCudaBackend, backend_of
 from fedpca.backend.ops import row_energies
+from fedpca.trackers.nystrom.probes import Probes, RowStats
 
-_SLICE = 2048  # rows summed at a time in tf32: its sums over 1,000,000 are short by 1e-4, over 2,048 by 3e-6
-_SLICED = 2**26  # entries of such sums
-
-
-class Probes(NamedTuple):
-    """Directions that rows are compared with.
-
-    Attributes:
-        directions: shape (m + 1, d): those carried, others, and the running mean; rounded for tf32.
-        offsets: scores of the mean along all but the last, shape (m,).
-        n_carried: how many are carried.
-        mean_square: of the mean.
-        strange: energy about the mean outside those carried that no single row may have.
-        rounds: whether products are in tf32.
-    """
-
-    directions: Any
-    offsets: Any
-    n_carried: int
-    mean_square: float
-    strange: float
-    rounds: bool
-
-    @property
-    def slack(self) -> float:
-        """What rounding may add to a row's energy outside, as a share of its energy."""
-        return 1e-3 if self.rounds else 1e-4
+_SLICE_ROWS = 2048  # summed at a time in tf32: its sums over 1,000,000 are short by 1e-4, over 2,048 by 3e-6
+_MAX_SLICE_ENTRIES = 2**26  # of the sums over all slices, 256 MB
 
 
-def compared(backend: Backend, panel: Any, roots: Any, probes: Probes) -> tuple[Any, Any]:
-    """What is known of rows from their products with the probes.
+def project_panel(
+    backend: Backend, panel: RowsLike, roots: DeviceArray | None, probes: Probes
+) -> tuple[DeviceArray, RowStats]:
+    """Scores of rows along the probes, and what they tell of the rows.
 
     Args:
         panel: shape (n, d), dense or CSR; rows times `roots`.
-        roots: of the rows' weights; None for weights of one.
+        roots: square roots of the rows' weights; None for weights of one.
 
     Returns:
-        Scores about the mean, the last of each row its root, shape (m + 1, n); and facts about the rows,
-        shape (3, n): their energies, those about the mean outside the directions carried, and whether they
-        are strange. Strange rows have nothing but zeros otherwise.
+        Scores about the mean, the last of each row its root, shape (K + 1, n), and the rows' statistics.
+        Outlier rows are zeroed.
     """
-    directions, offsets, n_carried, mean_square, strange, _ = probes
     if roots is None and isinstance(backend, TorchCudaBackend) and _has_triton():
         from fedpca.trackers.nystrom import triton_kernel
 
-        if triton_kernel.suits(panel, directions):
-            return triton_kernel.compared(panel, probes)
-    # The way round that is faster for the dtype: 13 % in float64.
-    one_way = isinstance(panel, np.ndarray) and panel.dtype != np.float32
-    scores = directions @ panel.T if one_way else (panel @ directions.T).T
-    weights = 1.0 if roots is None else roots
-    energies = row_energies(panel)
-    outside = energies - 2 * scores[-1, :] * weights + weights**2 * mean_square
-    scores[:-1, :] -= offsets[:, None] * weights
-    scores[-1, :] = weights
-    outside -= _column_energies(scores[:n_carried, :])
-    left_out = outside > strange + probes.slack * energies
-    flags = backend.asarray(left_out, backend.numpy_dtype(energies))
-    if backend.on_device or left_out.any():
+        if triton_kernel.is_supported(panel, probes.directions):
+            return triton_kernel.project_panel(panel, probes)
+    # The order of factors that is faster for the dtype: 13 % in float64.
+    probes_first = isinstance(panel, np.ndarray) and panel.dtype != np.float32
+    scores = probes.directions @ panel.T if probes_first else (panel @ probes.directions.T).T
+    root = 1.0 if roots is None else roots
+    energy = row_energies(panel)
+    # |x - mu0|² - |V (x - mu0)|², times the weight
+    residual = energy - 2 * scores[-1, :] * root + root**2 * probes.mean_square
+    scores[:-1, :] -= probes.offsets[:, None] * root
+    scores[-1, :] = root
+    residual -= _column_energies(scores[: probes.n_carried, :])
+    is_outlier = residual > probes.outlier_energy + probes.residual_rounding * energy
+    if backend.on_device:  # without asking whether there are any, which would wait for the device
+        flags = backend.asarray(is_outlier, backend.numpy_dtype(energy))
         kept = 1 - flags
         scores *= kept
-        energies, outside = energies * kept, outside * kept
-    return scores, backend.xp.stack([energies, outside, flags])
+        return scores, RowStats.from_stacked(backend.xp.stack([energy * kept, residual * kept, flags]))
+    n_outliers = np.count_nonzero(is_outlier)
+    if n_outliers:
+        kept = ~is_outlier
+        scores *= kept
+        energy, residual = energy * kept, residual * kept
+    sums = np.array([energy.sum(dtype=np.float64), residual.sum(dtype=np.float64), n_outliers])
+    return scores, RowStats(energy, residual, is_outlier, sums)
 
 
-def _column_energies(scores: Any) -> Any:
+def _column_energies(scores: DeviceArray) -> DeviceArray:
     """The sum of squares of each column, shape (n,)."""
     if isinstance(scores, np.ndarray):
         return np.einsum("ij,ij->j", scores, scores)
     return backend_of(scores).xp.linalg.vector_norm(scores, axis=0) ** 2
 
 
-def products(backend: Backend, scores: Any, panel: Any, rounds: bool) -> Any:
-    """`scores @ panel`, shape (m, d)."""
+def score_products(backend: Backend, scores: DeviceArray, panel: RowsLike, uses_tf32: bool) -> DeviceArray:
+    """`scores @ panel`, shape (K + 1, d)."""
     if sparse.issparse(panel):
         return (panel.T @ scores.T).T
-    if not rounds:
+    if not uses_tf32:
         return scores @ panel
+    return sliced_product(backend, scores, panel, _SLICE_ROWS)
+
+
+def sliced_product(backend: Backend, scores: DeviceArray, panel: DeviceArray, length: int) -> DeviceArray:
+    """`scores @ panel` as a sum over slices of at least `length` rows, each summed by itself."""
     (n_rows, n_features), width = panel.shape, scores.shape[0]
-    length = max(_SLICE, n_rows * n_features * width // _SLICED)
+    length = max(length, n_rows * n_features * width // _MAX_SLICE_ENTRIES)
     n_slices = n_rows // length
     sliced, xp = n_slices * length, backend.xp
     left = xp.reshape(scores.T[:sliced, :], (n_slices, length, width))

@@ -1,0 +1,46 @@
+"""Which trackers there are, by name, and which of them is the fastest."""
+
+from fedpca.summaries.rank import RankRule, VarianceShare
+from fedpca.trackers.base import Tracker
+from fedpca.trackers.baselines.frequent_directions import FrequentDirections, RobustFrequentDirections
+from fedpca.trackers.baselines.grouse import Grouse
+from fedpca.trackers.baselines.power_method import PowerMethod
+from fedpca.trackers.baselines.spirit import Spirit
+from fedpca.trackers.block import Block
+from fedpca.trackers.exact import Exact
+from fedpca.trackers.nystrom.tracker import Nystrom
+
+TRACKERS: dict[str, type[Tracker]] = {"exact": Exact, "nystrom": Nystrom, "block": Block}
+
+# Other people's, for comparison.
+BASELINES: dict[str, type[Tracker]] = {
+    "frequent-directions": FrequentDirections,
+    "robust-frequent-directions": RobustFrequentDirections,
+    "grouse": Grouse,
+    "power-method": PowerMethod,
+    "spirit": Spirit,
+}
+
+# Until so many features d x d products are faster than two products with the probes, by measurement.
+_MAX_EXACT_FEATURES = 256
+_MAX_EXACT_FEATURES_ON_DEVICE = 64
+_MAX_EXACT_FEATURES_PER_COMPONENT = 8
+# A share of the variance takes an unknown number of directions: all are kept while d² numbers are affordable.
+_MAX_EXACT_FEATURES_FOR_SHARE = 4096
+
+
+def fastest(n_features: int, rule: RankRule, *, on_device: bool = False) -> str:
+    """The tracker that is fastest for this many features and directions.
+
+    >>> from fedpca.summaries.rank import FixedRank
+    >>> fastest(64, FixedRank(10)), fastest(784, FixedRank(10)), fastest(784, FixedRank(100))
+    ('exact', 'nystrom', 'exact')
+    """
+    if isinstance(rule, VarianceShare):
+        limit = _MAX_EXACT_FEATURES_FOR_SHARE
+    else:
+        limit = max(
+            _MAX_EXACT_FEATURES_ON_DEVICE if on_device else _MAX_EXACT_FEATURES,
+            _MAX_EXACT_FEATURES_PER_COMPONENT * rule.start(n_features),
+        )
+    return "exact" if n_features <= limit else "nystrom"

@@ -1,0 +1,124 @@
+"""Tuning: the thresholds and sizes of the kernel, for each kind of backend, with their reasons."""
+
+import math
+import sys
+from dataclasses import dataclass
+
+from fedpca.backend import Backend
+
+_UNLIMITED = sys.maxsize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """When rows go through the exact update, and how long panels and periods are.
+
+    K is the number of probes. Reasons are given here in short, with measurements in
+    docs/explanation/kernel.md.
+
+    Attributes:
+        noise_slack: factor of the residual that rows are expected to have, over that of the stream so far:
+            rows of a panel differ by chance, and directions fit the rows they were found in best.
+        early_slack: more of it, K / (rows so far) times this: early on the directions fit too well.
+        drift_tolerance: excess residual of a panel, as a share of the energy of the weakest direction wanted,
+            that is not drift: what is missed so cannot change a wanted direction by more.
+        outlier_share: the same of a single row, which alone could make up such a share of a direction.
+        ill_conditioned: least ratio of the weakest singular value wanted to the largest, in units of
+            sqrt(eps). At this ratio its energy is twice the shift of the solver.
+        recovery: how much larger the ratio must be to leave the exact update again, so as not to alternate.
+        flat: flatness above which there are twice as many probes, and periods stay short.
+        very_flat: flatness above which a short stream goes through the exact update.
+        very_flat_rows: rows per probe up to which a stream is short.
+        min_gain: share of the energy wanted that another pass over the first rows must add to be worth it.
+        free_probes: probes per period left for directions that the history has not shown.
+        extra_probes: more probes than K in a pass over rows with new directions, at least this many.
+        buffer_rows: rows that the buffer holds,
+        buffer_entries: as long as it has no more entries than this,
+        buffer_per_probe: and at least this many rows per probe: the first rows are the first probes.
+        min_panel_rows: fewer rows are buffered once there are probes; None for as many as the buffer holds.
+        max_panel_rows: rows per panel,
+        max_panel_scores: and entries of its products with the probes.
+        period_per_probe: least rows per period and probe: a period ends in matrices of this size.
+        max_period_per_probe: most rows per period and probe (as of 32 probes, if there are fewer).
+        history_per_row: rows of the stream so far per row of the next period,
+        history_per_row_early: for a stream still short, or with few probes per component,
+        history_per_row_flat: and for a flat spectrum.
+        early_rows_per_feature: rows per feature from which a stream is no longer short.
+        restart_per_probe: rows with new directions per probe, above which these are found by products.
+        restart_growth: how many times more rows each step of such a restart takes.
+        absorbs_buffer: whether buffered rows are absorbed by a copy of the tracker for a summary, since there
+            are too many of them to be factorized.
+        prefetches: whether what the end of a period needs is fetched with the sums of each panel.
+    """
+
+    noise_slack: float = 1.5
+    early_slack: float = 8.0
+    drift_tolerance: float = 1e-3
+    outlier_share: float = 0.5
+    ill_conditioned: float = 8.0
+    recovery: float = 4.0
+    flat: float = 1.0
+    very_flat: float
+    very_flat_rows: int = 64
+    min_gain: float = 1e-3
+    free_probes: int
+    extra_probes: int = 24
+    buffer_rows: int
+    buffer_entries: int
+    buffer_per_probe: int
+    min_panel_rows: int | None
+    max_panel_rows: int
+    max_panel_scores: int
+    period_per_probe: int = 2
+    max_period_per_probe: float
+    history_per_row: float
+    history_per_row_early: float
+    history_per_row_flat: float
+    early_rows_per_feature: int = 16
+    restart_per_probe: float
+    restart_growth: int = 256
+    absorbs_buffer: bool
+    prefetches: bool
+
+
+HOST_TUNING = Tuning(
+    very_flat=8.0,
+    free_probes=1,
+    buffer_rows=128,  # factorized exactly: enough for good first probes
+    buffer_entries=_UNLIMITED,
+    buffer_per_probe=2,
+    min_panel_rows=32,
+    max_panel_rows=1024,
+    max_panel_scores=_UNLIMITED,
+    max_period_per_probe=128,
+    history_per_row=3.0,
+    history_per_row_early=3.0,
+    history_per_row_flat=3.0,
+    restart_per_probe=math.inf,
+    absorbs_buffer=False,
+    prefetches=False,
+)
+
+# A launch costs as much as thousands of rows: panels and periods are long, and few. The exact update would
+# take place on the host: only an ill-conditioned spectrum sends rows there.
+DEVICE_TUNING = Tuning(
+    very_flat=math.inf,
+    free_probes=0,
+    buffer_rows=16_384,
+    buffer_entries=2**24,
+    buffer_per_probe=16,
+    min_panel_rows=None,
+    max_panel_rows=_UNLIMITED,
+    max_panel_scores=2**27,
+    max_period_per_probe=math.inf,
+    history_per_row=1 / 256,
+    history_per_row_early=1 / 16,
+    history_per_row_flat=1.0,
+    restart_per_probe=2,
+    absorbs_buffer=True,
+    prefetches=True,
+)
+
+
+def tuning_for(backend: Backend) -> Tuning:
+    return DEVICE_TUNING if backend.on_device else HOST_TUNING

@@ -1,0 +1,108 @@
+"""A message survives its encoding unchanged; bytes that are anything else are rejected in one line."""
+
+import numpy as np
+import pytest
+from helpers import power_law
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fedpca
+from fedpca import ModelFileError, Moments, Privacy, StreamingPCA, Subspace
+from fedpca.federation import Aggregator, ChildEvent, FolderStore, Message, ModelEvent
+from fedpca.summaries import model_file
+
+ROWS = power_law(np.random.default_rng(0), 50, 6)
+SUMMARIES = {
+    "subspace": lambda: Subspace.from_rows(ROWS, rank=3),
+    "single": lambda: Subspace.from_rows(ROWS.astype(np.float32)).with_names(list("abcdef")),
+    "moments": lambda: Moments.from_rows(ROWS, center=False),
+    "private": lambda: StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0)).fit(ROWS).release(),
+    "withdrawn": lambda: None,
+}
+
+
+@pytest.mark.parametrize("kind", SUMMARIES)
+def test_a_decoded_message_is_the_one_encoded(kind):
+    message = Message("north", np.int64(7), SUMMARIES[kind]())
+    assert type(message.version) is int
+    assert Message.decode(message.encode()) == message
+    assert message.encode() == message.encode()
+
+
+@given(st.text(st.characters(codec="utf-8"), min_size=1, max_size=100), st.integers(0, 2**63 - 1))
+def test_any_name_and_version_survive(child, version):
+    message = Message(child, version, None)
+    assert Message.decode(message.encode()) == message
+
+
+def test_a_message_is_a_model_file_unless_it_is_a_withdrawal(tmp_path):
+    summary = SUMMARIES["subspace"]()
+    (tmp_path / "message").write_bytes(Message("north", 1, summary).encode())
+    assert fedpca.load(tmp_path / "message") == summary
+    (tmp_path / "message").write_bytes(Message("north", 1, None).encode())
+    with pytest.raises(ModelFileError, match="contains 'withdrawn'"):
+        fedpca.load(tmp_path / "message")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "rule"),
+    [
+        ({}, "x is not a message: 'child' is missing; send the summary again"),
+        ({"child": "a"}, "'version' is missing"),
+        ({"child": 3, "version": 1}, "child must be a non-empty string, got 3"),
+        ({"child": "a", "version": True}, "version must be a whole number"),
+        ({"child": "a", "version": 1.0}, "version must be a whole number"),
+        ({"child": "a", "version": -1}, "version must be at least 0"),
+        ({"child": "a", "version": 2**63}, "version must be at most"),
+        ({"child": "\ud800", "version": 1}, "child must be encodable as UTF-8"),
+        ({"child": "a" * 1001, "version": 1}, "child must have at most 1000 characters, got 1001"),
+    ],
+)
+def test_anything_else_is_rejected(metadata, rule):
+    summary = SUMMARIES["subspace"]()
+    contents = model_file.encode("subspace", summary.arrays, summary.metadata | metadata)
+    with pytest.raises(ModelFileError, match=rule):
+        Message.decode(contents, "x")
+
+
+@pytest.mark.parametrize("summary", ["hello", 3, np.eye(2)])
+def test_a_message_has_a_summary(summary):
+    with pytest.raises(TypeError, match="a summary must be a Subspace or Moments"):
+        Message("north", 1, summary)
+
+
+# --- stores ---
+
+
+def test_a_store_of_another_format_is_rejected_in_one_line_with_a_remedy(tmp_path):
+    """As stores were written before there were messages."""
+    summary = SUMMARIES["subspace"]()
+    nested = {"child": "a", "version": 1, "summary": summary.metadata}
+    model_file.write(tmp_path / "a.state", "subspace", summary.arrays, nested)
+    with pytest.raises(ModelFileError, match="start with an empty folder") as caught:
+        Aggregator(store=tmp_path)
+    assert "a.state is not a valid subspace" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ['{"what": "accepted"}', '{"what": "model", "count": 1}', "[1]", "nonsense"])
+def test_a_history_of_another_format_is_rejected_with_a_remedy(tmp_path, line):
+    (tmp_path / "history.jsonl").write_text(line + '\n{"also": "this"}\n')
+    with pytest.raises(ModelFileError, match=r"history\.jsonl is not a valid history: .* empty folder"):
+        FolderStore(tmp_path).history()
+
+
+def test_a_folder_store_gives_back_what_was_put_and_logged(tmp_path):
+    store = FolderStore(tmp_path)
+    messages = [Message(kind, 3, make()) for kind, make in SUMMARIES.items()]
+    for message in messages:
+        store.put(message)
+    events = [
+        ChildEvent(child="a", version=1, what="rejected", reason="why"),
+        ModelEvent(version=2, count=5.0, children=1, explained=0.5, angle=None),
+    ]
+    for event in events:
+        store.log(event)
+    again = FolderStore(tmp_path)
+    assert again.messages() == {message.child: message for message in messages}
+    assert again.history() == events
