@@ -136,9 +136,9 @@ class PrivateCenter:
             self._ledger.check(0, None, self._privacy.mu)
 
     def _add(self, rows: Array) -> None:
-        rows = fill_with_center(rows, self.vector) - self.vector
-        self._sum += clipped(rows, self._privacy.bound).sum(axis=0)
         self._count += len(rows)
+        rows = fill_with_center(rows, self.vector)
+        self._sum += clipped(rows - self.vector, self._privacy.bound).sum(axis=0)
 
     def _noisy_sum(self, start: int, mu: float) -> CenterSum:
         """The noisy sum of the rows added in this step, the records from `start` on."""
