@@ -14,7 +14,7 @@ import pytest
 import fedpca
 from fedpca import Privacy, audit
 from fedpca.privacy import centering, noise, schedule, tracker
-from fedpca.privacy.mechanisms import base as mechanisms
+from fedpca.privacy.mechanisms import base, gram, registry, streaming_mod_sulq
 
 PRIVACY = Privacy(epsilon=1.0, delta=1e-6, bound=5.0)
 PAPER = replace(PRIVACY, mechanism="streaming-mod-sulq", calibration="paper")
@@ -26,13 +26,13 @@ def failing_pairs(result):
 
 def mutate_calibration(monkeypatch, **factors):
     """Noise other than what the books say: sigma, off_diagonal times these."""
-    calibrate = mechanisms.calibrate
+    calibrate = registry.calibrate
 
     def wrong(*args, **settings):
         right = calibrate(*args, **settings)
         return replace(right, **{name: factor * getattr(right, name) for name, factor in factors.items()})
 
-    monkeypatch.setattr(mechanisms, "calibrate", wrong)
+    monkeypatch.setattr(registry, "calibrate", wrong)
 
 
 def test_noise_for_all_rows_instead_of_the_batch_is_caught(monkeypatch):
@@ -43,22 +43,20 @@ def test_noise_for_all_rows_instead_of_the_batch_is_caught(monkeypatch):
 
 
 def test_the_ledger_refuses_noise_for_all_rows_instead_of_the_batch_by_itself(monkeypatch):
-    omega = mechanisms.paper_omega
-    monkeypatch.setattr(mechanisms, "paper_omega", lambda e, d, f, n: omega(e, d, f, 100 * n))
+    omega = streaming_mod_sulq.paper_omega
+    monkeypatch.setattr(streaming_mod_sulq, "paper_omega", lambda e, d, f, n: omega(e, d, f, 100 * n))
     with pytest.raises(fedpca.BudgetExceeded):
         audit(PAPER, runs=100)
 
 
 def test_no_clipping_is_caught(monkeypatch):
-    monkeypatch.setattr(
-        mechanisms, "clipped", lambda rows, bound: np.rint(np.asarray(rows) * (4096.0 / bound))
-    )
+    monkeypatch.setattr(base, "clipped", lambda rows, bound: np.rint(np.asarray(rows) * (4096.0 / bound)))
     result = audit(PRIVACY, runs=200)
     assert failing_pairs(result) == ["outlier, 8 times the bound"]
 
 
 def test_noise_too_small_by_the_root_of_two_is_caught(monkeypatch):
-    monkeypatch.setitem(mechanisms.SENSITIVITY, "replace-one", 1.0)
+    monkeypatch.setitem(gram.SENSITIVITY, "replace-one", 1.0)
     assert not audit(PRIVACY, runs=3000).passed
 
 
@@ -99,14 +97,14 @@ def test_the_same_noise_in_every_report_is_caught(monkeypatch):
 
 
 def test_the_same_noise_in_every_batch_is_caught(monkeypatch):
-    monkeypatch.setattr(mechanisms.StreamingModSulq, "_batches", 0, raising=False)
-    absorb = mechanisms.StreamingModSulq._absorb
+    monkeypatch.setattr(streaming_mod_sulq.StreamingModSulq, "_batches", 0, raising=False)
+    absorb = streaming_mod_sulq.StreamingModSulq._absorb
 
     def same(self, batch):
         self._batches = 0
         absorb(self, batch)
 
-    monkeypatch.setattr(mechanisms.StreamingModSulq, "_absorb", same)
+    monkeypatch.setattr(streaming_mod_sulq.StreamingModSulq, "_absorb", same)
     result = audit(replace(PRIVACY, mechanism="streaming-mod-sulq"), runs=200)
     assert "difference of reports" in failing_pairs(result)
 
@@ -114,7 +112,7 @@ def test_the_same_noise_in_every_batch_is_caught(monkeypatch):
 def test_a_center_without_noise_is_caught(monkeypatch):
     right = centering.center_sigma
     stream = centering.stream_rows
-    for module in (sys.modules[audit.__module__], tracker):
+    for module in (sys.modules[audit.__module__], centering, tracker):
         monkeypatch.setattr(module, "stream_rows", lambda *args: (3, 9))
     assert stream(Privacy(8.0, 1e-5, 5.0, center="private"), 3) == (3, 9)
     monkeypatch.setattr(centering, "center_sigma", lambda privacy, mu: 1e-6 * right(privacy, mu))
@@ -123,9 +121,9 @@ def test_a_center_without_noise_is_caught(monkeypatch):
 
 
 def test_a_sum_of_rows_without_noise_is_caught(monkeypatch):
-    monkeypatch.setattr(mechanisms, "_SUM_WEIGHT", 1e9)
-    calibrate = mechanisms.calibrate
-    monkeypatch.setattr(mechanisms, "calibrate", lambda p, n, mu=None, joint=False: calibrate(p, n, mu=mu))
+    monkeypatch.setattr(gram, "SUM_WEIGHT", 1e9)
+    calibrate = registry.calibrate
+    monkeypatch.setattr(registry, "calibrate", lambda p, n, mu=None, joint=False: calibrate(p, n, mu=mu))
     assert "mean" in failing_pairs(audit(replace(PRIVACY, center="private"), runs=200))
 
 
