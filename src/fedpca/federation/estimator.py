@@ -111,7 +111,7 @@ class FederatedPCA(BasePCA):
                     f"groups must name the client of every row, {X.shape[0]}, got shape {groups.shape}."
                 )
             names, members = np.unique(groups, return_inverse=True)
-            return self._fit({child_name(str(name)): X[members == i] for i, name in enumerate(names)})
+            return self._fit({_name(name): X[members == i] for i, name in enumerate(names)})
 
     def fit_clients(self, clients: Mapping[str, Any]) -> Self:
         """Learn from clients that each have their own rows.
@@ -129,7 +129,7 @@ class FederatedPCA(BasePCA):
         if not isinstance(clients, Mapping) or not clients:
             raise TypeError("clients must be a mapping from names to rows, with at least one client.")
         with self._rollback_on_error():
-            return self._fit({child_name(str(name)): rows for name, rows in clients.items()})
+            return self._fit({_name(name): rows for name, rows in clients.items()})
 
     def _fit(self, clients: Mapping[str, Any]) -> Self:
         workers = os.cpu_count() or 1
@@ -274,6 +274,10 @@ def _fit_client(client: StreamingPCA, rows: Any) -> None:
         raise ValueError("the client has no rows.")
     if client.privacy is not None:
         client.release()
+
+
+def _name(client: Any) -> str:
+    return child_name(str(client), "the name of a client")
 
 
 def _is_table(rows: Any) -> bool:
