@@ -33,11 +33,14 @@ while True:
         os.dup2(pipes[0], 1)
         os.dup2(pipes[1], 2)
         os.closerange(3, 256)
+        os.chdir(request["folder"])
         sys.argv = ["-c", *request["arguments"]]
         status = 1
         try:
             exec(request["program"], {"__name__": "__main__"})
             status = 0
+        except SystemExit as end:
+            status = end.code or 0
         except BaseException:
             traceback.print_exc()
         finally:
@@ -66,7 +69,7 @@ class Forks:
         self._server.wait(60)
 
     def __call__(self, program, *arguments):
-        """Run a program with these arguments, in `sys.argv[1:]`."""
+        """Run a program in the working folder, with these arguments in `sys.argv[1:]`."""
         return Fork(self, program, arguments)
 
     def ask(self, pipes=(), **request):
@@ -82,7 +85,8 @@ class Fork:
         ends = [os.pipe(), os.pipe()]
         self.stdout, self.stderr = (os.fdopen(read, encoding="utf-8") for read, _ in ends)
         pipes = [write for _, write in ends]
-        self.pid = forks.ask(pipes, program=program, arguments=[str(argument) for argument in arguments])
+        arguments = [str(argument) for argument in arguments]
+        self.pid = forks.ask(pipes, program=program, arguments=arguments, folder=os.getcwd())
         for pipe in pipes:
             os.close(pipe)
 
@@ -91,9 +95,9 @@ class Fork:
         ended.register(self.stdout, select.POLLHUP)  # nobody has the other end any more
         return not ended.poll(0)
 
-    def kill(self):
-        """At once and for good; what it wrote before can still be read."""
-        os.kill(self.pid, signal.SIGKILL)
+    def kill(self, how=signal.SIGKILL):
+        """Send a signal; what the process wrote before can still be read."""
+        os.kill(self.pid, how)
 
     def wait(self):
         """Its exit status, what it printed since it was last read, and its errors."""
