@@ -40,7 +40,9 @@ while True:
             exec(request["program"], {"__name__": "__main__"})
             status = 0
         except SystemExit as end:
-            status = end.code or 0
+            status = 1 if isinstance(end.code, str) else end.code or 0
+            if isinstance(end.code, str):
+                print(end.code, file=sys.stderr)
         except BaseException:
             traceback.print_exc()
         finally:
