@@ -59,6 +59,6 @@ def rng():
 
 @pytest.fixture(scope="session")
 def fork():
-    """Runs programs in processes of their own."""
-    with Forks() as forks:
+    """Runs programs in processes of their own, which have imported fedpca without its extras."""
+    with Forks("import fedpca; [getattr(fedpca, name) for name in fedpca.__all__]") as forks:
         yield forks
