@@ -46,7 +46,7 @@ def fitted(rows, batch=None, **settings):
 def test_the_components_are_those_of_the_pooled_rows(to_device, dtype, n_features, tracker, batch, rng):
     rows = power_law(rng, 12_000 if batch != 37 else 1_500, n_features).astype(dtype)
     pca = fitted(to_device(rows), batch, tracker=tracker)
-    assert pca._tracker.backend.on_device
+    assert pca._source.backend.on_device
     assert pca.components_.dtype == dtype
     assert shortfall(pca.components_, rows) < 1e-5
     assert pca.n_samples_seen_ == pca.subspace_.count == len(rows)
@@ -109,7 +109,7 @@ def test_flat_and_steep_spectra_are_told_apart_as_on_the_host(to_device, alpha, 
     rows = power_law(rng, 40_000, 200, alpha).astype(np.float32)
     pca = fitted(to_device(rows), tracker="nystrom", n_components=n_components)
     assert shortfall(pca.components_, rows) < bound
-    assert not pca._tracker._ill_conditioned
+    assert not pca._source._ill_conditioned
 
 
 def test_an_ill_conditioned_spectrum_is_followed_row_by_row(to_device, rng):
@@ -178,7 +178,7 @@ def test_summaries_merge_with_any_other(to_device, rng):
     assert shortfall(merged.components, rows) < 1e-5
     assert fedpca.StreamingPCA(5).merge(here, away).subspace_.count == 9000
     away.merge(here).partial_fit(to_device(rows[:4000]))  # goes on there
-    assert away._tracker.backend.on_device
+    assert away._source.backend.on_device
     assert away.subspace_.count == 13_000
 
 
@@ -188,7 +188,7 @@ def test_rows_may_come_from_either_side(to_device, rng):
     pca.partial_fit(to_device(rows[:3000])).partial_fit(rows[3000:6000]).partial_fit(to_device(rows[6000:]))
     assert shortfall(pca.components_, rows) < 1e-5
     pca = fedpca.StreamingPCA(5).partial_fit(rows[:3000]).partial_fit(to_device(rows[3000:]))
-    assert not pca._tracker.backend.on_device
+    assert not pca._source.backend.on_device
     assert shortfall(pca.components_, rows) < 1e-5
 
 

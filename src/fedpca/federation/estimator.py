@@ -26,6 +26,7 @@ from fedpca.summaries.rank import EnergyBand
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.summaries.view import SummaryView
+from fedpca.trackers import TrackerName
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class FederatedPCA(BasePCA):
         energy: EnergyBand | tuple[float, float] | None = None,
         center: bool = True,
         whiten: bool = False,
-        tracker: str = "auto",
+        tracker: TrackerName = "auto",
         privacy: Privacy | None = None,
         fanout: int = 8,
         n_jobs: int | None = None,
@@ -155,7 +156,7 @@ class FederatedPCA(BasePCA):
                 setattr(self, name, getattr(first, name))
         merged = aggregator.summary()
         rule = rank_rule(self.n_components, self.energy, merged.n_features)
-        self._tracker = SummaryView(merged, rule, "auto", first.components_.dtype)
+        self._source = SummaryView(merged, rule, "auto", first.components_.dtype)
         self._n_rows_seen = sum(fitted[name].n_samples_seen_ for name in summaries)
         self.contributions_ = {
             name: self._contribution(fitted.get(name), summaries.get(name), problems.get(name, ""))
