@@ -35,7 +35,8 @@ test: $(READY)
 # Rows in torch tensors, on a GPU if there is one.
 test-torch: $(READY)
 	$(BIN)/python $(INSTALL) --requirement requirements/torch.txt
-	$(BIN)/pytest tests/test_devices.py src/fedpca/backend/prefetch.py docs/how-to/embeddings-on-a-gpu.md $(ARGS)
+	$(BIN)/pytest tests/test_devices.py tests/test_nystrom_kernel.py src/fedpca/backend/prefetch.py \
+	    docs/how-to/embeddings-on-a-gpu.md $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check

@@ -5,7 +5,7 @@
 
 Depth: clients of 20 rows (d = 64), each around a mean of its own, and all nodes above keep k = 10 directions.
 Energies are in units of what all rows have outside their 10 leading directions. Lost: what the first r = 5
-of the model capture less than the best 5 directions. `left_out`, known from the model alone, is no less.
+of the model capture less than the best 5 directions. `discarded`, known from the model alone, is no less.
 
 Speed: each client summarizes 100 rows by k = 20 directions (what is exchanged for r = 10); merges in turn
 keep 20, the others end with 10, and the first 10 are judged. Rows follow a power law (alpha = 1) in a random
@@ -96,7 +96,7 @@ def depths(deepest: int) -> None:
             "clients",
             f"lost by the first {TREE_RANK}",
             "at most",
-            "`left_out`",
+            "`discarded`",
             "at most",
         )
         table((*header, "the paper's bound, squared"), lines)

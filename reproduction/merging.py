@@ -205,8 +205,8 @@ def merge_r_as_released(first: Subspace, second: Subspace) -> Subspace:
     rank = first.rank
     components = (u @ rotation[:rank, :rank] + basis @ rotation[: second.rank, :rank]).T
     return Subspace.unchecked(
-        components,
-        values[:rank],
+        components=components,
+        singular_values=values[:rank],
         mean=first.mean,
         count=first.count + second.count,
         total=first.total + second.total,

@@ -37,6 +37,21 @@ def real_data():
     return load
 
 
+@pytest.fixture(scope="session")
+def real_clients(real_data):
+    """A loader of real data by name: rows by client, gaps filled with means."""
+
+    def load(name):
+        data = real_data(name)
+        rows = np.where(np.isnan(data.rows), np.nanmean(data.rows, axis=0), data.rows)
+        if name == "wisdm":  # features of many sizes, one of them constant
+            spread = rows.std(axis=0)
+            rows = rows / np.where(spread > 0, spread, 1)
+        return {str(client): rows[data.clients == client] for client in np.unique(data.clients)}
+
+    return load
+
+
 @pytest.fixture
 def rng():
     return np.random.default_rng(20)
@@ -44,6 +59,6 @@ def rng():
 
 @pytest.fixture(scope="session")
 def fork():
-    """Runs programs in processes of their own."""
-    with Forks() as forks:
+    """Runs programs in processes of their own, which have imported fedpca without its extras."""
+    with Forks("import fedpca; [getattr(fedpca, name) for name in fedpca.__all__]") as forks:
         yield forks

@@ -1,10 +1,15 @@
-"""Awkward rows, and what independent linear algebra says about them."""
+"""Awkward rows, what independent linear algebra says about them, and what several files of tests do."""
+
+from dataclasses import fields
+from math import exp, log
 
 import numpy as np
 from hypothesis import strategies as st
 from scipy import sparse
 
-from fedpca import Moments, Subspace
+from fedpca import Aggregator, Moments, Subspace
+from fedpca.backend.ops import batch_slices
+from fedpca.summaries.rank import FixedRank
 
 
 def power_law(rng, n_rows, n_features, alpha=1.0, mean_size=0.1):
@@ -12,6 +17,11 @@ def power_law(rng, n_rows, n_features, alpha=1.0, mean_size=0.1):
     basis = np.linalg.qr(rng.normal(size=(n_features, n_features)))[0]
     spread = np.arange(1.0, n_features + 1) ** -alpha
     return (rng.normal(size=(n_rows, n_features)) * spread) @ basis + mean_size * rng.normal(size=n_features)
+
+
+def rows_of(seed=0, n_rows=60, n_features=8):
+    """Rows of one client of many, whose means differ."""
+    return power_law(np.random.default_rng(seed), n_rows, n_features) + 0.1 * seed
 
 
 def sparse_rows(rng, n_rows, n_features, density=0.05):
@@ -111,10 +121,63 @@ def assert_valid(subspace):
     Subspace(*parts, subspace.centered, subspace.feature_names)
 
 
+def singular_values(rows, center=True):
+    """All of them, from the eigenvalues of the smaller Gram matrix: exact to 1e-8 of the largest."""
+    rows = np.asarray(rows, dtype=np.float64)
+    deviations = rows - rows.mean(axis=0) if center else rows
+    n_rows, n_features = rows.shape
+    gram = deviations @ deviations.T if n_rows < n_features else deviations.T @ deviations
+    return np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[::-1], 0))
+
+
 def shortfall(components, rows, center=True):
-    """1 - captured variance / the most that so many directions can capture, by numpy's SVD."""
+    """1 - captured variance / the most that so many directions can capture, by numpy."""
     rows = np.asarray(rows, dtype=np.float64)
     deviations = rows - rows.mean(axis=0) if center else rows
     basis = np.linalg.qr(np.asarray(components, dtype=np.float64).T)[0]
-    best = np.sum(np.linalg.svd(deviations, compute_uv=False)[: basis.shape[1]] ** 2)
+    best = np.sum(singular_values(rows, center)[: basis.shape[1]] ** 2)
     return 1 - np.sum((deviations @ basis) ** 2) / best
+
+
+def bits(summary):
+    """Everything in a summary, arrays as bytes: -0.0 differs from 0.0, float32 from float64."""
+    values = {field.name: getattr(summary, field.name) for field in fields(summary)}
+    return tuple(
+        (name, value.dtype.str, value.shape, value.tobytes())
+        if isinstance(value, np.ndarray)
+        else (name, type(value), repr(value))
+        for name, value in values.items()
+    )
+
+
+def fit_in_batches(pca, rows, batch=50, **settings):
+    """An estimator that was given all rows, so many at a time."""
+    for part in batch_slices(rows.shape[0], batch):
+        pca.partial_fit(rows[part, :], **settings)
+    return pca
+
+
+def track(tracker, rows, rank=3, batch=None, weights=None, **settings):
+    """A tracker of a class, given all rows, so many at a time, or at once; `rank` may be a rule."""
+    made = tracker(rows.shape[1], FixedRank(rank) if isinstance(rank, int) else rank, **settings)
+    for part in batch_slices(rows.shape[0], batch or rows.shape[0]):
+        made.update(rows[part], None if weights is None else weights[part])
+    return made
+
+
+def aggregate(messages, rank=3):
+    """An aggregator that has received these messages."""
+    aggregator = Aggregator(rank)
+    for message in messages:
+        aggregator.receive(*message)
+    return aggregator
+
+
+def disk_full(*args):
+    """To take the place of a function that writes."""
+    raise OSError(28, "No space left on device")
+
+
+def geometric(low, high):
+    """Numbers between these, as often small as large."""
+    return st.floats(log(low), log(high)).map(exp)

@@ -1,4 +1,4 @@
-"""Processes that start in milliseconds: forked from one that has imported fedpca.
+"""Processes that start in milliseconds: forked from one that has imported what takes long to import.
 
 It is a process of its own: that of the tests has threads, and what has threads must not fork.
 """
@@ -10,93 +10,149 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
+# Every request has a process of its own, too, which forks the program and waits for it.
 SERVER = """
-import json, os, socket, sys, traceback
-import numpy
-import fedpca
+import json, os, signal, socket, sys, traceback
 
-for name in fedpca.__all__:
-    getattr(fedpca, name)  # imports what it needs
-requests = socket.socket(fileno=int(sys.argv[1]))
-while True:
-    request, pipes, _, _ = socket.recv_fds(requests, 2**16, 2)
-    if not request:
-        break
-    request = json.loads(request)
-    if "wait" in request:
-        answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
-    else:
-        answer = os.fork()
-    if answer == 0 and "wait" not in request:
-        requests.close()
-        os.dup2(pipes[0], 1)
-        os.dup2(pipes[1], 2)
-        os.closerange(3, 256)
-        sys.argv = ["-c", *request["arguments"]]
-        status = 1
-        try:
-            exec(request["program"], {"__name__": "__main__"})
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
+def run(request, pipes):
+    for number, pipe in enumerate(pipes):
+        os.dup2(pipe, number)
+    os.closerange(3, 256)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    sys.argv = request["arguments"]
+    try:
+        exec(request["program"], {"__name__": "__main__"})
+        return 0
+    except SystemExit as end:
+        if not isinstance(end.code, str):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    return 1
+
+def fork_and_wait(connection):
+    request, pipes, _, _ = socket.recv_fds(connection, 2**20, 3)
+    if (pid := os.fork()) == 0:
+        connection.close()
+        status = run(json.loads(request), pipes)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
     for pipe in pipes:
         os.close(pipe)
-    requests.send(json.dumps(answer).encode())
+    connection.send(f"{pid}\\n".encode())
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    connection.send(f"{status}\\n".encode())
+    os._exit(0)
+
+exec(sys.argv[1])
+requests = socket.socket(fileno=int(sys.argv[2]))
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait
+while True:
+    connection, _ = requests.accept()
+    with connection:
+        if os.fork() == 0:
+            requests.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            fork_and_wait(connection)
+"""
+
+# A command for shells, that another Python runs: quick to start, for it imports next to nothing.
+COMMAND = """\
+#!{python} -IS
+import json, os, signal, socket, sys
+
+connection = socket.socket(socket.AF_UNIX)
+connection.connect({address!r})
+request = dict(
+    program={program!r}, arguments=sys.argv, folder=os.getcwd(), environment=dict(os.environ)
+)
+signals = (signal.SIGINT, signal.SIGTERM)
+signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
+answers = connection.makefile()
+pid = int(answers.readline())
+for number in signals:
+    signal.signal(number, lambda number, frame: os.kill(pid, number))
+signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+status = int(answers.readline())
+sys.exit(status if status >= 0 else 128 - status)
 """
 
 
 class Forks:
-    """Starts programs; `with` ends what they were forked from."""
+    """Runs programs; `with` ends what they are forked from.
+
+    Args:
+        imports: a program that is run before any other, to import what they need.
+    """
+
+    def __init__(self, imports):
+        self._imports = imports
 
     def __enter__(self):
-        self._requests, theirs = socket.socketpair()
-        with theirs:
-            arguments = [sys.executable, "-c", SERVER, str(theirs.fileno())]
-            environment = os.environ | {"OMP_NUM_THREADS": "1"}  # so that it has no threads either
-            self._server = subprocess.Popen(arguments, pass_fds=[theirs.fileno()], env=environment)
+        self._folder = tempfile.TemporaryDirectory(prefix="forks-")
+        self.address = str(Path(self._folder.name) / "socket")
+        with socket.socket(socket.AF_UNIX) as requests:
+            requests.bind(self.address)
+            requests.listen(100)
+            arguments = [sys.executable, "-c", SERVER, self._imports, str(requests.fileno())]
+            environment = os.environ | {"OMP_NUM_THREADS": "1"}  # so that it has no threads
+            self._server = subprocess.Popen(arguments, pass_fds=[requests.fileno()], env=environment)
         return self
 
     def __exit__(self, *problem):
-        self._requests.close()
-        self._server.wait(60)
+        self._server.kill()
+        self._server.wait()
+        self._folder.cleanup()
 
     def __call__(self, program, *arguments):
-        """Run a program with these arguments, in `sys.argv[1:]`."""
-        return Fork(self, program, arguments)
+        """Run a program in the working folder, with these arguments in `sys.argv[1:]`."""
+        return Fork(self.address, program, arguments)
 
-    def ask(self, pipes=(), **request):
-        socket.send_fds(self._requests, [json.dumps(request).encode()], pipes)
-        return json.loads(self._requests.recv(100))
+    def command(self, path, program):
+        """Write a command for shells that runs a program with its arguments."""
+        path.write_text(COMMAND.format(python=sys.executable, address=self.address, program=program))
+        path.chmod(0o755)
 
 
 class Fork:
     """A process, and what it writes to `stdout` and `stderr`."""
 
-    def __init__(self, forks, program, arguments):
-        self._forks = forks
-        ends = [os.pipe(), os.pipe()]
-        self.stdout, self.stderr = (os.fdopen(read, encoding="utf-8") for read, _ in ends)
-        pipes = [write for _, write in ends]
-        self.pid = forks.ask(pipes, program=program, arguments=[str(argument) for argument in arguments])
-        for pipe in pipes:
-            os.close(pipe)
+    def __init__(self, address, program, arguments):
+        request = {
+            "program": program,
+            "arguments": ["-c", *map(str, arguments)],
+            "folder": os.getcwd(),
+            "environment": dict(os.environ),
+        }
+        out, err = os.pipe(), os.pipe()
+        self.stdout, self.stderr = (os.fdopen(read, encoding="utf-8") for read, _ in (out, err))
+        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.connect(address)
+        with open(os.devnull) as nothing:
+            pipes = [nothing.fileno(), out[1], err[1]]
+            socket.send_fds(self._connection, [json.dumps(request).encode()], pipes)
+        self._answers = self._connection.makefile()
+        self.pid = int(self._answers.readline())
+        os.close(out[1])
+        os.close(err[1])
 
     def is_running(self):
-        ended = select.poll()
-        ended.register(self.stdout, select.POLLHUP)  # nobody has the other end any more
-        return not ended.poll(0)
+        return not select.select([self._connection], [], [], 0)[0]
 
-    def kill(self):
-        """At once and for good; what it wrote before can still be read."""
-        os.kill(self.pid, signal.SIGKILL)
+    def kill(self, how=signal.SIGKILL):
+        """Send a signal; what the process wrote before can still be read."""
+        os.kill(self.pid, how)
 
     def wait(self):
         """Its exit status, what it printed since it was last read, and its errors."""
-        with self.stdout, self.stderr:
+        with self.stdout, self.stderr, self._connection, self._answers:
             printed, errors = self.stdout.read(), self.stderr.read()
-        return self._forks.ask(wait=self.pid), printed, errors
+            return int(self._answers.readline()), printed, errors

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import assert_summarizes, power_law
+from helpers import assert_summarizes, bits, disk_full, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.linalg import subspace_angles
@@ -19,20 +19,6 @@ import fedpca
 from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace
 from fedpca.errors import SummaryRejected
 from fedpca.federation import FolderStore
-
-
-def rows_of(seed, n_rows=60, n_features=8):
-    return power_law(np.random.default_rng(seed), n_rows, n_features) + seed
-
-
-def bits(model):
-    return (
-        model.components.tobytes(),
-        model.singular_values.tobytes(),
-        model.mean.tobytes(),
-        model.count,
-        model.total,
-    )
 
 
 def storm(n_children=5, n_versions=4):
@@ -294,7 +280,7 @@ def test_a_forged_count_is_refused_where_a_limit_is_set():
 
 
 def private_release(privacy, seed=0, **changes):
-    release = StreamingPCA(2, privacy=privacy).fit(rows_of(seed) - seed).release()
+    release = StreamingPCA(2, privacy=privacy).fit(rows_of(seed) - 0.1 * seed).release()
     return replace(release, **changes)
 
 
@@ -362,11 +348,8 @@ def test_a_store_that_cannot_be_written_changes_nothing(tmp_path, monkeypatch):
     aggregator.receive("a", 0, Subspace.from_rows(rows_of(0)))
     before = bits(aggregator.model())
 
-    def full(*args):
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
+        patch.setattr(os, "fsync", disk_full)
         with pytest.raises(OSError, match="No space left"):
             aggregator.receive("a", 1, Subspace.from_rows(rows_of(1)))
     assert bits(aggregator.model()) == before

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -34,12 +35,14 @@ def fitted(tracker, **settings):
     return pca.partial_fit(good(5, seed=4), sample_weight=[1, 2, 0.5, 3, 1])
 
 
-FITTED = {tracker: fitted(tracker) for tracker in TRACKERS}
+fitted_once = cache(fitted)
 
 
 def estimator(tracker, state):
     return (
-        copy.deepcopy(FITTED[tracker]) if state == "fitted" else StreamingPCA(2, tracker=tracker, forget=0.9)
+        copy.deepcopy(fitted_once(tracker))
+        if state == "fitted"
+        else StreamingPCA(2, tracker=tracker, forget=0.9)
     )
 
 

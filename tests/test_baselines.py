@@ -2,7 +2,18 @@
 
 import numpy as np
 import pytest
-from helpers import KINDS, assert_valid, awkward, pooled, power_law, scatter_of, shortfall, sparse_rows
+from helpers import (
+    KINDS,
+    assert_valid,
+    awkward,
+    pooled,
+    power_law,
+    scatter_of,
+    shortfall,
+    singular_values,
+    sparse_rows,
+    track,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,16 +35,6 @@ EVERY = pytest.mark.parametrize("baseline", BASELINES.values(), ids=BASELINES)
 OWN = {"oversample": 0, "center": False}  # as in the papers
 
 
-def tracked(baseline, rows, rank=3, batch=None, weights=None, **settings):
-    rule = FixedRank(rank) if isinstance(rank, int) else rank
-    made = baseline(rows.shape[1], rule, **settings)
-    batch = batch or len(rows)
-    for start in range(0, len(rows), batch):
-        part = slice(start, start + batch)
-        made.update(rows[part], None if weights is None else weights[part])
-    return made
-
-
 def spiked(rng, n_rows, n_features, n_spikes=3, noise=0.1):
     """Strong directions in white noise; returns them, and the rows."""
     directions = np.linalg.qr(rng.normal(size=(n_features, n_spikes)))[0].T
@@ -49,8 +50,8 @@ def spiked(rng, n_rows, n_features, n_spikes=3, noise=0.1):
 @pytest.mark.parametrize("batch", [1, 7, 64])
 def test_any_cut_of_the_stream_gives_the_same(baseline, center, batch, rng):
     rows, weights = power_law(rng, 500, 40), rng.uniform(0.5, 2, 500)
-    whole = tracked(baseline, rows, weights=weights, center=center).summary()
-    parts = tracked(baseline, rows, batch=batch, weights=weights, center=center).summary()
+    whole = track(baseline, rows, weights=weights, center=center).summary()
+    parts = track(baseline, rows, batch=batch, weights=weights, center=center).summary()
     np.testing.assert_allclose(parts.singular_values, whole.singular_values, rtol=1e-10)
     np.testing.assert_allclose(parts.components, whole.components, atol=1e-10)
     np.testing.assert_allclose(parts.mean, whole.mean, atol=1e-12)
@@ -61,7 +62,7 @@ def test_any_cut_of_the_stream_gives_the_same(baseline, center, batch, rng):
 def test_weights_are_exact_in_count_mean_and_total(baseline, rng):
     rows, weights = power_law(rng, 400, 50, mean_size=100), rng.integers(0, 4, 400).astype(float)
     weights[:3] = 0
-    summary = tracked(baseline, rows, batch=90, weights=weights).summary()
+    summary = track(baseline, rows, batch=90, weights=weights).summary()
     repeated = Moments.from_rows(np.repeat(rows, weights.astype(int), axis=0))
     assert summary.count == pytest.approx(repeated.count)
     np.testing.assert_allclose(summary.mean, repeated.mean, rtol=1e-12)
@@ -71,7 +72,7 @@ def test_weights_are_exact_in_count_mean_and_total(baseline, rng):
 @EVERY
 def test_rows_far_from_the_origin_are_centered_first(baseline, rng):
     _, rows = spiked(rng, 1200, 30)
-    near, far = (tracked(baseline, rows + shift, batch=100).summary() for shift in (0.0, 1e4))
+    near, far = (track(baseline, rows + shift, batch=100).summary() for shift in (0.0, 1e4))
     assert shortfall(near.components[:3], rows) < 0.1
     np.testing.assert_allclose(far.singular_values, near.singular_values, rtol=1e-6)
     assert principal_angles(far.components[:3], near.components[:3]).max() < 1e-6
@@ -161,7 +162,7 @@ def test_the_sketch_keeps_its_guarantee(robust, kind, n_rows, n_features, ell, b
     tail = np.maximum(np.linalg.eigvalsh(scatter)[::-1], 0)
     bound = min((tail.sum() - tail[:k].sum()) / (ell - k) for k in range(min(ell, n_features)))
     baseline = RobustFrequentDirections if robust else FrequentDirections
-    made = tracked(baseline, rows, 1, batch, ell=ell, center=center)
+    made = track(baseline, rows, 1, batch, ell=ell, center=center)
     assert made.shrunk <= bound + 1e-7 * energy
     if robust:
         state = made.state()
@@ -184,14 +185,14 @@ def test_the_sketch_is_the_papers_algorithm(n_rows, rng):
         buffer = np.concatenate([shrunk, rows[start : start + ell]])
         _, values, directions = np.linalg.svd(buffer, full_matrices=False)
         shrunk = np.sqrt(np.maximum(values**2 - values[ell - 1] ** 2, 0))[:, None] * directions
-    summary = tracked(FrequentDirections, rows, 3, 19, ell=ell, center=False).summary()
+    summary = track(FrequentDirections, rows, 3, 19, ell=ell, center=False).summary()
     kept = values[:ell, None] * directions[:ell]
     np.testing.assert_allclose(scatter_of(summary), kept.T @ kept, atol=1e-10)
 
 
 def test_a_sketch_of_all_directions_is_exact(rng):
     rows = power_law(rng, 300, 12)
-    made = tracked(FrequentDirections, rows, 3, 17, oversample=9)
+    made = track(FrequentDirections, rows, 3, 17, oversample=9)
     assert made.shrunk == 0
     np.testing.assert_allclose(scatter_of(made.summary()), Moments.from_rows(rows).scatter, atol=1e-9)
 
@@ -199,7 +200,7 @@ def test_a_sketch_of_all_directions_is_exact(rng):
 def test_the_robust_sketch_has_the_same_directions_and_more_energy(rng):
     rows = power_law(rng, 600, 40, alpha=0.5)
     plain, robust = (
-        tracked(one, rows, 4, ell=8).summary() for one in (FrequentDirections, RobustFrequentDirections)
+        track(one, rows, 4, ell=8).summary() for one in (FrequentDirections, RobustFrequentDirections)
     )
     exact = Subspace.from_rows(rows, 4).singular_values
     assert (plain.singular_values[:4] < robust.singular_values[:4]).all()
@@ -210,7 +211,7 @@ def test_the_robust_sketch_has_the_same_directions_and_more_energy(rng):
 def test_sketches_take_any_rank_rule(rng):
     rows = power_law(rng, 2000, 60)
     spectrum = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False)
-    shared = tracked(FrequentDirections, rows, VarianceShare(0.8))
+    shared = track(FrequentDirections, rows, VarianceShare(0.8))
     needed = int(np.searchsorted(np.cumsum(spectrum**2) / np.sum(spectrum**2), 0.8)) + 1
     assert needed <= shared.n_components() <= needed + 1
 
@@ -223,14 +224,14 @@ def test_grouse_finds_an_exact_subspace_also_through_gaps(missing, rng):
     directions = np.linalg.qr(rng.normal(size=(60, 4)))[0].T
     rows = rng.normal(size=(3000, 4)) @ directions
     rows[rng.uniform(size=rows.shape) < missing] = np.nan
-    made = tracked(Grouse, rows, 4, 100, **OWN)
+    made = track(Grouse, rows, 4, 100, **OWN)
     assert principal_angles(made.summary().components, directions).max() < 1e-6
     assert made.summary().count == 3000
 
 
 def test_a_greedy_step_turns_until_the_basis_holds_the_row(rng):
     rows = power_law(rng, 50, 20)
-    made = tracked(Grouse, rows, 3, **OWN)
+    made = track(Grouse, rows, 3, **OWN)
     basis = made.summary().components
     np.testing.assert_allclose(rows[-1] @ basis.T @ basis, rows[-1], atol=1e-12)
 
@@ -259,7 +260,7 @@ def test_grouse_is_the_papers_rotation(rng):
 def test_rows_of_which_nothing_was_seen_do_not_count(rng):
     rows = power_law(rng, 40, 10)
     rows[3] = np.nan
-    assert tracked(Grouse, rows).summary().count == 39
+    assert track(Grouse, rows).summary().count == 39
 
 
 # --- the power method ---
@@ -282,14 +283,14 @@ def test_the_power_method_converges_on_a_spiked_model(rng):
     directions, rows = spiked(rng, 20_000, 50)
     angles = [
         principal_angles(
-            tracked(PowerMethod, rows[:n], 3, block_rows=n // 5, **OWN).summary(), directions
+            track(PowerMethod, rows[:n], 3, block_rows=n // 5, **OWN).summary(), directions
         ).max()
         for n in (200, 2000, 20_000)
     ]
     assert angles[0] > 2 * angles[1] > 4 * angles[2]
     assert angles[2] < 0.01
     exact = np.linalg.svd(rows, compute_uv=False)[:3]
-    values = tracked(PowerMethod, rows, 3, block_rows=500, **OWN).summary().singular_values
+    values = track(PowerMethod, rows, 3, block_rows=500, **OWN).summary().singular_values
     np.testing.assert_allclose(values, exact, rtol=0.03)
 
 
@@ -321,8 +322,8 @@ def test_spirit_follows_a_stream_that_turns(rng):
 def test_unit_vectors_stay_where_a_feature_is_always_zero(rng):
     rows = power_law(rng, 400, 20)
     rows[:, :3] = 0
-    assert tracked(Spirit, rows, 3, seed=None, **OWN).summary().rank == 0
-    assert shortfall(tracked(Spirit, rows, 3, **OWN).summary().components, rows, center=False) < 0.1
+    assert track(Spirit, rows, 3, seed=None, **OWN).summary().rank == 0
+    assert shortfall(track(Spirit, rows, 3, **OWN).summary().components, rows, center=False) < 0.1
 
 
 # --- settings ---
@@ -373,7 +374,7 @@ def papers_rows(real_data):
 
 
 def least_loss(rows, rank):
-    return np.sum(np.linalg.svd(rows, compute_uv=False)[rank:] ** 2)
+    return np.sum(singular_values(rows, center=False)[rank:] ** 2)
 
 
 def loss(made, rows, rank):
@@ -395,15 +396,15 @@ REAL = {
 def test_real_data_gives_the_numbers_known_from_elsewhere(papers_rows, name):
     rows, rank = papers_rows(name), RANKS[name]
     made = {
-        "fd r": tracked(FrequentDirections, rows, rank, ell=rank, **OWN),
-        "fd 2r": tracked(FrequentDirections, rows, rank, ell=2 * rank, **OWN),
-        "power": tracked(PowerMethod, rows, rank, **OWN),
+        "fd r": track(FrequentDirections, rows, rank, ell=rank, **OWN),
+        "fd 2r": track(FrequentDirections, rows, rank, ell=2 * rank, **OWN),
+        "power": track(PowerMethod, rows, rank, **OWN),
     }
     if name != "mnist":  # its border pixels are always zero
-        made["spirit"] = tracked(Spirit, rows, rank, seed=None, **OWN)
+        made["spirit"] = track(Spirit, rows, rank, seed=None, **OWN)
     losses = {label: loss(one, rows, rank) for label, one in made.items()}
     losses["grouse"] = np.mean(
-        [loss(tracked(Grouse, rows, rank, seed=seed, **OWN), rows, rank) for seed in range(4)]
+        [loss(track(Grouse, rows, rank, seed=seed, **OWN), rows, rank) for seed in range(4)]
     )
     least = least_loss(rows, rank)
     # Where a stream is cut into blocks, and where random bases begin, moves the numbers a little.
@@ -414,7 +415,7 @@ def test_real_data_gives_the_numbers_known_from_elsewhere(papers_rows, name):
 
 def test_the_papers_grouse_hardly_moves_on_unscaled_rows(papers_rows):
     rows, rank = papers_rows("mnist"), RANKS["mnist"]
-    stuck = loss(tracked(Grouse, rows, rank, step=2.0, **OWN), rows, rank)
+    stuck = loss(track(Grouse, rows, rank, step=2.0, **OWN), rows, rank)
     assert stuck / least_loss(rows, rank) == pytest.approx(1.509, abs=0.005)
 
 
@@ -437,9 +438,9 @@ def test_synthetic_rows_give_the_numbers_known_from_elsewhere(alpha, sketch, pow
         rows = power_law(rng, 4000, 400, alpha, mean_size=0.0) / np.sqrt(3999)
         rows /= np.linalg.norm(rows, axis=1).max()
         made = [
-            tracked(FrequentDirections, rows, 10, ell=20, **OWN),
-            tracked(PowerMethod, rows, 10, **OWN),
-            tracked(Spirit, rows, 10, seed=None, **OWN),
+            track(FrequentDirections, rows, 10, ell=20, **OWN),
+            track(PowerMethod, rows, 10, **OWN),
+            track(Spirit, rows, 10, seed=None, **OWN),
         ]
         least = least_loss(rows, 10)
         excess.append([loss(one, rows, 10) / least - 1 for one in made])

@@ -1,12 +1,14 @@
 """How much noise: against independent accountants, by inversion, and against the worst pair of rows."""
 
-from math import ceil, exp, inf, log, pi, sqrt
+from functools import cache
+from math import ceil, inf, log, pi, sqrt
 
 import dp_accounting
 import mpmath
 import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
+from helpers import geometric
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,10 +33,6 @@ from fedpca.privacy.mechanisms.gram import SUM_WEIGHT
 from fedpca.privacy.noise import ExactNoise
 
 ADJACENCIES = ("replace-one", "zero-out")
-
-
-def geometric(low, high):
-    return st.floats(log(low), log(high)).map(exp)
 
 
 EPSILONS, DELTAS, MUS = geometric(1e-3, 50), geometric(1e-12, 0.5), geometric(1e-4, 30)
@@ -158,12 +156,10 @@ def change(first, second, calibration=None, sum_weight=0.0):
     return np.sqrt(squares + (sum_weight / diagonal) ** 2 * np.sum((first - second) ** 2, axis=1))
 
 
-FINE = pairs_in_the_plane(np.linspace(0, 1, 21), np.linspace(-1, 1, 801))
-
-
+@cache
 def worst_pairs(adjacency):
     """Pairs of rows, or of a row and a blank."""
-    first, second = FINE
+    first, second = pairs_in_the_plane(np.linspace(0, 1, 21), np.linspace(-1, 1, 801))
     return (first, second) if adjacency == "replace-one" else (first, np.zeros_like(first))
 
 

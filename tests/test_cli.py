@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -90,9 +91,10 @@ def run_misused(*arguments):
     return result.stderr
 
 
-def shell(*arguments, **options):
-    command = [sys.executable, "-m", "fedpca", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+@pytest.fixture
+def shell(fork):
+    """Starts a command in a process of its own."""
+    return partial(fork, "from fedpca.cli import main; main()")
 
 
 def same_up_to_sign(ours, theirs):
@@ -153,7 +155,7 @@ def test_verbose_logs_what_is_done_to_stderr_and_only_then(folder):
     assert logging.getLogger("fedpca").level == logging.NOTSET
 
 
-def test_the_library_logs_under_its_name_and_says_nothing_by_itself(folder):
+def test_the_library_logs_under_its_name_and_says_nothing_by_itself(fork, folder):
     write_csv("a.csv", numbers())
     program = (
         "import fedpca, sys; from fedpca.readers import fit_files, open_rows\n"
@@ -161,16 +163,17 @@ def test_the_library_logs_under_its_name_and_says_nothing_by_itself(folder):
         "import logging; logging.basicConfig(level=logging.INFO)\n"
         "open_rows('a.csv')"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert ended.stdout == ""
-    assert re.fullmatch(r"INFO:fedpca\.readers\.row_reader:opened 1 file .*\n", ended.stderr)
+    status, printed, logged = fork(program).wait()
+    assert (status, printed) == (0, "")
+    assert re.fullmatch(r"INFO:fedpca\.readers\.row_reader:opened 1 file .*\n", logged)
 
 
-def test_without_typer_it_says_what_to_install():
-    program = "import sys; sys.modules['typer'] = None; from fedpca.cli import main; main()"
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert ended.returncode == 1
-    assert ended.stderr == "fedpca: error: the command line needs typer: pip install 'fedpca[cli]'.\n"
+def test_without_typer_it_says_what_to_install(fork):
+    status, _, errors = fork(
+        "import sys; sys.modules['typer'] = None; from fedpca.cli import main; main()"
+    ).wait()
+    assert status == 1
+    assert errors == "fedpca: error: the command line needs typer: pip install 'fedpca[cli]'.\n"
 
 
 # --- fit, inspect, transform, merge ---
@@ -610,22 +613,21 @@ def test_names_from_files_do_not_reach_the_terminal_as_they_are(folder):
 # --- stopped and resumed ---
 
 
-def stopped(folder, how):
+def stopped(shell, folder, how):
     """A fit that is stopped while it goes through 300,000 rows one by one."""
     np.save("a.npy", numbers(300_000))
     fit = ["fit", "a.npy", "--components", 2, "--out", "m.safetensors", "--checkpoint", "c.safetensors"]
     process = shell(*fit, "--batch-rows", 1)
     while not (folder / "c.safetensors").exists():
-        assert process.poll() is None, process.communicate()
+        assert process.is_running(), process.wait()
         time.sleep(0.05)
-    process.send_signal(how)
-    stdout, stderr = process.communicate(timeout=20)
-    return fit, process.returncode, stdout, stderr
+    process.kill(how)
+    return fit, *process.wait()
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_fit_leaves_no_model_and_goes_on_from_its_checkpoint(folder, how, monkeypatch):
-    fit, code, stdout, stderr = stopped(folder, how)
+def test_a_stopped_fit_leaves_no_model_and_goes_on_from_its_checkpoint(shell, folder, how, monkeypatch):
+    fit, code, stdout, stderr = stopped(shell, folder, how)
     assert (code, stdout) == (128 + how, "")
     assert "Traceback" not in stderr
     assert "rerun the same command" in stderr
@@ -642,7 +644,7 @@ def test_a_stopped_fit_leaves_no_model_and_goes_on_from_its_checkpoint(folder, h
     assert not (folder / "c.safetensors").exists()
 
 
-def test_a_killed_fit_goes_on_from_its_checkpoint(folder):
+def test_a_killed_fit_goes_on_from_its_checkpoint(fork, folder):
     rows = numbers(300_000)
     np.save("a.npy", rows)
     fit = ["fit", "a.npy", "--components", "2", "--batch-rows", "100", "--out", "m.safetensors"]
@@ -651,9 +653,9 @@ def test_a_killed_fit_goes_on_from_its_checkpoint(folder):
         "ingest._CHECKPOINT_SECONDS = 0\n"
         f"sys.argv = {['fedpca', *fit, '--checkpoint', 'c']}; main()"
     )
-    process = subprocess.Popen([sys.executable, "-c", program])
+    process = fork(program)
     while not Path("c").exists() or fedpca.load("c").count < 20_000:
-        assert process.poll() is None
+        assert process.is_running()
         time.sleep(0.01)
     process.kill()
     process.wait()
@@ -697,16 +699,15 @@ def test_a_column_that_had_values_before_the_stop_is_not_empty(folder):
         assert "depth" not in result.stderr
 
 
-def test_a_stopped_transform_leaves_nothing(folder):
+def test_a_stopped_transform_leaves_nothing(shell, folder):
     np.save("a.npy", numbers(300_000))
     run_ok("fit", "a.npy", "--out", "m.safetensors")
     process = shell("transform", "m.safetensors", "a.npy", "--batch-rows", 1, "--out", "s.npy")
     while not list(folder.glob(".fedpca-*.part")):
-        assert process.poll() is None, process.communicate()
+        assert process.is_running(), process.wait()
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=20)
-    assert (process.returncode, stdout, stderr) == (130, "", "fedpca: stopped.\n")
+    process.kill(signal.SIGINT)
+    assert process.wait() == (130, "", "fedpca: stopped.\n")
     assert sorted(path.name for path in folder.iterdir()) == ["a.npy", "m.safetensors"]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from processes import Forks
 
 from fedpca.cli.app import app
 
@@ -46,34 +47,44 @@ def commands(text):
     return found
 
 
-def check(page, folder):
+@pytest.fixture(scope="session")
+def quick_commands(tmp_path_factory):
+    """A folder with a `fedpca` that does not import everything anew every time."""
+    folder = tmp_path_factory.mktemp("commands")
+    with Forks("import fedpca.cli.app, fedpca.report, pyarrow.csv, pyarrow.parquet, sklearn.base") as forks:
+        forks.command(folder / "fedpca", "from fedpca.cli import main; main()")
+        yield folder
+
+
+def check(page, folder, *commands_in):
     """Run the commands of a page in one shell; what differs from what the page says is an error."""
-    there, told = folder / "there", folder / "told"
-    there.mkdir()
-    told.mkdir()
+    work, outputs = folder / "work", folder / "outputs"
+    work.mkdir()
+    outputs.mkdir()
     found = commands(page.read_text(encoding="utf-8"))
     script = ["set -o pipefail"]
-    for place, command in enumerate(found):
+    for i, command in enumerate(found):
         expected = "-ne" if command.fails else "-eq"
-        script += [f"{{ {command.line}", f"}} >{told}/{place} 2>&1 </dev/null; [ $? {expected} 0 ] || exit 1"]
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        script += [f"{{ {command.line}", f"}} >{outputs}/{i} 2>&1 </dev/null; [ $? {expected} 0 ] || exit 1"]
+    path = os.pathsep.join(map(str, [*commands_in, Path(sys.executable).parent, os.environ["PATH"]]))
     settings = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
-    done = subprocess.run(["bash", "-c", "\n".join(script)], cwd=there, env=settings, timeout=600)
-    outputs = [(told / str(place)).read_text() for place in range(len(list(told.iterdir())))]
-    if done.returncode:
-        rule = "must fail" if found[len(outputs) - 1].fails else "must succeed"
-        raise AssertionError(f"{rule}: {found[len(outputs) - 1].line}\n{outputs[-1]}")
-    for command, said in zip(found, outputs, strict=True):
+    ended = subprocess.run(["bash", "-c", "\n".join(script)], cwd=work, env=settings, timeout=600)
+    printed = [(outputs / str(i)).read_text() for i in range(len(list(outputs.iterdir())))]
+    if ended.returncode:
+        rule = "must fail" if found[len(printed) - 1].fails else "must succeed"
+        raise AssertionError(f"{rule}: {found[len(printed) - 1].line}\n{printed[-1]}")
+    for command, text in zip(found, printed, strict=True):
         pattern = ".*".join(re.escape(" ".join(part.split())) for part in command.output.split("..."))
-        right = not command.output or re.fullmatch(pattern, " ".join(said.split()))
-        assert right, f"{command.line}\n{said}"
+        right = not command.output or re.fullmatch(pattern, " ".join(text.split()))
+        assert right, f"{command.line}\n{text}"
 
 
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if commands(p.read_text(encoding="utf-8"))], ids=lambda p: p.stem
 )
-def test_every_command_runs(page, tmp_path):
-    check(page, tmp_path)
+def test_every_command_runs(page, quick_commands, tmp_path):
+    """Those of the tutorial as they are installed."""
+    check(page, tmp_path, *([] if page.stem == "tutorial" else [quick_commands]))
 
 
 def test_every_command_of_the_command_line_is_shown():

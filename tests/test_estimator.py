@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import awkward, power_law, scatter_of, shortfall, sparse_rows
+from helpers import awkward, fit_in_batches, power_law, scatter_of, shortfall, sparse_rows
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -18,12 +18,6 @@ from fedpca import EnergyBand, Moments, StreamingPCA, Subspace
 from fedpca.metrics import principal_angles
 
 TRACKERS = ["exact", "nystrom", "block"]
-
-
-def fit_in_batches(pca, rows, batch=50, **kwargs):
-    for start in range(0, rows.shape[0], batch):
-        pca.partial_fit(rows[start : start + batch], **kwargs)
-    return pca
 
 
 @pytest.fixture(scope="module")

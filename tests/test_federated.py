@@ -71,7 +71,7 @@ def test_groups_are_clients():
     ],
 )
 def test_a_client_without_a_name_of_its_own_is_rejected(fit):
-    with pytest.raises((TypeError, ValueError), match="child must"):
+    with pytest.raises((TypeError, ValueError), match="the name of a client must"):
         fit(np.random.default_rng(0).normal(size=(30, 4)))
 
 

@@ -2,8 +2,6 @@
 
 import fcntl
 import json
-import subprocess
-import sys
 import threading
 import time
 import tomllib
@@ -12,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import power_law
+from flower_clients import PRIVATE, REQUEST, config_of, lies, spent, write
+from helpers import aggregate, rows_of
 
 import fedpca
 from fedpca import Aggregator, Ledger, StreamingPCA
@@ -30,8 +29,6 @@ from httpx import HTTPError
 
 from fedpca.federation.flower import client_app, server_app
 
-REQUEST = {"rank": 3, "center": True}
-PRIVATE = {"epsilon": 2.0, "delta": 1e-6, "bound": 3.0}
 RUN = {
     "rank": 3, "center": True, "features": 0,
     "deadline": 60.0, "expect": 0, "quorum": 1, "retries": 2, "max-bytes": 2**20,
@@ -39,40 +36,16 @@ RUN = {
 }  # fmt: skip
 
 
-def rows_of(seed, n_rows=1500, n_features=8):
-    return power_law(np.random.default_rng(seed), n_rows, n_features) + 0.1 * seed
-
-
-def write(path, rows):
-    if path.suffix == ".npy":
-        np.save(path, rows)
-    else:
-        names = ",".join(f"feature {column}" for column in range(rows.shape[1]))
-        lines = [names, *(",".join(map(repr, row.tolist())) for row in rows)]
-        path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-def config_of(folder, client, seed, ending=".npy", **more):
-    source = write(folder / f"{client}{ending}", rows_of(seed))
-    return {"client-id": client, "source": str(source)} | more
-
-
-def fed(sources, rank=3):
-    """The aggregator fed directly."""
-    aggregator = Aggregator(rank)
+def expected_model(sources, rank=3):
+    """What an aggregator makes of the same files without Flower."""
+    messages = []
     for client, path in sources.items():
         rows = open_rows(path)
         pca = StreamingPCA(rank)
         for batch in rows:
             pca.partial_fit(batch)
-        summary = pca.summary_
-        aggregator.receive(client, 1, type(summary)(**vars(summary) | {"feature_names": rows.feature_names}))
-    return aggregator.model()
-
-
-def spent(config):
-    return Ledger(Path(config["source"] + ".fedpca") / "ledger").spent()
+        messages.append((client, 1, replace(pca.summary_, feature_names=rows.feature_names)))
+    return aggregate(messages, rank).model()
 
 
 class TestSource:
@@ -287,7 +260,7 @@ class TestRun:
         grid = FakeGrid(n1=client(north), n2=client(south))
         summary = run(grid, tmp_path / "server", expect=2)
         model = fedpca.load(tmp_path / "server" / "model.safetensors")
-        assert model == fed({"north": north["source"], "south": south["source"]})
+        assert model == expected_model({"north": north["source"], "south": south["source"]})
         assert summary["rows"] == 3000
         assert list(summary["contributors"]) == ["north", "south"]
         again = run(grid, tmp_path / "server", expect=2)
@@ -343,6 +316,19 @@ class TestRun:
         assert "client-id" in replies[8][1]
         assert replies[9][0] == "rejected"
         assert list(summary["contributors"]) == ["good"]
+
+    def test_lies_are_refused_and_the_others_unaffected(self, tmp_path):
+        private = PRIVATE | {"center": "private"}
+        honest, liar = (config_of(tmp_path, name, seed, **private) for seed, name in enumerate("ab"))
+        contents = lies(Node.from_config(liar).release(REQUEST))
+        liars = {f"n{node}": sends(lie) for node, (lie, _) in enumerate(contents, start=2)}
+        summary = run(FakeGrid(n1=client(honest), **liars), tmp_path / "server", expect=7, **PRIVATE)
+        replies = {int(reply["node"]): (reply["what"], reply["reason"]) for reply in summary["replies"]}
+        assert replies.pop(1) == ("accepted", "")
+        for (what, reason), (_, expected) in zip(replies.values(), contents, strict=True):
+            assert what == "rejected"
+            assert expected in reason
+        assert list(summary["contributors"]) == ["a"]
 
     def test_a_lost_node_is_asked_again_and_then_given_up(self, tmp_path):
         def lost(message):
@@ -524,17 +510,17 @@ class TestSimulation:
         shards = tmp_path / "shards"
         shards.mkdir()
         (shards / "notes.txt").write_text("what we did")
-        sources = {name: write(shards / f"{name}.npy", rows_of(seed)) for seed, name in enumerate("ab")}
+        sources = {name: write(shards / f"{name}.npy", rows_of(seed, 1500)) for seed, name in enumerate("ab")}
         config = RUN | {"simulate": str(shards), "folder": str(tmp_path / "server"), "expect": 3}
         grid = FakeGrid(**{f"n{number}": self.virtual(number, config) for number in range(3)})
         summary = run(grid, tmp_path / "server", expect=3)
         assert list(summary["contributors"]) == ["a", "b"]
-        assert fedpca.load(tmp_path / "server" / "model.safetensors") == fed(sources)
+        assert fedpca.load(tmp_path / "server" / "model.safetensors") == expected_model(sources)
         assert "there are 2 files in" in summary["replies"][2]["reason"]
         assert sorted(path.name for path in shards.iterdir()) == ["a.npy", "b.npy", "notes.txt"]
 
     def test_it_promises_what_is_asked(self, tmp_path):
-        write(tmp_path / "a.npy", rows_of(1))
+        write(tmp_path / "a.npy", rows_of(1, 1500))
         folder = tmp_path / "server"
         config = RUN | PRIVATE | {"simulate": str(tmp_path), "folder": str(folder)}
         summary = run(FakeGrid(n1=self.virtual(0, config)), folder, expect=1, **PRIVATE)
@@ -565,7 +551,7 @@ class TestTemplate:
 
 
 @pytest.mark.parametrize("app", ["client_app", "server_app"])
-def test_without_flower_the_error_names_the_extra(app):
-    code = f"import sys; sys.modules['flwr'] = None; import fedpca.federation.flower.{app}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "needs flwr: pip install 'fedpca[flower]'" in done.stderr
+def test_without_flower_the_error_names_the_extra(fork, app):
+    program = f"import sys; sys.modules['flwr'] = None; import fedpca.federation.flower.{app}"
+    _, _, errors = fork(program).wait()
+    assert "needs flwr: pip install 'fedpca[flower]'" in errors

@@ -8,7 +8,6 @@ import fcntl
 import importlib.util
 import json
 import os
-import shutil
 import time
 from contextlib import contextmanager
 from datetime import datetime
@@ -16,18 +15,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import test_real_federations
-from helpers import shortfall
+from flower_clients import PRIVATE, REQUEST, config_of, lies, spent
+from helpers import aggregate, shortfall
 
 import fedpca
-from fedpca import Aggregator, FederatedPCA, Moments, Subspace
+from fedpca import FederatedPCA
 from fedpca.federation.flower.node import Node
 from fedpca.federation.message import Message
-from fedpca.summaries import model_file
 
 pytest.importorskip("flwr", reason="the Flower federation needs flwr: pip install 'fedpca[flower]'")
-
-from test_flower import PRIVATE, REQUEST, config_of, rows_of, spent
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "flower" / "run_loopback.py"
 specification = importlib.util.spec_from_file_location("run_loopback", EXAMPLE)
@@ -70,11 +66,8 @@ def result(folder):
 
 def merged(configs):
     """The model of what these clients have released, without Flower."""
-    aggregator = Aggregator(REQUEST["rank"])
-    for config in configs.values():
-        message = Message.decode(Node.from_config(config).release(REQUEST))
-        aggregator.receive(message.child, message.version, message.summary)
-    return aggregator.model()
+    messages = [Message.decode(Node.from_config(config).release(REQUEST)) for config in configs.values()]
+    return aggregate([(each.child, each.version, each.summary) for each in messages], REQUEST["rank"]).model()
 
 
 def private(folder, *clients, first_seed):
@@ -115,7 +108,7 @@ def north(deployment, tmp_path_factory):
     store = home / "server" / "store"
     settings = {"folder": str(store.parent), "rank": 3} | PRIVATE
     with visitors(deployment), (state / "lock").open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)  # its ClientApp waits for it, and never answers
+        fcntl.flock(held, fcntl.LOCK_EX)  # its ClientApp waits for it, and never replies
         for key, client in ((KEYS[0], "anna"), (KEYS[1], "berta"), ("stuck", "stuck")):
             deployment.start_node(key, configs[client])
         began = time.monotonic()
@@ -167,59 +160,35 @@ def test_strangers_take_no_part(north):
 # --- nodes that lie ---
 
 
-def lies(release):
-    """What hostile owners send, and what is said of it; `release` is one to forge."""
-    kind, arrays, facts = model_file.decode(release, "a release")
-    honest = Subspace.from_rows(rows_of(9), 3)
-    crooked, crooked_facts = honest.arrays, honest.metadata
-    crooked["components"] = 1.1 * crooked["components"]
-    narrow = Moments.from_rows(rows_of(9, n_features=5))
-    other, other_facts = narrow.arrays, narrow.metadata
-    other_facts |= {"certificate": facts["certificate"]}
-    names = (facts | {"child": f"liar {number}"} for number in range(5))
-    return [
-        (model_file.encode(kind, arrays | {"mean": np.full(8, np.nan)}, next(names)), "must be finite"),
-        (model_file.encode(kind, arrays | {"scatter": np.eye(7)}, next(names)), "shape"),
-        (model_file.encode("subspace", crooked, next(names) | crooked_facts), "orthonormal"),
-        (model_file.encode(kind, arrays, next(names) | {"count": 1e18}), "count must be above 0 and at most"),
-        (model_file.encode(kind, other, next(names) | other_facts), "same features, got 8 and 5"),
-        (np.random.default_rng(0).bytes(5000), "not a model file, or is damaged"),
-        (bytes(64 * 2**20), "a release of 67108864 bytes is larger than max-bytes=1048576"),
-        (b"unreadable", "Flower cannot read its reply"),
-    ]
-
-
 @pytest.fixture(scope="module")
 def south(deployment, tmp_path_factory):
-    """Runs of an honest node and two that lie, every time differently."""
+    """A run of an honest node and three that lie; other forged releases are in test_flower.py."""
     home = tmp_path_factory.mktemp("south")
     configs = private(home, "carla", first_seed=11)
     (home / "sitecustomize.py").write_text(HOSTILE)
     path = os.pathsep.join([str(home), *filter(None, [os.environ.get("PYTHONPATH")])])
-    told = lies(Node.from_config(private(home, "liar", first_seed=21)["liar"]).release(REQUEST))
+    sent = [
+        lies(Node.from_config(private(home, "liar", first_seed=21)["liar"]).release(REQUEST))[0],
+        (bytes(64 * 2**20), "a release of 67108864 bytes is larger than max-bytes=1048576"),
+        (b"unreadable", "Flower cannot read its reply"),
+    ]
     folder = home / "server"
-    settings = {"folder": str(folder), "rank": 3, "quorum": 1, "max_bytes": 2**20} | PRIVATE
-    summaries = []
     with visitors(deployment):
-        deployment.start_node(KEYS[2], configs["carla"])
-        for key in KEYS[:2]:
+        deployment.start_node(KEYS[3], configs["carla"])
+        for key, (contents, _) in zip(KEYS[:3], sent, strict=True):
+            (home / key).write_bytes(contents)
             config = {"client-id": key, "source": str(home / "none.npy")}
             deployment.start_node(key, config, PYTHONPATH=path, LIE=str(home / key))
-        for start in range(0, len(told), 2):
-            for key, (contents, _) in zip(KEYS, told[start : start + 2], strict=False):
-                (home / key).write_bytes(contents)
-            deployment.run(**settings, expect=3)
-            summaries.append(result(folder)[0])
-    return folder, configs, [reason for _, reason in told], summaries
+        deployment.run(folder=str(folder), rank=3, quorum=1, max_bytes=2**20, expect=4, **PRIVATE)
+    return folder, configs, [reason for _, reason in sent]
 
 
 def test_lies_are_refused_and_the_others_unaffected(south):
-    folder, configs, expected, summaries = south
-    assert result(folder)[1] == merged(configs)
-    replies = [reply for summary in summaries for reply in summary["replies"]]
-    honest = [reply["what"] for reply in replies if reply["client"] == "carla"]
-    assert honest == ["accepted", *["unchanged"] * 3]
-    reasons = [reply["reason"] for reply in replies if reply["what"] in ("rejected", "failed")]
+    folder, configs, expected = south
+    summary, model = result(folder)
+    assert model == merged(configs)
+    assert [reply["what"] for reply in summary["replies"] if reply["client"] == "carla"] == ["accepted"]
+    reasons = [reply["reason"] for reply in summary["replies"] if reply["what"] in ("rejected", "failed")]
     assert len(reasons) == len(expected)
     for reason in expected:
         assert any(reason in text for text in reasons), (reason, reasons)
@@ -247,35 +216,24 @@ def test_two_regions_are_clients_of_their_parent(deployment, north, south, tmp_p
 # --- real clients ---
 
 
-real_clients = test_real_federations.clients
-
-
-@pytest.fixture(scope="module")
-def four_nodes(deployment, tmp_path_factory):
-    """A folder, and four nodes with files in it that are still to be written."""
-    home = tmp_path_factory.mktemp("real")
-    with visitors(deployment):
-        for key in KEYS[:4]:
-            deployment.start_node(key, {"client-id": key, "source": str(home / f"{key}.npy")})
-        yield home
-
-
-def test_real_clients(deployment, four_nodes, real_clients, tmp_path):
-    """Populations have a node each; 30 speakers and 36 users are dealt to four: so many nodes are too many.
+def test_real_clients(deployment, real_clients, tmp_path):
+    """30 speakers are dealt to four nodes: so many nodes are too many.
 
     With hundreds of features nodes send few more directions than they are asked for, and 10 of ISOLET's 617
     then miss 2e-4 of the variance. The 10 leading ones of 80 do not.
     """
-    dealt = [list(real_clients.values())[place::4] for place in range(4)]
+    clients = real_clients("isolet")
+    dealt = [list(clients.values())[i::4] for i in range(4)]
     shards = {key: np.concatenate(rows) for key, rows in zip(KEYS, dealt, strict=True)}
-    for key, rows in shards.items():
-        np.save(four_nodes / f"{key}.npy", rows)
-        shutil.rmtree(four_nodes / f"{key}.npy.fedpca", ignore_errors=True)  # of the clients before
-    rank = min(80, rows.shape[1])
-    deployment.run(folder=str(tmp_path), rank=rank, expect=4)
-    model = result(tmp_path)[1].truncate(10)
+    folder, rank = tmp_path / "server", 80
+    with visitors(deployment):
+        for key, rows in shards.items():
+            np.save(tmp_path / f"{key}.npy", rows)
+            deployment.start_node(key, {"client-id": key, "source": str(tmp_path / f"{key}.npy")})
+        deployment.run(folder=str(folder), rank=rank, expect=4)
+    model = result(folder)[1].truncate(10)
     in_process = FederatedPCA(rank).fit_clients(shards).model_.truncate(10)
-    assert model.count == in_process.count == sum(map(len, real_clients.values()))
+    assert model.count == in_process.count == sum(map(len, clients.values()))
     np.testing.assert_allclose(model.components, in_process.components, atol=1e-9)
     np.testing.assert_allclose(model.singular_values, in_process.singular_values, rtol=1e-9)
     assert abs(shortfall(model.components, np.concatenate(list(shards.values())))) < 1e-6

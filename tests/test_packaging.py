@@ -1,7 +1,8 @@
 """The wheel holds what it should, works with what it declares, and says which extra is missing.
 
-Environments are virtual ones with the built wheel and what its metadata asks for, nothing else: taken over
-from the environment of the tests, which is quick, or with FEDPCA_REAL_INSTALL=1 installed by pip.
+Programs run on the contents of the wheel, in processes that can import what its metadata asks for and nothing
+else that the environment of the tests has. With FEDPCA_REAL_INSTALL=1, as in `make release-check`, they run
+in virtual environments into which pip has installed the wheel, one per extra.
 """
 
 import os
@@ -12,10 +13,12 @@ import tarfile
 import tomllib
 import venv
 import zipfile
-from importlib.metadata import PackageNotFoundError, distribution
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
 
 import pytest
+from processes import Forks
 
 import fedpca
 
@@ -111,8 +114,13 @@ def test_the_version_is_said_in_one_place(wheel):
 # --- whether it works ---
 
 
+def normalized(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@cache
 def closure(extra):
-    """Names of all packages that an extra, or None, needs: and those that these need."""
+    """Names of all distributions that an extra, or None, needs: and those that these need."""
     needs = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"].get(extra, [])]
     waiting, found = [packaging.Requirement(need) for need in needs], set()
     while waiting:
@@ -121,7 +129,7 @@ def closure(extra):
             found.add(part)
             more = map(packaging.Requirement, distribution(need.name).requires or ())
             waiting += [it for it in more if it.marker is None or it.marker.evaluate({"extra": part[1]})]
-    return {name for name, _ in found}
+    return {normalized(name) for name, _ in found}
 
 
 def link(site, names):
@@ -135,34 +143,80 @@ def link(site, names):
 
 @pytest.fixture(scope="module")
 def environment(wheel, tmp_path_factory):
-    """Python of an environment with the wheel and one extra, or none."""
-    made = {}
+    """Python of a virtual environment with the wheel and one extra, or none."""
 
+    @cache
     def python(extra=None):
-        if extra not in made:
-            folder = tmp_path_factory.mktemp(extra or "core")
-            venv.create(folder, symlinks=True, with_pip=REAL)
-            python = folder / "bin" / "python"
-            if REAL:
-                install = [python, "-m", "pip", "install", "--quiet", f"{wheel}[{extra}]" if extra else wheel]
-            else:
-                (site,) = folder.glob("lib/python*/site-packages")
-                link(site, closure(extra))
-                pip = [sys.executable, "-m", "pip", "--python", python]
-                install = [*pip, "install", "--quiet", "--no-deps", "--no-index", wheel]
-            subprocess.run(install, check=True)
-            made[extra] = python
-        return made[extra]
+        folder = tmp_path_factory.mktemp(extra or "core")
+        venv.create(folder, symlinks=True, with_pip=REAL)
+        python = folder / "bin" / "python"
+        if REAL:
+            wanted = f"{wheel}[{extra}]" if extra else wheel
+            subprocess.run([python, "-m", "pip", "install", "--quiet", wanted], check=True)
+        else:
+            (site,) = folder.glob("lib/python*/site-packages")
+            link(site, closure(extra))
+            zipfile.ZipFile(wheel).extractall(site)
+        return python
 
     return python
 
 
-def run(python, program, folder):
-    """In isolation: nothing of the environment of the tests is to be seen."""
-    return subprocess.run([python, "-I", "-c", program], cwd=folder, capture_output=True, text=True)
+ONLY = """
+import sys
+
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] in missing else self.finder.find_spec(name, path, target)
+
+missing = set(sys.argv[2:])
+for name in list(sys.modules):
+    if name.partition(".")[0] in {"fedpca", *missing}:
+        del sys.modules[name]
+sys.meta_path[:] = map(Without, sys.meta_path)
+sys.path.insert(0, sys.argv[1])
+"""
 
 
-def test_the_core_alone_works(environment, tmp_path):
+@pytest.fixture(scope="module")
+def run_without(wheel, tmp_path_factory):
+    """Runs a program on the contents of the wheel, without some modules."""
+    site = tmp_path_factory.mktemp("wheel")
+    zipfile.ZipFile(wheel).extractall(site)
+    with Forks("import sklearn.utils.validation, sklearn.base") as fork:
+        yield lambda missing, program: fork(ONLY + program, site, *missing).wait()
+
+
+@pytest.fixture
+def run(environment, request, tmp_path, monkeypatch):
+    """Runs a program where the wheel and one extra, or none, are all there is: status, output, errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def installed(extra, program):
+        ended = subprocess.run([environment(extra), "-I", "-c", program], capture_output=True, text=True)
+        return ended.returncode, ended.stdout, ended.stderr
+
+    def imitated(extra, program):
+        needed = {*closure(extra), "fedpca"}
+        return request.getfixturevalue("run_without")(
+            [
+                name
+                for name, owners in packages_distributions().items()
+                if not needed & {*map(normalized, owners)}
+            ],
+            program,
+        )
+
+    return installed if REAL else imitated
+
+
+def test_the_core_alone_works(run):
     program = ROWS + (
         "import fedpca\n"
         "for name in fedpca.__all__: getattr(fedpca, name)\n"
@@ -170,16 +224,22 @@ def test_the_core_alone_works(environment, tmp_path):
         "fedpca.FederatedPCA(2).fit(rows, groups=[0, 1] * 25)\n"
         "np.save('a.npy', rows); from fedpca.readers import open_rows; print(*open_rows('a.npy'))\n"
         "from fedpca.federation.flower.scaffold import write_template\n"
-        "write_template('study'); open('study/node.toml')"
+        "write_template('study'); open('study/node.toml')\n"
+        "print(fedpca.__file__)"
     )
-    ended = run(environment(), program, tmp_path)
-    assert ended.returncode == 0, ended.stderr
+    status, printed, errors = run(None, program)
+    assert status == 0, errors
+    assert not Path(printed.splitlines()[-1]).is_relative_to(ROOT)  # it is that of the wheel
 
 
 def test_the_core_alone_says_what_the_command_line_needs(environment, tmp_path):
     python = environment()
-    for command in ([python, "-m", "fedpca", "--help"], [python.with_name("fedpca"), "--help"]):
-        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    installed = (  # what pip makes the command of
+        "from importlib.metadata import entry_points\n"
+        "entry_points(group='console_scripts')['fedpca'].load()()"
+    )
+    for command in (["-m", "fedpca", "--help"], ["-c", installed, "--help"]):
+        ended = subprocess.run([python, "-I", *command], cwd=tmp_path, capture_output=True, text=True)
         assert ended.returncode == 1
         assert ended.stderr == "fedpca: error: the command line needs typer: pip install 'fedpca[cli]'.\n"
 
@@ -189,21 +249,21 @@ def test_every_extra_is_tried():
 
 
 @pytest.mark.parametrize("extra", PROGRAMS)
-def test_an_extra_is_all_that_its_feature_needs(environment, extra, tmp_path):
+def test_an_extra_is_all_that_its_feature_needs(run, extra):
     if not REAL:
         try:
             closure(extra)
         except PackageNotFoundError as missing:
             pytest.skip(f"{missing} is not installed here")
-    ended = run(environment(extra), PROGRAMS[extra], tmp_path)
-    assert ended.returncode == 0, ended.stderr
+    status, _, errors = run(extra, PROGRAMS[extra])
+    assert status == 0, errors
 
 
 @pytest.mark.parametrize("extra", PROGRAMS)
-def test_without_its_extra_a_feature_says_what_to_install(environment, extra, tmp_path):
-    ended = run(environment(), PROGRAMS[extra], tmp_path)
-    assert ended.returncode == 1
-    assert f"pip install 'fedpca[{extra}]'" in ended.stderr.splitlines()[-1]
+def test_without_its_extra_a_feature_says_what_to_install(run, extra):
+    status, _, errors = run(None, PROGRAMS[extra])
+    assert status == 1
+    assert f"pip install 'fedpca[{extra}]'" in errors.splitlines()[-1]
 
 
 def test_programs_that_use_it_are_checked_for_types(environment, tmp_path):

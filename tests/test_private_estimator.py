@@ -190,7 +190,7 @@ def test_using_it_before_a_release_says_what_to_do(use):
 def test_unreleased_rows_cannot_be_copied_out(copier):
     pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(rows_of())
     with pytest.raises(TypeError, match=r"release\(\) first"):
-        copier(pca._tracker)
+        copier(pca._source)
 
 
 def secrets_in(value):
@@ -338,8 +338,8 @@ def test_gaps_of_a_row_are_filled_the_same_whoever_else_has_gaps(no_noise):
     pca = StreamingPCA(2, privacy=nearly_noiseless(releases=2)).partial_fit(rows)
     pca.release()
     gappy = np.where(np.random.default_rng(0).uniform(size=rows.shape) < 0.1, np.nan, rows)
-    alone = np.concatenate([pca._tracker._fill_gaps(row[None], None) for row in gappy])
-    np.testing.assert_array_equal(pca._tracker._fill_gaps(gappy, None), alone)
+    alone = np.concatenate([pca._source._fill_gaps(row[None], None) for row in gappy])
+    np.testing.assert_array_equal(pca._source._fill_gaps(gappy, None), alone)
 
 
 # --- what is released is the right thing ---
@@ -854,7 +854,7 @@ def test_what_does_not_go_with_privacy_is_refused(settings, call, match):
     for method in (pca.fit, pca.partial_fit):
         with pytest.raises((ValueError, TypeError), match=match):
             method(rows_of(), **call)
-    assert not hasattr(pca, "_tracker")
+    assert not hasattr(pca, "_source")
 
 
 def test_weights_are_refused_in_later_batches_too():

@@ -12,14 +12,8 @@ RANK = 10
 
 
 @pytest.fixture(scope="module", params=["hapmap", "isolet", "wisdm"])
-def clients(request, real_data):
-    """Rows by client, gaps filled with means."""
-    data = real_data(request.param)
-    rows = np.where(np.isnan(data.rows), np.nanmean(data.rows, axis=0), data.rows)
-    if request.param == "wisdm":  # features of many sizes, one of them constant
-        spread = rows.std(axis=0)
-        rows = rows / np.where(spread > 0, spread, 1)
-    return {str(name): rows[data.clients == name] for name in np.unique(data.clients)}
+def clients(request, real_clients):
+    return real_clients(request.param)
 
 
 def assert_found(components, clients):

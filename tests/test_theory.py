@@ -4,7 +4,7 @@ from math import ceil, exp, inf, log, pi, sqrt
 
 import numpy as np
 import pytest
-from helpers import pooled, power_law, rows_of_clients
+from helpers import geometric, pooled, power_law, rows_of_clients
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.special import betainc
@@ -26,10 +26,6 @@ ROWS_NEEDED = {
     analytic_rows_for_utility: lambda epsilon, delta, n_features: analytic_sigma(epsilon, delta),
 }
 """The standard deviation of the noise on a sum, by the function that inverts the bound for it."""
-
-
-def geometric(low, high):
-    return st.floats(log(low), log(high)).map(exp)
 
 
 NOISES, FEATURES = geometric(1e-3, 1e3), st.integers(2, 10_000)

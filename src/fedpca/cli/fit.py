@@ -4,7 +4,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -34,6 +34,9 @@ from fedpca.cli.privacy_options import (
     Noise,
     privacy_settings,
 )
+
+if TYPE_CHECKING:
+    from fedpca.trackers import TrackerName
 
 
 def fit(
@@ -135,7 +138,7 @@ def fit(
     pca = StreamingPCA(
         n_components,
         center=center is not Center.none,
-        tracker=tracker,
+        tracker=cast("TrackerName", tracker),
         privacy=privacy,
         oversample="auto" if oversample is None else oversample,
     )

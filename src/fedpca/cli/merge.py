@@ -35,8 +35,7 @@ def merge(
     fedpca merge north.safetensors south.safetensors -o both.safetensors
     ```
     """
-    from fedpca.summaries.merging import merge_tree
-    from fedpca.summaries.moments import Moments
+    from fedpca.summaries.merging import all_moments, merge_tree
     from fedpca.summaries.rank import oversampled_rank
 
     check_output_path(out, force)
@@ -45,8 +44,8 @@ def merge(
     n_features = summaries[0].n_features
     n_components = min(components or max(shown for _, shown in parts), n_features)
     # Sums stay sums: releases lose nothing in a merge, nor in the next.
-    all_sums = all(isinstance(summary, Moments) for summary in summaries)
-    merged = merge_tree(summaries, None if all_sums else min(oversampled_rank(n_components), n_features))
+    rank = None if all_moments(summaries) else min(oversampled_rank(n_components), n_features)
+    merged = merge_tree(summaries, rank)
     model_files.write(out, merged, n_components)
     description = model_files.describe(merged, n_components)
     print_result({"out": str(out), **description}, as_json, model_files.headline(out, merged, description))

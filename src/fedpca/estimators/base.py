@@ -44,10 +44,10 @@ class ComponentSource(Protocol):
 
 
 class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """The scikit-learn face of a `ComponentSource`, kept in `_tracker` once there is one."""
+    """The scikit-learn face of a `ComponentSource`, kept in `_source` once there is one."""
 
     whiten: bool
-    _tracker: ComponentSource
+    _source: ComponentSource
     _n_rows_seen: int
     _names_compared: tuple[DeviceArray, DeviceArray] = (
         None,
@@ -113,20 +113,20 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     # --- fitted attributes ---
 
     def _fitted(self) -> ComponentSource:
-        if hasattr(self, "_tracker") and not self.__sklearn_is_fitted__():
+        if self._has_source() and not self.__sklearn_is_fitted__():
             raise NotFittedError(
                 f"this {type(self).__name__} has released nothing yet: call release() first."
             )
         check_is_fitted(self)
-        return self._tracker
+        return self._source
 
-    def _learned(self, attribute: str) -> Subspace:
+    def _fitted_summary(self, attribute: str) -> Subspace:
         """The directions carried, for a fitted attribute, which does not exist before."""
-        if not hasattr(self, "_tracker"):
+        if not self._has_source():
             raise AttributeError(
                 f"{attribute} is learned by fit, partial_fit or merge: call one of them first."
             )
-        return self._tracker.summary()
+        return self._source.summary()
 
     def _names(self) -> tuple[str, ...] | None:
         names = getattr(self, "feature_names_in_", None)
@@ -134,37 +134,39 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     @property
     def subspace_(self) -> Subspace:
-        return replace(self._learned("subspace_"), feature_names=self._names())
+        return replace(self._fitted_summary("subspace_"), feature_names=self._names())
 
     @property
     def n_components_(self) -> int:
-        self._learned("n_components_")
-        return int(self._tracker.n_components())
+        self._fitted_summary("n_components_")
+        return int(self._source.n_components())
 
     @property
     def components_(self) -> Array:
-        return self._learned("components_").components[: self.n_components_]
+        return self._fitted_summary("components_").components[: self.n_components_]
 
     @property
     def singular_values_(self) -> Array:
-        return self._learned("singular_values_").singular_values[: self.n_components_]
+        return self._fitted_summary("singular_values_").singular_values[: self.n_components_]
 
     @property
     def mean_(self) -> Array:
-        return self._learned("mean_").mean
+        return self._fitted_summary("mean_").mean
 
     @property
     def explained_variance_(self) -> Array:
-        subspace = self._learned("explained_variance_")
+        subspace = self._fitted_summary("explained_variance_")
         return self.singular_values_**2 / degrees_of_freedom(subspace.count)
 
     @property
     def explained_variance_ratio_(self) -> Array:
-        return self._learned("explained_variance_ratio_").explained_variance_ratio[: self.n_components_]
+        return self._fitted_summary("explained_variance_ratio_").explained_variance_ratio[
+            : self.n_components_
+        ]
 
     @property
     def noise_variance_(self) -> float:
-        subspace = self._learned("noise_variance_")
+        subspace = self._fitted_summary("noise_variance_")
         left_out = max(subspace.total - float(self.singular_values_ @ self.singular_values_), 0.0)
         directions = min(subspace.n_features, self.n_samples_seen_) - self.n_components_
         return left_out / degrees_of_freedom(subspace.count) / directions if directions > 0 else 0.0
@@ -172,15 +174,19 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     @property
     def n_samples_seen_(self) -> int:
         if not self.__sklearn_is_fitted__():
-            self._learned("n_samples_seen_")  # raises
+            self._fitted_summary("n_samples_seen_")  # raises
         return self._n_rows_seen
 
     @property
     def _n_features_out(self) -> int:
         return self.n_components_
 
+    def _has_source(self) -> bool:
+        """Whether any rows or summaries have come."""
+        return "_source" in vars(self)
+
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "_tracker") and self._tracker.is_fitted
+        return self._has_source() and self._source.is_fitted
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -197,8 +203,8 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """
         backend = backend_of(X)
         X, gaps = self._checked(X)
-        components, subspace = self._components_for(X), self._tracker.summary()
-        far = self._tracker.mean_dominates(subspace.mean, subspace.total / max(subspace.count, 1.0))
+        components, subspace = self._components_for(X), self._source.summary()
+        far = self._source.mean_dominates(subspace.mean, subspace.total / max(subspace.count, 1.0))
         if not gaps and not far and self._fits(X):
             offsets = subspace.mean @ self.components_.T.astype(np.float64)
             scores = X @ components.T - backend_of(X).asarray(offsets, self._dtype_for(X))
@@ -306,7 +312,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _dtype_for(self, X: RowsLike) -> DType:
         """The more precise of the components' dtype and that of X."""
-        return np.result_type(ops.working_dtype(backend_of(X).numpy_dtype(X)), self._tracker.dtype)
+        return np.result_type(ops.working_dtype(backend_of(X).numpy_dtype(X)), self._source.dtype)
 
     def _components_for(self, X: RowsLike) -> DeviceArray:
         return backend_of(X).asarray(self.components_, self._dtype_for(X))
@@ -319,10 +325,10 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _scored(self, X: RowsLike, gaps: bool) -> Iterator[tuple[DeviceArray, DeviceArray]]:
         """Deviations from the mean and coordinates, a chunk of rows at a time."""
-        subspace, backend, dtype = self._tracker.summary(), backend_of(X), self._dtype_for(X)
+        subspace, backend, dtype = self._source.summary(), backend_of(X), self._dtype_for(X)
         components, mean = self._components_for(X), backend.asarray(self.mean_, dtype)
         size = chunk_rows(X.shape[1], backend)
-        variances = self._tracker.feature_variances() if gaps else None
+        variances = self._source.feature_variances() if gaps else None
         for part in batch_slices(X.shape[0], size):
             rows = dense(X[part, :])
             if backend.on_device:

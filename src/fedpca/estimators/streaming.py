@@ -19,58 +19,58 @@ from fedpca.summaries import validation
 from fedpca.summaries.imputation import impute, impute_cold_start
 from fedpca.summaries.merging import check_compatible
 from fedpca.summaries.moments import Moments
-from fedpca.summaries.rank import EnergyBand, FixedRank, RankRule
+from fedpca.summaries.rank import EnergyBand, FixedRank, Oversample, RankRule
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.trackers import BASELINES, TRACKERS, Tracker, fastest
+from fedpca.trackers import BASELINES, TRACKERS, Tracker, TrackerName, fastest
 
 _BATCH_ROWS = 1024
-_MOST_FEATURES_FOR_ALL = 4096
+_MAX_FEATURES_FOR_ALL = 4096
 
 
 class StreamingPCA(BasePCA):
     """Principal components of a stream of rows, in one pass and O(d r) memory, mergeable with others.
 
     Rows come in batches of any size, from one row up, dense or sparse (CSR, CSC), with NaN for missing
-    entries; torch and CuPy arrays are worked on where they are. Fitted attributes are computed when they are
-    read, so a long stream pays for them once.
+    entries; torch and CuPy arrays are processed on their own device. Fitted attributes are computed when they
+    are read, so a long stream pays for them once.
 
     Args:
         n_components: how many components to keep: a whole number, a share of the variance in (0, 1), or
-            None for all (with `privacy`, all that rise above the noise). With `energy`, the rank to begin
-            with. Like the other settings it is taken from the first batch on.
+            None for all (with `privacy`, all that rise above the noise). With `energy`, the initial rank.
+            Like the other settings it is read at the first batch.
         energy: an `EnergyBand`, or its (low, high), to adapt the rank to the stream as the paper does.
-        forget: in (0, 1]. Every batch scales the singular values of all that came before by it, and their
-            count by its square: memory fades over about 1 / (1 - forget²) batches.
+        forget: in (0, 1]. Every batch scales the singular values of all earlier rows by it, and their count
+            by its square: memory fades over about 1 / (1 - forget²) batches.
         center: subtract the running mean; False gives the paper's uncentered algebra.
-        whiten: scale the coordinates to unit variance.
+        whiten: scale the scores to unit variance.
         tracker: "exact" (d² memory, no error), "nystrom" (the fast one), "block" (the paper's), or "auto":
-            exact for at most max(256, 8 n_components) features, nystrom above. There for comparison only:
+            exact for at most max(256, 8 n_components) features, nystrom above. For comparison only:
             "frequent-directions", "robust-frequent-directions", "grouse", "power-method", "spirit".
-        privacy: a `Privacy`, to make all that leaves differentially private. Nothing can then be asked for
-            before `release()`, or `fit`, which releases once. Its `center` takes the place of this one;
-            weights, forgetting and a choice of tracker are not to be had. None for no privacy.
+        privacy: a `Privacy`, to make all that leaves differentially private. Fitted attributes then exist
+            after `release()`, or `fit`, which releases once. Its `center` replaces this one; weights,
+            forgetting and `tracker` are not supported. None for no privacy.
         oversample: directions carried beyond n_components, which keeps truncation errors small;
             "auto" for about as many again (20 for 10, 45 for 20, 150 for 100).
-        batch_size: rows a batch when `fit` cuts its X; the block size of the block tracker and of the power
-            method. None for 1024 and, for the block tracker, twice the directions carried, for the power
-            method d.
+        batch_size: rows per batch in `fit`; the block size of the block tracker and of the power method.
+            None for 1024 and, for the block tracker, twice the directions carried, for the power method d.
         random_state: seed of the nystrom tracker's choice of probes, and of the first basis of grouse, the
-            power method and spirit; None always takes the same.
+            power method and spirit; None for a fixed seed.
 
     Attributes:
         components_: shape (`n_components_`, n_features), by falling variance, the largest entry positive.
         explained_variance_, explained_variance_ratio_, singular_values_: shape (`n_components_`,).
         mean_: shape (n_features,).
-        noise_variance_: mean variance of a direction left out.
+        noise_variance_: mean variance of the discarded directions.
         n_components_: at most n_components; fewer while the rows seen span fewer.
         n_samples_seen_: rows seen, merged ones included.
         subspace_: the `Subspace` to save, send or merge: all directions carried, more than `n_components_`.
+        summary_: the most exact summary: `Moments` where they are known, else a `Subspace`.
         ledger_: the `Ledger` that pays for releases; None without privacy.
 
-    Missing entries (NaN) are filled by least squares on the observed ones with the subspace so far; the
-    first rows of a stream from their own column means and, for a few rounds, their own subspace. With
-    many gaps the variance along filled entries is somewhat too small.
+    Missing entries (NaN) are imputed by least squares on the observed ones with the subspace so far; in the
+    first rows of a stream from their column means and, for a few rounds, their own subspace. With many
+    missing entries the variance along imputed ones is somewhat too small.
 
     >>> from sklearn.datasets import load_digits
     >>> digits = load_digits().data
@@ -91,9 +91,9 @@ class StreamingPCA(BasePCA):
         forget: float = 1.0,
         center: bool = True,
         whiten: bool = False,
-        tracker: str = "auto",
+        tracker: TrackerName = "auto",
         privacy: Privacy | None = None,
-        oversample: int | str = "auto",
+        oversample: Oversample = "auto",
         batch_size: int | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -108,12 +108,12 @@ class StreamingPCA(BasePCA):
         self.batch_size = batch_size
         self.random_state = random_state
 
-    _tracker: Tracker | PrivateTracker
+    _source: Tracker | PrivateTracker
 
-    # --- learning ---
+    # --- fitting ---
 
     def fit(self, X: RowsLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn from X, shape (n_samples, n_features), alone: whatever was learned before is dropped."""
+        """Fit X, shape (n_samples, n_features); any earlier fit is discarded."""
         with self._rollback_on_error():
             X, weights, gaps, tracker = self._prepared(X, sample_weight, first=True)
             if weights is not None and not weights.any():
@@ -122,23 +122,23 @@ class StreamingPCA(BasePCA):
                 while tracker.needs_center:
                     total, n_rows = tracker.center_sum(_dense_parts(X), X.shape[0])
                     tracker.move_center(total / n_rows)
-                self._learn(tracker, X, weights, gaps)
+                self._update(tracker, X, weights, gaps)
                 tracker.release()
             else:
                 size = self.batch_size or _BATCH_ROWS
                 if tracker.backend.on_device and validation.forget(self.forget) == 1:
-                    size = X.shape[0]  # where nothing fades the cuts do not matter, but for speed
+                    size = X.shape[0]  # without forgetting, one batch gives the same result faster
                 for part in batch_slices(X.shape[0], size):
-                    tracker = self._learn(tracker, X[part, :], _part(weights, part), gaps)
-            self._tracker, self._n_rows_seen = tracker, X.shape[0]
+                    tracker = self._update(tracker, X[part, :], _part(weights, part), gaps)
+            self._source, self._n_rows_seen = tracker, X.shape[0]
         return self
 
     def partial_fit(self, X: RowsLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn from one more batch, shape (n_samples, n_features), of any size from one row up."""
-        first = not hasattr(self, "_tracker")
+        """Fit one more batch, shape (n_samples, n_features), of any size from one row up."""
+        first = not self._has_source()
         with self._rollback_on_error():
             X, weights, gaps, tracker = self._prepared(X, sample_weight, first=first)
-            self._tracker = self._learn(tracker, X, weights, gaps)
+            self._source = self._update(tracker, X, weights, gaps)
             self._n_rows_seen = X.shape[0] + (0 if first else self._n_rows_seen)
         return self
 
@@ -148,10 +148,10 @@ class StreamingPCA(BasePCA):
         """Rows, weights, whether entries are missing, and the tracker for them: new for the first rows."""
         X = self._validated(X, reset=first)
         weights = validation.sample_weight(sample_weight, X.shape[0])
-        dtype = ops.working_dtype(backend_of(X).numpy_dtype(X)) if first else self._tracker.dtype
-        backend = self._backend_for(X) if first else self._tracker.backend
+        dtype = ops.working_dtype(backend_of(X).numpy_dtype(X)) if first else self._source.dtype
+        backend = self._backend_for(X) if first else self._source.backend
         X, gaps = self._check_values(X, dtype, backend, weights)
-        return X, weights, gaps, self._new_tracker(X, weights, dtype) if first else self._tracker
+        return X, weights, gaps, self._new_tracker(X, weights, dtype) if first else self._source
 
     def center_sum(self, X: RowsLike) -> CenterSum:
         """One round of a private center that several owners share: the noisy sum of all rows of this owner.
@@ -175,14 +175,14 @@ class StreamingPCA(BasePCA):
         >>> np.array_equal(releases[0].mean, releases[1].mean)
         True
         """
-        first = not hasattr(self, "_tracker")
+        first = not self._has_source()
         with self._rollback_on_error():
             X, _, _, tracker = self._prepared(X, None, first=first)
             if not isinstance(tracker, PrivateTracker):
                 raise ValueError("center_sum needs StreamingPCA(privacy=Privacy(..., center='private')).")
             summed = tracker.center_sum(_dense_parts(X), X.shape[0])
             if first:
-                self._tracker, self._n_rows_seen = tracker, 0
+                self._source, self._n_rows_seen = tracker, 0
         return summed
 
     def move_center(self, offset: ArrayLike) -> None:
@@ -192,12 +192,12 @@ class StreamingPCA(BasePCA):
             offset: all owners' sums, added up and divided by the number of all their rows, shape
                 (n_features,). It must come from such noisy sums, never from rows.
         """
-        if not hasattr(self, "_tracker") or not isinstance(self._tracker, PrivateTracker):
+        if not self._has_source() or not isinstance(self._source, PrivateTracker):
             raise ValueError("move_center ends a round of a private center: call center_sum first.")
         offset = np.asarray(offset, dtype=np.float64)
         if offset.shape != (self.n_features_in_,) or not np.isfinite(offset).all():
             raise ValueError(f"offset must be one finite number per feature, got shape {offset.shape}.")
-        self._tracker.move_center(offset)
+        self._source.move_center(offset)
 
     def release(self) -> Summary:
         """Let the private summary of all rows so far out: noised, certified, paid for in the ledger.
@@ -213,14 +213,14 @@ class StreamingPCA(BasePCA):
         >>> pca.release().certificate.epsilon
         1.0
         """
-        if not hasattr(self, "_tracker"):
+        if not self._has_source():
             raise NotFittedError("there is nothing to release: call partial_fit first.")
-        if not isinstance(self._tracker, PrivateTracker):
+        if not isinstance(self._source, PrivateTracker):
             raise ValueError(
                 "release is for private summaries, StreamingPCA(privacy=Privacy(...)); share subspace_ "
                 "without."
             )
-        return self._tracker.release()
+        return self._source.release()
 
     def merge(self, *others: "StreamingPCA | Summary") -> Self:
         """Learn what others learned, as if their rows had come here; the others stay as they are.
@@ -242,7 +242,7 @@ class StreamingPCA(BasePCA):
                     "fedpca.merge([a.release(), b.release()])."
                 )
             summaries = [other.summary_ if isinstance(other, StreamingPCA) else other for other in others]
-            fitted = hasattr(self, "_tracker")
+            fitted = self._has_source()
             names = check_compatible([self.subspace_, *summaries] if fitted else summaries)
             first = summaries[0]
             if first.centered != bool(self.center):
@@ -252,8 +252,8 @@ class StreamingPCA(BasePCA):
                 )
             tracker: Tracker
             if fitted:
-                assert isinstance(self._tracker, Tracker)
-                tracker = deepcopy(self._tracker)
+                assert isinstance(self._source, Tracker)
+                tracker = deepcopy(self._source)
             else:
                 dtype = first.components.dtype if isinstance(first, Subspace) else np.dtype(np.float64)
                 tracker = self._plain_tracker(first.n_features, dtype)
@@ -273,20 +273,20 @@ class StreamingPCA(BasePCA):
                 other._n_rows_seen if isinstance(other, StreamingPCA) else other.count for other in others
             ]
             self._n_rows_seen = round(sum(rows)) + (self._n_rows_seen if fitted else 0)
-            self._tracker, self.n_features_in_ = tracker, first.n_features
+            self._source, self.n_features_in_ = tracker, first.n_features
             if names is not None:
                 self.feature_names_in_ = np.array(names, dtype=object)
         return self
 
-    def _learn(
+    def _update(
         self, tracker: Tracker | PrivateTracker, X: RowsLike, weights: Array | None, gaps: bool
     ) -> Tracker | PrivateTracker:
-        """The tracker with one more batch: what came before fades once, gaps are filled a few at a time."""
+        """The tracker with one more batch: earlier rows decay once, missing entries are imputed."""
         if isinstance(tracker, PrivateTracker):
             _no_weights(weights)
             tracker.update(_dense_parts(X), X.shape[0])
             return tracker
-        if not isinstance(X, np.ndarray) and backend_of(X).on_device:  # where only use tells if they are good
+        if not isinstance(X, np.ndarray) and backend_of(X).on_device:  # finiteness is checked while updating
             trial = deepcopy(tracker) if tracker.has_rows else tracker
             try:
                 trial.decay(validation.forget(self.forget))
@@ -308,7 +308,7 @@ class StreamingPCA(BasePCA):
             part = _part(weights, cut)
             missing = np.isnan(rows)
             if missing.any():
-                seen = ~missing.all(axis=1)  # a row of which nothing was observed says nothing
+                seen = ~missing.all(axis=1)  # skip rows that are entirely missing
                 rows, part = rows[seen], None if part is None else part[seen]
                 history = tracker.summary()
                 if history.count:
@@ -319,7 +319,7 @@ class StreamingPCA(BasePCA):
         return tracker
 
     def _backend_for(self, X: RowsLike) -> Backend:
-        """Where rows like these, the first of a stream, are worked on."""
+        """The backend for the first rows of a stream."""
         named = self.tracker if isinstance(self.tracker, str) else ""
         takes_devices = named == "auto" or "backend" in (TRACKERS | BASELINES).get(named, Tracker).settings
         return backend_of(X) if takes_devices and self.privacy is None else HOST
@@ -327,24 +327,21 @@ class StreamingPCA(BasePCA):
     def _check_values(
         self, X: RowsLike, dtype: DTypeLike, backend: Backend, weights: Array | None
     ) -> tuple[DeviceArray, bool]:
-        """Rows where they are to be worked on, and whether any entry is missing.
-
-        Refuses rows that cannot be worked on. Those on a device are not looked at yet.
-        """
+        """Rows on the backend, and whether any entry is missing; rows on a device are not checked yet."""
         if not isinstance(X, np.ndarray) and backend_of(X).on_device:
             if backend.on_device:
                 return X, False
             X = to_host(X)
         if self.privacy is None:
             return X, validation.has_nan(stored_values(X), dtype, ops.max_weight(weights))
-        validation.require_finite_or_nan(stored_values(X))  # however large: it will be clipped
-        return X, False  # a private tracker sees for itself
+        validation.require_finite_or_nan(stored_values(X))  # any size: rows are clipped
+        return X, False  # a private tracker checks for itself
 
     def _new_tracker(self, X: RowsLike, weights: Array | None, dtype: DTypeLike) -> Tracker | PrivateTracker:
-        """A tracker for rows like these, the first of a stream."""
+        """A tracker for the first rows of a stream."""
         if self.privacy is not None:
             return self._private_tracker(X.shape[1], weights, dtype)
-        if not backend_of(X).on_device:  # else only use tells
+        if not backend_of(X).on_device:  # there it is checked while updating
             validation.require_no_underflow(stored_values(X), dtype)
         return self._plain_tracker(X.shape[1], dtype, backend_of(X))
 
@@ -397,25 +394,25 @@ class StreamingPCA(BasePCA):
 
     def _rank_rule(self, n_features: int) -> RankRule:
         rule = rank_rule(self.n_components, self.energy, n_features)
-        if rule is None and n_features > _MOST_FEATURES_FOR_ALL and self.tracker != "exact":
+        if rule is None and n_features > _MAX_FEATURES_FOR_ALL and self.tracker != "exact":
             raise ValueError(
                 f"n_components=None keeps all {n_features} directions, {8e-9 * n_features**2:.1f} GB; "
-                "say how many you want (tracker='exact' keeps all the same)."
+                "choose n_components (tracker='exact' keeps all in any case)."
             )
         return FixedRank(n_features) if rule is None else rule
 
     @property
     def ledger_(self) -> Ledger | None:
         """The ledger that pays for releases; None without privacy, and in a copy, which cannot release."""
-        if not hasattr(self, "_tracker"):
+        if not self._has_source():
             raise AttributeError("ledger_ is opened by fit or partial_fit: call one of them first.")
-        return self._tracker.ledger if isinstance(self._tracker, PrivateTracker) else None
+        return self._source.ledger if isinstance(self._source, PrivateTracker) else None
 
     @property
     def summary_(self) -> Summary:
-        """All that may be told to others."""
+        """The most exact summary to send or merge: `Moments` where they are known, else a `Subspace`."""
         self._fitted()
-        return replace(self._tracker.state(), feature_names=self._names())
+        return replace(self._source.state(), feature_names=self._names())
 
 
 def _part(values: Array | None, part: slice) -> Array | None:

@@ -16,8 +16,7 @@ from fedpca.metrics import principal_angles
 from fedpca.privacy import Privacy
 from fedpca.privacy.mechanisms import calibrate
 from fedpca.summaries import validation
-from fedpca.summaries.merging import check_compatible, merge_tree
-from fedpca.summaries.moments import Moments
+from fedpca.summaries.merging import all_moments, check_compatible, merge_tree
 from fedpca.summaries.rank import exchange_rank
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
@@ -246,7 +245,7 @@ class Aggregator:
     def _merged(self, rank: int | None) -> Summary:
         """Exact moments if all summaries are, else at most `rank` directions."""
         parts = self._parts()
-        if rank is None or all(isinstance(part, Moments) for part in parts):
+        if rank is None or all_moments(parts):
             return merge_tree(parts, fanout=self.fanout)
         return merge_tree(parts, min(rank, parts[0].n_features), fanout=self.fanout)
 

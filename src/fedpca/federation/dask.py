@@ -7,8 +7,7 @@ import numpy as np
 from fedpca._util.extras import require
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.summaries import validation
-from fedpca.summaries.merging import merge
-from fedpca.summaries.moments import Moments
+from fedpca.summaries.merging import all_moments, merge
 from fedpca.summaries.rank import exchange_rank
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
@@ -86,8 +85,8 @@ def _inner(summaries: list[Summary | None], n_components: int) -> Summary | None
     parts = [part for part in summaries if part is not None]
     if not parts:
         return None
-    exact = all(isinstance(part, Moments) for part in parts)
-    return merge(parts, None if exact else min(max(_INNER_RANK, n_components), parts[0].n_features))
+    rank = min(max(_INNER_RANK, n_components), parts[0].n_features)
+    return merge(parts, None if all_moments(parts) else rank)
 
 
 def _root(summaries: list[Summary | None], n_components: int) -> Subspace | None:

@@ -26,6 +26,7 @@ from fedpca.summaries.rank import EnergyBand
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.summaries.view import SummaryView
+from fedpca.trackers import TrackerName
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class FederatedPCA(BasePCA):
         energy: EnergyBand | tuple[float, float] | None = None,
         center: bool = True,
         whiten: bool = False,
-        tracker: str = "auto",
+        tracker: TrackerName = "auto",
         privacy: Privacy | None = None,
         fanout: int = 8,
         n_jobs: int | None = None,
@@ -111,7 +112,7 @@ class FederatedPCA(BasePCA):
                     f"groups must name the client of every row, {X.shape[0]}, got shape {groups.shape}."
                 )
             names, members = np.unique(groups, return_inverse=True)
-            return self._fit({child_name(str(name)): X[members == i] for i, name in enumerate(names)})
+            return self._fit({_name(name): X[members == i] for i, name in enumerate(names)})
 
     def fit_clients(self, clients: Mapping[str, Any]) -> Self:
         """Learn from clients that each have their own rows.
@@ -129,7 +130,7 @@ class FederatedPCA(BasePCA):
         if not isinstance(clients, Mapping) or not clients:
             raise TypeError("clients must be a mapping from names to rows, with at least one client.")
         with self._rollback_on_error():
-            return self._fit({child_name(str(name)): rows for name, rows in clients.items()})
+            return self._fit({_name(name): rows for name, rows in clients.items()})
 
     def _fit(self, clients: Mapping[str, Any]) -> Self:
         workers = os.cpu_count() or 1
@@ -155,7 +156,7 @@ class FederatedPCA(BasePCA):
                 setattr(self, name, getattr(first, name))
         merged = aggregator.summary()
         rule = rank_rule(self.n_components, self.energy, merged.n_features)
-        self._tracker = SummaryView(merged, rule, "auto", first.components_.dtype)
+        self._source = SummaryView(merged, rule, "auto", first.components_.dtype)
         self._n_rows_seen = sum(fitted[name].n_samples_seen_ for name in summaries)
         self.contributions_ = {
             name: self._contribution(fitted.get(name), summaries.get(name), problems.get(name, ""))
@@ -274,6 +275,10 @@ def _fit_client(client: StreamingPCA, rows: Any) -> None:
         raise ValueError("the client has no rows.")
     if client.privacy is not None:
         client.release()
+
+
+def _name(client: Any) -> str:
+    return child_name(str(client), "the name of a client")
 
 
 def _is_table(rows: Any) -> bool:

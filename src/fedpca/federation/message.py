@@ -72,16 +72,16 @@ def require_summary(value: Any) -> Summary:
     return value
 
 
-def child_name(child: Any) -> str:
+def child_name(child: Any, what: str = "child") -> str:
     """A valid name of a child: a non-empty string, not too long, that UTF-8 can encode."""
     if not isinstance(child, str) or not child:
-        raise TypeError(f"child must be a non-empty string, got {child!r}.")
+        raise TypeError(f"{what} must be a non-empty string, got {child!r}.")
     if len(child) > _MAX_NAME:
-        raise ValueError(f"child must have at most {_MAX_NAME} characters, got {len(child)}.")
+        raise ValueError(f"{what} must have at most {_MAX_NAME} characters, got {len(child)}.")
     try:
         child.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"child must be encodable as UTF-8, got {child!r}.") from error
+        raise ValueError(f"{what} must be encodable as UTF-8, got {child!r}.") from error
     return child
 
 

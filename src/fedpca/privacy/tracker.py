@@ -22,7 +22,7 @@ from fedpca.privacy.rules import check_delta_for_rows
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.sums import PrivateSums
 from fedpca.summaries.imputation import impute
-from fedpca.summaries.rank import RankRule
+from fedpca.summaries.rank import Oversample, RankRule
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.summaries.view import SummaryView
@@ -85,7 +85,7 @@ class PrivateTracker:
         rule: RankRule | None,
         privacy: Privacy,
         *,
-        oversample: int | str = "auto",
+        oversample: Oversample = "auto",
         batch_rows: int | None = None,
         dtype: DTypeLike = np.float64,
         feature_names: tuple[str, ...] | None = None,

@@ -52,7 +52,12 @@ def merge(summaries: Iterable[Summary], rank: int | None = None, *, forget: floa
 def _sum_up(summaries: Sequence[Summary]) -> bool:
     """Whether all are moments, and all private or none: noise may be negative where rows cannot be."""
     private = {summary.certificate is not None for summary in summaries}
-    return all(isinstance(summary, Moments) for summary in summaries) and len(private) == 1
+    return all_moments(summaries) and len(private) == 1
+
+
+def all_moments(summaries: Iterable[Summary]) -> bool:
+    """Whether all are moments: merged without a rank they stay moments, and lose nothing."""
+    return all(isinstance(summary, Moments) for summary in summaries)
 
 
 def _merge_subspaces(

@@ -1,12 +1,14 @@
 """How many directions to keep: a fixed number, the paper's energy band, or a share of the variance."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
 from fedpca._typing import Array
 from fedpca.summaries import validation
+
+Oversample = int | Literal["auto"]
 
 
 class RankRule(Protocol):
@@ -128,7 +130,7 @@ class VarianceShare:
         return int(np.searchsorted(explained, self.share * total * (1 - 1e-12))) + 1
 
 
-def oversampled_rank(rank: int, oversample: int | str = "auto") -> int:
+def oversampled_rank(rank: int, oversample: Oversample = "auto") -> int:
     """Directions to carry and exchange for the sake of `rank` good ones.
 
     On MNIST (rank 20, two halves merged) truncating to the rank itself costs 20 times the error of twice

@@ -78,6 +78,7 @@ class Subspace(BaseSummary):
     @classmethod
     def unchecked(
         cls,
+        *,
         components: Array,
         singular_values: Array,
         mean: Array,

@@ -6,7 +6,7 @@ from fedpca._typing import Array, DType, DTypeLike
 from fedpca.summaries.algebra import shrink_eigenvalues
 from fedpca.summaries.certificate import noise_edge
 from fedpca.summaries.linalg import mean_dominates
-from fedpca.summaries.rank import RankRule, fixed_point, oversampled_rank
+from fedpca.summaries.rank import Oversample, RankRule, fixed_point, oversampled_rank
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
@@ -24,7 +24,7 @@ class SummaryView:
     is_fitted = True
 
     def __init__(
-        self, summary: Summary, rule: RankRule | None, oversample: int | str, dtype: DTypeLike
+        self, summary: Summary, rule: RankRule | None, oversample: Oversample, dtype: DTypeLike
     ) -> None:
         self.whole = summary
         self.rule = rule

@@ -6,11 +6,11 @@ from fedpca.trackers.baselines.grouse import Grouse
 from fedpca.trackers.baselines.power_method import PowerMethod
 from fedpca.trackers.baselines.spirit import EnergyThresholds, Spirit
 from fedpca.trackers.block import Block
-from fedpca.trackers.choose import BASELINES, TRACKERS, fastest
+from fedpca.trackers.choose import BASELINES, TRACKERS, TrackerName, fastest
 from fedpca.trackers.exact import Exact
 from fedpca.trackers.nystrom.tracker import Nystrom
 
 __all__ = [
     "BASELINES", "TRACKERS", "Block", "EnergyThresholds", "Exact", "FrequentDirections", "Grouse", "Nystrom",
-    "PowerMethod", "RobustFrequentDirections", "Spirit", "Tracker", "fastest",
+    "PowerMethod", "RobustFrequentDirections", "Spirit", "Tracker", "TrackerName", "fastest",
 ]  # fmt: skip

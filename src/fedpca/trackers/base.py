@@ -13,7 +13,7 @@ from fedpca.backend import HOST, Backend, dense, ops
 from fedpca.errors import NonFiniteError
 from fedpca.summaries.linalg import mean_dominates
 from fedpca.summaries.merging import append_rows, merge
-from fedpca.summaries.rank import RankRule, oversampled_rank
+from fedpca.summaries.rank import Oversample, RankRule, oversampled_rank
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
@@ -57,7 +57,7 @@ class Tracker(ABC):
         n_features: int,
         rule: RankRule,
         *,
-        oversample: int | str = "auto",
+        oversample: Oversample = "auto",
         center: bool = True,
         dtype: DTypeLike = np.float64,
         backend: Backend = HOST,

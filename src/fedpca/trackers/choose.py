@@ -1,5 +1,7 @@
 """Which trackers there are, by name, and which of them is the fastest."""
 
+from typing import Literal
+
 from fedpca.summaries.rank import RankRule, VarianceShare
 from fedpca.trackers.base import Tracker
 from fedpca.trackers.baselines.frequent_directions import FrequentDirections, RobustFrequentDirections
@@ -10,6 +12,10 @@ from fedpca.trackers.block import Block
 from fedpca.trackers.exact import Exact
 from fedpca.trackers.nystrom.tracker import Nystrom
 
+TrackerName = Literal[
+    "auto", "exact", "nystrom", "block", "frequent-directions", "robust-frequent-directions", "grouse",
+    "power-method", "spirit",
+]  # fmt: skip
 TRACKERS: dict[str, type[Tracker]] = {"exact": Exact, "nystrom": Nystrom, "block": Block}
 
 # Other people's, for comparison.

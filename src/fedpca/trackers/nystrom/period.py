@@ -35,7 +35,7 @@ class Thresholds(NamedTuple):
     outlier: float
 
 
-ANY_ROWS = Thresholds(np.inf, 0.0, np.inf)
+ANY_ROWS = Thresholds(0.0, np.inf, np.inf)
 """For rows that are known to have new directions."""
 
 
