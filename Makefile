@@ -10,11 +10,13 @@ BENCHMARK_READY := .venv-benchmark/.ready
 DEMO_ENV := $(if $(wildcard $(READY)),.venv,.venv-demo)
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-torch lint docs release-check lock benchmark reproduce clean
+.PHONY: help demo test test-fast test-engines test-torch lint docs release-check lock benchmark reproduce clean
 
 help:
 	@echo "make demo       run the three-owner demo on digits; writes an HTML report"
 	@echo "make test       run the tests and the examples in the documentation; ARGS are passed to pytest"
+	@echo "make test-fast  run those that take least, in less than a minute on two cores"
+	@echo "make test-engines  run the tests with real Flower deployments, Dask clusters and a browser"
 	@echo "make test-torch run the tests of rows in torch tensors; installs torch, which is large"
 	@echo "make lint       check style, types and the direction of imports"
 	@echo "make docs       build the documentation site, build/docs/index.html"
@@ -28,14 +30,22 @@ demo: $(DEMO_ENV)/.locked
 	PYTHONPATH=src $(DEMO_ENV)/bin/python examples/demo.py
 	@echo "Open in a browser: $(CURDIR)/build/demo/index.html"
 
-test: $(READY)
-	@scripts/install-browser
-	$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
+PYTEST := $(BIN)/pytest --numprocesses auto
 
-# Rows in torch tensors, on a GPU if there is one.
+test: $(READY)
+	$(PYTEST) --dist worksteal -m "not engine" $(ARGS)
+
+test-fast: $(READY)
+	$(PYTEST) --dist worksteal -m "not engine and not slow" $(ARGS)
+
+test-engines: $(READY)
+	@scripts/install-browser
+	$(PYTEST) --dist loadfile -m engine $(ARGS)
+
+# Rows in torch tensors, on a GPU if there is one. What needs no torch has run in `make test`.
 test-torch: $(READY)
 	$(BIN)/python $(INSTALL) --requirement requirements/torch.txt
-	$(BIN)/pytest tests/test_devices.py tests/test_nystrom_kernel.py src/fedpca/backend/prefetch.py \
+	$(BIN)/pytest -k "not array_api_strict" tests/test_devices.py tests/test_nystrom_kernel.py src/fedpca/backend/prefetch.py \
 	    docs/how-to/embeddings-on-a-gpu.md $(ARGS)
 
 lint: $(READY)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 # Every request has a process of its own, too, which forks the program and waits for it.
 SERVER = """
-import json, os, signal, socket, sys, traceback
+import json, os, socket, sys, traceback
 
 def run(request, pipes):
     for number, pipe in enumerate(pipes):
@@ -53,14 +53,16 @@ def fork_and_wait(connection):
 
 exec(sys.argv[1])
 requests = socket.socket(fileno=int(sys.argv[2]))
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait
+waiting = 0
 while True:
     connection, _ = requests.accept()
     with connection:
         if os.fork() == 0:
             requests.close()
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             fork_and_wait(connection)
+    waiting += 1
+    while waiting and os.waitpid(-1, os.WNOHANG)[0]:
+        waiting -= 1
 """
 
 # A command for shells, that another Python runs: quick to start, for it imports next to nothing.

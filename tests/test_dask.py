@@ -195,6 +195,7 @@ def on(client):
         yield
 
 
+@pytest.mark.engine
 def test_the_cluster_of_these_tests_can_be_reached_from_here_only(client):
     import psutil  # comes with distributed
 
@@ -209,11 +210,13 @@ def test_the_cluster_of_these_tests_can_be_reached_from_here_only(client):
     assert set(listening) == {"127.0.0.1"}
 
 
+@pytest.mark.engine
 def test_a_cluster_gives_the_same_model(rows, client):
     with on(client):
         assert_fits(fit(da.from_array(rows, chunks=(500, 40)), 5), rows)
 
 
+@pytest.mark.engine
 def test_a_task_that_fails_now_and_then_is_tried_again(rows, client, tmp_path):
     def load():
         tries = len(list(tmp_path.iterdir()))
@@ -227,6 +230,7 @@ def test_a_task_that_fails_now_and_then_is_tried_again(rows, client, tmp_path):
     assert len(list(tmp_path.iterdir())) == 3
 
 
+@pytest.mark.engine
 def test_a_worker_killed_in_the_middle_costs_time_only(rows, client, tmp_path):
     parts = np.array_split(rows, 24)
 

@@ -363,14 +363,14 @@ def test_names_are_told_apart_as_r_does():
 def test_offline_with_nothing_at_hand_the_error_says_what_to_fetch_and_where_to_put_it(name, cache):
     with pytest.raises(FileNotFoundError) as failure:
         datasets.load(name)
-    said = str(failure.value)
-    assert said.startswith(f"{name} is not in {cache}, and cannot be downloaded")
-    assert "FEDPCA_DATA" in said
+    message = str(failure.value)
+    assert message.startswith(f"{name} is not in {cache}, and cannot be downloaded")
+    assert "FEDPCA_DATA" in message
     if name == "hapmap":
-        assert "snpgdsExampleFileName" in said
-        assert "put hapmap_geno.csv.gz" in said
+        assert "snpgdsExampleFileName" in message
+        assert "put hapmap_geno.csv.gz" in message
     else:
-        assert "Fetch https://" in said
+        assert "Fetch https://" in message
 
 
 def test_an_unknown_name_is_answered_with_those_known():

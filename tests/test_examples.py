@@ -26,18 +26,18 @@ EXAMPLES = ROOT / "examples"
 
 
 @pytest.fixture
-def said(tmp_path):
+def run_example(tmp_path):
     """What an example prints, run in an empty folder."""
 
     def run(name, *arguments):
         command = [sys.executable, "-W", "error", EXAMPLES / f"{name}.py", *arguments]
         environment = os.environ | {"MPLCONFIGDIR": str(tmp_path)}
-        there = tmp_path / "there"
-        there.mkdir()
-        done = subprocess.run(command, cwd=there, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        assert done.stderr == ""
-        return done.stdout
+        work = tmp_path / "work"
+        work.mkdir()
+        ended = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stderr == ""
+        return ended.stdout
 
     return run
 
@@ -53,28 +53,31 @@ def number(pattern, text):
     return float(re.search(pattern, text)[1])
 
 
-def assert_on_page(said, page):
+def assert_on_page(printed, page):
     """The page shows what the example prints."""
-    assert said in (ROOT / "docs" / "how-to" / page).read_text(encoding="utf-8")
+    assert printed in (ROOT / "docs" / "how-to" / page).read_text(encoding="utf-8")
 
 
-def test_demo(said, tmp_path):
-    printed = said("demo", tmp_path / "demo")
+@pytest.mark.slow
+def test_demo(run_example, tmp_path):
+    printed = run_example("demo", tmp_path / "demo")
     shares = dict(re.findall(r"^(.*?)  +\d+ images, captures +([\d.]+)%", printed, re.MULTILINE))
     assert float(shares["merged"]) > 99.9
     assert float(shares["owner of 0-3"]) < float(shares["merged, private, epsilon = 4"]) < 100
     assert (tmp_path / "demo" / "index.html").stat().st_size > 100_000
 
 
-def test_bigger_than_memory(said):
-    printed = said("bigger_than_memory")
+@pytest.mark.slow
+def test_bigger_than_memory(run_example):
+    printed = run_example("bigger_than_memory")
     assert number(r"fitted in (\d+) MB", printed) < number(r"^(\d+) MB", printed) / 2
     assert number(r"resumed: ([\d.]+) degrees", printed) < 0.01
     assert "scores of 600000 rows" in printed
 
 
-def test_private_release(said, tmp_path):
-    printed = said("private_release", tmp_path)
+@pytest.mark.slow
+def test_private_release(run_example, tmp_path):
+    printed = run_example("private_release", tmp_path)
     assert printed.count("a second release is refused") == 3
     assert number(r"directions of all rows: ([\d.]+)", printed) > 0.97
     release = fedpca.load(tmp_path / "north.safetensors")
@@ -82,8 +85,9 @@ def test_private_release(said, tmp_path):
     assert release.certificate.epsilon == 1.0
 
 
-def test_sensors(said):
-    printed = said("sensors")
+@pytest.mark.slow
+def test_sensors(run_example):
+    printed = run_example("sensors")
     assert_on_page(printed, "sensors.md")
     assert re.findall(r"pump (\d+): \d+ alarms from hour (\d+) on; it broke in hour (\d+)", printed) == [
         ("7", "150", "150")
@@ -96,8 +100,9 @@ def test_a_sensor_that_breaks_goes_unnoticed_in_all_that_drift_has_passed_throug
     assert not any(watch.see(rows) for rows in sensors.pump(7, sensors.FAULT))
 
 
-def test_biobanks(said):
-    printed = said("biobanks")
+@pytest.mark.slow
+def test_biobanks(run_example):
+    printed = run_example("biobanks")
     assert_on_page(printed, "ancestry.md")
     assert number(r"all founders: ([\d.]+)", printed) > 0.99
     assert number(r"pooled genotypes: ([\d.]+) degrees", printed) < 1
@@ -112,9 +117,10 @@ def test_biobanks_that_count_different_alleles_do_not_merge(example, rng, tmp_pa
         example("biobanks").federated(beds)
 
 
-def test_single_cell(said, tmp_path):
+@pytest.mark.slow
+def test_single_cell(run_example, tmp_path):
     anndata = pytest.importorskip("anndata")
-    printed = said("single_cell", tmp_path)
+    printed = run_example("single_cell", tmp_path)
     assert_on_page(printed, "single-cell.md")
     assert number(r"of all cells: ([\d.]+)", printed) > 0.995
     cells = anndata.read_h5ad(tmp_path / "turin.h5ad")

@@ -24,6 +24,7 @@ from fedpca.federation.flower.node import Node
 from fedpca.federation.message import Message
 
 pytest.importorskip("flwr", reason="the Flower federation needs flwr: pip install 'fedpca[flower]'")
+pytestmark = pytest.mark.engine
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "flower" / "run_loopback.py"
 specification = importlib.util.spec_from_file_location("run_loopback", EXAMPLE)

@@ -12,7 +12,7 @@ from math import sqrt
 import numpy as np
 import pandas as pd
 import pytest
-from helpers import power_law
+from helpers import power_law, rows_of
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -29,8 +29,8 @@ from fedpca.privacy.tracker import PrivateTracker
 from fedpca.summaries.certificate import Certificate
 
 
-def rows_of(n_rows=400, n_features=6, seed=0):
-    return power_law(np.random.default_rng(seed), n_rows, n_features)
+def make_rows(n_rows=400, n_features=6, seed=0):
+    return rows_of(seed, n_rows, n_features)
 
 
 def nearly_noiseless(**settings):
@@ -148,7 +148,7 @@ def assert_nothing_clean(offered, rows):
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_no_attribute_method_or_file_tells_a_clean_statistic(settings, tmp_path):
-    rows = rows_of()
+    rows = make_rows()
     pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0, **settings))
     for part in np.array_split(rows, 4):
         pca.partial_fit(part)
@@ -162,7 +162,7 @@ def test_no_attribute_method_or_file_tells_a_clean_statistic(settings, tmp_path)
 
 
 def test_the_walk_would_see_a_clean_statistic(tmp_path):
-    rows = rows_of()
+    rows = make_rows()
     with pytest.raises(AssertionError, match="can be read"):
         assert_nothing_clean(everything_offered_plain(rows), rows)
     leaky = StreamingPCA(3, privacy=nearly_noiseless()).fit(rows)
@@ -179,7 +179,7 @@ def everything_offered_plain(rows):
     "use", ["transform", "inverse_transform", "score", "anomaly_scores", "get_covariance"]
 )
 def test_using_it_before_a_release_says_what_to_do(use):
-    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(rows_of())
+    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(make_rows())
     with pytest.raises(NotFittedError, match=r"release\(\)"):
         getattr(pca, use)(*([] if use == "get_covariance" else [np.ones((2, 6))]))
     with pytest.raises(AttributeError, match=r"release\(\)"):
@@ -188,7 +188,7 @@ def test_using_it_before_a_release_says_what_to_do(use):
 
 @pytest.mark.parametrize("copier", [pickle.dumps, copy.deepcopy, copy.copy])
 def test_unreleased_rows_cannot_be_copied_out(copier):
-    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(rows_of())
+    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(make_rows())
     with pytest.raises(TypeError, match=r"release\(\) first"):
         copier(pca._source)
 
@@ -210,9 +210,9 @@ def secrets_in(value):
 
 
 def test_a_copy_holds_what_was_released_and_takes_no_more_rows():
-    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0, releases=5)).partial_fit(rows_of())
+    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0, releases=5)).partial_fit(make_rows())
     released = pca.release()
-    pca.partial_fit(rows_of(seed=1))
+    pca.partial_fit(make_rows(seed=1))
     assert secrets_in(pca) != []
     twin = pickle.loads(pickle.dumps(pca))
     np.testing.assert_array_equal(twin.components_, pca.components_)
@@ -220,28 +220,28 @@ def test_a_copy_holds_what_was_released_and_takes_no_more_rows():
     assert twin.ledger_ is None
     assert secrets_in(twin) == []
     with pytest.raises(BudgetExceeded, match="copy"):
-        twin.partial_fit(rows_of())
+        twin.partial_fit(make_rows())
 
 
 def test_after_the_last_release_nothing_clean_is_kept():
-    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).fit(rows_of())
+    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).fit(make_rows())
     assert secrets_in(pca) == []
     with pytest.raises(BudgetExceeded, match="all were made"):
-        pca.partial_fit(rows_of())
+        pca.partial_fit(make_rows())
 
 
 def test_a_fork_can_neither_take_nor_release_rows(monkeypatch):
     """It would have the same key: the same noise on other rows, and the difference reveals the rows."""
-    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(rows_of())
+    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(make_rows())
     monkeypatch.setattr(os, "getpid", lambda: -1)  # as the child of a fork sees it
     with pytest.raises(RuntimeError, match="fork"):
         pca.release()
     with pytest.raises(RuntimeError, match="fork"):
-        pca.partial_fit(rows_of())
+        pca.partial_fit(make_rows())
 
 
 def test_a_release_that_the_ledger_cannot_complete_is_not_lost(monkeypatch):
-    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(rows_of())
+    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(make_rows())
 
     def full(self, entry):
         raise OSError(28, "No space left on device")
@@ -255,18 +255,18 @@ def test_a_release_that_the_ledger_cannot_complete_is_not_lost(monkeypatch):
 def test_delta_is_warned_of_once_and_the_stream_survives_a_warning_made_an_error():
     privacy = Privacy(4.0, 5e-4, 3.0, center="private")
     with pytest.warns(UserWarning, match="delta") as caught:
-        StreamingPCA(2, privacy=privacy).fit(rows_of(1000))
+        StreamingPCA(2, privacy=privacy).fit(make_rows(1000))
     assert len(caught) == 1
-    pca = StreamingPCA(2, privacy=privacy).partial_fit(rows_of(1000))
+    pca = StreamingPCA(2, privacy=privacy).partial_fit(make_rows(1000))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(UserWarning, match="delta"):
             pca.release()
-    pca.partial_fit(rows_of(10)).release()
+    pca.partial_fit(make_rows(10)).release()
 
 
 def test_threads_that_release_at_once_get_one_release():
-    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(rows_of(400, 200))
+    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(make_rows(400, 200))
     with ThreadPoolExecutor(8) as pool:
         releases = list(pool.map(lambda _: pca.release(), range(16)))
     assert all(release is releases[0] for release in releases)
@@ -276,14 +276,14 @@ def test_threads_that_release_at_once_get_one_release():
 def test_many_reports_stay_on_the_lattice_so_that_no_bit_of_them_is_clean():
     """Sums of rounded noises would differ from the lattice by fractions that depend on the rows alone."""
     pca = StreamingPCA(1, privacy=Privacy(1.0, 1e-5, 1.0, releases=6))
-    for part in np.array_split(rows_of(60), 6):
+    for part in np.array_split(make_rows(60), 6):
         points = pca.partial_fit(part).release().scatter * 2.0**24
         np.testing.assert_array_equal(points, np.rint(points))
 
 
 def test_the_parity_of_many_reports_tells_nothing():
     """With noises z0, z1 rounded before they are weighed, 2 report_2 - report_1 = first increment (mod 2)."""
-    rows = rows_of(40, 3)
+    rows = make_rows(40, 3)
     first = clipped(rows[:4], 1.0)
     parity = (first.T @ first) % 2
     hits = 0
@@ -298,7 +298,7 @@ def test_the_parity_of_many_reports_tells_nothing():
     "settings", [{}, {"center": "private"}, {"mechanism": "streaming-mod-sulq"}], ids=str
 )
 def test_a_batch_interrupted_half_way_ends_the_stream_so_that_no_row_counts_twice(settings, monkeypatch):
-    pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, 3.0, **settings)).partial_fit(rows_of(100))
+    pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, 3.0, **settings)).partial_fit(make_rows(100))
     monkeypatch.setattr("fedpca.estimators.streaming.chunk_rows", lambda n_features: 150)
     taken = PrivateTracker._take
 
@@ -309,8 +309,8 @@ def test_a_batch_interrupted_half_way_ends_the_stream_so_that_no_row_counts_twic
 
     monkeypatch.setattr(PrivateTracker, "_take", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        pca.partial_fit(rows_of(400))
-    for call in (lambda: pca.partial_fit(rows_of(400)), pca.release):
+        pca.partial_fit(make_rows(400))
+    for call in (lambda: pca.partial_fit(make_rows(400)), pca.release):
         with pytest.raises(RuntimeError, match="interrupted"):
             call()
 
@@ -321,20 +321,20 @@ def test_a_private_center_is_not_begun_if_the_rows_cannot_be_afforded():
     privacy = Privacy(1.0, 1e-4, 3.0, center="private", ledger=ledger)
     for learn in (StreamingPCA(2, privacy=privacy).fit, StreamingPCA(2, privacy=privacy).partial_fit):
         with pytest.raises(BudgetExceeded):
-            learn(rows_of(1000))
+            learn(make_rows(1000))
     assert len(ledger.entries) == 1
 
 
 def test_noise_too_large_to_be_exact_is_refused_before_anything_is_debited():
     ledger = Ledger(epsilon=1.0, delta=1e-5)
     with pytest.raises(ValueError, match="epsilon must be larger"):
-        StreamingPCA(2, privacy=Privacy(1e-9, 1e-12, 1.0, ledger=ledger)).fit(rows_of())
+        StreamingPCA(2, privacy=Privacy(1e-9, 1e-12, 1.0, ledger=ledger)).fit(make_rows())
     assert ledger.entries == []
 
 
 def test_gaps_of_a_row_are_filled_the_same_whoever_else_has_gaps(no_noise):
     """The number of rows in a product can decide how the others are rounded."""
-    rows = rows_of(600, 40)
+    rows = make_rows(600, 40)
     pca = StreamingPCA(2, privacy=nearly_noiseless(releases=2)).partial_fit(rows)
     pca.release()
     gappy = np.where(np.random.default_rng(0).uniform(size=rows.shape) < 0.1, np.nan, rows)
@@ -347,7 +347,7 @@ def test_gaps_of_a_row_are_filled_the_same_whoever_else_has_gaps(no_noise):
 
 @pytest.mark.parametrize("settings", [{}, {"mechanism": "mod-sulq"}, {"releases": 8}], ids=str)
 def test_with_hardly_any_noise_it_is_the_pca_of_clipped_rows(settings, no_noise):
-    rows = rows_of()
+    rows = make_rows()
     pca = StreamingPCA(3, privacy=nearly_noiseless(center=rows.mean(axis=0), bound=50.0, **settings)).fit(
         rows
     )
@@ -377,21 +377,22 @@ def test_release_returns_noisy_moments_that_sum_over_owners():
 def test_a_merge_of_one_owners_releases_costs_what_its_ledger_says():
     ledger = Ledger(epsilon=5.0, delta=1e-4)
     privacy = Privacy(1.0, 1e-4, 3.0, ledger=ledger)
-    fits = [StreamingPCA(2, privacy=privacy).fit(rows_of()).release() for _ in range(3)]
+    fits = [StreamingPCA(2, privacy=privacy).fit(make_rows()).release() for _ in range(3)]
     merged = fedpca.merge(fits).certificate
     assert merged.epsilon == pytest.approx(ledger.spent())
     assert merged.epsilon > 1.5
     assert merged.mu == pytest.approx(sqrt(3) * mu_of(1.0, 1e-4))
-    other = StreamingPCA(2, privacy=Privacy(1.2, 1e-4, 3.0)).fit(rows_of()).release()
+    other = StreamingPCA(2, privacy=Privacy(1.2, 1e-4, 3.0)).fit(make_rows()).release()
     assert fedpca.merge([fits[0], other]).certificate.epsilon == 1.2
 
 
 def test_the_tree_of_merges_makes_no_difference_to_the_certificate():
     ledger = Ledger(epsilon=5.0, delta=1e-4)
     own = [
-        StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, ledger=ledger)).fit(rows_of()).release() for _ in "ab"
+        StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, ledger=ledger)).fit(make_rows()).release()
+        for _ in "ab"
     ]
-    others = [StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0)).fit(rows_of()).release() for _ in "cd"]
+    others = [StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0)).fit(make_rows()).release() for _ in "cd"]
     flat = fedpca.merge([*own, *others]).certificate
     tree = fedpca.merge([fedpca.merge([own[0], others[0]]), fedpca.merge([own[1], others[1]])]).certificate
     assert flat.epsilon == tree.epsilon == pytest.approx(ledger.spent())
@@ -406,7 +407,7 @@ def test_the_tree_of_merges_makes_no_difference_to_the_certificate():
 
 def test_a_merged_certificate_has_the_bound_of_all_or_lists_those_they_have():
     a, b, c = (
-        StreamingPCA(2, privacy=Privacy(1.0, 1e-4, bound)).fit(rows_of()).release()
+        StreamingPCA(2, privacy=Privacy(1.0, 1e-4, bound)).fit(make_rows()).release()
         for bound in (3.0, 3.0, 4.0)
     )
     assert fedpca.merge([a, b]).certificate.bound == 3.0
@@ -417,7 +418,7 @@ def test_a_merged_certificate_has_the_bound_of_all_or_lists_those_they_have():
 @pytest.mark.parametrize("missing", ["spent", "spent_delta"])
 def test_a_release_that_does_not_say_what_it_cost_is_refused(missing):
     privacy = Privacy(1.0, 1e-4, 3.0, ledger=Ledger(epsilon=5.0, delta=1e-4))
-    fits = [StreamingPCA(2, privacy=privacy).fit(rows_of()).release() for _ in range(3)]
+    fits = [StreamingPCA(2, privacy=privacy).fit(make_rows()).release() for _ in range(3)]
     stated = fedpca.merge(fits[1:]).certificate.to_json()
     for release in stated["releases"]:
         del release[missing]
@@ -427,7 +428,7 @@ def test_a_release_that_does_not_say_what_it_cost_is_refused(missing):
 
 def test_the_same_stream_is_not_merged_twice():
     pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-5, 3.0, releases=3))
-    reports = [pca.partial_fit(rows_of(seed=seed)).release() for seed in range(3)]
+    reports = [pca.partial_fit(make_rows(seed=seed)).release() for seed in range(3)]
     for parts in (reports, [reports[0], reports[0]], [reports[0].subspace(2), reports[1].subspace(2)]):
         with pytest.raises(ValueError, match="merged twice"):
             fedpca.merge(parts)
@@ -442,7 +443,7 @@ def test_a_text_column_is_named_and_not_quoted():
 
 
 def test_a_merge_with_anything_not_private_is_not_certified():
-    rows = rows_of()
+    rows = make_rows()
     release = StreamingPCA(2, privacy=nearly_noiseless()).partial_fit(rows).release()
     clean = Moments.from_rows(rows, center=False)
     assert fedpca.merge([release, clean]).certificate is None
@@ -455,20 +456,20 @@ def test_a_merge_with_anything_not_private_is_not_certified():
 def test_noisy_moments_merge_into_an_estimator_without_privacy():
     # So noisy that some variances are negative.
     privacy = Privacy(0.1, 1e-6, 3.0, insecure_seed_for_tests=0)
-    release = StreamingPCA(2, privacy=privacy).partial_fit(rows_of()).release()
+    release = StreamingPCA(2, privacy=privacy).partial_fit(make_rows()).release()
     assert (np.diag(release.scatter) < 0).any()
     assert StreamingPCA(2, center=False).merge(release).n_samples_seen_ == 400
 
 
 def test_releasing_again_without_new_rows_is_the_same_and_free():
-    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(rows_of())
+    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(make_rows())
     assert pca.release() is pca.release()
     assert len(pca.ledger_.entries) == 1
 
 
 @pytest.mark.parametrize("releases", [3, 7])
 def test_reports_of_a_growing_stream_are_cumulative_and_within_budget(releases, no_noise):
-    rows = rows_of(700)
+    rows = make_rows(700)
     pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 50.0, releases=releases))
     for report, part in enumerate(np.array_split(rows, releases), start=1):
         pca.partial_fit(part)
@@ -502,7 +503,7 @@ def test_noise_of_the_reports_is_that_of_the_schedule():
 def test_streaming_mod_sulq_may_be_released_as_often_as_one_likes():
     pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, mechanism="streaming-mod-sulq"), batch_size=50)
     for _ in range(3):
-        pca.partial_fit(rows_of(130))
+        pca.partial_fit(make_rows(130))
         assert isinstance(pca.release(), Subspace)
     assert len(pca.ledger_.entries) == 1
     assert pca.n_samples_seen_ == 390
@@ -512,7 +513,7 @@ def test_streaming_mod_sulq_may_be_released_as_often_as_one_likes():
 
 
 def test_a_private_center_of_all_rows_costs_a_tenth_of_the_budget():
-    rows = rows_of(2000) + 2.0
+    rows = make_rows(2000) + 2.0
     pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, 4.0, center="private")).fit(rows)
     np.testing.assert_allclose(pca.mean_, rows.mean(axis=0), atol=0.3)
     entries = pca.ledger_.entries
@@ -524,7 +525,7 @@ def test_a_private_center_of_all_rows_costs_a_tenth_of_the_budget():
 
 
 def test_a_private_center_of_a_stream_takes_its_first_rows():
-    rows = rows_of(3000) + 2.0
+    rows = make_rows(3000) + 2.0
     pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, 4.0, center="private"))
     for part in np.array_split(rows, 60):
         pca.partial_fit(part)
@@ -547,7 +548,7 @@ def rounds_of(pca, rows):
 
 
 def test_rounds_of_one_owner_are_what_fit_does():
-    rows = rows_of(2000) + 2.0
+    rows = make_rows(2000) + 2.0
     rows[3, 2] = np.nan
     privacy = Privacy(4.0, 1e-5, 4.0, center="private", insecure_seed_for_tests=3)
     by_rounds = rounds_of(StreamingPCA(2, privacy=privacy), rows).partial_fit(rows)
@@ -562,7 +563,7 @@ def test_rounds_of_one_owner_are_what_fit_does():
 
 
 def test_a_sum_for_the_center_is_noisy_and_paid_for():
-    rows = rows_of(2000)
+    rows = make_rows(2000)
     sums = []
     for _ in range(2):
         pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, 3.0, center="private"))
@@ -574,7 +575,7 @@ def test_a_sum_for_the_center_is_noisy_and_paid_for():
 
 def test_rounds_of_a_center_come_in_order():
     """A second sum for one round would carry the noise of the first."""
-    rows = rows_of(2000)
+    rows = make_rows(2000)
     privacy = Privacy(4.0, 1e-5, 3.0, center="private")
     pca = StreamingPCA(2, privacy=privacy)
     with pytest.raises(ValueError, match="call center_sum first"):
@@ -610,7 +611,7 @@ def test_rounds_of_a_center_come_in_order():
 def test_a_center_is_only_found_where_it_is_wanted(settings):
     pca = StreamingPCA(2, **settings)
     with pytest.raises(ValueError, match="center"):
-        pca.center_sum(rows_of())
+        pca.center_sum(make_rows())
     assert not hasattr(pca, "n_features_in_")
 
 
@@ -623,14 +624,14 @@ def test_too_many_features_are_refused_before_a_center_is_paid_for():
 
 
 def test_too_short_a_stream_for_its_center_says_so():
-    pca = StreamingPCA(2, privacy=Privacy(0.1, 1e-5, 4.0, center="private")).partial_fit(rows_of(50))
+    pca = StreamingPCA(2, privacy=Privacy(0.1, 1e-5, 4.0, center="private")).partial_fit(make_rows(50))
     with pytest.raises(ValueError, match=r"takes the first \d+ rows of a stream for the center, and 50 came"):
         pca.release()
     assert pca.ledger_.entries == []
 
 
 def test_an_outlier_moves_the_release_no_more_than_the_bound(no_noise):
-    rows = rows_of(100)
+    rows = make_rows(100)
     wild = rows.copy()
     wild[0] *= 1e9
     scatters = [
@@ -644,7 +645,7 @@ def test_an_outlier_moves_the_release_no_more_than_the_bound(no_noise):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_row_however_large_is_clipped_and_never_a_reason_to_refuse(size, dtype):
     """A client that drops out because of one row tells that the row was there."""
-    rows = rows_of().astype(dtype)
+    rows = make_rows().astype(dtype)
     rows[7] = min(size, 3e38) if dtype == np.float32 else size
     privacy = nearly_noiseless(insecure_seed_for_tests=0)
     tame = rows.copy()
@@ -654,7 +655,7 @@ def test_a_row_however_large_is_clipped_and_never_a_reason_to_refuse(size, dtype
 
 
 def test_infinity_is_refused_without_telling_any_value():
-    rows = rows_of()
+    rows = make_rows()
     rows[3, 3] = np.inf
     with pytest.raises(ValueError, match="contains infinity") as refusal:
         StreamingPCA(2, privacy=nearly_noiseless()).fit(rows)
@@ -663,7 +664,7 @@ def test_infinity_is_refused_without_telling_any_value():
 
 @pytest.mark.parametrize("settings", [{}, {"center": np.full(6, 0.5)}], ids=["origin", "public center"])
 def test_gaps_are_filled_from_the_center_before_the_first_release(settings, no_noise):
-    rows = rows_of()
+    rows = make_rows()
     gappy = np.where(np.random.default_rng(1).uniform(size=rows.shape) < 0.2, np.nan, rows)
     gappy[3] = np.nan  # nothing observed: still a record
     filled = np.where(np.isnan(gappy), settings.get("center", np.zeros(6)), gappy)
@@ -677,10 +678,10 @@ def test_gaps_are_filled_from_the_center_before_the_first_release(settings, no_n
 
 def test_gaps_are_filled_from_the_last_release_and_from_nothing_else(no_noise):
     """Rows that were not released yet must not help to fill the gaps of others."""
-    rows = rows_of()
+    rows = make_rows()
     gappy = np.where(np.random.default_rng(1).uniform(size=rows.shape) < 0.2, np.nan, rows)
     results = []
-    for unreleased in (rows_of(50, seed=5), np.zeros((50, 6))):
+    for unreleased in (make_rows(50, seed=5), np.zeros((50, 6))):
         pca = StreamingPCA(
             2, privacy=nearly_noiseless(bound=50.0, releases=2, center=np.zeros(6))
         ).partial_fit(rows)
@@ -698,7 +699,7 @@ def test_gaps_are_filled_from_the_last_release_and_from_nothing_else(no_noise):
 
 @pytest.mark.parametrize("kind", ["sparse", "float32", "frame", "integers"])
 def test_all_kinds_of_rows_are_taken(kind):
-    rows = np.round(4 * rows_of())
+    rows = np.round(4 * make_rows())
     table = {
         "sparse": sparse.csr_array(rows),
         "float32": rows.astype(np.float32),
@@ -720,7 +721,7 @@ def test_all_kinds_of_rows_are_taken(kind):
 
 
 def test_the_certificate_states_the_promise_and_travels(tmp_path):
-    rows = rows_of()
+    rows = make_rows()
     privacy = Privacy(1.0, 1e-4, 3.0, adjacency="zero-out")
     pca = StreamingPCA(2, privacy=privacy).fit(rows)
     certificate = pca.subspace_.certificate
@@ -743,33 +744,33 @@ def test_the_certificate_states_the_promise_and_travels(tmp_path):
 
 def test_a_seed_makes_noise_repeatable_and_the_certificate_says_it_is_worthless():
     seeded = Privacy(1.0, 1e-4, 3.0, insecure_seed_for_tests=7)
-    one, other = (StreamingPCA(2, privacy=seeded).fit(rows_of()) for _ in range(2))
+    one, other = (StreamingPCA(2, privacy=seeded).fit(make_rows()) for _ in range(2))
     np.testing.assert_array_equal(one.components_, other.components_)
     assert one.subspace_.certificate.private is False
     assert "NOT PRIVATE" in one.subspace_.certificate.warnings[0]
     assert "NOT private" in repr(one.subspace_)
     merged = fedpca.merge(
-        [one.release(), StreamingPCA(2, privacy=nearly_noiseless()).fit(rows_of()).release()]
+        [one.release(), StreamingPCA(2, privacy=nearly_noiseless()).fit(make_rows()).release()]
     )
     assert merged.certificate.private is False
 
 
 def test_without_a_seed_no_two_releases_are_alike():
     privacy = Privacy(1.0, 1e-4, 3.0)
-    one, other = (StreamingPCA(2, privacy=privacy, random_state=0).fit(rows_of()).release() for _ in "ab")
+    one, other = (StreamingPCA(2, privacy=privacy, random_state=0).fit(make_rows()).release() for _ in "ab")
     assert not np.isclose(one.scatter, other.scatter, rtol=1e-9).any()
 
 
 def test_fast_noise_is_labeled_unsafe_and_never_the_default():
     assert Privacy(1.0, 1e-4, 3.0).noise == "exact"
-    release = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, noise="fast")).fit(rows_of()).release()
+    release = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, noise="fast")).fit(make_rows()).release()
     assert "UNSAFE" in release.certificate.sampler
     assert "floating-point noise" in release.certificate.warnings[0]
     assert "UNSAFE" in repr(release)
 
 
 def test_released_numbers_lie_on_the_lattice():
-    release = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 1.0)).fit(rows_of()).release()
+    release = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 1.0)).fit(make_rows()).release()
     points = release.scatter * 2.0**24
     np.testing.assert_array_equal(points, np.rint(points))
 
@@ -791,7 +792,7 @@ def test_a_hidden_component_is_shown_only_if_it_rises_above_the_noise():
 
 
 def test_delta_is_refused_at_one_over_n_and_warned_of_above_a_tenth():
-    rows = rows_of(100)
+    rows = make_rows(100)
     with pytest.raises(ValueError, match=r"delta must be below one over the number of rows, 1/100"):
         StreamingPCA(2, privacy=Privacy(1.0, 0.01, 3.0)).fit(rows)
     with pytest.warns(UserWarning, match="0.001 or less is advised"):
@@ -853,28 +854,28 @@ def test_what_does_not_go_with_privacy_is_refused(settings, call, match):
     pca = StreamingPCA(**({"n_components": 2, "privacy": nearly_noiseless()} | settings))
     for method in (pca.fit, pca.partial_fit):
         with pytest.raises((ValueError, TypeError), match=match):
-            method(rows_of(), **call)
+            method(make_rows(), **call)
     assert not hasattr(pca, "_source")
 
 
 def test_weights_are_refused_in_later_batches_too():
-    pca = StreamingPCA(2, privacy=nearly_noiseless()).partial_fit(rows_of())
+    pca = StreamingPCA(2, privacy=nearly_noiseless()).partial_fit(make_rows())
     with pytest.raises(ValueError, match="sample_weight"):
-        pca.partial_fit(rows_of(), sample_weight=np.full(400, 1e6))
+        pca.partial_fit(make_rows(), sample_weight=np.full(400, 1e6))
 
 
 def test_release_needs_privacy_and_rows():
     with pytest.raises(ValueError, match="release is for private"):
-        StreamingPCA(2).fit(rows_of()).release()
+        StreamingPCA(2).fit(make_rows()).release()
     with pytest.raises(NotFittedError, match="partial_fit"):
         StreamingPCA(2, privacy=nearly_noiseless()).release()
 
 
 def test_a_private_estimator_does_not_merge():
-    private = StreamingPCA(2, privacy=nearly_noiseless()).fit(rows_of())
+    private = StreamingPCA(2, privacy=nearly_noiseless()).fit(make_rows())
     with pytest.raises(ValueError, match="merge what is released"):
-        private.merge(StreamingPCA(2).fit(rows_of()))
-    unreleased = StreamingPCA(2, privacy=nearly_noiseless()).partial_fit(rows_of())
+        private.merge(StreamingPCA(2).fit(make_rows()))
+    unreleased = StreamingPCA(2, privacy=nearly_noiseless()).partial_fit(make_rows())
     with pytest.raises(NotFittedError, match=r"release\(\)"):
         StreamingPCA(2, center=False).merge(unreleased)
 
@@ -895,16 +896,16 @@ def test_the_ledger_that_pays_is_public():
     pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, ledger=ledger))
     with pytest.raises(AttributeError, match="ledger_ is opened by"):
         pca.ledger_  # noqa: B018
-    assert pca.partial_fit(rows_of()).ledger_ is ledger  # before a release, too
-    assert StreamingPCA(2).fit(rows_of()).ledger_ is None
+    assert pca.partial_fit(make_rows()).ledger_ is ledger  # before a release, too
+    assert StreamingPCA(2).fit(make_rows()).ledger_ is None
 
 
 def test_a_shared_ledger_in_memory_counts_over_fits_and_clones():
     ledger = Ledger(epsilon=1.0, delta=1e-4)
-    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, ledger=ledger)).fit(rows_of())
+    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, ledger=ledger)).fit(make_rows())
     assert pca.subspace_.certificate.ledger.spent == pytest.approx(1.0)
     with pytest.raises(BudgetExceeded):
-        clone(pca).fit(rows_of())
+        clone(pca).fit(make_rows())
 
 
 def test_digits_at_epsilon_one_keep_their_directions():

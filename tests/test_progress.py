@@ -1,4 +1,4 @@
-"""Bars say how far work has come, and nothing is said unless somebody asks."""
+"""Bars say how far work has come, and nothing is shown unless somebody asks."""
 
 import sys
 
@@ -20,9 +20,9 @@ def test_silence_by_default(capsys):
 def test_a_federation_shows_its_clients(capsys):
     with progress.enabled():
         fedpca.FederatedPCA(2).fit(ROWS, groups=np.arange(100) % 7)
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "7 of 7 clients" in said.err
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "7 of 7 clients" in shown.err
 
 
 def test_private_clients_in_several_steps_are_counted_once(capsys):
@@ -43,9 +43,9 @@ def test_bytes_and_unknown_totals(capsys):
         with progress.bar("file", 2e6, "B") as bar:
             bar.advance(1e6)
         assert list(progress.track(iter("ab"), "letters", "letters")) == ["a", "b"]
-    said = capsys.readouterr().err
-    assert "1.0 MB of 2.0 MB" in said
-    assert "2 letters" in said
+    shown = capsys.readouterr().err
+    assert "1.0 MB of 2.0 MB" in shown
+    assert "2 letters" in shown
 
 
 def test_without_rich_the_extra_is_named(monkeypatch):

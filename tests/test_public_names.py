@@ -18,8 +18,8 @@ def test_every_listed_name_exists_and_nothing_else_is_public():
 
 def test_importing_the_package_imports_nothing_heavy():
     code = "import sys, fedpca; print([m for m in ('numpy', 'scipy', 'sklearn') if m in sys.modules])"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said == "[]\n"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed == "[]\n"
 
 
 def test_an_aggregator_does_not_import_scikit_learn():

@@ -19,8 +19,10 @@ from fedpca.report import write_report  # noqa: E402
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
-if CHROMIUM is None:
-    pytest.skip("no chromium or chrome on the PATH: run scripts/install-browser", allow_module_level=True)
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium or chrome: run scripts/install-browser"),
+]
 
 QUIET = [
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",

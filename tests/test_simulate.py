@@ -24,14 +24,14 @@ def streams(n_clients=7, n_batches=6, n_features=5):
 
 @settings(max_examples=40)
 @given(st.builds(Faults, shares, shares, shares, shares, shares, st.integers(0, 999)), st.integers(2, 9))
-def test_the_model_is_that_of_all_that_was_said(faults, fanout):
+def test_the_model_is_that_of_all_that_was_delivered(faults, fanout):
     clients = streams()
     result = simulate(clients, 5, faults=faults, fanout=fanout)
-    said = Counter()
+    sent = Counter()
     for delivery in result.timeline:
-        said[delivery.client] = max(said[delivery.client], delivery.version + 1)
-    assert_summarizes(result.model, [batch for name in clients for batch in clients[name][: said[name]]])
-    assert set(result.dropped_out) == {name for name in clients if said[name] < 6}
+        sent[delivery.client] = max(sent[delivery.client], delivery.version + 1)
+    assert_summarizes(result.model, [batch for name in clients for batch in clients[name][: sent[name]]])
+    assert set(result.dropped_out) == {name for name in clients if sent[name] < 6}
     assert result.timeline[-1].rows == result.model.count
 
 
@@ -53,9 +53,9 @@ def test_snapshots_lead_to_the_final_model():
     assert set(result.contributions) == set(clients)
     assert len(result.timeline) > len(result.snapshots) == 40
     first, last = result.snapshots[0], result.snapshots[-1]
-    said = result.timeline[0]
-    alone = PCA(2).fit(np.concatenate(clients[said.client][: said.version + 1]))
-    assert (first.time, first.rows, first.clients) == (said.time, said.rows, 1)
+    delivery = result.timeline[0]
+    alone = PCA(2).fit(np.concatenate(clients[delivery.client][: delivery.version + 1]))
+    assert (first.time, first.rows, first.clients) == (delivery.time, delivery.rows, 1)
     angle = subspace_angles(alone.components_.T, result.model.components.T).max()
     np.testing.assert_allclose(first.angle, angle, atol=1e-6)
     np.testing.assert_allclose(first.explained, alone.explained_variance_ratio_.sum())
