@@ -89,7 +89,7 @@ class Task:
     @cached_property
     def covariance(self) -> Array:
         """The mean of x x^T over the clipped rows, in the unit ball."""
-        from fedpca.privacy.lattice import RADIUS
+        from fedpca.privacy.clipping import RADIUS
 
         return self.points.T @ self.points / (RADIUS**2 * len(self.points))
 

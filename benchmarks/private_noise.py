@@ -33,7 +33,7 @@ def spread(timing: Timing) -> tuple[str, str]:
 
 def one_mask(rounds: int) -> None:
     from fedpca.privacy.calibration import analytic_sigma, mod_sulq_beta, paper_omega
-    from fedpca.privacy.lattice import RADIUS
+    from fedpca.privacy.clipping import RADIUS
     from fedpca.privacy.noise import ExactNoise, FastNoise, SymmetricMask
 
     d = 784
@@ -78,7 +78,7 @@ def one_mask(rounds: int) -> None:
 
 def product(rounds: int) -> None:
     from fedpca.privacy.calibration import analytic_sigma
-    from fedpca.privacy.lattice import RADIUS
+    from fedpca.privacy.clipping import RADIUS
     from fedpca.privacy.noise import ExactNoise, SymmetricMask
 
     d = 4096

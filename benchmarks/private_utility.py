@@ -224,7 +224,7 @@ def by_estimator(task: Task, releases: int, seed: int) -> list[Array]:
 
 def reports(seeds: range) -> None:
     from fedpca.privacy.calibration import analytic_sigma
-    from fedpca.privacy.lattice import RADIUS
+    from fedpca.privacy.clipping import RADIUS
     from fedpca.privacy.schedule import Schedule
 
     sigma = analytic_sigma(*REPORTS_BUDGET)

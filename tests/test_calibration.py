@@ -27,7 +27,7 @@ from fedpca.privacy.calibration import (
     repaired_omega,
     sulq_rate,
 )
-from fedpca.privacy.lattice import RADIUS
+from fedpca.privacy.clipping import RADIUS
 from fedpca.privacy.mechanisms import ClippingBall, build, calibrate
 from fedpca.privacy.mechanisms.gram import SUM_WEIGHT
 from fedpca.privacy.noise import ExactNoise

@@ -6,7 +6,7 @@ from helpers import shortfall
 from scipy import sparse
 
 from fedpca import StreamingPCA, Subspace
-from fedpca.summaries.imputation import coordinates, impute, impute_cold_start
+from fedpca.summaries.missing_values import coordinates, impute, impute_cold_start
 
 
 def with_gaps(rng, rows, share=0.1):

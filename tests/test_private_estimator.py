@@ -22,7 +22,7 @@ import fedpca
 from fedpca import BudgetExceeded, Ledger, Moments, Privacy, StreamingPCA, Subspace
 from fedpca.privacy.calibration import mu_of
 from fedpca.privacy.centering import CENTER_STEPS, PrivateCenter
-from fedpca.privacy.lattice import clipped
+from fedpca.privacy.clipping import clipped
 from fedpca.privacy.mechanisms import Mechanism
 from fedpca.privacy.noise import ExactNoise, FastNoise
 from fedpca.privacy.tracker import PrivateTracker

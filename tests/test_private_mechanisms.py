@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedpca import Privacy, Subspace
-from fedpca.privacy.lattice import RADIUS, clipped
+from fedpca.privacy.clipping import RADIUS, clipped
 from fedpca.privacy.mechanisms import MECHANISMS, ClippingBall, Mechanism, MechanismName, build, calibrate
 from fedpca.privacy.mechanisms.gram import SUM_WEIGHT
 from fedpca.privacy.mechanisms.sketch import Sketch, sketch_size

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from fedpca.errors import BudgetExceeded, ModelFileError
     from fedpca.estimators.streaming import StreamingPCA
     from fedpca.federation.aggregator import Aggregator
-    from fedpca.federation.estimator import FederatedPCA
+    from fedpca.federation.federated_pca import FederatedPCA
     from fedpca.privacy.audit import audit
     from fedpca.privacy.ledger import Ledger
     from fedpca.privacy.planning import plan
@@ -26,7 +26,7 @@ _MODULES = {
     "Aggregator": "federation.aggregator",
     "BudgetExceeded": "errors",
     "EnergyBand": "summaries.rank",
-    "FederatedPCA": "federation.estimator",
+    "FederatedPCA": "federation.federated_pca",
     "Ledger": "privacy.ledger",
     "ModelFileError": "errors",
     "Moments": "summaries.moments",

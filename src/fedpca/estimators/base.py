@@ -14,10 +14,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedpca._typing import AnyArray, Array, DeviceArray, DType, RowsLike
 from fedpca.backend import HOST, Backend, backend_of, batch_slices, dense, ops, to_host
-from fedpca.estimators.anomaly import degrees_of_freedom, log_likelihood, spe_limit, t2_limit
+from fedpca.estimators.anomaly_limits import degrees_of_freedom, log_likelihood, spe_limit, t2_limit
 from fedpca.readers.data_file import Batch
 from fedpca.summaries import validation
-from fedpca.summaries.imputation import coordinates
+from fedpca.summaries.missing_values import coordinates
 from fedpca.summaries.subspace import Subspace
 
 

@@ -16,8 +16,8 @@ from fedpca.estimators.base import BasePCA, chunk_rows, stored_values
 from fedpca.estimators.rank_rule import rank_rule
 from fedpca.privacy import CenterSum, Ledger, Privacy, PrivateTracker
 from fedpca.summaries import validation
-from fedpca.summaries.imputation import impute, impute_cold_start
 from fedpca.summaries.merging import check_compatible
+from fedpca.summaries.missing_values import impute, impute_cold_start
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import EnergyBand, FixedRank, Oversample, RankRule
 from fedpca.summaries.subspace import Subspace

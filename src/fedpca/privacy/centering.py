@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.privacy.lattice import RADIUS, clipped
+from fedpca.privacy.clipping import RADIUS, clipped
 from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.settings import Privacy

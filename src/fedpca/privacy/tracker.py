@@ -12,8 +12,8 @@ from fedpca._typing import JSON, Array, DTypeLike
 from fedpca.backend import HOST
 from fedpca.errors import BudgetExceeded, NotReleasedError
 from fedpca.privacy.centering import CenterSum, PrivateCenter, fill_with_center, stream_rows
+from fedpca.privacy.clipping import MAX_ROWS
 from fedpca.privacy.guard import Guard
-from fedpca.privacy.lattice import MAX_ROWS
 from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.mechanisms.base import ClippingBall
 from fedpca.privacy.mechanisms.registry import build, mechanism_class
@@ -21,7 +21,7 @@ from fedpca.privacy.noise import NOISES, Noise
 from fedpca.privacy.rules import check_delta_for_rows
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.sums import PrivateSums
-from fedpca.summaries.imputation import impute
+from fedpca.summaries.missing_values import impute
 from fedpca.summaries.rank import Oversample, RankRule
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from fedpca._typing import JSON
 from fedpca._util.text import pluralize
 from fedpca.federation import Aggregator, FolderStore, HistoryEvent
-from fedpca.federation.estimator import FederatedPCA
+from fedpca.federation.federated_pca import FederatedPCA
 from fedpca.federation.simulate import Simulation
 
 

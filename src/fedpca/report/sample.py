@@ -10,7 +10,7 @@ import numpy as np
 from fedpca import progress
 from fedpca._typing import AnyArray, Array, ArrayLike, RowsLike
 from fedpca.backend import batch_slices, dense
-from fedpca.estimators.anomaly import chi_squared_limit
+from fedpca.estimators.anomaly_limits import chi_squared_limit
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.readers import Batch, RowReader
 from fedpca.summaries.subspace import Subspace

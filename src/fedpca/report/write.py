@@ -8,7 +8,7 @@ import numpy as np
 from fedpca._typing import RowsLike
 from fedpca._util.text import format_number, sanitize
 from fedpca.estimators.base import BasePCA
-from fedpca.federation.estimator import FederatedPCA
+from fedpca.federation.federated_pca import FederatedPCA
 from fedpca.report.federation import contributions, incidents, over_time
 from fedpca.report.figures import drawing
 from fedpca.report.formatting import cell, percent

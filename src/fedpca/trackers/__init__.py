@@ -6,9 +6,9 @@ from fedpca.trackers.baselines.grouse import Grouse
 from fedpca.trackers.baselines.power_method import PowerMethod
 from fedpca.trackers.baselines.spirit import EnergyThresholds, Spirit
 from fedpca.trackers.block import Block
-from fedpca.trackers.choose import BASELINES, TRACKERS, TrackerName, fastest
 from fedpca.trackers.exact import Exact
 from fedpca.trackers.nystrom.tracker import Nystrom
+from fedpca.trackers.registry import BASELINES, TRACKERS, TrackerName, fastest
 
 __all__ = [
     "BASELINES", "TRACKERS", "Block", "EnergyThresholds", "Exact", "FrequentDirections", "Grouse", "Nystrom",

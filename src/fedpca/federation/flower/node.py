@@ -11,7 +11,7 @@ import numpy as np
 from fedpca._util.files import atomic_write, file_lock
 from fedpca.errors import BudgetExceeded, NodeError
 from fedpca.estimators.streaming import StreamingPCA
-from fedpca.federation.flower.floor import PrivacyFloor
+from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.message import Message
 from fedpca.privacy import Privacy
 from fedpca.readers import fit_files, open_rows

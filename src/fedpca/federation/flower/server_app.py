@@ -15,7 +15,7 @@ from fedpca._util.extras import require
 from fedpca._util.files import atomic_write, file_lock
 from fedpca._util.text import sanitize, utc_timestamp
 from fedpca.federation.aggregator import Aggregator
-from fedpca.federation.flower.floor import PrivacyFloor
+from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.message import Message, require_summary
 from fedpca.summaries import validation
 from fedpca.summaries.subspace import Subspace

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpca.errors import NodeError
-from fedpca.federation.flower.floor import PrivacyFloor
+from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.readers.paths import FORMATS
 
 

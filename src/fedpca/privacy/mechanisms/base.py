@@ -13,7 +13,7 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.privacy.calibration import Adjacency
-from fedpca.privacy.lattice import clipped
+from fedpca.privacy.clipping import clipped
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.schedule import Schedule
 from fedpca.summaries.certificate import Certificate

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Literal
 
-from fedpca.privacy.lattice import MAX_ROWS, RADIUS
+from fedpca.privacy.clipping import MAX_ROWS, RADIUS
 from fedpca.privacy.mechanisms.base import Calibration, ClippingBall, Mechanism, Setup
 from fedpca.privacy.mechanisms.gram import Gram
 from fedpca.privacy.mechanisms.mod_sulq import ModSulq

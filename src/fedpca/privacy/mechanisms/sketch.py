@@ -7,7 +7,7 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.privacy.calibration import Adjacency
-from fedpca.privacy.lattice import RADIUS, clipped
+from fedpca.privacy.clipping import RADIUS, clipped
 from fedpca.privacy.mechanisms.base import Calibration, CalibrationName, Mechanism, Setup
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.schedule import Schedule

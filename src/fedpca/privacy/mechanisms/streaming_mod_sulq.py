@@ -7,7 +7,7 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.privacy.calibration import SENSITIVITY, Adjacency, paper_omega
-from fedpca.privacy.lattice import RADIUS
+from fedpca.privacy.clipping import RADIUS
 from fedpca.privacy.mechanisms.base import Calibration, CalibrationName, Mechanism, Setup
 from fedpca.privacy.noise import TILE, Noise, SymmetricMask
 from fedpca.summaries.certificate import Certificate
