@@ -191,8 +191,8 @@ def test_a_drop_that_fails_leaves_nothing(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("child", "version", "summary", "rule"),
     [
-        ("", 0, None, "non-empty string"),
-        (3, 0, None, "non-empty string"),
+        ("", 0, None, "must not be empty"),
+        (3, 0, None, "must be a string"),
         ("x" * 1001, 0, None, "1000"),
         ("\ud800", 0, None, "UTF-8"),
         ("a", -1, None, "at least 0"),

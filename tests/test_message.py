@@ -49,7 +49,7 @@ def test_a_message_is_a_model_file_unless_it_is_a_withdrawal(tmp_path):
     [
         ({}, "x is not a message: 'child' is missing; send the summary again"),
         ({"child": "a"}, "'version' is missing"),
-        ({"child": 3, "version": 1}, "child must be a non-empty string, got 3"),
+        ({"child": 3, "version": 1}, "child must be a string, got 3"),
         ({"child": "a", "version": True}, "version must be a whole number"),
         ({"child": "a", "version": 1.0}, "version must be a whole number"),
         ({"child": "a", "version": -1}, "version must be at least 0"),

@@ -11,7 +11,8 @@
     AttributeError
     └── NotReleasedError    a private estimator has not released yet
 
-Everything else that fedpca raises is a plain ValueError, TypeError or OSError.
+Everything else that fedpca raises is an exception of Python or scikit-learn: ValueError, TypeError,
+OSError, RuntimeError, ImportError or NotFittedError.
 """
 
 from typing import Any

@@ -51,4 +51,4 @@ def headline(path: Path, summary: "Summary", description: dict[str, Any]) -> str
     components = pluralize(description["n_components"], "component")
     share = sum(description["explained_variance_ratio"])
     text = f"{path}: {components} of {pluralize(description['rows'], 'row')}, {share:.1%} of the variance"
-    return text if summary.certificate is None else f"{text}; {summary.certificate.summary()}"
+    return text if summary.certificate is None else f"{text}; {summary.certificate.describe()}"

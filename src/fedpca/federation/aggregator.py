@@ -231,7 +231,8 @@ class Aggregator:
         """The components of all rows behind the latest summaries."""
         with self._lock:
             if self._model is None:
-                self._model = self._merged(self.rank).subspace(self.rank)
+                merged = self._merged(self.rank)
+                self._model = merged.subspace(self.rank and min(self.rank, merged.n_features))
             return self._model
 
     def summary(self) -> Summary:
@@ -273,8 +274,10 @@ def _largest_angle(before: Subspace, model: Subspace) -> float | None:
 def _check_private(summary: Summary, privacy: Privacy) -> None:
     """Reject a summary that is less private, or larger than clipped rows and noise can be."""
     certificate = summary.certificate
-    if certificate is None or not certificate.private:
+    if certificate is None:
         raise ValueError("the summary has no privacy certificate; fit with privacy=Privacy(...).")
+    if not certificate.private:
+        raise ValueError("its noise came from a seed, so it is not private; fit without a seed.")
     for name in ("epsilon", "delta"):
         stated, limit = getattr(certificate, name), getattr(privacy, name)
         if not stated <= limit:
@@ -284,9 +287,11 @@ def _check_private(summary: Summary, privacy: Privacy) -> None:
     releases, n_features = certificate.merged, summary.n_features
     if not releases <= summary.count:
         raise ValueError(f"{summary.count:g} rows cannot be in {releases} releases.")
-    noise = 6 * np.sqrt(releases * n_features) * calibrate(privacy, n_features).sigma
-    if isinstance(summary, Subspace):
-        noise = releases * n_features * calibrate(privacy, n_features).edge(n_features)
+    calibration = calibrate(privacy, n_features)
+    if isinstance(summary, Subspace):  # noise in every direction that is kept
+        noise = releases * n_features * calibration.edge(n_features)
+    else:  # of the trace: six standard deviations
+        noise = 6 * np.sqrt(releases * n_features) * calibration.sigma
     limit = privacy.bound**2 * (summary.count + noise)
     if summary.total > limit:
         raise ValueError(

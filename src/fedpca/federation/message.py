@@ -48,7 +48,7 @@ class Message:
 
     @classmethod
     def decode(cls, contents: bytes, name: Any = "the message") -> Self:
-        """The inverse of `encode`, every value checked; errors call the contents `name`.
+        """The inverse of `encode`, every value checked; `name` is used in error messages.
 
         Raises:
             ModelFileError: the contents are anything else.
@@ -74,21 +74,23 @@ def require_summary(value: Any) -> Summary:
 
 def child_name(child: Any, what: str = "child") -> str:
     """A valid name of a child: a non-empty string, not too long, that UTF-8 can encode."""
-    if not isinstance(child, str) or not child:
-        raise TypeError(f"{what} must be a non-empty string, got {child!r}.")
+    if not isinstance(child, str):
+        raise TypeError(f"{what} must be a string, got {child!r:.80}.")
+    if not child:
+        raise ValueError(f"{what} must not be empty.")
     if len(child) > _MAX_NAME:
         raise ValueError(f"{what} must have at most {_MAX_NAME} characters, got {len(child)}.")
     try:
         child.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{what} must be encodable as UTF-8, got {child!r}.") from error
+        raise ValueError(f"{what} must be encodable as UTF-8, got {child!r:.80}.") from error
     return child
 
 
 def version_number(version: Any) -> int:
     """A valid version: a whole number from 0 that fits 64 bits."""
     if validation.integer(version, "version", at_least=0) > _MAX_VERSION:
-        raise ValueError(f"version must be at most {_MAX_VERSION}, got {len(str(version))} digits.")
+        raise ValueError(f"version must be at most {_MAX_VERSION}, got a larger number.")
     return int(version)
 
 
@@ -102,7 +104,7 @@ def file_name(child: str) -> str:
     def escaped(match: re.Match[bytes]) -> bytes:
         return b"%%%02x" % match[0][0]
 
-    raw = child.encode(errors="surrogatepass")
+    raw = child.encode()
     stem = re.sub(rb"[^a-z0-9_-]", escaped, raw).decode()
     if len(stem) <= 150:
         return stem

@@ -310,7 +310,7 @@ class PrivateTracker:
         return self._released
 
     def feature_variances(self) -> None:
-        """Not known: nothing about single features is released."""
+        """Not estimated from a release."""
 
     def mean_dominates(self, mean: Array, spread: float) -> bool:
         """Whether products of rows would lose too many digits to a mean this large."""

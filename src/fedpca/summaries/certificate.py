@@ -13,7 +13,7 @@ FORMAT = "fedpca certificate 1"
 _MAX_TEXT = 2000
 _MAX_NUMBER = 1e300
 _MAX_COUNT = 2**63
-_ASSUMES = "no record lies with two owners; one that does pays for each"
+_ASSUMES = "no record is held by two owners; if one is, its costs add up"
 
 
 def _check(value: object, kind: type, name: str) -> None:
@@ -36,7 +36,7 @@ def _check(value: object, kind: type, name: str) -> None:
 
 
 @cache
-def _kinds(record: Any) -> list[tuple[str, Any, Any, bool]]:
+def _field_types(record: Any) -> list[tuple[str, Any, Any, bool]]:
     """Per field: name, type of a single value, type of the items of a list, whether it may be None."""
     found = []
     for field in fields(record):
@@ -52,7 +52,7 @@ class _Record:
 
     def __post_init__(self) -> None:
         record: Any = type(self)
-        for name, one, many, optional in _kinds(record):
+        for name, one, many, optional in _field_types(record):
             value = getattr(self, name)
             if value is None and optional:
                 continue
@@ -67,7 +67,7 @@ class _Record:
 
     @classmethod
     def from_json(cls, contents: object) -> Self:
-        """What `to_json` wrote; anything else is one ValueError."""
+        """The inverse of `to_json`; raises ValueError for anything else."""
         what = f"a {cls.__name__}"
         if not isinstance(contents, Mapping):
             raise ValueError(f"{what} must be a JSON object, got {type(contents).__name__}.")
@@ -99,7 +99,7 @@ class LedgerState(_Record):
     """The ledger that paid for a release, as it stood then.
 
     Attributes:
-        id: of the ledger.
+        id: random id.
         kept: "in memory" or "in a file".
         epsilon, delta: its budget.
         spent: epsilon spent so far, at its delta.
@@ -145,7 +145,7 @@ class Certificate(_Record):
         epsilon, delta: the promise.
         mu: the same as one number (Gaussian differential privacy).
         unit: what is protected: a record.
-        adjacency: which two data sets must look alike.
+        adjacency: which data sets are neighbors.
         mechanism: what noise was added to.
         sampler: how the noise was drawn.
         center: where the center that was subtracted from rows came from.
@@ -159,7 +159,7 @@ class Certificate(_Record):
         ledger: the ledger that paid.
         release, stream, time: ids of the release and its stream of rows; when it was made.
         fedpca: version of the library.
-        assumes: what a merge rests on.
+        assumes: what the promise of a merge assumes.
         releases: the releases behind a merge.
 
     >>> one = Certificate(private=True, epsilon=1.0, delta=1e-6, mu=0.2, noise_edge=3.0, stream="a")
@@ -212,7 +212,7 @@ class Certificate(_Record):
 
     @classmethod
     def from_json(cls, contents: object) -> Self:
-        """A certificate from a model file or a message; anything else is one ValueError."""
+        """A certificate from a model file or a message; raises ValueError for anything else."""
         if not isinstance(contents, Mapping):
             raise ValueError(f"a Certificate must be a JSON object, got {type(contents).__name__}.")
         contents = dict(contents)
@@ -252,10 +252,10 @@ class Certificate(_Record):
         """The certificate of the same release with its scatter multiplied by a weight."""
         return self if self.noise_edge is None else replace(self, noise_edge=weight * self.noise_edge)
 
-    def summary(self) -> str:
+    def describe(self) -> str:
         """The promise in a few words, as `repr` of a summary shows it.
 
-        >>> Certificate(private=True, epsilon=1.0, delta=1e-6, mu=0.2).summary()
+        >>> Certificate(private=True, epsilon=1.0, delta=1e-6, mu=0.2).describe()
         'private: epsilon=1, delta=1e-06'
         """
         if not self.private:
@@ -332,7 +332,7 @@ def _refuse_repeated(releases: Sequence[Release]) -> None:
 
 
 def _total(releases: Sequence[Release]) -> tuple[float, float, float]:
-    """Epsilon, delta and mu of the owner whose releases cost most."""
+    """The largest epsilon, delta and mu of any owner: each bounds the cost to every owner."""
     costs = [_cost(owner) for owner in _by_owner(releases)]
     epsilon, delta, mu = (max(column) for column in zip(*costs, strict=True))
     return epsilon, delta, mu

@@ -1,4 +1,13 @@
-"""Merging summaries: k at once, or up a tree; and adding rows to one."""
+"""Merging summaries: k at once, or up a tree; and adding rows to one.
+
+With counts n_i, means m_i and scatters S_i of the parts, and n = sum n_i, m = sum n_i m_i / n, the scatter of
+all rows about their common mean is
+
+    S = sum S_i + sum n_i (m_i - m)(m_i - m)^T.
+
+Moments are added as they are. Subspaces are merged by one factorization of the stacked rows
+[s_i * components_i ; sqrt(n_i) (m_i - m)], whose Gram matrix is S: exact if nothing is truncated.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,7 +19,7 @@ from fedpca.summaries import validation
 from fedpca.summaries.algebra import pooled_mean, rounding_floor, subtract_mean
 from fedpca.summaries.certificate import combine
 from fedpca.summaries.linalg import leading_singular_pairs, with_fixed_signs
-from fedpca.summaries.moments import Moments, sum_moments
+from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import exchange_rank
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
@@ -37,20 +46,20 @@ def merge(summaries: Iterable[Summary], rank: int | None = None, *, forget: floa
     >>> bool(np.allclose(together.singular_values, pooled.singular_values))
     True
     """
-    summaries = _listed(summaries)
+    summaries = _as_list(summaries)
     names = check_compatible(summaries)
     forget = validation.forget(forget)
     if rank is not None:
         rank = validation.rank(rank, summaries[0].n_features)
     weights = [forget**2] * (len(summaries) - 1) + [1.0]
-    if _sum_up(summaries):
+    if _can_add_scatters(summaries):
         moments = sum_moments(zip(summaries, weights, strict=True))  # type: ignore[arg-type]
         return moments if rank is None else moments.subspace(rank)
     return _merge_subspaces([summary.subspace() for summary in summaries], weights, rank, names)
 
 
-def _sum_up(summaries: Sequence[Summary]) -> bool:
-    """Whether all are moments, and all private or none: noise may be negative where rows cannot be."""
+def _can_add_scatters(summaries: Sequence[Summary]) -> bool:
+    """Whether all are moments, and all private or none: only private scatters may be indefinite."""
     private = {summary.certificate is not None for summary in summaries}
     return all_moments(summaries) and len(private) == 1
 
@@ -58,6 +67,22 @@ def _sum_up(summaries: Sequence[Summary]) -> bool:
 def all_moments(summaries: Iterable[Summary]) -> bool:
     """Whether all are moments: merged without a rank they stay moments, and lose nothing."""
     return all(isinstance(summary, Moments) for summary in summaries)
+
+
+def sum_moments(parts: Iterable[tuple[Moments, float]]) -> Moments:
+    """The moments of all rows together, each part's rows counted with its weight."""
+    parts = list(parts)
+    first = parts[0][0]
+    counts = np.array([weight * part.count for part, weight in parts])
+    count, mean, offsets = pooled_mean(counts, np.array([part.mean for part, _ in parts]))
+    scatter = offsets.T @ offsets
+    for part, weight in parts:
+        scatter += weight * part.scatter
+    names = next((part.feature_names for part, _ in parts if part.feature_names), None)
+    certificate = combine(
+        [part.certificate for part, _ in parts], [weight for _, weight in parts], summed=True
+    )
+    return Moments(count, mean, scatter, first.centered, names, certificate)
 
 
 def _merge_subspaces(
@@ -98,7 +123,7 @@ def merge_tree(summaries: Iterable[Summary], rank: int | None = None, *, fanout:
     >>> merge_tree(parts, rank=2, fanout=2).singular_values
     array([4., 3.])
     """
-    summaries = _listed(summaries)
+    summaries = _as_list(summaries)
     check_compatible(summaries)
     validation.integer(fanout, "fanout", at_least=2)
     inner_rank = None
@@ -111,7 +136,7 @@ def merge_tree(summaries: Iterable[Summary], rank: int | None = None, *, fanout:
     return merge(summaries, rank)
 
 
-def _listed(summaries: Iterable[Summary]) -> list[Summary]:
+def _as_list(summaries: Iterable[Summary]) -> list[Summary]:
     if isinstance(summaries, Summary):
         raise TypeError("summaries must be a list of them: merge([a, b]), not merge(a, b).")
     return list(summaries)

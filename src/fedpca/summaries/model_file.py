@@ -54,7 +54,7 @@ def encode(kind: str, arrays: Mapping[str, AnyArray], metadata: JSON) -> bytes:
 
 
 def read(path: str | os.PathLike[str]) -> Contents:
-    """Read what `write` wrote: kind, arrays and metadata. Anything else is one `ModelFileError`."""
+    """Read what `write` wrote: kind, arrays and metadata. Raises ModelFileError otherwise."""
     path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder, not a model file; name a file in it.")
@@ -64,7 +64,7 @@ def read(path: str | os.PathLike[str]) -> Contents:
 
 
 def decode(contents: bytes, name: object) -> Contents:
-    """The inverse of `encode`; errors call the contents `name`."""
+    """The inverse of `encode`; `name` is used in error messages."""
     try:
         header = _header(contents, name)
         tensors = load(contents)

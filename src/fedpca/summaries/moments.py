@@ -1,6 +1,5 @@
 """Moments: the exact count, mean and scatter of rows; they sum exactly, in any order."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -11,12 +10,11 @@ from fedpca.summaries import validation
 from fedpca.summaries.algebra import (
     check_centered,
     deviations_from_mean,
-    pooled_mean,
     principal_directions,
     shrink_eigenvalues,
 )
 from fedpca.summaries.base import BaseSummary, check_certificate
-from fedpca.summaries.certificate import Certificate, combine, noise_edge
+from fedpca.summaries.certificate import Certificate, noise_edge
 from fedpca.summaries.linalg import with_fixed_signs
 from fedpca.summaries.subspace import Subspace
 
@@ -122,24 +120,5 @@ class Moments(BaseSummary):
         )
 
     def __repr__(self) -> str:
-        private = "" if self.certificate is None else f", {self.certificate.summary()}"
+        private = "" if self.certificate is None else f", {self.certificate.describe()}"
         return f"Moments(count={self.count:g}, n_features={self.n_features}, total={self.total:.6g}{private})"
-
-
-def sum_moments(parts: Iterable[tuple[Moments, float]]) -> Moments:
-    """The moments of all rows together, each part's rows counted with its weight.
-
-    The scatter of a union is the sum of the scatters and of count (mean - overall mean)(...)^T.
-    """
-    parts = list(parts)
-    first = parts[0][0]
-    counts = np.array([weight * part.count for part, weight in parts])
-    count, mean, offsets = pooled_mean(counts, np.array([part.mean for part, _ in parts]))
-    scatter = offsets.T @ offsets
-    for part, weight in parts:
-        scatter += weight * part.scatter
-    names = next((part.feature_names for part, _ in parts if part.feature_names), None)
-    certificate = combine(
-        [part.certificate for part, _ in parts], [weight for _, weight in parts], summed=True
-    )
-    return Moments(count, mean, scatter, first.centered, names, certificate)

@@ -252,7 +252,7 @@ class Subspace(BaseSummary):
 
     def __repr__(self) -> str:
         explained = 100 * float(self.explained_variance_ratio.sum())
-        private = "" if self.certificate is None else f", {self.certificate.summary()}"
+        private = "" if self.certificate is None else f", {self.certificate.describe()}"
         return (
             f"Subspace(rank={self.rank}, n_features={self.n_features}, count={self.count:g}, "
             f"explained={explained:.1f}%{private})"

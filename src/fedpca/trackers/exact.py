@@ -11,7 +11,8 @@ from fedpca.backend import backend_of, ops, to_host
 from fedpca.errors import NonFiniteError
 from fedpca.summaries.algebra import principal_directions, rounding_floor
 from fedpca.summaries.linalg import with_fixed_signs
-from fedpca.summaries.moments import Moments, sum_moments
+from fedpca.summaries.merging import sum_moments
+from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import RankRule, fixed_point
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
