@@ -30,6 +30,8 @@ app = ServerApp()
 _log = logging.getLogger("flwr")
 _PAUSE = 0.5  # seconds
 
+Outcome = Literal["accepted", "unchanged", "rejected", "failed"]
+
 
 @dataclass(frozen=True)
 class NodeReply:
@@ -45,7 +47,7 @@ class NodeReply:
 
     node: int
     client: str
-    what: Literal["accepted", "unchanged", "rejected", "failed"]
+    what: Outcome
     reason: str
     time: str
 
@@ -231,7 +233,7 @@ class _Round:
     def _process_reply(self, node: int, message: FlowerMessage | Exception) -> NodeReply:
         """Hand a release to the aggregator. Anyone may have sent it: nothing in it may end the run."""
         client, reason = "", ""
-        what: Literal["accepted", "unchanged", "rejected", "failed"] = "failed"
+        what: Outcome = "failed"
         try:
             if isinstance(message, Exception):
                 reason = f"Flower cannot read its reply ({type(message).__name__}: {message})"
