@@ -1,4 +1,4 @@
-"""Examples that need torch or triton, which are installed by `make test-torch` only."""
+"""Examples that are slow, and those that need torch or triton, which `make test-torch` installs."""
 
 from importlib.util import find_spec
 
@@ -6,6 +6,16 @@ import pytest
 
 NEEDS_TORCH = "fedpca.backend.prefetch.prefetch_to_device"
 HAS_TORCH = find_spec("torch") is not None
+SLOW = {
+    "docs/coming-from/incremental-pca.md",
+    "docs/explanation/kernel.md",
+    "docs/how-to/dask.md",
+    "docs/reference/privacy.md",
+    "docs/reference/report.md",
+    "docs/tutorial.md",
+    "src/fedpca/privacy/audit.py",
+    "src/fedpca/report/write.py",
+}
 
 collect_ignore = []
 if not HAS_TORCH:
@@ -18,3 +28,5 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.name == NEEDS_TORCH and not HAS_TORCH:
             item.add_marker(pytest.mark.skip(reason="torch is not installed"))
+        if item.path.relative_to(item.config.rootpath).as_posix() in SLOW:
+            item.add_marker(pytest.mark.slow)

@@ -29,6 +29,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("settings", "runs"), RUNS, ids=str)
 def test_every_private_path_keeps_its_promise(settings, runs):
     result = audit(replace(PRIVACY, **settings), runs=runs)

@@ -35,6 +35,7 @@ def mutate_calibration(monkeypatch, **factors):
     monkeypatch.setattr(registry, "calibrate", wrong)
 
 
+@pytest.mark.slow
 def test_noise_for_all_rows_instead_of_the_batch_is_caught(monkeypatch):
     mutate_calibration(monkeypatch, sigma=1 / 100, off_diagonal=1 / 100)  # n = 100 b
     result = audit(PAPER, runs=200)
@@ -55,11 +56,13 @@ def test_no_clipping_is_caught(monkeypatch):
     assert failing_pairs(result) == ["outlier, 8 times the bound"]
 
 
+@pytest.mark.slow
 def test_noise_too_small_by_the_root_of_two_is_caught(monkeypatch):
     monkeypatch.setitem(gram.SENSITIVITY, "replace-one", 1.0)
     assert not audit(PRIVACY, runs=3000).passed
 
 
+@pytest.mark.slow
 def test_halved_noise_off_the_diagonal_is_caught(monkeypatch):
     mutate_calibration(monkeypatch, off_diagonal=1 / 2)
     result = audit(PRIVACY, runs=1000)
@@ -80,12 +83,14 @@ def test_a_mask_that_copies_the_data_off_the_diagonal_is_caught(monkeypatch):
     assert {"off the diagonal", "lower triangle"} <= set(failing_pairs(result))
 
 
+@pytest.mark.slow
 def test_a_schedule_that_forgets_its_sensitivity_is_caught(monkeypatch):
     assert schedule.Schedule(5).column_norm == pytest.approx(1.25, abs=0.01)
     monkeypatch.setattr(schedule.Schedule, "column_norm", 0.6)
     assert not audit(replace(PRIVACY, releases=5), runs=400).passed
 
 
+@pytest.mark.slow
 def test_the_same_noise_in_every_report_is_caught(monkeypatch):
     weighted = noise.ExactNoise.weighted
 
@@ -96,6 +101,7 @@ def test_the_same_noise_in_every_report_is_caught(monkeypatch):
     assert "difference of reports" in failing_pairs(audit(replace(PRIVACY, releases=5), runs=200))
 
 
+@pytest.mark.slow
 def test_the_same_noise_in_every_batch_is_caught(monkeypatch):
     monkeypatch.setattr(streaming_mod_sulq.StreamingModSulq, "_batches", 0, raising=False)
     absorb = streaming_mod_sulq.StreamingModSulq._absorb
@@ -109,6 +115,7 @@ def test_the_same_noise_in_every_batch_is_caught(monkeypatch):
     assert "difference of reports" in failing_pairs(result)
 
 
+@pytest.mark.slow
 def test_a_center_without_noise_is_caught(monkeypatch):
     right = centering.center_sigma
     stream = centering.stream_rows
@@ -120,6 +127,7 @@ def test_a_center_without_noise_is_caught(monkeypatch):
     assert "first row, mean, all at once" in failing_pairs(result)
 
 
+@pytest.mark.slow
 def test_a_sum_of_rows_without_noise_is_caught(monkeypatch):
     monkeypatch.setattr(gram, "SUM_WEIGHT", 1e9)
     calibrate = registry.calibrate

@@ -392,6 +392,7 @@ REAL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_real_data_gives_the_numbers_known_from_elsewhere(papers_rows, name):
     rows, rank = papers_rows(name), RANKS[name]
@@ -413,12 +414,14 @@ def test_real_data_gives_the_numbers_known_from_elsewhere(papers_rows, name):
         assert losses[label] / least == pytest.approx(expected, rel=tolerance[label]), label
 
 
+@pytest.mark.slow
 def test_the_papers_grouse_hardly_moves_on_unscaled_rows(papers_rows):
     rows, rank = papers_rows("mnist"), RANKS["mnist"]
     stuck = loss(track(Grouse, rows, rank, step=2.0, **OWN), rows, rank)
     assert stuck / least_loss(rows, rank) == pytest.approx(1.509, abs=0.005)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("alpha", "sketch", "power", "spirit"),
     [

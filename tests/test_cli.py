@@ -644,6 +644,7 @@ def test_a_stopped_fit_leaves_no_model_and_goes_on_from_its_checkpoint(shell, fo
     assert not (folder / "c.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_fit_goes_on_from_its_checkpoint(fork, folder):
     rows = numbers(300_000)
     np.save("a.npy", rows)
@@ -699,6 +700,7 @@ def test_a_column_that_had_values_before_the_stop_is_not_empty(folder):
         assert "depth" not in result.stderr
 
 
+@pytest.mark.slow
 def test_a_stopped_transform_leaves_nothing(shell, folder):
     np.save("a.npy", numbers(300_000))
     run_ok("fit", "a.npy", "--out", "m.safetensors")

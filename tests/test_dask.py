@@ -99,6 +99,7 @@ def test_float32_stays_float32(rows):
     assert_fits(model, rows, within=1e-4)
 
 
+@pytest.mark.slow
 def test_missing_entries_are_filled_as_in_a_stream():
     rng = np.random.default_rng(3)
     rows = rng.normal(size=(4000, 3)) @ rng.normal(size=(3, 20)) + 0.05 * rng.normal(size=(4000, 20))

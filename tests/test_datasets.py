@@ -474,6 +474,7 @@ def publish(name, data, folder):
             tarred(folder / "pbmc3k_filtered_gene_bc_matrices.tar.gz", members)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["mnist-test", "motes-light", "motes-voltage", "hapmap", "isolet", "wisdm", "pbmc3k"]
 )

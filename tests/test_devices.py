@@ -40,6 +40,7 @@ def fitted(rows, batch=None, **settings):
     return fit_in_batches(pca, rows, batch or rows.shape[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("n_features", "tracker"), [(40, "exact"), (400, "nystrom")])
 @pytest.mark.parametrize("batch", [None, 1000, 37])
@@ -80,6 +81,7 @@ def test_what_is_done_with_rows_stays_where_they_are(to_device, settings, n_feat
     np.testing.assert_allclose(pca.transform(far), to_host(pca.transform(to_device(far))), atol=1e-6 * scale)
 
 
+@pytest.mark.slow
 def test_a_stream_that_changes_its_directions_is_followed(to_device, rng):
     first, second = rng.normal(size=(2, 9000, 300)) * 0.01
     first[:, :3] += rng.normal(size=(9000, 3))
@@ -102,6 +104,7 @@ def test_rows_of_low_rank_are_recovered(to_device, rng):
     assert shortfall(pca.components_, rows) < 1e-10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("alpha", "n_components", "bound"), [(0.25, 10, 2e-4), (0.5, 10, 3e-6), (2, 16, 3e-7)]
 )
@@ -154,6 +157,7 @@ def test_weights_count_repetitions(to_device, rng):
     assert shortfall(pca.components_, repeated) < 1e-5
 
 
+@pytest.mark.slow
 def test_forgetting(to_device, rng):
     rows = rng.normal(size=(12_000, 300)) * 0.01
     rows[:6000, :3] += rng.normal(size=(6000, 3))
@@ -198,6 +202,7 @@ def test_trackers_of_the_host_get_their_rows_there(to_device, rng):
     np.testing.assert_array_equal(on_device.components_, fitted(rows, tracker="block", batch=100).components_)
 
 
+@pytest.mark.slow
 def test_missing_entries_make_the_trip_through_the_host(to_device, rng):
     rows = rng.normal(size=(3000, 3)) @ rng.normal(size=(3, 300))
     holes = np.where(rng.uniform(size=rows.shape) < 0.1, np.nan, rows)

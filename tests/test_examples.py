@@ -94,6 +94,7 @@ def test_sensors(run_example):
     ]
 
 
+@pytest.mark.slow
 def test_a_sensor_that_breaks_goes_unnoticed_in_all_that_drift_has_passed_through(example):
     sensors = example("sensors")
     watch = sensors.Watch(forget=1.0)
@@ -136,6 +137,7 @@ def test_single_cell(run_example, tmp_path):
 # --- on real data ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["motes-light", "motes-voltage"])
 def test_a_broken_mote_is_noticed_and_nothing_before(example, real_data, rng, name):
     rows = real_data(name).rows.astype(float)
@@ -153,6 +155,7 @@ def test_a_broken_mote_is_noticed_and_nothing_before(example, real_data, rng, na
     assert noticed[0] == 60
 
 
+@pytest.mark.slow
 def test_a_fleet_of_phones_knows_more_than_each(real_data):
     """Of users who were not there the others' merged model tells more than that of most single users."""
     data = real_data("wisdm")
@@ -170,6 +173,7 @@ def test_a_fleet_of_phones_knows_more_than_each(real_data):
         assert captured_variance(fleet, theirs) > np.median(alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("biobanks", ["one per population", "three at random"])
 def test_biobanks_of_the_hapmap_tell_continents_apart(example, real_data, rng, biobanks):
     people = real_data("hapmap")
@@ -185,6 +189,7 @@ def test_biobanks_of_the_hapmap_tell_continents_apart(example, real_data, rng, b
     assert apart > 0.9
 
 
+@pytest.mark.slow
 def test_labs_with_parts_of_pbmc3k_find_what_all_cells_show(example, real_data):
     pytest.importorskip("anndata")
     pbmc3k = example("pbmc3k")

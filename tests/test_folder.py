@@ -245,6 +245,7 @@ def test_names_come_back_as_they_were_and_stay_in_the_folder(shared):
         assert {path.name for path in shared.parent.iterdir()} == {shared.name}
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(
         st.text(st.characters(codec="utf-8"), min_size=1, max_size=300), st.integers(0, 2**63 - 1)

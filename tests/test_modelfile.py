@@ -134,6 +134,7 @@ def test_subspace_load_turns_moments_into_all_their_directions(tmp_path):
     np.testing.assert_allclose(loaded.components**2, expected.components**2, atol=1e-12)
 
 
+@pytest.mark.slow
 @one_folder
 @given(
     table=hnp.arrays(

@@ -103,6 +103,7 @@ def test_quantiles_against_mpmath():
                 assert abs(mpmath.mpf(str(size)) - exact(end)) < 0.51 * mpmath.mpf(str(width))
 
 
+@pytest.mark.slow
 def test_ndtri_is_fifty_times_more_exact_than_we_rely_on():
     rng = np.random.default_rng(0)
     tails = np.concatenate([10.0 ** rng.uniform(-19, -0.302, 1500), rng.uniform(0, 0.5, 1500)])

@@ -26,6 +26,8 @@ pytest.importorskip("build", reason="the build group")
 pytest.importorskip("hatchling", reason="the build group")
 packaging = pytest.importorskip("packaging.requirements", reason="the build group")
 
+pytestmark = pytest.mark.slow  # a wheel has to be built
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 REAL = os.environ.get("FEDPCA_REAL_INSTALL") == "1"

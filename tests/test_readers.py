@@ -168,6 +168,7 @@ class TestEveryDenseFormat:
             np.testing.assert_array_equal(all_of(opened).astype(dtype), rows)
         assert {batch.dtype for batch in opened} == {np.dtype(expected)}
 
+    @pytest.mark.slow
     def test_any_batch_size_and_any_start(self, tmp_path_factory, kind):
         rows = numbers(60)
         path = written(tmp_path_factory.mktemp("rows"), DENSE, kind, rows)
@@ -539,6 +540,7 @@ class TestPlink:
         bed_reader.to_bed(path, genotypes, properties=properties, num_threads=1)
         return path, genotypes
 
+    @pytest.mark.slow
     @given(size=st.integers(1, 30), skip=st.integers(0, 23), held=st.integers(1, 90))
     def test_as_bed_reader_reads_it(self, tmp_path_factory, size, skip, held):
         with pytest.MonkeyPatch.context() as patch:
@@ -757,6 +759,7 @@ class TestFitFiles:
             fit_files(StreamingPCA(2), self.reader(tmp_path, rows=rows))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["csv", "parquet", "feather", "npy", "npz, compressed", "npy by columns", "h5ad"]
 )

@@ -37,6 +37,7 @@ def shards(images):
     return np.split(images, sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fanout", [2, 3, 10])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_nothing_is_lost_without_truncation(shards, spectrum, fanout, seed):
@@ -47,6 +48,7 @@ def test_nothing_is_lost_without_truncation(shards, spectrum, fanout, seed):
     np.testing.assert_allclose(merged.singular_values**2, eigenvalues, atol=1e-9 * eigenvalues[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tracker", ["exact", "nystrom", "block"])
 @pytest.mark.parametrize("split", ["by size", "by digit"])
 def test_little_is_lost_with_truncation(shards, images, digits, spectrum, tracker, split):

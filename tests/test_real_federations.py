@@ -20,12 +20,14 @@ def assert_found(components, clients):
     assert abs(shortfall(components, np.concatenate(list(clients.values())))) < 1e-6
 
 
+@pytest.mark.slow
 def test_in_one_process(clients):
     pca = FederatedPCA(RANK).fit_clients(clients)
     assert_found(pca.components_, clients)
     assert sum(given.rows for given in pca.contributions_.values()) == sum(map(len, clients.values()))
 
 
+@pytest.mark.slow
 def test_through_a_folder(clients, tmp_path):
     for name, rows in clients.items():
         folder.publish(tmp_path, name, 0, StreamingPCA(RANK, oversample=100).fit(rows).subspace_)
@@ -34,6 +36,7 @@ def test_through_a_folder(clients, tmp_path):
     assert_found(aggregator.model().truncate(RANK).components, clients)
 
 
+@pytest.mark.slow
 def test_with_dask(clients):
     da = pytest.importorskip("dask.array", reason="needs the dask extra")
     from fedpca.federation.dask import fit
@@ -42,6 +45,7 @@ def test_with_dask(clients):
     assert_found(fit(rows, RANK).components, clients)
 
 
+@pytest.mark.slow
 def test_private_clients_by_population_or_user_keep_their_promise(clients):
     """Too few rows for anything to survive, perhaps, but certified all the same."""
     n_features = len(next(iter(clients.values()))[0])

@@ -102,6 +102,7 @@ def test_explained_variance_and_loadings_are_those_of_pca(tmp_path, rng):
     assert sections(text) == ["explained-variance", "loadings"]
 
 
+@pytest.mark.slow
 def test_what_exact_pca_explains_lies_within_the_bounds(tmp_path, rng):
     parts = [power_law(rng, 60, 12, alpha=0.5) + client for client in range(4)]
     model = fedpca.merge([Subspace.from_rows(part, rank=5) for part in parts], rank=5)
@@ -159,6 +160,7 @@ def test_rows_are_drawn_uniformly_whatever_the_batches(tmp_path, rng):
     np.testing.assert_allclose(sample_rows(rows, model, 3, None).scores, drawn[0].scores)
 
 
+@pytest.mark.slow
 def test_groups_have_their_own_medians(tmp_path, rng):
     pd = pytest.importorskip("pandas")
     rows = np.concatenate([rng.normal(size=(50, 4)), rng.normal(size=(70, 4)) + np.array([9, 0, 0, 0])])
@@ -178,6 +180,7 @@ def test_groups_have_their_own_medians(tmp_path, rng):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("color", "groups"),
     [
@@ -216,6 +219,7 @@ def test_rows_can_be_colored_by_any_column(tmp_path, rng, color, groups):
     )
 
 
+@pytest.mark.slow
 def test_one_component_has_a_strip_per_group(tmp_path, rng):
     rows = rng.normal(size=(90, 3))
     text = written(tmp_path, Subspace.from_rows(rows, 1), rows=rows, color=np.repeat(["a", "b", "c"], 30))
@@ -230,6 +234,7 @@ def test_one_component_has_a_strip_per_group(tmp_path, rng):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("largest", "label"), [(2e5, "200k"), (3e6, "2M"), (2e9, "2e9"), (5e-7, "5e−7")])
 def test_tick_labels_are_short(tmp_path, largest, label):
     rows = np.outer(np.linspace(-largest, largest, 50), np.eye(3)[0])
@@ -255,6 +260,7 @@ def federation(folder=None, n_clients=6):
     return aggregator
 
 
+@pytest.mark.slow
 def test_the_run_of_an_aggregator_and_of_its_store(tmp_path):
     aggregator = federation(tmp_path / "store")
     run = load_run(aggregator)
@@ -299,6 +305,7 @@ def flower_folder(folder, **changes):
     return aggregator.model()
 
 
+@pytest.mark.slow
 def test_stragglers_and_incidents_of_a_run(tmp_path):
     model = flower_folder(tmp_path)
     text = written(tmp_path, model, run=tmp_path)
@@ -309,6 +316,7 @@ def test_stragglers_and_incidents_of_a_run(tmp_path):
     assert incidents[0][2:] == ["2026-11-15 10:00:01", "bad.csv, line 2"]
 
 
+@pytest.mark.slow
 def test_a_run_without_a_model_says_why(tmp_path):
     model = flower_folder(tmp_path, problem="2 clients have contributed, and quorum=3")
     assert "quorum=3" in written(tmp_path, model, run=tmp_path)
@@ -330,6 +338,7 @@ def test_a_folder_of_something_else(tmp_path):
     assert not (tmp_path / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_a_simulation(tmp_path):
     rng = np.random.default_rng(0)
     clients = {f"{c}": [power_law(rng, 20, 5) for _ in range(5)] for c in range(6)}
@@ -366,6 +375,7 @@ def merged():
     return fedpca.merge(releases)
 
 
+@pytest.mark.slow
 def test_the_certificate_and_the_noise_edge(tmp_path, merged):
     text = written(tmp_path, merged, n_components=5)
     model = merged.subspace()
@@ -382,6 +392,7 @@ def test_the_certificate_and_the_noise_edge(tmp_path, merged):
     assert "as confidential as the rows" not in text
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_private_says_so(tmp_path):
     seeded = Privacy(2.0, 1e-5, bound=4.0, insecure_seed_for_tests=1)
     pca = StreamingPCA(2, privacy=seeded).fit(np.random.default_rng(0).normal(size=(200, 3)))
@@ -397,6 +408,7 @@ def test_a_model_that_is_not_private_says_so(tmp_path):
 # --- any model, any text ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
     [
@@ -426,6 +438,7 @@ def test_every_model_has_a_page(tmp_path, model):
     assert len(pictures(written(tmp_path, model, rows=rows))) >= len(pictures(text))
 
 
+@pytest.mark.slow
 def test_untrusted_text_stays_text(tmp_path):
     rows = np.random.default_rng(0).normal(size=(50, 3))
     names = (HOSTILE, HOSTILE + "2", "$x_1$")
@@ -448,6 +461,7 @@ def test_untrusted_text_stays_text(tmp_path):
     assert "$x_1$" in text
 
 
+@pytest.mark.slow
 def test_pages_stay_small(tmp_path, rng, monkeypatch):
     """Of 10,000 clients, 100,000 features and many rows."""
     n_features = 100_000
@@ -472,6 +486,7 @@ def test_pages_stay_small(tmp_path, rng, monkeypatch):
     assert "The 15 of 100,000 features shown" in text
 
 
+@pytest.mark.slow
 def test_the_same_page_again(tmp_path, rng):
     rows = rng.normal(size=(60, 4))
     first, again = (written(tmp_path, Subspace.from_rows(rows), rows=rows) for _ in range(2))
@@ -481,6 +496,7 @@ def test_the_same_page_again(tmp_path, rng):
 # --- outputs ---
 
 
+@pytest.mark.slow
 def test_pictures_are_files_too(tmp_path, rng):
     rows = rng.normal(size=(60, 4))
     text = written(
@@ -551,6 +567,7 @@ def command(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_page(folder):
     done = command(
         "report", "model.safetensors", "--rows", "rows.csv", "--color", "site", "--out", "r.html",
@@ -569,6 +586,7 @@ def test_the_command_writes_a_page(folder):
     assert len(table(Path("f.html").read_text(), "Scores on components 1 and 2")) == 5
 
 
+@pytest.mark.slow
 def test_the_command_shows_a_run(folder):
     federation(folder / "store")
     done = command("report", "model.safetensors", "--run", "store", "--out", "r.html")
@@ -576,6 +594,7 @@ def test_the_command_shows_a_run(folder):
     assert "contributions" in sections(Path("r.html").read_text())
 
 
+@pytest.mark.slow
 def test_the_command_refuses_before_it_works(folder):
     Path("there.html").write_text("mine")
     Path("full").mkdir()
@@ -599,6 +618,7 @@ def test_the_command_refuses_before_it_works(folder):
     assert Path("full", "mine").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_simulate_ends_in_a_report(folder):
     done = command(
         "simulate", "rows.csv", "--client", "site", "--components", 2, "--report", "storm.html", "--json"

@@ -16,6 +16,8 @@ from reproduction.over_time_real import OverTimeReal, ranks_taken
 from reproduction.over_time_synthetic import OverTimeSynthetic, directions_for
 from reproduction.synthetic_errors import SpectrumErrors, SyntheticErrors
 
+pytestmark = pytest.mark.slow
+
 
 def test_errors_over_time_are_distances_from_the_subspace() -> None:
     rows = synth(0.5, 12, 90, seed=1)

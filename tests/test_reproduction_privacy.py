@@ -12,6 +12,8 @@ from reproduction.base import Table
 from reproduction.projections import Projections, fpca_as_released
 from reproduction.utility import Utility, chance, merge_blocks, mod_sulq_as_released, release_components
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def rows():

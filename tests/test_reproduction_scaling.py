@@ -23,6 +23,7 @@ from reproduction.memory import (
 from reproduction.merging import AS_RELEASED, PAPERS, Merging, merge_r_as_released
 from reproduction.time_order import SHUFFLED, TimeOrder, drifting_rows
 
+pytestmark = pytest.mark.slow
 TINY = [
     ExecutionTime(n_features=(50, 300), n_rows=600, repetitions=1, part=10),
     FederatedScaling(times=(1, 2), base_rows=3_200, chunk_rows=400, depths=(1, 2, 3), n_features=300),

@@ -181,6 +181,7 @@ def test_the_rate_is_linear_in_one_over_epsilon_and_three_halves_in_the_features
     assert sample_complexity((utility + 15 / 16) / 2, epsilon, delta, 100) == pytest.approx(rate / 2)
 
 
+@pytest.mark.slow
 @given(
     utility=st.floats(0.945, 0.9999),
     epsilon=geometric(1e-3, 1.0),

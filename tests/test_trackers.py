@@ -364,6 +364,7 @@ def test_rank_adapts_by_one_once_a_block(rng):
     assert set(ranks[6:]) <= {6, 7}
 
 
+@pytest.mark.slow
 def test_the_fast_kernel_does_not_lose_to_the_block_update():
     def lost(tracker, make):
         losses = []
