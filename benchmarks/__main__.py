@@ -15,6 +15,7 @@ from benchmarks.common import options
 NAMES = (
     "speed",
     "accuracy",
+    "tuning",
     "small_streams",
     "memory",
     "merging",

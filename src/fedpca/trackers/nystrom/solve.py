@@ -1,7 +1,7 @@
 """The algebra of the kernel, in the letters of its derivation in docs/explanation/kernel.md.
 
-History: count n0, mean mu0, directions V (r x d) with singular values S.
-Probes: W (K x d), orthonormal; the first r of them are V.
+History: count n0, mean mu0, orthonormal directions V with singular values S.
+Probes: W (K x d), orthonormal; the first of them are V.
 Period: rows x_i with weights w_i and scores a_i = W (x_i - mu0) give
 
     M = sum of w_i [a_i; 1] [a_i; 1]^T = [[A, a], [a^T, w]]     (K + 1 x K + 1)
