@@ -90,6 +90,6 @@ def _noise(subspace: Subspace, components: Array, spread: Array, variances: Arra
             even = 1e-6 * float(spread.mean())
         return np.full(subspace.n_features, even)
     noise = variances - spread @ components**2
-    # Rounding may leave less than nothing. The floor of a feature is in its own unit; constant ones have none.
+    # Rounding may leave less than nothing. The floor of a feature is in its own unit.
     floor = np.maximum(1e-6 * variances, np.finfo(np.float64).eps * variances.max(initial=0.0))
     return np.maximum(noise, floor)
