@@ -6,7 +6,7 @@ from helpers import shortfall
 from scipy import sparse
 
 from fedpca import StreamingPCA, Subspace
-from fedpca.summaries.missing_values import coordinates, impute, impute_cold_start
+from fedpca.summaries.missing_values import impute, impute_cold_start, partial_scores
 
 
 def with_gaps(rng, rows, share=0.1):
@@ -44,7 +44,7 @@ def test_a_row_with_few_entries_stays_near_the_mean(rng, plane):
 
 def test_coordinates_of_complete_rows_are_projections(plane):
     subspace = Subspace.from_rows(plane, 2)
-    np.testing.assert_allclose(coordinates(plane, subspace), subspace.project(plane), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(partial_scores(plane, subspace), subspace.project(plane), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("tracker", ["exact", "nystrom", "block"])

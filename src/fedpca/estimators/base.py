@@ -17,7 +17,7 @@ from fedpca.backend import HOST, Backend, backend_of, batch_slices, dense, ops, 
 from fedpca.estimators.anomaly_limits import degrees_of_freedom, log_likelihood, spe_limit, t2_limit
 from fedpca.readers.data_file import Batch
 from fedpca.summaries import validation
-from fedpca.summaries.missing_values import coordinates
+from fedpca.summaries.missing_values import partial_scores
 from fedpca.summaries.subspace import Subspace
 
 
@@ -324,7 +324,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return sparse.issparse(X) or X.dtype in (np.float32, np.float64)
 
     def _scored(self, X: RowsLike, gaps: bool) -> Iterator[tuple[DeviceArray, DeviceArray]]:
-        """Deviations from the mean and coordinates, a chunk of rows at a time."""
+        """Deviations from the mean and scores, a chunk of rows at a time."""
         subspace, backend, dtype = self._source.summary(), backend_of(X), self._dtype_for(X)
         components, mean = self._components_for(X), backend.asarray(self.mean_, dtype)
         size = chunk_rows(X.shape[1], backend)
@@ -334,10 +334,13 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             if backend.on_device:
                 rows = backend.asarray(rows, dtype)
             deviations = rows - mean
-            if gaps:
-                scores = coordinates(rows, subspace, variances)[:, : len(components)].astype(dtype)
-            else:
+            incomplete = np.isnan(rows).any(axis=1) if gaps else np.zeros(0, dtype=bool)
+            if not incomplete.any():
                 scores = deviations @ components.T
+            else:  # complete rows are projected as ever: their scores do not depend on their company
+                scores = np.nan_to_num(deviations) @ components.T
+                estimated = partial_scores(rows[incomplete], subspace, variances)
+                scores[incomplete] = estimated[:, : len(components)].astype(dtype)
             yield deviations, scores
 
     def _scale(self) -> Array:

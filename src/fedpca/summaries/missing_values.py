@@ -8,8 +8,8 @@ from fedpca.summaries.subspace import Subspace
 _COLD_START_ITERATIONS = 5
 
 
-def coordinates(rows: Array, subspace: Subspace, variances: Array | None = None) -> Array:
-    """Coordinates of rows with gaps (NaN) along the components, shape (n, r), float64.
+def partial_scores(rows: Array, subspace: Subspace, variances: Array | None = None) -> Array:
+    """Scores of rows with missing entries (NaN) along the components, shape (n, r), float64.
 
     The most likely ones given the observed entries: least squares in which a feature counts the less the
     more of its variance the subspace leaves out, and a direction stays the nearer to the mean the less
@@ -21,7 +21,7 @@ def coordinates(rows: Array, subspace: Subspace, variances: Array | None = None)
         variances: of each feature, shape (d,), if known; else the variance left out is shared out evenly.
 
     >>> subspace = Subspace.from_rows(np.outer([-2.0, -1.0, 1.0, 2.0], [0.6, 0.8]))
-    >>> coordinates(np.array([[6.0, np.nan]]), subspace).round(6)
+    >>> partial_scores(np.array([[6.0, np.nan]]), subspace).round(6)
     array([[10.]])
     """
     if not subspace.rank:
@@ -59,7 +59,7 @@ def impute(rows: Array, subspace: Subspace, variances: Array | None = None) -> A
         return rows
     result = rows.copy()
     partial = rows[touched]
-    scores = coordinates(partial, subspace, variances)
+    scores = partial_scores(partial, subspace, variances)
     if subspace.rank:
         distance = np.sum(scores**2 / (subspace.singular_values**2 / subspace.count), axis=1, keepdims=True)
         ordinary = subspace.rank + 4 * np.sqrt(2 * subspace.rank)  # chi-squared: its mean and four deviations
@@ -90,4 +90,6 @@ def _noise(subspace: Subspace, components: Array, spread: Array, variances: Arra
             even = 1e-6 * float(spread.mean())
         return np.full(subspace.n_features, even)
     noise = variances - spread @ components**2
-    return np.maximum(noise, 1e-6 * variances.max(initial=0.0))
+    # Rounding may leave less than nothing. The floor of a feature is in its own unit.
+    floor = np.maximum(1e-6 * variances, np.finfo(np.float64).eps * variances.max(initial=0.0))
+    return np.maximum(noise, floor)
