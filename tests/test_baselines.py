@@ -137,7 +137,7 @@ def test_an_estimator_with_a_baseline_takes_gaps_and_sparse_rows(baseline, rng):
         assert_valid(pca.subspace_)
 
 
-def test_an_unknown_tracker_is_told_the_names_of_all():
+def test_an_unknown_tracker_is_refused_with_the_names_of_all():
     with pytest.raises(ValueError, match=r"'auto' or one of .*'block', 'frequent-directions', .*'spirit'"):
         StreamingPCA(2, tracker="oja").fit(np.eye(5))
 

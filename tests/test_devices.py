@@ -61,7 +61,7 @@ def test_the_components_are_those_of_the_pooled_rows(to_device, dtype, n_feature
 @pytest.mark.parametrize("n_features", [30, 300])
 def test_what_is_done_with_rows_stays_where_they_are(to_device, settings, n_features, rng):
     rows = power_law(rng, 3000, n_features) + 1
-    far = rows + 1e5 if settings.get("center", True) else rows  # summed relative to an anchor
+    far = rows + 1e5 if settings.get("center", True) else rows  # summed about an origin of their own
     for values in (rows, far):
         pca = fitted(to_device(values), tracker="exact", **settings)
         host = fitted(values, tracker="exact", **settings)
@@ -108,7 +108,7 @@ def test_rows_of_low_rank_are_recovered(to_device, rng):
 @pytest.mark.parametrize(
     ("alpha", "n_components", "bound"), [(0.25, 10, 2e-4), (0.5, 10, 3e-6), (2, 16, 3e-7)]
 )
-def test_flat_and_steep_spectra_are_told_apart_as_on_the_host(to_device, alpha, n_components, bound, rng):
+def test_flat_and_steep_spectra_are_resolved_as_on_the_host(to_device, alpha, n_components, bound, rng):
     rows = power_law(rng, 40_000, 200, alpha).astype(np.float32)
     pca = fitted(to_device(rows), tracker="nystrom", n_components=n_components)
     assert shortfall(pca.components_, rows) < bound

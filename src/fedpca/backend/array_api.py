@@ -35,7 +35,7 @@ class DeviceBackend(Backend):
     chunk_entries = 2**26
 
     @abstractmethod
-    def _send(self, values: NDArray[Any]) -> DeviceArray:
+    def _send(self, values: NDArray[np.generic]) -> DeviceArray:
         """A copy of a NumPy array on the device."""
 
     @property
@@ -83,16 +83,16 @@ class DeviceBackend(Backend):
 class ArrayApiBackend(DeviceBackend):
     """CuPy, torch on a CPU and others: nothing but the array API."""
 
-    def _send(self, values: NDArray[Any]) -> DeviceArray:
+    def _send(self, values: NDArray[np.generic]) -> DeviceArray:
         return self.xp.asarray(values, device=self.device, copy=True)
 
-    def compute_context(self) -> AbstractContextManager[Any]:
+    def compute_context(self) -> AbstractContextManager[object]:
         return single_threaded_blas()
 
     def matmul_eps(self, dtype: DTypeLike) -> float:
         return float(np.finfo(np.dtype(dtype)).eps)
 
-    def tf32_matmul(self) -> AbstractContextManager[Any]:
+    def tf32_matmul(self) -> AbstractContextManager[object]:
         return NO_CONTEXT
 
     def round_to_tf32(self, values: DeviceArray) -> DeviceArray:
@@ -148,11 +148,11 @@ def _numpy_dtype(values: DeviceArray) -> np.dtype[Any]:
 
 
 @cache
-def _native_dtype(library: str, dtype: np.dtype[Any]) -> Any:
+def _native_dtype(library: str, dtype: np.dtype[np.generic]) -> Any:
     return getattr(import_module(library), dtype.name)
 
 
-def single_threaded_blas() -> AbstractContextManager[Any]:
+def single_threaded_blas() -> AbstractContextManager[object]:
     """A context in which the host's small matrices are decomposed by one thread: more would be slower."""
     return _blas().limit(limits=1)
 

@@ -60,7 +60,7 @@ class Backend(ABC):
         """Ascending eigenvalues, and eigenvectors, of a symmetric matrix on the host."""
 
     @abstractmethod
-    def compute_context(self) -> AbstractContextManager[Any]:
+    def compute_context(self) -> AbstractContextManager[object]:
         """The context for computations of this backend."""
 
     @abstractmethod
@@ -68,7 +68,7 @@ class Backend(ABC):
         """Relative rounding error of matrix products within `tf32_matmul`."""
 
     @abstractmethod
-    def tf32_matmul(self) -> AbstractContextManager[Any]:
+    def tf32_matmul(self) -> AbstractContextManager[object]:
         """A context in which products of float32 matrices use tf32, where that is supported and allowed."""
 
     @abstractmethod

@@ -19,13 +19,13 @@ class NumpyBackend(Backend):
     chunk_entries = 2**20
     xp: Any = np
 
-    def asarray(self, values: DeviceArray, dtype: DTypeLike | None = None) -> NDArray[Any]:
+    def asarray(self, values: DeviceArray, dtype: DTypeLike | None = None) -> NDArray[np.generic]:
         return np.asarray(to_host(values), dtype)
 
     def to_numpy(self, *arrays: DeviceArray) -> list[NDArray[np.float64]]:
         return [np.asarray(array, np.float64) for array in arrays]
 
-    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[np.generic]:
         return np.zeros(shape, dtype)
 
     def is_native(self, values: DeviceArray, dtype: DTypeLike) -> bool:
@@ -40,13 +40,13 @@ class NumpyBackend(Backend):
     def eigh(self, matrix: Array) -> tuple[Array, Array]:
         return np.linalg.eigh(matrix)
 
-    def compute_context(self) -> AbstractContextManager[Any]:
+    def compute_context(self) -> AbstractContextManager[object]:
         return NO_CONTEXT
 
     def matmul_eps(self, dtype: DTypeLike) -> float:
         return float(np.finfo(np.dtype(dtype)).eps)
 
-    def tf32_matmul(self) -> AbstractContextManager[Any]:
+    def tf32_matmul(self) -> AbstractContextManager[object]:
         return NO_CONTEXT
 
     def round_to_tf32(self, values: DeviceArray) -> DeviceArray:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -26,7 +25,7 @@ def dense(rows: DeviceArray) -> DeviceArray:
     return rows.toarray() if sparse.issparse(rows) else rows
 
 
-def working_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def working_dtype(dtype: np.dtype[np.generic]) -> np.dtype[np.floating]:
     """float32 for float16 and float32 rows, float64 for the rest."""
     return np.dtype(np.float32 if dtype in (np.float16, np.float32) else np.float64)
 

@@ -67,7 +67,7 @@ class Spirit(BasisTracker):
 
     Args:
         remember: the paper's lambda, in (0, 1]: each row scales the energies before it by this. For
-            `EnergyThresholds` less than 1: what was missed before a direction came must fade.
+            `EnergyThresholds` less than 1: what was missed before a direction came must decay.
         holdoff: rows from one change of the rank to the next, at least: a new direction needs some to show
             its energy.
         seed: of the random directions to begin with. None for the paper's unit vectors, which never move
