@@ -13,7 +13,8 @@ from fedpca import Subspace
 from fedpca.backend import HOST, backend_of, to_host
 from fedpca.errors import NonFiniteError
 from fedpca.trackers.nystrom import solve
-from fedpca.trackers.nystrom.period import ANY_ROWS, SketchPeriod, Thresholds
+from fedpca.trackers.nystrom.drift import ANY_ROWS, Thresholds
+from fedpca.trackers.nystrom.period import SketchPeriod
 from fedpca.trackers.nystrom.probes import Probes
 from fedpca.trackers.nystrom.products import project_panel, score_products, sliced_product
 

@@ -88,6 +88,8 @@ def orthonormal(rows: DeviceArray) -> DeviceArray:
     >>> bool(np.allclose(basis @ basis.T, np.eye(2), atol=1e-15))
     True
     """
+    if not rows.shape[0]:
+        return rows
     backend = backend_of(rows)
     dtype = backend.numpy_dtype(rows)
     try:

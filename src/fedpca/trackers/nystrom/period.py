@@ -12,31 +12,9 @@ from fedpca.errors import NonFiniteError
 from fedpca.summaries.algebra import rounding_floor
 from fedpca.summaries.subspace import Subspace
 from fedpca.trackers.nystrom import solve
+from fedpca.trackers.nystrom.drift import MAX_OUTLIERS, Thresholds
 from fedpca.trackers.nystrom.probes import Probes
 from fedpca.trackers.nystrom.products import project_panel, score_products
-
-_MAX_OUTLIERS = 0.25  # share of a panel; more make it a panel of new directions, as a whole
-# Rounding error of the residual of a whole panel, as a share of its energy: errors of rows cancel in part.
-_RESIDUAL_ROUNDING = 1e-6
-_TF32_RESIDUAL_ROUNDING = 1e-4
-
-
-class Thresholds(NamedTuple):
-    """What a period takes for more of the same.
-
-    Attributes:
-        expected_residual: of a row of weight one.
-        drift: by how much the residual of a panel may exceed the expected one.
-        outlier: residual that no single row may have.
-    """
-
-    expected_residual: float
-    drift: float
-    outlier: float
-
-
-ANY_ROWS = Thresholds(0.0, np.inf, np.inf)
-"""For rows that are known to have new directions."""
 
 
 class SolveInputs(NamedTuple):
@@ -94,10 +72,9 @@ class SketchPeriod:
         self._prefetches = prefetch and self.dtype == np.float32
 
     def add(self, panel: RowsLike, roots: DeviceArray | None) -> NDArray[np.intp]:
-        """Accumulate a panel; returns indices of rows that need the exact update.
+        """Accumulate a panel; returns the indices of rows that were not accumulated.
 
-        These are all rows, if together they have more energy outside the directions carried than is expected,
-        or single outliers.
+        These are all rows, if the panel drifts or has many outliers, else its outliers.
         """
         backend, uses_tf32, n_rows = self.backend, self.probes.uses_tf32, panel.shape[0]
         with backend.tf32_matmul() if uses_tf32 else nullcontext():
@@ -113,9 +90,10 @@ class SketchPeriod:
         energy, residual, n_outliers = sums.tolist()
         if not energy < ops.max_energy(self.dtype):
             raise NonFiniteError
-        excess = residual - self.thresholds.expected_residual * (M[-1, -1] - self.M[-1, -1])
-        rounding = (_TF32_RESIDUAL_ROUNDING if uses_tf32 else _RESIDUAL_ROUNDING) * energy
-        if n_outliers >= _MAX_OUTLIERS * n_rows or excess > self.thresholds.drift + rounding:
+        weight = M[-1, -1] - self.M[-1, -1]
+        if n_outliers >= MAX_OUTLIERS * n_rows or self.thresholds.is_drift(
+            residual, weight, energy, uses_tf32
+        ):
             return np.arange(n_rows)
         self.Q, self.M, self.prefetched = Q, M, prefetched
         self.energy += energy

@@ -14,7 +14,8 @@ from fedpca.summaries.rank import RankRule
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.trackers.base import SubspaceTracker
-from fedpca.trackers.nystrom.period import ANY_ROWS, SketchPeriod, Thresholds
+from fedpca.trackers.nystrom.drift import ANY_ROWS, Thresholds
+from fedpca.trackers.nystrom.period import SketchPeriod
 from fedpca.trackers.nystrom.solve import residual_directions
 from fedpca.trackers.nystrom.tuning import tuning_for
 
