@@ -135,7 +135,11 @@ BAD_ROWS = {
     "numbers as text": (lambda: good().astype(str), ValueError, "real numbers|strings"),
     "text": (lambda: np.full((40, D), "red"), ValueError, "real numbers|strings"),
     "text in an object array": (lambda: with_entry("red", object), ValueError, "red"),
-    "text in a frame": (lambda: pd.DataFrame(with_entry("red", object)), ValueError, "3 contain text|real numbers"),
+    "text in a frame": (
+        lambda: pd.DataFrame(with_entry("red", object)),
+        ValueError,
+        "3 contain text|real numbers",
+    ),
     "dates": (lambda: np.zeros((40, D), "datetime64[s]"), (ValueError, TypeError), "datetime64|DateTime64"),
     "one row, 1-D": (lambda: good()[0], ValueError, r"1D array|shape \(20,\)"),
     "3-D": (lambda: good()[None], ValueError, r"dim 3|shape \(1, 40, 20\)"),
