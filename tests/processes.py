@@ -16,9 +16,10 @@ from pathlib import Path
 
 # Every request has a process of its own, too, which forks the program and waits for it.
 SERVER = """
-import json, os, socket, sys, traceback
+import json, os, signal, socket, sys, traceback
 
 def run(request, pipes):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells make background processes ignore it
     for number, pipe in enumerate(pipes):
         os.dup2(pipe, number)
     os.closerange(3, 256)
