@@ -6,6 +6,7 @@ It is a process of its own: that of the tests has threads, and what has threads 
 import json
 import os
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -15,9 +16,10 @@ from pathlib import Path
 
 # Every request has a process of its own, too, which forks the program and waits for it.
 SERVER = """
-import json, os, socket, sys, traceback
+import json, os, signal, socket, sys, traceback
 
 def run(request, pipes):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells make background processes ignore it
     for number, pipe in enumerate(pipes):
         os.dup2(pipe, number)
     os.closerange(3, 256)
@@ -65,16 +67,14 @@ while True:
         waiting -= 1
 """
 
-# A command for shells, that another Python runs: quick to start, for it imports next to nothing.
-COMMAND = """\
-#!{python} -IS
+# What a command for shells runs: quick to start, for it imports next to nothing.
+CLIENT = """
 import json, os, signal, socket, sys
 
+address, program, *arguments = sys.argv[1:]
 connection = socket.socket(socket.AF_UNIX)
-connection.connect({address!r})
-request = dict(
-    program={program!r}, arguments=sys.argv, folder=os.getcwd(), environment=dict(os.environ)
-)
+connection.connect(address)
+request = dict(program=program, arguments=arguments, folder=os.getcwd(), environment=dict(os.environ))
 signals = (signal.SIGINT, signal.SIGTERM)
 signal.pthread_sigmask(signal.SIG_BLOCK, signals)
 socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
@@ -120,7 +120,8 @@ class Forks:
 
     def command(self, path, program):
         """Write a command for shells that runs a program with its arguments."""
-        path.write_text(COMMAND.format(python=sys.executable, address=self.address, program=program))
+        client = [sys.executable, "-IS", "-c", CLIENT, self.address, program, path.name]
+        path.write_text(f'#!/bin/sh\nexec {shlex.join(client)} "$@"\n')
         path.chmod(0o755)
 
 
