@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from fedpca import Moments, Subspace, merge
+from fedpca.backend import HOST
 from fedpca.metrics import captured_variance, principal_angles
 from fedpca.summaries.rank import EnergyBand, FixedRank, VarianceShare
 from fedpca.trackers import BASELINES, TRACKERS, Block, Exact, FrequentDirections, Nystrom, fastest
@@ -328,6 +329,16 @@ def test_every_rank_rule_works_in_every_tracker(tracker, rng):
     rank = shared.n_components()
     needed = int(np.searchsorted(np.cumsum(spectrum**2) / np.sum(spectrum**2), 0.9)) + 1
     assert needed <= rank <= needed + 1
+
+
+@BASELINES_TOO
+def test_a_tracker_takes_the_settings_it_declares(tracker):
+    values = {"backend": HOST, "block_rows": 7, "seed": 3}
+    assert tracker.settings <= set(values)
+    tracker(20, FixedRank(2), **{name: values[name] for name in tracker.settings})
+    for name in {"block_rows", "seed"} - tracker.settings:
+        with pytest.raises(TypeError, match=name):
+            tracker(20, FixedRank(2), **{name: values[name]})
 
 
 def test_the_exact_tracker_is_exact_in_any_order(rng):

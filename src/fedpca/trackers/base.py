@@ -142,13 +142,15 @@ class Tracker(ABC):
             roots = None if weights is None else self.backend.asarray(np.sqrt(weights), self.dtype)
             start, n_rows = 0, rows.shape[0]
             while start < n_rows:
-                buffered = self._n_buffered or n_rows - start < self.min_panel_rows
-                size = self.buffer_capacity - self._n_buffered if buffered else self._panel_rows(rows, roots)
+                capacity = 0  # of the buffer, if that is to be used
+                if self._n_buffered or n_rows - start < self.min_panel_rows:
+                    capacity = self.buffer_capacity
+                size = capacity - self._n_buffered if capacity else self._panel_rows(rows, roots)
                 part = slice(start, min(start + size, n_rows))
                 part_roots = None if roots is None else roots[part]
                 self._rows_remaining = n_rows - part.stop
-                if buffered:
-                    self._buffer_rows(rows[part, :], part_roots)
+                if capacity:
+                    self._buffer_rows(rows[part, :], part_roots, capacity)
                 else:
                     self._process(rows[part, :], part_roots)
                 start = part.stop
@@ -172,9 +174,8 @@ class Tracker(ABC):
             and not self.backend.on_device
         )
 
-    def _buffer_rows(self, rows: RowsLike, roots: DeviceArray | None) -> None:
-        """Append rows to the buffer, which grows as needed."""
-        capacity = self.buffer_capacity
+    def _buffer_rows(self, rows: RowsLike, roots: DeviceArray | None, capacity: int) -> None:
+        """Append rows to the buffer, which grows as needed up to its capacity, and is then processed."""
         before, now = self._n_buffered, self._n_buffered + rows.shape[0]
         if now > self._buffer.shape[0]:
             length = min(max(now, 2 * before), capacity)
