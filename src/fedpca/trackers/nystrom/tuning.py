@@ -99,8 +99,8 @@ HOST_TUNING = Tuning(
     prefetches=False,
 )
 
-# A launch costs as much as thousands of rows: panels and periods are long, and few. The exact update would
-# take place on the host: only an ill-conditioned spectrum sends rows there.
+# A launch costs as much as thousands of rows: panels and periods are long, and few. The exact update takes
+# place on the host: only outliers, and the rows of an ill-conditioned spectrum, go there.
 DEVICE_TUNING = Tuning(
     very_flat=math.inf,
     free_probes=0,
