@@ -183,7 +183,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _has_source(self) -> bool:
         """Whether any rows or summaries have come."""
-        return "_source" in vars(self)
+        return "_source" in self.__dict__
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._has_source() and self._source.is_fitted

@@ -147,7 +147,7 @@ def has_nan(values: AnyArray, dtype: DTypeLike, max_weight: float = 1.0) -> bool
     >>> has_nan(np.array([[1.0, np.nan]]), np.float64)
     True
     """
-    limit = ops.max_energy(np.dtype(dtype)) / max(max_weight, 1.0)
+    limit = ops.max_energy(dtype) / max(max_weight, 1.0)  # type: ignore[arg-type]  # every dtype is hashable
     if not values.size or values.dtype.kind == "b":
         return False
     if values.dtype.itemsize >= 4 and values.dtype.kind == "f" and ops.energy(values) < limit:
