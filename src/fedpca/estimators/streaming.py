@@ -70,9 +70,9 @@ class StreamingPCA(BasePCA):
         summary_: the most exact summary: `Moments` where they are known, else a `Subspace`.
         ledger_: the `Ledger` that pays for releases; None without privacy.
 
-    Missing entries (NaN) are imputed by least squares on the observed ones with the subspace so far; in the
-    first rows of a stream from their column means and, for a few rounds, their own subspace. With many
-    missing entries the variance along imputed ones is somewhat too small.
+    Missing entries (NaN) are imputed by least squares on the observed ones with the subspace so far; those of
+    the first batch by probabilistic PCA of that batch. A feature without any observed value so far is unknown:
+    it adds nothing to mean and scatter.
 
     >>> from sklearn.datasets import load_digits
     >>> digits = load_digits().data
@@ -329,7 +329,8 @@ class StreamingPCA(BasePCA):
         known = before | ~gaps.all(axis=0)
         new = known & ~before
         if gaps[:, before].any():
-            imputed = impute(rows, tracker.summary(), tracker.feature_variances())
+            history = tracker.history() if isinstance(tracker, LateFeatures) else tracker.summary()
+            imputed = impute(rows, history, tracker.feature_variances())
             rows = np.where(gaps & before, imputed, rows)
         if gaps[:, new].any():
             rows = rows.copy()

@@ -111,7 +111,7 @@ def _merge_alike(group: Sequence[tuple[Summary, float]], rank: int | None) -> Su
     """The merge of leaves that know the same features."""
     leaves, weights = [leaf for leaf, _ in group], [weight for _, weight in group]
     if all_moments(leaves):
-        return sum_moments(group)  # type: ignore[arg-type]
+        return leaves[0] if weights == [1.0] else sum_moments(group)  # type: ignore[arg-type]
     if weights == [1.0]:
         return leaves[0].subspace(rank)
     return _merge_subspaces(leaves, weights, rank, None)  # type: ignore[arg-type]
