@@ -71,7 +71,7 @@ class StreamingPCA(BasePCA):
         ledger_: the `Ledger` that pays for releases; None without privacy.
 
     Missing entries (NaN) are imputed by least squares on the observed ones with the subspace so far; those of
-    the first batch by probabilistic PCA of that batch. A feature without any observed value so far is unknown:
+    the first batch by probabilistic PCA of that batch. A feature without an observed value so far is unknown:
     it adds nothing to mean and scatter.
 
     >>> from sklearn.datasets import load_digits
