@@ -110,6 +110,18 @@ class TestNode:
         with pytest.raises(fedpca.BudgetExceeded):
             Node.from_config(config | {"version": 2}).release(REQUEST)
 
+    @pytest.mark.parametrize("cell", ["", "1.5", "inf", "1e308"])
+    @pytest.mark.parametrize("center", [None, "private"])
+    def test_no_single_record_decides_whether_a_private_node_fails(self, tmp_path, cell, center):
+        """A column that only record 17 fills, if at all."""
+        source = tmp_path / "rows.csv"
+        lines = [f"{x},{y},{cell if i == 17 else ''}" for i, (x, y) in enumerate(rows_of(1, 900, 2))]
+        source.write_text("\n".join(["x,y,z", *lines]) + "\n")
+        more = PRIVATE | ({} if center is None else {"center": center})
+        node = Node.from_config({"client-id": "north", "source": str(source)} | more)
+        release = node.release({"rank": 2, "center": center is not None})
+        assert ChildMessage.decode(release).summary.count > 800  # the first rows find the center
+
     def test_a_larger_budget_pays_for_a_second_version(self, tmp_path):
         ledger = tmp_path / "ledger"
         Ledger(ledger, epsilon=4.0, delta=1e-6)
