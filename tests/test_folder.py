@@ -15,6 +15,7 @@ import fedpca
 from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace
 from fedpca.federation import MemoryStore
 from fedpca.federation.folder import SkippedFile, collect, publish
+from fedpca.federation.message import Message
 from fedpca.summaries import model_file
 
 
@@ -410,12 +411,78 @@ def test_trouble_of_the_aggregator_is_not_blamed_on_the_file(tmp_path):
         collect(tmp_path, Aggregator(store=Full()))
 
 
+def test_a_file_that_could_not_be_read_is_read_again(tmp_path, monkeypatch):
+    from fedpca.federation import folder
+
+    def denied(self, name, max_bytes):
+        raise PermissionError(13, "Permission denied")
+
+    publish(tmp_path, "a", 1, summary_of(0))
+    aggregator = Aggregator()
+    with monkeypatch.context() as patch:
+        patch.setattr(folder._LocalFolder, "read", denied)
+        before = collect(tmp_path, aggregator)
+    assert "Permission denied" in before[0].reason
+    assert collect(tmp_path, aggregator, before=before) == []
+    assert list(aggregator.children) == ["a"]
+
+
+def test_a_file_whose_decoding_failed_for_another_reason_is_read_again(tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    publish(tmp_path, "a", 1, summary_of(0))
+    aggregator = Aggregator()
+    with monkeypatch.context() as patch:
+        patch.setattr(model_file, "decode", full)
+        before = collect(tmp_path, aggregator)
+    assert "No space left" in before[0].reason
+    assert collect(tmp_path, aggregator, before=before) == []
+
+
+def test_a_rejected_file_is_read_again_once_the_aggregator_has_changed(shared):
+    publish(shared, "a", 1, summary_of(0, n_features=3))
+    for child in "bc":
+        publish(shared, child, 1, summary_of(1))
+    aggregator = Aggregator()
+    before = collect(shared, aggregator)
+    assert [item.file for item in before] == ["b.1.safetensors", "c.1.safetensors"]
+    assert collect(shared, aggregator, before=before) == before
+    assert len(aggregator.history) == 4  # one accepted, two rejected once each, one model
+    aggregator.withdraw("a")
+    assert collect(shared, aggregator, before=before) == []
+    assert list(aggregator.children) == ["b", "c"]
+
+
+def test_whatever_goes_wrong_with_one_summary_the_others_count(tmp_path, monkeypatch):
+    def receive(self, child, version, summary, **more):
+        if child == "b":
+            raise OverflowError("int too large to convert to float")
+        return accept(self, child, version, summary, **more)
+
+    accept = Aggregator.receive
+    monkeypatch.setattr(Aggregator, "receive", receive)
+    for child in "abc":
+        publish(tmp_path, child, 1, summary_of(0))
+    aggregator, (item,) = collected(tmp_path)
+    assert list(aggregator.children) == ["a", "c"]
+    assert (item.file, item.reason) == (
+        "b.1.safetensors", "rejected: OverflowError: int too large to convert to float",
+    )  # fmt: skip
+
+
+def test_a_message_that_withdraws_does_not_count(tmp_path):
+    (tmp_path / "a.1.safetensors").write_bytes(Message("a", 1, None).encode())
+    assert "no summary" in collected(tmp_path)[1][0].reason
+
+
 # --- many at once ---
 
 OWNER = """
 import sys
 import numpy as np
 from fedpca import Subspace
+from fedpca.federation.message import Message
 from fedpca.federation.folder import publish
 
 folder, child = sys.argv[1:]
@@ -428,6 +495,7 @@ RIVAL = """
 import sys
 import numpy as np
 from fedpca import Subspace
+from fedpca.federation.message import Message
 from fedpca.federation.folder import publish
 
 folder, seed = sys.argv[1], int(sys.argv[2])
