@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import logging
 import threading
 import time
 import tomllib
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flower_clients import PRIVATE, REQUEST, config_of, lies, spent, write
-from helpers import aggregate, rows_of
+from helpers import aggregate, disk_full, rows_of
 
 import fedpca
 from fedpca import Aggregator, Ledger, StreamingPCA
@@ -171,6 +172,16 @@ class TestNode:
             contents = Node.from_config(config).release(REQUEST | {"center": centered})
             assert ChildMessage.decode(contents).summary.centered is centered
 
+    def test_a_node_sets_its_least_rank(self, tmp_path):
+        source = write(tmp_path / "wide.npy", rows_of(1, 900, 300))
+        config = {"client-id": "wide", "source": str(source), "mechanism": "sketch", "min-rank": 5} | PRIVATE
+        node = Node.from_config(config)
+        first = node.release({"rank": 1, "center": False})
+        assert node.release({"rank": 5, "center": False}) == first
+        assert ChildMessage.decode(first).summary.rank >= 5
+        with pytest.raises(NodeError, match="released for rank=5, but the run requests rank=6"):
+            node.release({"rank": 6, "center": False})
+
     def test_a_folder_is_one_clients(self, tmp_path):
         config = config_of(tmp_path, "north", 1)
         Node.from_config(config).release(REQUEST)
@@ -198,6 +209,7 @@ class TestNode:
             ),
             ({"client-id": "a", "source": "a.npy", "epsilon": 1.0}, "missing: delta, bound"),
             ({"client-id": "a", "source": "a.npy", "version": -1}, "version"),
+            ({"client-id": "a", "source": "a.npy", "min-rank": 0}, "min-rank must be at least 1"),
             ({"client-id": "a", "source": "a.npy"} | PRIVATE | {"epsilon": -1.0}, "epsilon must be above 0"),
             ({"client-id": "a", "source": "a.npy"} | PRIVATE | {"center": "no.npy"}, "no.npy"),
         ],
@@ -250,9 +262,19 @@ def sends(contents):
     return lambda message: Message(release, reply_to=message)
 
 
-def run(grid, folder, **config):
+def run(grid, folder, *, replies=0, **config):
+    """A run; with `replies`, to the end of so many, whatever they are, instead of the deadline."""
     folder.mkdir(exist_ok=True)
-    server_app.run(grid, RUN | {name.replace("_", "-"): value for name, value in config.items()}, folder)
+    config = RUN | {name.replace("_", "-"): value for name, value in config.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        if replies:
+            complete = property(lambda self: len(self.replies) >= replies)
+            patch.setattr(server_app._Round, "_complete", complete)
+        server_app.run(grid, config, folder)
+    return summary_in(folder)
+
+
+def summary_in(folder):
     return json.loads((folder / "summary.json").read_text())
 
 
@@ -310,7 +332,7 @@ class TestRun:
             n8=client({}),
             n9=lambda message: Message(RecordDict({"what": ConfigRecord()}), reply_to=message),
         )  # fmt: skip
-        summary = run(grid, tmp_path / "server", expect=9)
+        summary = run(grid, tmp_path / "server", replies=9)
         replies = {int(reply["node"]): (reply["what"], reply["reason"]) for reply in summary["replies"]}
         assert replies[1] == ("accepted", "")
         for node in (2, 3):
@@ -334,7 +356,7 @@ class TestRun:
         honest, liar = (config_of(tmp_path, name, seed, **private) for seed, name in enumerate("ab"))
         contents = lies(Node.from_config(liar).release(REQUEST))
         liars = {f"n{node}": sends(lie) for node, (lie, _) in enumerate(contents, start=2)}
-        summary = run(FakeGrid(n1=client(honest), **liars), tmp_path / "server", expect=7, **PRIVATE)
+        summary = run(FakeGrid(n1=client(honest), **liars), tmp_path / "server", replies=7, **PRIVATE)
         replies = {int(reply["node"]): (reply["what"], reply["reason"]) for reply in summary["replies"]}
         assert replies.pop(1) == ("accepted", "")
         for (what, reason), (_, expected) in zip(replies.values(), contents, strict=True):
@@ -351,7 +373,7 @@ class TestRun:
 
         north = config_of(tmp_path, "north", 1)
         grid = FakeGrid(n1=lost, n2=comes_back)
-        summary = run(grid, tmp_path / "server", expect=2)
+        summary = run(grid, tmp_path / "server", replies=2)
         assert sorted(grid.requested) == [1, 1, 1, 2, 2, 2]
         assert {reply["what"] for reply in summary["replies"]} == {"accepted", "failed"}
         assert "Flower's error 5: gone" in {reply["reason"] for reply in summary["replies"]}
@@ -359,7 +381,7 @@ class TestRun:
     def test_a_reply_that_flower_cannot_read_costs_no_other(self, tmp_path):
         north = config_of(tmp_path, "north", 1)
         grid = FakeGrid(n1=lambda message: ValueError("hostile"), n2=client(north))
-        summary = run(grid, tmp_path / "server", expect=2)
+        summary = run(grid, tmp_path / "server", replies=2)
         assert sorted(grid.requested) == [1, 1, 1, 2]
         assert [(reply["what"], reply["reason"]) for reply in summary["replies"]] == [
             ("accepted", ""),
@@ -415,7 +437,7 @@ class TestRun:
     def test_a_first_comer_with_other_features_does_not_decide(self, tmp_path):
         other = {"client-id": "other", "source": str(write(tmp_path / "o.npy", rows_of(1, n_features=5)))}
         grid = FakeGrid(n1=client(other), n2=client(config_of(tmp_path, "north", 1)))
-        summary = run(grid, tmp_path / "server", expect=2, features=8)
+        summary = run(grid, tmp_path / "server", replies=2, features=8)
         assert list(summary["contributors"]) == ["north"]
         assert "same features, got 5 and 8" in str(summary["replies"]) or "got 8 and 5" in str(
             summary["replies"]
@@ -426,14 +448,112 @@ class TestRun:
         with pytest.raises(RuntimeError, match="quorum not reached: 1 of 2 clients"):
             run(grid, tmp_path / "server", expect=1, quorum=2)
         assert not (tmp_path / "server" / "model.safetensors").exists()
-        assert json.loads((tmp_path / "server" / "summary.json").read_text())["model"] is None
+        assert summary_in(tmp_path / "server")["model"] is None
+
+    def test_a_node_that_fails_does_not_end_a_run_before_the_last_one_replies(self, tmp_path):
+        def last(message):
+            return Message(
+                RecordDict({"failed": ConfigRecord({"client": "bad", "reason": "x"})}), reply_to=message
+            )
+
+        def late(message):  # joins when two others have replied
+            grid.nodes[4] = client(south)
+            return client(north)(message)
+
+        north, south = config_of(tmp_path, "north", 1), config_of(tmp_path, "south", 2)
+        grid = FakeGrid(n1=last, n2=sends(b"nonsense"), n3=late)
+        summary = run(grid, tmp_path / "server", expect=2)
+        assert list(summary["contributors"]) == ["north", "south"]
+
+    def test_an_older_version_is_called_so(self, tmp_path):
+        north = config_of(tmp_path, "north", 1)
+        run(FakeGrid(n1=client(north | {"version": 7})), tmp_path / "server", expect=1)
+        summary = run(FakeGrid(n1=client(north)), tmp_path / "server", expect=1)
+        (reply,) = summary["replies"]
+        assert reply["what"] == "outdated"
+        assert reply["reason"].startswith("version 1 is older than version 7 in the store; increase version")
+
+    def test_an_old_model_does_not_pass_for_the_model_of_a_run_without_one(self, tmp_path):
+        folder = tmp_path / "server"
+        grid = FakeGrid(n1=client(config_of(tmp_path, "north", 1)))
+        run(grid, folder, expect=1)
+        model = (folder / "model.safetensors").read_bytes()
+        with pytest.raises(RuntimeError, match="quorum"):
+            run(grid, folder, expect=1, quorum=2)
+        assert not (folder / "model.safetensors").exists()
+        assert (folder / "model-previous.safetensors").read_bytes() == model
+        assert summary_in(folder)["model"] is None
+
+    @pytest.mark.parametrize(
+        ("config", "problem"),
+        [({"rank": 0}, "rank must be at least 1"), ({"deadline": "soon"}, "could not convert string")],
+    )
+    def test_there_is_a_summary_of_a_run_that_cannot_begin(self, tmp_path, config, problem):
+        with pytest.raises(ValueError, match=problem):
+            run(FakeGrid(), tmp_path, **config)
+        summary = summary_in(tmp_path)
+        assert problem in summary["problem"]
+        assert (summary["model"], summary["contributors"], summary["replies"]) == (None, {}, [])
+
+    def test_what_came_before_an_exception_counts(self, tmp_path):
+        class Broken(FakeGrid):
+            def get_node_ids(self):
+                if (tmp_path / "store" / "north.state").exists():
+                    raise RuntimeError("the SuperLink is gone")
+                return super().get_node_ids()
+
+        with pytest.raises(RuntimeError, match="interrupted by RuntimeError: the SuperLink is gone"):
+            run(Broken(n1=client(config_of(tmp_path, "north", 1))), tmp_path)
+        summary = summary_in(tmp_path)
+        assert list(summary["contributors"]) == ["north"]
+        assert summary["model"] == "model.safetensors"
+        assert fedpca.load(tmp_path / "model.safetensors").count == 1500
+
+    def test_there_is_a_summary_when_the_model_cannot_be_written(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(fedpca.Subspace, "save", disk_full)
+        with pytest.raises(RuntimeError, match="No space left"):
+            run(FakeGrid(n1=client(config_of(tmp_path, "north", 1))), tmp_path, expect=1)
+        assert list(summary_in(tmp_path)["contributors"]) == ["north"]
+
+    def test_what_is_written_is_for_its_owner_only(self, tmp_path):
+        north = config_of(tmp_path, "north", 1, **PRIVATE, center="private")
+        folder = tmp_path / "a" / "server"
+        config = RUN | {"folder": str(folder), "expect": 1}
+        grid = FakeGrid(n1=client(north))
+        server_app.main(grid, Context(1, 1, {}, RecordDict(), config))
+        state = Path(north["source"] + ".fedpca")
+        private = [folder, folder / "summary.json", state, *state.glob("release-*")]
+        assert len(private) == 5
+        assert [oct(path.stat().st_mode & 0o077) for path in private] == ["0o0"] * 5
+
+    def test_the_log_is_the_librarys_and_shown_by_flower(self, tmp_path):
+        class Kept(logging.Handler):
+            def emit(self, record):
+                shown.append(record)
+
+        shown, handler, bad = [], Kept(), {"client-id": "bad", "source": "none.npy"}
+        ours, flower = logging.getLogger("fedpca"), logging.getLogger("flwr")
+        before, level = list(ours.handlers), ours.level
+        flower.addHandler(handler)
+        try:
+            config = RUN | {"folder": str(tmp_path / "server"), "deadline": 1.5}
+            grid = FakeGrid(n1=client(config_of(tmp_path, "north", 1)), n2=client(bad))
+            server_app.main(grid, Context(1, 1, {}, RecordDict(), config))
+        finally:
+            flower.removeHandler(handler)
+            ours.handlers = before
+            ours.setLevel(level)
+        lines = {record.name.rpartition(".")[2]: record.getMessage() for record in shown}
+        assert lines["client_app"] == "fedpca: no release"
+        assert lines["server_app"].startswith("fedpca: 1 clients, 1500 rows")
+        assert {record.name.partition(".")[0] for record in shown} == {"fedpca"}
 
     def test_one_private_release_under_two_names(self, tmp_path):
         north = config_of(tmp_path, "north", 1, **PRIVATE, center="private")
         release = ChildMessage.decode(Node.from_config(north).release(REQUEST))
         grid = FakeGrid(n1=client(north), n2=sends(replace(release, child="copy").encode()))
         with pytest.raises(RuntimeError, match="the same private stream is merged twice"):
-            run(grid, tmp_path / "server", expect=2)
+            run(grid, tmp_path / "server", replies=2)
 
     def test_two_runs_do_not_share_a_folder(self, tmp_path):
         config = RUN | {"folder": str(tmp_path)}
@@ -525,7 +645,7 @@ class TestSimulation:
         sources = {name: write(shards / f"{name}.npy", rows_of(seed, 1500)) for seed, name in enumerate("ab")}
         config = RUN | {"simulate": str(shards), "folder": str(tmp_path / "server"), "expect": 3}
         grid = FakeGrid(**{f"n{number}": self.virtual(number, config) for number in range(3)})
-        summary = run(grid, tmp_path / "server", expect=3)
+        summary = run(grid, tmp_path / "server", replies=3)
         assert list(summary["contributors"]) == ["a", "b"]
         assert fedpca.load(tmp_path / "server" / "model.safetensors") == expected_model(sources)
         assert "there are 2 files in" in summary["replies"][2]["reason"]
@@ -542,8 +662,8 @@ class TestSimulation:
     def test_a_simulation_needs_a_folder(self, tmp_path):
         config = RUN | {"simulate": "", "folder": str(tmp_path)}
         with pytest.raises(RuntimeError, match="quorum not reached: 0 of 1"):
-            run(FakeGrid(n1=self.virtual(0, config)), tmp_path, expect=1)
-        reason = json.loads((tmp_path / "summary.json").read_text())["replies"][0]["reason"]
+            run(FakeGrid(n1=self.virtual(0, config)), tmp_path, replies=1)
+        reason = summary_in(tmp_path)["replies"][0]["reason"]
         assert "a simulation needs a folder of data files, got simulate=''" in reason
 
 
