@@ -32,7 +32,7 @@ from fedpca.federation.flower import client_app, server_app
 
 RUN = {
     "rank": 3, "center": True, "features": 0,
-    "deadline": 60.0, "expect": 0, "quorum": 1, "retries": 2, "max-bytes": 2**20,
+    "deadline": 60.0, "expect": 0, "quorum": 1, "retries": 2, "max-bytes": 2**20, "max-rows": 0, "max-rms": 0.0,
     "epsilon": 0.0, "delta": 1e-6, "bound": 1.0, "adjacency": "replace-one",
 }  # fmt: skip
 
@@ -531,7 +531,8 @@ class TestRun:
             def emit(self, record):
                 shown.append(record)
 
-        shown, handler, bad = [], Kept(), {"client-id": "bad", "source": "none.npy"}
+        shown, handler = [], Kept()
+        bad = {"client-id": "bad", "source": str(tmp_path / "none.npy")}
         ours, flower = logging.getLogger("fedpca"), logging.getLogger("flwr")
         before, level = list(ours.handlers), ours.level
         flower.addHandler(handler)

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
@@ -84,8 +85,10 @@ def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
         "finished": None,
         "model": None,
         "problem": "",
+        "warning": "",
         "rows": 0.0,
         "contributors": {},
+        "quarantined": {},
         "replies": [],
         "no_reply": [],
     }
@@ -110,35 +113,53 @@ def _run(grid: Grid, config: Mapping[str, Any], folder: Path, summary: dict[str,
     """The run itself; enters what happens in the summary, as it happens."""
     quorum = validation.integer(config["quorum"], "quorum", at_least=1)
     aggregator, request = _set_up(config, folder)
-    aggregator.record()  # the model before: from then on the angles between models are known
-    current = _Round(
-        grid,
-        aggregator,
-        request,
-        deadline=float(config["deadline"]),
-        expect=validation.integer(config["expect"], "expect", at_least=0),
-        retries=validation.integer(config["retries"], "retries", at_least=0),
-        max_bytes=validation.integer(config["max-bytes"], "max-bytes", at_least=1),
-    )
-    interrupted = ""
-    try:
-        current.run()
-    except Exception as error:  # what was accepted before counts
-        _log.exception("fedpca: the run was interrupted")
-        interrupted = sanitize(f"interrupted by {type(error).__name__}: {error}", 500)
-    summary["replies"] = [asdict(reply) | {"node": str(reply.node)} for reply in current.replies.values()]
-    summary["no_reply"] = [str(node) for node in current.no_reply]
-    aggregator.record()
-    since = {event.child: event.time for event in aggregator.history if event.what == "accepted"}
-    children = aggregator.children
-    summary["rows"] = sum(child.count for child in children.values())
-    summary["contributors"] = {
-        name: {"version": child.version, "rows": child.count, "since": since.get(name)}
-        for name, child in children.items()
+    with aggregator:
+        aggregator.record()  # the model before: from then on the angles between models are known
+        current = _Round(
+            grid,
+            aggregator,
+            request,
+            deadline=float(config["deadline"]),
+            expect=validation.integer(config["expect"], "expect", at_least=0),
+            retries=validation.integer(config["retries"], "retries", at_least=0),
+            max_bytes=validation.integer(config["max-bytes"], "max-bytes", at_least=1),
+            stable_nodes=not config.get("simulate"),
+        )
+        interrupted = ""
+        try:
+            current.run()
+        except Exception as error:  # what was accepted before counts
+            _log.exception("fedpca: the run was interrupted")
+            interrupted = sanitize(f"interrupted by {type(error).__name__}: {error}", 500)
+        summary["replies"] = [asdict(reply) | {"node": str(reply.node)} for reply in current.replies.values()]
+        summary["no_reply"] = [str(node) for node in current.no_reply]
+        aggregator.record()
+        problem = _save_model(aggregator, quorum, folder)
+        summary["model"] = None if problem else "model.safetensors"
+        summary["problem"] = problem or interrupted
+        summary.update(_contributions(aggregator))
+
+
+def _contributions(aggregator: Aggregator) -> dict[str, Any]:
+    """Who is in the model, how much of it, and what is suspicious about that."""
+    children, history = aggregator.children, aggregator.history
+    since = {event.child: event.time for event in history if event.what == "accepted"}
+    warnings = [event.warning for event in history if event.what == "model"]
+    return {
+        "warning": warnings[-1] if warnings and children else "",
+        "rows": sum(child.count for child in children.values()),
+        "contributors": {
+            name: {
+                "version": child.version,
+                "rows": child.count,
+                "row_share": child.row_share,
+                "energy_share": child.energy_share,
+                "since": since.get(name),
+            }
+            for name, child in children.items()
+        },
+        "quarantined": dict(aggregator.quarantined),
     }
-    problem = _save_model(aggregator, quorum, folder)
-    summary["model"] = None if problem else "model.safetensors"
-    summary["problem"] = problem or interrupted
 
 
 def _set_up(config: Mapping[str, Any], folder: Path) -> tuple[Aggregator, dict[str, Any]]:
@@ -152,6 +173,8 @@ def _set_up(config: Mapping[str, Any], folder: Path) -> tuple[Aggregator, dict[s
         store=folder / "store",
         expected=Subspace.empty(features, centered=center) if features else None,
         privacy=None if floor is None else floor.privacy,
+        max_rows=float(config["max-rows"]) or 1e15,
+        max_rms=float(config["max-rms"]) or inf,
     )
     return aggregator, {"rank": rank, "center": center} | ({} if floor is None else floor.to_config())
 
@@ -180,6 +203,8 @@ class _Round:
             are rejected do not count: one of them must not end the round before the others have replied.
         retries: how often the request to a node that crashed or was lost is repeated.
         max_bytes: larger releases are rejected before they are parsed.
+        stable_nodes: whether a node has the same number in every run, so that a client belongs to the node
+            that used its name first.
 
     Attributes:
         replies: the final reply of every node, in order of arrival.
@@ -195,6 +220,7 @@ class _Round:
         expect: int = 0,
         retries: int = 2,
         max_bytes: int = 2**30,
+        stable_nodes: bool = True,
     ) -> None:
         self.replies: dict[int, NodeReply] = {}
         self._grid = grid
@@ -204,6 +230,7 @@ class _Round:
         self._expect = expect
         self._retries = retries
         self._max_bytes = max_bytes
+        self._stable_nodes = stable_nodes
         self._requests: Counter[int] = Counter()  # sent so far, by node
         self._pending: set[int] = set()  # nodes with a request and no reply to it
         self._node_of: dict[str, int] = {}  # which node a client's release came from
@@ -234,7 +261,8 @@ class _Round:
             if lost and self._requests[node] <= self._retries:
                 continue  # the request is repeated once the node is there
             self.replies[node] = reply = self._process_reply(node, message)
-            _log.info("fedpca: %r %s %s", reply.client or node, reply.what, reply.reason)
+            level = logging.INFO if reply.what in _CONTRIBUTING else logging.WARNING
+            _log.log(level, "fedpca: %r %s. %s", reply.client or node, reply.what, reply.reason)
             self._unrecorded += reply.what == "accepted"
             self._record_model()
 
@@ -285,15 +313,16 @@ class _Round:
                 what = "rejected"
                 release = self._decode(message)
                 client = release.child
-                if self._node_of.setdefault(client, node) != node:
+                if self._node_of.get(client, node) != node:
                     raise ValueError(
                         f"node {self._node_of[client]} is {client!r} already; give each its own client-id."
                     )
-                summary = require_summary(release.summary)
-                if self._aggregator.receive(client, release.version, summary):
-                    what = "accepted"
-                elif release.version == (latest := self._aggregator.versions[client]):
-                    what = "unchanged"
+                summary, sender = require_summary(release.summary), str(node) if self._stable_nodes else ""
+                is_new = self._aggregator.receive(client, release.version, summary, sender=sender)
+                self._node_of[client] = node
+                latest = self._aggregator.versions[client]
+                if is_new or release.version == latest:
+                    what = "accepted" if is_new else "unchanged"
                 else:
                     what = "outdated"
                     reason = (
