@@ -41,8 +41,9 @@ def same_names(ours: tuple[str, ...] | None, theirs: tuple[str, ...] | None) -> 
         first, second = next(
             (pair for pair in zip(ours, theirs, strict=False) if pair[0] != pair[1]), (ours, theirs)
         )
+        # é can be one letter or two.
         alike = isinstance(first, str) and normalize("NFKC", first) == normalize("NFKC", str(second))
-        shown = [ascii(name) if alike else repr(name) for name in (first, second)]  # é can be one letter or two
+        shown = [ascii(name) if alike else repr(name) for name in (first, second)]
         raise ValueError(
             f"both must have the same feature names in the same order, got {shown[0]:.200} and "
             f"{shown[1]:.200}; select and order the columns alike."
@@ -233,7 +234,9 @@ def count(value: object) -> float:
 def raw_energy(total: object, count: float, mean: Array) -> float:
     """The raw sum of squares of summarized rows, small enough to go on computing with."""
     if not is_real(total) or not abs(total) < ops.max_energy():
-        raise ValueError(f"total must be a finite number below {ops.max_energy():.1e}, got total={total!r:.80}.")
+        raise ValueError(
+            f"total must be a finite number below {ops.max_energy():.1e}, got total={total!r:.80}."
+        )
     with np.errstate(over="ignore"):
         raw = float(total) + count * float(mean @ mean)
     if not raw < ops.max_energy():
