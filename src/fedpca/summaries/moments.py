@@ -64,8 +64,8 @@ class Moments(BaseSummary):
         if np.abs(scatter - scatter.T).max() > 1e-8 * largest:
             raise ValueError("scatter must be symmetric.")
         certificate = check_certificate(self.certificate)
-        if certificate is None and (np.diag(scatter) < -1e-8 * largest).any():
-            raise ValueError("scatter must not have negative entries on its diagonal.")
+        if certificate is None:
+            validation.positive_semidefinite((scatter + scatter.T) / 2, count, mean)
         self._freeze(
             {
                 "count": count,
