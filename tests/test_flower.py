@@ -22,6 +22,7 @@ from fedpca.federation.flower.region import Region
 from fedpca.federation.flower.scaffold import write_template
 from fedpca.federation.message import Message as ChildMessage
 from fedpca.readers import open_rows
+from fedpca.report import write_report
 
 pytest.importorskip("flwr", reason="the Flower federation needs flwr: pip install 'fedpca[flower]'")
 
@@ -32,7 +33,8 @@ from fedpca.federation.flower import client_app, server_app
 
 RUN = {
     "rank": 3, "center": True, "features": 0,
-    "deadline": 60.0, "expect": 0, "quorum": 1, "retries": 2, "max-bytes": 2**20, "max-rows": 0, "max-rms": 0.0,
+    "deadline": 60.0, "expect": 0, "quorum": 1, "retries": 2,
+    "max-bytes": 2**20, "max-rows": 0, "max-rms": 0.0,
     "epsilon": 0.0, "delta": 1e-6, "bound": 1.0, "adjacency": "replace-one",
 }  # fmt: skip
 
@@ -276,6 +278,16 @@ def run(grid, folder, *, replies=0, **config):
 
 def summary_in(folder):
     return json.loads((folder / "summary.json").read_text())
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    """The handlers of Flower that its apps attach to our log go again."""
+    logger = logging.getLogger("fedpca")
+    handlers, level = list(logger.handlers), logger.level
+    yield
+    logger.handlers = handlers
+    logger.setLevel(level)
 
 
 @pytest.fixture
@@ -533,8 +545,7 @@ class TestRun:
 
         shown, handler = [], Kept()
         bad = {"client-id": "bad", "source": str(tmp_path / "none.npy")}
-        ours, flower = logging.getLogger("fedpca"), logging.getLogger("flwr")
-        before, level = list(ours.handlers), ours.level
+        flower = logging.getLogger("flwr")
         flower.addHandler(handler)
         try:
             config = RUN | {"folder": str(tmp_path / "server"), "deadline": 1.5}
@@ -542,8 +553,6 @@ class TestRun:
             server_app.main(grid, Context(1, 1, {}, RecordDict(), config))
         finally:
             flower.removeHandler(handler)
-            ours.handlers = before
-            ours.setLevel(level)
         lines = {record.name.rpartition(".")[2]: record.getMessage() for record in shown}
         assert lines["client_app"] == "fedpca: no release"
         assert lines["server_app"].startswith("fedpca: 1 clients, 1500 rows")
@@ -553,8 +562,74 @@ class TestRun:
         north = config_of(tmp_path, "north", 1, **PRIVATE, center="private")
         release = ChildMessage.decode(Node.from_config(north).release(REQUEST))
         grid = FakeGrid(n1=client(north), n2=sends(replace(release, child="copy").encode()))
-        with pytest.raises(RuntimeError, match="the same private stream is merged twice"):
-            run(grid, tmp_path / "server", replies=2)
+        summary = run(grid, tmp_path / "server", replies=2)
+        assert list(summary["contributors"]) == ["north"]
+        assert "stream" in summary["replies"][1]["reason"]
+
+    def test_a_name_belongs_to_the_node_that_used_it_first(self, tmp_path):
+        north, folder = config_of(tmp_path, "north", 1), tmp_path / "server"
+        evil = replace(ChildMessage.decode(Node.from_config(north).release(REQUEST)), version=10**15)
+        run(FakeGrid(n7=client(north)), folder, expect=1)
+        summary = run(FakeGrid(n1=sends(evil.encode()), n7=client(north)), folder, expect=1)
+        replies = {reply["node"]: (reply["what"], reply["reason"]) for reply in summary["replies"]}
+        assert replies["7"] == ("unchanged", "")  # though the other one was first in this run
+        assert replies["1"][0] == "rejected"
+        assert "belongs to sender '7'" in replies["1"][1]
+        assert summary["contributors"]["north"]["version"] == 1
+
+    def test_virtual_nodes_have_other_numbers_in_every_run(self, tmp_path):
+        north, folder = config_of(tmp_path, "north", 1), tmp_path / "server"
+        for node in ("n1", "n2"):
+            summary = run(FakeGrid(**{node: client(north)}), folder, expect=1, simulate="folder")
+        assert [reply["what"] for reply in summary["replies"]] == ["unchanged"]
+
+    @pytest.mark.parametrize("limit", [{"max_rows": 100}, {"max_rms": 1e6}])
+    def test_what_is_more_than_plausible_is_rejected(self, tmp_path, limit):
+        write(tmp_path / "huge.npy", np.eye(8)[:2] * 1e100)
+        write(tmp_path / "many.npy", rows_of(3, 200))
+        write(tmp_path / "good.npy", rows_of(1))
+        nodes = {
+            f"n{i}": client({"client-id": name, "source": str(tmp_path / f"{name}.npy")})
+            for i, name in enumerate(("huge", "many", "good"))
+        }
+        summary = run(FakeGrid(**nodes), tmp_path / "server", replies=3, **limit)
+        rejected = {reply["client"] for reply in summary["replies"] if reply["what"] == "rejected"}
+        assert rejected == ({"many"} if "max_rows" in limit else {"huge"})
+        assert rejected.isdisjoint(summary["contributors"])
+
+    def test_shares_of_the_energy_are_told(self, tmp_path):
+        write(tmp_path / "huge.npy", np.eye(8)[:2] * 1e100)
+        huge = {"client-id": "huge", "source": str(tmp_path / "huge.npy")}
+        grid = FakeGrid(n1=client(config_of(tmp_path, "north", 1)), n2=client(huge))
+        folder = tmp_path / "server"
+        summary = run(grid, folder, expect=2)
+        assert summary["warning"].startswith("far more energy than rows: 'huge'; the first has ")
+        assert summary["contributors"]["huge"]["energy_share"] > 0.99
+        assert summary["contributors"]["north"]["row_share"] == pytest.approx(1500 / 1502)
+        write_report(tmp_path / "report.html", fedpca.load(folder / "model.safetensors"), run=folder)
+        page = (tmp_path / "report.html").read_text()
+        assert "far more energy than rows: " in page
+        assert "share of energy" in page
+        with Aggregator(store=folder / "store") as aggregator:
+            aggregator.withdraw("huge")
+        summary = run(FakeGrid(n1=grid.nodes[1]), folder, expect=1)
+        assert summary["warning"] == ""
+
+    def test_a_damaged_state_is_named_and_the_others_count(self, tmp_path):
+        folder = tmp_path / "server"
+        grid = FakeGrid(n1=client(config_of(tmp_path, "a", 1)), n2=client(config_of(tmp_path, "b", 2)))
+        run(grid, folder, expect=2)
+        (folder / "store" / "a.state").write_bytes(b"torn")
+        del grid.nodes[1]
+        summary = run(grid, folder, expect=1)
+        assert list(summary["contributors"]) == ["b"]
+        assert list(summary["quarantined"]) == ["a"]
+        assert summary["model"] == "model.safetensors"
+
+    def test_a_store_that_another_writes_to(self, tmp_path):
+        with Aggregator(store=tmp_path / "store"), pytest.raises(OSError, match="another aggregator writes"):
+            run(FakeGrid(), tmp_path)
+        assert "another aggregator writes to the store" in summary_in(tmp_path)["problem"]
 
     def test_two_runs_do_not_share_a_folder(self, tmp_path):
         config = RUN | {"folder": str(tmp_path)}

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers import aggregate, bits, disk_full, rows_of
 from hypothesis import given
@@ -111,6 +112,7 @@ def test_what_is_known_is_not_read_again_even_after_a_restart(tmp_path, monkeypa
     put(folder, "bad.1.safetensors", b"nonsense")
     aggregator = Aggregator(store=store)
     before = collect(folder, aggregator)
+    aggregator.close()
     decode, reads = model_file.decode, []
     monkeypatch.setattr(model_file, "decode", lambda data, name: (reads.append(name), decode(data, name))[1])
     again = Aggregator(store=store)
@@ -133,8 +135,8 @@ def test_what_was_withdrawn_stays_out_until_there_is_a_newer_version(shared):
     aggregator.withdraw("0")
     assert collect(shared, aggregator) == []
     assert list(aggregator.children) == ["1"]
-    assert aggregator.versions == {"0": 2, "1": 1}
-    publish(shared, "0", 3, summary_of(5))
+    assert aggregator.versions == {"0": 1, "1": 1}
+    publish(shared, "0", 2, summary_of(5))  # the owner's next version
     collect(shared, aggregator)
     assert list(aggregator.children) == ["0", "1"]
 
@@ -147,6 +149,27 @@ def test_a_refusal_is_noted_once_however_often_the_folder_is_looked_at(shared):
         ignored = collect(shared, aggregator, before=ignored)
     assert [item.file for item in ignored] == ["b.1.safetensors"]
     assert [event.what for event in aggregator.history] == ["accepted", "rejected", "model"]
+
+
+def test_where_exact_moments_travel_the_model_is_exact(shared):
+    rows = rows_of(0, 900, 60) + np.repeat(np.arange(3), 300)[:, None]
+    for child, part in zip("abc", np.array_split(rows, 3), strict=True):
+        publish(shared, child, 1, StreamingPCA(2).fit(part).summary_)
+    model = collected(shared)[0].model()
+    exact = Subspace.from_rows(rows, 3)
+    np.testing.assert_allclose(model.singular_values, exact.singular_values, rtol=1e-10)
+    np.testing.assert_allclose(np.abs(model.components @ exact.components.T), np.eye(3), atol=1e-8)
+
+
+@pytest.mark.parametrize("limits", [{"max_rows": 100}, {"max_rms": 1e6}])
+def test_limits_are_those_of_the_aggregator(shared, limits):
+    publish(shared, "good", 1, summary_of(0))
+    publish(shared, "huge", 1, Subspace.from_rows(1e100 * np.eye(8)[:2]))
+    publish(shared, "many", 1, summary_of(1, 200))
+    aggregator = Aggregator(rank=3, **limits)
+    (item,) = collect(shared, aggregator)
+    assert item.file == ("many.1.safetensors" if "max_rows" in limits else "huge.1.safetensors")
+    assert "good" in aggregator.children
 
 
 # --- dropping ---
