@@ -21,12 +21,15 @@ from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.message import child_name
 from fedpca.privacy import CENTER_STEPS, CenterSum, Privacy
 from fedpca.summaries import validation
+from fedpca.summaries.merging import merge
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import EnergyBand
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.summaries.view import SummaryView
 from fedpca.trackers import TrackerName
+
+_STACK_ENTRIES = 2**24  # 128 MB
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class FederatedPCA(BasePCA):
     The settings are those of `StreamingPCA`.
 
     Args:
-        fanout: how many summaries are merged at a time.
+        fanout: how many summaries are merged at a time, at least; more where they are small.
         n_jobs: how many clients run at once; None for as many as there are processors.
 
     Attributes:
@@ -154,7 +157,7 @@ class FederatedPCA(BasePCA):
             raise ValueError(f"no client could contribute: {problems}.")
         if problems:
             warnings.warn(f"left out {len(problems)} of {len(clients)} clients: {problems}", stacklevel=4)
-        merged = aggregator.summary()
+        merged = _merge_all(list(summaries.values()), self.fanout)
         self.n_features_in_ = merged.n_features
         if merged.feature_names is not None:
             self.feature_names_in_ = np.array(merged.feature_names, dtype=object)
@@ -306,6 +309,24 @@ def _most_frequent(votes: Iterable[tuple[Any, float]]) -> Any:
         number, total = counted.get(value, (0, 0.0))
         counted[value] = number + 1, total + weight
     return max(counted, key=counted.__getitem__)
+
+
+def _merge_all(summaries: list[Summary], fanout: int) -> Summary:
+    """The merge of all, without loss, at least `fanout` at a time, and as many as fit in memory.
+
+    Nothing is truncated on the way, so that one large factorization costs less than many small ones.
+    """
+    while len(summaries) > 1:
+        groups: list[list[Summary]] = [[]]
+        entries = 0
+        for summary in summaries:
+            if len(groups[-1]) >= fanout and entries > _STACK_ENTRIES:
+                groups.append([])
+                entries = 0
+            groups[-1].append(summary)
+            entries += (1 + getattr(summary, "rank", 0)) * summary.n_features  # moments are only added up
+        summaries = [merge(group) for group in groups]
+    return summaries[0]
 
 
 def _named(clients: Iterable[Any]) -> dict[str, int]:
