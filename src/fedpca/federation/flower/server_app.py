@@ -19,7 +19,7 @@ from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.flower.logs import show_in_flower
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.message import Message, require_summary
-from fedpca.summaries import validation
+from fedpca.summaries import model_file, validation
 from fedpca.summaries.subspace import Subspace
 
 require("flwr", extra="flower", purpose="a Flower federation")
@@ -311,8 +311,9 @@ class _Round:
                 client, reason = str(failed["client"]), str(failed["reason"])
             else:
                 what = "rejected"
-                release = self._decode(message)
-                client = release.child
+                contents = model_file.decode(self._contents(message), "the release")
+                client = str(contents[2].get("child", ""))  # as it claims, whatever else is wrong
+                release = Message.from_contents(*contents, "the release")
                 if self._node_of.get(client, node) != node:
                     raise ValueError(
                         f"node {self._node_of[client]} is {client!r} already; give each its own client-id."
@@ -333,7 +334,7 @@ class _Round:
             reason = str(error) or type(error).__name__
         return NodeReply(node, sanitize(client, 100), what, sanitize(reason, 500), utc_timestamp())
 
-    def _decode(self, message: FlowerMessage) -> Message:
+    def _contents(self, message: FlowerMessage) -> bytes:
         record = message.content["release"]
         if not isinstance(record, ArrayRecord):
             raise TypeError(f"a release must be an ArrayRecord, got {type(record).__name__}.")
@@ -342,7 +343,7 @@ class _Round:
             raise ValueError(
                 f"a release of {len(contents)} bytes is larger than max-bytes={self._max_bytes}."
             )
-        return Message.decode(contents, "the release")
+        return contents
 
     def _record_model(self) -> None:
         """Record the model when a quarter of the children are new since the last time, to bound merge cost.
