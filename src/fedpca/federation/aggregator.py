@@ -4,6 +4,7 @@ import logging
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
@@ -127,7 +128,10 @@ class Aggregator:
             self.store.close()
 
     def _load(self) -> None:
-        """Take the states of the store in the order in which they came, each checked like a new message."""
+        """Take the states of the store in the order in which they came, each checked like a new message.
+
+        Those that most others do not merge with come last: they must not decide on the features.
+        """
         self._states: dict[str, State] = {}
         self._pool = Pool()
         self._tree = MergeTree(self.rank, self.fanout)
@@ -136,7 +140,10 @@ class Aggregator:
         states = self.store.states()
         for name, reason in self.store.quarantined().items():
             _log.warning("quarantined: %r: %s", sanitize(name, 100), reason)
-        for child, state in sorted(states.items(), key=lambda item: (item[1].version, item[0])):
+        shapes = Counter(_shape(state) for state in states.values() if state.message.summary is not None)
+        usual = shapes.most_common(1)[0][0] if shapes else None
+        for state in sorted(states.values(), key=lambda state: (_shape(state) != usual, state.version)):
+            child = state.message.child
             if state.message.summary is not None:
                 try:
                     self._check(child, state.message.summary)
@@ -446,6 +453,12 @@ class Aggregator:
         children = self.children
         rows = sum(child.count for child in children.values())
         return f"Aggregator({len(children)} children, {rows:g} rows)"
+
+
+def _shape(state: State) -> tuple[int, bool] | None:
+    """Number of features, and whether they are centered; None for a withdrawn child."""
+    summary = state.message.summary
+    return None if summary is None else (summary.n_features, summary.centered)
 
 
 def _works(tree: MergeTree) -> bool:
