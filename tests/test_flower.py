@@ -1,7 +1,6 @@
 """A federation over Flower: the model of whoever answered, by the deadline, each release paid for once."""
 
 import fcntl
-import json
 import logging
 import threading
 import time
@@ -23,31 +22,28 @@ from fedpca.federation.flower.scaffold import write_template
 from fedpca.federation.message import Message as ChildMessage
 from fedpca.readers import open_rows
 from fedpca.report import write_report
+from fedpca.summaries import model_file
 
 pytest.importorskip("flwr", reason="the Flower federation needs flwr: pip install 'fedpca[flower]'")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flower_grid import RUN, FakeGrid, client, pretend_to_be_flower, run, sends, summary_in
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from fuzz import seal
+from fuzz_carriers import check
 from httpx import HTTPError
 
 from fedpca.federation.flower import client_app, server_app
-
-RUN = {
-    "rank": 3, "center": True, "features": 0,
-    "deadline": 60.0, "expect": 0, "quorum": 1, "retries": 2,
-    "max-bytes": 2**20, "max-rows": 0, "max-rms": 0.0,
-    "epsilon": 0.0, "delta": 1e-6, "bound": 1.0, "adjacency": "replace-one",
-}  # fmt: skip
 
 
 def expected_model(sources, rank=3):
     """What an aggregator makes of the same files without Flower."""
     messages = []
-    for client, path in sources.items():
+    for name, path in sources.items():
         rows = open_rows(path)
         pca = StreamingPCA(rank)
         for batch in rows:
             pca.partial_fit(batch)
-        messages.append((client, 1, replace(pca.summary_, feature_names=rows.feature_names)))
+        messages.append((name, 1, replace(pca.summary_, feature_names=rows.feature_names)))
     return aggregate(messages, rank).model()
 
 
@@ -221,65 +217,6 @@ class TestNode:
             Node.from_config(config)
 
 
-class FakeGrid:
-    """Nodes in this process by number: what replies to a message; None is silent, an exception unreadable."""
-
-    def __init__(self, **nodes):
-        self.nodes = {int(name[1:]): node for name, node in nodes.items()}
-        self.replies = {}
-        self.requested = []
-
-    def get_node_ids(self):
-        return list(self.nodes)
-
-    def push_messages(self, messages):
-        for message in messages:
-            name = f"message {len(self.requested)}"
-            message.metadata.__dict__["_message_id"] = name
-            node = message.metadata.dst_node_id
-            self.requested.append(node)
-            if self.nodes[node] is not None:
-                self.replies[name] = self.nodes[node](message)
-            yield name
-
-    def pull_messages(self, names):
-        replies = [self.replies.pop(name) for name in names if name in self.replies]
-        for reply in replies:
-            if isinstance(reply, Exception):  # as Flower does, whatever else it was to pull
-                raise reply
-            if isinstance(reply, threading.Event):
-                reply.wait()
-        return replies
-
-
-def client(config):
-    """A node that runs the ClientApp."""
-    return lambda message: client_app.app(message, Context(1, 1, config, RecordDict(), {}))
-
-
-def sends(contents):
-    """A node that sends something else as its release."""
-    encoded = Array("uint8", (len(contents),), "", contents)
-    release = RecordDict({"release": ArrayRecord({"message": encoded})})
-    return lambda message: Message(release, reply_to=message)
-
-
-def run(grid, folder, *, replies=0, **config):
-    """A run; with `replies`, to the end of so many, whatever they are, instead of the deadline."""
-    folder.mkdir(exist_ok=True)
-    config = RUN | {name.replace("_", "-"): value for name, value in config.items()}
-    with pytest.MonkeyPatch.context() as patch:
-        if replies:
-            complete = property(lambda self: len(self.replies) >= replies)
-            patch.setattr(server_app._Round, "_complete", complete)
-        server_app.run(grid, config, folder)
-    return summary_in(folder)
-
-
-def summary_in(folder):
-    return json.loads((folder / "summary.json").read_text())
-
-
 @pytest.fixture(autouse=True)
 def _quiet():
     """The handlers of Flower that its apps attach to our log go again."""
@@ -293,10 +230,7 @@ def _quiet():
 @pytest.fixture
 def identity(monkeypatch):
     """Flower's processes know which run they belong to; so must this one, to make messages."""
-    from flwr.supercore.task_identity import TaskIdentity
-
-    for name in ("_run_id", "_node_id", "_task_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
+    pretend_to_be_flower(monkeypatch)
 
 
 @pytest.mark.usefixtures("identity")
@@ -566,6 +500,23 @@ class TestRun:
         assert list(summary["contributors"]) == ["north"]
         assert "stream" in summary["replies"][1]["reason"]
 
+    @pytest.mark.parametrize("certificate", [{"warnings": 5}, {"mu": "x"}, {"releases": 7}], ids=repr)
+    def test_a_hostile_certificate_is_rejected_by_name(self, tmp_path, certificate):
+        private = PRIVATE | {"center": "private"}
+        north, evil = (config_of(tmp_path, name, seed, **private) for seed, name in enumerate(("a", "evil")))
+        kind, arrays, metadata = model_file.decode(Node.from_config(evil).release(REQUEST), "evil")
+        forged = seal(kind, arrays, metadata | {"certificate": metadata["certificate"] | certificate})
+        grid = FakeGrid(n1=sends(forged), n2=client(north))
+        for _ in range(2):
+            summary = run(grid, tmp_path / "server", replies=2)
+            reply = next(reply for reply in summary["replies"] if reply["node"] == "1")
+            assert (reply["client"], reply["what"]) == ("evil", "rejected")
+            assert next(iter(certificate)) in reply["reason"]
+            assert list(summary["contributors"]) == ["a"]
+        Path(evil["source"] + ".fedpca", "release-1.safetensors").write_bytes(forged)
+        summary = run(FakeGrid(n1=client(evil), n2=client(north)), tmp_path / "again", replies=2)
+        assert [reply["what"] for reply in summary["replies"]] == ["failed", "accepted"]
+
     def test_a_name_belongs_to_the_node_that_used_it_first(self, tmp_path):
         north, folder = config_of(tmp_path, "north", 1), tmp_path / "server"
         evil = replace(ChildMessage.decode(Node.from_config(north).release(REQUEST)), version=10**15)
@@ -641,6 +592,12 @@ class TestRun:
             server_app.main(FakeGrid(), Context(1, 1, {}, RecordDict(), config | {"folder": "here"}))
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_no_message_stops_a_folder_or_a_run(tmp_path, seed):
+    """`python tests/fuzz_carriers.py 100000` tries more."""
+    check(500, seed=seed + 1, folder=tmp_path)
+
+
 class TestRegion:
     def region_of(self, folder, **more):
         aggregator = Aggregator(3, store=str(folder / "store"))
@@ -659,6 +616,12 @@ class TestRegion:
         second = ChildMessage.decode(region.release(REQUEST))
         assert (second.child, second.version, second.summary.count) == ("a region", aggregator.version, 1500)
         assert second.version > first.version
+
+    def test_it_replies_while_its_own_run_writes_to_the_store(self, tmp_path):
+        aggregator, region = self.region_of(tmp_path)
+        with aggregator:
+            release = ChildMessage.decode(region.release(REQUEST))
+        assert release.summary == aggregator.summary()
 
     def test_privacy_is_that_of_its_clients(self, tmp_path):
         request = REQUEST | PRIVATE | {"adjacency": "replace-one"}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fuzz import seal
 from helpers import aggregate, bits, disk_full, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -492,6 +493,45 @@ def test_whatever_goes_wrong_with_one_summary_the_others_count(tmp_path, monkeyp
     assert (item.file, item.reason) == (
         "b.1.safetensors", "rejected: OverflowError: int too large to convert to float",
     )  # fmt: skip
+
+
+HOSTILE_CERTIFICATES = [
+    {"noise_edge": 10**400}, {"x": float("nan")}, {"warnings": 5}, {"warnings": [1, "a"]}, {"releases": 7},
+    {"stream": ["x"]}, {"mu": 10**400}, {"mu": "x"}, {"releases": [{}]}, {"releases": "abc"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("certificate", HOSTILE_CERTIFICATES, ids=lambda value: repr(value)[:30])
+@pytest.mark.parametrize("private", [False, True], ids=["clean", "private"])
+@pytest.mark.parametrize("stored", [False, True], ids=["in memory", "stored"])
+def test_one_certificate_does_not_stop_a_folder(tmp_path, certificate, private, stored):
+    privacy = Privacy(2.0, 1e-5, 3.0) if private else None
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    for seed, child in enumerate(("a", "evil", "north")):
+        pca = StreamingPCA(2, privacy=privacy, center=False).fit(rows_of(seed, 200))
+        publish(folder, child, 1, pca.summary_)
+    kind, arrays, metadata = model_file.decode((folder / "evil.1.safetensors").read_bytes(), "evil")
+    forged = (metadata.get("certificate") or {}) | certificate
+    (folder / "evil.1.safetensors").write_bytes(seal(kind, arrays, metadata | {"certificate": forged}))
+    store = tmp_path / "store" if stored else None
+    with Aggregator(rank=2, privacy=privacy, store=store) as aggregator:
+        (item,) = collect(folder, aggregator)
+        assert item.file == "evil.1.safetensors"
+        assert list(aggregator.children) == ["a", "north"]
+        assert aggregator.model().count == 400
+
+
+def test_a_copied_private_release_is_that_of_its_owner(tmp_path):
+    privacy = Privacy(2.0, 1e-5, 3.0)
+    for seed, child in enumerate(("north", "south")):
+        pca = StreamingPCA(2, privacy=privacy).fit(rows_of(seed, 200))
+        publish(tmp_path, child, 1, pca.release())
+    publish(tmp_path, "copycat", 1, fedpca.load(tmp_path / "north.1.safetensors"))
+    aggregator = Aggregator(rank=2, privacy=privacy)
+    (item,) = collect(tmp_path, aggregator)
+    assert "stream" in item.reason
+    assert aggregator.model().count == 400  # whoever came first; the other one is named
 
 
 def test_a_message_that_withdraws_does_not_count(tmp_path):
