@@ -149,6 +149,7 @@ def change_arrays(random_, arrays, metadata):
         case 5:
             arrays[name] = array * random_.choice([-1, 0, 1e150, 1e-300, 1e308])
         case _:
+            array = array.astype(array.dtype if array.dtype.kind == "f" else float)
             if array.size:
                 odd = [math.nan, math.inf, -math.inf, 0.0, -1.0, 1e300, 1e150, 1e-320, 1.0]
                 array.reshape(-1)[random_.randrange(array.size)] = random_.choice(odd)
