@@ -218,9 +218,11 @@ def west(deployment, tmp_path_factory):
     configs = {client: config_of(home, client, seed) for seed, client in enumerate(("dora", "edits", "liar"))}
     np.save(home / "huge.npy", np.eye(8)[:2] * 1e100)
     configs["huge"] = {"client-id": "huge", "source": str(home / "huge.npy")}
+    release = Node.from_config(private(home, "spare", first_seed=7)["spare"]).release(REQUEST)
+    certificate = model_file.decode(release, "spare")[2]["certificate"] | {"warnings": 5}
     for client in ("edits", "liar"):
         kind, arrays, metadata = model_file.decode(Node.from_config(configs[client]).release(REQUEST), client)
-        forged = model_file.encode(kind, arrays, metadata | {"certificate": {"warnings": 5}})
+        forged = model_file.encode(kind, arrays, metadata | {"certificate": certificate})
         Path(configs[client]["source"] + ".fedpca", "release-1.safetensors").write_bytes(forged)
     lie = {"PYTHONPATH": os.pathsep.join([str(home), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}
     lie["LIE"] = str(Path(configs["liar"]["source"] + ".fedpca", "release-1.safetensors"))
