@@ -107,7 +107,9 @@ def change_metadata(random_, arrays, metadata):
     holder = metadata
     while True:
         if isinstance(holder, dict) and random_.random() < 0.1:
-            holder[random_.choice(["x", "releases", "noise_edge", "total", "merged"])] = random_.choice(ODD)
+            holder[random_.choice(["x", "releases", "noise_edge", "total", "merged"])] = deepcopy(
+                random_.choice(ODD)
+            )
             return
         keys = list(holder) if isinstance(holder, dict) else range(len(holder))
         if not keys:
@@ -125,7 +127,7 @@ def change_metadata(random_, arrays, metadata):
             holder[key] = inner * (factor if abs(inner) < 1e300 else 2)
             return
         else:
-            holder[key] = random_.choice(ODD)
+            holder[key] = deepcopy(random_.choice(ODD))
             return
 
 

@@ -430,13 +430,16 @@ class Aggregator:
         return self._tree.merged()
 
     def _culprit(self) -> str:
-        """The child without whom the others merge; if there is none, the first that those before lack."""
+        """The child, the latest if there are several, without which the others merge.
+
+        If there is none, the first that does not merge with those that came before it.
+        """
         summaries = {
             child: state.message.summary
             for child, state in sorted(self._states.items(), key=lambda item: item[1].version)
             if state.message.summary is not None
         }
-        for child, summary in summaries.items():
+        for child, summary in reversed(summaries.items()):
             self._tree.set(child, None)
             works = len(summaries) == 1 or _works(self._tree)
             self._tree.set(child, summary)

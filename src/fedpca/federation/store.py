@@ -212,7 +212,8 @@ class FolderStore:
         self._history = self.folder / "history.jsonl"
         self._counter = self.folder / "version.json"
         self._lock: ExitStack | None = None
-        self._n_states = 0
+        self._versions: dict[str, int] = {}  # of the states
+        self._sum = 0  # of these
         self._counter_read = b""  # what the counter was when the states were read
         self._reasons: dict[str, str] = {}  # why states were quarantined by this process
 
@@ -255,8 +256,9 @@ class FolderStore:
                 unreadable[path] = sanitize(error, _MAX_REASON)
             else:
                 found[state.message.child] = state
-        self._n_states = len(found)
-        self._read_version(found)
+        self._versions = {child: state.version for child, state in found.items()}
+        self._sum = sum(self._versions.values())
+        self._read_version()
         for path, reason in unreadable.items():
             child = name_in(path.name.removesuffix(_SUFFIX))
             self._set_aside(path, ChildEvent(child=child, version=0, what="quarantined", reason=reason))
@@ -267,16 +269,16 @@ class FolderStore:
     def put(self, state: State) -> None:
         self.lock()
         path = self._path(state.message.child)
-        is_new = not path.exists()
         contents = state.encode()
         with atomic_write(path, owner_only=True) as temporary:
             temporary.write_bytes(contents)
-        self._n_states += is_new
+        self._sum += state.version - self._versions.get(state.message.child, 0)
+        self._versions[state.message.child] = state.version
         self.version = max(self.version, state.version)
         self._write_counter()
 
     def quarantine(self, event: ChildEvent, version: int) -> None:
-        self._n_states -= 1
+        self._sum -= self._versions.pop(event.child)
         self._set_aside(self._path(event.child), event)
         self.version = max(self.version, version)
         if self._lock is not None:
@@ -304,23 +306,26 @@ class FolderStore:
 
     # --- the version ---
 
-    def _read_version(self, found: dict[str, State]) -> None:
+    def _read_version(self) -> None:
         """The largest version known; one more if the states are not those last put: someone removed some."""
-        latest = max((state.version for state in found.values()), default=0)
         try:
-            counter = json.loads(self._read_counter() or b"{}")
-            known = version_number(counter.get("version", 0)), version_number(counter.get("states", 0))
-        except (ValueError, TypeError, AttributeError):  # torn
-            known = 0, 0
-        changed = known != (latest, len(found)) and bool(known[0] or latest)
-        self.version = max(self.version, *known[:1], latest) + changed
+            counter = json.loads(self._read_counter())
+            known, states = version_number(counter["version"]), counter["states"]
+        except (ValueError, TypeError, KeyError):  # new or torn
+            known, states = 0, None
+        latest = max(known, self.version, *self._versions.values(), 0)
+        self.version = latest + (latest > 0 and states != self._fingerprint())
+
+    def _fingerprint(self) -> str:
+        """Differs if a state was added, removed, or replaced by an older one."""
+        return f"{len(self._versions)} of {self._sum}"
 
     def _read_counter(self) -> bytes:
         return self._counter.read_bytes() if self._counter.exists() else b""
 
     def _write_counter(self) -> None:
         """Not synced: whatever is lost of it is noticed, and the version grows by one."""
-        text = json.dumps({"version": self.version, "states": self._n_states})
+        text = json.dumps({"version": self.version, "states": self._fingerprint()})
         self._counter.touch(0o600)
         self._counter.write_text(text, encoding="ascii")
         self._counter_read = text.encode()
