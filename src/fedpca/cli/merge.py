@@ -35,9 +35,11 @@ def merge(
     fedpca merge north.safetensors south.safetensors -o both.safetensors
     ```
     """
+    from fedpca.readers.paths import require_distinct
     from fedpca.summaries.merging import all_moments, merge_tree
     from fedpca.summaries.rank import oversampled_rank
 
+    require_distinct(model)
     check_output_path(out, force)
     parts = [model_files.read(path) for path in model]
     summaries = [summary for summary, _ in parts]
