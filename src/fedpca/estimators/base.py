@@ -1,6 +1,6 @@
 """BasePCA: the fitted attributes of every PCA here, and the transformation of rows."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
@@ -16,6 +16,7 @@ from fedpca._typing import AnyArray, Array, DeviceArray, DType, RowsLike
 from fedpca.backend import HOST, Backend, backend_of, batch_slices, dense, ops, to_host
 from fedpca.estimators.anomaly_limits import degrees_of_freedom, log_likelihood, spe_limit, t2_limit
 from fedpca.readers.data_file import Batch
+from fedpca.readers.row_reader import RowReader
 from fedpca.summaries import validation
 from fedpca.summaries.missing_values import partial_scores
 from fedpca.summaries.subspace import Subspace
@@ -80,7 +81,11 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 self.__dict__.pop("feature_names_in_", None)
                 self.n_features_in_: int = X.shape[1]
             return X if reset else validate_data(self, X, reset=False, skip_check_array=True)
-        _check_columns(X)
+        if isinstance(X, RowReader):
+            raise TypeError(
+                "X must be rows, got a RowReader: use fedpca.readers.fit_files(pca, X), or pass its batches."
+            )
+        validation.require_table(X)
         X = validate_data(
             self, X, reset=reset, accept_sparse=("csr", "csc"), dtype="numeric", ensure_all_finite=False
         )
@@ -351,28 +356,6 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 def _is_plain(X: RowsLike) -> bool:
     """Whether rows are as most are: an array of floats that needs no conversion."""
     return type(X) is np.ndarray and X.ndim == 2 and X.dtype in (np.float32, np.float64) and len(X) > 0
-
-
-def _check_columns(X: RowsLike) -> None:
-    """Refuse text columns of a data frame by name; other libraries' errors would quote a cell."""
-    if not hasattr(X, "columns") or not hasattr(X, "dtypes"):
-        return
-    kinds = list(getattr(X.dtypes, "values", X.dtypes))
-    text = [
-        str(name)
-        for i, (name, kind) in enumerate(zip(X.columns, kinds, strict=True))
-        if str(kind).lower() in _TEXT_KINDS or (str(kind) == "object" and _contains_text(X.iloc[:, i]))
-    ]
-    if text:
-        raise ValueError(f"columns must be numbers, but {', '.join(text)} contain text: drop or encode them.")
-
-
-def _contains_text(column: Iterable[object]) -> bool:
-    """Whether a column of objects, such as older pandas keeps text in, contains any."""
-    return any(isinstance(value, str) for value in column)
-
-
-_TEXT_KINDS = ("str", "string", "category", "enum", "binary", "utf8", "large_string")
 
 
 def chunk_rows(n_features: int, backend: Backend = HOST) -> int:

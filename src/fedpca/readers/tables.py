@@ -150,7 +150,8 @@ class TextFile(TableFile):
             types[name] = pa.float64() if _non_numeric(kind) is None and kind != pa.bool_() else kind
         self._describe(path, self._columns if self._header else None, types)
         text = [name for name, kind in self.non_numeric.items() if kind.contains == "text"]
-        self.non_numeric |= {name: self._examine_text(name) for name in text[:_MAX_EXAMINED]}
+        examined = {name: self._examine_text(name) for name in text[:_MAX_EXAMINED]}
+        self.non_numeric = {**self.non_numeric, **examined}
 
     def _records(self, request: ReadRequest, columns: list[str]) -> Iterator[Any]:
         # What is a number in the first block must be one in all; passthrough columns stay as written.
