@@ -159,6 +159,17 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return self._fitted_summary("mean_").mean
 
     @property
+    def var_(self) -> Array:
+        self._fitted_summary("var_")
+        variances = self._source.feature_variances()
+        if variances is None:
+            raise AttributeError(
+                "var_ is known only to the exact tracker, without privacy; fit with tracker='exact', or take "
+                "the diagonal of get_covariance()."
+            )
+        return variances.copy()
+
+    @property
     def explained_variance_(self) -> Array:
         subspace = self._fitted_summary("explained_variance_")
         return self.singular_values_**2 / degrees_of_freedom(subspace.count)
@@ -304,6 +315,16 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         covariance: Array = self.components_.T @ scaled
         covariance.flat[:: self.n_features_in_ + 1] += self.noise_variance_
         return covariance
+
+    def get_precision(self) -> Array:
+        """The inverse of `get_covariance()`, shape (d, d); its pseudo-inverse where the noise variance is 0."""
+        self._fitted()
+        noise = self.noise_variance_
+        background = 1 / noise if noise else 0.0
+        scaled = (1 / self.explained_variance_ - background)[:, None] * self.components_
+        precision: Array = self.components_.T @ scaled
+        precision.flat[:: self.n_features_in_ + 1] += background
+        return precision
 
     def _checked(self, X: RowsLike) -> tuple[DeviceArray, bool]:
         """Checked rows, and whether any entry is missing; if so, rows on a device come to the host."""
