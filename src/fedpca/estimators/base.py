@@ -317,7 +317,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return covariance
 
     def get_precision(self) -> Array:
-        """The inverse of `get_covariance()`, shape (d, d); its pseudo-inverse where the noise variance is 0."""
+        """The inverse of `get_covariance()`, shape (d, d); the pseudo-inverse without noise variance."""
         self._fitted()
         noise = self.noise_variance_
         background = 1 / noise if noise else 0.0
