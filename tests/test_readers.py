@@ -11,12 +11,14 @@ import warnings
 
 import numpy as np
 import pytest
+from helpers import assert_same_results, edge_of_rounding, row_results, sparse_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
 from fedpca import Privacy, StreamingPCA
 from fedpca.errors import FileFormatError
+from fedpca.privacy.clipping import clipped
 from fedpca.readers import Batch, fit_files, open_rows
 
 pa = pytest.importorskip("pyarrow", reason="the files extra")
@@ -188,6 +190,29 @@ class TestEveryDenseFormat:
 
         check()
 
+    @pytest.mark.parametrize("dtype", ["float64", "float32"])
+    def test_results_of_a_row_do_not_depend_on_the_format_or_the_batches(self, tmp_path, kind, dtype):
+        rows = 5 * numbers(60, 6, dtype=dtype, seed=1) * np.logspace(0, -3, 6).astype(dtype) + 1
+        rows[:, 0] = rows[:, 0].round(1)
+        pca = StreamingPCA(3).fit(numbers(200, 6, dtype=dtype, seed=2))
+        path = written(tmp_path, DENSE, kind, rows)
+        alone = [row_results(pca, row[None]) for row in rows]
+        points = np.concatenate([clipped(np.nan_to_num(row[None]), 0.5) for row in rows])
+        for batch_rows in (1, 7, None):
+            batches = [batch.rows for batch in open_rows(path, batch_rows=batch_rows).batches()]
+            assert_same_results(pca, rows, [row_results(pca, batch) for batch in batches], alone)
+            read = np.concatenate([clipped(np.nan_to_num(batch), 0.5) for batch in batches])
+            np.testing.assert_array_equal(read, points)
+
+    def test_rows_on_the_edge_of_rounding_are_the_same_lattice_points(self, tmp_path, kind):
+        rows = edge_of_rounding(40, 64)
+        alone = np.concatenate([clipped(row[None], 1e-3) for row in rows])
+        path = written(tmp_path, DENSE, kind, rows)
+        for batch_rows in (1, 7, None):
+            batches = open_rows(path, batch_rows=batch_rows).batches()
+            read = np.concatenate([clipped(batch.rows, 1e-3) for batch in batches])
+            np.testing.assert_array_equal(read, alone)
+
     def test_whole_numbers_become_float64(self, tmp_path, kind):
         rows = np.arange(30).reshape(10, 3)
         opened = open_rows(written(tmp_path, DENSE, kind, rows))
@@ -239,6 +264,16 @@ class TestEverySparseFormat:
         np.testing.assert_array_equal(sparse.vstack(batches).toarray(), rows.toarray())
         parts = [batch.rows for batch in opened.batches(33)]
         np.testing.assert_array_equal(sparse.vstack(parts).toarray(), rows.toarray()[33:])
+
+    def test_results_of_a_row_do_not_depend_on_the_format_or_the_batches(self, tmp_path, kind):
+        rows = sparse_rows(np.random.default_rng(0), 60, 6, density=0.4)
+        pca = StreamingPCA(3).fit(sparse_rows(np.random.default_rng(1), 200, 6, density=0.4))
+        path = written(tmp_path, SPARSE, kind, rows)
+        alone = [row_results(pca, rows[[i]].toarray()) for i in range(60)]
+        for batch_rows in (1, 7, None):
+            batches = open_rows(path, batch_rows=batch_rows).batches()
+            found = [row_results(pca, batch.rows) for batch in batches]
+            assert_same_results(pca, rows.toarray(), found, alone)
 
     def test_full_rows_come_in_small_batches(self, tmp_path, kind, monkeypatch):
         monkeypatch.setattr("fedpca.readers.arrays._SPARSE_ENTRIES", 10)
