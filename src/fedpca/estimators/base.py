@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedpca._typing import AnyArray, Array, DeviceArray, DType, RowsLike
 from fedpca.backend import HOST, Backend, backend_of, batch_slices, dense, ops, to_host
+from fedpca.backend.threads import single_threaded_blas
 from fedpca.estimators.anomaly_limits import degrees_of_freedom, log_likelihood, spe_limit, t2_limit
 from fedpca.readers.data_file import Batch
 from fedpca.readers.row_reader import RowReader
@@ -225,7 +226,8 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             offsets = subspace.mean @ self.components_.T.astype(np.float64)
             scores = X @ components.T - backend_of(X).asarray(offsets, self._dtype_for(X))
         else:
-            scores = backend_of(X).xp.concat([scores for _, scores in self._scored(X, gaps)])
+            with single_threaded_blas():
+                scores = backend_of(X).xp.concat([scores for _, scores in self._scored(X, gaps)])
         if self.whiten:
             scores = scores / backend_of(X).asarray(self._scale(), self._dtype_for(X))
         return backend.asarray(scores)
@@ -267,12 +269,13 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         X, gaps = self._checked(X)
         backend, spe, t2 = backend_of(X), [], []
         components, variances = self._components_for(X), backend.asarray(self.explained_variance_, np.float64)
-        for deviations, scores in self._scored(X, gaps):
-            residual = deviations - scores @ components
-            if gaps:
-                residual = np.nan_to_num(residual)
-            spe.append(backend.xp.sum(backend.asarray(residual, np.float64) ** 2, axis=1))
-            t2.append(backend.xp.sum(backend.asarray(scores, np.float64) ** 2 / variances, axis=1))
+        with single_threaded_blas():
+            for deviations, scores in self._scored(X, gaps):
+                residual = deviations - scores @ components
+                if gaps:
+                    residual = np.nan_to_num(residual)
+                spe.append(backend.xp.sum(backend.asarray(residual, np.float64) ** 2, axis=1))
+                t2.append(backend.xp.sum(backend.asarray(scores, np.float64) ** 2 / variances, axis=1))
         return back.asarray(backend.xp.concat(spe)), back.asarray(backend.xp.concat(t2))
 
     def anomaly_limits(self, confidence: float = 0.99) -> tuple[float, float]:
