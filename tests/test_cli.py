@@ -252,6 +252,21 @@ def test_one_thing_is_not_printed_as_many(folder):
     assert "300 rows of 1 component\n" in run_ok("transform", "m.safetensors", "a.csv", "--out", "s.csv")
 
 
+def test_more_components_than_a_model_has_are_refused(folder):
+    write_csv("a.csv", numbers()[:, :2], names=NAMES[:2])
+    run_ok("fit", "a.csv", "-n", 1, "-o", "m.safetensors")
+    assert run_json("transform", "m.safetensors", "a.csv", "-n", 2, "-o", "s.npy")["columns"] == [
+        "pc1",
+        "pc2",
+    ]
+    stderr = run_fails(folder, "transform", "m.safetensors", "a.csv", "-n", 9, "-o", "t.npy")
+    assert "--components must be at most 2, all directions of m.safetensors, got 9" in stderr
+    write_csv("b.csv", numbers(seed=1)[:, :2], names=NAMES[:2])
+    run_ok("fit", "b.csv", "-o", "n.safetensors")
+    models = ["m.safetensors", "n.safetensors"]
+    assert "at most 2" in run_fails(folder, "merge", *models, "-n", 9, "-o", "both.safetensors")
+
+
 def test_merged_models_are_the_model_of_all_rows(folder):
     rows = numbers()
     for name, part in (("a", rows[:100]), ("b", rows[100:])):

@@ -76,6 +76,7 @@ def transform(
     summary, shown = model_files.read(model)
     if not shown:
         raise ValueError(f"{model} has no components: the training rows do not vary.")
+    model_files.require_components(model, summary, components)
     rows = open_rows(
         path, columns=summary.feature_names, passthrough=kept, header=header, batch_rows=batch_rows
     )
