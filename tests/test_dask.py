@@ -61,6 +61,19 @@ def test_many_features():
     assert abs(shortfall(model.components, wide)) < 1e-6
 
 
+def test_columns_of_dates_are_refused_by_name_before_anything_is_computed(rows):
+    pd = pytest.importorskip("pandas")
+    dataframe = pytest.importorskip("dask.dataframe")
+    frame = pd.DataFrame(rows[:20, :3], columns=["a", "b", "c"]).assign(day=pd.Timestamp("2020-01-01"))
+    data = dataframe.from_pandas(frame, npartitions=2).map_partitions(fail, meta=frame.iloc[:0])
+    with pytest.raises(ValueError, match="columns must be numeric, but day contains dates or times"):
+        fit(data, 1)
+
+
+def fail(part):
+    raise RuntimeError("computed")
+
+
 @pytest.mark.parametrize("scheduler", ["threads", "synchronous"])
 def test_any_scheduler_will_do(rows, scheduler):
     data = da.from_array(rows, chunks=(500, 40))

@@ -437,7 +437,7 @@ def test_the_same_stream_is_not_merged_twice():
 def test_a_text_column_is_named_and_not_quoted():
     frame = pd.DataFrame({"age": [1.0, 2.0, 3.0], "diagnosis": ["flu", "flu", "secret"]})
     for pca in (StreamingPCA(1, privacy=nearly_noiseless()), StreamingPCA(1)):
-        with pytest.raises(ValueError, match="diagnosis contain text: drop or encode") as refusal:
+        with pytest.raises(ValueError, match="diagnosis contains text: drop or encode") as refusal:
             pca.fit(frame)
         assert "secret" not in str(refusal.value)
 

@@ -159,9 +159,12 @@ def fit(
         checkpoint.unlink(missing_ok=True)
     description = model_files.describe(summary, pca.n_components_)
     text = model_files.headline(out, summary, description)
+    empty = done - round(summary.count) if privacy is None else 0  # private models count every row
+    if empty:
+        text += f"; {pluralize(empty, 'more row')} without any value skipped"
     if privacy is not None and privacy.center == "private":
         text += f"; {pluralize(pca.n_samples_seen_ - summary.count, 'more row')} used for the center"
-    print_result({"out": str(out), **description}, as_json, text)
+    print_result({"out": str(out), **description, "rows_without_values": empty}, as_json, text)
 
 
 def _parse_components(text: str | None) -> int | float | None:

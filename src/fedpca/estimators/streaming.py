@@ -65,6 +65,7 @@ class StreamingPCA(BasePCA):
         components_: shape (`n_components_`, n_features), by falling variance, the largest entry positive.
         explained_variance_, explained_variance_ratio_, singular_values_: shape (`n_components_`,).
         mean_: shape (n_features,).
+        var_: variance of each feature, shape (n_features,), with divisor n; only the exact tracker knows it.
         noise_variance_: mean variance of the discarded directions.
         n_components_: at most n_components; fewer while the rows seen span fewer.
         n_samples_seen_: rows seen, merged ones included.

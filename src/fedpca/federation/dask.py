@@ -64,6 +64,7 @@ def _partitions(data: Any, n_components: int) -> list[Any]:
             f"data must be a dask array or dataframe of rows and columns, got {type(data).__name__}{shape}; "
             "StreamingPCA().fit(data) takes data in memory."
         )
+    validation.require_numeric_columns(getattr(data, "_meta", None))  # without any values
     n_features = data.shape[1]
     if n_features == n_features:  # else it is NaN: not known yet
         validation.rank(n_components, n_features, "n_components")

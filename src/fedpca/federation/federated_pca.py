@@ -9,10 +9,10 @@ from typing import Any, Self
 
 import numpy as np
 from scipy import sparse
-from threadpoolctl import threadpool_limits
 
 from fedpca import progress
 from fedpca._typing import Array
+from fedpca.backend.threads import single_threaded_blas
 from fedpca.errors import SummaryRejected
 from fedpca.estimators.base import BasePCA
 from fedpca.estimators.rank_rule import rank_rule
@@ -188,7 +188,7 @@ class FederatedPCA(BasePCA):
         With a private center, clients whose rows are all at hand share one; streams find their own.
         """
         with (
-            threadpool_limits(limits=1, user_api="blas"),
+            single_threaded_blas(),
             ThreadPoolExecutor(workers) as pool,
             progress.bar("federation", len(clients), "clients") as bar,
         ):
