@@ -249,7 +249,7 @@ def gaussian_streams(trials, rng):
 
 
 def test_streams_stay_within_theorem_1_except_with_its_probability(rng):
-    """The paper prints "with probability at most": then the bounds would fail nearly always. They never do."""
+    """Printed as "with probability at most": then the bounds would fail nearly always. They never do."""
     trials, ratios, fail = 200, [], []
     for rows, turn, variances, rank, block_rows, alpha, p in gaussian_streams(trials, rng):
         setting = (variances, rank, block_rows, len(rows))
@@ -552,7 +552,7 @@ def test_the_other_bounds_have_conditions():
         moses_failure_bound(2, 100, c=0.0)
     with pytest.raises(ValueError, match=r"got tail=-1\.0"):
         merge_distance_bound(-1.0)
-    with pytest.raises(ValueError, match="noise is a norm .* got noise=nan"):
+    with pytest.raises(ValueError, match=r"noise is a norm .* got noise=nan"):
         merge_distance_bound(1.0, float("nan"))
 
 
