@@ -103,8 +103,9 @@ class ExecutionTime(Experiment):
                 left.plot(
                     published.TIME_FEATURES, published.TIMES[method], "--", color=COLORS[method], alpha=0.6
                 )
-            (row,) = rows.where(d=largest)
-            draw_above(right, [row["seconds"]], [row["shortfall"]], color=COLORS[method], label=method)
+            one = rows.where(d=largest)
+            look: dict[str, Any] = {"color": COLORS[method], "label": method}
+            draw_above(right, one.column("seconds"), one.column("shortfall"), **look)
         for method in (PM_AS_TIMED, FD_AS_TIMED):
             rows = table.where(method=method)
             color = COLORS[method.split(",")[0]]
@@ -155,8 +156,8 @@ class ExecutionTime(Experiment):
         points = [
             f"From d = {sizes[0]} to {sizes[-1]} the time of F-PCA grows by a factor of {growth:.1f}, d "
             f"itself by {sizes[-1] / sizes[0]:.0f}.",
-            f"F-PCA takes {ours[-1]:.2f} s, SPIRIT {seconds['SPIRIT'][-1]:.2f} s (a Python loop over rows and "
-            "directions, so mostly interpreter time).",
+            f"F-PCA takes {ours[-1]:.2f} s, SPIRIT {seconds['SPIRIT'][-1]:.2f} s (a Python loop over rows "
+            "and directions, so mostly interpreter time).",
             "The two steep curves of the figure are artifacts of the paper's code. Its PM forms a d x d "
             f"matrix for every row, which takes {seconds[PM_AS_TIMED][-1]:.1f} s here; with two products "
             f"instead it takes {seconds['PM'][-1]:.2f} s. Its FD computes all d right singular vectors of a "

@@ -183,7 +183,12 @@ class Memory(Experiment):
             own = equal.where(method="fedpca")
             lines = [["method", *(f"{row['dataset']}, {row['peak_kb']:,.0f} KB" for row in own)]]
             for (method,), rows in equal.groups("method"):
-                lines.append([method, *(f"{format_share(float(row['shortfall']))} ({row['directions']})" for row in rows)])
+                lines.append(
+                    [
+                        method,
+                        *(f"{format_share(float(row['shortfall']))} ({row['directions']})" for row in rows),
+                    ]
+                )
             lines.append(["best", *(_best(rows) for _, rows in equal.groups("dataset"))])
             caption = "Share of variance missed with as much memory as fedpca (and directions carried)"
             tables[caption] = lines
@@ -231,8 +236,8 @@ class Memory(Experiment):
         )
         points = (
             f"Mean kilobytes: {'; '.join(measured) or 'none, as the data of the table are missing'}.",
-            f"In {won} of {compared} comparisons of means and medians F-PCA takes less memory than a baseline; "
-            "all methods are small when they keep only what they need.",
+            f"In {won} of {compared} comparisons of means and medians F-PCA takes less memory than a "
+            "baseline; all methods are small when they keep only what they need.",
             "The printed value of GROUSE includes a copy of all rows, that of PM a block of d rows; neither "
             "is needed.",
             f"With its mask F-PCA takes {max(masked):.1f} times as much memory as without.",
@@ -278,9 +283,7 @@ def _draw_shortfalls(table: Table) -> Any:
     for i, method in enumerate(methods):
         rows = table.where(method=method)
         beside = np.arange(len(names)) + side_by_side(i, len(methods))
-        draw_above(
-            axis, beside, rows.column("shortfall"), color=(COLORS | MORE_COLORS)[method], label=method
-        )
+        draw_above(axis, beside, rows.column("shortfall"), color=(COLORS | MORE_COLORS)[method], label=method)
     for i in range(1, len(names)):
         axis.axvline(i - 0.5, color="black", linewidth=0.3)
     axis.set_xticks(np.arange(len(names)), [name.replace(" ", "\n") for name in names])

@@ -17,7 +17,7 @@ from fedpca.summaries.subspace import Subspace
 from fedpca.trackers import Block
 from reproduction.base import Case, Experiment, Outcome, Record, Table, Verdict
 from reproduction.methods import COLORS
-from reproduction.plots import subplots
+from reproduction.plots import log_ticks, subplots
 from reproduction.scores import Offline
 
 AS_RELEASED = "Merge_r as released"
@@ -136,9 +136,10 @@ class Merging(Experiment):
         ):
             axis.set_title(title, fontsize="medium")
             axis.set_xlabel("rows n")
-            axis.set_yscale("log")
-        axes[3].set_yscale("linear")
-        axes[3].set_ylim(bottom=0)
+            if axis is axes[3]:
+                axis.set_ylim(bottom=0)
+            else:
+                log_ticks(axis)
         axes[3].legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
         text = (
             "Four panels against the number of rows, with a curve per merge: error of the singular values, "
@@ -183,10 +184,11 @@ class Merging(Experiment):
             "There is no penalty in the singular values either: the two error panels of the figure are "
             "swapped, and the one for singular values shows the errors of the components.",
             "The penalty there is a bug in the code, which takes the wrong rows of a small matrix: the "
-            f"singular values are right, but the basis is not orthonormal (off by {tilted:.1f}), and the error "
-            f"of its span is {times_least.min():.0f} to {times_least.max():.0f} times the smallest possible.",
-            f"With the operations of Algorithm 2 as printed a merge takes {ms[AS_RELEASED]:.0f} ms, BasicMerge "
-            f"{ms['BasicMerge']:.0f} ms; made safe for overlapping subspaces, Merge_r takes "
+            f"singular values are right, but the basis is not orthonormal (off by {tilted:.1f}), and the "
+            f"error of its span is {times_least.min():.0f} to {times_least.max():.0f} times the smallest "
+            "possible.",
+            f"With the operations of Algorithm 2 as printed a merge takes {ms[AS_RELEASED]:.0f} ms, "
+            f"BasicMerge {ms['BasicMerge']:.0f} ms; made safe for overlapping subspaces, Merge_r takes "
             f"{ms['Merge_r']:.0f} ms. The fastest merge with a correct result is {fastest}, "
             f"{ms[fastest]:.0f} ms.",
         )

@@ -96,7 +96,7 @@ class OverTimeReal(Experiment):
             self._draw_errors(axis, name, table.where(dataset=name))
         for axis in axes.flat[len(names) :]:
             axis.set_axis_off()
-        explain_triangles(axes[0, 0])
+        explain_triangles(*axes.flat)
         figure.legend(
             *axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize="small"
         )
@@ -116,7 +116,8 @@ class OverTimeReal(Experiment):
             "The logarithm of the mean squared error over time, with a panel per dataset and a line per "
             "method. Bars at the right edge are the printed final values; they lie on the lines of the "
             "methods that the paper ran, except for SPIRIT, whose rank differs. Triangles at the lower edge: "
-            "SPIRIT keeps all directions, so that nothing is left. The corrected FD does not explode.": figure,
+            "SPIRIT keeps all directions, so that nothing is left. The corrected FD does not "
+            "explode.": figure,
             "Two panels. Left, the squared error of adaptive F-PCA over the residual of its lowest rank, "
             "which rises above 1. Right, over that of its highest rank, which stays above 1.": ratios,
         }
@@ -180,7 +181,8 @@ class OverTimeReal(Experiment):
         points = [
             f"Lower final errors than F-PCA at the same, constant rank: {'; '.join(better)}."
             if better
-            else "At the same, constant rank no corrected baseline has a final error more than 1 % below F-PCA's.",
+            else "At the same, constant rank no corrected baseline has a final error more than 1 % below "
+            "F-PCA's.",
             *(
                 [
                     "Adaptive F-PCA is not compared with them where it ended with fewer directions than they "

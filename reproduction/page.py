@@ -57,7 +57,7 @@ again with correct baselines and sound metrics, beside the paper's metric and th
 
 
 def _left_out(results: Sequence[Result]) -> str:
-    """What the settings leave out, one item per experiment."""
+    """What smaller settings leave out, one item per experiment."""
     items = [
         f"<li>{html.escape(result.experiment.title)}: {html.escape(changes)}"
         for result in results
@@ -65,7 +65,7 @@ def _left_out(results: Sequence[Result]) -> str:
     ]
     if not items:
         return ""
-    return f"<p>Settings that differ from the paper's:</p><ul>{''.join(items)}</ul>"
+    return f"<p>Smaller settings, by experiment:</p><ul>{''.join(items)}</ul>"
 
 
 def _overview(results: Sequence[Result]) -> str:
@@ -128,7 +128,8 @@ def _disagreement(result: Result, verdict: Verdict) -> list[str]:
     if not left_out or full == verdict.outcome:
         return []
     return [
-        f"With the paper's settings the claim {full}. What decides it there is left out here: {left_out}."
+        f"The verdict differs from that of the full run, where the claim {full}. What these settings leave "
+        f"out decides it there: {left_out}."
     ]
 
 

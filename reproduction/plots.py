@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from fedpca._typing import Array
 from reproduction.base import ROUNDING
@@ -36,15 +37,31 @@ def draw_above(
     axis.plot(xs, np.where(exact, np.nan, values), style, **look)
     axis.margins(y=0.1)  # for the triangles
     edge = {name: look[name] for name in ("color", "alpha") if name in look}
+    below = sum(bool(np.isin(xs[exact], line.get_xdata()).any()) for line in _triangles(axis))
     axis.plot(
-        xs[exact], np.full(exact.sum(), 0.025), "v", transform=axis.get_xaxis_transform(),
+        xs[exact], np.full(exact.sum(), 0.025 + 0.03 * below), "v", transform=axis.get_xaxis_transform(),
         fillstyle="none", markersize=7, zorder=3, **edge,
     )  # fmt: skip
 
 
-def explain_triangles(axis: Any) -> None:
-    """Add the hollow triangles to what the legend of an axis shows."""
-    axis.plot([], [], "v", color="black", fillstyle="none", markersize=7, label="exact to rounding")
+def explain_triangles(axis: Any, *others: Any) -> None:
+    """Add the hollow triangles to what the legend of an axis shows, if it or others have any."""
+    if any(_triangles(drawn) for drawn in (axis, *others)):
+        axis.plot([], [], "v", color="black", fillstyle="none", markersize=7, label="exact to rounding")
+
+
+def _triangles(axis: Any) -> list[Any]:
+    return [line for line in axis.lines if line.get_marker() == "v" and len(line.get_xdata())]
+
+
+def log_ticks(axis: Any) -> None:
+    """A logarithmic vertical axis with plain numbers at 1, 2 and 5 times the powers of ten."""
+    axis.set_yscale("log")
+    low, high = axis.get_ylim()
+    few_decades = high / low < 1e3
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few_decades else (1,), numticks=12))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
 
 
 def side_by_side(position: int, of: int, width: float = 0.7) -> float:

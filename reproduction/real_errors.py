@@ -78,7 +78,7 @@ class RealErrors(Experiment):
         for i, (method, color) in enumerate(COLORS.items()):
             rows = table.where(method=method)
             beside = np.arange(len(names)) + side_by_side(i, len(COLORS))
-            look = {"color": color, "markersize": 5}
+            look: dict[str, Any] = {"color": color, "markersize": 5}
             draw_above(left, beside, rows.column("compared_ln_mse"), rounding=-50, **look)
             draw_above(right, beside, rows.column("shortfall"), label=method, **look)
             printed = [published.REAL_ERRORS.get(name, {}).get(method, np.nan) for name in names]
@@ -123,16 +123,16 @@ class RealErrors(Experiment):
             worst.append(f"{name} {ours:.1e}")
         library = max(ROUNDING, *table.where(method="fedpca").column("excess"))
         points = [
-            f"Relative excess of the error of F-PCA over the smallest possible at its rank: {', '.join(worst)}.",
+            f"Relative excess of the error of F-PCA over the smallest possible at its rank: "
+            f"{', '.join(worst)}.",
             f"Better than F-PCA at the same rank: {'; '.join(beaten)}."
             if beaten
             else "No corrected baseline of the same rank is better.",
-            "The distances in the figure are artifacts. SPIRIT's entries lack the absolute value; GROUSE skips "
-            "its steps on unscaled data, so the figure shows its random start; FD's errors come from a sketch "
-            "that takes rows of V for columns: the corrected FD does not explode.",
+            "The distances in the figure are artifacts. SPIRIT's entries lack the absolute value; GROUSE "
+            "skips its steps on unscaled data, so the figure shows its random start; FD's errors come from a "
+            "sketch that takes rows of V for columns: the corrected FD does not explode.",
             *_ranks_of_spirit(table),
-            "fedpca, which carries more directions than it reports, is within "
-            f"{library:.0e} of the optimum.",
+            f"fedpca, which carries more directions than it reports, is within {library:.0e} of the optimum.",
         ]
         if stand_ins := [name for name in table.distinct("dataset") if name in STAND_INS]:
             points.append(

@@ -54,7 +54,7 @@ def test_each_draws_tabulates_and_judges(experiment, tables):
     assert experiment.draw(table)
     for lines in experiment.tabulate(table).values():
         assert len({len(line) for line in lines}) == 1
-    assert "nan" not in experiment.verdict(table).why
+    assert "nan" not in " ".join(experiment.verdict(table).points)
 
 
 # --- execution time ---
@@ -214,9 +214,9 @@ def test_baselines_get_the_memory_that_fedpca_takes(tables):
         assert 0.5 * allowed < table.mean("peak_kb", method=method) < 1.03 * allowed
         assert (table.mean("directions", method=method) == 10) is (method == "F-PCA")
     assert table.mean("shortfall", method="fedpca") < 1e-12
-    assert "no other method misses less" in TINY[4].verdict(tables["memory"]).why
+    assert "no other method misses less" in TINY[4].verdict(tables["memory"]).points[-1]
     worse = Table({**row, "shortfall": 0.5} if row["method"] == "fedpca" else row for row in tables["memory"])
-    assert "FD on digits" in TINY[4].verdict(worse).why
+    assert "FD on digits" in TINY[4].verdict(worse).points[-1]
 
 
 def test_fedpca_takes_less_than_is_printed_on_average(real_data, monkeypatch):
