@@ -170,8 +170,8 @@ class FirstBatch(Experiment):
             f"Corrected, T is {first[EVERY]:,} rows. Used for the first batch only, as in Algorithm 1, it "
             f"does not help: later batches of {self.batch_rows} rows with the same noise have epsilon = "
             f"{epsilon[FIRST_ONLY]:.2g}. Every batch needs T rows.",
-            f"With the noise that Lemma 2 requires for {self.batch_rows} rows they are private, and useless: "
-            "each adds as much noise as the first batch of T rows, and few rows. q_A ends at "
+            f"With the noise that Lemma 2 requires for {self.batch_rows} rows they are private, and of "
+            "little use: each adds as much noise as the first batch of T rows, and few rows. q_A ends at "
             f"{q[OWN_NOISE]:.2f}.",
             f"With T rows in every batch it ends at {q[EVERY]:.2f}. The noise would be enough for epsilon = "
             f"{epsilon[EVERY]:.2g}: the lemma asks for far more rows than needed.",

@@ -183,6 +183,19 @@ def test_they_run_draw_and_decide(experiment: Experiment, tmp_path: Path) -> Non
     assert again.table == result.table
 
 
+def test_a_subspace_of_all_directions_is_no_curve_that_falls_out_of_the_panel() -> None:
+    experiment = OverTimeSynthetic(alphas=(0.1,), n_features=20, n_rows=300, n_simulations=1)
+    (case,) = experiment.cases()
+    table = Table({**case, **record} for record in experiment.measure(case))
+    assert table.where(method="SPIRIT 0.9").column("rank").max() == 20
+    _, errors = experiment.draw(table).values()
+    axis = errors.axes[0]
+    drawn = [y for line in axis.lines if line.get_marker() != "v" for y in line.get_ydata() if y == y]
+    assert min(drawn) > 1e-9
+    assert axis.get_ylim()[0] <= min(drawn)
+    assert "exact to rounding" in [text.get_text() for text in errors.legends[0].get_texts()]
+
+
 def test_where_f_pca_has_the_smaller_error_it_has_more_components(tmp_path: Path) -> None:
     experiment = OverTimeSynthetic(alphas=(0.5, 3.0), n_features=60, n_rows=1000, n_simulations=1)
     table = experiment.run(tmp_path).table.where(t=1000)
