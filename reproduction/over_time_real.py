@@ -18,6 +18,8 @@ from reproduction.rows import SOURCES, STAND_INS, is_motes, paper_rows
 BASELINES = ("FD", "PM", "GROUSE", "SPIRIT")  # all of rank r, as "F-PCA"
 METHODS = ("F-PCA adaptive", "F-PCA", "fedpca", "FD 2r", "GROUSE 2/k", *BASELINES, "SPIRIT adaptive")
 
+NOTHING = 1e-9  # an error that is so much smaller than others is a rounding error: all directions are kept
+
 # The names in the paper's figure of the variants that it ran.
 PRINTED = {
     "F-PCA adaptive": "F-PCA",
@@ -124,7 +126,7 @@ class OverTimeReal(Experiment):
 
     def _draw_errors(self, axis: Any, name: str, table: Table) -> None:
         # Where SPIRIT takes all directions its error is rounding only.
-        nothing = np.log(1e-9 * max(table.column("error")))
+        nothing = np.log(NOTHING * max(table.column("error")))
         for method, (color, style) in STYLES.items():
             rows = table.where(method=method)
             look = {"color": color, "label": method, "rounding": nothing, "markersize": 3}
@@ -146,7 +148,9 @@ class OverTimeReal(Experiment):
                 last = table.where(dataset=name, method=method)[-1]
                 printed = published.FINAL_LN_ERROR.get(name, {}).get(PRINTED.get(method, ""))
                 beside = "" if printed is None else f", printed {printed}"
-                cells.append(f"{np.log(last['error']):.2f} (r = {last['rank']}{beside})")
+                nothing = float(last["error"]) < NOTHING * max(table.where(dataset=name).column("error"))
+                error = "none" if nothing else f"{np.log(last['error']):.2f}"
+                cells.append(f"{error} (r = {last['rank']}{beside})")
             final.append([method, *cells])
         bounds = [["dataset", "ranks taken", "above rho_rmin", "maximum / rho_rmin", "below rho_rmax"]]
         for name in names:

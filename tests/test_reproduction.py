@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from conftest import DATA
+from fedpca import theory
 from reproduction import rows
 from reproduction.__main__ import main
 from reproduction.base import Experiment, Result, Table, Verdict, format_share
@@ -289,6 +290,43 @@ def test_reproduce_runs_experiments_and_writes_a_page(tmp_path, monkeypatch):
     result = Throws(seed=3).run(tmp_path / "throws")
     assert isinstance(result, Result)
     assert "seed 3" in page.read_text()
+
+
+# --- the page about the paper ---
+
+CHECKED = (Path(__file__).parents[1] / "docs" / "paper-checked.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_is_on_the_page(name):
+    assert f"`{name}`" in CHECKED
+
+
+@pytest.mark.parametrize(
+    "erratum",
+    [
+        "0.01 in the text, 0.05 in the caption",
+        "6498",
+        "Temperature has r = 20 in the text, 10 in the script",
+        "O(r(d + kr)) bits",
+        '"below 0.3" in the text and "at most 0.2"',
+        "(Lemma 1)",
+        "(Theorem 1, from MOSES)",
+        "(Lemma 3)",
+        "(Lemma 11, Theorem 2)",
+        "the picture of epsilon = 0.6",
+        "forgetting and enhancing factors",
+        "Algorithm 1, the first batch",
+    ],
+)
+def test_the_page_lists_the_errata(erratum):
+    assert erratum in CHECKED
+
+
+def test_functions_that_the_page_names_exist():
+    named = re.findall(r"`(\w+)` in `fedpca\.theory`", CHECKED)
+    assert {"moses_error_bound", "energy_sum", "merge_distance_bound", "merge_error_bound"} <= set(named)
+    assert all(hasattr(theory, name) for name in named)
 
 
 # --- the command ---

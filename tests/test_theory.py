@@ -322,6 +322,33 @@ def test_a_sum_of_energies_does_not_change_with_what_is_left_out():
     assert energy_sum([Subspace.empty(3)]) == energy_sum([]) == 0
 
 
+# --- Federated SVD (Lemma 1) ---
+
+
+def test_lemma_1_needs_every_client_to_keep_its_own_rank(rng):
+    """The paper asks for b >= the smallest rank of any client: neither needed nor enough."""
+    lost = 0
+    for _ in range(200):
+        d, ranks = 10, rng.integers(1, 6, size=int(rng.integers(2, 5)))
+        tables = [rng.normal(size=(20, rank)) @ rng.normal(size=(rank, d)) for rank in ranks]
+        values = np.linalg.svd(np.concatenate(tables), compute_uv=False)
+        values = values[values > 1e-9 * values[0]]
+        kept = [Subspace.from_rows(t, k, center=False) for t, k in zip(tables, ranks, strict=True)]
+        np.testing.assert_allclose(merge(kept).singular_values, values, rtol=1e-9)
+        streamed = []
+        for table, rank in zip(tables, ranks, strict=True):  # batches of one row, fewer than any rank above 1
+            summary = Subspace.from_rows(table[:1], center=False)
+            for row in table[1:]:
+                summary = merge([summary, Subspace.from_rows(row[None], center=False)], int(rank))
+            streamed.append(summary)
+        np.testing.assert_allclose(merge(streamed).singular_values, values, rtol=1e-9)
+        if min(ranks) < max(ranks):
+            fewest = merge([Subspace.from_rows(table, min(ranks), center=False) for table in tables])
+            assert np.sum(fewest.singular_values**2) < np.sum(values**2) * (1 - 1e-9)
+            lost += 1
+    assert lost > 100
+
+
 # --- Merging ---
 
 
