@@ -44,10 +44,10 @@ def draw_above(
     )  # fmt: skip
 
 
-def explain_triangles(axis: Any, *others: Any) -> None:
+def explain_triangles(axis: Any, *others: Any, label: str = "exact to rounding") -> None:
     """Add the hollow triangles to what the legend of an axis shows, if it or others have any."""
     if any(_triangles(drawn) for drawn in (axis, *others)):
-        axis.plot([], [], "v", color="black", fillstyle="none", markersize=7, label="exact to rounding")
+        axis.plot([], [], "v", color="black", fillstyle="none", markersize=7, label=label)
 
 
 def _triangles(axis: Any) -> list[Any]:
