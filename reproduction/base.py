@@ -188,10 +188,14 @@ def _change(name: str, paper: Any, own: Any) -> str:
 
     >>> _change("alphas", (0.1, 1.0, 2.0), (1.0, 2.0)), _change("n rows", 4000, 800)
     ('alphas without 0.1', 'n rows 800 instead of 4000')
+    >>> _change("draws", tuple(range(9)), (1, 2))
+    'draws only 1, 2'
     """
     if isinstance(paper, tuple) and isinstance(own, tuple):
         if own and set(own) < set(paper):
-            return f"{name} without {', '.join(str(value) for value in paper if value not in own)}"
+            missing = [value for value in paper if value not in own]
+            few, word = (missing, "without") if len(missing) <= 2 * len(own) else (own, "only")
+            return f"{name} {word} {', '.join(map(str, few))}"
         return f"{name} {', '.join(map(str, own))} instead of {', '.join(map(str, paper))}"
     return f"{name} {own} instead of {'all' if paper is None else paper}"
 
