@@ -5,8 +5,9 @@ all rows about their common mean is
 
     S = sum S_i + sum n_i (m_i - m)(m_i - m)^T.
 
-Moments are added as they are. Subspaces are merged by one factorization of the stacked rows
-[s_i * components_i ; sqrt(n_i) (m_i - m)], whose Gram matrix is S: exact if nothing is truncated.
+Moments are added as they are, before anything is truncated. Subspaces are merged by one factorization of
+the stacked rows [s_i * components_i ; sqrt(n_i) (m_i - m)], whose Gram matrix is S: exact if nothing is
+truncated.
 """
 
 from collections.abc import Iterable, Sequence
@@ -52,16 +53,28 @@ def merge(summaries: Iterable[Summary], rank: int | None = None, *, forget: floa
     if rank is not None:
         rank = validation.rank(rank, summaries[0].n_features)
     weights = [forget**2] * (len(summaries) - 1) + [1.0]
-    if _can_add_scatters(summaries):
-        moments = sum_moments(zip(summaries, weights, strict=True))  # type: ignore[arg-type]
-        return moments if rank is None else moments.subspace(rank)
-    return _merge_subspaces([summary.subspace() for summary in summaries], weights, rank, names)
+    sums, subspaces = _with_moments_summed(zip(summaries, weights, strict=True))
+    if len(sums) == 1 and not subspaces:
+        return sums[0] if rank is None else sums[0].subspace(rank)
+    parts = [(moments.subspace(), 1.0) for moments in sums] + subspaces
+    return _merge_subspaces([part for part, _ in parts], [weight for _, weight in parts], rank, names)
 
 
-def _can_add_scatters(summaries: Sequence[Summary]) -> bool:
-    """Whether all are moments, and all private or none: only private scatters may be indefinite."""
-    private = {summary.certificate is not None for summary in summaries}
-    return all_moments(summaries) and len(private) == 1
+def _with_moments_summed(
+    parts: Iterable[tuple[Summary, float]],
+) -> tuple[list[Moments], list[tuple[Subspace, float]]]:
+    """Parts with their weights: the sum of all plain moments, that of all private ones, and the subspaces.
+
+    Plain and private moments are not added: only private scatters may be indefinite.
+    """
+    moments: dict[bool, list[tuple[Moments, float]]] = {}
+    subspaces = []
+    for part, weight in parts:
+        if isinstance(part, Moments):
+            moments.setdefault(part.certificate is not None, []).append((part, weight))
+        else:
+            subspaces.append((part, weight))
+    return [sum_moments(same) for same in moments.values()], subspaces
 
 
 def all_moments(summaries: Iterable[Summary]) -> bool:
@@ -115,9 +128,10 @@ def _merge_subspaces(
 
 
 def merge_tree(summaries: Iterable[Summary], rank: int | None = None, *, fanout: int = 8) -> Summary:
-    """The same as `merge`, `fanout` summaries at a time, level by level.
+    """The same as `merge`, `fanout` subspaces at a time, level by level; moments are added up.
 
-    Inner nodes keep more than `rank` directions, so little is lost on the way up.
+    Inner nodes keep more than `rank` directions, so little is lost on the way up. A sum of moments is
+    truncated at the root only: of moments alone the result is that of `merge`.
 
     >>> parts = [Subspace.from_rows(np.eye(4)[[i]] * (i + 1), center=False) for i in range(4)]
     >>> merge_tree(parts, rank=2, fanout=2).singular_values
@@ -130,10 +144,12 @@ def merge_tree(summaries: Iterable[Summary], rank: int | None = None, *, fanout:
     if rank is not None:
         n_features = summaries[0].n_features
         inner_rank = exchange_rank(validation.rank(rank, n_features), n_features)
-    while len(summaries) > fanout:
-        groups = [summaries[i : i + fanout] for i in range(0, len(summaries), fanout)]
-        summaries = [merge(group, inner_rank) for group in groups]
-    return merge(summaries, rank)
+    sums, weighted = _with_moments_summed((summary, 1.0) for summary in summaries)
+    subspaces: list[Summary] = [subspace for subspace, _ in weighted]
+    while len(subspaces) > fanout:
+        groups = [subspaces[i : i + fanout] for i in range(0, len(subspaces), fanout)]
+        subspaces = [merge(group, inner_rank) for group in groups]
+    return merge([*sums, *subspaces], rank)
 
 
 def _as_list(summaries: Iterable[Summary]) -> list[Summary]:
