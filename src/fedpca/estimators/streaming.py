@@ -20,6 +20,7 @@ from fedpca.summaries import validation
 from fedpca.summaries.merging import check_compatible
 from fedpca.summaries.missing_values import impute, impute_cold_start, late_starts
 from fedpca.summaries.moments import Moments
+from fedpca.summaries.parts import warn_if_unknown
 from fedpca.summaries.rank import EnergyBand, FixedRank, Oversample, RankRule
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
@@ -136,6 +137,8 @@ class StreamingPCA(BasePCA):
                 for part in batch_slices(X.shape[0], size):
                     tracker = self._update(tracker, X[part, :], _part(weights, part), gaps)
             self._source, self._n_rows_seen = tracker, X.shape[0]
+            if isinstance(tracker, LateFeatures):
+                warn_if_unknown(self.summary_)
         return self
 
     def partial_fit(self, X: RowsLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:

@@ -91,7 +91,7 @@ def _summary(rows: Any, n_components: int, center: bool) -> _Result:
     # As many directions as the inner nodes of `merge_tree` keep.
     extra = exchange_rank(n_components, n_features) - n_components
     try:
-        return StreamingPCA(n_components, center=center, oversample=extra).fit(rows).summary_
+        return StreamingPCA(n_components, center=center, oversample=extra).partial_fit(rows).summary_
     except (ValueError, TypeError) as error:
         return _Failure(error)
 

@@ -12,6 +12,7 @@ Covariances of different rows may not be those of any one table: where the matri
 these are set to zero, and the variances restored.
 """
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -19,6 +20,7 @@ from typing import TypeVar
 import numpy as np
 
 from fedpca._typing import Array
+from fedpca._util.text import join_names
 from fedpca.summaries.base import BaseSummary
 from fedpca.summaries.linalg import leading_singular_pairs, rounding_level
 
@@ -145,3 +147,15 @@ def check_observed(observed: object, count: float, n_features: int) -> Array | N
     if not np.isin(values, (0.0, count)).all():
         raise ValueError("observed must be the count, or 0 for a feature that no row knows.")
     return None if (values == count).all() else values
+
+
+def warn_if_unknown(summary: BaseSummary) -> None:
+    """Warn of features without any observed value, by name."""
+    unknown = np.flatnonzero(~summary.known).tolist()
+    if unknown and summary.count:
+        names = summary.feature_names or [f"feature {i}" for i in range(summary.n_features)]
+        warnings.warn(
+            f"{join_names([names[i] for i in unknown])} {'has' if len(unknown) == 1 else 'have'} no observed "
+            "value: the model knows nothing about it. Merge it with one that does, or leave it out.",
+            stacklevel=3,
+        )
