@@ -152,9 +152,9 @@ def _from_history(events: list[HistoryEvent], contributions: Mapping[str, float]
                 total += event.count - rows.get(event.child, 0.0)
                 rows[event.child] = event.count
                 reply_times[event.child] = seconds
-            case "withdrawn":
+            case "withdrawn" | "quarantined":
                 total -= rows.pop(event.child, 0.0)
-                reason = f"removed from the model: {pluralize(event.count, 'row')}."
+                reason = event.reason or f"removed from the model: {pluralize(event.count, 'row')}."
                 incidents.append(Incident(event.child, event.what, event.time, reason))
         growth.append(Growth(seconds, total, len(rows)))
     return Run(contributions or rows, growth, updates, reply_times=reply_times, incidents=incidents)
