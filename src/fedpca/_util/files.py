@@ -2,12 +2,29 @@
 
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+
+
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """A path of this machine; rejects URLs.
+
+    >>> local_path("s3://bucket/rows.parquet")
+    Traceback (most recent call last):
+    ...
+    ValueError: remote paths are not supported, got s3://bucket/rows.parquet; use a file on this machine.
+    """
+    text = os.fspath(path)
+    if _URL.match(text):
+        raise ValueError(f"remote paths are not supported, got {text}; use a file on this machine.")
+    return Path(path)
 
 
 @contextmanager

@@ -145,7 +145,7 @@ class Certificate(_Record):
     Attributes:
         private: whether the promise holds; False if the noise came from a seed.
         epsilon, delta: the promise.
-        mu: the same as one number (Gaussian differential privacy).
+        mu: the promise as the mu of Gaussian differential privacy.
         unit: what is protected: a record.
         adjacency: which data sets are neighbors.
         mechanism: what noise was added to.
