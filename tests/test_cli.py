@@ -191,7 +191,7 @@ def test_fit_and_transform_are_pca_of_the_files(folder):
     assert result["feature_names"] == NAMES
     assert run_json("inspect", "m.safetensors")["n_components"] == 2
     assert "component  variance  explained  cumulative" in run_ok("inspect", "m.safetensors")
-    assert fedpca.load("m.safetensors").rank > 2  # it carries more, for merging
+    assert fedpca.load("m.safetensors").subspace().rank > 2  # it carries more, for merging
 
     scores = offline.transform(rows)
     for out in ("s.parquet", "s.csv", "s.npy"):
@@ -365,6 +365,34 @@ def test_a_private_center_that_was_not_found_is_a_warning(folder):
     assert re.fullmatch(
         r"fedpca: warning: center='private' failed to locate the mean.*bound=15.*\n", far.stderr
     )
+
+
+@pytest.mark.parametrize("cell", ["", "2.5", "inf"])
+def test_no_single_record_decides_whether_a_private_fit_fails(folder, cell):
+    lines = [f"{x},{y},{cell if i == 17 else ''}" for i, (x, y, *_) in enumerate(numbers(2000))]
+    (folder / "a.csv").write_text("\n".join(["x,y,z", *lines]) + "\n")
+    run_ok("fit", "a.csv", *PRIVATE, "--out", "m.safetensors")
+    if not cell:
+        assert "z has none" in run_fails(folder, "fit", "a.csv", "--out", "n.safetensors")
+
+
+def test_few_columns_are_merged_without_loss(folder):
+    rows = numbers(400) @ np.random.default_rng(1).normal(size=(4, 60))
+    names = [f"x{i}" for i in range(60)]
+    for i, part in enumerate(np.array_split(rows, 8)):
+        write_csv(f"{i}.csv", part + i, names)
+        run_ok("fit", f"{i}.csv", "-n", 1, "-o", f"{i}.safetensors")
+    run_ok("merge", *(f"{i}.safetensors" for i in range(8)), "-o", "all.safetensors")
+    merged = fedpca.load("all.safetensors")
+    assert isinstance(merged, fedpca.Moments)
+    every = np.concatenate([part + i for i, part in enumerate(np.array_split(rows, 8))])
+    np.testing.assert_allclose(merged.scatter, fedpca.Moments.from_rows(every).scatter, rtol=1e-9, atol=1e-6)
+
+
+def test_many_columns_are_stored_as_directions(folder):
+    np.save("wide.npy", np.random.default_rng(0).normal(size=(60, 1100)))
+    run_ok("fit", "wide.npy", "-n", 3, "--tracker", "exact", "-o", "wide.safetensors")
+    assert isinstance(fedpca.load("wide.safetensors"), fedpca.Subspace)
 
 
 def test_private_models_have_a_certificate_and_merge(folder):

@@ -245,6 +245,21 @@ def test_a_task_that_fails_now_and_then_is_tried_again(rows, client, tmp_path):
 
 
 @pytest.mark.engine
+def test_rows_that_cannot_be_fitted_are_tried_once(client, tmp_path):
+    class Rows:
+        shape = (20, 3)
+        ndim = 2
+
+        def __array__(self, *args, **kwargs):
+            (tmp_path / f"{time.time_ns()}").touch()
+            raise ValueError("no numbers")
+
+    with on(client), pytest.raises(ValueError, match="no numbers"):
+        fit(da.from_delayed(dask.delayed(Rows)(), (20, 3), dtype=float), 2)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.engine
 def test_a_worker_killed_in_the_middle_costs_time_only(rows, client, tmp_path):
     parts = np.array_split(rows, 24)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, time, timedelta
 from numbers import Integral
 from typing import TypeGuard
+from unicodedata import normalize
 
 import numpy as np
 
@@ -44,9 +45,12 @@ def same_names(ours: tuple[str, ...] | None, theirs: tuple[str, ...] | None) -> 
         first, second = next(
             (pair for pair in zip(ours, theirs, strict=False) if pair[0] != pair[1]), (ours, theirs)
         )
+        # é can be one letter or two.
+        alike = isinstance(first, str) and normalize("NFKC", first) == normalize("NFKC", str(second))
+        shown = [ascii(name) if alike else repr(name) for name in (first, second)]
         raise ValueError(
-            f"both must have the same feature names in the same order, got {first!r} and {second!r}; "
-            "select and order the columns alike."
+            f"both must have the same feature names in the same order, got {shown[0]:.200} and "
+            f"{shown[1]:.200}; select and order the columns alike."
         )
 
 
@@ -240,12 +244,6 @@ def has_nan(values: AnyArray, dtype: DTypeLike, max_weight: float = 1.0) -> bool
     return values.dtype.kind == "f" and bool(np.isnan(values).any())
 
 
-def require_finite_or_nan(values: AnyArray) -> None:
-    """Reject infinite entries without quoting any value: for rows that must stay private."""
-    if values.dtype.kind == "f" and np.isinf(values).any():
-        raise ValueError("Input X contains infinity: entries must be finite (NaN marks a missing one).")
-
-
 def require_no_underflow(values: AnyArray, dtype: DTypeLike) -> None:
     """Reject first rows whose squares underflow in `dtype`; zeros are fine."""
     kind = backend_of(values).numpy_dtype(values)
@@ -295,14 +293,16 @@ def count(value: object) -> float:
     if not is_real(value):
         raise ValueError(f"count must be a number, got count={value!r}.")
     if not 0 <= value < ops.max_energy():
-        raise ValueError(f"count must be a finite number >= 0, got count={value!r}.")
+        raise ValueError(f"count must be a finite number >= 0, got count={value!r:.80}.")
     return float(value)
 
 
 def raw_energy(total: object, count: float, mean: Array) -> float:
     """The raw sum of squares of summarized rows, small enough to go on computing with."""
-    if not is_real(total) or not -np.inf < total < np.inf:
-        raise ValueError(f"total must be a finite number, got total={total!r}.")
+    if not is_real(total) or not abs(total) < ops.max_energy():
+        raise ValueError(
+            f"total must be a finite number below {ops.max_energy():.1e}, got total={total!r:.80}."
+        )
     with np.errstate(over="ignore"):
         raw = float(total) + count * float(mean @ mean)
     if not raw < ops.max_energy():
@@ -311,3 +311,29 @@ def raw_energy(total: object, count: float, mean: Array) -> float:
             f"total={total!r} and a mean up to {np.abs(mean).max():.3g}; rescale the features."
         )
     return raw
+
+
+def positive_semidefinite(scatter: Array, count: float, mean: Array) -> None:
+    """Reject a scatter that no rows can have: one with a negative eigenvalue, beyond rounding.
+
+    The tolerance is a share of the energies, which add up: a sum of accepted scatters is accepted.
+
+    Args:
+        scatter: symmetric, shape (d, d).
+        count, mean: of the rows.
+    """
+    largest = float(np.abs(scatter).max())
+    if not largest:
+        return
+    trace = abs(float(np.trace(scatter)))
+    tolerance = 1e-8 * trace + 64 * np.finfo(np.float64).eps * (trace + count * float(mean @ mean))
+    lifted = scatter / largest
+    lifted.flat[:: len(scatter) + 1] += tolerance / largest
+    try:
+        np.linalg.cholesky(lifted)
+    except np.linalg.LinAlgError as error:
+        lowest = float(np.linalg.eigvalsh(scatter)[0])
+        raise ValueError(
+            f"scatter must be positive semidefinite, got an eigenvalue of {lowest:.3g}; only private moments "
+            "may have negative ones."
+        ) from error
