@@ -4,7 +4,7 @@ import numpy as np
 
 from fedpca._typing import Array, ArrayLike, DTypeLike
 from fedpca.summaries import validation
-from fedpca.summaries.linalg import rounding_level
+from fedpca.summaries.linalg import leading_singular_pairs, rounding_level
 
 
 def deviations_from_mean(
@@ -45,18 +45,49 @@ def subtract_mean(rows: Array, roots: Array | None, count: float) -> Array:
 def principal_directions(scatter: Array, rank: int | None = None) -> tuple[Array, Array]:
     """Leading eigenvectors (as rows) of a scatter and the singular values of the rows behind it.
 
-    Eigenvalues up to rounding of the largest count as zero.
+    Eigenvalues up to rounding of the largest count as zero; where features differ much in scale, those up to
+    rounding of the scatter of features of equal scale.
 
     >>> directions, singular_values = principal_directions(np.diag([4.0, 0.0, 9.0]))
     >>> singular_values, np.abs(directions)
     (array([3., 2.]), array([[0., 0., 1.],
            [1., 0., 0.]]))
     """
+    rank = len(scatter) if rank is None else rank
     squares, vectors = np.linalg.eigh(scatter)
-    squares = squares[::-1][: len(scatter) if rank is None else rank]
+    squares = squares[::-1][:rank]
     noise = 2 * rounding_level(len(scatter)) * max(squares[0], 0.0)
     kept = int(np.count_nonzero(squares > noise))
+    if kept < rank and _scales_differ(np.diag(scatter)):
+        components, singular_values = _directions_of_graded(scatter, rank)
+        if len(singular_values) > kept:
+            return components, singular_values
     return vectors.T[::-1][:kept], np.sqrt(squares[:kept])
+
+
+_MAX_SCALES = 2.0**12  # ratio of the sizes of features from which on they are brought to one scale
+
+
+def _scales_differ(sizes: Array) -> bool:
+    """Whether features of these sums of squares differ much in scale; those without any do not count."""
+    sizes = sizes[sizes > 0]
+    return bool(len(sizes)) and float(sizes.max()) > _MAX_SCALES**2 * float(sizes.min())
+
+
+def _directions_of_graded(scatter: Array, rank: int) -> tuple[Array, Array]:
+    """The pairs by way of rows with this scatter, found with features scaled to the same size.
+
+    An eigenproblem rounds relative to the largest feature, entries of a scatter relative to their own.
+    """
+    sizes = np.maximum(np.diag(scatter), 0.0)
+    scale = np.exp2(np.round(np.log2(np.sqrt(np.where(sizes > 0, sizes, 1.0)))))  # multiplies exactly
+    squares, vectors = np.linalg.eigh(scatter / scale / scale[:, None])
+    noise = 2 * rounding_level(len(scatter)) * squares[-1]
+    if squares[0] < -noise:  # noise was added: there are no such rows
+        return np.zeros((0, len(scatter))), np.zeros(0)
+    kept = squares > noise
+    rows = np.sqrt(squares[kept])[:, None] * vectors[:, kept].T * scale
+    return leading_singular_pairs(rows, rank)
 
 
 def shrink_eigenvalues(eigenvalues: Array, edge: float) -> Array:
@@ -91,4 +122,9 @@ def pooled_mean(counts: Array, means: Array) -> tuple[float, Array, Array]:
 def rounding_floor(total: float, count: float, mean: Array, dtype: DTypeLike) -> float:
     """The singular value that rounding alone can give to rows of this size: smaller ones are no direction."""
     raw_energy = total + count * float(mean @ mean)
-    return float(4 * np.finfo(dtype).eps * np.sqrt(raw_energy))
+    return rounding_share(dtype) * float(np.sqrt(raw_energy))
+
+
+def rounding_share(dtype: DTypeLike) -> float:
+    """The share of the length of rows up to which a singular value may be rounding of their entries."""
+    return float(4 * np.finfo(dtype).eps)
