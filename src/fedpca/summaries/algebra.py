@@ -45,24 +45,35 @@ def subtract_mean(rows: Array, roots: Array | None, count: float) -> Array:
 def principal_directions(scatter: Array, rank: int | None = None) -> tuple[Array, Array]:
     """Leading eigenvectors (as rows) of a scatter and the singular values of the rows behind it.
 
-    Eigenvalues up to rounding of the largest count as zero; where features differ much in scale, those up to
-    rounding of the scatter of features of equal scale.
+    Eigenvalues up to rounding of the largest count as zero.
 
     >>> directions, singular_values = principal_directions(np.diag([4.0, 0.0, 9.0]))
     >>> singular_values, np.abs(directions)
     (array([3., 2.]), array([[0., 0., 1.],
            [1., 0., 0.]]))
     """
-    rank = len(scatter) if rank is None else rank
     squares, vectors = np.linalg.eigh(scatter)
-    squares = squares[::-1][:rank]
+    squares = squares[::-1][: len(scatter) if rank is None else rank]
     noise = 2 * rounding_level(len(scatter)) * max(squares[0], 0.0)
     kept = int(np.count_nonzero(squares > noise))
-    if kept < rank and _scales_differ(np.diag(scatter)):
-        components, singular_values = _directions_of_graded(scatter, rank)
-        if len(singular_values) > kept:
-            return components, singular_values
     return vectors.T[::-1][:kept], np.sqrt(squares[:kept])
+
+
+def directions_of_features(scatter: Array, rank: int | None = None) -> tuple[Array, Array]:
+    """`principal_directions` of the scatter of features, whose scales may differ by any factor.
+
+    An eigenproblem rounds relative to the largest feature, entries of a scatter relative to their own two.
+
+    >>> _, singular_values = directions_of_features(np.array([[1e24, 1e11], [1e11, 1.0]]))
+    >>> np.round(singular_values, 3)
+    array([1.000e+12, 9.950e-01])
+    """
+    components, singular_values = principal_directions(scatter, rank)
+    if len(singular_values) < (len(scatter) if rank is None else rank) and _scales_differ(np.diag(scatter)):
+        graded = _directions_of_graded(scatter, rank)
+        if len(graded[1]) > len(singular_values):
+            return graded
+    return components, singular_values
 
 
 _MAX_SCALES = 2.0**12  # ratio of the sizes of features from which on they are brought to one scale
@@ -74,11 +85,8 @@ def _scales_differ(sizes: Array) -> bool:
     return bool(len(sizes)) and float(sizes.max()) > _MAX_SCALES**2 * float(sizes.min())
 
 
-def _directions_of_graded(scatter: Array, rank: int) -> tuple[Array, Array]:
-    """The pairs by way of rows with this scatter, found with features scaled to the same size.
-
-    An eigenproblem rounds relative to the largest feature, entries of a scatter relative to their own.
-    """
+def _directions_of_graded(scatter: Array, rank: int | None) -> tuple[Array, Array]:
+    """The pairs by way of rows with this scatter, found with features scaled to the same size."""
     sizes = np.maximum(np.diag(scatter), 0.0)
     scale = np.exp2(np.round(np.log2(np.sqrt(np.where(sizes > 0, sizes, 1.0)))))  # multiplies exactly
     squares, vectors = np.linalg.eigh(scatter / scale / scale[:, None])

@@ -118,7 +118,10 @@ def count_eigenvalues_above(matrix: Array, threshold: float) -> int:
     >>> count_eigenvalues_above(np.diag([1.0, 5.0, 3.0]), 2.0)
     2
     """
-    factors, pivots, _ = lapack.dsytrf(matrix - threshold * np.eye(len(matrix)), lower=1)
+    shifted = matrix.copy()
+    shifted.flat[:: len(matrix) + 1] -= threshold
+    factorize = lapack.ssytrf if matrix.dtype == np.float32 else lapack.dsytrf
+    factors, pivots, _ = factorize(shifted.T, lower=1, lwork=64 * len(matrix), overwrite_a=1)
     alone = pivots > 0  # the others are 2 x 2 blocks, with one positive eigenvalue each
     positive = np.count_nonzero(np.diag(factors)[alone] > 0)
     return int(positive + np.count_nonzero(~alone) // 2)

@@ -11,7 +11,7 @@ import numpy as np
 from fedpca._typing import Array, DeviceArray, DType
 from fedpca.backend import backend_of, ops, to_host
 from fedpca.errors import NonFiniteError
-from fedpca.summaries.algebra import principal_directions, rounding_share
+from fedpca.summaries.algebra import directions_of_features, rounding_share
 from fedpca.summaries.linalg import leading_singular_pairs, with_fixed_signs
 from fedpca.summaries.merging import sum_moments
 from fedpca.summaries.moments import Moments
@@ -31,28 +31,22 @@ class _PanelRows(NamedTuple):
 _HOST_PANELS = _PanelRows(32, 2048)
 _DEVICE_PANELS = _PanelRows(1024, 2**20)  # where a launch costs as much as thousands of rows
 _FLOAT64: DType = np.dtype(np.float64)
-_EPS64 = float(np.finfo(np.float64).eps)
 _RETRY_GROWTH = 2.0  # of the energy, until products are tried again
 _PRODUCT_NOISE = 32
 """Energy of a direction that rounding of products alone can give, in units of eps and its features' sizes."""
 
 
 class _Sums(NamedTuple):
-    """Count, sum and scatter of rows less the origin."""
+    """Count, sum, scatter and its trace, of rows less the origin."""
 
     count: float
     row_sum: Array
     scatter: Array
+    energy: float
 
     @property
     def mean(self) -> Array:
         return self.row_sum / self.count if self.count else np.zeros(len(self.row_sum))
-
-    @property
-    def spread(self) -> float:
-        """Variance of all features together."""
-        mean = self.mean
-        return float(np.trace(self.scatter)) / self.count - float(mean @ mean)
 
     def with_more(self, other: Self) -> Self:
         return type(self)(*(a + b for a, b in zip(self, other, strict=True)))
@@ -61,7 +55,7 @@ class _Sums(NamedTuple):
         """The sums of the same rows less `step`."""
         cross = np.outer(self.row_sum, step)
         scatter = self.scatter + (self.count * np.outer(step, step) - cross - cross.T)
-        return type(self)(self.count, self.row_sum - self.count * step, scatter)
+        return type(self)(self.count, self.row_sum - self.count * step, scatter, float(np.trace(scatter)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +94,8 @@ class Exact(Tracker):
         super().__init__(n_features, rule, **settings)
         self._panels = _DEVICE_PANELS if self.backend.on_device else _HOST_PANELS
         self._n_rows = 0
-        self._sums = _Sums(0.0, np.zeros(n_features), np.zeros((n_features, n_features)))
-        self._noise: Array = np.zeros(n_features)  # eps of the products times the sizes of the features
+        self._sums = _Sums(0.0, np.zeros(n_features), np.zeros((n_features, n_features)), 0.0)
+        self._noise: Array = np.zeros(n_features)  # of earlier products that were less precise
         self._product_dtype: DType = self.dtype
         self._resolved = NOTHING
         self._factor: RowFactor | None = None  # of rows less the origin; then there are no sums
@@ -123,7 +117,7 @@ class Exact(Tracker):
 
     @property
     def _absorbed_energy(self) -> float:
-        return float(np.trace(self._sums.scatter)) if self._factor is None else self._factor.energy
+        return self._sums.energy if self._factor is None else self._factor.energy
 
     # --- rows in ---
 
@@ -132,47 +126,50 @@ class Exact(Tracker):
         if self._factor is not None:
             self._absorb_rows(panel, roots)
             return
-        sums = self._products(panel, roots)
-        if sums.count and not self._sums.count and self.mean_dominates(sums.mean, sums.spread):
+        sums = self._products(panel, roots, self._product_dtype)
+        if not self._sums.count and self._is_far(sums):
             panel, sums = self._about(sums.mean, panel, roots)
-        sizes = np.diag(self._sums.scatter) + np.diag(sums.scatter)
-        if self._resolved.covers(sizes, self._n_spanned):
+        own = self._sums
+        sizes = own.scatter.diagonal(), sums.scatter.diagonal()
+        if self._resolved.covers(own.energy + sums.energy, *sizes, self._n_spanned):
             self._add(sums)
             return
         origin, before = self._origin, self._sums
-        for attempt in self._attempts(panel, roots, sums):
-            if found := self._resolution(self._sums.with_more(attempt), self._product_dtype):
+        for dtype, attempt in self._attempts(panel, roots, sums):
+            if found := self._resolution(self._sums.with_more(attempt), dtype):
                 self._resolved = found
+                self._use_dtype(dtype)
                 self._add(attempt)
                 return
         self._origin, self._sums = origin, before
         self._keep(RowFactor.from_moments(*self._centered(self._sums)))
         self._absorb_rows(panel, roots)
 
-    def _attempts(self, panel: DeviceArray, roots: DeviceArray | None, sums: _Sums) -> Iterator[_Sums]:
-        """The sums of a panel, the fastest first; each next one resolves more."""
-        self._product_dtype = self.dtype
-        yield sums
+    def _attempts(
+        self, panel: DeviceArray, roots: DeviceArray | None, sums: _Sums
+    ) -> Iterator[tuple[DType, _Sums]]:
+        """The sums of a panel and the dtype of products, the fastest first; each next one resolves more."""
+        yield self.dtype, sums
         if self.center:
             panel, sums = self._about(self._sums.with_more(sums).mean, panel, roots)
-            yield sums
+            yield self.dtype, sums
         if self.dtype != _FLOAT64:
-            self._product_dtype = _FLOAT64
-            yield self._products(panel, roots)
+            yield _FLOAT64, self._products(panel, roots, _FLOAT64)
 
-    def _products(self, panel: DeviceArray, roots: DeviceArray | None) -> _Sums:
+    def _products(self, panel: DeviceArray, roots: DeviceArray | None, dtype: DType) -> _Sums:
         """The sums of rows already multiplied by their roots."""
         backend = backend_of(panel)
-        if self._product_dtype != self.dtype:
-            panel = backend.asarray(panel, self._product_dtype)
-            roots = None if roots is None else backend.asarray(roots, self._product_dtype)
+        if dtype != self.dtype:
+            panel = backend.asarray(panel, dtype)
+            roots = None if roots is None else backend.asarray(roots, dtype)
         if roots is None:
             roots = backend.zeros((panel.shape[0],), backend.numpy_dtype(panel)) + 1
         (row_sum,) = backend.to_numpy(roots @ panel)
-        sums = _Sums(float(roots @ roots), row_sum, to_host(panel.T @ panel).astype(np.float64))
-        if not np.trace(sums.scatter) < ops.max_energy(self.dtype):
+        scatter = to_host(panel.T @ panel)
+        energy = float(np.trace(scatter))
+        if not energy < ops.max_energy(self.dtype):
             raise NonFiniteError
-        return sums
+        return _Sums(float(roots @ roots), row_sum, scatter, energy)
 
     def _about(self, mean: Array, panel: DeviceArray, roots: DeviceArray | None) -> tuple[DeviceArray, _Sums]:
         """Move the origin to a mean; a panel about it, and its sums."""
@@ -181,25 +178,39 @@ class Exact(Tracker):
             self._sums = self._sums.moved(step)
         moved = self.backend.asarray(step, self.dtype)
         panel = panel - (moved if roots is None else roots[:, None] * moved)
-        return panel, self._products(panel, roots)
+        return panel, self._products(panel, roots, self.dtype)
 
     def _add(self, sums: _Sums) -> None:
-        self._noise += float(np.finfo(self._product_dtype).eps) * np.diag(sums.scatter)
-        before, scatter = self._sums, self._sums.scatter
+        own = self._sums
+        scatter = own.scatter
         scatter += sums.scatter  # in place: d² numbers are all the memory there is
-        self._sums = _Sums(before.count + sums.count, before.row_sum + sums.row_sum, scatter)
-        self._follow_mean()
+        self._sums = _Sums(
+            own.count + sums.count, own.row_sum + sums.row_sum, scatter, own.energy + sums.energy
+        )
+        if self._is_far(self._sums):
+            self._sums = self._sums.moved(self._move_origin(self._sums.mean))
 
-    def _follow_mean(self) -> None:
-        """Move the origin to the mean where that has moved too far away."""
-        sums = self._sums
-        if sums.count and self.mean_dominates(sums.mean, sums.spread):
-            self._sums = sums.moved(self._move_origin(sums.mean))
+    def _is_far(self, sums: _Sums) -> bool:
+        """Whether rows lie so far from the origin that products would lose too many digits."""
+        if not sums.count:
+            return False
+        mean = sums.mean
+        return self.mean_dominates(mean, sums.energy / sums.count - float(mean @ mean))
+
+    def _use_dtype(self, dtype: DType) -> None:
+        """Take products in this dtype from now on."""
+        if dtype != self._product_dtype:
+            self._noise = self._product_noise() if dtype == _FLOAT64 else np.zeros(self.n_features)
+            self._product_dtype = dtype
+
+    def _product_noise(self) -> Array:
+        """Rounding of the diagonal of the scatter, shape (d,)."""
+        return self._noise + float(np.finfo(self._product_dtype).eps) * self._sums.scatter.diagonal()
 
     def _keep(self, factor: RowFactor) -> None:
         """Keep rows with the scatter of all, instead of the scatter."""
         self._factor = factor
-        self._sums = _Sums(0.0, np.zeros(0), np.zeros((0, 0)))
+        self._sums = _Sums(0.0, np.zeros(0), np.zeros((0, 0)), 0.0)
         self._resolved = Resolved(_RETRY_GROWTH * factor.energy, None, np.inf)
 
     def _absorb_rows(self, panel: DeviceArray, roots: DeviceArray | None) -> None:
@@ -217,12 +228,12 @@ class Exact(Tracker):
 
     def _use_products(self, factor: RowFactor) -> None:
         """Go over to products, if they resolve the rows of a factor."""
-        about_mean = _Sums(factor.count, np.zeros(self.n_features), factor.scatter)
+        about_mean = _Sums(factor.count, np.zeros(self.n_features), factor.scatter, factor.energy)
         for dtype in dict.fromkeys((self.dtype, _FLOAT64)):
             if found := self._resolution(about_mean, dtype):
                 offset = factor.mean - self._move_origin(factor.mean) if self.center else factor.mean
                 self._sums = about_mean.moved(-offset)
-                self._noise = _EPS64 * np.diag(self._sums.scatter)
+                self._noise = np.zeros(self.n_features)
                 self._resolved, self._product_dtype, self._factor = found, dtype, None
                 return
 
@@ -259,8 +270,7 @@ class Exact(Tracker):
         if not self._n_buffered and self._pending_decay == 1.0:
             return self
         current = copy(self)
-        current._sums = _Sums(*(np.copy(part) for part in self._sums))
-        current._noise = self._noise.copy()
+        current._sums = self._sums._replace(scatter=self._sums.scatter.copy())
         if self._n_buffered:
             current._flush()
         current._apply_decay()
@@ -282,9 +292,9 @@ class Exact(Tracker):
         if self._factor is None:
             count, offset, scatter = self._centered(self._sums)
             energies = np.diag(scatter).copy()
-            components, singular_values = principal_directions(scatter)
+            components, singular_values = directions_of_features(scatter)
             del scatter
-            noise = _PRODUCT_NOISE * self._noise
+            noise = _PRODUCT_NOISE * self._product_noise()
         else:
             count, offset = self._factor.count, self._factor.mean
             energies = np.sum(self._factor.rows**2, axis=0)
@@ -372,11 +382,12 @@ class Exact(Tracker):
         if merged.count and self.mean_dominates(offset, merged.total / merged.count):
             offset = offset - self._move_origin(offset)
         row_sum = merged.count * offset
-        sums = _Sums(merged.count, row_sum, merged.scatter + np.outer(row_sum, offset))
+        scatter = merged.scatter + np.outer(row_sum, offset)
+        sums = _Sums(merged.count, row_sum, scatter, float(np.trace(scatter)))
         for dtype in dict.fromkeys((self.dtype, _FLOAT64)):
             if found := self._resolution(sums, dtype):
-                self._sums, self._resolved, self._product_dtype = sums, found, dtype
-                self._noise += _EPS64 * sum(np.diag(part.scatter) for part in moments)
+                self._use_dtype(dtype)
+                self._sums, self._resolved = sums, found
                 return True
         self._origin = origin
         return False

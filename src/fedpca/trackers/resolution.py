@@ -22,7 +22,9 @@ from fedpca.summaries.linalg import count_eigenvalues_above, is_positive_definit
 # float32, in float64, where it costs nothing to ask for more, above 0.1 %.
 _MIN_ENERGY_32 = 16
 _MIN_ENERGY_64 = 1000
-_GROWTHS = (16.0, 2.0)  # of the sizes until the next test; the first that is resolved
+# How much sizes may grow until the next test: the first for which everything is resolved.
+_GROWTHS_32 = (16.0, 2.0)
+_GROWTHS_64 = (2.0**20, 16.0, 2.0)
 
 
 def min_energy(n_features: int, dtype: DTypeLike) -> float:
@@ -48,11 +50,11 @@ class Resolved(NamedTuple):
     sizes: Array | None
     n_spanned: float
 
-    def covers(self, sizes: Array, n_spanned: int) -> bool:
-        """Whether sums of these sizes, of rows that can span so many directions, need no test."""
+    def covers(self, energy: float, sizes: Array, more: Array, n_spanned: int) -> bool:
+        """Whether sums need no test: their energy, sizes before and sizes added, directions spanned."""
         if n_spanned > self.n_spanned:
             return False
-        return bool(sizes.sum() <= self.energy or (self.sizes is not None and (sizes <= self.sizes).all()))
+        return energy <= self.energy or (self.sizes is not None and bool((sizes + more <= self.sizes).all()))
 
     def scaled(self, weight: float) -> Self:
         return self._replace(
@@ -85,7 +87,9 @@ def resolved(
     n_features, energy = len(scatter), float(sizes.sum())
     features = np.ix_(varying, varying)
     noise = np.sqrt(n_features) * _relative_noise(dtype) * sizes
-    for growth in _GROWTHS:
+    is_single = np.dtype(dtype) == np.float32
+    scatter = scatter.astype(np.float32) if is_single else scatter
+    for growth in _GROWTHS_32 if is_single else _GROWTHS_64:
         if count_eigenvalues_above(scatter, growth * min_energy(n_features, dtype) * energy) >= n_wanted:
             return Resolved(growth * energy, None, until)
         if n_spanned >= n_varying and is_positive_definite((scatter - np.diag(growth * noise))[features]):

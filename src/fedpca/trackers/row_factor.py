@@ -7,7 +7,7 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.backend import ops
-from fedpca.summaries.algebra import pooled_mean, principal_directions, subtract_mean
+from fedpca.summaries.algebra import directions_of_features, pooled_mean, subtract_mean
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.summary import Summary
 
@@ -42,7 +42,7 @@ class RowFactor:
 
     @classmethod
     def from_moments(cls, count: float, mean: Array, scatter: Array) -> Self:
-        components, singular_values = principal_directions(scatter)
+        components, singular_values = directions_of_features(scatter)
         return cls(count, mean, singular_values[:, None] * components)
 
     @classmethod
