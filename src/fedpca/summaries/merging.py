@@ -8,20 +8,25 @@ all rows about their common mean is
 Moments are added as they are, before anything is truncated. Subspaces are merged by one factorization of
 the stacked rows [s_i * components_i ; sqrt(n_i) (m_i - m)], whose Gram matrix is S: exact if nothing is
 truncated.
+
+That holds for rows that know the same features. Rows that know others are kept apart, as `parts`.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 
-from fedpca._typing import Array
+from fedpca._typing import AnyArray, Array
 from fedpca.backend import ops
 from fedpca.summaries import validation
 from fedpca.summaries.algebra import pooled_mean, rounding_floor, subtract_mean
 from fedpca.summaries.certificate import combine
 from fedpca.summaries.linalg import leading_singular_pairs, with_fixed_signs
 from fedpca.summaries.moments import Moments
-from fedpca.summaries.rank import exchange_rank
+from fedpca.summaries.parts import MAX_PARTS, pattern
+from fedpca.summaries.rank import exchange_rank, part_rank
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
@@ -53,6 +58,8 @@ def merge(summaries: Iterable[Summary], rank: int | None = None, *, forget: floa
     if rank is not None:
         rank = validation.rank(rank, summaries[0].n_features)
     weights = [forget**2] * (len(summaries) - 1) + [1.0]
+    if any(summary.observed is not None for summary in summaries):
+        return _merge_parts(summaries, weights, rank, names)
     sums, subspaces = _with_moments_summed(zip(summaries, weights, strict=True))
     if len(sums) == 1 and not subspaces:
         return sums[0] if rank is None else sums[0].subspace(rank)
@@ -63,18 +70,114 @@ def merge(summaries: Iterable[Summary], rank: int | None = None, *, forget: floa
 def _with_moments_summed(
     parts: Iterable[tuple[Summary, float]],
 ) -> tuple[list[Moments], list[tuple[Subspace, float]]]:
-    """Parts with their weights: the sum of all plain moments, that of all private ones, and the subspaces.
+    """Parts with their weights: the sums of moments that can be added, and the subspaces.
 
-    Plain and private moments are not added: only private scatters may be indefinite.
+    Those of rows that know the same features, all private or none: only private scatters may be indefinite.
     """
-    moments: dict[bool, list[tuple[Moments, float]]] = {}
+    moments: dict[tuple[bool, bytes], list[tuple[Moments, float]]] = {}
     subspaces = []
     for part, weight in parts:
         if isinstance(part, Moments):
-            moments.setdefault(part.certificate is not None, []).append((part, weight))
+            kind = part.certificate is not None, pattern(part)
+            moments.setdefault(kind, []).append((part, weight))
         else:
             subspaces.append((part, weight))
     return [sum_moments(same) for same in moments.values()], subspaces
+
+
+def _merge_parts(
+    summaries: Sequence[Summary], weights: Sequence[float], rank: int | None, names: tuple[str, ...] | None
+) -> Summary:
+    """Merge what knows the same features; if that is not all, what remains are the parts of the result."""
+    parts = merge_leaves(summaries, weights, rank)
+    if len(parts) == 1:
+        merged = parts[0].with_names(names)
+    elif all_moments(parts):
+        merged = Moments.of_parts(parts, None, names)  # type: ignore[arg-type]
+    else:
+        return Subspace.of_parts(parts, rank, names)  # type: ignore[arg-type]
+    return merged if rank is None else merged.subspace(rank)
+
+
+def merge_leaves(
+    summaries: Sequence[Summary], weights: Sequence[float], rank: int | None = None
+) -> list[Summary]:
+    """One summary for each set of known features, at most `MAX_PARTS`; `rank` is that of the whole."""
+    leaves = [
+        (leaf, weight)
+        for summary, weight in zip(summaries, weights, strict=True)
+        for leaf in summary.leaves
+        if leaf.count
+    ]
+    leaves = leaves or [(summaries[0], weights[0])]
+    if not _can_add_scatters([leaf for leaf, _ in leaves]):
+        sums, subspaces = _with_moments_summed(leaves)
+        leaves = [*((moments.subspace(), 1.0) for moments in sums), *subspaces]
+    width = None if rank is None else part_rank(rank, summaries[0].n_features)
+    parts = _merge_by_pattern(leaves, width)
+    while len(parts) > MAX_PARTS:
+        parts = _merge_by_pattern(_with_one_pattern_fewer(parts), width)
+    return parts
+
+
+def _merge_by_pattern(leaves: Sequence[tuple[Summary, float]], rank: int | None) -> list[Summary]:
+    """One summary for each set of known features, of leaves, all of one kind, and their weights."""
+    groups: dict[bytes, list[tuple[Summary, float]]] = {}
+    for leaf, weight in leaves:
+        groups.setdefault(pattern(leaf), []).append((leaf, weight))
+    return [_merge_alike(group, rank) for group in groups.values()]
+
+
+def _merge_alike(group: Sequence[tuple[Summary, float]], rank: int | None) -> Summary:
+    """The merge of leaves that know the same features."""
+    leaves, weights = [leaf for leaf, _ in group], [weight for _, weight in group]
+    if all_moments(leaves):
+        return leaves[0] if weights == [1.0] else sum_moments(group)  # type: ignore[arg-type]
+    if weights == [1.0]:
+        return leaves[0].subspace(rank)
+    return _merge_subspaces(leaves, weights, rank, None)  # type: ignore[arg-type]
+
+
+def _with_one_pattern_fewer(parts: Sequence[Summary]) -> list[tuple[Summary, float]]:
+    """The parts, two of them restricted to the features that both know.
+
+    Of all pairs the one that forgets the fewest entries, and if possible no feature altogether.
+    """
+    known = np.array([part.known for part in parts])
+
+    def loss(pair: tuple[int, int]) -> tuple[bool, float, list[bytes]]:
+        both, others = known[[*pair]].all(axis=0), np.delete(known, pair, axis=0).any(axis=0)
+        lost = known[[*pair]] & ~both
+        entries = sum(parts[i].count * np.count_nonzero(own) for i, own in zip(pair, lost, strict=True))
+        return bool((lost & ~others).any()), entries, sorted(pattern(parts[i]) for i in pair)
+
+    pair = min(combinations(range(len(parts)), 2), key=loss)
+    both: AnyArray = known[pair[0]] & known[pair[1]]
+    return [(_restricted(part, both) if i in pair else part, 1.0) for i, part in enumerate(parts)]
+
+
+def _restricted(part: Summary, known: AnyArray) -> Summary:
+    """The part without what it knows of other features."""
+    observed, mean = part.count * known, part.mean * known
+    if isinstance(part, Moments):
+        return replace(part, mean=mean, scatter=part.scatter * np.outer(known, known), observed=observed)
+    rows = part.singular_values[:, None] * part.components * known
+    components, singular_values = leading_singular_pairs(rows)
+    return Subspace.unchecked(
+        components=components.astype(part.components.dtype, copy=False),
+        singular_values=singular_values,
+        mean=mean,
+        count=part.count,
+        total=ops.energy(rows) + part.discarded * np.count_nonzero(known) / np.count_nonzero(part.known),
+        centered=part.centered,
+        observed=observed,
+    )
+
+
+def _can_add_scatters(summaries: Sequence[Summary]) -> bool:
+    """Whether all are moments, and all private or none: only private scatters may be indefinite."""
+    private = {summary.certificate is not None for summary in summaries}
+    return all_moments(summaries) and len(private) == 1
 
 
 def all_moments(summaries: Iterable[Summary]) -> bool:
@@ -95,7 +198,8 @@ def sum_moments(parts: Iterable[tuple[Moments, float]]) -> Moments:
     certificate = combine(
         [part.certificate for part, _ in parts], [weight for _, weight in parts], summed=True
     )
-    return Moments(count, mean, scatter, first.centered, names, certificate)
+    observed = None if first.observed is None else count * first.known
+    return Moments(count, mean, scatter, first.centered, names, certificate, observed)
 
 
 def _merge_subspaces(
@@ -124,6 +228,7 @@ def _merge_subspaces(
         centered=first.centered,
         feature_names=names,
         certificate=combine([part.certificate for part in subspaces], weights, summed=False),
+        observed=None if first.observed is None else count * first.known,
     )
 
 
@@ -144,8 +249,10 @@ def merge_tree(summaries: Iterable[Summary], rank: int | None = None, *, fanout:
     if rank is not None:
         n_features = summaries[0].n_features
         inner_rank = exchange_rank(validation.rank(rank, n_features), n_features)
-    sums, weighted = _with_moments_summed((summary, 1.0) for summary in summaries)
-    subspaces: list[Summary] = [subspace for subspace, _ in weighted]
+    moments = [summary for summary in summaries if isinstance(summary, Moments)]
+    alike = [[part for part in moments if bool(part.certificate) is private] for private in (False, True)]
+    sums = [merge(same) for same in alike if same]
+    subspaces: list[Summary] = [summary for summary in summaries if isinstance(summary, Subspace)]
     while len(subspaces) > fanout:
         groups = [subspaces[i : i + fanout] for i in range(0, len(subspaces), fanout)]
         subspaces = [merge(group, inner_rank) for group in groups]

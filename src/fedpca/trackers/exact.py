@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -37,25 +37,30 @@ _PRODUCT_NOISE = 32
 
 
 class _Sums(NamedTuple):
-    """Count, sum, scatter and its trace, of rows less the origin."""
+    """Weight, sum, scatter and its trace, of rows less the origin."""
 
-    count: float
+    weight: float
     row_sum: Array
     scatter: Array
     energy: float
 
     @property
     def mean(self) -> Array:
-        return self.row_sum / self.count if self.count else np.zeros(len(self.row_sum))
+        return self.row_sum / self.weight if self.weight else np.zeros(len(self.row_sum))
 
-    def with_more(self, other: Self) -> Self:
-        return type(self)(*(a + b for a, b in zip(self, other, strict=True)))
+    def with_more(self, other: "_Sums") -> "_Sums":
+        return _Sums(
+            self.weight + other.weight,
+            self.row_sum + other.row_sum,
+            self.scatter + other.scatter,
+            self.energy + other.energy,
+        )
 
-    def moved(self, step: Array) -> Self:
+    def moved(self, step: Array) -> "_Sums":
         """The sums of the same rows less `step`."""
         cross = np.outer(self.row_sum, step)
-        scatter = self.scatter + (self.count * np.outer(step, step) - cross - cross.T)
-        return type(self)(self.count, self.row_sum - self.count * step, scatter, float(np.trace(scatter)))
+        scatter: Array = self.scatter + (self.weight * np.outer(step, step) - cross - cross.T)
+        return _Sums(self.weight, self.row_sum - self.weight * step, scatter, float(np.trace(scatter)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +132,7 @@ class Exact(Tracker):
             self._absorb_rows(panel, roots)
             return
         sums = self._products(panel, roots, self._product_dtype)
-        if not self._sums.count and self._is_far(sums):
+        if not self._sums.weight and self._is_far(sums):
             panel, sums = self._about(sums.mean, panel, roots)
         own = self._sums
         sizes = own.scatter.diagonal(), sums.scatter.diagonal()
@@ -174,7 +179,7 @@ class Exact(Tracker):
     def _about(self, mean: Array, panel: DeviceArray, roots: DeviceArray | None) -> tuple[DeviceArray, _Sums]:
         """Move the origin to a mean; a panel about it, and its sums."""
         step = self._move_origin(mean)
-        if self._sums.count:
+        if self._sums.weight:
             self._sums = self._sums.moved(step)
         moved = self.backend.asarray(step, self.dtype)
         panel = panel - (moved if roots is None else roots[:, None] * moved)
@@ -185,17 +190,17 @@ class Exact(Tracker):
         scatter = own.scatter
         scatter += sums.scatter  # in place: d² numbers are all the memory there is
         self._sums = _Sums(
-            own.count + sums.count, own.row_sum + sums.row_sum, scatter, own.energy + sums.energy
+            own.weight + sums.weight, own.row_sum + sums.row_sum, scatter, own.energy + sums.energy
         )
         if self._is_far(self._sums):
             self._sums = self._sums.moved(self._move_origin(self._sums.mean))
 
     def _is_far(self, sums: _Sums) -> bool:
         """Whether rows lie so far from the origin that products would lose too many digits."""
-        if not sums.count:
+        if not sums.weight:
             return False
         mean = sums.mean
-        return self.mean_dominates(mean, sums.energy / sums.count - float(mean @ mean))
+        return self.mean_dominates(mean, sums.energy / sums.weight - float(mean @ mean))
 
     def _use_dtype(self, dtype: DType) -> None:
         """Take products in this dtype from now on."""
@@ -250,7 +255,7 @@ class Exact(Tracker):
         if not n_wanted:
             return EVERYTHING
         _, mean, scatter = self._centered(sums)
-        varying = np.diag(scatter) > self._value_rounding(sums.count, mean, np.diag(scatter))
+        varying = np.diag(scatter) > self._value_rounding(sums.weight, mean, np.diag(scatter))
         return resolved(scatter, np.diag(sums.scatter), varying, n_wanted, self._n_spanned, dtype)
 
     def _value_rounding(self, count: float, offset: Array, energies: Array) -> Array:
@@ -280,10 +285,10 @@ class Exact(Tracker):
         """Count, mean less the origin, and centered scatter."""
         scatter = sums.scatter.copy()
         mean: Array = np.zeros(self.n_features)
-        if self.center and sums.count:
+        if self.center and sums.weight:
             mean = sums.mean
             scatter -= sums.row_sum[:, None] @ mean[None, :]  # np.outer would take three times the memory
-        return sums.count, mean, scatter
+        return sums.weight, mean, scatter
 
     def _spectrum(self) -> _Spectrum:
         return self._current()._absorbed_spectrum()
@@ -351,8 +356,10 @@ class Exact(Tracker):
         return self._cached_variances
 
     def _scale(self, factor: float) -> None:
-        weight = factor**2
-        self._sums = _Sums(*(weight * part for part in self._sums))
+        weight, sums = factor**2, self._sums
+        self._sums = _Sums(
+            weight * sums.weight, weight * sums.row_sum, weight * sums.scatter, weight * sums.energy
+        )
         self._noise = weight * self._noise
         self._resolved = self._resolved.scaled(weight)
         self._factor = None if self._factor is None else self._factor.scaled(factor)

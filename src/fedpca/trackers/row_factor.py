@@ -77,4 +77,8 @@ class RowFactor:
 
 
 def _shortened(rows: Array) -> Array:
-    return rows if len(rows) <= rows.shape[1] else np.linalg.qr(rows, mode="r")
+    """At most d rows with the same Gram matrix."""
+    if len(rows) <= rows.shape[1]:
+        return rows
+    triangle: Array = np.linalg.qr(rows, mode="r")
+    return triangle
