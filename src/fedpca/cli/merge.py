@@ -35,9 +35,11 @@ def merge(
     fedpca merge north.safetensors south.safetensors -o both.safetensors
     ```
     """
+    from fedpca.readers.paths import require_distinct
     from fedpca.summaries.merging import all_moments, merge_tree
     from fedpca.summaries.rank import oversampled_rank
 
+    require_distinct(model)
     check_output_path(out, force)
     parts = [model_files.read(path) for path in model]
     summaries = [summary for summary, _ in parts]
@@ -46,6 +48,7 @@ def merge(
     # Sums stay sums: releases lose nothing in a merge, nor in the next.
     rank = None if all_moments(summaries) else min(oversampled_rank(n_components), n_features)
     merged = merge_tree(summaries, rank)
+    model_files.require_components(out, merged, components)
     model_files.write(out, merged, n_components)
     description = model_files.describe(merged, n_components)
     print_result({"out": str(out), **description}, as_json, model_files.headline(out, merged, description))

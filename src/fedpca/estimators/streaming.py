@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Self
 
 import numpy as np
+from scipy import sparse
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state
 
@@ -51,7 +52,8 @@ class StreamingPCA(BasePCA):
             "frequent-directions", "robust-frequent-directions", "grouse", "power-method", "spirit".
         privacy: a `Privacy`, to make all that leaves differentially private. Fitted attributes then exist
             after `release()`, or `fit`, which releases once. Its `center` replaces this one; weights,
-            forgetting and `tracker` are not supported. None for no privacy.
+            forgetting and `tracker` are not supported. Infinite entries count as missing, and missing ones
+            are filled from the center or the last release. None for no privacy.
         oversample: directions carried beyond n_components, which keeps truncation errors small;
             "auto" for about as many again (20 for 10, 45 for 20, 150 for 100).
         batch_size: rows per batch in `fit`; the block size of the block tracker and of the power method.
@@ -63,6 +65,7 @@ class StreamingPCA(BasePCA):
         components_: shape (`n_components_`, n_features), by falling variance, the largest entry positive.
         explained_variance_, explained_variance_ratio_, singular_values_: shape (`n_components_`,).
         mean_: shape (n_features,).
+        var_: variance of each feature, shape (n_features,), with divisor n; only the exact tracker knows it.
         noise_variance_: mean variance of the discarded directions.
         n_components_: at most n_components; fewer while the rows seen span fewer.
         n_samples_seen_: rows seen, merged ones included.
@@ -71,7 +74,7 @@ class StreamingPCA(BasePCA):
         ledger_: the `Ledger` that pays for releases; None without privacy.
 
     Missing entries (NaN) are imputed by least squares on the observed ones with the subspace so far; those of
-    the first batch by probabilistic PCA of that batch. A feature without any observed value so far is unknown:
+    the first batch by probabilistic PCA of that batch. A feature without an observed value so far is unknown:
     it adds nothing to mean and scatter.
 
     >>> from sklearn.datasets import load_digits
@@ -359,8 +362,8 @@ class StreamingPCA(BasePCA):
             X = to_host(X)
         if self.privacy is None:
             return X, validation.has_nan(stored_values(X), dtype, ops.max_weight(weights))
-        validation.require_finite_or_nan(stored_values(X))  # any size: rows are clipped
-        return X, False  # a private tracker checks for itself
+        # Rows of any size are clipped, and no entry is a reason to fail: a failure would reveal its row.
+        return _infinity_as_nan(X), False  # a private tracker fills gaps itself
 
     def _new_tracker(self, X: RowsLike, weights: Array | None, dtype: DTypeLike) -> Tracker | PrivateTracker:
         """A tracker for the first rows of a stream."""
@@ -438,6 +441,15 @@ class StreamingPCA(BasePCA):
         """The most exact summary to send or merge: `Moments` where they are known, else a `Subspace`."""
         self._fitted()
         return replace(self._source.state(), feature_names=self._names())
+
+
+def _infinity_as_nan(X: RowsLike) -> DeviceArray:
+    """Rows with infinite entries marked as missing."""
+    values = stored_values(X)
+    if values.dtype.kind != "f" or not np.isinf(values).any():
+        return X
+    values = np.where(np.isinf(values), np.nan, values)
+    return sparse.csr_array((values, X.indices, X.indptr), X.shape) if sparse.issparse(X) else values
 
 
 def _known(tracker: Tracker | LateFeatures, n_features: int) -> AnyArray:

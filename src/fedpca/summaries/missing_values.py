@@ -44,10 +44,13 @@ def partial_scores(rows: Array, subspace: Subspace, variances: Array | None = No
     # The normal equations over the observed entries: those of all entries less those of the gaps.
     shape = (len(rows), subspace.rank, subspace.rank)
     normal = np.broadcast_to(weighted @ components.T + np.diag(typical / spread), shape).copy()
-    for index in np.flatnonzero(gaps.any(axis=1)):
-        hidden = gaps[index]
-        normal[index] -= weighted[:, hidden] @ components[:, hidden].T
-    observed = np.where(gaps, 0.0, rows - subspace.mean) @ weighted.T
+    observed = np.empty(shape[:2])
+    deviations = np.where(gaps, 0.0, rows - subspace.mean)
+    for index, hidden in enumerate(gaps):
+        # One row at a time: a product of many rounds a row by its company, and these are ill-conditioned.
+        observed[index] = weighted @ np.ascontiguousarray(deviations[index])
+        if hidden.any():
+            normal[index] -= weighted[:, hidden] @ components[:, hidden].T
     solved: Array = (np.linalg.pinv(normal, rcond=1e-12, hermitian=True) @ observed[:, :, None])[:, :, 0]
     return solved
 

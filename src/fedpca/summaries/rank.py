@@ -139,9 +139,8 @@ class VarianceShare:
         return min(self._needed(singular_values, total), len(singular_values))
 
     def n_weak(self, n_features: int, share: float) -> int:
-        return (
-            n_features if 1 - self.share < share * n_features else 0
-        )  # the last and the rest have 1 - share
+        # The last one wanted and all that follow have more than 1 - self.share together.
+        return n_features if 1 - self.share < share * n_features else 0
 
     def _needed(self, singular_values: Array, total: float) -> int:
         explained = np.cumsum(singular_values**2)

@@ -76,7 +76,7 @@ class LateFeatures:
     def _add_earlier(self, summaries: Sequence[Summary]) -> None:
         parts = [part for part in (*self._earlier, *summaries) if part.count]
         if parts:
-            self._earlier = tuple(merge_leaves(parts, [1.0] * len(parts)))
+            self._earlier = tuple(merge_leaves((part, 1.0) for part in parts))
 
     # --- summaries out ---
 
