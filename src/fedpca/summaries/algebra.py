@@ -4,7 +4,7 @@ import numpy as np
 
 from fedpca._typing import Array, ArrayLike, DTypeLike
 from fedpca.summaries import validation
-from fedpca.summaries.linalg import rounding_level
+from fedpca.summaries.linalg import leading_singular_pairs, rounding_level
 
 
 def deviations_from_mean(
@@ -59,6 +59,45 @@ def principal_directions(scatter: Array, rank: int | None = None) -> tuple[Array
     return vectors.T[::-1][:kept], np.sqrt(squares[:kept])
 
 
+def directions_of_features(scatter: Array, rank: int | None = None) -> tuple[Array, Array]:
+    """`principal_directions` of the scatter of features, whose scales may differ by any factor.
+
+    An eigenproblem rounds relative to the largest feature, entries of a scatter relative to their own two.
+
+    >>> _, singular_values = directions_of_features(np.array([[1e24, 1e11], [1e11, 1.0]]))
+    >>> np.round(singular_values, 3)
+    array([1.000e+12, 9.950e-01])
+    """
+    components, singular_values = principal_directions(scatter, rank)
+    if len(singular_values) < (len(scatter) if rank is None else rank) and _scales_differ(np.diag(scatter)):
+        graded = _directions_of_graded(scatter, rank)
+        if len(graded[1]) > len(singular_values):
+            return graded
+    return components, singular_values
+
+
+_MAX_SCALES = 2.0**12  # ratio of the sizes of features from which on they are brought to one scale
+
+
+def _scales_differ(sizes: Array) -> bool:
+    """Whether features of these sums of squares differ much in scale; those without any do not count."""
+    sizes = sizes[sizes > 0]
+    return bool(len(sizes)) and float(sizes.max()) > _MAX_SCALES**2 * float(sizes.min())
+
+
+def _directions_of_graded(scatter: Array, rank: int | None) -> tuple[Array, Array]:
+    """The pairs by way of rows with this scatter, found with features scaled to the same size."""
+    sizes = np.maximum(np.diag(scatter), 0.0)
+    scale = np.exp2(np.round(np.log2(np.sqrt(np.where(sizes > 0, sizes, 1.0)))))  # multiplies exactly
+    squares, vectors = np.linalg.eigh(scatter / scale / scale[:, None])
+    noise = 2 * rounding_level(len(scatter)) * squares[-1]
+    if squares[0] < -noise:  # noise was added: there are no such rows
+        return np.zeros((0, len(scatter))), np.zeros(0)
+    kept = squares > noise
+    rows = np.sqrt(squares[kept])[:, None] * vectors[:, kept].T * scale
+    return leading_singular_pairs(rows, rank)
+
+
 def shrink_eigenvalues(eigenvalues: Array, edge: float) -> Array:
     """What eigenvalues of a scatter were before symmetric noise with spectrum [-edge, edge] came on top.
 
@@ -91,4 +130,9 @@ def pooled_mean(counts: Array, means: Array) -> tuple[float, Array, Array]:
 def rounding_floor(total: float, count: float, mean: Array, dtype: DTypeLike) -> float:
     """The singular value that rounding alone can give to rows of this size: smaller ones are no direction."""
     raw_energy = total + count * float(mean @ mean)
-    return float(4 * np.finfo(dtype).eps * np.sqrt(raw_energy))
+    return rounding_share(dtype) * float(np.sqrt(raw_energy))
+
+
+def rounding_share(dtype: DTypeLike) -> float:
+    """The share of the length of rows up to which a singular value may be rounding of their entries."""
+    return float(4 * np.finfo(dtype).eps)

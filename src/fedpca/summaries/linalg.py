@@ -112,6 +112,30 @@ def triangle_inverse(triangle: Array) -> Array:
     return inverse
 
 
+def count_eigenvalues_above(matrix: Array, threshold: float) -> int:
+    """How many eigenvalues of a symmetric matrix exceed a threshold, by Sylvester's law of inertia.
+
+    >>> count_eigenvalues_above(np.diag([1.0, 5.0, 3.0]), 2.0)
+    2
+    """
+    shifted = matrix.copy()
+    shifted.flat[:: len(matrix) + 1] -= threshold
+    factorize = lapack.ssytrf if matrix.dtype == np.float32 else lapack.dsytrf
+    factors, pivots, _ = factorize(shifted.T, lower=1, lwork=64 * len(matrix), overwrite_a=1)
+    alone = pivots > 0  # the others are 2 x 2 blocks, with one positive eigenvalue each
+    positive = np.count_nonzero(np.diag(factors)[alone] > 0)
+    return int(positive + np.count_nonzero(~alone) // 2)
+
+
+def is_positive_definite(matrix: Array) -> bool:
+    """Whether a symmetric matrix is positive definite, whatever the units of its rows and columns."""
+    diagonal = np.diag(matrix)
+    if not (diagonal > 0).all():
+        return False
+    scale = 1 / np.sqrt(diagonal)
+    return bool(lapack.dpotrf(matrix * np.outer(scale, scale), lower=1)[1] == 0)
+
+
 def orthonormality_error(rows: Array) -> float:
     """The largest entry of `rows @ rows.T - identity`.
 

@@ -11,7 +11,7 @@ from fedpca.summaries import validation
 from fedpca.summaries.algebra import (
     check_centered,
     deviations_from_mean,
-    principal_directions,
+    directions_of_features,
     shrink_eigenvalues,
 )
 from fedpca.summaries.base import BaseSummary, check_certificate
@@ -162,7 +162,7 @@ class Moments(BaseSummary):
         if self.parts:
             width = None if rank is None else part_rank(rank, self.n_features)
             return Subspace.of_parts([part.subspace(width) for part in self.parts], rank, self.feature_names)
-        components, singular_values = principal_directions(self.scatter, rank)
+        components, singular_values = directions_of_features(self.scatter, rank)
         if edge := noise_edge(self.certificate):
             singular_values = np.sqrt(shrink_eigenvalues(singular_values**2, edge))
         return Subspace(

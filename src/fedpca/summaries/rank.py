@@ -25,6 +25,9 @@ class RankRule(Protocol):
     def n_components(self, rank: int, singular_values: Array, total: float) -> int:
         """How many of the directions carried now are shown."""
 
+    def n_weak(self, n_features: int, share: float) -> int:
+        """The most directions wanted if some of them may have less than this share of the total; else 0."""
+
 
 def fixed_point(rule: RankRule, rank: int, n_features: int, singular_values: Array, total: float) -> int:
     """The rank at which a rule stops changing on a full spectrum."""
@@ -50,6 +53,9 @@ class FixedRank:
 
     def n_components(self, rank: int, singular_values: Array, total: float) -> int:
         return min(rank, len(singular_values))
+
+    def n_weak(self, n_features: int, share: float) -> int:
+        return self.start(n_features)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +112,11 @@ class EnergyBand:
     def n_components(self, rank: int, singular_values: Array, total: float) -> int:
         return min(rank, len(singular_values))
 
+    def n_weak(self, n_features: int, share: float) -> int:
+        if self.low**2 > share * n_features:  # the first has at least one in n_features of the total
+            return 0
+        return min(max(self.first, int(1 / self.high) + 1), n_features)
+
 
 @dataclass(frozen=True, slots=True)
 class VarianceShare:
@@ -126,6 +137,10 @@ class VarianceShare:
 
     def n_components(self, rank: int, singular_values: Array, total: float) -> int:
         return min(self._needed(singular_values, total), len(singular_values))
+
+    def n_weak(self, n_features: int, share: float) -> int:
+        # The last one wanted and all that follow have more than 1 - self.share together.
+        return n_features if 1 - self.share < share * n_features else 0
 
     def _needed(self, singular_values: Array, total: float) -> int:
         explained = np.cumsum(singular_values**2)

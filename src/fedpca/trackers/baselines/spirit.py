@@ -56,6 +56,9 @@ class EnergyThresholds:
     def n_components(self, rank: int, singular_values: Array, total: float) -> int:
         return min(rank, len(singular_values))
 
+    def n_weak(self, n_features: int, share: float) -> int:
+        return n_features if 1 - self.high < share * n_features else 0
+
 
 @final
 class Spirit(BasisTracker):

@@ -1,0 +1,97 @@
+"""Resolution: whether products of rows keep the digits of every direction wanted.
+
+An entry of X^T X rounds relative to the sizes of its two features, sqrt(N_ii N_jj) for N = diag(X^T X). A
+direction is lost where its energy is below that. With S the scatter and e a small multiple of the rounding
+error, the leading directions wanted are resolved
+
+* if as many eigenvalues of S exceed e trace(N), or
+* if S > e N: then all directions are, whatever the units of the features.
+
+Scatters only grow, so this holds until the sizes of the features have grown by more than the test allowed.
+"""
+
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from fedpca._typing import AnyArray, Array
+from fedpca.summaries.linalg import count_eigenvalues_above, is_positive_definite
+
+# Least energy of a direction, in units of eps and all energy: smaller ones have errors above about 1 % in
+# float32, in float64, where it costs nothing to ask for more, above 0.1 %.
+_MIN_ENERGY_32 = 16
+_MIN_ENERGY_64 = 1000
+# How much sizes may grow until the next test: the first for which everything is resolved.
+_GROWTHS_32 = (16.0, 2.0)
+_GROWTHS_64 = (2.0**20, 16.0, 2.0)
+
+
+def min_energy(n_features: int, dtype: DTypeLike) -> float:
+    """The least share of all energy at which products in a dtype resolve a direction."""
+    return _relative_noise(dtype) * (1 + 8 / np.sqrt(n_features))
+
+
+def _relative_noise(dtype: DTypeLike) -> float:
+    dtype = np.dtype(dtype)
+    return (_MIN_ENERGY_32 if dtype == np.float32 else _MIN_ENERGY_64) * float(np.finfo(dtype).eps)
+
+
+class Resolved(NamedTuple):
+    """How far sums may grow and still resolve the directions wanted.
+
+    Attributes:
+        energy: sum of squares of all rows about their origin.
+        sizes: sum of squares of each feature, shape (d,); None if they were not tested.
+        n_spanned: directions that so many rows can span.
+    """
+
+    energy: float
+    sizes: Array | None
+    n_spanned: float
+
+    def covers(self, energy: float, sizes: Array, more: Array, n_spanned: int) -> bool:
+        """Whether sums need no test: their energy, sizes before and sizes added, directions spanned."""
+        if n_spanned > self.n_spanned:
+            return False
+        return energy <= self.energy or (self.sizes is not None and bool((sizes + more <= self.sizes).all()))
+
+    def scaled(self, weight: float) -> Self:
+        return self._replace(
+            energy=self.energy * weight, sizes=None if self.sizes is None else self.sizes * weight
+        )
+
+
+NOTHING = Resolved(-1.0, None, -1)
+EVERYTHING = Resolved(np.inf, None, np.inf)
+
+
+def resolved(
+    scatter: Array, sizes: Array, varying: AnyArray, n_wanted: int, n_spanned: int, dtype: DTypeLike
+) -> Resolved | None:
+    """How far products in a dtype resolve a scatter; None if they do not.
+
+    Args:
+        scatter: about the mean, shape (d, d).
+        sizes: sum of squares of each feature about the origin, shape (d,).
+        varying: whether each feature has any variance, shape (d,).
+        n_wanted: leading directions wanted.
+        n_spanned: directions that so many rows can span.
+        dtype: of the products.
+    """
+    n_varying = int(np.count_nonzero(varying))
+    until = np.inf if n_spanned >= n_wanted else n_spanned
+    n_wanted = min(n_wanted, n_spanned, n_varying)
+    if n_wanted <= 0:
+        return Resolved(np.inf, None, until)
+    n_features, energy = len(scatter), float(sizes.sum())
+    features = np.ix_(varying, varying)
+    noise = np.sqrt(n_features) * _relative_noise(dtype) * sizes
+    is_single = np.dtype(dtype) == np.float32
+    scatter = scatter.astype(np.float32) if is_single else scatter
+    for growth in _GROWTHS_32 if is_single else _GROWTHS_64:
+        if count_eigenvalues_above(scatter, growth * min_energy(n_features, dtype) * energy) >= n_wanted:
+            return Resolved(growth * energy, None, until)
+        if n_spanned >= n_varying and is_positive_definite((scatter - np.diag(growth * noise))[features]):
+            return Resolved(-1.0, growth * sizes, until)
+    return None
