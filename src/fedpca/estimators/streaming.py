@@ -1,12 +1,12 @@
 """StreamingPCA: the scikit-learn face of the trackers."""
 
+import warnings
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
 from typing import Self
 
 import numpy as np
-from scipy import sparse
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state
 
@@ -41,7 +41,8 @@ class StreamingPCA(BasePCA):
 
     Args:
         n_components: how many components to keep: a whole number, a share of the variance in (0, 1), or
-            None for all (with `privacy`, all that rise above the noise). With `energy`, the initial rank.
+            None for all. With `privacy`, only those that rise above the noise: fewer than asked for warn, and
+            None may show none. With `energy`, the initial rank.
             Like the other settings it is read at the first batch.
         energy: an `EnergyBand`, or its (low, high), to adapt the rank to the stream as the paper does.
         forget: in (0, 1]. Every batch scales the singular values of all earlier rows by it, and their count
@@ -139,6 +140,7 @@ class StreamingPCA(BasePCA):
             self._source, self._n_rows_seen = tracker, X.shape[0]
             if isinstance(tracker, LateFeatures):
                 warn_if_unknown(self.summary_)
+        self._warn_of_shortfall()
         return self
 
     def partial_fit(self, X: RowsLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
@@ -148,18 +150,29 @@ class StreamingPCA(BasePCA):
             X, weights, gaps, tracker = self._prepared(X, sample_weight, first=first)
             self._source = self._update(tracker, X, weights, gaps)
             self._n_rows_seen = X.shape[0] + (0 if first else self._n_rows_seen)
-        return self
+            return self  # within: interrupted here, it would not know that the rows were taken
 
     def _prepared(
         self, X: RowsLike, sample_weight: ArrayLike | None, *, first: bool
     ) -> tuple[DeviceArray, Array | None, bool, _Source]:
         """Rows, weights, whether entries are missing, and the tracker for them: new for the first rows."""
+        if not first:
+            self._check_privacy_unchanged()
         X = self._validated(X, reset=first)
         weights = validation.sample_weight(sample_weight, X.shape[0])
         dtype = ops.working_dtype(backend_of(X).numpy_dtype(X)) if first else self._source.dtype
         backend = self._backend_for(X) if first else self._source.backend
         X, gaps = self._check_values(X, dtype, backend, weights)
         return X, weights, gaps, self._new_tracker(X, weights, dtype) if first else self._source
+
+    def _check_privacy_unchanged(self) -> None:
+        """Refuse other settings in mid-stream: they would be shown and not obeyed."""
+        begun = self._source.privacy if isinstance(self._source, PrivateTracker) else None
+        if self.privacy != begun:
+            raise ValueError(
+                f"privacy must stay what it was at the first batch, {begun}, got privacy={self.privacy}; "
+                "use a new estimator."
+            )
 
     def center_sum(self, X: RowsLike) -> CenterSum:
         """One round of a private center that several owners share: the noisy sum of all rows of this owner.
@@ -173,8 +186,8 @@ class StreamingPCA(BasePCA):
             X: all rows, shape (n_samples, n_features).
 
         >>> rows = np.random.default_rng(0).normal(size=(600, 3)) + [2.0, 1.0, 0.0]
-        >>> privacy = Privacy(epsilon=4.0, delta=1e-5, bound=4.0, center="private")
-        >>> north, south = (StreamingPCA(2, privacy=privacy) for _ in range(2))
+        >>> settings = {"epsilon": 4.0, "delta": 1e-5, "bound": 4.0, "center": "private"}
+        >>> north, south = (StreamingPCA(2, privacy=Privacy(**settings)) for _ in range(2))
         >>> for _ in range(2):
         ...     (a, n), (b, m) = north.center_sum(rows[:400]), south.center_sum(rows[400:])
         ...     for owner in (north, south):
@@ -216,11 +229,19 @@ class StreamingPCA(BasePCA):
         Returns:
             Noisy `Moments`, cumulative over releases; a `Subspace` from mechanisms that keep no d x d sum.
 
-        >>> rows = np.random.default_rng(0).normal(size=(100, 5))
-        >>> pca = StreamingPCA(2, privacy=Privacy(epsilon=1.0, delta=1e-4, bound=3.0)).partial_fit(rows)
+        >>> rows = np.random.default_rng(0).normal(size=(900, 5)) * [3.0, 2.0, 0.5, 0.5, 0.5]
+        >>> pca = StreamingPCA(2, privacy=Privacy(epsilon=1.0, delta=1e-4, bound=4.0)).partial_fit(rows)
         >>> pca.release().certificate.epsilon
         1.0
         """
+        before = self._source.state() if self.__sklearn_is_fitted__() else None
+        released = self._release_for_merging()
+        if released is not before:
+            self._warn_of_shortfall()
+        return released
+
+    def _release_for_merging(self) -> Summary:
+        """`release`, without a word about components that noise hides: merged with others they may rise."""
         if not self._has_source():
             raise NotFittedError("there is nothing to release: call partial_fit first.")
         if not isinstance(self._source, PrivateTracker):
@@ -229,6 +250,11 @@ class StreamingPCA(BasePCA):
                 "without."
             )
         return self._source.release()
+
+    def _warn_of_shortfall(self) -> None:
+        """Warn if noise hides components that were asked for."""
+        if isinstance(self._source, PrivateTracker) and (text := self._source.shortfall()):
+            warnings.warn(text, stacklevel=3)
 
     def merge(self, *others: "StreamingPCA | Summary") -> Self:
         """Learn what others learned, as if their rows had come here; the others stay as they are.
@@ -294,7 +320,8 @@ class StreamingPCA(BasePCA):
         """The tracker with one more batch: earlier rows decay once, missing entries are imputed."""
         if isinstance(tracker, PrivateTracker):
             _no_weights(weights)
-            tracker.update(_dense_parts(X), X.shape[0])
+            known = self._n_rows_seen if self._has_source() and tracker is self._source else 0
+            tracker.update(_dense_parts(X), X.shape[0], n_rows_before=known)
             return tracker
         if isinstance(tracker, LateFeatures):
             X, gaps = self._check_values(X, tracker.dtype, HOST, weights)
@@ -365,8 +392,7 @@ class StreamingPCA(BasePCA):
             X = to_host(X)
         if self.privacy is None:
             return X, validation.has_nan(stored_values(X), dtype, ops.max_weight(weights))
-        # Rows of any size are clipped, and no entry is a reason to fail: a failure would reveal its row.
-        return _infinity_as_nan(X), False  # a private tracker fills gaps itself
+        return X, False  # no value of a row makes a private fit fail: it is clipped, or counts as missing
 
     def _new_tracker(self, X: RowsLike, weights: Array | None, dtype: DTypeLike) -> Tracker | PrivateTracker:
         """A tracker for the first rows of a stream."""
@@ -444,15 +470,6 @@ class StreamingPCA(BasePCA):
         """The most exact summary to send or merge: `Moments` where they are known, else a `Subspace`."""
         self._fitted()
         return replace(self._source.state(), feature_names=self._names())
-
-
-def _infinity_as_nan(X: RowsLike) -> DeviceArray:
-    """Rows with infinite entries marked as missing."""
-    values = stored_values(X)
-    if values.dtype.kind != "f" or not np.isinf(values).any():
-        return X
-    values = np.where(np.isinf(values), np.nan, values)
-    return sparse.csr_array((values, X.indices, X.indptr), X.shape) if sparse.issparse(X) else values
 
 
 def _known(tracker: Tracker | LateFeatures, n_features: int) -> AnyArray:

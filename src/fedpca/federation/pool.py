@@ -12,7 +12,7 @@ from fedpca._typing import Array
 from fedpca.privacy import Privacy
 from fedpca.summaries import validation
 from fedpca.summaries.certificate import Certificate, Release, shared_cost
-from fedpca.summaries.merging import merge
+from fedpca.summaries.merging import merge_distinct
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
@@ -146,7 +146,7 @@ class Pool:
         """Raise if a summary does not merge with those of the other children, or cannot be stored."""
         self._check_releases(child, summary, privacy)
         others = self._stand_in(child, summary)
-        merged = summary if others is None else merge([others, summary])
+        merged = summary if others is None else merge_distinct([others, summary])
         validation.raw_energy(merged.total, merged.count, merged.mean)
         json.dumps(merged.metadata, allow_nan=False)
 
