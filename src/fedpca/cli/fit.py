@@ -125,6 +125,7 @@ def fit(
     if checkpoint is not None:
         check_output_path(checkpoint, force=True)
 
+    from fedpca.estimators.base import warn_if_fewer
     from fedpca.estimators.streaming import StreamingPCA
     from fedpca.readers import fit_files, open_rows
 
@@ -155,6 +156,8 @@ def fit(
     if privacy is None and (summary.kind != "moments" or summary.n_features > _MAX_FEATURES_OF_MOMENTS):
         summary = pca.subspace_
     model_files.write(out, summary, pca.n_components_)
+    if components is not None:
+        warn_if_fewer(n_components, pca.n_components_, stacklevel=2)
     if checkpoint is not None:
         checkpoint.unlink(missing_ok=True)
     description = model_files.describe(summary, pca.n_components_)

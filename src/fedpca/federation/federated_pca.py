@@ -14,7 +14,7 @@ from fedpca import progress
 from fedpca._typing import Array
 from fedpca.backend.threads import single_threaded_blas
 from fedpca.errors import SummaryRejected
-from fedpca.estimators.base import BasePCA
+from fedpca.estimators.base import BasePCA, warn_if_fewer
 from fedpca.estimators.rank_rule import rank_rule
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.aggregator import Aggregator
@@ -169,6 +169,8 @@ class FederatedPCA(BasePCA):
             name: self._contribution(fitted.get(name), summaries.get(name), problems.get(name, ""))
             for name in sorted(clients)
         }
+        if self.energy is None:
+            warn_if_fewer(self.n_components, self.n_components_, stacklevel=4)
         return self
 
     def _check_ledger(self, n_clients: int) -> None:
