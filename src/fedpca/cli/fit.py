@@ -128,6 +128,7 @@ def fit(
     if privacy is not None and ledger is None:
         typer.echo(f"fedpca: warning: no ledger. {NO_LEDGER}", err=True)
 
+    from fedpca.estimators.base import warn_if_fewer
     from fedpca.estimators.streaming import StreamingPCA
     from fedpca.readers import fit_files, open_rows
 
@@ -159,6 +160,8 @@ def fit(
         summary = pca.subspace_
     asked = wanted if privacy is not None and isinstance(wanted, int) else 0
     model_files.write(out, summary, max(pca.n_components_, asked))
+    if components is not None and privacy is None:
+        warn_if_fewer(wanted, pca.n_components_, stacklevel=2)
     if checkpoint is not None:
         checkpoint.unlink(missing_ok=True)
     description = model_files.describe(summary, pca.n_components_)

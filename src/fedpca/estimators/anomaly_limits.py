@@ -15,9 +15,9 @@ def spe_limit(subspace: Subspace, shown: int, confidence: float) -> float:
     left_out = float(energies.sum()) + others * even
     if not left_out > 1e-9 * subspace.total:  # rounding
         return np.inf
-    squares = float(energies @ energies) + others * even**2
-    divisor = degrees_of_freedom(subspace.count)
-    return chi_squared_limit(left_out / divisor, 2 * squares / divisor**2, confidence)
+    shares = energies / left_out  # the squares of small energies would underflow
+    spread = 2 * (float(shares @ shares) + others * (even / left_out) ** 2)
+    return chi_squared_limit(left_out / degrees_of_freedom(subspace.count), spread, confidence)
 
 
 def t2_limit(count: float, shown: int, confidence: float) -> float:
@@ -28,13 +28,13 @@ def t2_limit(count: float, shown: int, confidence: float) -> float:
     return float(scale * special.fdtri(shown, count - shown, confidence))
 
 
-def chi_squared_limit(mean: float, variance: float, confidence: float) -> float:
-    """The quantile of a multiple of a chi-squared variable with this mean and variance.
+def chi_squared_limit(mean: float, spread: float, confidence: float) -> float:
+    """The quantile of a multiple of a chi-squared variable with this mean, and variance over squared mean.
 
     >>> round(chi_squared_limit(1.0, 2.0, 0.99), 3)  # one degree of freedom: 2.576²
     6.635
     """
-    return float(variance / (2 * mean) * special.chdtri(2 * mean**2 / variance, 1 - confidence))
+    return float(mean * spread / 2 * special.chdtri(2 / spread, 1 - confidence))
 
 
 def degrees_of_freedom(count: float) -> float:

@@ -1,8 +1,10 @@
 """BasePCA: the fitted attributes of every PCA here, and the transformation of rows."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from numbers import Integral
 from typing import Protocol
 
 import numpy as np
@@ -304,7 +306,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def score_samples(self, X: RowsLike) -> Array:
         """Log-likelihood of rows under the probabilistic PCA model, shape (n_samples,)."""
-        spe, t2 = self.anomaly_scores(X)
+        spe, t2 = (to_host(scores) for scores in self.anomaly_scores(X))
         return log_likelihood(spe, t2, self.explained_variance_, self.noise_variance_, self.n_features_in_)
 
     def score(self, X: RowsLike, y: object = None) -> float:
@@ -378,6 +380,16 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def _scale(self) -> Array:
         """Standard deviations along the components, by which whitening divides."""
         return np.sqrt(self.explained_variance_)
+
+
+def warn_if_fewer(n_components: object, found: int, stacklevel: int) -> None:
+    """Warn of fewer components than requested: there are as many columns of scores."""
+    if isinstance(n_components, Integral) and found < int(n_components):
+        warnings.warn(
+            f"n_components={n_components}, but the rows span only {found} directions: there are {found} "
+            "components.",
+            stacklevel=stacklevel,
+        )
 
 
 def _is_plain(X: RowsLike) -> bool:

@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 from fedpca._typing import JSON, AnyArray, Array, ArrayLike, DeviceArray, DTypeLike, RowsLike
 from fedpca.backend import HOST, Backend, backend_of, batch_slices, dense, ops, to_host
 from fedpca.errors import NonFiniteError
-from fedpca.estimators.base import BasePCA, chunk_rows, stored_values
+from fedpca.estimators.base import BasePCA, chunk_rows, stored_values, warn_if_fewer
 from fedpca.estimators.rank_rule import rank_rule
 from fedpca.privacy import CenterSum, Ledger, Privacy, PrivateTracker
 from fedpca.summaries import validation
@@ -29,6 +29,11 @@ from fedpca.trackers import BASELINES, TRACKERS, LateFeatures, Tracker, TrackerN
 _BATCH_ROWS = 1024
 _MAX_FEATURES_FOR_ALL = 4096
 
+# Settings that a stream takes from its first batch on; a later change would have no effect.
+_STREAM_SETTINGS = (
+    "n_components", "energy", "center", "tracker", "privacy", "oversample", "batch_size", "random_state",
+)  # fmt: skip
+
 _Source = Tracker | LateFeatures | PrivateTracker
 
 
@@ -41,16 +46,17 @@ class StreamingPCA(BasePCA):
 
     Args:
         n_components: how many components to keep: a whole number, a share of the variance in (0, 1), or
-            None for all. With `privacy`, only those that rise above the noise: fewer than asked for warn, and
-            None may show none. With `energy`, the initial rank.
-            Like the other settings it is read at the first batch.
+            None for all. With `privacy`, only those that rise above the noise, and None may show none. With
+            `energy`, the initial rank. Fewer if the rows span fewer; `fit` warns of fewer than asked for.
+            Like all settings but `forget` and `whiten` it is read at the first batch: `partial_fit` rejects a
+            later change.
         energy: an `EnergyBand`, or its (low, high), to adapt the rank to the stream as the paper does.
         forget: in (0, 1]. Every batch scales the singular values of all earlier rows by it, and their count
             by its square: memory fades over about 1 / (1 - forget²) batches.
         center: subtract the running mean; False gives the paper's uncentered algebra.
         whiten: scale the scores to unit variance.
-        tracker: "exact" (d² memory, no error), "nystrom" (the fast one), "block" (the paper's), or "auto":
-            exact for at most max(256, 8 n_components) features, nystrom above. For comparison only:
+        tracker: "exact" (d² memory), "nystrom" (the fast one), "block" (the paper's), or "auto": exact for
+            at most max(256, 8 n_components) features, nystrom above. For comparison only:
             "frequent-directions", "robust-frequent-directions", "grouse", "power-method", "spirit".
         privacy: a `Privacy`, to make all that leaves differentially private. Fitted attributes then exist
             after `release()`, or `fit`, which releases once. Its `center` replaces this one; weights,
@@ -116,6 +122,7 @@ class StreamingPCA(BasePCA):
         self.random_state = random_state
 
     _source: _Source
+    _settings: JSON  # those that the stream began with
 
     # --- fitting ---
 
@@ -140,7 +147,10 @@ class StreamingPCA(BasePCA):
             self._source, self._n_rows_seen = tracker, X.shape[0]
             if isinstance(tracker, LateFeatures):
                 warn_if_unknown(self.summary_)
-        self._warn_of_shortfall()
+        if self.privacy is not None:
+            self._warn_of_shortfall()
+        elif self.energy is None:
+            warn_if_fewer(self.n_components, self.n_components_, stacklevel=3)
         return self
 
     def partial_fit(self, X: RowsLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
@@ -156,8 +166,7 @@ class StreamingPCA(BasePCA):
         self, X: RowsLike, sample_weight: ArrayLike | None, *, first: bool
     ) -> tuple[DeviceArray, Array | None, bool, _Source]:
         """Rows, weights, whether entries are missing, and the tracker for them: new for the first rows."""
-        if not first:
-            self._check_privacy_unchanged()
+        self._check_settings(first=first)
         X = self._validated(X, reset=first)
         weights = validation.sample_weight(sample_weight, X.shape[0])
         dtype = ops.working_dtype(backend_of(X).numpy_dtype(X)) if first else self._source.dtype
@@ -165,14 +174,20 @@ class StreamingPCA(BasePCA):
         X, gaps = self._check_values(X, dtype, backend, weights)
         return X, weights, gaps, self._new_tracker(X, weights, dtype) if first else self._source
 
-    def _check_privacy_unchanged(self) -> None:
-        """Refuse other settings in mid-stream: they would be shown and not obeyed."""
-        begun = self._source.privacy if isinstance(self._source, PrivateTracker) else None
-        if self.privacy != begun:
-            raise ValueError(
-                f"privacy must stay what it was at the first batch, {begun}, got privacy={self.privacy}; "
-                "use a new estimator."
-            )
+    def _check_settings(self, *, first: bool) -> None:
+        """Note the settings that a stream begins with; reject a change in mid-stream."""
+        settings = {name: getattr(self, name) for name in _STREAM_SETTINGS}
+        if self.privacy is not None:
+            settings["forget"] = self.forget
+        if first:
+            self._settings = settings
+            return
+        for name, value in self._settings.items():
+            if not _is_same(value, getattr(self, name)):
+                raise ValueError(
+                    f"{name} must stay {value!r}, as it was when the stream began, got "
+                    f"{name}={getattr(self, name)!r}; set it back, or begin again with fit."
+                )
 
     def center_sum(self, X: RowsLike) -> CenterSum:
         """One round of a private center that several owners share: the noisy sum of all rows of this owner.
@@ -277,6 +292,7 @@ class StreamingPCA(BasePCA):
                 )
             summaries = [other.summary_ if isinstance(other, StreamingPCA) else other for other in others]
             fitted = self._has_source()
+            self._check_settings(first=not fitted)
             names = check_compatible([self.subspace_, *summaries] if fitted else summaries)
             first = summaries[0]
             if first.centered != bool(self.center):
@@ -475,6 +491,16 @@ class StreamingPCA(BasePCA):
 def _known(tracker: Tracker | LateFeatures, n_features: int) -> AnyArray:
     """Which features have been observed so far, shape (d,)."""
     return tracker.known if isinstance(tracker, LateFeatures) else np.full(n_features, tracker.has_rows)
+
+
+def _is_same(before: object, now: object) -> bool:
+    """Whether a setting has not changed."""
+    if before is now:
+        return True
+    try:
+        return bool(before == now)
+    except ValueError:  # of arrays
+        return False
 
 
 def _part(values: Array | None, part: slice) -> Array | None:

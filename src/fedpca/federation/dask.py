@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpca._util.extras import require
+from fedpca.estimators.base import warn_if_fewer
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.summaries import validation
 from fedpca.summaries.merging import all_moments, merge
@@ -51,6 +52,7 @@ def fit(data: Any, n_components: int, *, center: bool = True, fanout: int = 8) -
         raise model.error
     if model is None or not model.count:
         raise ValueError("data must have rows, got none with an entry in any partition.")
+    warn_if_fewer(n_components, model.rank, stacklevel=3)
     kinds = [data.dtype] if hasattr(data, "dtype") else list(data.dtypes)
     single = all(kind in (np.float16, np.float32) for kind in kinds)
     return model.astype(np.float32) if single else model

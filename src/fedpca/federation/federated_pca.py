@@ -14,7 +14,7 @@ from fedpca import progress
 from fedpca._typing import Array
 from fedpca.backend.threads import single_threaded_blas
 from fedpca.errors import SummaryRejected
-from fedpca.estimators.base import BasePCA
+from fedpca.estimators.base import BasePCA, warn_if_fewer
 from fedpca.estimators.rank_rule import rank_rule
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.aggregator import Aggregator
@@ -175,6 +175,8 @@ class FederatedPCA(BasePCA):
         }
         if text := view.shortfall():
             warnings.warn(text, stacklevel=4)
+        elif self.energy is None and self.privacy is None:
+            warn_if_fewer(self.n_components, self.n_components_, stacklevel=4)
         return self
 
     def _check_ledger(self, n_clients: int) -> None:

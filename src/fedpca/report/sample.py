@@ -96,7 +96,7 @@ def sample_rows(rows: RowsLike, model: Subspace, n_shown: int, color: object) ->
     # The rows give a better limit than the spectrum does, if there are enough of them.
     is_fitted = spe_limit < np.inf and n_read * (1 - CONFIDENCE) >= 1 and variance > 1e-9 * mean**2
     if is_fitted:
-        spe_limit = chi_squared_limit(mean, variance, CONFIDENCE)
+        spe_limit = chi_squared_limit(mean, variance / mean**2, CONFIDENCE)
     limit_bin = float(_log_bins(spe_limit))
     return Sample(
         **({"colors": None} | kept),
