@@ -42,6 +42,8 @@ def corpus():
     rng = np.random.default_rng(0)
     rows = [rng.normal(size=(40, D)) * [3, 2, 1, 1, 0.1] for _ in range(4)]
     releases = [StreamingPCA(2, privacy=PRIVACY).fit(part / 4).release() for part in rows]
+    scatter = np.diag([3.0, 2.0, 1.0, 1.0, 0.0])
+    narrow = Subspace(np.eye(2, D), [3.0, 2.0], np.zeros(D), 40, 20.0, observed=[40, 40, 40, 40, 0])
     centered = replace(PRIVACY, center="private")
     summaries = [
         Subspace.from_rows(rows[0], 3),
@@ -53,6 +55,9 @@ def corpus():
         merge(releases[1:3]),
         releases[3].subspace(2),
         StreamingPCA(2, privacy=centered).fit(rows[0] / 4).release(),
+        Moments(40, [*rows[0][:, :4].mean(axis=0), 0], scatter, observed=[40, 40, 40, 40, 0]),
+        merge([narrow, Subspace.from_rows(rows[1], 2)]),
+        merge([Moments(40, np.zeros(D), scatter, observed=[40, 40, 40, 40, 0]), Moments.from_rows(rows[1])]),
         None,
     ]
     return [Message(f"c{i}", i, summary).contents() for i, summary in enumerate(summaries)]
