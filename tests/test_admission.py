@@ -257,6 +257,7 @@ HONEST = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:n_components=")
 @pytest.mark.parametrize("privacy", HONEST, ids=str)
 @pytest.mark.parametrize("n_features", [1, 2, 6, 40])
 @pytest.mark.parametrize("n_rows", [40, 2000])
@@ -272,6 +273,7 @@ def test_honest_releases_are_accepted(privacy, n_features, n_rows):
     assert parent.receive("region", 1, aggregator.summary())
 
 
+@pytest.mark.filterwarnings("ignore:n_components=")
 def test_honest_streams_that_find_their_center_are_accepted():
     privacy = replace(PRIVACY, center="private")
     aggregator, parent = Aggregator(privacy=PRIVACY), Aggregator(privacy=PRIVACY)

@@ -161,6 +161,7 @@ def test_a_dataframe_gives_its_names(rows):
         fit(data["gene 0"], 1)
 
 
+@pytest.mark.filterwarnings("ignore:n_components=")
 def test_what_cannot_be_fitted_is_said(rows):
     data = da.from_array(rows, chunks=(1000, 40))
     with pytest.raises(TypeError, match="StreamingPCA"):

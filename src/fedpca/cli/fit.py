@@ -157,7 +157,7 @@ def fit(
         summary = pca.subspace_
     model_files.write(out, summary, pca.n_components_)
     if components is not None:
-        warn_if_fewer(n_components, pca.n_components_, stacklevel=2)
+        warn_if_fewer(n_components, pca.n_components_, private=privacy is not None, stacklevel=2)
     if checkpoint is not None:
         checkpoint.unlink(missing_ok=True)
     description = model_files.describe(summary, pca.n_components_)

@@ -382,14 +382,11 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return np.sqrt(self.explained_variance_)
 
 
-def warn_if_fewer(n_components: object, found: int, stacklevel: int) -> None:
+def warn_if_fewer(n_components: object, found: int, *, private: bool = False, stacklevel: int) -> None:
     """Warn of fewer components than requested: there are as many columns of scores."""
     if isinstance(n_components, Integral) and found < n_components:
-        warnings.warn(
-            f"n_components={n_components}, but the rows span only {found} directions: there are {found} "
-            "components.",
-            stacklevel=stacklevel,
-        )
+        reason = "no more rise above the noise" if private else "the rows span no more directions"
+        warnings.warn(f"n_components={n_components} but only {found} found: {reason}.", stacklevel=stacklevel)
 
 
 def _is_plain(X: RowsLike) -> bool:

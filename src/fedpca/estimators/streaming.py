@@ -144,7 +144,9 @@ class StreamingPCA(BasePCA):
                     tracker = self._update(tracker, X[part, :], _part(weights, part), gaps)
             self._source, self._n_rows_seen = tracker, X.shape[0]
         if self.energy is None:
-            warn_if_fewer(self.n_components, self.n_components_, stacklevel=3)
+            warn_if_fewer(
+                self.n_components, self.n_components_, private=self.privacy is not None, stacklevel=3
+            )
         return self
 
     def partial_fit(self, X: RowsLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:

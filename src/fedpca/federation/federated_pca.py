@@ -170,7 +170,9 @@ class FederatedPCA(BasePCA):
             for name in sorted(clients)
         }
         if self.energy is None:
-            warn_if_fewer(self.n_components, self.n_components_, stacklevel=4)
+            warn_if_fewer(
+                self.n_components, self.n_components_, private=self.privacy is not None, stacklevel=4
+            )
         return self
 
     def _check_ledger(self, n_clients: int) -> None:
