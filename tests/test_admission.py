@@ -273,7 +273,6 @@ def test_honest_releases_are_accepted(privacy, n_features, n_rows):
     assert parent.receive("region", 1, aggregator.summary())
 
 
-@pytest.mark.filterwarnings("ignore:n_components=")
 def test_honest_streams_that_find_their_center_are_accepted():
     privacy = replace(PRIVACY, center="private")
     aggregator, parent = Aggregator(privacy=PRIVACY), Aggregator(privacy=PRIVACY)
