@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save
 
-from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace, load
+from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace, load, merge
 from fedpca.errors import ModelFileError, SummaryRejected
 from fedpca.federation import Message
 from fedpca.federation.message import file_name

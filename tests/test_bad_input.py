@@ -355,6 +355,7 @@ def test_summaries_refuse_what_cannot_be_squared(make_summary):
         make_summary(with_entry(1e25, np.float32))
 
 
+@pytest.mark.filterwarnings("ignore:n_components=")
 @each_tracker
 def test_what_is_just_small_enough_gives_finite_results(tracker):
     for largest in (np.float32(1e13), np.float64(1e145)):
@@ -956,6 +957,7 @@ def read_only(value):
     return value
 
 
+@pytest.mark.filterwarnings("ignore:n_components=")
 @each_tracker
 @pytest.mark.parametrize("make", FORMS_FOR_ESTIMATORS.values(), ids=FORMS_FOR_ESTIMATORS)
 def test_an_estimator_leaves_its_arguments_alone(make, tracker):

@@ -175,6 +175,7 @@ def _never_read(part):
     raise AssertionError("it was read")
 
 
+@pytest.mark.filterwarnings("ignore:n_components=")
 def test_what_cannot_be_fitted_is_said(rows):
     data = da.from_array(rows, chunks=(1000, 40))
     with pytest.raises(TypeError, match="StreamingPCA"):

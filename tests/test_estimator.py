@@ -244,6 +244,7 @@ def test_anomaly_limits_are_passed_as_often_as_they_say(rng, confidence):
         assert np.mean(scores > limit) == pytest.approx(1 - confidence, rel=0.15)
 
 
+@pytest.mark.filterwarnings("ignore:n_components=")
 def test_anomaly_limits_that_cannot_be_known_are_infinite(rng):
     assert StreamingPCA().fit(rng.normal(size=(3, 3))).anomaly_limits() == (np.inf, np.inf)
     assert StreamingPCA(1).fit(np.ones((5, 3))).anomaly_limits() == (np.inf, np.inf)

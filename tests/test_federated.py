@@ -142,6 +142,7 @@ def test_the_precision_is_that_of_the_most_precise_client():
     assert FederatedPCA(2).fit_clients({"a": coarse, "b": half}).components_.dtype == np.float32
 
 
+@pytest.mark.filterwarnings("ignore:n_components=")
 def test_rows_that_do_not_vary_have_a_model_without_components():
     pca = FederatedPCA(2).fit_clients({"a": np.ones((5, 3)), "b": np.ones((7, 3))})
     assert (pca.n_components_, pca.model_.rank, pca.model_.count) == (0, 0, 12)

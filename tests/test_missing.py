@@ -102,6 +102,7 @@ def test_gaps_in_sparse_rows(rng, plane):
     np.testing.assert_allclose(kept.transform(sparse.csc_array(gappy)), dense.transform(gappy))
 
 
+@pytest.mark.filterwarnings("ignore:n_components=")
 def test_a_feature_never_seen_and_a_row_never_seen(rng, plane):
     gappy = with_gaps(rng, plane)
     gappy[:, 4] = np.nan

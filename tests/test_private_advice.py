@@ -246,7 +246,7 @@ def test_privacy_cannot_be_switched_on_off_or_changed_in_mid_stream():
     private = about_digits(releases=3)
     for first, second in ((None, private), (private, None), (private, about_digits(releases=2))):
         pca = StreamingPCA(1, privacy=first).partial_fit(DIGITS[:100]).set_params(privacy=second)
-        with pytest.raises(ValueError, match="privacy must stay .* as it was when the stream began"):
+        with pytest.raises(ValueError, match=r"privacy must stay .* as it was when the stream began"):
             pca.partial_fit(DIGITS[:100])
     pca = StreamingPCA(1, privacy=private).partial_fit(DIGITS).set_params(privacy=deepcopy(private))
     pca.partial_fit(DIGITS).release()

@@ -226,6 +226,7 @@ def test_more_sets_of_known_features_than_are_kept_apart(rng):
     np.testing.assert_allclose(np.diag(whole.scatter) / 3000, 1, atol=0.3)
 
 
+@pytest.mark.filterwarnings("ignore:n_components=")
 def test_an_estimator_merges_what_others_do_not_know(late):
     gappy, _ = late
     mean, covariance = available_cases(gappy)
@@ -254,6 +255,7 @@ def test_a_client_without_the_feature(late):
     assert pca.explained_variance_[0] == pytest.approx(np.linalg.eigvalsh(np.cov(rows.T))[-1], rel=0.1)
 
 
+@pytest.mark.filterwarnings("ignore:n_components=")
 def test_an_aggregator_takes_them_in_any_order(late, tmp_path):
     gappy, _ = late
     mean, covariance = available_cases(gappy)
@@ -271,6 +273,7 @@ def test_an_aggregator_takes_them_in_any_order(late, tmp_path):
     np.testing.assert_allclose(Aggregator(rank=6, store=tmp_path / "0").model().mean, mean, rtol=1e-10)
 
 
+@pytest.mark.filterwarnings("ignore:n_components=")
 def test_partitions_of_a_dask_array(late):
     dask_array = pytest.importorskip("dask.array")
     from fedpca.federation.dask import fit

@@ -382,12 +382,11 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return np.sqrt(self.explained_variance_)
 
 
-def warn_if_fewer(n_components: object, found: int, stacklevel: int) -> None:
+def warn_if_fewer(n_components: object, found: int, *, stacklevel: int) -> None:
     """Warn of fewer components than requested: there are as many columns of scores."""
     if isinstance(n_components, Integral) and found < int(n_components):
         warnings.warn(
-            f"n_components={n_components}, but the rows span only {found} directions: there are {found} "
-            "components.",
+            f"n_components={n_components} but only {found} found: the rows span no more directions.",
             stacklevel=stacklevel,
         )
 

@@ -30,12 +30,14 @@ class RankRule(Protocol):
 
 
 def fixed_point(rule: RankRule, rank: int, n_features: int, singular_values: Array, total: float) -> int:
-    """The rank at which a rule stops changing on a full spectrum."""
+    """The rank at which a rule stops changing, or the first above the directions that are carried."""
     for _ in range(n_features):
         following = min(rule.next_rank(rank, singular_values, total), n_features)
         if following == rank:
             break
         rank = following
+        if rank > len(singular_values):
+            break
     return rank
 
 
@@ -62,8 +64,9 @@ class FixedRank:
 class EnergyBand:
     """The paper's AdjustRank: keep sigma_r / (sigma_1 + ... + sigma_r) within [low, high].
 
-    Above `high` one more direction is kept from the next block on, below `low` one fewer; once per block.
-    The ratio never exceeds 1/r, so the rank cannot grow past 1/high: 10 for the paper's 10 %. Choose
+    Above `high` one more direction is kept from the next block on, below `low` one fewer; once per block in
+    the block tracker, as in the paper, until the ratio is within the band in the exact and the nystrom
+    tracker. The ratio never exceeds 1/r, so the rank cannot grow past 1/high: 10 for the paper's 10 %. Choose
     `high` below one over the largest rank you would accept, and `low` below 0.3 * high.
 
     Args:

@@ -10,7 +10,7 @@ from fedpca._typing import DeviceArray, RowsLike
 from fedpca.backend import batch_slices, dense, to_host
 from fedpca.summaries.linalg import orthonormal, orthonormality_error
 from fedpca.summaries.merging import append_rows
-from fedpca.summaries.rank import RankRule
+from fedpca.summaries.rank import RankRule, fixed_point
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.trackers.base import SubspaceTracker
@@ -254,7 +254,7 @@ class Nystrom(SubspaceTracker):
     def _adapt(self) -> None:
         """After new directions: how many are wanted, and how flat their spectrum is."""
         basis = self._basis
-        self.rank = self._next_rank(self.rank, basis.singular_values, basis.total)
+        self.rank = fixed_point(self.rule, self.rank, self.n_features, basis.singular_values, basis.total)
         self._flatness = self._flatness_of(basis)
 
     def _flatness_of(self, found: Subspace) -> float:
