@@ -323,3 +323,16 @@ def test_a_feature_that_a_child_does_not_know_is_no_energy():
     assert only.receive("b", 1, Moments.from_rows(rows_of(1, n_features=4)))
     assert only.receive("c", 1, narrow.subspace())
     only.model()
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_private_children_merge_with_those_that_do_not_know_every_feature(first):
+    scatter = np.diag([1.0, 1.0, 1.0, 1.0, 1.0, 0.0])
+    narrow = Moments(10, np.zeros(6), scatter, centered=False, observed=[10, 10, 10, 10, 10, 0])
+    children = [narrow, release_of(0), Moments.from_rows(rows_of(1, n_features=6), center=False)]
+    aggregator = Aggregator(2)
+    for number in range(3):
+        aggregator.receive(f"{number}", 1, children[(first + number) % 3])
+    assert aggregator.model().count == 370
+    assert aggregator.model().certificate is None
+    assert dict(aggregator.quarantined) == {}

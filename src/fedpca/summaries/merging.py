@@ -79,7 +79,7 @@ def _merge_parts(
     parts = merge_leaves(summaries, rank)
     if len(parts) == 1:
         merged = parts[0].with_names(names)
-    elif all_moments(parts):
+    elif all_moments(parts) and not any(part.certificate for part in parts):
         merged = Moments.of_parts(parts, None, names)  # type: ignore[arg-type]
     else:
         return Subspace.of_parts([part.subspace() for part in parts], rank, names)
