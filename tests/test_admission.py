@@ -4,13 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import WITHOUT_ADVICE, power_law, rows_of
+from helpers import power_law, rows_of
 
 from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace, merge
 from fedpca.errors import SummaryRejected
 from fedpca.summaries.certificate import Certificate
-
-pytestmark = WITHOUT_ADVICE
 
 PRIVACY = Privacy(2.0, 1e-5, 3.0)
 

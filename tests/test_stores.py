@@ -7,15 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import WITHOUT_ADVICE, bits, rows_of
+from helpers import bits, rows_of
 
 from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace
 from fedpca.errors import SummaryRejected
 from fedpca.federation import ChildEvent, FolderStore, MemoryStore, Message, State
 from fedpca.federation import store as store_module
 from fedpca.federation.tree import MergeTree
-
-pytestmark = WITHOUT_ADVICE
 
 
 def summary_of(seed, **settings):
