@@ -27,7 +27,7 @@ def entry_lists(draw):
     for index in range(draw(st.integers(0, 8))):
         start = draw(st.integers(0, 30))
         stop = draw(st.one_of(st.none(), st.integers(start, 40)))
-        entries.append(Entry(str(index), start, stop, "gram", draw(st.floats(0, 2)), ""))
+        entries.append(Entry(str(index), start, stop, "gram", draw(st.floats(0, 2)), "", "replace-one"))
     return entries
 
 

@@ -150,7 +150,8 @@ def fit(
             typer.echo(f"fedpca: {message}", err=True)
         raise KeyboardInterrupt if signals[0] == signal.SIGINT else typer.Exit(128 + signals[0])
     summary = pca.subspace_ if privacy is None else pca.release()
-    model_files.write(out, summary, pca.n_components_)
+    asked = wanted if privacy is not None and isinstance(wanted, int) else 0
+    model_files.write(out, summary, max(pca.n_components_, asked))
     if checkpoint is not None:
         checkpoint.unlink(missing_ok=True)
     description = model_files.describe(summary, pca.n_components_)

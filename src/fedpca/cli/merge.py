@@ -37,6 +37,7 @@ def merge(
     """
     from fedpca.summaries.merging import all_moments, merge_tree
     from fedpca.summaries.rank import oversampled_rank
+    from fedpca.summaries.view import SummaryView
 
     check_output_path(out, force)
     parts = [model_files.read(path) for path in model]
@@ -46,6 +47,8 @@ def merge(
     # Sums stay sums: releases lose nothing in a merge, nor in the next.
     rank = None if all_moments(summaries) else min(oversampled_rank(n_components), n_features)
     merged = merge_tree(summaries, rank)
+    if not n_components:  # nothing rose above the noise of any part; of their sum it may
+        n_components = SummaryView(merged, None, "auto", float).n_components()
     model_files.write(out, merged, n_components)
     description = model_files.describe(merged, n_components)
     print_result({"out": str(out), **description}, as_json, model_files.headline(out, merged, description))

@@ -1,5 +1,6 @@
 """StreamingPCA: the scikit-learn face of the trackers."""
 
+import warnings
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
@@ -131,6 +132,7 @@ class StreamingPCA(BasePCA):
                 for part in batch_slices(X.shape[0], size):
                     tracker = self._update(tracker, X[part, :], _part(weights, part), gaps)
             self._source, self._n_rows_seen = tracker, X.shape[0]
+        self._warn_of_shortfall()
         return self
 
     def partial_fit(self, X: RowsLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
@@ -140,18 +142,29 @@ class StreamingPCA(BasePCA):
             X, weights, gaps, tracker = self._prepared(X, sample_weight, first=first)
             self._source = self._update(tracker, X, weights, gaps)
             self._n_rows_seen = X.shape[0] + (0 if first else self._n_rows_seen)
-        return self
+            return self  # within: interrupted here, it would not know that the rows were taken
 
     def _prepared(
         self, X: RowsLike, sample_weight: ArrayLike | None, *, first: bool
     ) -> tuple[DeviceArray, Array | None, bool, Tracker | PrivateTracker]:
         """Rows, weights, whether entries are missing, and the tracker for them: new for the first rows."""
+        if not first:
+            self._check_privacy_unchanged()
         X = self._validated(X, reset=first)
         weights = validation.sample_weight(sample_weight, X.shape[0])
         dtype = ops.working_dtype(backend_of(X).numpy_dtype(X)) if first else self._source.dtype
         backend = self._backend_for(X) if first else self._source.backend
         X, gaps = self._check_values(X, dtype, backend, weights)
         return X, weights, gaps, self._new_tracker(X, weights, dtype) if first else self._source
+
+    def _check_privacy_unchanged(self) -> None:
+        """Refuse other settings in mid-stream: they would be shown and not obeyed."""
+        begun = self._source.privacy if isinstance(self._source, PrivateTracker) else None
+        if self.privacy != begun:
+            raise ValueError(
+                f"privacy must stay what it was at the first batch, {begun}, got privacy={self.privacy}; "
+                "use a new estimator."
+            )
 
     def center_sum(self, X: RowsLike) -> CenterSum:
         """One round of a private center that several owners share: the noisy sum of all rows of this owner.
@@ -213,6 +226,14 @@ class StreamingPCA(BasePCA):
         >>> pca.release().certificate.epsilon
         1.0
         """
+        before = self._source.state() if self.__sklearn_is_fitted__() else None
+        released = self._release_for_merging()
+        if released is not before:
+            self._warn_of_shortfall()
+        return released
+
+    def _release_for_merging(self) -> Summary:
+        """`release`, without a word about components that noise hides: merged with others they may rise."""
         if not self._has_source():
             raise NotFittedError("there is nothing to release: call partial_fit first.")
         if not isinstance(self._source, PrivateTracker):
@@ -221,6 +242,11 @@ class StreamingPCA(BasePCA):
                 "without."
             )
         return self._source.release()
+
+    def _warn_of_shortfall(self) -> None:
+        """Warn if noise hides components that were asked for."""
+        if isinstance(self._source, PrivateTracker) and (text := self._source.shortfall()):
+            warnings.warn(text, stacklevel=3)
 
     def merge(self, *others: "StreamingPCA | Summary") -> Self:
         """Learn what others learned, as if their rows had come here; the others stay as they are.
@@ -284,7 +310,8 @@ class StreamingPCA(BasePCA):
         """The tracker with one more batch: earlier rows decay once, missing entries are imputed."""
         if isinstance(tracker, PrivateTracker):
             _no_weights(weights)
-            tracker.update(_dense_parts(X), X.shape[0])
+            known = self._n_rows_seen if self._has_source() and tracker is self._source else 0
+            tracker.update(_dense_parts(X), X.shape[0], n_rows_before=known)
             return tracker
         if not isinstance(X, np.ndarray) and backend_of(X).on_device:  # finiteness is checked while updating
             trial = deepcopy(tracker) if tracker.has_rows else tracker
@@ -334,8 +361,7 @@ class StreamingPCA(BasePCA):
             X = to_host(X)
         if self.privacy is None:
             return X, validation.has_nan(stored_values(X), dtype, ops.max_weight(weights))
-        validation.require_finite_or_nan(stored_values(X))  # any size: rows are clipped
-        return X, False  # a private tracker checks for itself
+        return X, False  # no value of a row makes a private fit fail: it is clipped, or counts as missing
 
     def _new_tracker(self, X: RowsLike, weights: Array | None, dtype: DTypeLike) -> Tracker | PrivateTracker:
         """A tracker for the first rows of a stream."""

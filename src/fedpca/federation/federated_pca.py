@@ -4,7 +4,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -20,6 +20,7 @@ from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.message import child_name
 from fedpca.privacy import CENTER_STEPS, CenterSum, Privacy
+from fedpca.privacy.tracker import warn_of_refit
 from fedpca.summaries import validation
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import EnergyBand
@@ -136,6 +137,8 @@ class FederatedPCA(BasePCA):
         workers = os.cpu_count() or 1
         if self.n_jobs is not None:
             workers = validation.integer(self.n_jobs, "n_jobs", at_least=1)
+        if isinstance(self.privacy, Privacy):
+            warn_of_refit(self.privacy, stacklevel=4)
         aggregator = Aggregator(fanout=self.fanout)
         fitted, problems = self._run(clients, workers)
         summaries: dict[str, Summary] = {}
@@ -156,12 +159,15 @@ class FederatedPCA(BasePCA):
                 setattr(self, name, getattr(first, name))
         merged = aggregator.summary()
         rule = rank_rule(self.n_components, self.energy, merged.n_features)
-        self._source = SummaryView(merged, rule, "auto", first.components_.dtype)
+        view = SummaryView(merged, rule, "auto", first.components_.dtype)
+        self._source = view
         self._n_rows_seen = sum(fitted[name].n_samples_seen_ for name in summaries)
         self.contributions_ = {
             name: self._contribution(fitted.get(name), summaries.get(name), problems.get(name, ""))
             for name in sorted(clients)
         }
+        if text := view.shortfall():
+            warnings.warn(text, stacklevel=4)
         return self
 
     def _run(
@@ -192,7 +198,7 @@ class FederatedPCA(BasePCA):
             center=self.center,
             whiten=self.whiten,
             tracker=self.tracker,
-            privacy=self.privacy,
+            privacy=_own_account(self.privacy),
             random_state=self.random_state,
         )
 
@@ -274,7 +280,12 @@ def _fit_client(client: StreamingPCA, rows: Any) -> None:
     if empty:
         raise ValueError("the client has no rows.")
     if client.privacy is not None:
-        client.release()
+        client._release_for_merging()
+
+
+def _own_account(privacy: Privacy | None) -> Privacy | None:
+    """The privacy settings for one client: another's fit is not a second one of its rows."""
+    return replace(privacy) if isinstance(privacy, Privacy) else privacy
 
 
 def _name(client: Any) -> str:

@@ -168,12 +168,6 @@ def has_nan(values: AnyArray, dtype: DTypeLike, max_weight: float = 1.0) -> bool
     return values.dtype.kind == "f" and bool(np.isnan(values).any())
 
 
-def require_finite_or_nan(values: AnyArray) -> None:
-    """Reject infinite entries without quoting any value: for rows that must stay private."""
-    if values.dtype.kind == "f" and np.isinf(values).any():
-        raise ValueError("Input X contains infinity: entries must be finite (NaN marks a missing one).")
-
-
 def require_no_underflow(values: AnyArray, dtype: DTypeLike) -> None:
     """Reject first rows whose squares underflow in `dtype`; zeros are fine."""
     kind = backend_of(values).numpy_dtype(values)
