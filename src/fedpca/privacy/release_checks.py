@@ -12,7 +12,8 @@ from fedpca.summaries.summary import Summary
 _SHORT = 1 / 3  # of the bound: rows this short need nine times as many
 _FAR = 0.9  # of the bound, between the center and the mean of clipped rows: nearly all lie beyond, on one side
 _STEP = 0.5  # of the bound: a last step this long may have stopped short
-_ALONG = 0.4  # of bound², the mean square of rows along that step, had it stopped short
+_ALONG = 0.4  # of bound², the mean square of rows along that step, had it stopped short, and somewhat more
+_ALONG_OF_FEW = 0.6  # divided by d: clipped rows have 1 / d of bound² along a direction wherever they lie
 
 
 def bound_warning(released: Summary, bound: float, margin: float) -> str:
@@ -21,8 +22,8 @@ def bound_warning(released: Summary, bound: float, margin: float) -> str:
     Args:
         margin: by how much noise may have lowered the released total.
     """
-    longest = np.sqrt(max(released.total + margin, 0.0) / released.count)
-    if longest >= _SHORT * bound:
+    longest = np.sqrt((max(released.total, 0.0) + margin) / released.count)
+    if longest >= _SHORT * bound or not longest:
         return ""
     typical = np.sqrt(max(released.total, 0.0) / released.count)
     length = f"about {typical:.2g}" if released.total > margin else f"at most about {longest:.2g}"
@@ -47,7 +48,8 @@ def center_warning(
     missed = released.count >= min_rows and float(np.linalg.norm(released.mean - center)) > _FAR * bound
     if not missed and length > _STEP * bound:
         along = _energy(released, last_step / length) - 2 * direction_sd
-        missed = along > _ALONG * released.count * bound**2
+        share = min(_ALONG + _ALONG_OF_FEW / len(center), _FAR)
+        missed = along > share * released.count * bound**2
     if not missed:
         return ""
     return (
