@@ -26,6 +26,7 @@ from fedpca.cli.privacy_options import (
     BOUND,
     DELTA,
     EPSILON,
+    NO_LEDGER,
     Adjacency,
     Calibration,
     Center,
@@ -122,6 +123,8 @@ def fit(
     check_output_path(out, force)
     if checkpoint is not None:
         check_output_path(checkpoint, force=True)
+    if privacy is not None and ledger is None:
+        typer.echo(f"fedpca: warning: no ledger. {NO_LEDGER}", err=True)
 
     from fedpca.estimators.streaming import StreamingPCA
     from fedpca.readers import fit_files, open_rows

@@ -178,8 +178,8 @@ class StreamingPCA(BasePCA):
             X: all rows, shape (n_samples, n_features).
 
         >>> rows = np.random.default_rng(0).normal(size=(600, 3)) + [2.0, 1.0, 0.0]
-        >>> privacy = Privacy(epsilon=4.0, delta=1e-5, bound=4.0, center="private")
-        >>> north, south = (StreamingPCA(2, privacy=privacy) for _ in range(2))
+        >>> settings = {"epsilon": 4.0, "delta": 1e-5, "bound": 4.0, "center": "private"}
+        >>> north, south = (StreamingPCA(2, privacy=Privacy(**settings)) for _ in range(2))
         >>> for _ in range(2):
         ...     (a, n), (b, m) = north.center_sum(rows[:400]), south.center_sum(rows[400:])
         ...     for owner in (north, south):
