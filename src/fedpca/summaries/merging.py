@@ -9,6 +9,7 @@ Moments are added as they are. Subspaces are merged by one factorization of the 
 [s_i * components_i ; sqrt(n_i) (m_i - m)], whose Gram matrix is S: exact if nothing is truncated.
 """
 
+import warnings
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -17,7 +18,7 @@ from fedpca._typing import Array
 from fedpca.backend import ops
 from fedpca.summaries import validation
 from fedpca.summaries.algebra import pooled_mean, rounding_floor, subtract_mean
-from fedpca.summaries.certificate import combine
+from fedpca.summaries.certificate import combine, same_rows_warning
 from fedpca.summaries.linalg import leading_singular_pairs, with_fixed_signs
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import exchange_rank
@@ -47,6 +48,12 @@ def merge(summaries: Iterable[Summary], rank: int | None = None, *, forget: floa
     True
     """
     summaries = _as_list(summaries)
+    if text := same_rows_warning([getattr(summary, "certificate", None) for summary in summaries]):
+        warnings.warn(text, stacklevel=2)
+    return _merge(summaries, rank, forget)
+
+
+def _merge(summaries: Sequence[Summary], rank: int | None, forget: float = 1.0) -> Summary:
     names = check_compatible(summaries)
     forget = validation.forget(forget)
     if rank is not None:
@@ -132,8 +139,8 @@ def merge_tree(summaries: Iterable[Summary], rank: int | None = None, *, fanout:
         inner_rank = exchange_rank(validation.rank(rank, n_features), n_features)
     while len(summaries) > fanout:
         groups = [summaries[i : i + fanout] for i in range(0, len(summaries), fanout)]
-        summaries = [merge(group, inner_rank) for group in groups]
-    return merge(summaries, rank)
+        summaries = [_merge(group, inner_rank) for group in groups]
+    return _merge(summaries, rank)
 
 
 def _as_list(summaries: Iterable[Summary]) -> list[Summary]:
