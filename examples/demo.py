@@ -112,10 +112,10 @@ def main(folder: Path) -> None:
     bound = float(np.quantile(np.linalg.norm(public - center, axis=1), 0.9))
     private = {}
     for epsilon in (4, 1):
-        privacy = fedpca.Privacy(epsilon, delta=1e-5, bound=bound, center=center)
-        releases = [
-            fedpca.StreamingPCA(RANK, privacy=privacy).fit(rows).release() for rows in owners.values()
-        ]
+        releases = []
+        for rows in owners.values():  # each with its own settings: these are other images
+            privacy = fedpca.Privacy(epsilon, delta=1e-5, bound=bound, center=center)
+            releases.append(fedpca.StreamingPCA(privacy=privacy).fit(rows).release())
         private[f"merged, private, epsilon = {epsilon}"] = fedpca.merge(releases, rank=RANK)
 
     clients = {

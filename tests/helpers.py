@@ -12,7 +12,6 @@ from fedpca import Aggregator, Moments, Subspace
 from fedpca.backend.ops import batch_slices
 from fedpca.summaries.rank import FixedRank
 
-
 # What a private fit advises. Tests of other things use settings, many fits, or rows, that it would advise
 # against; tests/test_private_advice.py is about the advice itself.
 WITHOUT_ADVICE = [

@@ -276,12 +276,13 @@ def test_gaps_in_transformed_rows_are_bridged(folder):
 
 def test_a_private_fit_says_which_rows_its_model_is_of(folder):
     write_csv("a.csv", numbers(2000))
-    stdout = run_ok("fit", "a.csv", *PRIVATE, "--center", "private", "--out", "m.safetensors")
+    private = [*PRIVATE, "--center", "private", "--ledger", "m.ledger"]
+    stdout = run_ok("fit", "a.csv", *private, "--out", "m.safetensors")
     rows, center = re.search(r"of ([\d,]+) rows, .*; (\d+) more rows used for the center", stdout).groups()
     result = run_json("inspect", "m.safetensors")
     assert int(rows.replace(",", "")) == result["rows"]
     assert result["rows"] + int(center) == result["certificate"]["records"] == 2000
-    public = run_ok("fit", "a.csv", *PRIVATE, "--out", "n.safetensors")
+    public = run_ok("fit", "a.csv", *PRIVATE, "--ledger", "n.ledger", "--out", "n.safetensors")
     assert "of 2,000 rows" in public
     assert "center" not in public
     assert "; private: epsilon=8, delta=1e-06\n" in public
@@ -291,14 +292,44 @@ def test_a_private_center_that_was_not_found_is_a_warning(folder):
     private = [*PRIVATE, "--center", "private"]
     write_csv("near.csv", numbers(2000))
     write_csv("far.csv", numbers(2000) + 100)
-    assert run("fit", "near.csv", *private, "--out", "near.safetensors").stderr == ""
+    near = run("fit", "near.csv", *private, "--ledger", "near.ledger", "--out", "near.safetensors")
+    assert near.stderr == ""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(warnings, "filters", [])
-        far = run("fit", "far.csv", *private, "--out", "far.safetensors")
+        far = run("fit", "far.csv", *private, "--ledger", "far.ledger", "--out", "far.safetensors")
     assert far.exit_code == 0
-    assert re.fullmatch(
-        r"fedpca: warning: center='private' failed to locate the mean.*bound=15.*\n", far.stderr
-    )
+    assert far.stderr.startswith("fedpca: warning: center='private' failed to locate the mean")
+    assert "bound=15" in far.stderr
+
+
+def test_a_private_fit_without_a_ledger_says_so_in_a_line(folder):
+    write_csv("a.csv", numbers(2000))
+    result = run("fit", "a.csv", *PRIVATE, "--out", "m.safetensors")
+    assert result.exit_code == 0
+    assert re.fullmatch(r"fedpca: warning: no ledger\. Fit with --ledger FILE.*\n", result.stderr)
+
+
+def test_a_private_model_without_components_is_written_and_merges_into_one_that_has_some(folder):
+    rows = np.random.default_rng(0).normal(size=(12_000, 6)) * [1.0, 0.2, 0.2, 0.2, 0.2, 0.2]
+    names = [f"{number}.safetensors" for number in range(24)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(warnings, "filters", [])
+        for name, part in zip(names, np.array_split(rows, 24), strict=True):
+            write_csv("a.csv", part)
+            weak = ["--epsilon", 0.2, "--delta", 1e-6, "--bound", 2, "--ledger", f"{name}.ledger"]
+            result = run("fit", "a.csv", *weak, "--out", name)
+            assert result.exit_code == 0
+    shown = [run_json("inspect", name)["n_components"] for name in names]
+    assert 0 in shown
+    none = names[shown.index(0)]
+    assert "0 components of 500 rows, 0.0% of the variance" in run_ok("inspect", none)
+    assert "none rises above its noise" in run_fails(folder, "transform", none, "a.csv", "--out", "s.npy")
+    assert "Nothing rises above the noise" in Path(
+        run_json("report", none, "--out", "report.html")["out"]
+    ).read_text(encoding="utf-8")
+    drowned = [name for name, number in zip(names, shown, strict=True) if not number]
+    assert len(drowned) > 12
+    assert run_json("merge", *drowned, "--out", "all.safetensors")["n_components"] == 1
 
 
 def test_private_models_have_a_certificate_and_merge(folder):
@@ -354,11 +385,31 @@ def test_plan_and_audit():
     assert run_json("plan", *options)["rows_needed"] == planned.rows_needed
     text = run_ok("plan", *options)
     assert f"rows needed  {planned.rows_needed:,} for 1 component\n" in text
-    assert text.endswith(f"\n\n{planned.advice}\n")
+    assert f"\n\n{planned.advice}\nFit with --ledger FILE" in text
+    assert "Plan(" not in text
     private = [*options, "--center", "private", "--adjacency", "zero-out", "--mechanism", "sketch"]
     settings = fedpca.Privacy(1.0, 1e-5, 1.0, center="private", adjacency="zero-out", mechanism="sketch")
     assert run_json("plan", *private)["rows_needed"] == fedpca.plan(settings, 784, 400).rows_needed
     assert run_json("audit", "--bound", 1, "--runs", 100)["passed"]
+
+
+def test_a_plan_takes_a_spectrum_or_a_typical_length(folder):
+    options = ["--epsilon", 1, "--delta", 1e-6, "--bound", 8, "--features", 5, "--rows", 2000, "-n", 2]
+    privacy, variances = fedpca.Privacy(1.0, 1e-6, 8.0), [9.0, 4.0, 1.0]
+    planned = fedpca.plan(privacy, 5, 2000, variances, n_components=2)
+    Path("spectrum.txt").write_text("9 4\n1\n")
+    for spectrum in ("9,4,1", "9, 4, 1", "spectrum.txt"):
+        assert run_json("plan", *options, "--spectrum", spectrum)["rows_needed"] == planned.rows_needed
+    model = fedpca.Subspace.from_rows(numbers(2000))
+    model.save("public.safetensors")
+    of_model = fedpca.plan(privacy, 5, 2000, model.singular_values**2 / 1999, n_components=2)
+    found = run_json("plan", *options, "--spectrum", "public.safetensors")
+    assert found["rows_needed"] == of_model.rows_needed
+    found = run_json("plan", *options, "--typical", 0.8)
+    assert found["rows_needed"] == fedpca.plan(privacy, 5, n_components=2, typical=0.8).rows_needed
+    assert "if rows are about 0.8 long" in found["advice"]
+    assert run("plan", *options, "--spectrum", "nowhere.txt").exit_code == 2
+    assert "give one of them" in run_fails(folder, "plan", *options, "--spectrum", "9,4", "--typical", 1)
 
 
 def test_an_audit_that_fails_exits_with_1(monkeypatch):

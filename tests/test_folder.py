@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from helpers import aggregate, bits, disk_full, rows_of
+from helpers import WITHOUT_ADVICE, aggregate, bits, disk_full, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +16,8 @@ from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace
 from fedpca.federation import MemoryStore
 from fedpca.federation.folder import SkippedFile, collect, publish
 from fedpca.summaries import model_file
+
+pytestmark = WITHOUT_ADVICE
 
 
 def summary_of(seed, n_rows=60, n_features=8):

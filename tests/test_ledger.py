@@ -75,7 +75,7 @@ def test_epsilon_can_be_asked_at_another_delta():
 
 @pytest.mark.parametrize(("first", "second"), [("replace-one", "zero-out"), ("zero-out", "replace-one")])
 def test_a_ledger_has_the_adjacency_of_its_first_debit(tmp_path, first, second):
-    """A zero-out release costs sqrt(2) times its mu, or twice, where records are replaced: costs do not add."""
+    """A zero-out release costs sqrt(2) times its mu, or twice, where records are replaced."""
     path, rows = tmp_path / "ledger", np.random.default_rng(0).normal(size=(300, 4))
     Ledger(path, epsilon=1.0, delta=1e-5)
     for center in (None, "private"):

@@ -102,7 +102,10 @@ def test_a_spectrum_of_longer_rows_than_the_bound_is_clipped_and_never_refused()
 
 
 def test_a_plan_warns_where_a_fit_warns():
-    weak = [(Privacy(1.0, 1e-3, 11.0), "delta=0.001 is above a tenth"), (Privacy(20.0, 1e-6, 11.0), "epsilon=20")]
+    weak = [
+        (Privacy(1.0, 1e-3, 11.0), "delta=0.001 is above a tenth"),
+        (Privacy(20.0, 1e-6, 11.0), "epsilon=20"),
+    ]
     rows = np.random.default_rng(0).normal(size=(500, 12)) * 3
     for privacy, match in weak:
         with pytest.warns(UserWarning, match=match):

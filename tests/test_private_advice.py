@@ -115,7 +115,9 @@ def test_fewer_components_than_asked_for_warn_in_every_path():
     ):
         pca, said = messages(call)
         assert 0 < pca.n_components_ < 20
-        assert said == [text for text in said if "of the 20 components asked for rise above the noise" in text]
+        assert said == [
+            text for text in said if "of the 20 components asked for rise above the noise" in text
+        ]
         assert len(said) == 1
 
 
@@ -182,7 +184,9 @@ def test_a_missed_center_warns_in_every_path(path, mechanism):
     privacy = Privacy(4.0, 1e-5, 3.0, center="private", mechanism=mechanism)
     rows = np.random.default_rng(0).normal(size=(6000, 8)) * [2, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.5]
     for bounds in (0, 1, 30):
-        _, said = messages(paths_to_a_model(rows + [0, 3.0 * bounds, *6 * [0]], privacy)[path])
+        mean = np.zeros(8)
+        mean[1] = 3.0 * bounds
+        _, said = messages(paths_to_a_model(rows + mean, privacy)[path])
         missed = [text for text in said if "failed to locate the mean" in text]
         assert bool(missed) == (bounds > 2), (bounds, said)
 

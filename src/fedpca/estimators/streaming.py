@@ -38,7 +38,8 @@ class StreamingPCA(BasePCA):
 
     Args:
         n_components: how many components to keep: a whole number, a share of the variance in (0, 1), or
-            None for all (with `privacy`, all that rise above the noise). With `energy`, the initial rank.
+            None for all. With `privacy`, only those that rise above the noise: fewer than asked for warn, and
+            None may show none. With `energy`, the initial rank.
             Like the other settings it is read at the first batch.
         energy: an `EnergyBand`, or its (low, high), to adapt the rank to the stream as the paper does.
         forget: in (0, 1]. Every batch scales the singular values of all earlier rows by it, and their count
@@ -221,8 +222,8 @@ class StreamingPCA(BasePCA):
         Returns:
             Noisy `Moments`, cumulative over releases; a `Subspace` from mechanisms that keep no d x d sum.
 
-        >>> rows = np.random.default_rng(0).normal(size=(100, 5))
-        >>> pca = StreamingPCA(2, privacy=Privacy(epsilon=1.0, delta=1e-4, bound=3.0)).partial_fit(rows)
+        >>> rows = np.random.default_rng(0).normal(size=(900, 5)) * [3.0, 2.0, 0.5, 0.5, 0.5]
+        >>> pca = StreamingPCA(2, privacy=Privacy(epsilon=1.0, delta=1e-4, bound=4.0)).partial_fit(rows)
         >>> pca.release().certificate.epsilon
         1.0
         """

@@ -43,6 +43,6 @@ class Guard:
         """Refuse to go on after a step that was interrupted."""
         if self._failure:
             raise RuntimeError(
-                f"{self._failure}: some of its rows or its noise may have been used already; fit anew, so that "
-                "none is used twice."
+                f"{self._failure}: some of its rows or its noise may have been used already; fit anew, so "
+                "that none is used twice."
             )

@@ -140,9 +140,7 @@ class Ledger:
             self._entries.append(entry)
         return entry
 
-    def check(
-        self, start: int, stop: int | None, mu: float, *, adjacency: Adjacency = "replace-one"
-    ) -> None:
+    def check(self, start: int, stop: int | None, mu: float, *, adjacency: Adjacency = "replace-one") -> None:
         """BudgetExceeded if such a release could not be paid for now; nothing is written."""
         self._check(Entry("", start, stop, "", mu, "", adjacency))
 
@@ -151,9 +149,9 @@ class Ledger:
         entries = self.entries
         if entries and entry.adjacency != entries[0].adjacency:
             raise ValueError(
-                f"all releases of a ledger must have the adjacency of its first, {entries[0].adjacency!r}, got "
-                f"adjacency={entry.adjacency!r}: their costs do not add up. Use {entries[0].adjacency!r}, or a "
-                "ledger of other people."
+                f"all releases of a ledger must have the adjacency of its first, {entries[0].adjacency!r}, "
+                f"got adjacency={entry.adjacency!r}: their costs do not add up. Use "
+                f"{entries[0].adjacency!r}, or the ledger of other people."
             )
         after = total_mu([*entries, entry])
         if after > mu_of(*self._budget) * (1 + 1e-9):

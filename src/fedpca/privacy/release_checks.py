@@ -10,7 +10,9 @@ from fedpca.summaries.moments import Moments
 from fedpca.summaries.summary import Summary
 
 _SHORT = 1 / 3  # of the bound: rows this short need nine times as many
-_FAR = 0.9  # of the bound, between the center and the mean of clipped rows: nearly all lie beyond, on one side
+_FAR = (
+    0.9  # of the bound, between the center and the mean of clipped rows: nearly all lie beyond, on one side
+)
 _STEP = 0.5  # of the bound: a last step this long may have stopped short
 _ALONG = 0.4  # of bound², the mean square of rows along that step, had it stopped short, and somewhat more
 _ALONG_OF_FEW = 0.6  # divided by d: clipped rows have 1 / d of bound² along a direction wherever they lie
@@ -54,8 +56,8 @@ def center_warning(
         return ""
     return (
         "center='private' failed to locate the mean; the components are unusable. The mean must lie "
-        f"within about two bounds of zero, and bound={bound:g}. Subtract public values from the rows first, or "
-        "give a public center."
+        f"within about two bounds of zero, and bound={bound:g}. Subtract public values from the rows first, "
+        "or give a public center."
     )
 
 

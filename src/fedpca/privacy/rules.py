@@ -41,7 +41,7 @@ def warn_of_weak_settings(epsilon: float, delta: float, n_rows: int, *, stacklev
         )
     if epsilon > _LARGE_EPSILON:
         warnings.warn(
-            f"epsilon={epsilon:g} promises hardly anything to a single record; {_LARGE_EPSILON:g} or less, and "
-            "about 1 for a public release, is advised.",
+            f"epsilon={epsilon:g} promises hardly anything to a single record; {_LARGE_EPSILON:g} or less, "
+            "and about 1 for a public release, is advised.",
             stacklevel=stacklevel + 1,
         )

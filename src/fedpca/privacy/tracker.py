@@ -189,8 +189,8 @@ class PrivateTracker:
             self._check_open(n_rows)
             if n_rows_before not in (None, self._n_rows):
                 raise RuntimeError(
-                    "an earlier batch was interrupted after its rows were taken; fit anew, so that none counts "
-                    "twice."
+                    "an earlier batch was interrupted after its rows were taken; fit anew, so that none "
+                    "counts twice."
                 )
             if isinstance(self._stage, _Centering):
                 self._stage.center.check_stream()
@@ -365,8 +365,8 @@ def warn_of_refit(privacy: Privacy, *, stacklevel: int) -> None:
     if privacy.ledger is None and (fits := privacy.count_fit()) > 1:
         epsilon = epsilon_of(privacy.mu * sqrt(fits), privacy.delta)
         warnings.warn(
-            f"this is fit number {fits} with the same Privacy, and no ledger adds them up. If the rows are the "
-            f"same, a record has paid epsilon={epsilon:.3g} by now, not {privacy.epsilon:g}: name a file, "
+            f"this is fit number {fits} with the same Privacy, and no ledger adds them up. If the rows are "
+            f"the same, a record has paid epsilon={epsilon:.3g} by now, not {privacy.epsilon:g}: name a file, "
             "Privacy(ledger=...). For the rows of other people make another Privacy.",
             stacklevel=stacklevel + 1,
         )

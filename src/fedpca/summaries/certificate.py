@@ -324,9 +324,9 @@ def same_rows_warning(certificates: Sequence[Certificate | None]) -> str:
     if not 1 < len(parts) == len(certificates) == len(ledgers) or len(records) > 1:
         return ""
     return (
-        f"all {len(parts)} releases were paid for in memory, and have {records.pop()} records each. If they are "
-        "of the same rows, their costs add up, and the certificate of the merge counts only the largest: keep "
-        "a ledger in a file, Privacy(ledger=...)."
+        f"all {len(parts)} releases were paid for in memory, and have {records.pop()} records each. If they "
+        "are of the same rows, their costs add up, and the certificate of the merge counts only the largest: "
+        "keep a ledger in a file, Privacy(ledger=...)."
     )
 
 

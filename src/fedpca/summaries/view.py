@@ -6,7 +6,14 @@ from fedpca._typing import Array, DType, DTypeLike
 from fedpca.summaries.algebra import shrink_eigenvalues
 from fedpca.summaries.certificate import noise_edge
 from fedpca.summaries.linalg import mean_dominates
-from fedpca.summaries.rank import FixedRank, Oversample, RankRule, VarianceShare, fixed_point, oversampled_rank
+from fedpca.summaries.rank import (
+    FixedRank,
+    Oversample,
+    RankRule,
+    VarianceShare,
+    fixed_point,
+    oversampled_rank,
+)
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
@@ -51,7 +58,9 @@ class SummaryView:
         if self.whole.certificate is None:
             return ""
         summary, shown = self.summary(), self.n_components()
-        remedy = "More rows, a larger epsilon, a tighter bound or fewer features show more."
+        remedy = (
+            "More rows (also of others, merged), a larger epsilon, a tighter bound or fewer features help."
+        )
         if isinstance(self.rule, FixedRank) and shown < self.rule.rank:
             return (
                 f"{shown or 'none'} of the {self.rule.rank} components asked for rise above the noise; the "
@@ -62,7 +71,7 @@ class SummaryView:
             if share < self.rule.share * (1 - 1e-9):
                 return (
                     f"the {shown} components above the noise explain {share:.1%} of the variance, less than "
-                    f"the {self.rule.share:.1%} asked for; the others would be noise, and are left out. {remedy}"
+                    f"the {self.rule.share:.1%} asked for; others would be noise, and are left out. {remedy}"
                 )
         if not shown:
             return f"nothing rises above the noise: there are no components to show. {remedy}"
