@@ -216,7 +216,8 @@ def draw_spectrum(name: str, model: fedpca.Subspace, pooled: fedpca.Subspace) ->
     axis = figure.subplots()
     numbers = np.arange(1, RANK + 1)
     axis.bar(numbers, pooled.singular_values**2 / pooled.count, color="#8888", label="all images, no noise")
-    axis.plot(numbers, model.singular_values**2 / model.count, "o-", color=BLUE, label=name)
+    variances = model.singular_values**2 / model.count
+    axis.plot(numbers[: len(variances)], variances, "o-", color=BLUE, label=name)
     edge = model.certificate.noise_edge / model.count
     axis.axhline(edge / 2, color=RED, linestyle="--", label="noise floor")
     axis.set(xlabel="component", ylabel="variance", xticks=numbers, ylim=(0, 210))

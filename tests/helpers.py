@@ -21,7 +21,7 @@ WITHOUT_ADVICE = [
         "bound=",
         "this is fit number",
         "nothing rises above the noise",
-        r"\w+ of the \d+ components asked for rise above",
+        r"n_components=\d+ was asked for",
         r"the \d+ components above the noise",
         r"all \d+ releases were paid for in memory",
     )

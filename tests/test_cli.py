@@ -315,7 +315,7 @@ def test_a_private_model_without_components_is_written_and_merges_into_one_that_
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(warnings, "filters", [])
         for name, part in zip(names, np.array_split(rows, 24), strict=True):
-            write_csv("a.csv", part)
+            write_csv("a.csv", part, list("abcdef"))
             weak = ["--epsilon", 0.2, "--delta", 1e-6, "--bound", 2, "--ledger", f"{name}.ledger"]
             result = run("fit", "a.csv", *weak, "--out", name)
             assert result.exit_code == 0

@@ -22,6 +22,7 @@ pytest.importorskip("matplotlib", reason="the report extra")
 pytest.importorskip("jinja2", reason="the report extra")
 
 from fedpca.report import write_report
+from fedpca.report.formatting import percent
 from fedpca.report.run import load_run
 from fedpca.report.sample import sample_rows
 from fedpca.summaries.certificate import Certificate, Release
@@ -370,8 +371,10 @@ def test_a_federated_estimator_brings_its_contributions(tmp_path, rng):
 def merged():
     """Noisy releases of three owners, and their merge."""
     rng = np.random.default_rng(3)
-    privacy = Privacy(2.0, 1e-5, bound=4.0, center=np.zeros(12))
-    releases = [StreamingPCA(4, privacy=privacy).fit(power_law(rng, 400, 12)).release() for _ in range(3)]
+    releases = []
+    for n_rows in (400, 401, 402):
+        privacy = Privacy(2.0, 1e-5, bound=2.0, center=np.zeros(12))
+        releases.append(StreamingPCA(privacy=privacy).fit(power_law(rng, n_rows, 12)).release())
     return fedpca.merge(releases)
 
 
@@ -379,15 +382,16 @@ def merged():
 def test_the_certificate_and_the_noise_edge(tmp_path, merged):
     text = written(tmp_path, merged, n_components=5)
     model = merged.subspace()
-    n_below = int((model.singular_values[:5] ** 2 <= merged.certificate.noise_edge / 2).sum())
-    assert 0 < n_below < 5
-    assert f"cannot be distinguished from noise: {n_below} of the 5 shown" in text
+    assert 0 < model.rank < 5
+    assert f"cannot be distinguished from noise: none of the {model.rank} shown" in text
+    shares = [line[2] for line in table(text, "Explained variance")]
+    assert shares == [percent(share) for share in model.singular_values**2 / merged.total]
     stated = dict(table(text, "Certificate"))
     assert stated["epsilon"] == "2"
     assert stated["delta"] == "1e-05"
     assert stated["noise was added to"] == "the Gram matrix"
     assert stated["releases merged"] == "3"
-    assert [line[1] for line in table(text, "Releases")] == ["400"] * 3
+    assert [line[1] for line in table(text, "Releases")] == ["400", "401", "402"]
     assert "The discarded variance is unknown" in text
     assert "as confidential as the rows" not in text
 

@@ -366,8 +366,8 @@ def warn_of_refit(privacy: Privacy, *, stacklevel: int) -> None:
         epsilon = epsilon_of(privacy.mu * sqrt(fits), privacy.delta)
         warnings.warn(
             f"this is fit number {fits} with the same Privacy, and no ledger adds them up. If the rows are "
-            f"the same, a record has paid epsilon={epsilon:.3g} by now, not {privacy.epsilon:g}: name a file, "
-            "Privacy(ledger=...). For the rows of other people make another Privacy.",
+            f"the same, a record has paid epsilon={epsilon:.3g} by now, not {privacy.epsilon:g}: name a "
+            "file, Privacy(ledger=...). For the rows of other people make another Privacy.",
             stacklevel=stacklevel + 1,
         )
 

@@ -62,9 +62,10 @@ class SummaryView:
             "More rows (also of others, merged), a larger epsilon, a tighter bound or fewer features help."
         )
         if isinstance(self.rule, FixedRank) and shown < self.rule.rank:
+            risen = f"only {shown} rise{'s' if shown == 1 else ''}" if shown else "none rises"
             return (
-                f"{shown or 'none'} of the {self.rule.rank} components asked for rise above the noise; the "
-                f"others would be noise, and are left out. {remedy}"
+                f"n_components={self.rule.rank} was asked for, and {risen} above the noise; the others would "
+                f"be noise, and are left out. {remedy}"
             )
         if isinstance(self.rule, VarianceShare):
             share = float(summary.explained_variance_ratio[:shown].sum())
