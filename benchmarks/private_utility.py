@@ -132,12 +132,6 @@ def privately_centered(task: Task, name: str, epsilon: float, delta: float, seed
     return task.score(leading(model.release().scatter, task.rank))
 
 
-def leading(scatter: Array, rank: int) -> Array:
-    """The leading directions of a noisy scatter, above the noise or not: an estimator shows the former only."""
-    directions: Array = np.linalg.eigh(scatter)[1][:, ::-1][:, :rank].T
-    return directions
-
-
 def clipped_away(task: Task) -> str:
     """How far clipping alone moves the answer."""
     centered = task.rows - task.center

@@ -205,7 +205,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         X, gaps = self._checked(X)
         components, subspace = self._components_for(X), self._source.summary()
         far = self._source.mean_dominates(subspace.mean, subspace.total / max(subspace.count, 1.0))
-        if not gaps and not far and self._fits(X):
+        if not gaps and not far and subspace.observed is None and self._fits(X):
             offsets = subspace.mean @ self.components_.T.astype(np.float64)
             scores = X @ components.T - backend_of(X).asarray(offsets, self._dtype_for(X))
         else:
@@ -329,10 +329,13 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         components, mean = self._components_for(X), backend.asarray(self.mean_, dtype)
         size = chunk_rows(X.shape[1], backend)
         variances = self._source.feature_variances() if gaps else None
+        known = None if subspace.observed is None else backend.asarray(subspace.known)
         for part in batch_slices(X.shape[0], size):
             rows = dense(X[part, :])
             if backend.on_device:
                 rows = backend.asarray(rows, dtype)
+            if known is not None:  # values of a feature that no row of the fit had say nothing
+                rows = backend.xp.where(known, rows, mean)
             deviations = rows - mean
             incomplete = np.isnan(rows).any(axis=1) if gaps else np.zeros(0, dtype=bool)
             if not incomplete.any():

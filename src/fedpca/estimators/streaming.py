@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state
 
-from fedpca._typing import JSON, Array, ArrayLike, DeviceArray, DTypeLike, RowsLike
+from fedpca._typing import JSON, AnyArray, Array, ArrayLike, DeviceArray, DTypeLike, RowsLike
 from fedpca.backend import HOST, Backend, backend_of, batch_slices, dense, ops, to_host
 from fedpca.errors import NonFiniteError
 from fedpca.estimators.base import BasePCA, chunk_rows, stored_values
@@ -18,15 +18,17 @@ from fedpca.estimators.rank_rule import rank_rule
 from fedpca.privacy import CenterSum, Ledger, Privacy, PrivateTracker
 from fedpca.summaries import validation
 from fedpca.summaries.merging import check_compatible
-from fedpca.summaries.missing_values import impute, impute_cold_start
+from fedpca.summaries.missing_values import impute, impute_cold_start, late_starts
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import EnergyBand, FixedRank, Oversample, RankRule
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.trackers import BASELINES, TRACKERS, Tracker, TrackerName, fastest
+from fedpca.trackers import BASELINES, TRACKERS, LateFeatures, Tracker, TrackerName, fastest
 
 _BATCH_ROWS = 1024
 _MAX_FEATURES_FOR_ALL = 4096
+
+_Source = Tracker | LateFeatures | PrivateTracker
 
 
 class StreamingPCA(BasePCA):
@@ -110,7 +112,7 @@ class StreamingPCA(BasePCA):
         self.batch_size = batch_size
         self.random_state = random_state
 
-    _source: Tracker | PrivateTracker
+    _source: _Source
 
     # --- fitting ---
 
@@ -147,7 +149,7 @@ class StreamingPCA(BasePCA):
 
     def _prepared(
         self, X: RowsLike, sample_weight: ArrayLike | None, *, first: bool
-    ) -> tuple[DeviceArray, Array | None, bool, Tracker | PrivateTracker]:
+    ) -> tuple[DeviceArray, Array | None, bool, _Source]:
         """Rows, weights, whether entries are missing, and the tracker for them: new for the first rows."""
         if not first:
             self._check_privacy_unchanged()
@@ -277,9 +279,9 @@ class StreamingPCA(BasePCA):
                     f"center={self.center} here, but the others are "
                     f"{'' if first.centered else 'un'}centered; build all with the same `center`."
                 )
-            tracker: Tracker
+            tracker: Tracker | LateFeatures
             if fitted:
-                assert isinstance(self._source, Tracker)
+                assert isinstance(self._source, Tracker | LateFeatures)
                 tracker = deepcopy(self._source)
             else:
                 dtype = first.components.dtype if isinstance(first, Subspace) else np.dtype(np.float64)
@@ -295,6 +297,10 @@ class StreamingPCA(BasePCA):
                     f"a summary of rows this large, sum of squares {largest:.3g}, does not fit a stream of "
                     f"{tracker.dtype}; rescale the features."
                 )
+            if isinstance(tracker, Tracker) and any(part.observed is not None for part in summaries):
+                leaves = [leaf for part in summaries for leaf in part.leaves]
+                widest = max((leaf.known for leaf in leaves), key=np.count_nonzero)
+                tracker = LateFeatures(tracker, np.ones_like(widest) if tracker.has_rows else widest)
             tracker.merge(*summaries)
             rows = [
                 other._n_rows_seen if isinstance(other, StreamingPCA) else other.count for other in others
@@ -305,20 +311,20 @@ class StreamingPCA(BasePCA):
                 self.feature_names_in_ = np.array(names, dtype=object)
         return self
 
-    def _update(
-        self, tracker: Tracker | PrivateTracker, X: RowsLike, weights: Array | None, gaps: bool
-    ) -> Tracker | PrivateTracker:
+    def _update(self, tracker: _Source, X: RowsLike, weights: Array | None, gaps: bool) -> _Source:
         """The tracker with one more batch: earlier rows decay once, missing entries are imputed."""
         if isinstance(tracker, PrivateTracker):
             _no_weights(weights)
             known = self._n_rows_seen if self._has_source() and tracker is self._source else 0
             tracker.update(_dense_parts(X), X.shape[0], n_rows_before=known)
             return tracker
-        if not isinstance(X, np.ndarray) and backend_of(X).on_device:  # finiteness is checked while updating
+        if isinstance(tracker, LateFeatures):
+            X, gaps = self._check_values(X, tracker.dtype, HOST, weights)
+        elif not isinstance(X, np.ndarray) and backend_of(X).on_device:
             trial = deepcopy(tracker) if tracker.has_rows else tracker
             try:
                 trial.decay(validation.forget(self.forget))
-                trial.update(X, weights)
+                trial.update(X, weights)  # finiteness is checked there
                 if trial is tracker and trial.may_underflow:
                     validation.require_no_underflow(X, tracker.dtype)
                 return trial
@@ -327,23 +333,41 @@ class StreamingPCA(BasePCA):
                     tracker = self._plain_tracker(X.shape[1], tracker.dtype, tracker.backend)
                 X, gaps = self._check_values(X, tracker.dtype, HOST, weights)
         tracker.decay(validation.forget(self.forget))
-        if not gaps or tracker.takes_gaps:
+        whole = tracker.known.all() if isinstance(tracker, LateFeatures) else True
+        if (whole and not gaps) or tracker.takes_gaps:
             tracker.update(X, weights)
             return tracker
-        size = chunk_rows(X.shape[1])
-        for cut in batch_slices(X.shape[0], size):
-            rows = dense(X[cut]).astype(tracker.dtype, copy=False)
-            part = _part(weights, cut)
-            missing = np.isnan(rows)
-            if missing.any():
-                seen = ~missing.all(axis=1)  # skip rows that are entirely missing
-                rows, part = rows[seen], None if part is None else part[seen]
-                history = tracker.summary()
-                if history.count:
-                    rows = impute(rows, history, tracker.feature_variances())
-                else:
-                    rows = impute_cold_start(rows, tracker.n_exchanged, bool(self.center))
-            tracker.update(rows, part)
+        for cut in batch_slices(X.shape[0], chunk_rows(X.shape[1])):
+            rows, part = dense(X[cut]).astype(tracker.dtype, copy=False), _part(weights, cut)
+            present = ~np.isnan(rows).all(axis=1)  # rows that are entirely missing are skipped
+            if not present.all():
+                rows, part = rows[present], None if part is None else part[present]
+            if not len(rows):
+                continue
+            starts = late_starts(rows, _known(tracker, X.shape[1]))
+            for own in map(slice, starts, [*starts[1:], len(rows)]):
+                tracker = self._update_filled(tracker, rows[own], _part(part, own))
+        return tracker
+
+    def _update_filled(
+        self, tracker: Tracker | LateFeatures, rows: Array, weights: Array | None
+    ) -> Tracker | LateFeatures:
+        """The tracker with more rows: gaps are imputed; a feature without any value so far stays unknown."""
+        gaps, before = np.isnan(rows), _known(tracker, rows.shape[1])
+        known = before | ~gaps.all(axis=0)
+        new = known & ~before
+        if gaps[:, before].any():
+            imputed = impute(rows, tracker.summary(), tracker.feature_variances())
+            rows = np.where(gaps & before, imputed, rows)
+        if gaps[:, new].any():
+            rows = rows.copy()
+            rows[:, known] = impute_cold_start(rows[:, known], tracker.n_exchanged, bool(self.center))
+        if isinstance(tracker, LateFeatures):
+            if new.any():
+                tracker.know(known, self._plain_tracker(len(known), tracker.dtype))
+        elif not known.all():
+            tracker = LateFeatures(tracker, known)
+        tracker.update(rows, weights)
         return tracker
 
     def _backend_for(self, X: RowsLike) -> Backend:
@@ -440,6 +464,11 @@ class StreamingPCA(BasePCA):
         """The most exact summary to send or merge: `Moments` where they are known, else a `Subspace`."""
         self._fitted()
         return replace(self._source.state(), feature_names=self._names())
+
+
+def _known(tracker: Tracker | LateFeatures, n_features: int) -> AnyArray:
+    """Which features have been observed so far, shape (d,)."""
+    return tracker.known if isinstance(tracker, LateFeatures) else np.full(n_features, tracker.has_rows)
 
 
 def _part(values: Array | None, part: slice) -> Array | None:

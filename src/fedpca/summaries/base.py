@@ -2,13 +2,13 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from fedpca._typing import JSON, Array
+from fedpca._typing import JSON, AnyArray, Array
 from fedpca.summaries import model_file
 from fedpca.summaries.certificate import Certificate
 
@@ -23,16 +23,41 @@ class BaseSummary(ABC):
     array_names: ClassVar[tuple[str, ...]]  # its fields that are arrays
 
     mean: Array
+    count: float
+    centered: bool
     feature_names: tuple[str, ...] | None
     certificate: Certificate | None
+    observed: Array | None
+    parts: tuple[Any, ...]
 
     @property
     def n_features(self) -> int:
         return len(self.mean)
 
+    @property
+    def known(self) -> AnyArray:
+        """Whether any value of each feature was observed, shape (d,)."""
+        return np.ones(self.n_features, dtype=bool) if self.observed is None else self.observed > 0
+
+    @property
+    def leaves(self) -> tuple[Self, ...]:
+        """The parts, or the summary itself: in each, a feature is known to all rows or to none."""
+        return self.parts or (self,)
+
+    @classmethod
+    @abstractmethod
+    def of_parts(
+        cls, parts: Sequence[Any], rank: int | None = None, feature_names: tuple[str, ...] | None = None
+    ) -> Self:
+        """The summary of parts, no two of which know the same features."""
+
     @abstractmethod
     def subspace(self, rank: int | None = None) -> "Subspace":
         """The leading directions, at most `rank` of them."""
+
+    @abstractmethod
+    def scaled(self, factor: float) -> Self:
+        """The same summary with singular values times `factor`; count and total times its square."""
 
     def with_names(self, feature_names: Iterable[str] | None) -> Self:
         """The same summary with these feature names."""
@@ -40,8 +65,11 @@ class BaseSummary(ABC):
 
     @property
     def metadata(self) -> JSON:
-        """Everything but the arrays, as JSON has it."""
-        names = (field.name for field in fields(self) if field.name not in self.array_names)  # type: ignore[arg-type]
+        """Everything but the arrays, as JSON has it; of a summary of parts, theirs."""
+        if self.parts:
+            return {"feature_names": self.feature_names, "parts": [part.metadata for part in self.parts]}
+        apart = {*self.array_names, "observed", "parts"}
+        names = (field.name for field in fields(self) if field.name not in apart)  # type: ignore[arg-type]
         values = {name: getattr(self, name) for name in names}
         if self.certificate is not None:
             values["certificate"] = self.certificate.to_json()
@@ -49,8 +77,15 @@ class BaseSummary(ABC):
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """The arrays, by name."""
-        return {name: getattr(self, name) for name in self.array_names}
+        """The arrays, by name; those of part i as "i.name"."""
+        if self.parts:
+            return {
+                f"{i}.{name}": array
+                for i, part in enumerate(self.parts)
+                for name, array in part.arrays.items()
+            }
+        arrays = {name: getattr(self, name) for name in self.array_names}
+        return arrays if self.observed is None else arrays | {"observed": self.observed}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a model file (safetensors with JSON metadata)."""
@@ -59,13 +94,23 @@ class BaseSummary(ABC):
     @classmethod
     def from_file_contents(cls, arrays: Mapping[str, Array], metadata: JSON) -> Self:
         """The inverse of `arrays` and `metadata`, checked like any other value."""
-        values = {
+        if "parts" in metadata:
+            return cls.of_parts(
+                [
+                    cls.from_file_contents(_with_prefix(arrays, f"{i}."), part)
+                    for i, part in enumerate(_checked_parts(metadata["parts"]))
+                ],
+                metadata.get("rank"),
+                metadata["feature_names"],
+            )
+        values: JSON = {
             field.name: (arrays if field.name in cls.array_names else metadata)[field.name]
             for field in fields(cls)  # type: ignore[arg-type]
+            if field.name not in ("observed", "parts")
         }
         if values["certificate"] is not None:
             values["certificate"] = Certificate.from_json(values["certificate"])
-        return cls(**values)
+        return cls(**values | {"observed": arrays.get("observed")})
 
     def _freeze(self, values: JSON) -> None:
         """Set fields of a frozen value; arrays become read-only."""
@@ -85,6 +130,18 @@ class BaseSummary(ABC):
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _with_prefix(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _checked_parts(parts: object) -> list[JSON]:
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        raise TypeError("parts must be a list of JSON objects.")
+    if any("parts" in part for part in parts):
+        raise ValueError("parts must not have parts of their own.")
+    return parts
 
 
 def check_certificate(certificate: object) -> Certificate | None:

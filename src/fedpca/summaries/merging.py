@@ -7,21 +7,26 @@ all rows about their common mean is
 
 Moments are added as they are. Subspaces are merged by one factorization of the stacked rows
 [s_i * components_i ; sqrt(n_i) (m_i - m)], whose Gram matrix is S: exact if nothing is truncated.
+
+That holds for rows that know the same features. Rows that know others are kept apart, as `parts`.
 """
 
 import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 
-from fedpca._typing import Array
+from fedpca._typing import AnyArray, Array
 from fedpca.backend import ops
 from fedpca.summaries import validation
 from fedpca.summaries.algebra import pooled_mean, rounding_floor, subtract_mean
 from fedpca.summaries.certificate import combine, same_rows_warning
 from fedpca.summaries.linalg import leading_singular_pairs, with_fixed_signs
 from fedpca.summaries.moments import Moments
-from fedpca.summaries.rank import exchange_rank
+from fedpca.summaries.parts import MAX_PARTS, pattern
+from fedpca.summaries.rank import exchange_rank, part_rank
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
@@ -59,10 +64,100 @@ def _merge(summaries: Sequence[Summary], rank: int | None, forget: float = 1.0) 
     if rank is not None:
         rank = validation.rank(rank, summaries[0].n_features)
     weights = [forget**2] * (len(summaries) - 1) + [1.0]
+    if any(summary.observed is not None for summary in summaries):
+        return _merge_parts(summaries, weights, rank, names)
     if _can_add_scatters(summaries):
         moments = sum_moments(zip(summaries, weights, strict=True))  # type: ignore[arg-type]
         return moments if rank is None else moments.subspace(rank)
     return _merge_subspaces([summary.subspace() for summary in summaries], weights, rank, names)
+
+
+def _merge_parts(
+    summaries: Sequence[Summary], weights: Sequence[float], rank: int | None, names: tuple[str, ...] | None
+) -> Summary:
+    """Merge what knows the same features; if that is not all, what remains are the parts of the result."""
+    parts = merge_leaves(summaries, weights, rank)
+    if len(parts) == 1:
+        merged = parts[0].with_names(names)
+    elif all_moments(parts):
+        merged = Moments.of_parts(parts, None, names)  # type: ignore[arg-type]
+    else:
+        return Subspace.of_parts(parts, rank, names)  # type: ignore[arg-type]
+    return merged if rank is None else merged.subspace(rank)
+
+
+def merge_leaves(
+    summaries: Sequence[Summary], weights: Sequence[float], rank: int | None = None
+) -> list[Summary]:
+    """One summary for each set of known features, at most `MAX_PARTS`; `rank` is that of the whole."""
+    leaves = [
+        (leaf, weight)
+        for summary, weight in zip(summaries, weights, strict=True)
+        for leaf in summary.leaves
+        if leaf.count
+    ]
+    leaves = leaves or [(summaries[0], weights[0])]
+    if not _can_add_scatters([leaf for leaf, _ in leaves]):
+        leaves = [(leaf.subspace(), weight) for leaf, weight in leaves]
+    width = None if rank is None else part_rank(rank, summaries[0].n_features)
+    parts = _merge_by_pattern(leaves, width)
+    while len(parts) > MAX_PARTS:
+        parts = _merge_by_pattern(_with_one_pattern_fewer(parts), width)
+    return parts
+
+
+def _merge_by_pattern(leaves: Sequence[tuple[Summary, float]], rank: int | None) -> list[Summary]:
+    """One summary for each set of known features, of leaves, all of one kind, and their weights."""
+    groups: dict[bytes, list[tuple[Summary, float]]] = {}
+    for leaf, weight in leaves:
+        groups.setdefault(pattern(leaf), []).append((leaf, weight))
+    return [_merge_alike(group, rank) for group in groups.values()]
+
+
+def _merge_alike(group: Sequence[tuple[Summary, float]], rank: int | None) -> Summary:
+    """The merge of leaves that know the same features."""
+    leaves, weights = [leaf for leaf, _ in group], [weight for _, weight in group]
+    if all_moments(leaves):
+        return sum_moments(group)  # type: ignore[arg-type]
+    if weights == [1.0]:
+        return leaves[0].subspace(rank)
+    return _merge_subspaces(leaves, weights, rank, None)  # type: ignore[arg-type]
+
+
+def _with_one_pattern_fewer(parts: Sequence[Summary]) -> list[tuple[Summary, float]]:
+    """The parts, two of them restricted to the features that both know.
+
+    Of all pairs the one that forgets the fewest entries, and if possible no feature altogether.
+    """
+    known = np.array([part.known for part in parts])
+
+    def loss(pair: tuple[int, int]) -> tuple[bool, float, list[bytes]]:
+        both, others = known[[*pair]].all(axis=0), np.delete(known, pair, axis=0).any(axis=0)
+        lost = known[[*pair]] & ~both
+        entries = sum(parts[i].count * np.count_nonzero(own) for i, own in zip(pair, lost, strict=True))
+        return bool((lost & ~others).any()), entries, sorted(pattern(parts[i]) for i in pair)
+
+    pair = min(combinations(range(len(parts)), 2), key=loss)
+    both: AnyArray = known[pair[0]] & known[pair[1]]
+    return [(_restricted(part, both) if i in pair else part, 1.0) for i, part in enumerate(parts)]
+
+
+def _restricted(part: Summary, known: AnyArray) -> Summary:
+    """The part without what it knows of other features."""
+    observed, mean = part.count * known, part.mean * known
+    if isinstance(part, Moments):
+        return replace(part, mean=mean, scatter=part.scatter * np.outer(known, known), observed=observed)
+    rows = part.singular_values[:, None] * part.components * known
+    components, singular_values = leading_singular_pairs(rows)
+    return Subspace.unchecked(
+        components=components.astype(part.components.dtype, copy=False),
+        singular_values=singular_values,
+        mean=mean,
+        count=part.count,
+        total=ops.energy(rows) + part.discarded * np.count_nonzero(known) / np.count_nonzero(part.known),
+        centered=part.centered,
+        observed=observed,
+    )
 
 
 def _can_add_scatters(summaries: Sequence[Summary]) -> bool:
@@ -89,7 +184,8 @@ def sum_moments(parts: Iterable[tuple[Moments, float]]) -> Moments:
     certificate = combine(
         [part.certificate for part, _ in parts], [weight for _, weight in parts], summed=True
     )
-    return Moments(count, mean, scatter, first.centered, names, certificate)
+    observed = None if first.observed is None else count * first.known
+    return Moments(count, mean, scatter, first.centered, names, certificate, observed)
 
 
 def _merge_subspaces(
@@ -118,6 +214,7 @@ def _merge_subspaces(
         centered=first.centered,
         feature_names=names,
         certificate=combine([part.certificate for part in subspaces], weights, summed=False),
+        observed=None if first.observed is None else count * first.known,
     )
 
 

@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from fedpca._typing import Array
+from fedpca._typing import AnyArray, Array
 from fedpca.summaries.subspace import Subspace
 
 _COLD_START_ITERATIONS = 5
+_LATE_CHANCE = 1e-6  # below this probability a gap at the beginning is a late start
 
 
 def partial_scores(rows: Array, subspace: Subspace, variances: Array | None = None) -> Array:
@@ -80,6 +81,28 @@ def impute_cold_start(rows: Array, rank: int, center: bool) -> Array:
         own = Subspace.from_rows(result, min(rank, rows.shape[1]), center=center)
         result = np.where(gaps, impute(rows, own, variances), rows)
     return result
+
+
+def late_starts(rows: Array, known: AnyArray) -> list[int]:
+    """Where to cut rows: 0, and the first values of features that start late.
+
+    A feature that is not known yet starts late if its gap at the beginning is too long to be chance, given
+    its share of gaps from there on. Rows before that are not to be filled from later ones.
+
+    >>> rows = np.ones((60, 2))
+    >>> rows[:40, 1] = np.nan
+    >>> late_starts(rows, np.array([False, False]))
+    [0, 40]
+    """
+    observed = ~np.isnan(rows[:, ~known])
+    if not len(rows) or observed.all():
+        return [0]
+    starts = observed.argmax(axis=0)
+    after = len(rows) - starts
+    gaps = after - observed.sum(axis=0)
+    chance = starts * np.log((gaps + 1) / (after + 1))
+    late = observed.any(axis=0) & (chance < np.log(_LATE_CHANCE))
+    return sorted({0, *starts[late].tolist()})
 
 
 def _noise(subspace: Subspace, components: Array, spread: Array, variances: Array | None) -> Array:

@@ -2,7 +2,8 @@
 
 The one string in the safetensors metadata, under "fedpca", is a JSON object with `format_version`, `kind`,
 `facts` (the summary's metadata, as JSON text) and `checksum`. Files of every format version so far are read
-by every later release.
+by every later release. Version 2 is that of summaries in which some rows do not know all features; all others
+are still written as version 1.
 """
 
 import hashlib
@@ -19,8 +20,8 @@ from fedpca._typing import JSON, AnyArray
 from fedpca._util.files import atomic_write
 from fedpca.errors import ModelFileError
 
-FORMAT_VERSION = 1
-_MAX_ARRAYS = 16  # more than any summary has
+FORMAT_VERSION = 2
+_MAX_ARRAYS = 128  # more than any summary has
 _MAX_HEADER = 2**28  # bytes; names of a million features fit
 
 Contents = tuple[str, dict[str, AnyArray], JSON]
@@ -45,12 +46,16 @@ def encode(kind: str, arrays: Mapping[str, AnyArray], metadata: JSON) -> bytes:
     }
     text = json.dumps(metadata, sort_keys=True, allow_nan=False)
     header = {
-        "format_version": FORMAT_VERSION,
+        "format_version": _needed_version(arrays, metadata),
         "kind": kind,
         "facts": text,
         "checksum": _checksum(kind, tensors, text),
     }
     return save(tensors, metadata={"fedpca": json.dumps(header)})
+
+
+def _needed_version(arrays: Mapping[str, AnyArray], metadata: JSON) -> int:
+    return 2 if "parts" in metadata or "observed" in arrays else 1
 
 
 def read(path: str | os.PathLike[str]) -> Contents:
@@ -95,9 +100,9 @@ def _header(contents: bytes, name: object) -> JSON:
     header = json.loads(metadata.get("fedpca", "null")) if isinstance(metadata, dict) else None
     if not isinstance(header, dict):
         raise ModelFileError(f"{name} is a safetensors file, but was not written by fedpca.")
-    if (version := header.get("format_version")) != FORMAT_VERSION:
+    if (version := header.get("format_version")) not in range(1, FORMAT_VERSION + 1):
         raise ModelFileError(
-            f"{name} has format version {version!r}; this fedpca reads version {FORMAT_VERSION}: "
+            f"{name} has format version {version!r}; this fedpca reads versions up to {FORMAT_VERSION}: "
             "upgrade fedpca."
         )
     if len(tensors) > _MAX_ARRAYS:

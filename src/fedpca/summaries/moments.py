@@ -1,6 +1,7 @@
 """Moments: the exact count, mean and scatter of rows; they sum exactly, in any order."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -16,6 +17,8 @@ from fedpca.summaries.algebra import (
 from fedpca.summaries.base import BaseSummary, check_certificate
 from fedpca.summaries.certificate import Certificate, noise_edge
 from fedpca.summaries.linalg import with_fixed_signs
+from fedpca.summaries.parts import PooledMeans, check_observed, ordered
+from fedpca.summaries.rank import part_rank
 from fedpca.summaries.subspace import Subspace
 
 
@@ -31,6 +34,8 @@ class Moments(BaseSummary):
         feature_names: one per feature, or None.
         certificate: what a private release promises, or None for moments that are not private. The scatter
             of a private release contains noise: its eigenvalues, and diagonal, may be negative.
+        observed: number of rows that know each feature, shape (d,); None where all rows know all features.
+        parts: the moments of rows that know the same features, if not all do; what merges is these.
 
     >>> moments = Moments.from_rows([[1.0, 2.0], [3.0, 2.0]])
     >>> moments.count, moments.mean, moments.total
@@ -43,6 +48,8 @@ class Moments(BaseSummary):
     centered: bool = True
     feature_names: tuple[str, ...] | None = None
     certificate: Certificate | None = None
+    observed: Array | None = None
+    parts: tuple["Moments", ...] = ()
 
     kind = "moments"
     array_names = ("mean", "scatter")
@@ -66,6 +73,11 @@ class Moments(BaseSummary):
         certificate = check_certificate(self.certificate)
         if certificate is None and (np.diag(scatter) < -1e-8 * largest).any():
             raise ValueError("scatter must not have negative entries on its diagonal.")
+        observed = self.observed if self.parts else check_observed(self.observed, count, len(mean))
+        if observed is not None and not self.parts:
+            unknown = observed == 0
+            if scatter[unknown].any() or mean[unknown].any():
+                raise ValueError("scatter and mean must be zero for features that no row knows.")
         self._freeze(
             {
                 "count": count,
@@ -74,6 +86,7 @@ class Moments(BaseSummary):
                 "centered": check_centered(self.centered, mean),
                 "feature_names": validation.feature_names(self.feature_names, len(mean)),
                 "certificate": certificate,
+                "observed": observed,
             }
         )
 
@@ -89,10 +102,52 @@ class Moments(BaseSummary):
         count, mean, deviations = deviations_from_mean(rows, sample_weight, center)
         return cls(count, mean, deviations.T @ deviations, center, names)
 
+    @classmethod
+    def of_parts(
+        cls, parts: Sequence["Moments"], rank: int | None = None, feature_names: tuple[str, ...] | None = None
+    ) -> Self:
+        """The moments of parts, no two of which know the same features.
+
+        >>> whole = Moments.from_rows([[1.0, 300.0], [3.0, 302.0]])
+        >>> narrow = Moments(2, [7.0, 0.0], [[2.0, 0.0], [0.0, 0.0]], observed=[2, 0])
+        >>> pooled = Moments.of_parts([whole, narrow])
+        >>> pooled.mean, pooled.observed
+        (array([  4.5, 301. ]), array([4., 2.]))
+        """
+        parts = ordered(parts)
+        if any(part.certificate for part in parts):
+            raise ValueError("private moments know every feature: they are no parts.")
+        pooled = PooledMeans.of(parts)
+        scatter = sum((part.scatter for part in parts), start=np.zeros_like(parts[0].scatter))
+        if parts[0].centered:
+            scatter = scatter + pooled.offsets.T @ pooled.offsets
+        return cls(
+            pooled.count,
+            pooled.mean,
+            pooled.covariance(scatter),
+            parts[0].centered,
+            feature_names,
+            observed=pooled.observed,
+            parts=parts,
+        )
+
     @property
     def total(self) -> float:
         """The trace of the scatter."""
         return float(np.trace(self.scatter))
+
+    def scaled(self, factor: float) -> Self:
+        """The moments with the scatter and the count times the square of `factor`."""
+        weight = factor**2
+        if self.parts:
+            return self.of_parts([part.scaled(factor) for part in self.parts], None, self.feature_names)
+        return replace(
+            self,
+            count=self.count * weight,
+            scatter=self.scatter * weight,
+            certificate=None if self.certificate is None else self.certificate.scaled(weight),
+            observed=None if self.observed is None else self.observed * weight,
+        )
 
     def subspace(self, rank: int | None = None) -> Subspace:
         """The `rank` leading directions; all that carry variance by default.
@@ -105,6 +160,9 @@ class Moments(BaseSummary):
         """
         if rank is not None:
             rank = validation.rank(rank, self.n_features)
+        if self.parts:
+            width = None if rank is None else part_rank(rank, self.n_features)
+            return Subspace.of_parts([part.subspace(width) for part in self.parts], rank, self.feature_names)
         components, singular_values = principal_directions(self.scatter, rank)
         if edge := noise_edge(self.certificate):
             risen = int(np.count_nonzero(singular_values**2 > edge))
@@ -120,6 +178,7 @@ class Moments(BaseSummary):
             centered=self.centered,
             feature_names=self.feature_names,
             certificate=self.certificate,
+            observed=self.observed,
         )
 
     def __repr__(self) -> str:

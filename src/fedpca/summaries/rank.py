@@ -10,6 +10,8 @@ from fedpca.summaries import validation
 
 Oversample = int | Literal["auto"]
 
+_MAX_FEATURES_KEPT_WHOLE = 256  # as for the tracker that keeps all moments
+
 
 class RankRule(Protocol):
     """Decides, once per block, how many directions are wanted."""
@@ -154,3 +156,8 @@ def exchange_rank(rank: int, n_features: int) -> int:
     Twice what clients exchange: inner nodes then lose next to nothing, even of very different clients.
     """
     return min(2 * oversampled_rank(rank), n_features)
+
+
+def part_rank(rank: int, n_features: int) -> int:
+    """Directions that parts with different known features keep for a model of `rank` directions."""
+    return n_features if n_features <= _MAX_FEATURES_KEPT_WHOLE else exchange_rank(rank, n_features)

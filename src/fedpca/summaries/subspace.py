@@ -1,19 +1,21 @@
 """Subspace: the low-rank summary of rows that travels and merges."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import numpy as np
 
-from fedpca._typing import Array, ArrayLike, DTypeLike, RowsLike
+from fedpca._typing import JSON, Array, ArrayLike, DTypeLike, RowsLike
 from fedpca.backend import ops
 from fedpca.summaries import validation
 from fedpca.summaries.algebra import check_centered, deviations_from_mean, rounding_floor
 from fedpca.summaries.base import BaseSummary, check_certificate
-from fedpca.summaries.certificate import Certificate
+from fedpca.summaries.certificate import Certificate, combine
 from fedpca.summaries.linalg import leading_singular_pairs, orthonormality_error, with_fixed_signs
+from fedpca.summaries.parts import PooledMeans, check_observed, ordered
+from fedpca.summaries.rank import part_rank
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -32,6 +34,8 @@ class Subspace(BaseSummary):
         centered: whether rows were centered (else the scatter is about the origin).
         feature_names: one per feature, or None.
         certificate: what a private release promises, or None for a summary that is not private.
+        observed: number of rows that know each feature, shape (d,); None where all rows know all features.
+        parts: the summaries of rows that know the same features, if not all do; what merges is these.
 
     >>> rows = np.array([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
     >>> subspace = Subspace.from_rows(rows, rank=1)
@@ -49,6 +53,8 @@ class Subspace(BaseSummary):
     centered: bool = True
     feature_names: tuple[str, ...] | None = None
     certificate: Certificate | None = None
+    observed: Array | None = None
+    parts: tuple["Subspace", ...] = ()
 
     kind = "subspace"
     array_names = ("components", "singular_values", "mean")
@@ -62,6 +68,12 @@ class Subspace(BaseSummary):
         _check_shapes(components, singular_values, mean)
         count = validation.count(self.count)
         validation.raw_energy(self.total, count, mean)
+        observed = self.observed if self.parts else check_observed(self.observed, count, len(mean))
+        if observed is not None and not self.parts:
+            unknown = observed == 0
+            if np.abs(components[:, unknown]).max(initial=0.0) > 1e-6 or mean[unknown].any():
+                raise ValueError("components and mean must be zero for features that no row knows.")
+            components[:, unknown] = 0.0
         self._freeze(
             {
                 "components": components,
@@ -72,6 +84,7 @@ class Subspace(BaseSummary):
                 "centered": check_centered(self.centered, mean),
                 "feature_names": validation.feature_names(self.feature_names, len(mean)),
                 "certificate": check_certificate(self.certificate),
+                "observed": observed,
             }
         )
 
@@ -87,11 +100,15 @@ class Subspace(BaseSummary):
         centered: bool = True,
         feature_names: tuple[str, ...] | None = None,
         certificate: Certificate | None = None,
+        observed: Array | None = None,
+        parts: tuple["Subspace", ...] = (),
     ) -> Self:
         """A subspace of arrays that this library has just made: neither copied nor checked.
 
         `total` is raised to the kept energy, which rounding may have left above it.
         """
+        if observed is not None and not parts:
+            components = np.where(observed > 0, components, 0)  # without what rounding left there
         subspace = object.__new__(cls)
         subspace._freeze(
             {
@@ -103,9 +120,45 @@ class Subspace(BaseSummary):
                 "centered": centered,
                 "feature_names": feature_names,
                 "certificate": certificate,
+                "observed": observed,
+                "parts": parts,
             }
         )
         return subspace
+
+    @classmethod
+    def of_parts(
+        cls,
+        parts: Sequence["Subspace"],
+        rank: int | None = None,
+        feature_names: tuple[str, ...] | None = None,
+    ) -> Self:
+        parts = ordered(parts)
+        if rank is not None:
+            rank = validation.rank(rank, parts[0].n_features)
+        centered = parts[0].centered
+        pooled = PooledMeans.of(parts)
+        stack = [part.singular_values[:, None] * part.components for part in parts]
+        rows = np.concatenate([*stack, pooled.offsets] if centered else stack)
+        weights = pooled.feature_weights()
+        total = float(weights @ np.sum(rows**2, axis=0))
+        # What truncation lost is taken to be spread evenly over the features that a part knows.
+        total += sum(part.discarded * float(weights[part.known].mean()) for part in parts if part.discarded)
+        dtype = np.result_type(*(part.components.dtype for part in parts))
+        floor = rounding_floor(total, pooled.count, pooled.mean, dtype)
+        components, singular_values = leading_singular_pairs(pooled.covariance_rows(rows), rank, floor)
+        return cls.unchecked(
+            components=with_fixed_signs(components).astype(dtype, copy=False),
+            singular_values=singular_values,
+            mean=pooled.mean,
+            count=pooled.count,
+            total=total,
+            centered=centered,
+            feature_names=validation.feature_names(feature_names, len(pooled.mean)),
+            certificate=combine([part.certificate for part in parts], [1.0] * len(parts), summed=False),
+            observed=pooled.observed,
+            parts=parts,
+        )
 
     @classmethod
     def from_rows(
@@ -171,7 +224,11 @@ class Subspace(BaseSummary):
         >>> Subspace.from_rows(np.diag([3.0, 2.0, 1.0]), center=False).truncate(2).discarded
         1.0
         """
-        rank = min(validation.rank(rank, self.n_features), self.rank)
+        rank = validation.rank(rank, self.n_features)
+        if self.parts:
+            width = part_rank(rank, self.n_features)
+            return self.of_parts([part.truncate(width) for part in self.parts], rank, self.feature_names)
+        rank = min(rank, self.rank)
         return self._with(components=self.components[:rank, :], singular_values=self.singular_values[:rank])
 
     def subspace(self, rank: int | None = None) -> Self:
@@ -187,7 +244,10 @@ class Subspace(BaseSummary):
     def scaled(self, factor: float) -> Self:
         """The same directions with singular values times `factor`; count and total times its square."""
         weight = factor**2
+        if self.parts:
+            return self._of_changed_parts([part.scaled(factor) for part in self.parts])
         return self._with(
+            observed=None if self.observed is None else self.observed * weight,
             singular_values=self.singular_values * factor,
             count=self.count * weight,
             total=self.total * weight,
@@ -200,11 +260,21 @@ class Subspace(BaseSummary):
 
     def astype(self, dtype: DTypeLike) -> Self:
         """The same subspace with components of another float type."""
+        if self.parts:
+            return self._of_changed_parts([part.astype(dtype) for part in self.parts])
         return self._with(components=self.components.astype(dtype, copy=False))
 
     def with_fixed_signs(self) -> Self:
         """The same subspace, the largest entry of each component positive."""
         return self._with(components=with_fixed_signs(self.components))
+
+    def _of_changed_parts(self, parts: Sequence["Subspace"]) -> Self:
+        return self.of_parts(parts, self.rank or None, self.feature_names)
+
+    @property
+    def metadata(self) -> JSON:
+        """Everything but the arrays, as JSON has it; of a summary of parts, theirs."""
+        return super().metadata | ({"rank": self.rank or 1} if self.parts else {})
 
     def _with(self, **changes: Any) -> Self:
         """A changed copy, not checked again."""

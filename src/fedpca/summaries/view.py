@@ -6,6 +6,7 @@ from fedpca._typing import Array, DType, DTypeLike
 from fedpca.summaries.algebra import shrink_eigenvalues
 from fedpca.summaries.certificate import noise_edge
 from fedpca.summaries.linalg import mean_dominates
+from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import (
     FixedRank,
     Oversample,
@@ -93,8 +94,10 @@ class SummaryView:
         return min(self.rule.n_components(rank, subspace.singular_values, subspace.total), risen)
 
     def feature_variances(self) -> Array | None:
-        """Not known."""
-        return None
+        """Variance of each feature, shape (d,), if the summary is of moments that are not private."""
+        if not isinstance(self.whole, Moments) or self.whole.certificate or not self.whole.count:
+            return None
+        return np.diag(self.whole.scatter) / self.whole.count
 
     def mean_dominates(self, mean: Array, spread: float) -> bool:
         """Whether products of rows would lose too many digits to a mean this large."""

@@ -7,10 +7,12 @@ from fedpca.trackers.baselines.power_method import PowerMethod
 from fedpca.trackers.baselines.spirit import EnergyThresholds, Spirit
 from fedpca.trackers.block import Block
 from fedpca.trackers.exact import Exact
+from fedpca.trackers.late_features import LateFeatures
 from fedpca.trackers.nystrom.tracker import Nystrom
 from fedpca.trackers.registry import BASELINES, TRACKERS, TrackerName, fastest
 
 __all__ = [
-    "BASELINES", "TRACKERS", "Block", "EnergyThresholds", "Exact", "FrequentDirections", "Grouse", "Nystrom",
-    "PowerMethod", "RobustFrequentDirections", "Spirit", "Tracker", "TrackerName", "fastest",
+    "BASELINES", "TRACKERS", "Block", "EnergyThresholds", "Exact", "FrequentDirections", "Grouse",
+    "LateFeatures", "Nystrom", "PowerMethod", "RobustFrequentDirections", "Spirit", "Tracker", "TrackerName",
+    "fastest",
 ]  # fmt: skip

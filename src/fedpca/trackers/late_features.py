@@ -1,0 +1,112 @@
+"""LateFeatures: a stream in which some features have not been observed yet."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import final
+
+import numpy as np
+
+from fedpca._typing import AnyArray, Array, DType, RowsLike
+from fedpca.backend import HOST
+from fedpca.summaries.merging import merge, merge_leaves
+from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
+from fedpca.summaries.view import SummaryView
+from fedpca.trackers.base import Tracker
+
+
+@final
+class LateFeatures:
+    """A tracker for the features known now, and the summary of the rows that came when fewer were.
+
+    To rows that come before the first value of a feature, the feature is unknown: they add nothing to its
+    mean, variance or covariances. Where a feature gets its first value, a new tracker goes on.
+
+    Args:
+        tracker: a tracker of rows that know these features, or of none.
+        known: which features are known, shape (d,), bool.
+    """
+
+    takes_gaps = False
+    is_fitted = True
+    backend = HOST  # gaps are filled there
+
+    def __init__(self, tracker: Tracker, known: AnyArray) -> None:
+        self.known = known
+        self.dtype: DType = tracker.dtype
+        self._tracker = tracker
+        self._earlier: tuple[Summary, ...] = ()  # one per set of known features
+        self._cached_view: SummaryView | None = None  # until more rows come
+
+    @property
+    def n_exchanged(self) -> int:
+        """Directions in a summary."""
+        return self._tracker.n_exchanged
+
+    # --- rows and summaries in ---
+
+    def know(self, known: AnyArray, tracker: Tracker) -> None:
+        """From now on these features are known; `tracker` is one without rows."""
+        self._cached_view = None
+        self._add_earlier([self._current()])
+        tracker.rank = self._tracker.rank
+        self.known, self._tracker = known, tracker
+
+    def update(self, rows: RowsLike, weights: Array | None = None) -> None:
+        """Learn from rows, shape (n, d), finite where features are known."""
+        self._cached_view = None
+        self._tracker.update(rows if self.known.all() else np.where(self.known, rows, 0), weights)
+
+    def decay(self, forget: float) -> None:
+        """Scale everything seen so far by `forget`; its count and total by `forget**2`."""
+        if forget != 1.0:
+            self._cached_view = None
+            self._tracker.decay(forget)
+            self._earlier = tuple(part.scaled(forget) for part in self._earlier)
+
+    def merge(self, *others: Summary) -> None:
+        """Go on as if the rows behind other summaries had been seen too."""
+        self._cached_view = None
+        leaves = [leaf for other in others for leaf in other.leaves]
+        alike = [leaf for leaf in leaves if np.array_equal(leaf.known, self.known)]
+        if alike:
+            self._tracker.merge(*(replace(leaf, observed=None) for leaf in alike))
+        self._add_earlier([leaf for leaf in leaves if not np.array_equal(leaf.known, self.known)])
+
+    def _add_earlier(self, summaries: Sequence[Summary]) -> None:
+        parts = [part for part in (*self._earlier, *summaries) if part.count]
+        if parts:
+            self._earlier = tuple(merge_leaves(parts, [1.0] * len(parts)))
+
+    # --- summaries out ---
+
+    def _current(self) -> Summary:
+        state = self._tracker.state()
+        return replace(state, observed=np.where(self.known, state.count, 0.0))
+
+    def state(self) -> Summary:
+        """Everything known."""
+        parts = [part for part in (*self._earlier, self._current()) if part.count]
+        return merge(parts or [self._current()])
+
+    def _view(self) -> SummaryView:
+        if self._cached_view is None:
+            tracker = self._tracker
+            self._cached_view = SummaryView(self.state(), tracker.rule, tracker.oversample, tracker.dtype)
+        return self._cached_view
+
+    def summary(self) -> Subspace:
+        """The leading directions of all rows so far: those to exchange, more than are wanted."""
+        return self._view().summary()
+
+    def n_components(self) -> int:
+        """How many directions of the summary are wanted."""
+        return self._view().n_components()
+
+    def feature_variances(self) -> Array | None:
+        """Variance of each feature, shape (d,), where it is known."""
+        return self._view().feature_variances()
+
+    def mean_dominates(self, mean: Array, spread: float) -> bool:
+        """Whether products of rows would lose too many digits to a mean this large."""
+        return self._tracker.mean_dominates(mean, spread)
