@@ -15,6 +15,7 @@ from benchmarks.common import options
 NAMES = (
     "speed",
     "accuracy",
+    "missing_values",
     "tuning",
     "small_streams",
     "memory",

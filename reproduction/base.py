@@ -6,7 +6,7 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -18,6 +18,8 @@ from fedpca._typing import Array
 Value = str | int | float | bool
 Record = dict[str, Value]
 Case = Mapping[str, Value]
+Outcome = Literal["held", "held with a correction", "did not hold"]
+ROUNDING = 1e-12  # shares and ratios below this are rounding errors
 
 
 class Table(list[Record]):
@@ -69,11 +71,20 @@ class Verdict:
 
     Attributes:
         outcome: whether it held.
-        why: a paragraph with the measured numbers.
+        points: the reasons, one sentence or a few each, with the measured numbers.
     """
 
-    outcome: Literal["held", "held with a correction", "did not hold"]
-    why: str
+    outcome: Outcome
+    points: tuple[str, ...]
+
+
+def format_share(share: float) -> str:
+    """A share or an excess in a table.
+
+    >>> format_share(0.0321), format_share(-2.2e-16)
+    ('3.2e-02', '≤ 1e-12')
+    """
+    return f"{share:.1e}" if share > ROUNDING else f"≤ {ROUNDING:g}"
 
 
 def join_numbers(numbers: Sequence[float]) -> str:
@@ -97,6 +108,7 @@ class Experiment(ABC):
     figure: ClassVar[str]  # the figure or table of the paper, as in "Figure 4a"
     title: ClassVar[str]
     claim: ClassVar[str]  # the paper's claim
+    full_outcome: ClassVar[Outcome]  # of the verdict with the paper's settings, as last measured
 
     seed: int = 0
 
@@ -123,6 +135,15 @@ class Experiment(ABC):
     def tabulate(self, table: Table) -> Mapping[str, Sequence[Sequence[str]]]:
         """Small tables for the page, by caption: lines of cells, headings first."""
         return {}
+
+    def left_out(self) -> str:
+        """How the settings differ from the paper's; empty if they do not."""
+        changes = []
+        for field in fields(self):
+            paper, own = field.default, getattr(self, field.name)
+            if own != paper and field.name != "seed":
+                changes.append(_change(field.name.replace("_", " "), paper, own))
+        return "; ".join(changes)
 
     def generator(self, case: Case) -> np.random.Generator:
         """The random number generator of a case."""
@@ -160,6 +181,23 @@ class Result:
     experiment: Experiment
     table: Table
     missing: tuple[str, ...] = ()
+
+
+def _change(name: str, paper: Any, own: Any) -> str:
+    """A changed setting in words.
+
+    >>> _change("alphas", (0.1, 1.0, 2.0), (1.0, 2.0)), _change("n rows", 4000, 800)
+    ('alphas without 0.1', 'n rows 800 instead of 4000')
+    >>> _change("draws", tuple(range(9)), (1, 2))
+    'draws only 1, 2'
+    """
+    if isinstance(paper, tuple) and isinstance(own, tuple):
+        if own and set(own) < set(paper):
+            missing = [value for value in paper if value not in own]
+            few, word = (missing, "without") if len(missing) <= 2 * len(own) else (own, "only")
+            return f"{name} {word} {', '.join(map(str, few))}"
+        return f"{name} {', '.join(map(str, own))} instead of {', '.join(map(str, paper))}"
+    return f"{name} {own} instead of {'all' if paper is None else paper}"
 
 
 def _fingerprint(values: Mapping[str, Any]) -> str:

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from reproduction.base import Result
+from matplotlib import rc_context
+
+from reproduction.base import Result, Verdict
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8885; --good: #2a7d3f; --middle: #a66f00; --bad: #b3261e; }
@@ -28,7 +30,7 @@ _CLASSES = {"held": "held", "held with a correction": "corrected", "did not hold
 
 
 def write_page(folder: Path, results: Sequence[Result], note: str) -> Path:
-    """Write index.html with all plots embedded, and the plots as PNG files beside the tables.
+    """Write index.html with all plots embedded, and the plots as SVG and PNG files beside the tables.
 
     Args:
         note: one sentence on how the numbers were measured.
@@ -44,6 +46,7 @@ def write_page(folder: Path, results: Sequence[Result], note: str) -> Path:
 <p>Figures and tables of the paper (Grammenos, Mendoza-Smith, Crowcroft, Mascolo; NeurIPS 2020), computed
 again with correct baselines and sound metrics, beside the paper's metric and the printed values.
 {html.escape(note)}</p>
+{_left_out(results)}
 {_overview(results)}
 {"".join(sections)}
 </html>
@@ -51,6 +54,18 @@ again with correct baselines and sound metrics, beside the paper's metric and th
     path = folder / "index.html"
     path.write_text(page, encoding="utf-8")
     return path
+
+
+def _left_out(results: Sequence[Result]) -> str:
+    """What smaller settings leave out, one item per experiment."""
+    items = [
+        f"<li>{html.escape(result.experiment.title)}: {html.escape(changes)}"
+        for result in results
+        if (changes := result.experiment.left_out())
+    ]
+    if not items:
+        return ""
+    return f"<p>Smaller settings, by experiment:</p><ul>{''.join(items)}</ul>"
 
 
 def _overview(results: Sequence[Result]) -> str:
@@ -86,20 +101,44 @@ def _measured(result: Result, folder: Path) -> str:
     experiment, table = result.experiment, result.table
     images = []
     for number, (text, figure) in enumerate(experiment.draw(table).items(), start=1):
-        png = _png(figure)
-        (folder / f"plot-{number}.png").write_bytes(png)
-        data = base64.b64encode(png).decode()
-        images.append(f'<p><img src="data:image/png;base64,{data}" alt="{html.escape(text)}"></p>')
+        links = []
+        for kind in ("svg", "png"):
+            drawn = _rendered(figure, kind)
+            (folder / f"plot-{number}.{kind}").write_bytes(drawn)
+            links.append(f'<a href="{experiment.name}/plot-{number}.{kind}">{kind.upper()}</a>')
+            if kind == "svg":
+                data = base64.b64encode(drawn).decode()
+        images.append(
+            f'<p><img src="data:image/svg+xml;base64,{data}" alt="{html.escape(text)}"><br>'
+            f"<small>{' '.join(links)}</small></p>"
+        )
+    verdict = experiment.verdict(table)
+    points = [*verdict.points, *_disagreement(result, verdict)]
     tables = [_html_table(caption, lines) for caption, lines in experiment.tabulate(table).items()]
-    return f"""<p>{_badge(result)} {html.escape(experiment.verdict(table).why)}</p>
+    return f"""<p>{_badge(result)}</p>
+<ul>{"".join(f"<li>{html.escape(point)}" for point in points)}</ul>
 {"".join(images)}
 {"".join(tables)}
 <p><a href="{experiment.name}/table.csv">All measurements</a> ({len(table)} rows)</p>"""
 
 
-def _png(figure: Any) -> bytes:
+def _disagreement(result: Result, verdict: Verdict) -> list[str]:
+    """Why the verdict is another than with the paper's settings, if it is."""
+    full, left_out = result.experiment.full_outcome, result.experiment.left_out()
+    if not left_out or full == verdict.outcome:
+        return []
+    return [
+        f"The verdict differs from that of the full run, where the claim {full}. What these settings leave "
+        f"out decides it there: {left_out}."
+    ]
+
+
+def _rendered(figure: Any, kind: str) -> bytes:
     file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=110, bbox_inches="tight")
+    # The same figure gives the same file: no date, no random names.
+    with rc_context({"svg.hashsalt": "fedpca"}):
+        undated = {"metadata": {"Date": None}} if kind == "svg" else {}
+        figure.savefig(file, format=kind, dpi=150, bbox_inches="tight", **undated)
     return file.getvalue()
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from reproduction.base import Experiment
 from reproduction.execution_time import ExecutionTime
 from reproduction.federated_scaling import FederatedScaling
+from reproduction.first_batch import FirstBatch
+from reproduction.forgetting import Forgetting
 from reproduction.memory import Memory
 from reproduction.merging import Merging
 from reproduction.over_time_real import OverTimeReal
@@ -21,11 +23,13 @@ from reproduction.utility import Utility
 _IN_ORDER: tuple[type[Experiment], ...] = (
     Projections,
     Utility,
+    FirstBatch,
     RealErrors,
     SyntheticErrors,
     ExecutionTime,
     FederatedScaling,
     Merging,
+    Forgetting,
     OverTimeSynthetic,
     SpectrumErrors,
     OverTimeReal,

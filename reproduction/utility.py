@@ -16,7 +16,7 @@ from fedpca.privacy.mechanisms import ClippingBall, build
 from fedpca.privacy.noise import NOISES
 from fedpca.summaries.certificate import Certificate
 from reproduction import published
-from reproduction.base import Case, Experiment, Record, Table, Verdict
+from reproduction.base import Case, Experiment, Outcome, Record, Table, Verdict
 from reproduction.plots import subplots
 
 PANELS = (  # rows of the plot: with the noise that the theorems require; the same as released
@@ -63,6 +63,8 @@ class Utility(Experiment):
         "MOD-SuLQ, symmetric or not; the more uniform the spectrum (small alpha), the harder it is to keep "
         "privacy and utility."
     )
+
+    full_outcome: ClassVar[Outcome] = "did not hold"
 
     alphas: tuple[float, ...] = (0.01, 0.1, 0.5, 1.0)
     epsilons: tuple[float, ...] = tuple(k / 10 for k in range(1, 41))
@@ -208,35 +210,37 @@ class Utility(Experiment):
         )
         excess = table.where(method="F-PCA").column("noise")
         slack = table.where(method="F-PCA as released").column("noise")
-        why = (
+        points = [
             f"From epsilon = {low:g} to {high:g}, at alpha = {steep:g}, q_A changes as follows: {ranges}; "
-            f"chance level is {level:.2f}. With the noise that its Lemma 2 requires for a block of "
-            f"{self.block_rows} rows, F-PCA at epsilon = {high:g} is at most {gained.max():.2f} above chance "
-            f"for any alpha. The printed curve has in every block the noise for all {self.n_rows:,} rows, "
+            f"chance level is {level:.2f}.",
+            f"With the noise that its Lemma 2 requires for a block of {self.block_rows} rows, F-PCA at "
+            f"epsilon = {high:g} is at most {gained.max():.2f} above chance for any alpha.",
+            f"The printed curve has in every block the noise for all {self.n_rows:,} rows, "
             f"{self.n_rows / self.block_rows:g} times less, which gives {q('F-PCA as released', high):.2f} "
             f"here. That is {slack.min():.2f} to {slack.max():.1f} times the minimum for a block, "
             f"{'enough by luck' if slack.min() >= 1 else 'and not always enough'}: the lemma requires "
-            f"{excess.min():.0f} to {excess.max():.0f} times too much. With the minimum, at epsilon = "
-            f"{one:g}, F-PCA has {q('F-PCA, least noise', one):.2f}, and fedpca, which adds noise once, to "
-            f"the sum of all rows, {q('fedpca', one):.4f}. The printed MOD-SuLQ lacks half of its mask and "
-            f"is not private: {q('MOD-SuLQ as released', one):.2f} at epsilon = {one:g}, where the whole "
-            f"mask gives {q('MOD-SuLQ', one):.2f}; the form that is not symmetric has the noise of the "
-            f"symmetric one. A uniform spectrum {'is' if harder else 'is not'} harder: at epsilon = "
-            f"{high:g} MOD-SuLQ has {by_alpha}."
-        )
+            f"{excess.min():.0f} to {excess.max():.0f} times too much.",
+            f"With the minimum, at epsilon = {one:g}, F-PCA has {q('F-PCA, least noise', one):.2f}, and "
+            f"fedpca, which adds noise once, to the sum of all rows, {q('fedpca', one):.4f}.",
+            "The printed MOD-SuLQ lacks half of its mask and is not private: "
+            f"{q('MOD-SuLQ as released', one):.2f} at epsilon = {one:g}, where the whole mask gives "
+            f"{q('MOD-SuLQ', one):.2f}; the form that is not symmetric has the noise of the symmetric one.",
+            f"A uniform spectrum {'is' if harder else 'is not'} harder: at epsilon = {high:g} MOD-SuLQ has "
+            f"{by_alpha}.",
+        ]
         shared = [epsilon for epsilon in published.UTILITY_EPSILONS if epsilon in self.epsilons]
         if shared and {0.5, 1.0} <= set(self.alphas):
             as_named, exchanged = (
                 _distance_from_print(table, shared, labels) for labels in ((0.5, 1.0), (1.0, 0.5))
             )
-            why += (
-                " In print alpha = 0.5 is above alpha = 1, against that rule. The printed curves differ from "
+            points.append(
+                "In print alpha = 0.5 is above alpha = 1, against that rule. The printed curves differ from "
                 f"the curves as released by {as_named:.3f} on average, and by {exchanged:.3f} if these two "
                 f"labels are swapped{': they probably are' if exchanged < as_named else ''}."
             )
         if not useful:
-            return Verdict("did not hold", why)
-        return Verdict("held" if harder else "held with a correction", why)
+            return Verdict("did not hold", tuple(points))
+        return Verdict("held" if harder else "held with a correction", tuple(points))
 
 
 def release_components(

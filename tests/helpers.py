@@ -197,3 +197,40 @@ def disk_full(*args):
 def geometric(low, high):
     """Numbers between these, as often small as large."""
     return st.floats(log(low), log(high)).map(exp)
+
+
+def row_results(pca, rows):
+    """What an estimator computes for each row: scores, SPE, T² and log-likelihood, each of shape (n, ...)."""
+    return (pca.transform(rows), *pca.anomaly_scores(rows), pca.score_samples(rows))
+
+
+def assert_same_results(pca, rows, parts, expected):
+    """Results of rows in batches are those expected: to 1e-12 of each row, in float32 to 1e-6."""
+    found, truth = (
+        {name: np.concatenate([part[i] for part in some]) for i, name in enumerate(_RESULTS)}
+        for some in (parts, expected)
+    )
+    size = np.linalg.norm(np.nan_to_num(rows - pca.mean_), axis=1) + np.linalg.norm(pca.mean_)
+    smallest = float(pca.explained_variance_[-1])
+    limits = {  # what an error of the size of the row does to the others
+        "scores": size[:, None],
+        "spe": size**2,
+        "t2": 2 * size**2 / smallest,
+        "log-likelihood": size**2 / min(pca.noise_variance_ or smallest, smallest),
+    }
+    eps = 1e-12 if pca.components_.dtype == rows.dtype == np.float64 else 1e-6
+    for name, limit in limits.items():
+        assert (np.abs(found[name] - truth[name]) <= eps * limit).all(), name
+
+
+_RESULTS = ("scores", "spe", "t2", "log-likelihood")
+
+
+def edge_of_rounding(n_rows, n_features, radius=2.0**12):
+    """Rows made so that the last bit of a norm decides to which integer their first entry goes."""
+    rows = np.random.default_rng(0).normal(size=(n_rows, n_features))
+    norms = np.linalg.norm(rows, axis=1)
+    halves = np.floor(rows[:, 0] / norms * radius) + 0.5
+    rest = np.sqrt(np.maximum((rows[:, 0] * radius / halves) ** 2 - rows[:, 0] ** 2, 0))
+    rows[:, 1:] *= (rest / np.sqrt((rows[:, 1:] ** 2).sum(axis=1)))[:, None]
+    return rows

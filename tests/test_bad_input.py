@@ -2,6 +2,8 @@
 
 import copy
 import re
+import types
+from datetime import date
 from functools import cache
 
 import numpy as np
@@ -12,6 +14,7 @@ from sklearn.exceptions import NotFittedError
 
 import fedpca
 from fedpca import EnergyBand, Moments, StreamingPCA, Subspace, merge, merge_tree
+from fedpca.readers import open_rows
 from fedpca.summaries.paper_merges import basic_merge, faster_merge, merge_r
 
 D = 20
@@ -110,6 +113,23 @@ def with_entry(value, dtype=np.float64):
     return rows
 
 
+def dated(value):
+    """A frame of good rows with one more column."""
+    frame = pd.DataFrame(good(), columns=[f"c{i}" for i in range(D)]).iloc[:, 1:]
+    frame["when"] = pd.Series([value] * len(frame))
+    return frame
+
+
+class Endless:
+    """Without end for numpy, which takes it for a list of lists of lists."""
+
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        return self
+
+
 BAD_ROWS = {
     "infinite": (lambda: with_entry(np.inf), ValueError, "infinity"),
     "minus infinite": (lambda: with_entry(-np.inf), ValueError, "infinity"),
@@ -138,13 +158,37 @@ BAD_ROWS = {
     "text in a frame": (
         lambda: pd.DataFrame(with_entry("red", object)),
         ValueError,
-        "3 contain text|real numbers",
+        "3 contains text",
     ),
+    "dates in a frame": (
+        lambda: dated(pd.Timestamp("2020-01-01")),
+        ValueError,
+        "when contains dates or times",
+    ),
+    "times with a zone in a frame": (
+        lambda: dated(pd.Timestamp("2020-01-01", tz="UTC")),
+        ValueError,
+        "when contains dates or times",
+    ),
+    "durations in a frame": (lambda: dated(pd.Timedelta("1h")), ValueError, "when contains dates or times"),
+    "date objects in a frame": (lambda: dated(date(2020, 1, 1)), ValueError, "when contains dates or times"),
+    "months in a frame": (lambda: dated(pd.Period("2020-01")), ValueError, "when contains dates or times"),
+    "complex numbers in a frame": (lambda: dated(1j), ValueError, "when contains complex numbers"),
+    "lists in a frame": (lambda: dated([1.0, 2.0]), ValueError, "when contains values of type list"),
     "dates": (lambda: np.zeros((40, D), "datetime64[s]"), (ValueError, TypeError), "datetime64|DateTime64"),
     "one row, 1-D": (lambda: good()[0], ValueError, r"1D array|shape \(20,\)"),
     "3-D": (lambda: good()[None], ValueError, r"dim 3|shape \(1, 40, 20\)"),
-    "a number": (lambda: 3.0, ValueError, r"scalar|shape \(\)"),
-    "nothing": (lambda: None, (ValueError, TypeError), "None|scalar|shape"),
+    "a number": (lambda: 3.0, TypeError, "must be a table of numbers.*got float"),
+    "nothing": (lambda: None, TypeError, "must be a table of numbers.*got NoneType"),
+    "a path": (lambda: "rows.csv", TypeError, r"got str; open files with fedpca\.readers\.open_rows"),
+    "a generator": (lambda: (row for row in good()), TypeError, "must be a table of numbers.*got generator"),
+    "a dict": (lambda: {"a": [1.0]}, TypeError, "must be a table of numbers.*got dict"),
+    "what numpy would descend into": (Endless, TypeError, "must be a table of numbers.*got Endless"),
+    "annotated data": (
+        lambda: types.SimpleNamespace(X=good(), obs=None, var=None),
+        TypeError,
+        r"pass adata\.X",
+    ),
     "no features": (lambda: np.zeros((40, 0)), ValueError, r"0 feature|\(40, 0\)"),
     "ragged": (lambda: [[1.0] * D, [1.0]], ValueError, "inhomogeneous|shape"),
 }
@@ -185,6 +229,31 @@ def test_bad_rows_are_not_transformed(make, error, match):
 def test_bad_rows_are_not_summarized(make, error, match, make_summary):
     with pytest.raises(error, match=match):
         make_summary(make())
+
+
+@pytest.mark.parametrize("library", ["polars", "pyarrow"])
+def test_columns_of_other_frames_are_refused_by_name(library):
+    module = pytest.importorskip(library)
+    make = module.table if library == "pyarrow" else module.DataFrame
+    column = good()[:, 0]
+    for values, content in (
+        ([date(2020, 1, 1)] * 40, "dates or times"),
+        (["red"] * 40, "text"),
+        ([[1.0, 2.0]] * 40, "values of type list"),
+    ):
+        with pytest.raises(ValueError, match=f"but other contains {content}.*drop or encode it"):
+            StreamingPCA(1).fit(make({"height": column, "other": values}))
+    assert StreamingPCA(1).fit(make({"height": column, "other": -column})).n_features_in_ == 2
+
+
+def test_annotated_data_and_readers_are_refused_with_the_remedy(tmp_path):
+    np.save(tmp_path / "rows.npy", good())
+    with pytest.raises(TypeError, match=r"got a RowReader: use fedpca\.readers\.fit_files"):
+        StreamingPCA(1).fit(open_rows(tmp_path / "rows.npy"))
+    anndata = pytest.importorskip("anndata")
+    for use in (StreamingPCA(1).fit, StreamingPCA(1).fit(good()).transform, Subspace.from_rows):
+        with pytest.raises(TypeError, match=r"got AnnData; pass adata\.X"):
+            use(anndata.AnnData(good()))
 
 
 @pytest.mark.parametrize("make_summary", [Subspace.from_rows, Moments.from_rows], ids=["Subspace", "Moments"])

@@ -191,7 +191,7 @@ def test_fit_and_transform_are_pca_of_the_files(folder):
     assert result["feature_names"] == NAMES
     assert run_json("inspect", "m.safetensors")["n_components"] == 2
     assert "component  variance  explained  cumulative" in run_ok("inspect", "m.safetensors")
-    assert fedpca.load("m.safetensors").rank > 2  # it carries more, for merging
+    assert fedpca.load("m.safetensors").subspace().rank > 2  # it carries more, for merging
 
     scores = offline.transform(rows)
     for out in ("s.parquet", "s.csv", "s.npy"):
@@ -252,6 +252,21 @@ def test_one_thing_is_not_printed_as_many(folder):
     assert "300 rows of 1 component\n" in run_ok("transform", "m.safetensors", "a.csv", "--out", "s.csv")
 
 
+def test_more_components_than_a_model_has_are_refused(folder):
+    write_csv("a.csv", numbers()[:, :2], names=NAMES[:2])
+    run_ok("fit", "a.csv", "-n", 1, "-o", "m.safetensors")
+    assert run_json("transform", "m.safetensors", "a.csv", "-n", 2, "-o", "s.npy")["columns"] == [
+        "pc1",
+        "pc2",
+    ]
+    stderr = run_fails(folder, "transform", "m.safetensors", "a.csv", "-n", 9, "-o", "t.npy")
+    assert "--components must be at most 2, all directions of m.safetensors, got 9" in stderr
+    write_csv("b.csv", numbers(seed=1)[:, :2], names=NAMES[:2])
+    run_ok("fit", "b.csv", "-o", "n.safetensors")
+    models = ["m.safetensors", "n.safetensors"]
+    assert "at most 2" in run_fails(folder, "merge", *models, "-n", 9, "-o", "both.safetensors")
+
+
 def test_merged_models_are_the_model_of_all_rows(folder):
     rows = numbers()
     for name, part in (("a", rows[:100]), ("b", rows[100:])):
@@ -272,6 +287,57 @@ def test_gaps_in_transformed_rows_are_bridged(folder):
 
 
 # --- private ---
+
+
+def test_rows_without_any_value_are_reported(folder):
+    rows = numbers()
+    rows[[3, 200, 299]] = np.nan
+    write_csv("a.csv", rows)
+    rows[150, 1:] = np.nan  # has one value
+    write_parquet("b.parquet", rows)
+    for path in ("a.csv", "b.parquet"):
+        fitted = run_json("fit", path, "-o", "m.safetensors", "--force")
+        assert (fitted["rows"], fitted["rows_without_values"]) == (297, 3)
+        text = run_ok("fit", path, "-o", "m.safetensors", "--force")
+        assert text.endswith("; 3 more rows without any value skipped\n")
+        text = run_ok("transform", "m.safetensors", path, "-o", "s.npy", "--force")
+        assert text.endswith("; 3 rows without any value have scores of 0\n")
+    assert not np.load("s.npy")[[3, 200, 299]].any()
+    write_csv("c.csv", numbers())
+    assert "without" not in run_ok("fit", "c.csv", "-o", "n.safetensors")
+
+
+def test_a_file_given_twice_is_an_error(folder):
+    write_csv("a.csv", numbers())
+    assert "a.csv appears more than once" in run_fails(
+        folder, "fit", "a.csv", "./a.csv", "-o", "m.safetensors"
+    )
+    run_ok("fit", "a.csv", "-o", "m.safetensors")
+    assert "m.safetensors appears more than once" in run_fails(
+        folder, "merge", "m.safetensors", "m.safetensors", "-o", "n.safetensors"
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["fit", "s3://bucket/x.parquet", "-o", "m.safetensors"],
+        ["inspect", "s3://bucket/x.parquet"],
+        ["merge", "a.safetensors", "s3://bucket/x.parquet", "-o", "m.safetensors"],
+        ["fit", "a.csv", "-o", "s3://bucket/x.parquet"],
+    ],
+)
+def test_urls_are_refused_as_written(folder, line):
+    write_csv("a.csv", numbers())
+    result = run(*line)
+    assert result.exit_code in (1, 2)
+    assert "remote paths are not supported, got s3://bucket/x.parquet" in " ".join(
+        result.stderr.replace("│", " ").split()
+    )
+
+
+def test_standard_input_is_refused_with_the_remedy(folder):
+    assert "save them to a file first" in run_fails(folder, "fit", "-", "-o", "m.safetensors")
 
 
 def test_a_private_fit_says_which_rows_its_model_is_of(folder):
@@ -330,6 +396,34 @@ def test_a_private_model_without_components_is_written_and_merges_into_one_that_
     drowned = [name for name, number in zip(names, shown, strict=True) if not number]
     assert len(drowned) > 12
     assert run_json("merge", *drowned, "--out", "all.safetensors")["n_components"] == 1
+
+
+@pytest.mark.parametrize("cell", ["", "2.5", "inf"])
+def test_no_single_record_decides_whether_a_private_fit_fails(folder, cell):
+    lines = [f"{x},{y},{cell if i == 17 else ''}" for i, (x, y, *_) in enumerate(numbers(2000))]
+    (folder / "a.csv").write_text("\n".join(["x,y,z", *lines]) + "\n")
+    run_ok("fit", "a.csv", *PRIVATE, "--out", "m.safetensors")
+    if not cell:
+        assert "z has none" in run_fails(folder, "fit", "a.csv", "--out", "n.safetensors")
+
+
+def test_few_columns_are_merged_without_loss(folder):
+    rows = numbers(400) @ np.random.default_rng(1).normal(size=(4, 60))
+    names = [f"x{i}" for i in range(60)]
+    for i, part in enumerate(np.array_split(rows, 8)):
+        write_csv(f"{i}.csv", part + i, names)
+        run_ok("fit", f"{i}.csv", "-n", 1, "-o", f"{i}.safetensors")
+    run_ok("merge", *(f"{i}.safetensors" for i in range(8)), "-o", "all.safetensors")
+    merged = fedpca.load("all.safetensors")
+    assert isinstance(merged, fedpca.Moments)
+    every = np.concatenate([part + i for i, part in enumerate(np.array_split(rows, 8))])
+    np.testing.assert_allclose(merged.scatter, fedpca.Moments.from_rows(every).scatter, rtol=1e-9, atol=1e-6)
+
+
+def test_many_columns_are_stored_as_directions(folder):
+    np.save("wide.npy", np.random.default_rng(0).normal(size=(60, 1100)))
+    run_ok("fit", "wide.npy", "-n", 3, "--tracker", "exact", "-o", "wide.safetensors")
+    assert isinstance(fedpca.load("wide.safetensors"), fedpca.Subspace)
 
 
 def test_private_models_have_a_certificate_and_merge(folder):
@@ -625,17 +719,50 @@ def test_a_full_disk_leaves_nothing_behind(folder, out):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_errors_advise_only_options_that_the_command_has(folder):
-    write_csv("a.csv", numbers())
-    Path("b.csv").write_text("length,width,depth,weight\n1,2,3,x\n1,2,4,y\n")
-    Path("c.csv").write_text("0,1,2,3\n1,2,4,5\n")
-    run_ok("fit", "a.csv", "-o", "m.safetensors")
-    assert "--drop weight." in run_fails(folder, "fit", "b.csv", "-o", "n.safetensors")
-    stderr = run_fails(folder, "transform", "m.safetensors", "b.csv", "-o", "s.csv")
-    assert stderr.endswith("weight contains text from line 2; correct the file.\n")
-    assert "pass --header or --no-header." in run_fails(folder, "fit", "c.csv", "-o", "n.safetensors")
-    stderr = run_fails(folder, "simulate", "b.csv", "--client", "length")
-    assert "--drop weight." in stderr
+BAD_COLUMNS = {  # what a CSV file contains; whether it can be read without the bad column
+    "text": ("a,b,c\n1,2,x\n3,5,y\n2,2,z\n", True),
+    "dates": ("a,b,c\n1,2,2020-01-01\n3,5,2020-01-02\n2,2,2020-01-03\n", True),
+    "question marks": ("a,b,c\n1,2,3\n3,5,?\n2,2,7\n", True),
+    "thousands separators": ('a,b,c\n1,2,3\n3,5,"1,234.50"\n2,2,7\n', True),
+    "late text": ("a,b,c\n" + "1,2,3\n" * 300_000 + "3,5,x\n", True),
+    "text and question marks": ("a,b,c\n1,2,x\n3,?,y\n2,2,z\n", False),
+    "only text": ("b,c\nv,x\nu,y\nv,z\n", False),
+    "an unnamed column": (",b,c\n1,2,3\n3,5,5\n2,2,7\n", True),
+    "no values": ("a,b,c\n1,2,\n3,5,\n2,2,\n", True),
+    "names or numbers": ("0,1,2\n3,5,5\n2,2,7\n1,4,3\n", True),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_COLUMNS)
+@pytest.mark.parametrize("command", ["fit", "transform", "report", "simulate"])
+def test_the_options_that_an_error_advises_exist_and_help(folder, command, kind):
+    text, readable = BAD_COLUMNS[kind]
+    Path("bad.csv").write_text(text)
+    names = text.split("\n", 1)[0].split(",")
+    write_csv("good.csv", numbers()[:, : len(names)], names=names)
+    run_ok("fit", "good.csv", "--header", *(["--drop", ""] if "" in names else []), "-o", "m.safetensors")
+    line = {
+        "fit": ["fit", "bad.csv", "-o", "n.safetensors"],
+        "transform": ["transform", "m.safetensors", "bad.csv", "-o", "s.csv"],
+        "report": ["report", "m.safetensors", "--rows", "bad.csv", "-o", "r.html"],
+        "simulate": ["simulate", "bad.csv", "--client", "1" if "1" in names else "b"],
+    }[command]
+    result = run(*line)
+    if result.exit_code == 0:  # a model fills an empty column in, and needs no unnamed one
+        assert kind in ("no values", "an unnamed column")
+        assert command != "fit"
+        return
+    assert result.stderr.count("\n") == 1
+    context = typer.Context(typer.main.get_command(app).commands[command])
+    parameters = context.command.get_params(context)
+    known = {option for parameter in parameters for option in [*parameter.opts, *parameter.secondary_opts]}
+    advised = re.findall(r"(--[a-z-]+)", result.stderr)
+    assert set(advised) <= known
+    if advised and readable:
+        remedy = re.search(r"--(drop \S+?|header)(?=[., ]|$)", result.stderr)[0]
+        assert run(*line, *shlex.split(remedy)).exit_code == 0
+    elif not advised:
+        assert re.search(r"; (correct|encode|name|write) .*\.$", result.stderr)
 
 
 def test_scores_have_a_known_ending_and_npy_has_no_ids(folder):

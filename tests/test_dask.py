@@ -61,6 +61,19 @@ def test_many_features():
     assert abs(shortfall(model.components, wide)) < 1e-6
 
 
+def test_columns_of_dates_are_refused_by_name_before_anything_is_computed(rows):
+    pd = pytest.importorskip("pandas")
+    dataframe = pytest.importorskip("dask.dataframe")
+    frame = pd.DataFrame(rows[:20, :3], columns=["a", "b", "c"]).assign(day=pd.Timestamp("2020-01-01"))
+    data = dataframe.from_pandas(frame, npartitions=2).map_partitions(fail, meta=frame.iloc[:0])
+    with pytest.raises(ValueError, match="columns must be numeric, but day contains dates or times"):
+        fit(data, 1)
+
+
+def fail(part):
+    raise RuntimeError("computed")
+
+
 @pytest.mark.parametrize("scheduler", ["threads", "synchronous"])
 def test_any_scheduler_will_do(rows, scheduler):
     data = da.from_array(rows, chunks=(500, 40))
@@ -229,6 +242,21 @@ def test_a_task_that_fails_now_and_then_is_tried_again(rows, client, tmp_path):
     with on(client):
         assert_fits(fit(da.from_delayed(dask.delayed(load)(), rows.shape, dtype=float), 5), rows)
     assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.engine
+def test_rows_that_cannot_be_fitted_are_tried_once(client, tmp_path):
+    class Rows:
+        shape = (20, 3)
+        ndim = 2
+
+        def __array__(self, *args, **kwargs):
+            (tmp_path / f"{time.time_ns()}").touch()
+            raise ValueError("no numbers")
+
+    with on(client), pytest.raises(ValueError, match="no numbers"):
+        fit(da.from_delayed(dask.delayed(Rows)(), (20, 3), dtype=float), 2)
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.engine

@@ -77,6 +77,79 @@ def test_a_client_without_a_name_of_its_own_is_rejected(fit):
         fit(np.random.default_rng(0).normal(size=(30, 4)))
 
 
+@pytest.mark.parametrize(
+    "fit",
+    [
+        lambda rows: FederatedPCA(1).fit_clients({1: rows[:15], "1": rows[15:]}),
+        lambda rows: FederatedPCA(1).fit(rows, groups=np.array([1, "1"] * 15, dtype=object)),
+    ],
+)
+def test_two_clients_of_one_name_are_rejected(fit):
+    with pytest.raises(ValueError, match="two are called '1'; rename one"):
+        fit(np.random.default_rng(0).normal(size=(30, 4)))
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        np.array(["a", None] * 15, dtype=object),
+        pd.Series(["a", pd.NA] * 15),
+        pd.Series(["a", np.nan] * 15, dtype=object),
+        np.array([1.0, np.nan] * 15),
+        np.array(["2026-01-01", "NaT"] * 15, dtype="datetime64[ns]"),
+    ],
+)
+def test_rows_without_a_client_are_rejected(groups):
+    rows = np.random.default_rng(0).normal(size=(30, 4))
+    with pytest.raises(ValueError, match="15 of 30 have none, the first at index 1; name their client"):
+        FederatedPCA(1).fit(rows, groups=groups)
+
+
+def test_groups_of_several_types_are_clients():
+    rows = np.random.default_rng(0).normal(size=(30, 4))
+    pca = FederatedPCA(1).fit(rows, groups=np.array(["b", 7, ("x", 1)] * 10, dtype=object))
+    assert {name: given.rows for name, given in pca.contributions_.items()} == {
+        "7": 10, "b": 10, "('x', 1)": 10,
+    }  # fmt: skip
+
+
+def test_most_clients_decide_on_the_features():
+    rows = power_law(np.random.default_rng(0), 400, 8)
+    expected = FederatedPCA(2).fit_clients({"b": rows[100:200], "c": rows[200:300], "d": rows[300:]})
+    with pytest.warns(UserWarning, match="left out 1 of 4 clients.*8 and 5"):
+        pca = FederatedPCA(2).fit_clients(
+            {"a": rows[:100, :5], "b": rows[100:200], "c": rows[200:300], "d": rows[300:]}
+        )
+    assert pca.model_ == expected.model_
+    assert pca.n_features_in_ == 8
+    with pytest.warns(UserWarning, match="left out 1 of 2 clients"):  # of as many, those with more rows
+        assert FederatedPCA(2).fit_clients({"a": rows[:100, :5], "b": rows[100:]}).model_.count == 300
+
+
+def test_most_clients_decide_on_the_names():
+    frame = pd.DataFrame(power_law(np.random.default_rng(0), 80, 3), columns=list("abc"))
+    clients = {"1": frame[:10].to_numpy(), "2": frame[10:30][list("bac")], "3": frame[30:50], "4": frame[50:]}
+    with pytest.warns(UserWarning, match="left out 1 of 4 clients.*'2'"):
+        pca = FederatedPCA(2).fit_clients(clients)
+    assert pca.model_.feature_names == ("a", "b", "c")
+    assert list(pca.feature_names_in_) == ["a", "b", "c"]
+    again = pca.fit_clients({"1": frame.to_numpy()})
+    assert not hasattr(again, "feature_names_in_")
+
+
+def test_the_precision_is_that_of_the_most_precise_client():
+    rows = power_law(np.random.default_rng(0), 90, 4)
+    coarse, half = rows[:30].astype(np.float32), rows[:30].astype(np.float16)
+    assert FederatedPCA(2).fit_clients({"a": coarse, "b": rows[30:]}).components_.dtype == np.float64
+    assert FederatedPCA(2).fit_clients({"a": coarse, "b": half}).components_.dtype == np.float32
+
+
+def test_rows_that_do_not_vary_have_a_model_without_components():
+    pca = FederatedPCA(2).fit_clients({"a": np.ones((5, 3)), "b": np.ones((7, 3))})
+    assert (pca.n_components_, pca.model_.rank, pca.model_.count) == (0, 0, 12)
+    np.testing.assert_array_equal(pca.model_.mean, 1.0)
+
+
 def test_clients_bring_rows_in_any_form_and_any_number_of_batches():
     clients = unequal_clients()
     rows = np.concatenate(list(clients.values()))
@@ -263,6 +336,16 @@ def test_private_clients_may_stream():
         pca = FederatedPCA(2, privacy=privacy, center=False).fit_clients(batches)
     assert pca.n_samples_seen_ == 3000
     assert pca.model_.certificate.merged == 3
+
+
+def test_one_ledger_is_not_for_several_clients(tmp_path):
+    rows = power_law(np.random.default_rng(0), 600, 5)
+    for ledger in (tmp_path / "ledger", Ledger(tmp_path / "another", epsilon=9.0, delta=1e-5)):
+        privacy = Privacy(1.0, 1e-5, 3.0, ledger=ledger)
+        with pytest.raises(ValueError, match="one StreamingPCA per client, each with its own ledger"):
+            FederatedPCA(2, privacy=privacy).fit(rows, groups=np.arange(600) % 3)
+    assert not (tmp_path / "ledger").exists()
+    assert Ledger(tmp_path / "another").spent() == 0
 
 
 def test_clients_that_share_a_ledger_are_one_owner(tmp_path):

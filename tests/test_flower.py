@@ -1,7 +1,7 @@
 """A federation over Flower: the model of whoever answered, by the deadline, each release paid for once."""
 
 import fcntl
-import json
+import logging
 import threading
 import time
 import tomllib
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flower_clients import PRIVATE, REQUEST, config_of, lies, spent, write
-from helpers import aggregate, rows_of
+from helpers import aggregate, disk_full, rows_of
 
 import fedpca
 from fedpca import Aggregator, Ledger, StreamingPCA
@@ -21,30 +21,29 @@ from fedpca.federation.flower.region import Region
 from fedpca.federation.flower.scaffold import write_template
 from fedpca.federation.message import Message as ChildMessage
 from fedpca.readers import open_rows
+from fedpca.report import write_report
+from fedpca.summaries import model_file
 
 pytest.importorskip("flwr", reason="the Flower federation needs flwr: pip install 'fedpca[flower]'")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flower_grid import RUN, FakeGrid, client, pretend_to_be_flower, run, sends, summary_in
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from fuzz import seal
+from fuzz_carriers import check
 from httpx import HTTPError
 
 from fedpca.federation.flower import client_app, server_app
-
-RUN = {
-    "rank": 3, "center": True, "features": 0,
-    "deadline": 60.0, "expect": 0, "quorum": 1, "retries": 2, "max-bytes": 2**20,
-    "epsilon": 0.0, "delta": 1e-6, "bound": 1.0, "adjacency": "replace-one",
-}  # fmt: skip
 
 
 def expected_model(sources, rank=3):
     """What an aggregator makes of the same files without Flower."""
     messages = []
-    for client, path in sources.items():
+    for name, path in sources.items():
         rows = open_rows(path)
         pca = StreamingPCA(rank)
         for batch in rows:
             pca.partial_fit(batch)
-        messages.append((client, 1, replace(pca.summary_, feature_names=rows.feature_names)))
+        messages.append((name, 1, replace(pca.summary_, feature_names=rows.feature_names)))
     return aggregate(messages, rank).model()
 
 
@@ -110,6 +109,18 @@ class TestNode:
         with pytest.raises(fedpca.BudgetExceeded):
             Node.from_config(config | {"version": 2}).release(REQUEST)
 
+    @pytest.mark.parametrize("cell", ["", "1.5", "inf", "1e308"])
+    @pytest.mark.parametrize("center", [None, "private"])
+    def test_no_single_record_decides_whether_a_private_node_fails(self, tmp_path, cell, center):
+        """A column that only record 17 fills, if at all."""
+        source = tmp_path / "rows.csv"
+        lines = [f"{x},{y},{cell if i == 17 else ''}" for i, (x, y) in enumerate(rows_of(1, 900, 2))]
+        source.write_text("\n".join(["x,y,z", *lines]) + "\n")
+        more = PRIVATE | ({} if center is None else {"center": center})
+        node = Node.from_config({"client-id": "north", "source": str(source)} | more)
+        release = node.release({"rank": 2, "center": center is not None})
+        assert ChildMessage.decode(release).summary.count > 800  # the first rows find the center
+
     def test_a_larger_budget_pays_for_a_second_version(self, tmp_path):
         ledger = tmp_path / "ledger"
         Ledger(ledger, epsilon=4.0, delta=1e-6)
@@ -159,6 +170,16 @@ class TestNode:
             contents = Node.from_config(config).release(REQUEST | {"center": centered})
             assert ChildMessage.decode(contents).summary.centered is centered
 
+    def test_a_node_sets_its_least_rank(self, tmp_path):
+        source = write(tmp_path / "wide.npy", rows_of(1, 900, 300))
+        config = {"client-id": "wide", "source": str(source), "mechanism": "sketch", "min-rank": 5} | PRIVATE
+        node = Node.from_config(config)
+        first = node.release({"rank": 1, "center": False})
+        assert node.release({"rank": 5, "center": False}) == first
+        assert ChildMessage.decode(first).summary.rank >= 5
+        with pytest.raises(NodeError, match="released for rank=5, but the run requests rank=6"):
+            node.release({"rank": 6, "center": False})
+
     def test_a_folder_is_one_clients(self, tmp_path):
         config = config_of(tmp_path, "north", 1)
         Node.from_config(config).release(REQUEST)
@@ -186,6 +207,7 @@ class TestNode:
             ),
             ({"client-id": "a", "source": "a.npy", "epsilon": 1.0}, "missing: delta, bound"),
             ({"client-id": "a", "source": "a.npy", "version": -1}, "version"),
+            ({"client-id": "a", "source": "a.npy", "min-rank": 0}, "min-rank must be at least 1"),
             ({"client-id": "a", "source": "a.npy"} | PRIVATE | {"epsilon": -1.0}, "epsilon must be above 0"),
             ({"client-id": "a", "source": "a.npy"} | PRIVATE | {"center": "no.npy"}, "no.npy"),
         ],
@@ -195,62 +217,20 @@ class TestNode:
             Node.from_config(config)
 
 
-class FakeGrid:
-    """Nodes in this process by number: what replies to a message; None is silent, an exception unreadable."""
-
-    def __init__(self, **nodes):
-        self.nodes = {int(name[1:]): node for name, node in nodes.items()}
-        self.replies = {}
-        self.requested = []
-
-    def get_node_ids(self):
-        return list(self.nodes)
-
-    def push_messages(self, messages):
-        for message in messages:
-            name = f"message {len(self.requested)}"
-            message.metadata.__dict__["_message_id"] = name
-            node = message.metadata.dst_node_id
-            self.requested.append(node)
-            if self.nodes[node] is not None:
-                self.replies[name] = self.nodes[node](message)
-            yield name
-
-    def pull_messages(self, names):
-        replies = [self.replies.pop(name) for name in names if name in self.replies]
-        for reply in replies:
-            if isinstance(reply, Exception):  # as Flower does, whatever else it was to pull
-                raise reply
-            if isinstance(reply, threading.Event):
-                reply.wait()
-        return replies
-
-
-def client(config):
-    """A node that runs the ClientApp."""
-    return lambda message: client_app.app(message, Context(1, 1, config, RecordDict(), {}))
-
-
-def sends(contents):
-    """A node that sends something else as its release."""
-    encoded = Array("uint8", (len(contents),), "", contents)
-    release = RecordDict({"release": ArrayRecord({"message": encoded})})
-    return lambda message: Message(release, reply_to=message)
-
-
-def run(grid, folder, **config):
-    folder.mkdir(exist_ok=True)
-    server_app.run(grid, RUN | {name.replace("_", "-"): value for name, value in config.items()}, folder)
-    return json.loads((folder / "summary.json").read_text())
+@pytest.fixture(autouse=True)
+def _quiet():
+    """The handlers of Flower that its apps attach to our log go again."""
+    logger = logging.getLogger("fedpca")
+    handlers, level = list(logger.handlers), logger.level
+    yield
+    logger.handlers = handlers
+    logger.setLevel(level)
 
 
 @pytest.fixture
 def identity(monkeypatch):
     """Flower's processes know which run they belong to; so must this one, to make messages."""
-    from flwr.supercore.task_identity import TaskIdentity
-
-    for name in ("_run_id", "_node_id", "_task_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
+    pretend_to_be_flower(monkeypatch)
 
 
 @pytest.mark.usefixtures("identity")
@@ -298,7 +278,7 @@ class TestRun:
             n8=client({}),
             n9=lambda message: Message(RecordDict({"what": ConfigRecord()}), reply_to=message),
         )  # fmt: skip
-        summary = run(grid, tmp_path / "server", expect=9)
+        summary = run(grid, tmp_path / "server", replies=9)
         replies = {int(reply["node"]): (reply["what"], reply["reason"]) for reply in summary["replies"]}
         assert replies[1] == ("accepted", "")
         for node in (2, 3):
@@ -322,7 +302,7 @@ class TestRun:
         honest, liar = (config_of(tmp_path, name, seed, **private) for seed, name in enumerate("ab"))
         contents = lies(Node.from_config(liar).release(REQUEST))
         liars = {f"n{node}": sends(lie) for node, (lie, _) in enumerate(contents, start=2)}
-        summary = run(FakeGrid(n1=client(honest), **liars), tmp_path / "server", expect=7, **PRIVATE)
+        summary = run(FakeGrid(n1=client(honest), **liars), tmp_path / "server", replies=7, **PRIVATE)
         replies = {int(reply["node"]): (reply["what"], reply["reason"]) for reply in summary["replies"]}
         assert replies.pop(1) == ("accepted", "")
         for (what, reason), (_, expected) in zip(replies.values(), contents, strict=True):
@@ -339,7 +319,7 @@ class TestRun:
 
         north = config_of(tmp_path, "north", 1)
         grid = FakeGrid(n1=lost, n2=comes_back)
-        summary = run(grid, tmp_path / "server", expect=2)
+        summary = run(grid, tmp_path / "server", replies=2)
         assert sorted(grid.requested) == [1, 1, 1, 2, 2, 2]
         assert {reply["what"] for reply in summary["replies"]} == {"accepted", "failed"}
         assert "Flower's error 5: gone" in {reply["reason"] for reply in summary["replies"]}
@@ -347,7 +327,7 @@ class TestRun:
     def test_a_reply_that_flower_cannot_read_costs_no_other(self, tmp_path):
         north = config_of(tmp_path, "north", 1)
         grid = FakeGrid(n1=lambda message: ValueError("hostile"), n2=client(north))
-        summary = run(grid, tmp_path / "server", expect=2)
+        summary = run(grid, tmp_path / "server", replies=2)
         assert sorted(grid.requested) == [1, 1, 1, 2]
         assert [(reply["what"], reply["reason"]) for reply in summary["replies"]] == [
             ("accepted", ""),
@@ -403,7 +383,7 @@ class TestRun:
     def test_a_first_comer_with_other_features_does_not_decide(self, tmp_path):
         other = {"client-id": "other", "source": str(write(tmp_path / "o.npy", rows_of(1, n_features=5)))}
         grid = FakeGrid(n1=client(other), n2=client(config_of(tmp_path, "north", 1)))
-        summary = run(grid, tmp_path / "server", expect=2, features=8)
+        summary = run(grid, tmp_path / "server", replies=2, features=8)
         assert list(summary["contributors"]) == ["north"]
         assert "same features, got 5 and 8" in str(summary["replies"]) or "got 8 and 5" in str(
             summary["replies"]
@@ -414,14 +394,193 @@ class TestRun:
         with pytest.raises(RuntimeError, match="quorum not reached: 1 of 2 clients"):
             run(grid, tmp_path / "server", expect=1, quorum=2)
         assert not (tmp_path / "server" / "model.safetensors").exists()
-        assert json.loads((tmp_path / "server" / "summary.json").read_text())["model"] is None
+        assert summary_in(tmp_path / "server")["model"] is None
+
+    def test_a_node_that_fails_does_not_end_a_run_before_the_last_one_replies(self, tmp_path):
+        def last(message):
+            return Message(
+                RecordDict({"failed": ConfigRecord({"client": "bad", "reason": "x"})}), reply_to=message
+            )
+
+        def late(message):  # joins when two others have replied
+            grid.nodes[4] = client(south)
+            return client(north)(message)
+
+        north, south = config_of(tmp_path, "north", 1), config_of(tmp_path, "south", 2)
+        grid = FakeGrid(n1=last, n2=sends(b"nonsense"), n3=late)
+        summary = run(grid, tmp_path / "server", expect=2)
+        assert list(summary["contributors"]) == ["north", "south"]
+
+    def test_an_older_version_is_called_so(self, tmp_path):
+        north = config_of(tmp_path, "north", 1)
+        run(FakeGrid(n1=client(north | {"version": 7})), tmp_path / "server", expect=1)
+        summary = run(FakeGrid(n1=client(north)), tmp_path / "server", expect=1)
+        (reply,) = summary["replies"]
+        assert reply["what"] == "outdated"
+        assert reply["reason"].startswith("version 1 is older than version 7 in the store; increase version")
+
+    def test_an_old_model_does_not_pass_for_the_model_of_a_run_without_one(self, tmp_path):
+        folder = tmp_path / "server"
+        grid = FakeGrid(n1=client(config_of(tmp_path, "north", 1)))
+        run(grid, folder, expect=1)
+        model = (folder / "model.safetensors").read_bytes()
+        with pytest.raises(RuntimeError, match="quorum"):
+            run(grid, folder, expect=1, quorum=2)
+        assert not (folder / "model.safetensors").exists()
+        assert (folder / "model-previous.safetensors").read_bytes() == model
+        assert summary_in(folder)["model"] is None
+
+    @pytest.mark.parametrize(
+        ("config", "problem"),
+        [({"rank": 0}, "rank must be at least 1"), ({"deadline": "soon"}, "could not convert string")],
+    )
+    def test_there_is_a_summary_of_a_run_that_cannot_begin(self, tmp_path, config, problem):
+        with pytest.raises(ValueError, match=problem):
+            run(FakeGrid(), tmp_path, **config)
+        summary = summary_in(tmp_path)
+        assert problem in summary["problem"]
+        assert (summary["model"], summary["contributors"], summary["replies"]) == (None, {}, [])
+
+    def test_what_came_before_an_exception_counts(self, tmp_path):
+        class Broken(FakeGrid):
+            def get_node_ids(self):
+                if (tmp_path / "store" / "north.state").exists():
+                    raise RuntimeError("the SuperLink is gone")
+                return super().get_node_ids()
+
+        with pytest.raises(RuntimeError, match="interrupted by RuntimeError: the SuperLink is gone"):
+            run(Broken(n1=client(config_of(tmp_path, "north", 1))), tmp_path)
+        summary = summary_in(tmp_path)
+        assert list(summary["contributors"]) == ["north"]
+        assert summary["model"] == "model.safetensors"
+        assert fedpca.load(tmp_path / "model.safetensors").count == 1500
+
+    def test_there_is_a_summary_when_the_model_cannot_be_written(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(fedpca.Subspace, "save", disk_full)
+        with pytest.raises(RuntimeError, match="No space left"):
+            run(FakeGrid(n1=client(config_of(tmp_path, "north", 1))), tmp_path, expect=1)
+        assert list(summary_in(tmp_path)["contributors"]) == ["north"]
+
+    def test_what_is_written_is_for_its_owner_only(self, tmp_path):
+        north = config_of(tmp_path, "north", 1, **PRIVATE, center="private")
+        folder = tmp_path / "a" / "server"
+        config = RUN | {"folder": str(folder), "expect": 1}
+        grid = FakeGrid(n1=client(north))
+        server_app.main(grid, Context(1, 1, {}, RecordDict(), config))
+        state = Path(north["source"] + ".fedpca")
+        private = [folder, folder / "summary.json", state, *state.glob("release-*")]
+        assert len(private) == 5
+        assert [oct(path.stat().st_mode & 0o077) for path in private] == ["0o0"] * 5
+
+    def test_the_log_is_the_librarys_and_shown_by_flower(self, tmp_path):
+        class Kept(logging.Handler):
+            def emit(self, record):
+                shown.append(record)
+
+        shown, handler = [], Kept()
+        bad = {"client-id": "bad", "source": str(tmp_path / "none.npy")}
+        flower = logging.getLogger("flwr")
+        flower.addHandler(handler)
+        try:
+            config = RUN | {"folder": str(tmp_path / "server"), "deadline": 1.5}
+            grid = FakeGrid(n1=client(config_of(tmp_path, "north", 1)), n2=client(bad))
+            server_app.main(grid, Context(1, 1, {}, RecordDict(), config))
+        finally:
+            flower.removeHandler(handler)
+        lines = {record.name.rpartition(".")[2]: record.getMessage() for record in shown}
+        assert lines["client_app"] == "fedpca: no release"
+        assert lines["server_app"].startswith("fedpca: 1 clients, 1500 rows")
+        assert {record.name.partition(".")[0] for record in shown} == {"fedpca"}
 
     def test_one_private_release_under_two_names(self, tmp_path):
         north = config_of(tmp_path, "north", 1, **PRIVATE, center="private")
         release = ChildMessage.decode(Node.from_config(north).release(REQUEST))
         grid = FakeGrid(n1=client(north), n2=sends(replace(release, child="copy").encode()))
-        with pytest.raises(RuntimeError, match="the same private stream is merged twice"):
-            run(grid, tmp_path / "server", expect=2)
+        summary = run(grid, tmp_path / "server", replies=2)
+        assert list(summary["contributors"]) == ["north"]
+        assert "stream" in summary["replies"][1]["reason"]
+
+    @pytest.mark.parametrize("certificate", [{"warnings": 5}, {"mu": "x"}, {"releases": 7}], ids=repr)
+    def test_a_hostile_certificate_is_rejected_by_name(self, tmp_path, certificate):
+        private = PRIVATE | {"center": "private"}
+        north, evil = (config_of(tmp_path, name, seed, **private) for seed, name in enumerate(("a", "evil")))
+        kind, arrays, metadata = model_file.decode(Node.from_config(evil).release(REQUEST), "evil")
+        forged = seal(kind, arrays, metadata | {"certificate": metadata["certificate"] | certificate})
+        grid = FakeGrid(n1=sends(forged), n2=client(north))
+        for _ in range(2):
+            summary = run(grid, tmp_path / "server", replies=2)
+            reply = next(reply for reply in summary["replies"] if reply["node"] == "1")
+            assert (reply["client"], reply["what"]) == ("evil", "rejected")
+            assert next(iter(certificate)) in reply["reason"]
+            assert list(summary["contributors"]) == ["a"]
+        Path(evil["source"] + ".fedpca", "release-1.safetensors").write_bytes(forged)
+        summary = run(FakeGrid(n1=client(evil), n2=client(north)), tmp_path / "again", replies=2)
+        assert [reply["what"] for reply in summary["replies"]] == ["failed", "accepted"]
+
+    def test_a_name_belongs_to_the_node_that_used_it_first(self, tmp_path):
+        north, folder = config_of(tmp_path, "north", 1), tmp_path / "server"
+        evil = replace(ChildMessage.decode(Node.from_config(north).release(REQUEST)), version=10**15)
+        run(FakeGrid(n7=client(north)), folder, expect=1)
+        summary = run(FakeGrid(n1=sends(evil.encode()), n7=client(north)), folder, expect=1)
+        replies = {reply["node"]: (reply["what"], reply["reason"]) for reply in summary["replies"]}
+        assert replies["7"] == ("unchanged", "")  # though the other one was first in this run
+        assert replies["1"][0] == "rejected"
+        assert "belongs to sender '7'" in replies["1"][1]
+        assert summary["contributors"]["north"]["version"] == 1
+
+    def test_virtual_nodes_have_other_numbers_in_every_run(self, tmp_path):
+        north, folder = config_of(tmp_path, "north", 1), tmp_path / "server"
+        for node in ("n1", "n2"):
+            summary = run(FakeGrid(**{node: client(north)}), folder, expect=1, simulate="folder")
+        assert [reply["what"] for reply in summary["replies"]] == ["unchanged"]
+
+    @pytest.mark.parametrize("limit", [{"max_rows": 100}, {"max_rms": 1e6}])
+    def test_what_is_more_than_plausible_is_rejected(self, tmp_path, limit):
+        write(tmp_path / "huge.npy", np.eye(8)[:2] * 1e100)
+        write(tmp_path / "many.npy", rows_of(3, 200))
+        write(tmp_path / "good.npy", rows_of(1))
+        nodes = {
+            f"n{i}": client({"client-id": name, "source": str(tmp_path / f"{name}.npy")})
+            for i, name in enumerate(("huge", "many", "good"))
+        }
+        summary = run(FakeGrid(**nodes), tmp_path / "server", replies=3, **limit)
+        rejected = {reply["client"] for reply in summary["replies"] if reply["what"] == "rejected"}
+        assert rejected == ({"many"} if "max_rows" in limit else {"huge"})
+        assert rejected.isdisjoint(summary["contributors"])
+
+    def test_shares_of_the_energy_are_told(self, tmp_path):
+        write(tmp_path / "huge.npy", np.eye(8)[:2] * 1e100)
+        huge = {"client-id": "huge", "source": str(tmp_path / "huge.npy")}
+        grid = FakeGrid(n1=client(config_of(tmp_path, "north", 1)), n2=client(huge))
+        folder = tmp_path / "server"
+        summary = run(grid, folder, expect=2)
+        assert summary["warning"].startswith("far more energy than rows: 'huge'; the first has ")
+        assert summary["contributors"]["huge"]["energy_share"] > 0.99
+        assert summary["contributors"]["north"]["row_share"] == pytest.approx(1500 / 1502)
+        write_report(tmp_path / "report.html", fedpca.load(folder / "model.safetensors"), run=folder)
+        page = (tmp_path / "report.html").read_text()
+        assert "far more energy than rows: " in page
+        assert "share of energy" in page
+        with Aggregator(store=folder / "store") as aggregator:
+            aggregator.withdraw("huge")
+        summary = run(FakeGrid(n1=grid.nodes[1]), folder, expect=1)
+        assert summary["warning"] == ""
+
+    def test_a_damaged_state_is_named_and_the_others_count(self, tmp_path):
+        folder = tmp_path / "server"
+        grid = FakeGrid(n1=client(config_of(tmp_path, "a", 1)), n2=client(config_of(tmp_path, "b", 2)))
+        run(grid, folder, expect=2)
+        (folder / "store" / "a.state").write_bytes(b"torn")
+        del grid.nodes[1]
+        summary = run(grid, folder, expect=1)
+        assert list(summary["contributors"]) == ["b"]
+        assert list(summary["quarantined"]) == ["a"]
+        assert summary["model"] == "model.safetensors"
+
+    def test_a_store_that_another_writes_to(self, tmp_path):
+        with Aggregator(store=tmp_path / "store"), pytest.raises(OSError, match="another aggregator writes"):
+            run(FakeGrid(), tmp_path)
+        assert "another aggregator writes to the store" in summary_in(tmp_path)["problem"]
 
     def test_two_runs_do_not_share_a_folder(self, tmp_path):
         config = RUN | {"folder": str(tmp_path)}
@@ -431,6 +590,12 @@ class TestRun:
                 server_app.main(FakeGrid(), Context(1, 1, {}, RecordDict(), config))
         with pytest.raises(ValueError, match="absolute path"):
             server_app.main(FakeGrid(), Context(1, 1, {}, RecordDict(), config | {"folder": "here"}))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_message_stops_a_folder_or_a_run(tmp_path, seed):
+    """`python tests/fuzz_carriers.py 100000` tries more."""
+    check(500, seed=seed + 1, folder=tmp_path)
 
 
 class TestRegion:
@@ -451,6 +616,12 @@ class TestRegion:
         second = ChildMessage.decode(region.release(REQUEST))
         assert (second.child, second.version, second.summary.count) == ("a region", aggregator.version, 1500)
         assert second.version > first.version
+
+    def test_it_replies_while_its_own_run_writes_to_the_store(self, tmp_path):
+        aggregator, region = self.region_of(tmp_path)
+        with aggregator:
+            release = ChildMessage.decode(region.release(REQUEST))
+        assert release.summary == aggregator.summary()
 
     def test_privacy_is_that_of_its_clients(self, tmp_path):
         request = REQUEST | PRIVATE | {"adjacency": "replace-one"}
@@ -513,7 +684,7 @@ class TestSimulation:
         sources = {name: write(shards / f"{name}.npy", rows_of(seed, 1500)) for seed, name in enumerate("ab")}
         config = RUN | {"simulate": str(shards), "folder": str(tmp_path / "server"), "expect": 3}
         grid = FakeGrid(**{f"n{number}": self.virtual(number, config) for number in range(3)})
-        summary = run(grid, tmp_path / "server", expect=3)
+        summary = run(grid, tmp_path / "server", replies=3)
         assert list(summary["contributors"]) == ["a", "b"]
         assert fedpca.load(tmp_path / "server" / "model.safetensors") == expected_model(sources)
         assert "there are 2 files in" in summary["replies"][2]["reason"]
@@ -530,8 +701,8 @@ class TestSimulation:
     def test_a_simulation_needs_a_folder(self, tmp_path):
         config = RUN | {"simulate": "", "folder": str(tmp_path)}
         with pytest.raises(RuntimeError, match="quorum not reached: 0 of 1"):
-            run(FakeGrid(n1=self.virtual(0, config)), tmp_path, expect=1)
-        reason = json.loads((tmp_path / "summary.json").read_text())["replies"][0]["reason"]
+            run(FakeGrid(n1=self.virtual(0, config)), tmp_path, replies=1)
+        reason = summary_in(tmp_path)["replies"][0]["reason"]
         assert "a simulation needs a folder of data files, got simulate=''" in reason
 
 

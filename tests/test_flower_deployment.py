@@ -22,6 +22,7 @@ import fedpca
 from fedpca import FederatedPCA
 from fedpca.federation.flower.node import Node
 from fedpca.federation.message import Message
+from fedpca.summaries import model_file
 
 pytest.importorskip("flwr", reason="the Flower federation needs flwr: pip install 'fedpca[flower]'")
 pytestmark = pytest.mark.engine
@@ -32,6 +33,7 @@ run_loopback = importlib.util.module_from_spec(specification)
 specification.loader.exec_module(run_loopback)
 
 KEYS = tuple(f"node-{number}" for number in range(4))  # more at once are many for a busy machine
+REPLY = "[Fleet.PushMessages] Push replies"  # in the log of the SuperLink
 PATIENCE = 300.0  # seconds; whoever is expected comes long before, even on a busy machine
 
 # What hostile owners do to the library on their machines: Python runs this before anything else.
@@ -93,6 +95,15 @@ def visitors(deployment):
     finally:
         for name in set(deployment.processes) - {"superlink"}:
             deployment.stop(name)
+
+
+def run_and_join(deployment, replies, key, config, **settings):
+    """Start a run; a last node joins, and ends it, when others have sent so many replies."""
+    before = deployment.log("superlink").count(REPLY)
+    run = deployment.start_run(deadline=PATIENCE, **settings)
+    until(lambda: deployment.log("superlink").count(REPLY) >= before + replies)
+    deployment.start_node(key, config)
+    return run_loopback.finished(run, PATIENCE + 60)
 
 
 @pytest.fixture(scope="module")
@@ -175,12 +186,13 @@ def south(deployment, tmp_path_factory):
     ]
     folder = home / "server"
     with visitors(deployment):
-        deployment.start_node(KEYS[3], configs["carla"])
         for key, (contents, _) in zip(KEYS[:3], sent, strict=True):
             (home / key).write_bytes(contents)
             config = {"client-id": key, "source": str(home / "none.npy")}
             deployment.start_node(key, config, PYTHONPATH=path, LIE=str(home / key))
-        deployment.run(folder=str(folder), rank=3, quorum=1, max_bytes=2**20, expect=4, **PRIVATE)
+        settings = {"folder": str(folder), "rank": 3, "quorum": 1, "max_bytes": 2**20, "expect": 1}
+        replies = 5  # the unreadable one is requested three times
+        run_and_join(deployment, replies, KEYS[3], configs["carla"], **settings, **PRIVATE)
     return folder, configs, [reason for _, reason in sent]
 
 
@@ -193,6 +205,56 @@ def test_lies_are_refused_and_the_others_unaffected(south):
     assert len(reasons) == len(expected)
     for reason in expected:
         assert any(reason in text for text in reasons), (reason, reasons)
+
+
+# --- nodes whose files are hostile ---
+
+
+@pytest.fixture(scope="module")
+def west(deployment, tmp_path_factory):
+    """A clean run and a second one, with a limit. One node has two rows of 1e100, one edited its release."""
+    home = tmp_path_factory.mktemp("west")
+    (home / "sitecustomize.py").write_text(HOSTILE)
+    configs = {client: config_of(home, client, seed) for seed, client in enumerate(("dora", "edits", "liar"))}
+    np.save(home / "huge.npy", np.eye(8)[:2] * 1e100)
+    configs["huge"] = {"client-id": "huge", "source": str(home / "huge.npy")}
+    release = Node.from_config(private(home, "spare", first_seed=7)["spare"]).release(REQUEST)
+    certificate = model_file.decode(release, "spare")[2]["certificate"] | {"warnings": 5}
+    for client in ("edits", "liar"):
+        kind, arrays, metadata = model_file.decode(Node.from_config(configs[client]).release(REQUEST), client)
+        forged = model_file.encode(kind, arrays, metadata | {"certificate": certificate})
+        Path(configs[client]["source"] + ".fedpca", "release-1.safetensors").write_bytes(forged)
+    lie = {"PYTHONPATH": os.pathsep.join([str(home), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}
+    lie["LIE"] = str(Path(configs["liar"]["source"] + ".fedpca", "release-1.safetensors"))
+    settings = {"folder": str(home / "server"), "rank": 3, "quorum": 1}
+    with visitors(deployment):
+        deployment.start_node(KEYS[0], configs["edits"])
+        deployment.start_node(KEYS[1], configs["liar"], **lie)
+        deployment.start_node(KEYS[2], configs["huge"])
+        run_and_join(deployment, 3, KEYS[3], configs["dora"], **settings, expect=2)
+        first = json.loads((home / "server" / "summary.json").read_text())
+        deployment.run(**settings, expect=1, max_rms=1000.0)
+    return configs, first, *result(home / "server")
+
+
+def test_a_run_with_hostile_files_ends_and_names_them(west):
+    _, first, _, _ = west
+    replies = {reply["client"]: (reply["what"], reply["reason"]) for reply in first["replies"]}
+    assert replies["dora"] == ("accepted", "")
+    assert replies["edits"][0] == "failed"  # its own library does not send it
+    assert replies["liar"][0] == "rejected"
+    assert "warnings" in replies["liar"][1]
+    assert list(first["contributors"]) == ["dora", "huge"]
+    assert first["contributors"]["huge"]["energy_share"] > 0.99
+    assert "huge" in first["warning"]
+
+
+def test_a_limit_removes_what_was_accepted_without_it(west):
+    configs, _, summary, model = west
+    assert list(summary["contributors"]) == ["dora"]
+    assert "root-mean-square" in summary["quarantined"]["huge"]
+    assert (summary["warning"], summary["problem"]) == ("", "")
+    assert model == merged({"dora": configs["dora"]})
 
 
 # --- and their parent ---

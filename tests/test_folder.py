@@ -6,7 +6,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+from fuzz import seal
 from helpers import WITHOUT_ADVICE, aggregate, bits, disk_full, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ import fedpca
 from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace
 from fedpca.federation import MemoryStore
 from fedpca.federation.folder import SkippedFile, collect, publish
+from fedpca.federation.message import Message
 from fedpca.summaries import model_file
 
 pytestmark = WITHOUT_ADVICE
@@ -112,6 +115,7 @@ def test_what_is_known_is_not_read_again_even_after_a_restart(tmp_path, monkeypa
     put(folder, "bad.1.safetensors", b"nonsense")
     aggregator = Aggregator(store=store)
     before = collect(folder, aggregator)
+    aggregator.close()
     decode, reads = model_file.decode, []
     monkeypatch.setattr(model_file, "decode", lambda data, name: (reads.append(name), decode(data, name))[1])
     again = Aggregator(store=store)
@@ -134,8 +138,8 @@ def test_what_was_withdrawn_stays_out_until_there_is_a_newer_version(shared):
     aggregator.withdraw("0")
     assert collect(shared, aggregator) == []
     assert list(aggregator.children) == ["1"]
-    assert aggregator.versions == {"0": 2, "1": 1}
-    publish(shared, "0", 3, summary_of(5))
+    assert aggregator.versions == {"0": 1, "1": 1}
+    publish(shared, "0", 2, summary_of(5))  # the owner's next version
     collect(shared, aggregator)
     assert list(aggregator.children) == ["0", "1"]
 
@@ -148,6 +152,27 @@ def test_a_refusal_is_noted_once_however_often_the_folder_is_looked_at(shared):
         ignored = collect(shared, aggregator, before=ignored)
     assert [item.file for item in ignored] == ["b.1.safetensors"]
     assert [event.what for event in aggregator.history] == ["accepted", "rejected", "model"]
+
+
+def test_where_exact_moments_travel_the_model_is_exact(shared):
+    rows = rows_of(0, 900, 60) + np.repeat(np.arange(3), 300)[:, None]
+    for child, part in zip("abc", np.array_split(rows, 3), strict=True):
+        publish(shared, child, 1, StreamingPCA(2).fit(part).summary_)
+    model = collected(shared)[0].model()
+    exact = Subspace.from_rows(rows, 3)
+    np.testing.assert_allclose(model.singular_values, exact.singular_values, rtol=1e-10)
+    np.testing.assert_allclose(np.abs(model.components @ exact.components.T), np.eye(3), atol=1e-8)
+
+
+@pytest.mark.parametrize("limits", [{"max_rows": 100}, {"max_rms": 1e6}])
+def test_limits_are_those_of_the_aggregator(shared, limits):
+    publish(shared, "good", 1, summary_of(0))
+    publish(shared, "huge", 1, Subspace.from_rows(1e100 * np.eye(8)[:2]))
+    publish(shared, "many", 1, summary_of(1, 200))
+    aggregator = Aggregator(rank=3, **limits)
+    (item,) = collect(shared, aggregator)
+    assert item.file == ("many.1.safetensors" if "max_rows" in limits else "huge.1.safetensors")
+    assert "good" in aggregator.children
 
 
 # --- dropping ---
@@ -412,12 +437,117 @@ def test_trouble_of_the_aggregator_is_not_blamed_on_the_file(tmp_path):
         collect(tmp_path, Aggregator(store=Full()))
 
 
+def test_a_file_that_could_not_be_read_is_read_again(tmp_path, monkeypatch):
+    from fedpca.federation import folder
+
+    def denied(self, name, max_bytes):
+        raise PermissionError(13, "Permission denied")
+
+    publish(tmp_path, "a", 1, summary_of(0))
+    aggregator = Aggregator()
+    with monkeypatch.context() as patch:
+        patch.setattr(folder._LocalFolder, "read", denied)
+        before = collect(tmp_path, aggregator)
+    assert "Permission denied" in before[0].reason
+    assert collect(tmp_path, aggregator, before=before) == []
+    assert list(aggregator.children) == ["a"]
+
+
+def test_a_file_whose_decoding_failed_for_another_reason_is_read_again(tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    publish(tmp_path, "a", 1, summary_of(0))
+    aggregator = Aggregator()
+    with monkeypatch.context() as patch:
+        patch.setattr(model_file, "decode", full)
+        before = collect(tmp_path, aggregator)
+    assert "No space left" in before[0].reason
+    assert collect(tmp_path, aggregator, before=before) == []
+
+
+def test_a_rejected_file_is_read_again_once_the_aggregator_has_changed(shared):
+    publish(shared, "a", 1, summary_of(0, n_features=3))
+    for child in "bc":
+        publish(shared, child, 1, summary_of(1))
+    aggregator = Aggregator()
+    before = collect(shared, aggregator)
+    assert [item.file for item in before] == ["b.1.safetensors", "c.1.safetensors"]
+    assert collect(shared, aggregator, before=before) == before
+    assert len(aggregator.history) == 4  # one accepted, two rejected once each, one model
+    aggregator.withdraw("a")
+    assert collect(shared, aggregator, before=before) == []
+    assert list(aggregator.children) == ["b", "c"]
+
+
+def test_whatever_goes_wrong_with_one_summary_the_others_count(tmp_path, monkeypatch):
+    def receive(self, child, version, summary, **more):
+        if child == "b":
+            raise OverflowError("int too large to convert to float")
+        return accept(self, child, version, summary, **more)
+
+    accept = Aggregator.receive
+    monkeypatch.setattr(Aggregator, "receive", receive)
+    for child in "abc":
+        publish(tmp_path, child, 1, summary_of(0))
+    aggregator, (item,) = collected(tmp_path)
+    assert list(aggregator.children) == ["a", "c"]
+    assert (item.file, item.reason) == (
+        "b.1.safetensors", "rejected: OverflowError: int too large to convert to float",
+    )  # fmt: skip
+
+
+HOSTILE_CERTIFICATES = [
+    {"noise_edge": 10**400}, {"x": float("nan")}, {"warnings": 5}, {"warnings": [1, "a"]}, {"releases": 7},
+    {"stream": ["x"]}, {"mu": 10**400}, {"mu": "x"}, {"releases": [{}]}, {"releases": "abc"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("certificate", HOSTILE_CERTIFICATES, ids=lambda value: repr(value)[:30])
+@pytest.mark.parametrize("private", [False, True], ids=["clean", "private"])
+@pytest.mark.parametrize("stored", [False, True], ids=["in memory", "stored"])
+def test_one_certificate_does_not_stop_a_folder(tmp_path, certificate, private, stored):
+    privacy = Privacy(2.0, 1e-5, 3.0) if private else None
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    for seed, child in enumerate(("a", "evil", "north")):
+        pca = StreamingPCA(2, privacy=privacy, center=False).fit(rows_of(seed, 200))
+        publish(folder, child, 1, pca.summary_)
+    kind, arrays, metadata = model_file.decode((folder / "evil.1.safetensors").read_bytes(), "evil")
+    forged = (metadata.get("certificate") or {}) | certificate
+    (folder / "evil.1.safetensors").write_bytes(seal(kind, arrays, metadata | {"certificate": forged}))
+    store = tmp_path / "store" if stored else None
+    with Aggregator(rank=2, privacy=privacy, store=store) as aggregator:
+        (item,) = collect(folder, aggregator)
+        assert item.file == "evil.1.safetensors"
+        assert list(aggregator.children) == ["a", "north"]
+        assert aggregator.model().count == 400
+
+
+def test_a_copied_private_release_is_that_of_its_owner(tmp_path):
+    privacy = Privacy(2.0, 1e-5, 3.0)
+    for seed, child in enumerate(("north", "south")):
+        pca = StreamingPCA(2, privacy=privacy).fit(rows_of(seed, 200))
+        publish(tmp_path, child, 1, pca.release())
+    publish(tmp_path, "copycat", 1, fedpca.load(tmp_path / "north.1.safetensors"))
+    aggregator = Aggregator(rank=2, privacy=privacy)
+    (item,) = collect(tmp_path, aggregator)
+    assert "stream" in item.reason
+    assert aggregator.model().count == 400  # whoever came first; the other one is named
+
+
+def test_a_message_that_withdraws_does_not_count(tmp_path):
+    (tmp_path / "a.1.safetensors").write_bytes(Message("a", 1, None).encode())
+    assert "no summary" in collected(tmp_path)[1][0].reason
+
+
 # --- many at once ---
 
 OWNER = """
 import sys
 import numpy as np
 from fedpca import Subspace
+from fedpca.federation.message import Message
 from fedpca.federation.folder import publish
 
 folder, child = sys.argv[1:]
@@ -430,6 +560,7 @@ RIVAL = """
 import sys
 import numpy as np
 from fedpca import Subspace
+from fedpca.federation.message import Message
 from fedpca.federation.folder import publish
 
 folder, seed = sys.argv[1], int(sys.argv[2])

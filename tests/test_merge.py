@@ -40,6 +40,45 @@ def test_moments_sum_exactly_and_mix_with_subspaces(tables, center):
     assert_summarizes(mixed, tables, center, rtol=1e-7)
 
 
+@given(
+    tables=rows_of_clients(min_clients=3),
+    rank=st.integers(1, 3),
+    fanout=st.integers(2, 3),
+    center=st.booleans(),
+)
+def test_a_tree_adds_moments_and_truncates_at_the_root_only(tables, rank, fanout, center):
+    rank = min(rank, tables[0].shape[1])
+    moments = [Moments.from_rows(table, center=center) for table in tables]
+    by_tree, at_once = merge_tree(moments, rank, fanout=fanout), merge(moments, rank)
+    assert np.array_equal(by_tree.singular_values, at_once.singular_values)
+    assert np.array_equal(by_tree.components, at_once.components)
+
+
+def test_a_tree_of_moments_loses_nothing_to_its_inner_nodes(rng):
+    tables = [power_law(rng, 40, 120, alpha=0.3) for _ in range(20)]
+    pooled = Subspace.from_rows(np.concatenate(tables), 5)
+    moments = [Moments.from_rows(table) for table in tables]
+    mixed = [*moments[:10], *(Subspace.from_rows(table) for table in tables[10:12]), *moments[12:]]
+    for parts in (moments, mixed):
+        merged = merge_tree(parts, rank=5, fanout=4)
+        assert np.allclose(merged.singular_values, pooled.singular_values, rtol=1e-12)
+
+
+def test_private_moments_are_added_before_their_noise_is_taken_off(rng):
+    rows = rng.normal(size=(6400, 30)) / np.sqrt(np.arange(1, 31))
+    releases = [
+        fedpca.StreamingPCA(5, privacy=fedpca.Privacy(1.0, 1e-5, 3.0)).fit(part).release()
+        for part in np.array_split(rows, 64)
+    ]
+    summed = merge(releases).subspace(5)
+    for merged in (
+        merge_tree(releases, rank=5),
+        merge([*releases, Subspace.empty(30, centered=False)], rank=5),
+    ):
+        assert np.allclose(merged.singular_values, summed.singular_values, rtol=1e-9)
+        assert fedpca.metrics.affinity(merged, summed) == pytest.approx(1)
+
+
 @given(tables=rows_of_clients(min_clients=2), rank=st.integers(1, 4))
 def test_a_truncated_merge_never_exceeds_the_truth_and_says_what_it_lost(tables, rank):
     rank = min(rank, tables[0].shape[1])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import fedpca
 from fedpca import ModelFileError, Moments, Privacy, StreamingPCA, Subspace
-from fedpca.federation import Aggregator, ChildEvent, FolderStore, Message, ModelEvent
+from fedpca.federation import ChildEvent, FolderStore, Message, ModelEvent, State
 from fedpca.summaries import model_file
 
 pytestmark = WITHOUT_ADVICE
@@ -76,29 +76,13 @@ def test_a_message_has_a_summary(summary):
 # --- stores ---
 
 
-def test_a_store_of_another_format_is_rejected_in_one_line_with_a_remedy(tmp_path):
-    """As stores were written before there were messages."""
-    summary = SUMMARIES["subspace"]()
-    nested = {"child": "a", "version": 1, "summary": summary.metadata}
-    model_file.write(tmp_path / "a.state", "subspace", summary.arrays, nested)
-    with pytest.raises(ModelFileError, match="start with an empty folder") as caught:
-        Aggregator(store=tmp_path)
-    assert "a.state is not a valid subspace" in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("line", ['{"what": "accepted"}', '{"what": "model", "count": 1}', "[1]", "nonsense"])
-def test_a_history_of_another_format_is_rejected_with_a_remedy(tmp_path, line):
-    (tmp_path / "history.jsonl").write_text(line + '\n{"also": "this"}\n')
-    with pytest.raises(ModelFileError, match=r"history\.jsonl is not a valid history: .* empty folder"):
-        FolderStore(tmp_path).history()
-
-
 def test_a_folder_store_gives_back_what_was_put_and_logged(tmp_path):
     store = FolderStore(tmp_path)
-    messages = [Message(kind, 3, make()) for kind, make in SUMMARIES.items()]
-    for message in messages:
-        store.put(message)
+    states = [
+        State(Message(kind, 3, make()), n, "key"[:n]) for n, (kind, make) in enumerate(SUMMARIES.items())
+    ]
+    for state in states:
+        store.put(state)
     events = [
         ChildEvent(child="a", version=1, what="rejected", reason="why"),
         ModelEvent(version=2, count=5.0, children=1, explained=0.5, angle=None),
@@ -106,5 +90,6 @@ def test_a_folder_store_gives_back_what_was_put_and_logged(tmp_path):
     for event in events:
         store.log(event)
     again = FolderStore(tmp_path)
-    assert again.messages() == {message.child: message for message in messages}
+    assert again.states() == {state.message.child: state for state in states}
     assert again.history() == events
+    assert again.version == 4

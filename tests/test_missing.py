@@ -129,3 +129,32 @@ def test_the_caller_keeps_the_gaps(rng, plane):
     before = gappy.copy()
     StreamingPCA(2).fit(gappy).transform(gappy)
     np.testing.assert_array_equal(gappy, before)
+
+
+@pytest.mark.parametrize(("share", "limit"), [(0.1, 1e-5), (0.5, 2e-4), (0.8, 3e-3), (0.9, 1e-2)])
+def test_most_entries_missing(share, limit):
+    rng = np.random.default_rng(0)
+    rows = (rng.normal(size=(3000, 4)) * [4, 3, 2, 1.5]) @ rng.normal(size=(4, 60)) * 0.4
+    rows += 0.3 * rng.normal(size=rows.shape) + 2 * rng.normal(size=60)
+    gappy = with_gaps(rng, rows, share)
+    pca = StreamingPCA(4)
+    for part in np.split(gappy, 3):
+        pca.partial_fit(part)
+    assert shortfall(pca.components_, rows) < limit
+    best = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False)[:4] ** 2 / 2999
+    np.testing.assert_allclose(pca.explained_variance_, best, rtol=0.02 if share <= 0.5 else 0.25)
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_the_first_rows_are_filled_alike_in_any_unit(unit, rng, plane):
+    gappy = with_gaps(rng, plane[:300], 0.3)
+    units = np.where(np.arange(12) % 2, unit, 1.0)
+    filled, scaled = (impute_cold_start(rows, 4, center=True) for rows in (gappy, gappy * units))
+    np.testing.assert_allclose(scaled / units, filled, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-150, 1.0, 1e150])
+def test_first_rows_that_are_all_alike(value):
+    rows = np.full((5, 3), value)
+    rows[1, 0] = rows[2, 1] = np.nan
+    np.testing.assert_allclose(impute_cold_start(rows, 2, center=True), value, rtol=1e-12)

@@ -439,7 +439,7 @@ def test_the_same_stream_is_not_merged_twice():
 def test_a_text_column_is_named_and_not_quoted():
     frame = pd.DataFrame({"age": [1.0, 2.0, 3.0], "diagnosis": ["flu", "flu", "secret"]})
     for pca in (StreamingPCA(1, privacy=nearly_noiseless()), StreamingPCA(1)):
-        with pytest.raises(ValueError, match="diagnosis contain text: drop or encode") as refusal:
+        with pytest.raises(ValueError, match="diagnosis contains text: drop or encode") as refusal:
             pca.fit(frame)
         assert "secret" not in str(refusal.value)
 
@@ -678,6 +678,32 @@ def test_an_infinite_entry_and_an_empty_column_count_as_missing(settings, no_noi
     if "releases" not in settings:
         fitted = [StreamingPCA(2, privacy=nearly_noiseless(**settings)).fit(t) for t in (gappy, infinite)]
         np.testing.assert_array_equal(fitted[0].components_, fitted[1].components_)
+
+
+@pytest.mark.parametrize("to_rows", [np.asarray, sparse.csr_array, pd.DataFrame])
+@pytest.mark.parametrize("entry", [np.inf, -np.inf])
+def test_an_infinite_entry_counts_as_missing(entry, to_rows, no_noise):
+    rows = make_rows()
+    rows[3, 3] = np.nan
+    infinite = np.where(np.isnan(rows), entry, rows)
+    for fit in (
+        lambda pca, table: pca.partial_fit(table),
+        lambda pca, table: pca.fit(table),
+    ):
+        missing, known = (
+            fit(StreamingPCA(2, privacy=nearly_noiseless()), to_rows(table)).release()
+            for table in (rows, infinite)
+        )
+        np.testing.assert_array_equal(missing.scatter, known.scatter)
+
+
+@pytest.mark.parametrize("size", [1e160, 1.7e308, np.inf])
+def test_a_gap_beside_a_huge_entry_is_filled_after_a_release(size):
+    rows = make_rows()
+    pca = StreamingPCA(2, privacy=nearly_noiseless(releases=2)).partial_fit(rows)
+    pca.release()
+    rows[7], rows[7, 2] = -size, np.nan
+    assert np.isfinite(pca.partial_fit(rows).release().scatter).all()
 
 
 @pytest.mark.parametrize("settings", [{}, {"center": np.full(6, 0.5)}], ids=["origin", "public center"])

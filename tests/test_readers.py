@@ -11,12 +11,14 @@ import warnings
 
 import numpy as np
 import pytest
+from helpers import assert_same_results, edge_of_rounding, row_results, sparse_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
 from fedpca import Privacy, StreamingPCA
 from fedpca.errors import FileFormatError
+from fedpca.privacy.clipping import clipped
 from fedpca.readers import Batch, fit_files, open_rows
 
 pa = pytest.importorskip("pyarrow", reason="the files extra")
@@ -188,6 +190,29 @@ class TestEveryDenseFormat:
 
         check()
 
+    @pytest.mark.parametrize("dtype", ["float64", "float32"])
+    def test_results_of_a_row_do_not_depend_on_the_format_or_the_batches(self, tmp_path, kind, dtype):
+        rows = 5 * numbers(60, 6, dtype=dtype, seed=1) * np.logspace(0, -3, 6).astype(dtype) + 1
+        rows[:, 0] = rows[:, 0].round(1)
+        pca = StreamingPCA(3).fit(numbers(200, 6, dtype=dtype, seed=2))
+        path = written(tmp_path, DENSE, kind, rows)
+        alone = [row_results(pca, row[None]) for row in rows]
+        points = np.concatenate([clipped(np.nan_to_num(row[None]), 0.5) for row in rows])
+        for batch_rows in (1, 7, None):
+            batches = [batch.rows for batch in open_rows(path, batch_rows=batch_rows).batches()]
+            assert_same_results(pca, rows, [row_results(pca, batch) for batch in batches], alone)
+            read = np.concatenate([clipped(np.nan_to_num(batch), 0.5) for batch in batches])
+            np.testing.assert_array_equal(read, points)
+
+    def test_rows_on_the_edge_of_rounding_are_the_same_lattice_points(self, tmp_path, kind):
+        rows = edge_of_rounding(40, 64)
+        alone = np.concatenate([clipped(row[None], 1e-3) for row in rows])
+        path = written(tmp_path, DENSE, kind, rows)
+        for batch_rows in (1, 7, None):
+            batches = open_rows(path, batch_rows=batch_rows).batches()
+            read = np.concatenate([clipped(batch.rows, 1e-3) for batch in batches])
+            np.testing.assert_array_equal(read, alone)
+
     def test_whole_numbers_become_float64(self, tmp_path, kind):
         rows = np.arange(30).reshape(10, 3)
         opened = open_rows(written(tmp_path, DENSE, kind, rows))
@@ -239,6 +264,16 @@ class TestEverySparseFormat:
         np.testing.assert_array_equal(sparse.vstack(batches).toarray(), rows.toarray())
         parts = [batch.rows for batch in opened.batches(33)]
         np.testing.assert_array_equal(sparse.vstack(parts).toarray(), rows.toarray()[33:])
+
+    def test_results_of_a_row_do_not_depend_on_the_format_or_the_batches(self, tmp_path, kind):
+        rows = sparse_rows(np.random.default_rng(0), 60, 6, density=0.4)
+        pca = StreamingPCA(3).fit(sparse_rows(np.random.default_rng(1), 200, 6, density=0.4))
+        path = written(tmp_path, SPARSE, kind, rows)
+        alone = [row_results(pca, rows[[i]].toarray()) for i in range(60)]
+        for batch_rows in (1, 7, None):
+            batches = open_rows(path, batch_rows=batch_rows).batches()
+            found = [row_results(pca, batch.rows) for batch in batches]
+            assert_same_results(pca, rows.toarray(), found, alone)
 
     def test_full_rows_come_in_small_batches(self, tmp_path, kind, monkeypatch):
         monkeypatch.setattr("fedpca.readers.arrays._SPARSE_ENTRIES", 10)
@@ -292,18 +327,33 @@ class TestColumns:
             open_rows(path)
         assert str(caught.value) == (
             f"{path}: columns must be numeric, but name contains text, born contains dates or times, places "
-            "contains values of type list<element: int64>; leave them out with "
-            "drop=['name', 'born', 'places']."
+            "contains lists of numbers (list<element: int64>); write the elements of places as separate "
+            "columns, or save them as a .npy file, and leave name, born out with drop=['name', 'born']."
         )
 
     def test_many_columns_of_text(self, tmp_path):
         path = tmp_path / "text.csv"
-        path.write_text(",".join(f"c{i}" for i in range(30)) + "\n" + ",".join("x" * 30) + "\n")
+        path.write_text(",".join(f"c{i}" for i in range(31)) + "\n" + ",".join("x" * 30 + "1") + "\n")
         with pytest.raises(
             FileFormatError,
-            match=r"c7 contains text from line 2 and 22 more; select .* with columns=\[\.\.\.\]",
+            match=r"c7 contains text from line 2 and 22 more; encode .* with columns=\[\.\.\.\]",
         ):
             open_rows(path)
+        assert open_rows(path, columns=["c30"]).n_features == 1
+
+    def test_lists_of_numbers_are_not_only_advised_away(self, tmp_path):
+        vectors = numbers(20, 4).astype(np.float32)
+        path = tmp_path / "texts.parquet"
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), 4)
+        pa.parquet.write_table(pa.table({"embedding": lists}), path)
+        with pytest.raises(FileFormatError) as caught:
+            open_rows(path)
+        assert "embedding contains lists of numbers" in str(caught.value)
+        assert str(caught.value).endswith(
+            "; write the elements of embedding as separate columns, or save them as a .npy file."
+        )
+        np.save(tmp_path / "texts.npy", np.stack(pa.parquet.read_table(path)["embedding"].to_numpy()))
+        np.testing.assert_array_equal(all_of(open_rows(tmp_path / "texts.npy")), vectors)
 
     def test_passthrough(self, tmp_path):
         opened = open_rows(self.people(tmp_path), passthrough=["name", "children"], columns=["height"])
@@ -379,8 +429,11 @@ class TestColumns:
     def test_files_with_other_columns(self, tmp_path):
         pa.parquet.write_table(arrow(numbers()), tmp_path / "a.parquet")
         pa.parquet.write_table(arrow(numbers(), ("height", "weight", "years")), tmp_path / "b.parquet")
-        with pytest.raises(FileFormatError, match=r"age is in .*a\.parquet and not in .*b\.parquet"):
+        with pytest.raises(
+            FileFormatError, match=r"age is in .*a\.parquet and not in .*b\.parquet; leave it"
+        ):
             open_rows(tmp_path)
+        assert open_rows(tmp_path, drop=["age", "years"]).feature_names == ("height", "weight")
         np.testing.assert_array_equal(
             all_of(open_rows(tmp_path, columns=["weight"])), np.tile(numbers()[:, [1]], (2, 1))
         )
@@ -474,10 +527,28 @@ class TestText:
     @pytest.mark.parametrize(
         ("text", "rule"),
         [
-            ("x,y\n1,2\nsecret,4\n", r"x contains text from line 3; leave it out with drop=\['x'\]\."),
+            (
+                "x,y\nsecret,4\nhidden,5\n",
+                r"x contains text from line 2; encode it as numbers, or leave it out with drop=\['x'\]\.",
+            ),
+            ("x\nsecret\nhidden\n", "x contains text from line 2; encode it as numbers."),
+            (
+                "x,y\n1,2\n?,3\n5,4\n",
+                r"x contains numbers and, in line 3, text; correct or empty the cells of x that are not "
+                r"numbers, or leave it out with drop=\['x'\]\.",
+            ),
+            (
+                'x,y\n1,2\n"1,234.50",3\n',
+                r"x contains numbers with thousands separators, from line 3; write x without thousands "
+                r"separators, or leave it out with drop=\['x'\]\.",
+            ),
+            (
+                "x,y,z\n1,hidden,2\n?,secret,3\n5,secret,4\n",
+                r"correct or empty the cells of x that are not numbers, and leave y out with drop=\['y'\]\.",
+            ),
             (
                 "secret,2\n3,4\n",
-                "column 1 contains text from line 1; correct it or, if the .* names, pass header=True",
+                "column 1 contains text from line 1; correct the file, or pass header=True if",
             ),
             ("1,2\n3\n", "line 2: expected 2 cells, got 1"),
             ("x,y\n" + "1,2\n" * 400_000 + "1,secret\n", "line 400002: y must be a number; correct"),
@@ -614,6 +685,26 @@ class TestPaths:
         (tmp_path / "loop.csv").symlink_to(tmp_path / "loop.csv")
         with pytest.raises(OSError, match=rule):
             open_rows(tmp_path / path)
+
+    @pytest.mark.parametrize("path", ["s3://bucket/rows.parquet", "https://host/a/*.csv", "gs://b"])
+    def test_urls_are_refused_as_written(self, path):
+        with pytest.raises(ValueError, match="remote paths are not supported") as caught:
+            open_rows(path)
+        assert path in str(caught.value)
+
+    def test_standard_input_is_refused(self):
+        with pytest.raises(ValueError, match=r"cannot be read from a pipe.*; save them to a file first"):
+            open_rows("-")
+
+    def test_a_file_given_twice(self, tmp_path):
+        path = written(tmp_path, DENSE, "csv", numbers())
+        other = tmp_path / "link.csv"
+        other.symlink_to(path)
+        for paths in ([path, path], [path, tmp_path / "*.csv"], tmp_path, [other, path]):
+            with pytest.raises(ValueError, match=r"files must be given once, .*rows\.csv"):
+                open_rows(paths)
+        other.unlink()
+        assert len(all_of(open_rows([path]))) == len(numbers())
 
     @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="everything is readable to root")
     def test_no_permission(self, tmp_path):

@@ -23,6 +23,7 @@ pytest.importorskip("jinja2", reason="the report extra")
 
 from fedpca.report import write_report
 from fedpca.report.formatting import percent
+from fedpca.report.model import explained_variance
 from fedpca.report.run import load_run
 from fedpca.report.sample import sample_rows
 from fedpca.summaries.certificate import Certificate, Release
@@ -112,6 +113,14 @@ def test_what_exact_pca_explains_lies_within_the_bounds(tmp_path, rng):
     for truth, (_, low, high) in zip(best, lines, strict=False):
         assert share(low) - 6e-4 <= truth <= share(high) + 1.1e-3
     assert share(lines[0][2]) < 0.999
+
+
+def test_bounds_on_exact_pca_are_marks_and_not_areas(rng):
+    model = StreamingPCA(10, tracker="nystrom").fit(rng.normal(size=(500, 400))).subspace_
+    _, cumulative = explained_variance(model, 10).items
+    (axes,) = cumulative.figure.axes
+    assert not axes.patches
+    assert max(line.get_linewidth()[0] for line in axes.collections) <= 2
 
 
 def test_one_percent_of_rows_exceed_the_limits(rng):

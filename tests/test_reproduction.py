@@ -1,18 +1,24 @@
 """Experiments resume where they stopped, are reproducible, and make one page."""
 
 import csv
+import os
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
+from conftest import DATA
+from fedpca import theory
+from reproduction import rows
 from reproduction.__main__ import main
-from reproduction.base import Experiment, Result, Table, Verdict
+from reproduction.base import Experiment, Result, Table, Verdict, format_share
 from reproduction.methods import COLORS, components, make_tracker
 from reproduction.page import write_page
-from reproduction.plots import subplots
+from reproduction.plots import draw_above, explain_triangles, log_ticks, subplots
+from reproduction.rows import STAND_INS, paper_rows
 from reproduction.run import EXPERIMENTS, reproduce
 from reproduction.scores import Offline, ln_mse
 
@@ -27,8 +33,10 @@ class Throws(Experiment):
     figure: ClassVar[str] = "Figure 0"
     title: ClassVar[str] = "Throws <of a die>"
     claim: ClassVar[str] = "It is fair."
+    full_outcome: ClassVar[str] = "held"
 
     throws: int = 3
+    faces: tuple[int, ...] = (1, 2, 3, 4, 5, 6)
 
     def quick(self):
         return replace(self, throws=1)
@@ -48,7 +56,8 @@ class Throws(Experiment):
         return {"Eyes & throws": figure}
 
     def verdict(self, table):
-        return Verdict("held" if table.mean("eyes") < 6 else "did not hold", f"{len(table)} throws & more.")
+        fair = table.mean("eyes") < 6
+        return Verdict("held" if fair else "did not hold", (f"{len(table)} throws & more.", "And dice."))
 
 
 @pytest.fixture(autouse=True)
@@ -123,8 +132,67 @@ def test_the_page_is_one_file_that_escapes_what_it_quotes(tmp_path):
     assert "Once &amp; for all." in page
     assert 'alt="Eyes &amp; throws"' in page
     assert re.findall(r'src="(?!data:)', page) == []
-    assert page.count('class="outcome held"') == 2  # in the overview, and beside the paragraph
-    assert (tmp_path / "throws" / "plot-1.png").stat().st_size > 1000
+    assert page.count('class="outcome held"') == 2  # in the overview, and above the points
+    assert "<li>3 throws &amp; more.<li>And dice.</ul>" in page
+
+
+def test_pictures_are_written_as_svg_and_png_and_are_the_same_every_time(tmp_path):
+    result = Throws().run(tmp_path / "throws")
+    page = write_page(tmp_path, [result], "").read_text()
+    files = {kind: tmp_path / "throws" / f"plot-1.{kind}" for kind in ("svg", "png")}
+    first = {kind: file.read_bytes() for kind, file in files.items()}
+    assert first["png"].startswith(b"\x89PNG")
+    assert b"<svg" in first["svg"][:1000]
+    assert 'src="data:image/svg+xml;base64,' in page
+    assert all(f'href="throws/plot-1.{kind}"' in page for kind in files)
+    write_page(tmp_path, [result], "")
+    assert {kind: file.read_bytes() for kind, file in files.items()} == first
+
+
+def test_the_head_lists_what_smaller_settings_leave_out(tmp_path):
+    assert Throws().left_out() == Throws(seed=4).left_out() == ""
+    assert Throws(throws=2, faces=(1, 2, 6)).left_out() == "throws 2 instead of 3; faces without 3, 4, 5"
+    assert Throws(faces=(7,)).left_out() == "faces 7 instead of 1, 2, 3, 4, 5, 6"
+    page = write_page(tmp_path, [Throws(throws=2).run(tmp_path / "throws")], "").read_text()
+    head = page[: page.index("<section")]
+    assert "<li>Throws &lt;of a die&gt;: throws 2 instead of 3</ul>" in head
+    assert "Smaller settings" not in write_page(tmp_path, [Throws().run(tmp_path / "throws")], "").read_text()
+
+
+def test_a_verdict_that_differs_from_that_of_the_full_run_says_so(tmp_path):
+    class Unfair(Throws):
+        full_outcome = "did not hold"
+
+    page = write_page(tmp_path, [Unfair(throws=2).run(tmp_path / "throws")], "").read_text()
+    assert "differs from that of the full run, where the claim did not hold" in page
+    assert "decides it there: throws 2 instead of 3." in page
+    for experiment in (Unfair(), Throws(throws=2)):  # the full run itself, and one that agrees
+        page = write_page(tmp_path, [experiment.run(tmp_path / "throws")], "").read_text()
+        assert "differs from that of the full run" not in page
+
+
+def test_rounding_errors_are_drawn_at_the_edge_and_do_not_set_the_scale():
+    _, axis = subplots()
+    draw_above(axis, [0, 1, 2], [1e-3, 1e-16, -1e-16], "o", color="red", label="some")
+    draw_above(axis, [1, 2, 3], [1e-2, 1e-15, 0.1], "o", color="blue", label="others")
+    log_ticks(axis)
+    assert axis.get_ylim()[0] > 1e-5
+    explain_triangles(axis)
+    assert axis.get_legend_handles_labels()[1] == ["some", "others", "exact to rounding"]
+    triangles = [line for line in axis.lines if line.get_marker() == "v" and len(line.get_xdata())]
+    assert [list(line.get_xdata()) for line in triangles] == [[1, 2], [2]]
+    assert triangles[0].get_ydata()[0] < triangles[1].get_ydata()[0]  # not on top of each other
+    _, bare = subplots()
+    draw_above(bare, [0], [1.0], label="one")
+    explain_triangles(bare)
+    assert bare.get_legend_handles_labels()[1] == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.5, "5.0e-01"), (1e-13, "≤ 1e-12"), (-2e-16, "≤ 1e-12"), (0.0, "≤ 1e-12")]
+)
+def test_tables_show_no_rounding_errors(share, text):
+    assert format_share(share) == text
 
 
 def test_tables():
@@ -177,10 +245,38 @@ def test_every_method_finds_a_dominant_direction_about_the_origin(method):
     assert np.abs(found[0] @ np.eye(12)[3]) > 0.95
 
 
+@pytest.fixture
+def lab(real_data, monkeypatch):
+    """The folder of real data, if the stand-ins are there."""
+    folder = Path(os.environ.get("FEDPCA_DATA", DATA))
+    if not (folder / "intel_lab_30min.npz").is_file():
+        pytest.skip(f"intel_lab_30min.npz is not in {folder}; name a folder that has it in FEDPCA_DATA.")
+    monkeypatch.setenv("FEDPCA_DATA", str(folder))
+
+
+@pytest.mark.usefixtures("lab")
+@pytest.mark.parametrize("name", STAND_INS)
+def test_stand_ins_are_read_and_belong_to_other_rows(name):
+    found = paper_rows(name, center=True, multiple_of=50)
+    assert found.shape == (200, 50)
+    assert np.abs(found.mean(axis=0)).max() < 1e-12
+    assert name not in rows.SOURCES
+    assert STAND_INS[name] in rows.SOURCES
+
+
+def test_a_missing_stand_in_says_what_to_put_where(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDPCA_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"stand-in for motes-humidity: put intel_lab_30min\.npz"):
+        paper_rows("lab humidity", center=True)
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_is_complete(name):
     experiment = EXPERIMENTS[name]()
     assert experiment.name == name
+    assert experiment.full_outcome in ("held", "held with a correction", "did not hold")
+    assert experiment.left_out() == "" != experiment.quick().left_out()
     for made in (experiment, experiment.quick()):
         cases = [tuple(sorted(case.items())) for case in made.cases()]
         assert len(cases) == len(set(cases)) > 0
@@ -194,6 +290,43 @@ def test_reproduce_runs_experiments_and_writes_a_page(tmp_path, monkeypatch):
     result = Throws(seed=3).run(tmp_path / "throws")
     assert isinstance(result, Result)
     assert "seed 3" in page.read_text()
+
+
+# --- the page about the paper ---
+
+CHECKED = (Path(__file__).parents[1] / "docs" / "paper-checked.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_is_on_the_page(name):
+    assert f"`{name}`" in CHECKED
+
+
+@pytest.mark.parametrize(
+    "erratum",
+    [
+        "0.01 in the text, 0.05 in the caption",
+        "6498",
+        "Temperature has r = 20 in the text, 10 in the script",
+        "O(r(d + kr)) bits",
+        '"below 0.3" in the text and "at most 0.2"',
+        "(Lemma 1)",
+        "(Theorem 1, from MOSES)",
+        "(Lemma 3)",
+        "(Lemma 11, Theorem 2)",
+        "the picture of epsilon = 0.6",
+        "forgetting and enhancing factors",
+        "Algorithm 1, the first batch",
+    ],
+)
+def test_the_page_lists_the_errata(erratum):
+    assert erratum in CHECKED
+
+
+def test_functions_that_the_page_names_exist():
+    named = re.findall(r"`(\w+)` in `fedpca\.theory`", CHECKED)
+    assert {"moses_error_bound", "energy_sum", "merge_distance_bound", "merge_error_bound"} <= set(named)
+    assert all(hasattr(theory, name) for name in named)
 
 
 # --- the command ---

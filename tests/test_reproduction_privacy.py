@@ -159,6 +159,9 @@ class TestProjections:
         assert q[projections.MASK] < 0.45
         assert q[projections.MOD_SULQ] < 0.55
 
+    def test_the_wrong_pictures_of_figures_10_and_11_are_mentioned(self, wine):
+        assert any("show the pictures of epsilon = 0.6 once more" in p for p in WINE.verdict(wine).points)
+
     def test_the_verdict_is_decided_by_the_table(self, wine):
         assert WINE.verdict(wine).outcome == "did not hold"
         better = Table(
@@ -168,7 +171,13 @@ class TestProjections:
 
     def test_figures_and_tables(self, wine):
         first, other = WINE.draw(wine).values()
-        assert [len(first.axes), len(other.axes)] == [8, 5]
+        assert [len(first.axes), len(other.axes)] == [8 + 1, 5 + 1]  # panels, and a color bar
+        assert first.axes[-1].get_ylabel() == other.axes[-1].get_ylabel() == "fixed acidity, g/l"
+        images = Table({**row, "dataset": "mnist", "color": i % 10} for i, row in enumerate(wine))
+        for figure in replace(WINE, names=("mnist",)).draw(images).values():
+            (legend,) = figure.legends
+            assert [text.get_text().strip("$") for text in legend.get_texts()][-1].endswith("9}")
+            assert len(legend.get_texts()) == 10
         (lines,) = WINE.tabulate(wine).values()
         assert len({len(line) for line in lines}) == 1
         assert len(wine.where(kind="point", method=projections.OFFLINE, way=projections.AS_RUN)) <= 50

@@ -54,7 +54,28 @@ def test_each_draws_tabulates_and_judges(experiment, tables):
     assert experiment.draw(table)
     for lines in experiment.tabulate(table).values():
         assert len({len(line) for line in lines}) == 1
-    assert "nan" not in experiment.verdict(table).why
+    assert "nan" not in " ".join(experiment.verdict(table).points)
+
+
+def test_no_result_hides_another_and_no_scale_misleads(tables):
+    """Of merges that coincide all markers show; memory has dots, not bars on a logarithmic scale."""
+    (merging,) = TINY[2].draw(tables["merging"]).values()
+    same = [line for line in merging.axes[2].lines if line.get_label() in (*PAPERS, "fedpca.merge")]
+    sizes = [line.get_markersize() for line in same]
+    assert len(set(sizes)) == len(same) == 4
+    assert sizes == sorted(sizes, reverse=True)  # the later one lies inside
+    assert all(line.get_fillstyle() == "none" for line in same)
+    for figure in TINY[4].draw(tables["memory"]).values():
+        assert not any(axis.containers for axis in figure.axes)
+    (scaling,) = TINY[1].draw(tables["federated-scaling"]).values()
+    (legend,) = scaling.legends
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert labels == [
+        "F-PCA, float64", "fedpca, float64", "fedpca, float32", "as printed", "3,200 rows", "6,400 rows",
+    ]  # fmt: skip
+    scaling.canvas.draw()
+    ticks = [label.get_text() for axis in scaling.axes for label in axis.get_yticklabels(which="both")]
+    assert not any("times" in tick for tick in ticks)
 
 
 # --- execution time ---
@@ -214,9 +235,9 @@ def test_baselines_get_the_memory_that_fedpca_takes(tables):
         assert 0.5 * allowed < table.mean("peak_kb", method=method) < 1.03 * allowed
         assert (table.mean("directions", method=method) == 10) is (method == "F-PCA")
     assert table.mean("shortfall", method="fedpca") < 1e-12
-    assert "no other method misses less" in TINY[4].verdict(tables["memory"]).why
+    assert "no other method misses less" in TINY[4].verdict(tables["memory"]).points[-1]
     worse = Table({**row, "shortfall": 0.5} if row["method"] == "fedpca" else row for row in tables["memory"])
-    assert "FD on digits" in TINY[4].verdict(worse).why
+    assert "FD on digits" in TINY[4].verdict(worse).points[-1]
 
 
 def test_fedpca_takes_less_than_is_printed_on_average(real_data, monkeypatch):

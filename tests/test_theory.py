@@ -14,7 +14,12 @@ from fedpca.privacy.calibration import analytic_sigma, paper_omega
 from fedpca.summaries.certificate import Certificate
 from fedpca.theory import (
     analytic_rows_for_utility,
+    energy_sum,
+    merge_distance_bound,
     merge_error_bound,
+    moses_error_bound,
+    moses_failure_bound,
+    moses_risk_bound,
     rows_for_utility,
     sample_complexity,
     shortfall_bound,
@@ -206,7 +211,219 @@ def test_three_halves_for_the_paper_one_half_for_the_analytic_calibration():
         assert log(growth) / log(many / few) == pytest.approx(power, abs=0.05)
 
 
+# --- Streams (Theorem 1) ---
+
+
+def block_stream(rows, rank, block_rows):
+    """Equation 3 of the paper as it is written, with its right singular vectors: Y_hat, shape (n, d)."""
+    kept = np.empty((0, rows.shape[1]))
+    for start in range(0, len(rows), block_rows):
+        u, s, vt = np.linalg.svd(np.vstack([kept, rows[start : start + block_rows]]), full_matrices=False)
+        kept = (u[:, :rank] * s[:rank]) @ vt[:rank]
+    return kept
+
+
+def theorem_1(variances, rank, block_rows, n_rows, alpha, p):
+    """G of Theorem 1, term by term as printed, and its eta."""
+    lam = np.sort(np.asarray(variances))[::-1]
+    rho2 = lam[rank:].sum()
+    eta = lam[0] / lam[rank - 1] + np.sqrt(2 * alpha * rho2 / (np.cbrt(p) * lam[rank - 1]))
+    q = p * eta**2
+    front = alpha * np.cbrt(p) * 4.0**q / (np.cbrt(p) - 1) ** 2
+    least = min(lam[0] / lam[rank - 1] * rho2, rank * lam[0] + rho2)
+    return front * least * (n_rows / (q * block_rows)) ** (q - 1), eta
+
+
+def gaussian_streams(trials, rng):
+    """Settings that the theorem admits, with rows drawn accordingly."""
+    for _ in range(trials):
+        rank, d = int(rng.integers(1, 4)), int(rng.integers(4, 9))
+        variances = np.sort(np.r_[rng.uniform(0.7, 1, rank), 10 ** rng.uniform(-6, -2, d - rank)])[::-1]
+        alpha, p = float(rng.choice([1.0, 1.3])), float(rng.choice([2.0, 4.0, 8.0]))
+        block_rows = ceil(alpha * p ** (1 / 3) * rank / (p ** (1 / 6) - 1) ** 2) + int(rng.integers(0, 20))
+        _, eta = theorem_1(variances, rank, block_rows, 1, alpha, p)
+        n_rows = ceil(p * eta**2 * block_rows * rng.uniform(1, 3))
+        turn = np.linalg.qr(rng.normal(size=(d, d)))[0]
+        rows = (rng.normal(size=(n_rows, d)) * np.sqrt(variances)) @ turn.T
+        yield rows, turn, variances, rank, block_rows, alpha, p
+
+
+def test_streams_stay_within_theorem_1_except_with_its_probability(rng):
+    """Printed as "with probability at most": then the bounds would fail nearly always. They never do."""
+    trials, ratios, fail = 200, [], []
+    for rows, turn, variances, rank, block_rows, alpha, p in gaussian_streams(trials, rng):
+        setting = (variances, rank, block_rows, len(rows))
+        bound = moses_error_bound(*setting, alpha=alpha, p=p)
+        assert bound == pytest.approx(theorem_1(*setting, alpha, p)[0], rel=1e-9)
+        estimate = block_stream(rows, rank, block_rows)
+        error = np.sum((rows - estimate) ** 2) / len(rows)
+        basis = np.linalg.svd(estimate, full_matrices=False)[2][:rank] @ turn
+        risk = variances.sum() - np.sum(basis**2 * variances)  # expected squared distance of a new row
+        unseen = alpha * (len(variances) - rank) * variances[0] * sqrt(log(len(rows)) / len(rows))
+        assert moses_risk_bound(*setting, alpha=alpha, p=p) == pytest.approx(bound + unseen, rel=1e-9)
+        assert risk <= moses_risk_bound(*setting, alpha=alpha, p=p)
+        ratios.append(error / bound)
+        fail.append(moses_failure_bound(rank, len(rows), alpha=alpha))
+    assert max(ratios) <= 1
+    assert max(ratios) < 1 / 200  # loose: 298 times the residual at the least
+    assert np.mean(fail) < 0.5  # and it held in all of them
+
+
+def test_theorem_1_is_at_least_298_times_the_residual_and_grows_with_the_stream():
+    variances = [1.0, 1.0, 1e-9]
+    bounds = []
+    for p in (1.5, 2.037, 3.0, 8.0):
+        block_rows = ceil(p ** (1 / 3) * 2 / (p ** (1 / 6) - 1) ** 2)
+        n_rows = ceil(1.01 * p * block_rows)
+        bounds.append(moses_error_bound(variances, 2, block_rows, n_rows, p=p))
+    assert 298e-9 < min(bounds) == bounds[1] < 310e-9
+    few, many = (moses_error_bound(variances, 2, 200, n_rows) for n_rows in (10_000, 100_000))
+    assert many / few == pytest.approx(10, rel=1e-3)  # 10^(p eta² - 1)
+    assert moses_error_bound([1.0, 0.01, 1e-3], 2, 200, 10**9) == inf
+
+
+def test_rows_of_rank_r_are_streamed_without_error(rng):
+    assert moses_error_bound([2.0, 1.0, 0.0, 0.0], 2, 200, 10_000) == 0
+    rows = rng.normal(size=(300, 2)) @ rng.normal(size=(2, 5))
+    assert np.abs(rows - block_stream(rows, 2, 40)).max() < 1e-12
+
+
+# --- Sums of energies (Lemma 3) ---
+
+
+def test_a_sum_of_energies_says_nothing_about_the_error(rng):
+    """Twice the rows, or more in what is left out: another error, the same sum; both orders occur."""
+    above = below = 0
+    for _ in range(300):
+        rank, n_clients, d = int(rng.integers(1, 4)), int(rng.integers(1, 6)), int(rng.integers(4, 10))
+        scale = 10 ** rng.uniform(-3, 3)
+        tables = [rng.normal(size=(30, d)) * scale * np.arange(1, d + 1) ** -1.0 for _ in range(n_clients)]
+        clients = [Subspace.from_rows(rows, rank, center=False) for rows in tables]
+        values = [np.linalg.svd(rows, compute_uv=False)[:rank] for rows in tables]
+        claimed = energy_sum(clients)
+        assert claimed == pytest.approx(sum(kept[-1] / kept.sum() for kept in values))
+        assert 0 < claimed <= n_clients / rank + 1e-12
+        basis = merge(clients, rank).components
+        together = np.concatenate(tables)
+        error = np.linalg.norm(together - together @ basis.T @ basis)
+        twice = [Subspace.from_rows(2 * rows, rank, center=False) for rows in tables]
+        assert energy_sum(twice) == pytest.approx(claimed)
+        doubled = merge(twice, rank).components
+        assert np.linalg.norm(2 * together @ (np.eye(d) - doubled.T @ doubled)) == pytest.approx(2 * error)
+        assert error**2 <= merge(clients, rank).discarded * (1 + 1e-9)  # what does bound it
+        above, below = above + (error > claimed), below + (error < claimed)
+    assert min(above, below) > 50
+
+
+def test_a_sum_of_energies_does_not_change_with_what_is_left_out():
+    clients = [Subspace.from_rows(np.diag([5.0, 4.0, left_out]), 2, center=False) for left_out in (0.0, 3.9)]
+    assert energy_sum(clients[:1]) == energy_sum(clients[1:]) == pytest.approx(4 / 9)
+    assert [client.discarded for client in clients] == pytest.approx([0, 3.9**2])
+    assert energy_sum([Subspace.empty(3)]) == energy_sum([]) == 0
+
+
+# --- Federated SVD (Lemma 1) ---
+
+
+def test_lemma_1_needs_every_client_to_keep_its_own_rank(rng):
+    """The paper asks for b >= the smallest rank of any client: neither needed nor enough."""
+    lost = 0
+    for _ in range(200):
+        d, ranks = 10, rng.integers(1, 6, size=int(rng.integers(2, 5)))
+        tables = [rng.normal(size=(20, rank)) @ rng.normal(size=(rank, d)) for rank in ranks]
+        values = np.linalg.svd(np.concatenate(tables), compute_uv=False)
+        values = values[values > 1e-9 * values[0]]
+        kept = [Subspace.from_rows(t, k, center=False) for t, k in zip(tables, ranks, strict=True)]
+        np.testing.assert_allclose(merge(kept).singular_values, values, rtol=1e-9)
+        streamed = []
+        for table, rank in zip(tables, ranks, strict=True):  # batches of one row, fewer than any rank above 1
+            summary = Subspace.from_rows(table[:1], center=False)
+            for row in table[1:]:
+                summary = merge([summary, Subspace.from_rows(row[None], center=False)], int(rank))
+            streamed.append(summary)
+        np.testing.assert_allclose(merge(streamed).singular_values, values, rtol=1e-9)
+        if min(ranks) < max(ranks):
+            fewest = merge([Subspace.from_rows(table, min(ranks), center=False) for table in tables])
+            assert np.sum(fewest.singular_values**2) < np.sum(values**2) * (1 - 1e-9)
+            lost += 1
+    assert lost > 100
+
+
 # --- Merging ---
+
+
+def truncated(matrix, rank):
+    u, s, vt = np.linalg.svd(matrix, full_matrices=False)
+    return (u[:, :rank] * s[:rank]) @ vt[:rank]
+
+
+def random_parts(rng):
+    """Columns of several clients, as in the paper, and a rank; few and many columns, all kinds of spectra."""
+    d, n_clients = int(rng.integers(2, 9)), int(rng.integers(1, 7))
+    spread = np.arange(1, d + 1) ** -rng.uniform(0, 2)
+    turn = np.linalg.qr(rng.normal(size=(d, d)))[0]
+    parts = []
+    for _ in range(n_clients):
+        own = spread if rng.random() < 0.5 else rng.permutation(spread)
+        parts.append(turn @ (own[:, None] * rng.normal(size=(d, int(rng.integers(1, 15))))))
+    return parts, int(rng.integers(1, d + 1))
+
+
+def test_lemma_11_holds_with_sqrt_2_for_3(rng):
+    ratios = []
+    for _ in range(400):
+        parts, rank = random_parts(rng)
+        whole = np.hstack(parts)
+        tail = np.sum((whole - truncated(whole, rank)) ** 2)
+        sent = np.hstack([truncated(part, rank) for part in parts])
+        away = np.linalg.norm(truncated(sent, rank) - whole)
+        rounding = 1e-12 * np.linalg.norm(whole)
+        assert away <= merge_distance_bound(tail) + rounding
+        assert merge_distance_bound(tail) <= 3 * sqrt(tail)
+        if tail > 1e-12:
+            ratios.append(away / sqrt(tail))
+    assert 1.1 < max(ratios) <= sqrt(2)
+
+
+def test_theorem_2_holds_with_sqrt_2_for_3_sqrt_2(rng):
+    ratios = []
+    for _ in range(400):
+        parts, rank = random_parts(rng)
+        whole = np.hstack(parts)
+        d = len(whole)
+        tail = np.sum((whole - truncated(whole, rank)) ** 2)
+        sent = []
+        for part in parts:
+            u, s, _ = np.linalg.svd(part)
+            kept = min(rank, len(s))
+            sent.append(np.hstack([u[:, :kept] * s[:kept], np.zeros((d, d - kept))]))  # no right vectors
+        sent = np.hstack(sent)
+        noise = rng.choice([0.0, 0.1, 1.0, 10.0]) * rng.normal(size=sent.shape)
+        if rng.random() < 0.3:  # against what was sent
+            noise = -rng.uniform(0, 1) * truncated(sent, 1)
+        psi = np.linalg.norm(noise)
+        u, s, _ = np.linalg.svd(sent + noise, full_matrices=False)
+        found = u[:, :rank] * s[:rank]
+        common = np.linalg.svd(found.T @ whole, compute_uv=False).sum()
+        away = sqrt(max(np.sum(found**2) + np.sum(whole**2) - 2 * common, 0))
+        bound = merge_distance_bound(tail, psi)
+        assert away <= bound + 1e-6 * np.linalg.norm(whole)  # a difference of squares
+        assert bound <= 3 * sqrt(2) * sqrt(tail) + (1 + sqrt(2)) * psi + 1e-12
+        if bound > 1e-6:
+            ratios.append(away / bound)
+    assert max(ratios) > 0.6
+
+
+def test_sqrt_2_is_needed():
+    """One direction that all have in common, and one of each client's own that outweighs it by a hair."""
+    n_clients, own = 200, 1 + 1e-6
+    common, *others = np.eye(n_clients + 1)
+    parts = [np.column_stack([common, own * other]) for other in others]
+    whole = np.hstack(parts)
+    tail = np.sum((whole - truncated(whole, 1)) ** 2)
+    away = np.linalg.norm(truncated(np.hstack([truncated(part, 1) for part in parts]), 1) - whole)
+    assert 0.99 < away / merge_distance_bound(tail) <= 1
+    assert merge_distance_bound(tail) == pytest.approx(sqrt(merge_error_bound(2, tail)))
 
 
 def up_a_tree(summaries, kept, fanout, merge=merge):
@@ -334,6 +551,36 @@ def test_nothing_left_out_nothing_lost(rng):
 def test_a_tree_has_a_depth_and_a_tail(depth, tail, rule):
     with pytest.raises(ValueError, match=rule):
         merge_error_bound(depth, tail)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "rule"),
+    [
+        ({"variances": [1.0, -1.0]}, "finite numbers of at least 0"),
+        ({"variances": [1.0, inf]}, "finite numbers of at least 0"),
+        ({"variances": [1.0, 0.0]}, "need at least rank=2 positive ones, got 1; take a smaller rank"),
+        ({"rank": 0}, "rank must be at least 1"),
+        ({"p": 1.0}, r"p must be above 1, got p=1\.0"),
+        ({"block_rows": 10}, r"block_rows must be at least 168 .* got block_rows=10"),
+        ({"n_rows": 400}, r"n_rows must be at least p eta² block_rows = 600, got n_rows=400"),
+        ({"alpha": 0.5}, r"alpha must lie between 1 and .* got alpha=0\.5"),
+        ({"alpha": 1e3}, r"got alpha=1000\.0"),
+    ],
+)
+@pytest.mark.parametrize("bound", [moses_error_bound, moses_risk_bound])
+def test_theorem_1_has_conditions(bound, wrong, rule):
+    right = {"variances": [1.0, 1.0, 0.0], "rank": 2, "block_rows": 300, "n_rows": 10_000}
+    with pytest.raises(ValueError, match=rule):
+        bound(**(right | wrong))
+
+
+def test_the_other_bounds_have_conditions():
+    with pytest.raises(ValueError, match=r"constant above 0, got c=0\.0"):
+        moses_failure_bound(2, 100, c=0.0)
+    with pytest.raises(ValueError, match=r"got tail=-1\.0"):
+        merge_distance_bound(-1.0)
+    with pytest.raises(ValueError, match=r"noise is a norm .* got noise=nan"):
+        merge_distance_bound(1.0, float("nan"))
 
 
 def test_what_noise_did_is_not_bounded():

@@ -15,6 +15,7 @@ Everything else that fedpca raises is an exception of Python or scikit-learn: Va
 OSError, RuntimeError, ImportError or NotFittedError.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 
@@ -23,21 +24,33 @@ class FileFormatError(ValueError):
 
     Attributes:
         problem: what is wrong; the whole message, if there is no remedy.
-        remedy: what to do, with a field for every argument, as in "leave it out with {drop}".
-        arguments: arguments of `fedpca.readers.open_rows` that the remedy names, with their values, None for
-            one to choose; the command line spells them as its own options.
+        remedies: what to do, any of them, with a field for every argument, as in "leave it out with {drop}".
+        arguments: arguments of `fedpca.readers.open_rows` that remedies name, with their values, None for
+            one to choose.
 
     >>> print(FileFormatError("a.csv: columns must be numeric", "leave it out with {drop}", drop=["name"]))
     a.csv: columns must be numeric; leave it out with drop=['name'].
     """
 
-    def __init__(self, problem: str, remedy: str = "", **arguments: Any) -> None:
-        self.problem, self.remedy, self.arguments = problem, remedy, arguments
-        super().__init__(self.message(**{name: _argument(name, value) for name, value in arguments.items()}))
+    def __init__(self, problem: str, *remedies: str, **arguments: Any) -> None:
+        self.problem, self.remedies, self.arguments = problem, remedies, arguments
+        super().__init__(self.message(_argument))
 
-    def message(self, **arguments: str) -> str:
-        """The message with the arguments spelled like this."""
-        return f"{self.problem}; {self.remedy.format(**arguments)}." if self.remedy else self.problem
+    def message(self, spell: Callable[[str, Any], str | None]) -> str:
+        """The message for a caller that spells the arguments its own way; None for one that it lacks.
+
+        Remedies that need such an argument are left out.
+        """
+        spelled = {name: spell(name, value) for name, value in self.arguments.items()}
+        available = {name: text for name, text in spelled.items() if text is not None}
+        possible = [
+            remedy.format(**available)
+            for remedy in self.remedies
+            if not any(f"{{{name}}}" in remedy for name in spelled.keys() - available.keys())
+        ]
+        if not self.remedies:
+            return self.problem
+        return f"{self.problem}; {', or '.join(possible) or 'correct the file'}."
 
 
 def _argument(name: str, value: Any) -> str:

@@ -1,14 +1,16 @@
-"""The paper's bounds on what noisy masks let through and what merging costs, corrected where they are wrong.
+"""The paper's bounds on noisy masks, on streams and on merging, corrected where they are wrong.
 
 Those on noise say what is impossible: whatever is computed from a noisy matrix, some dataset has its first
 component found no better than this. How many rows are enough in practice is what `fedpca.plan` estimates.
 """
 
-from math import expm1, inf, log, log1p, pi, sqrt
+from collections.abc import Sequence
+from math import exp, expm1, inf, log, log1p, pi, sqrt
 
 import numpy as np
 from scipy.optimize import minimize_scalar
 
+from fedpca._typing import Array
 from fedpca.privacy.calibration import analytic_sigma, paper_omega
 from fedpca.privacy.rules import check_epsilon_delta
 from fedpca.summaries import validation
@@ -102,6 +104,137 @@ def sample_complexity(utility: float, epsilon: float, delta: float, n_features: 
     return rate * max(0.0, 1 - 16 * (1 - utility))
 
 
+def moses_error_bound(
+    variances: Array, rank: int, block_rows: int, n_rows: int, *, alpha: float = 1.0, p: float = 2.0
+) -> float:
+    """Theorem 1: what the mean squared error of a block stream of Gaussian rows exceeds rarely.
+
+    The stream keeps `rank` directions after each block, as `StreamingPCA(tracker="block", oversample=0)`
+    does, and its error is ||Y - Y_hat||² / n. The bound holds up to a constant that the theorem leaves open,
+    *except* with the probability of `moses_failure_bound`; the paper prints "with probability at most",
+    which says the opposite.
+
+    It is true and loose. With rho² the variance outside the first r directions, the residual, it is at least
+    298 times the smaller of rho² lambda_1 / lambda_r and r lambda_1 + rho², for the best p, and it grows with
+    the stream as (n / b)^(p eta² - 1), while the error itself stays near rho². The second of the two is
+    never below the total variance, which no error exceeds; so the bound says something only where rho² is a
+    small part of that. If the rows have rank r it is 0: the stream is exact.
+
+    Args:
+        variances: eigenvalues of the covariance of the rows, in any order, shape (d,).
+        rank: r; the r-th largest variance must be positive.
+        block_rows: b, at least alpha p^(1/3) r / (p^(1/6) - 1)², which is 84 r for p = 2.
+        n_rows: the paper's tau, at least p eta² b, where eta is lambda_1 / lambda_r + sqrt(2 alpha rho² /
+            (p^(1/3) lambda_r)).
+        alpha: from 1 to sqrt(n / ln n): the larger, the surer.
+        p: above 1.
+
+    >>> round(moses_error_bound([1.0, 1.0, 1e-3, 1e-3], rank=2, block_rows=200, n_rows=10_000), 2)
+    37.89
+    """
+    variances = _descending(variances, rank)
+    _check_moses(rank, n_rows, alpha)
+    if not p > 1:
+        raise ValueError(f"p must be above 1, got p={p}.")
+    largest, last, residual = variances[0], variances[rank - 1], float(variances[rank:].sum())
+    eta = largest / last + sqrt(2 * alpha * residual / (p ** (1 / 3) * last))
+    fewest = alpha * p ** (1 / 3) * rank / (p ** (1 / 6) - 1) ** 2
+    if not block_rows >= fewest:
+        raise ValueError(
+            f"block_rows must be at least {fewest:.0f} for rank={rank}, alpha={alpha} and p={p}, "
+            f"got block_rows={block_rows}."
+        )
+    power = p * eta**2
+    if not n_rows >= power * block_rows:
+        raise ValueError(
+            f"n_rows must be at least p eta² block_rows = {power * block_rows:.0f}, got n_rows={n_rows}."
+        )
+    smaller = min(largest / last * residual, rank * largest + residual)
+    if smaller == 0:
+        return 0.0
+    front = alpha * p ** (1 / 3) / (p ** (1 / 3) - 1) ** 2 * smaller
+    exponent = log(front) + power * log(4) + (power - 1) * log(n_rows / (power * block_rows))
+    return exp(exponent) if exponent < 700 else inf
+
+
+def moses_risk_bound(
+    variances: Array, rank: int, block_rows: int, n_rows: int, *, alpha: float = 1.0, p: float = 2.0
+) -> float:
+    """Theorem 1 for rows not seen yet: the expected squared distance from the directions of the stream.
+
+    `moses_error_bound` and alpha (d - r) lambda_1 sqrt(ln n / n), with the same conditions and probability.
+
+    >>> seen, new = (
+    ...     bound([1.0, 1.0, 1e-3, 1e-3], rank=2, block_rows=200, n_rows=10_000)
+    ...     for bound in (moses_error_bound, moses_risk_bound)
+    ... )
+    >>> round(new - seen, 4)
+    0.0607
+    """
+    seen = moses_error_bound(variances, rank, block_rows, n_rows, alpha=alpha, p=p)
+    unseen = (len(variances) - rank) * float(np.max(variances)) * sqrt(log(n_rows) / n_rows)
+    return seen + alpha * unseen
+
+
+def moses_failure_bound(rank: int, n_rows: int, *, alpha: float = 1.0, c: float = 1.0) -> float:
+    """The probability with which the bounds of Theorem 1 may fail: n^(-c alpha²) + e^(-c alpha r).
+
+    c is a constant that the theorem leaves open. Printed as the probability with which they hold.
+
+    >>> round(moses_failure_bound(rank=5, n_rows=10_000), 4)
+    0.0068
+    """
+    _check_moses(rank, n_rows, alpha)
+    if not 0 < c < inf:
+        raise ValueError(f"c is a constant above 0, got c={c}.")
+    return min(1.0, n_rows ** (-c * alpha**2) + exp(-c * alpha * rank))
+
+
+def energy_sum(summaries: Sequence[Subspace]) -> float:
+    """What Lemma 3 calls the global error: sigma_r / (sigma_1 + ... + sigma_r), summed over the clients.
+
+    It is no bound on any error. The ratio compares the directions that a client *kept*; the error is what it
+    left out. Rows times ten have ten times the error and the same sum. Rows of rank r have no error, and a
+    sum of up to 1 / r per client. Rows with the same r leading singular values have the same sum, however
+    large the others are. It is what AdjustRank (`EnergyBand`) watches. Bounds on the error are
+    `merge_error_bound` and, without the rows, the energy `Subspace.discarded` of the merged summary.
+
+    >>> flat = [Subspace.from_rows(np.eye(4)[:2] * size, center=False) for size in (1.0, 1000.0)]
+    >>> [energy_sum([client]) for client in flat], [client.discarded for client in flat]
+    ([0.5, 0.5], [0.0, 0.0])
+    """
+    values = [summary.singular_values for summary in summaries if summary.rank]
+    return float(sum(kept[-1] / kept.sum() for kept in values))
+
+
+def merge_distance_bound(tail: float, noise: float = 0.0) -> float:
+    """The most that a summary merged at once can be away from the rows, as a Frobenius norm.
+
+    Clients send their r best directions, times singular values; noise is added to what they send; the r best
+    directions of that are kept. The distance is ||U S - Y B||_F for the best rotation B (Theorem 2), or
+    without noise ||(Z)_r - Y||_F where clients send rows of rank r (Lemma 11). With tau = sqrt(tail) and psi
+    the norm of the noise it is at most sqrt(2) tau + (1 + sqrt(2)) psi. Both are true as printed, with 3 tau
+    and 3 sqrt(2) tau + (1 + sqrt(2)) psi.
+
+    The reason for the smaller factor: what clients leave out is orthogonal to what they send, row by row, so
+    that their squares add up. Each is at most `tail`: tails of parts sum to at most that of the whole, and
+    what is sent is never more than there was. With noise, the part left out at the root is at most tau + psi,
+    its product with the first at most tau psi, and psi itself comes on top. Without noise it is sharp: it is
+    the root of `merge_error_bound(2, tail)`.
+
+    Args:
+        tail: of the energy of all rows together, what lies outside their r leading directions.
+        noise: Frobenius norm of what is added to the summaries, the paper's Psi.
+
+    >>> round(merge_distance_bound(tail=4.0), 3), round(merge_distance_bound(tail=4.0, noise=1.0), 3)
+    (2.828, 5.243)
+    """
+    _check_tail(tail)
+    if not 0 <= noise < inf:
+        raise ValueError(f"noise is a norm and must be a finite number of at least 0, got noise={noise}.")
+    return sqrt(2 * tail) + (1 + sqrt(2)) * noise
+
+
 def merge_error_bound(depth: int, tail: float) -> float:
     """The most variance that merging up a tree can cost: `depth` times what the directions kept leave out.
 
@@ -137,8 +270,7 @@ def merge_error_bound(depth: int, tail: float) -> float:
     True
     """
     validation.integer(depth, "depth", at_least=0)
-    if not 0 <= tail < inf:
-        raise ValueError(f"tail is an energy and must be a finite number of at least 0, got tail={tail}.")
+    _check_tail(tail)
     return depth * tail
 
 
@@ -181,3 +313,29 @@ def _check(utility: float, epsilon: float, delta: float, n_features: int) -> Non
         raise ValueError(f"utility is an expected cosine and must lie in (0, 1), got utility={utility}.")
     check_epsilon_delta(epsilon, delta)
     validation.integer(n_features, "n_features", at_least=2)
+
+
+def _check_tail(tail: float) -> None:
+    if not 0 <= tail < inf:
+        raise ValueError(f"tail is an energy and must be a finite number of at least 0, got tail={tail}.")
+
+
+def _check_moses(rank: int, n_rows: int, alpha: float) -> None:
+    validation.integer(rank, "rank", at_least=1)
+    validation.integer(n_rows, "n_rows", at_least=2)
+    largest = sqrt(n_rows / log(n_rows))
+    if not 1 <= alpha <= largest:
+        raise ValueError(f"alpha must lie between 1 and sqrt(n / ln n) = {largest:.3g}, got alpha={alpha}.")
+
+
+def _descending(variances: Array, rank: int) -> Array:
+    """The variances, largest first, if there are `rank` positive ones."""
+    values = np.sort(np.asarray(variances, dtype=np.float64).ravel())[::-1]
+    if not (np.isfinite(values).all() and (values >= 0).all()):
+        raise ValueError(f"variances must be finite numbers of at least 0, got variances={variances}.")
+    if not np.count_nonzero(values) >= validation.integer(rank, "rank", at_least=1):
+        raise ValueError(
+            f"variances need at least rank={rank} positive ones, got {np.count_nonzero(values)}; "
+            "take a smaller rank."
+        )
+    return values

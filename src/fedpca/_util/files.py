@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
@@ -9,10 +10,31 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+
+
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """A path of this machine; rejects URLs.
+
+    >>> local_path("s3://bucket/rows.parquet")
+    Traceback (most recent call last):
+    ...
+    ValueError: remote paths are not supported, got s3://bucket/rows.parquet; use a file on this machine.
+    """
+    text = os.fspath(path)
+    if _URL.match(text):
+        raise ValueError(f"remote paths are not supported, got {text}; use a file on this machine.")
+    return Path(path)
+
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path, *, owner_only: bool = False) -> Iterator[Path]:
     """A temporary file in the same folder that replaces `path` once the block ends, else is removed.
+
+    Args:
+        path: the file to write.
+        owner_only: nobody but its owner may read the file; else it has the usual permissions, or those of
+            the file that it replaces.
 
     >>> from tempfile import mkdtemp
     >>> path = Path(mkdtemp()) / "notes.txt"
@@ -23,10 +45,12 @@ def atomic_write(path: Path) -> Iterator[Path]:
     """
     temporary = _temporary(path)
     try:
+        if owner_only:
+            temporary.touch(0o600)
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        if path.exists():
+        if path.exists() and not owner_only:
             shutil.copymode(path, temporary)
         os.replace(temporary, path)
     finally:
@@ -60,6 +84,12 @@ def create_exclusive(path: Path, contents: bytes) -> bool:
         temporary.unlink(missing_ok=True)
     fsync_dir(path.parent)
     return True
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove unfinished files of writers that were killed; only for a folder that nobody writes to now."""
+    for path in folder.glob(".fedpca-*.part"):
+        path.unlink(missing_ok=True)
 
 
 def _temporary(path: Path) -> Path:

@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 from fedpca._typing import Array, DeviceArray
 from fedpca._util.extras import require
 from fedpca.backend.base import NO_CONTEXT, Backend
+from fedpca.backend.threads import single_threaded_blas
 
 _SMALL = 64  # sides of a matrix that the host decomposes faster than a device
 _CPU = 1  # kDLCPU of the DLPack protocol
@@ -150,15 +151,3 @@ def _numpy_dtype(values: DeviceArray) -> np.dtype[Any]:
 @cache
 def _native_dtype(library: str, dtype: np.dtype[np.generic]) -> Any:
     return getattr(import_module(library), dtype.name)
-
-
-def single_threaded_blas() -> AbstractContextManager[object]:
-    """A context in which the host's small matrices are decomposed by one thread: more would be slower."""
-    return _blas().limit(limits=1)
-
-
-@cache
-def _blas() -> Any:
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController().select(user_api="blas")

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedpca._typing import DeviceArray
+from fedpca.backend.threads import single_threaded_blas
 
 T = TypeVar("T")
 
@@ -25,9 +26,7 @@ def prefetch(items: Iterator[T]) -> Iterator[Iterator[T]]:
     ...     print(*letters)
     a b c d e f g
     """
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(1) as thread:
+    with single_threaded_blas(), ThreadPoolExecutor(1) as thread:
         try:
             yield _next_items(items, thread)
         finally:

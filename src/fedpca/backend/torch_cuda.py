@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from fedpca._typing import DeviceArray
-from fedpca.backend.array_api import DeviceBackend, single_threaded_blas
+from fedpca.backend.array_api import DeviceBackend
+from fedpca.backend.threads import single_threaded_blas
 
 # Relative error of sums of products of float32 rows whose factors are rounded to tf32 (11 bits): measured on
 # an H200, over 2048 rows at a time.

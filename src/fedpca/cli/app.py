@@ -10,7 +10,9 @@ from typing import Annotated, Any
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
+from typer.models import TyperPath
 
+from fedpca._util.files import local_path
 from fedpca._util.text import sanitize
 from fedpca._util.version import __version__
 from fedpca.cli.audit import audit
@@ -36,6 +38,17 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log each step to
 Debug = Annotated[bool, typer.Option("--debug", help="Log details, and show tracebacks of errors.")]
 
 
+class _LocalPath(TyperPath):
+    """A path of this machine; a URL would lose one of its slashes."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        try:
+            local_path(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class _Command(TyperCommand):
     def get_params(self, ctx: Any) -> Any:
         return _as_declared(super().get_params(ctx), self.callback)
@@ -47,8 +60,10 @@ class _Group(TyperGroup):
 
 
 def _as_declared(parameters: list[Any], function: Any) -> list[Any]:
-    """Some versions of typer show <bool> for flags in the help, others lose the help of arguments."""
+    """Parameters with their help and without <bool>, which some versions of typer change; paths are local."""
     for parameter in parameters:
+        if isinstance(parameter.type, TyperPath):
+            parameter.type = _LocalPath()
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""
         if isinstance(parameter, TyperArgument):
@@ -155,10 +170,8 @@ def _show_warning(message: Warning | str, *where: Any, **more: Any) -> None:
 def _one_line(error: BaseException, options: Any) -> str:
     """The message of an error; what it advises, as options that the command has."""
     text = str(error)
-    if isinstance(error, FileFormatError) and error.remedy:
-        spelled = {name: spell_option(name, value) for name, value in error.arguments.items()}
-        known = set(spelled) <= set(options)
-        text = error.message(**spelled) if known else f"{error.problem}; correct the file."
+    if isinstance(error, FileFormatError):
+        text = error.message(lambda name, value: spell_option(name, value) if name in options else None)
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
     if isinstance(error, MemoryError):

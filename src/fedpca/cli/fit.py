@@ -39,6 +39,8 @@ from fedpca.cli.privacy_options import (
 if TYPE_CHECKING:
     from fedpca.trackers import TrackerName
 
+_MAX_FEATURES_OF_MOMENTS = 1024  # 8 MB
+
 
 def fit(
     path: DataPaths,
@@ -152,16 +154,21 @@ def fit(
             message = f"{pluralize(done, 'row')} saved in {checkpoint}; rerun the same command to resume."
             typer.echo(f"fedpca: {message}", err=True)
         raise KeyboardInterrupt if signals[0] == signal.SIGINT else typer.Exit(128 + signals[0])
-    summary = pca.subspace_ if privacy is None else pca.release()
+    summary = pca.summary_ if privacy is None else pca.release()
+    if privacy is None and (summary.kind != "moments" or summary.n_features > _MAX_FEATURES_OF_MOMENTS):
+        summary = pca.subspace_
     asked = wanted if privacy is not None and isinstance(wanted, int) else 0
     model_files.write(out, summary, max(pca.n_components_, asked))
     if checkpoint is not None:
         checkpoint.unlink(missing_ok=True)
     description = model_files.describe(summary, pca.n_components_)
     text = model_files.headline(out, summary, description)
+    empty = done - round(summary.count) if privacy is None else 0  # private models count every row
+    if empty:
+        text += f"; {pluralize(empty, 'more row')} without any value skipped"
     if privacy is not None and privacy.center == "private":
         text += f"; {pluralize(pca.n_samples_seen_ - summary.count, 'more row')} used for the center"
-    print_result({"out": str(out), **description}, as_json, text)
+    print_result({"out": str(out), **description, "rows_without_values": empty}, as_json, text)
 
 
 def _parse_components(text: str | None) -> int | float | None:

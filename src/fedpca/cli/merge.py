@@ -36,11 +36,13 @@ def merge(
     fedpca merge north.safetensors south.safetensors -o both.safetensors
     ```
     """
+    from fedpca.readers.paths import require_distinct
     from fedpca.summaries.certificate import same_rows_warning
     from fedpca.summaries.merging import all_moments, merge_tree
     from fedpca.summaries.rank import oversampled_rank
     from fedpca.summaries.view import SummaryView
 
+    require_distinct(model)
     check_output_path(out, force)
     parts = [model_files.read(path) for path in model]
     summaries = [summary for summary, _ in parts]
@@ -53,6 +55,7 @@ def merge(
     merged = merge_tree(summaries, rank)
     if not n_components:  # nothing rose above the noise of any part; of their sum it may
         n_components = SummaryView(merged, None, "auto", float).n_components()
+    model_files.require_components(out, merged, components)
     model_files.write(out, merged, n_components)
     description = model_files.describe(merged, n_components)
     print_result({"out": str(out), **description}, as_json, model_files.headline(out, merged, description))

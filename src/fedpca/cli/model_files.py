@@ -31,6 +31,14 @@ def write(path: Path, summary: "Summary", n_components: int) -> None:
     model_file.write(path, summary.kind, summary.arrays, metadata)
 
 
+def require_components(path: Path, summary: "Summary", n_components: int | None) -> None:
+    """Reject a number of components larger than that of the directions a model has."""
+    if n_components is not None and n_components > (rank := summary.subspace().rank):
+        raise ValueError(
+            f"--components must be at most {rank}, all directions of {path}, got {n_components}."
+        )
+
+
 def describe(summary: "Summary", n_components: int) -> dict[str, Any]:
     """What is known about a model, as JSON."""
     directions = summary.subspace()

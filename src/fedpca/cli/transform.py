@@ -77,6 +77,7 @@ def transform(
     if not shown:
         why = "the training rows do not vary" if summary.certificate is None else "none rises above its noise"
         raise ValueError(f"{model} has no components: {why}.")
+    model_files.require_components(model, summary, components)
     rows = open_rows(
         path, columns=summary.feature_names, passthrough=kept, header=header, batch_rows=batch_rows
     )
@@ -89,7 +90,7 @@ def transform(
     columns = [f"pc{i}" for i in range(1, pca.n_components_ + 1)]
     if both := set(columns) & set(kept):
         raise ValueError(f"--keep cannot copy {', '.join(sorted(both))}: scores are written under this name.")
-    done = 0
+    done = empty = 0
     with (
         progress_bars(),
         bar("rows", rows.n_rows, "rows") as progress,
@@ -100,9 +101,13 @@ def transform(
         for batch in batches:
             table.write(pca.transform(batch), batch.passthrough)
             done += len(batch)
+            empty += batch.n_empty_rows()
             progress.advance(len(batch))
-    data = {"out": str(out), "rows": done, "columns": [*kept, *columns]}
-    print_result(data, as_json, f"{out}: {pluralize(done, 'row')} of {pluralize(len(columns), 'component')}")
+    data = {"out": str(out), "rows": done, "rows_without_values": empty, "columns": [*kept, *columns]}
+    text = f"{out}: {pluralize(done, 'row')} of {pluralize(len(columns), 'component')}"
+    if empty:
+        text += f"; {pluralize(empty, 'row')} without any value {'has' if empty == 1 else 'have'} scores of 0"
+    print_result(data, as_json, text)
 
 
 class _Table(Protocol):

@@ -1,6 +1,6 @@
 """BasePCA: the fitted attributes of every PCA here, and the transformation of rows."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
@@ -14,8 +14,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedpca._typing import AnyArray, Array, DeviceArray, DType, RowsLike
 from fedpca.backend import HOST, Backend, backend_of, batch_slices, dense, ops, to_host
+from fedpca.backend.threads import single_threaded_blas
 from fedpca.estimators.anomaly_limits import degrees_of_freedom, log_likelihood, spe_limit, t2_limit
 from fedpca.readers.data_file import Batch
+from fedpca.readers.row_reader import RowReader
 from fedpca.summaries import validation
 from fedpca.summaries.missing_values import partial_scores
 from fedpca.summaries.subspace import Subspace
@@ -80,7 +82,11 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 self.__dict__.pop("feature_names_in_", None)
                 self.n_features_in_: int = X.shape[1]
             return X if reset else validate_data(self, X, reset=False, skip_check_array=True)
-        _check_columns(X)
+        if isinstance(X, RowReader):
+            raise TypeError(
+                "X must be rows, got a RowReader: use fedpca.readers.fit_files(pca, X), or pass its batches."
+            )
+        validation.require_table(X)
         X = validate_data(
             self, X, reset=reset, accept_sparse=("csr", "csc"), dtype="numeric", ensure_all_finite=False
         )
@@ -154,6 +160,17 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return self._fitted_summary("mean_").mean
 
     @property
+    def var_(self) -> Array:
+        self._fitted_summary("var_")
+        variances = self._source.feature_variances()
+        if variances is None:
+            raise AttributeError(
+                "var_ is known only to the exact tracker, without privacy; fit with tracker='exact', or take "
+                "the diagonal of get_covariance()."
+            )
+        return variances.copy()
+
+    @property
     def explained_variance_(self) -> Array:
         subspace = self._fitted_summary("explained_variance_")
         return self.singular_values_**2 / degrees_of_freedom(subspace.count)
@@ -209,7 +226,8 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             offsets = subspace.mean @ self.components_.T.astype(np.float64)
             scores = X @ components.T - backend_of(X).asarray(offsets, self._dtype_for(X))
         else:
-            scores = backend_of(X).xp.concat([scores for _, scores in self._scored(X, gaps)])
+            with single_threaded_blas():
+                scores = backend_of(X).xp.concat([scores for _, scores in self._scored(X, gaps)])
         if self.whiten:
             scores = scores / backend_of(X).asarray(self._scale(), self._dtype_for(X))
         return backend.asarray(scores)
@@ -251,12 +269,13 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         X, gaps = self._checked(X)
         backend, spe, t2 = backend_of(X), [], []
         components, variances = self._components_for(X), backend.asarray(self.explained_variance_, np.float64)
-        for deviations, scores in self._scored(X, gaps):
-            residual = deviations - scores @ components
-            if gaps:
-                residual = np.nan_to_num(residual)
-            spe.append(backend.xp.sum(backend.asarray(residual, np.float64) ** 2, axis=1))
-            t2.append(backend.xp.sum(backend.asarray(scores, np.float64) ** 2 / variances, axis=1))
+        with single_threaded_blas():
+            for deviations, scores in self._scored(X, gaps):
+                residual = deviations - scores @ components
+                if gaps:
+                    residual = np.nan_to_num(residual)
+                spe.append(backend.xp.sum(backend.asarray(residual, np.float64) ** 2, axis=1))
+                t2.append(backend.xp.sum(backend.asarray(scores, np.float64) ** 2 / variances, axis=1))
         return back.asarray(backend.xp.concat(spe)), back.asarray(backend.xp.concat(t2))
 
     def anomaly_limits(self, confidence: float = 0.99) -> tuple[float, float]:
@@ -299,6 +318,16 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         covariance: Array = self.components_.T @ scaled
         covariance.flat[:: self.n_features_in_ + 1] += self.noise_variance_
         return covariance
+
+    def get_precision(self) -> Array:
+        """The inverse of `get_covariance()`, shape (d, d); the pseudo-inverse without noise variance."""
+        self._fitted()
+        noise = self.noise_variance_
+        background = 1 / noise if noise else 0.0
+        scaled = (1 / self.explained_variance_ - background)[:, None] * self.components_
+        precision: Array = self.components_.T @ scaled
+        precision.flat[:: self.n_features_in_ + 1] += background
+        return precision
 
     def _checked(self, X: RowsLike) -> tuple[DeviceArray, bool]:
         """Checked rows, and whether any entry is missing; if so, rows on a device come to the host."""
@@ -354,28 +383,6 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 def _is_plain(X: RowsLike) -> bool:
     """Whether rows are as most are: an array of floats that needs no conversion."""
     return type(X) is np.ndarray and X.ndim == 2 and X.dtype in (np.float32, np.float64) and len(X) > 0
-
-
-def _check_columns(X: RowsLike) -> None:
-    """Refuse text columns of a data frame by name; other libraries' errors would quote a cell."""
-    if not hasattr(X, "columns") or not hasattr(X, "dtypes"):
-        return
-    kinds = list(getattr(X.dtypes, "values", X.dtypes))
-    text = [
-        str(name)
-        for i, (name, kind) in enumerate(zip(X.columns, kinds, strict=True))
-        if str(kind).lower() in _TEXT_KINDS or (str(kind) == "object" and _contains_text(X.iloc[:, i]))
-    ]
-    if text:
-        raise ValueError(f"columns must be numbers, but {', '.join(text)} contain text: drop or encode them.")
-
-
-def _contains_text(column: Iterable[object]) -> bool:
-    """Whether a column of objects, such as older pandas keeps text in, contains any."""
-    return any(isinstance(value, str) for value in column)
-
-
-_TEXT_KINDS = ("str", "string", "category", "enum", "binary", "utf8", "large_string")
 
 
 def chunk_rows(n_features: int, backend: Backend = HOST) -> int:

@@ -53,7 +53,8 @@ class StreamingPCA(BasePCA):
             "frequent-directions", "robust-frequent-directions", "grouse", "power-method", "spirit".
         privacy: a `Privacy`, to make all that leaves differentially private. Fitted attributes then exist
             after `release()`, or `fit`, which releases once. Its `center` replaces this one; weights,
-            forgetting and `tracker` are not supported. None for no privacy.
+            forgetting and `tracker` are not supported. Infinite entries count as missing, and missing ones
+            are filled from the center or the last release. None for no privacy.
         oversample: directions carried beyond n_components, which keeps truncation errors small;
             "auto" for about as many again (20 for 10, 45 for 20, 150 for 100).
         batch_size: rows per batch in `fit`; the block size of the block tracker and of the power method.
@@ -65,6 +66,7 @@ class StreamingPCA(BasePCA):
         components_: shape (`n_components_`, n_features), by falling variance, the largest entry positive.
         explained_variance_, explained_variance_ratio_, singular_values_: shape (`n_components_`,).
         mean_: shape (n_features,).
+        var_: variance of each feature, shape (n_features,), with divisor n; only the exact tracker knows it.
         noise_variance_: mean variance of the discarded directions.
         n_components_: at most n_components; fewer while the rows seen span fewer.
         n_samples_seen_: rows seen, merged ones included.
@@ -72,9 +74,9 @@ class StreamingPCA(BasePCA):
         summary_: the most exact summary: `Moments` where they are known, else a `Subspace`.
         ledger_: the `Ledger` that pays for releases; None without privacy.
 
-    Missing entries (NaN) are imputed by least squares on the observed ones with the subspace so far; in the
-    first rows of a stream from their column means and, for a few rounds, their own subspace. With many
-    missing entries the variance along imputed ones is somewhat too small.
+    Missing entries (NaN) are imputed by least squares on the observed ones with the subspace so far; those of
+    the first batch by probabilistic PCA of that batch. A feature without an observed value so far is unknown:
+    it adds nothing to mean and scatter.
 
     >>> from sklearn.datasets import load_digits
     >>> digits = load_digits().data
@@ -357,7 +359,8 @@ class StreamingPCA(BasePCA):
         known = before | ~gaps.all(axis=0)
         new = known & ~before
         if gaps[:, before].any():
-            imputed = impute(rows, tracker.summary(), tracker.feature_variances())
+            history = tracker.history() if isinstance(tracker, LateFeatures) else tracker.summary()
+            imputed = impute(rows, history, tracker.feature_variances())
             rows = np.where(gaps & before, imputed, rows)
         if gaps[:, new].any():
             rows = rows.copy()

@@ -7,7 +7,15 @@ Everything exported here needs numpy, scipy and safetensors only. The rest is im
 from fedpca.errors import SummaryRejected
 from fedpca.federation.aggregator import Aggregator, ChildInfo
 from fedpca.federation.message import Message
-from fedpca.federation.store import ChildEvent, FolderStore, HistoryEvent, MemoryStore, ModelEvent, Store
+from fedpca.federation.store import (
+    ChildEvent,
+    FolderStore,
+    HistoryEvent,
+    MemoryStore,
+    ModelEvent,
+    State,
+    Store,
+)
 
 __all__ = [
     "Aggregator",
@@ -18,6 +26,7 @@ __all__ = [
     "MemoryStore",
     "Message",
     "ModelEvent",
+    "State",
     "Store",
     "SummaryRejected",
 ]

@@ -1,33 +1,60 @@
 """Aggregator: the latest summary of every child, and the model of all of them."""
 
+import logging
 import os
 import threading
-from collections.abc import Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from types import MappingProxyType
-from typing import Any
+from typing import Self, TypeVar
 
-import numpy as np
-
+from fedpca._util.text import join_names, sanitize
 from fedpca.errors import SummaryRejected
+from fedpca.federation.admission import check_private, check_size
 from fedpca.federation.message import Message, child_name, require_summary, version_number
-from fedpca.federation.store import ChildEvent, FolderStore, HistoryEvent, MemoryStore, ModelEvent, Store
+from fedpca.federation.pool import Pool
+from fedpca.federation.store import (
+    ChildEvent,
+    FolderStore,
+    HistoryEvent,
+    MemoryStore,
+    ModelEvent,
+    State,
+    Store,
+)
+from fedpca.federation.tree import MergeTree
 from fedpca.metrics import principal_angles
 from fedpca.privacy import Privacy
-from fedpca.privacy.mechanisms import calibrate
 from fedpca.summaries import validation
-from fedpca.summaries.merging import all_moments, check_compatible, merge_tree
-from fedpca.summaries.rank import exchange_rank
+from fedpca.summaries.merging import check_compatible
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
+
+_Result = TypeVar("_Result")
+_log = logging.getLogger("fedpca.federation")
+_MAX_REASON = 500  # characters
+_REMEMBERED = 10_000  # rejections that are not logged again when they are repeated
 
 
 @dataclass(frozen=True)
 class ChildInfo:
-    """The latest version of a child, and its number of rows."""
+    """What a child contributes.
+
+    Attributes:
+        version: of its latest message.
+        count: its number of rows.
+        row_share: its share of all rows.
+        energy_share: its share of the energy of all rows about their mean: within the child, and by its mean.
+            Far above its share of rows, the child determines the model.
+    """
 
     version: int
     count: float
+    row_share: float
+    energy_share: float
 
 
 class Aggregator:
@@ -39,14 +66,17 @@ class Aggregator:
     Args:
         rank: directions of the model; all by default.
         store: a folder, or a `Store`, that keeps all accepted messages: a restart with the same store gives
-            the same model, bit for bit. None keeps them in memory.
+            the same model, bit for bit. None keeps them in memory. States in it that break the rules below
+            are quarantined.
         expected: reject summaries that do not merge with this one, such as
             `Subspace.empty(n_features, feature_names=...)`. None: the first summary decides on the features
             and on centering.
         privacy: reject summaries that are less private than this, or larger than its bound allows.
         max_rows: reject a child that claims more rows than this.
+        max_rms: reject a child whose rows have a larger root-mean-square length about the origin than this.
         fanout: how many summaries are merged at a time.
 
+    >>> import numpy as np
     >>> aggregator = Aggregator(rank=1)
     >>> rows = np.random.default_rng(0).normal(size=(20, 3)) * [3, 1, 1]
     >>> aggregator.receive("north", 1, Subspace.from_rows(rows[:8]))
@@ -67,6 +97,7 @@ class Aggregator:
         expected: Summary | None = None,
         privacy: Privacy | None = None,
         max_rows: float = 1e15,
+        max_rms: float = inf,
         fanout: int = 8,
     ) -> None:
         if rank is not None:
@@ -75,7 +106,8 @@ class Aggregator:
         self.fanout = validation.integer(fanout, "fanout", at_least=2)
         self.expected = expected
         self.privacy = privacy
-        self.max_rows = max_rows
+        self.max_rows = _limit(max_rows, "max_rows")
+        self.max_rms = _limit(max_rms, "max_rms")
         self.store: Store
         if store is None:
             self.store = MemoryStore()
@@ -83,51 +115,133 @@ class Aggregator:
             self.store = FolderStore(store)
         else:
             self.store = store
-        self._messages = dict(self.store.messages())
         self._lock = threading.RLock()
-        self._model: Subspace | None = None
         self._recorded: tuple[int, Subspace] | None = None
+        self._rejections: dict[str, tuple[int, str]] = {}  # the last of each child
+        self._writes = False  # whether the store is locked
+        try:
+            self.store.lock()
+        except BlockingIOError:  # to read it, no lock is needed
+            self._load()
+        else:
+            self._load()
+            self.store.close()
 
-    def receive(self, child: str, version: int, summary: Summary) -> bool:
+    def _load(self) -> None:
+        """Take the states of the store in the order in which they came, each checked like a new message.
+
+        Those that most others do not merge with come last: they must not decide on the features.
+        """
+        self._states: dict[str, State] = {}
+        self._pool = Pool()
+        self._tree = MergeTree(self.rank, self.fanout)
+        self._changed: set[str] = set()  # children that the tree does not have yet
+        self._model: Subspace | None = None
+        states = self.store.states()
+        for name, reason in self.store.quarantined().items():
+            _log.warning("quarantined: %r: %s", sanitize(name, 100), reason)
+        shapes = Counter(_shape(state) for state in states.values() if state.message.summary is not None)
+        usual = shapes.most_common(1)[0][0] if shapes else None
+        for state in sorted(states.values(), key=lambda state: (_shape(state) != usual, state.version)):
+            child = state.message.child
+            if state.message.summary is not None:
+                try:
+                    self._check(child, state.message.summary)
+                except MemoryError:
+                    raise
+                except Exception as error:
+                    self._quarantine(state, _reason(error))
+                    continue
+            self._keep(state)
+
+    def _begin_write(self) -> None:
+        """Become the one writer; what another wrote since the store was read is read now."""
+        if not self._writes:
+            changed = self.store.lock()
+            self._writes = True
+            if changed:
+                self._load()
+
+    def close(self) -> None:
+        """Let another aggregator write to the store. This one may go on: its next write locks it again."""
+        with self._lock:
+            self._writes = False
+            self.store.close()
+
+    def __enter__(self) -> Self:
+        """Lock the store at once, and not with the first write."""
+        with self._lock:
+            self._begin_write()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # --- messages ---
+
+    def receive(self, child: str, version: int, summary: Summary, *, sender: str = "") -> bool:
         """Accept the summary of a child if its version is newer than the one before.
+
+        Args:
+            child: its name.
+            version: a whole number from 0.
+            summary: of all rows of the child so far.
+            sender: who sent it, as the network knows them, such as a key. A name belongs to the first sender
+                that used it, until the child is withdrawn.
 
         Returns:
             Whether it is newer; then it is in the store. Older versions are ignored.
 
         Raises:
             SummaryRejected: with the reason, if it is not valid. The child's previous version is kept.
+            BlockingIOError: another aggregator writes to the store.
         """
         try:
             child, version = child_name(child), version_number(version)
+            sender = sender and child_name(sender, "sender")
         except (TypeError, ValueError) as error:
-            raise SummaryRejected(str(error)) from error
+            raise SummaryRejected(_reason(error)) from error
         with self._lock:
-            if child in self._messages and version <= self._messages[child].version:
-                return False
+            self._begin_write()
+            known = self._states.get(child)
             try:
-                summary = self._validated(child, summary)
-            except (ValueError, TypeError) as error:
-                self.store.log(ChildEvent(child=child, version=version, what="rejected", reason=str(error)))
-                raise SummaryRejected(f"{child!r}, version {version}: {error}") from error
-            self._put(Message(child, version, summary))
-            self.store.log(ChildEvent(child=child, version=version, what="accepted", count=summary.count))
+                if known is not None and known.sender and known.sender != sender:
+                    raise ValueError(_other_sender(child, known.sender, sender))
+                if known is not None and version <= known.message.version:
+                    return False
+                summary = replace(require_summary(summary))  # constructed again, with all its checks
+                self._check(child, summary)
+            except Exception as error:  # anyone may have sent it: whatever is wrong, the others go on
+                reason = _reason(error)
+                self._log_rejection(child, version, reason)
+                raise SummaryRejected(f"{sanitize(child, 100)!r}, version {version}: {reason}") from error
+            self._put(State(Message(child, version, summary), self._next_version(), sender))
+            warning = self._pool.share(child).warning()
+            event = ChildEvent(
+                child=child, version=version, what="accepted", count=summary.count, warning=warning
+            )
+            self.store.log(event)
+            _log.info("accepted %r, version %d: %g rows", sanitize(child, 100), version, summary.count)
+            if warning:
+                _log.warning("%r has %s", sanitize(child, 100), warning)
         return True
 
     def withdraw(self, child: str) -> bool:
-        """Remove a child's contribution from the model; only a newer version brings it back.
+        """Remove a child's contribution from the model; only a newer version brings it back, of any sender.
 
         Returns:
             Whether there was one.
         """
         child = child_name(child)
         with self._lock:
-            last = self._messages.get(child)
-            if last is None or last.summary is None:
+            self._begin_write()
+            last = self._states.get(child)
+            if last is None or last.message.summary is None:
                 return False
-            version = last.version + 1
-            self._put(Message(child, version, None))
-            count = last.summary.count
+            version, count = last.message.version, last.message.summary.count
+            self._put(State(Message(child, version, None), self._next_version()))
             self.store.log(ChildEvent(child=child, version=version, what="withdrawn", count=count))
+            _log.info("withdrew %r: %g rows", sanitize(child, 100), count)
         return True
 
     def record(self) -> bool:
@@ -152,47 +266,91 @@ class Aggregator:
         ('model', 4.0, 2, 0.9, 1.5708)
         """
         with self._lock:
-            try:
-                version, model = self.version, self.model()
-            except ValueError:  # no child has contributed, or their summaries do not merge
+            if not self._pool:
                 return False
+            try:
+                model = self.model()
+            except ValueError:  # no child is left
+                return False
+            version = self.version
             before, self._recorded = self._recorded, (version, model)
             if before is None:  # after a restart the model is that of the store
                 known = any(event.what == "model" and event.version == version for event in self.history)
             else:
                 known = before[0] == version
             if not known:
+                self._begin_write()
+                warning = self._energy_warning()
                 event = ModelEvent(
                     version=version,
                     count=model.count,
-                    children=len(self._parts()),
+                    children=len(self._pool),
                     explained=float(model.explained_variance_ratio.sum()),
                     angle=None if before is None else _largest_angle(before[1], model),
+                    warning=warning,
                 )
                 self.store.log(event)
+                if warning:
+                    _log.warning("%s", warning)
             return not known
 
-    def _put(self, message: Message) -> None:
-        self.store.put(message)  # first: memory must never be ahead of the disk
-        self._messages[message.child] = message
+    def _energy_warning(self) -> str:
+        """Which children have far more energy than rows, or ""."""
+        suspicious = {child: share for child, share in self._pool.shares().items() if share.suspicious}
+        if not suspicious:
+            return ""
+        found = sorted(suspicious, key=lambda child: -suspicious[child].energy)
+        names = join_names([repr(sanitize(child, 100)) for child in found])
+        return f"far more energy than rows: {names}; the first has {suspicious[found[0]].warning()}"
+
+    def _put(self, state: State) -> None:
+        self.store.put(state)  # first: memory must never be ahead of the disk
+        self._keep(state)
+
+    def _keep(self, state: State) -> None:
+        child = state.message.child
+        self._states[child] = state
+        self._set(child, state.message.summary)
+
+    def _set(self, child: str, summary: Summary | None) -> None:
+        self._pool.set(child, summary)
+        self._changed.add(child)
         self._model = None
 
-    def _validated(self, child: str, summary: Any) -> Summary:
-        """The summary, every number of it checked: it may come from anyone."""
-        summary = replace(require_summary(summary))  # constructed again, with all its checks
-        if not 0 < summary.count <= self.max_rows:
-            raise ValueError(f"count must be above 0 and at most {self.max_rows:g}, got {summary.count:g}.")
-        others = [
-            message.summary
-            for name, message in self._messages.items()
-            if message.summary is not None and name != child
-        ]
+    def _next_version(self) -> int:
+        """Larger than all before, here and, unless the clock was set back, in a store that was lost."""
+        return max(self.version + 1, time.time_ns() // 1_000_000)
+
+    def _quarantine(self, state: State, reason: str) -> None:
+        """Go on without a child; its state is set aside, and its next message may bring it back."""
+        message = state.message
+        count = 0.0 if message.summary is None else message.summary.count
+        event = ChildEvent(
+            child=message.child, version=message.version, what="quarantined", count=count, reason=reason
+        )
+        self.store.quarantine(event, self._next_version())
+        self._states.pop(message.child, None)
+        self._set(message.child, None)
+        _log.error("quarantined %r, version %d: %s", sanitize(message.child, 100), message.version, reason)
+
+    def _log_rejection(self, child: str, version: int, reason: str) -> None:
+        """Log a rejection; the same again, from a child that repeats itself, is not logged."""
+        if self._rejections.get(child) == (version, reason):
+            return
+        if len(self._rejections) >= _REMEMBERED:
+            self._rejections.clear()
+        self._rejections[child] = version, reason
+        self.store.log(ChildEvent(child=child, version=version, what="rejected", reason=reason))
+        _log.warning("rejected %r, version %d: %s", sanitize(child, 100), version, reason)
+
+    def _check(self, child: str, summary: Summary) -> None:
+        """Raise for a summary that breaks a rule, or does not merge with those of the other children."""
+        check_size(summary, self.max_rows, self.max_rms)
         if self.expected is not None:
-            others.append(self.expected)
-        check_compatible([*others, summary])
+            check_compatible([self.expected, summary])
         if self.privacy is not None:
-            _check_private(summary, self.privacy)
-        return summary
+            check_private(summary, self.privacy)
+        self._pool.try_merge(child, summary, self.privacy)
 
     # --- the children together ---
 
@@ -200,63 +358,99 @@ class Aggregator:
     def children(self) -> Mapping[str, ChildInfo]:
         """All children that contribute now, by name."""
         with self._lock:
-            return MappingProxyType(
-                {
-                    name: ChildInfo(message.version, message.summary.count)
-                    for name, message in sorted(self._messages.items())
-                    if message.summary is not None
-                }
-            )
+            shares = self._pool.shares()
+            found = {}
+            for child in sorted(shares):
+                message = self._states[child].message
+                assert message.summary is not None
+                found[child] = ChildInfo(message.version, message.summary.count, *shares[child])
+            return MappingProxyType(found)
 
     @property
     def versions(self) -> Mapping[str, int]:
         """The latest version of every child, including withdrawn ones."""
         with self._lock:
             return MappingProxyType(
-                {name: message.version for name, message in sorted(self._messages.items())}
+                {name: state.message.version for name, state in sorted(self._states.items())}
             )
 
     @property
+    def quarantined(self) -> Mapping[str, str]:
+        """States in the store that do not count, by the name of the child, and why.
+
+        They could not be read, broke the rules, or did not merge with the others.
+        """
+        return MappingProxyType(self.store.quarantined())
+
+    @property
     def history(self) -> list[HistoryEvent]:
-        """All events, oldest first: messages accepted and rejected, children withdrawn, models recorded."""
+        """The latest events, oldest first: messages accepted and rejected, children withdrawn and
+        quarantined, models recorded."""
         return self.store.history()
 
     @property
     def version(self) -> int:
-        """Grows with every accepted message; the same after a restart."""
-        with self._lock:
-            return sum(message.version + 1 for message in self._messages.values())
+        """Grows with every change of the children; the same after a restart."""
+        return self.store.version
 
     def model(self) -> Subspace:
         """The components of all rows behind the latest summaries."""
         with self._lock:
             if self._model is None:
-                merged = self._merged(self.rank)
-                self._model = merged.subspace(self.rank and min(self.rank, merged.n_features))
+                self._model = self._without_culprits(self._merged_subspace)
             return self._model
 
     def summary(self) -> Summary:
         """What to send to a parent: more directions than the model has, or exact moments."""
         with self._lock:
-            rank = self.rank
-            if rank is not None:
-                rank = exchange_rank(rank, self._parts()[0].n_features)
-            return self._merged(rank)
+            return self._without_culprits(self._merged)
 
-    def _merged(self, rank: int | None) -> Summary:
-        """Exact moments if all summaries are, else at most `rank` directions."""
-        parts = self._parts()
-        if rank is None or all_moments(parts):
-            return merge_tree(parts, fanout=self.fanout)
-        return merge_tree(parts, min(rank, parts[0].n_features), fanout=self.fanout)
+    def _without_culprits(self, compute: Callable[[], _Result]) -> _Result:
+        """The result; children on whose account there is none are quarantined."""
+        while self._pool:
+            try:
+                return compute()
+            except (OSError, MemoryError):
+                raise
+            except Exception as error:
+                child = self._culprit()
+                self._quarantine(self._states[child], f"does not merge with the others: {_reason(error)}")
+        raise ValueError("no child has contributed yet.")
 
-    def _parts(self) -> list[Summary]:
-        """The latest summaries, in the order of the children's names."""
-        latest = (message.summary for _, message in sorted(self._messages.items()))
-        parts = [summary for summary in latest if summary is not None]
-        if not parts:
-            raise ValueError("no child has contributed yet.")
-        return parts
+    def _merged_subspace(self) -> Subspace:
+        merged = self._merged()
+        return merged.subspace(self.rank and min(self.rank, merged.n_features))
+
+    def _merged(self) -> Summary:
+        """Exact moments if all summaries are, else as many directions as inner nodes keep."""
+        for child in self._changed:
+            state = self._states.get(child)
+            self._tree.set(child, None if state is None else state.message.summary)
+        self._changed = set()
+        return self._tree.merged()
+
+    def _culprit(self) -> str:
+        """The child, the latest if there are several, without which the others merge.
+
+        If there is none, the first that does not merge with those that came before it.
+        """
+        summaries = {
+            child: state.message.summary
+            for child, state in sorted(self._states.items(), key=lambda item: item[1].version)
+            if state.message.summary is not None
+        }
+        for child, summary in reversed(summaries.items()):
+            self._tree.set(child, None)
+            works = len(summaries) == 1 or _works(self._tree)
+            self._tree.set(child, summary)
+            if works:
+                return child
+        tree = MergeTree(self.rank, self.fanout)
+        for child, summary in summaries.items():
+            tree.set(child, summary)
+            if not _works(tree):
+                return child
+        return child
 
     def __repr__(self) -> str:
         children = self.children
@@ -264,37 +458,42 @@ class Aggregator:
         return f"Aggregator({len(children)} children, {rows:g} rows)"
 
 
+def _shape(state: State) -> tuple[int, bool] | None:
+    """Number of features, and whether they are centered; None for a withdrawn child."""
+    summary = state.message.summary
+    return None if summary is None else (summary.n_features, summary.centered)
+
+
+def _works(tree: MergeTree) -> bool:
+    try:
+        tree.merged().subspace()
+    except (OSError, MemoryError):
+        raise
+    except Exception:
+        return False
+    return True
+
+
+def _limit(value: object, name: str) -> float:
+    if not validation.is_real(value) or not value > 0:
+        raise ValueError(f"{name} must be a number above 0, got {name}={value!r}.")
+    return float(value)
+
+
+def _reason(error: Exception) -> str:
+    return sanitize(str(error) or type(error).__name__, _MAX_REASON)
+
+
+def _other_sender(child: str, known: str, sender: str) -> str:
+    found = f"sender {sender!r:.80}" if sender else "an unknown sender"
+    return (
+        f"the name belongs to sender {known!r:.80}, and this is from {found}; give each client a name of its "
+        f"own, or, if this one has a new key, withdraw({child!r:.80}) first."
+    )
+
+
 def _largest_angle(before: Subspace, model: Subspace) -> float | None:
     """In radians; None if the models cannot be compared."""
     if not before.rank or not model.rank or before.n_features != model.n_features:
         return None
     return float(principal_angles(before, model).max())
-
-
-def _check_private(summary: Summary, privacy: Privacy) -> None:
-    """Reject a summary that is less private, or larger than clipped rows and noise can be."""
-    certificate = summary.certificate
-    if certificate is None:
-        raise ValueError("the summary has no privacy certificate; fit with privacy=Privacy(...).")
-    if not certificate.private:
-        raise ValueError("its noise came from a seed, so it is not private; fit without a seed.")
-    for name in ("epsilon", "delta"):
-        stated, limit = getattr(certificate, name), getattr(privacy, name)
-        if not stated <= limit:
-            raise ValueError(f"its {name} is {stated:g}; at most {limit:g} is accepted.")
-    if certificate.adjacency != privacy.adjacency:
-        raise ValueError(f"its adjacency is {certificate.adjacency!r}, not {privacy.adjacency!r}.")
-    releases, n_features = certificate.merged, summary.n_features
-    if not releases <= summary.count:
-        raise ValueError(f"{summary.count:g} rows cannot be in {releases} releases.")
-    calibration = calibrate(privacy, n_features)
-    if isinstance(summary, Subspace):  # noise in every direction that is kept
-        noise = releases * n_features * calibration.edge(n_features)
-    else:  # of the trace: six standard deviations
-        noise = 6 * np.sqrt(releases * n_features) * calibration.sigma
-    limit = privacy.bound**2 * (summary.count + noise)
-    if summary.total > limit:
-        raise ValueError(
-            f"its total {summary.total:.4g} is more than {summary.count:g} rows within "
-            f"bound={privacy.bound:g} and noise can have, {limit:.4g}."
-        )

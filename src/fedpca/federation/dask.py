@@ -1,6 +1,6 @@
 """Dask: PCA of one organization's large table, without moving its rows."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ def fit(data: Any, n_components: int, *, center: bool = True, fanout: int = 8) -
 
     Every partition is summarized on its worker; the summaries merge up a tree; only the model is returned.
     It runs on the scheduler in use: threads, processes, or the cluster of the current `Client`. The work of a
-    lost worker is repeated, and a task that fails is retried a few times.
+    lost worker is repeated, and a task that fails is retried a few times; rows that cannot be fitted are not.
 
     Args:
         data: shape (n_rows, n_features), a dask array (dense or sparse chunks) or dataframe of numbers.
@@ -47,6 +47,8 @@ def fit(data: Any, n_components: int, *, center: bool = True, fanout: int = 8) -
         groups = [summaries[i : i + fanout] for i in range(0, len(summaries), fanout)]
         summaries = [inner(group, n_components) for group in groups]
     (model,) = dask.compute(root(summaries, n_components), retries=_RETRIES)
+    if isinstance(model, _Failure):
+        raise model.error
     if model is None or not model.count:
         raise ValueError("data must have rows, got none with an entry in any partition.")
     kinds = [data.dtype] if hasattr(data, "dtype") else list(data.dtypes)
@@ -62,6 +64,7 @@ def _partitions(data: Any, n_components: int) -> list[Any]:
             f"data must be a dask array or dataframe of rows and columns, got {type(data).__name__}{shape}; "
             "StreamingPCA().fit(data) takes data in memory."
         )
+    validation.require_numeric_columns(getattr(data, "_meta", None))  # without any values
     n_features = data.shape[1]
     if n_features == n_features:  # else it is NaN: not known yet
         validation.rank(n_components, n_features, "n_components")
@@ -71,26 +74,46 @@ def _partitions(data: Any, n_components: int) -> list[Any]:
     return list(data.to_delayed())
 
 
-def _summary(rows: Any, n_components: int, center: bool) -> Summary | None:
-    """The summary of a partition; None if it is empty."""
+class _Failure(NamedTuple):
+    """Rows that cannot be fitted: a result, since a task that raises is tried again."""
+
+    error: Exception
+
+
+_Result = Summary | _Failure | None  # None: no rows
+
+
+def _summary(rows: Any, n_components: int, center: bool) -> _Result:
+    """The summary of a partition."""
     n_rows, n_features = rows.shape
     if not n_rows:
         return None
     # As many directions as the inner nodes of `merge_tree` keep.
     extra = exchange_rank(n_components, n_features) - n_components
-    return StreamingPCA(n_components, center=center, oversample=extra).fit(rows).summary_
+    try:
+        return StreamingPCA(n_components, center=center, oversample=extra).fit(rows).summary_
+    except (ValueError, TypeError) as error:
+        return _Failure(error)
 
 
-def _inner(summaries: list[Summary | None], n_components: int) -> Summary | None:
-    parts = [part for part in summaries if part is not None]
+def _inner(results: list[_Result], n_components: int) -> _Result:
+    return _merged(results, max(_INNER_RANK, n_components))
+
+
+def _root(results: list[_Result], n_components: int) -> _Result:
+    merged = _merged(results, n_components, all_of_moments=False)
+    return merged.subspace() if isinstance(merged, Summary) else merged
+
+
+def _merged(results: list[_Result], rank: int, *, all_of_moments: bool = True) -> _Result:
+    """The summary of all partitions, or the first error; moments are kept whole if `all_of_moments`."""
+    parts: list[Summary] = []
+    for result in results:
+        if isinstance(result, _Failure):
+            return result
+        if result is not None:
+            parts.append(result)
     if not parts:
         return None
-    rank = min(max(_INNER_RANK, n_components), parts[0].n_features)
-    return merge(parts, None if all_moments(parts) else rank)
-
-
-def _root(summaries: list[Summary | None], n_components: int) -> Subspace | None:
-    parts = [part for part in summaries if part is not None]
-    if not parts:
-        return None
-    return merge(parts, min(n_components, parts[0].n_features)).subspace()
+    whole = all_of_moments and all_moments(parts)
+    return merge(parts, None if whole else min(rank, parts[0].n_features))

@@ -9,10 +9,10 @@ from typing import Any, Self
 
 import numpy as np
 from scipy import sparse
-from threadpoolctl import threadpool_limits
 
 from fedpca import progress
 from fedpca._typing import Array
+from fedpca.backend.threads import single_threaded_blas
 from fedpca.errors import SummaryRejected
 from fedpca.estimators.base import BasePCA
 from fedpca.estimators.rank_rule import rank_rule
@@ -22,12 +22,15 @@ from fedpca.federation.message import child_name
 from fedpca.privacy import CENTER_STEPS, CenterSum, Privacy
 from fedpca.privacy.tracker import warn_of_refit
 from fedpca.summaries import validation
+from fedpca.summaries.merging import merge_distinct
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import EnergyBand
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.summaries.view import SummaryView
 from fedpca.trackers import TrackerName
+
+_STACK_ENTRIES = 2**24  # 128 MB
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class FederatedPCA(BasePCA):
     The settings are those of `StreamingPCA`.
 
     Args:
-        fanout: how many summaries are merged at a time.
+        fanout: how many summaries are merged at a time, at least; more where they are small.
         n_jobs: how many clients run at once; None for as many as there are processors.
 
     Attributes:
@@ -112,8 +115,8 @@ class FederatedPCA(BasePCA):
                 raise ValueError(
                     f"groups must name the client of every row, {X.shape[0]}, got shape {groups.shape}."
                 )
-            names, members = np.unique(groups, return_inverse=True)
-            return self._fit({_name(name): X[members == i] for i, name in enumerate(names)})
+            clients, members = _distinct(groups)
+            return self._fit({name: X[members == i] for name, i in _named(clients).items()})
 
     def fit_clients(self, clients: Mapping[str, Any]) -> Self:
         """Learn from clients that each have their own rows.
@@ -121,7 +124,7 @@ class FederatedPCA(BasePCA):
         Args:
             clients: by name, rows of shape (n_samples, n_features) (an array, a frame, sparse), or any
                 iterable of batches, which is read once. One of several clients that fails is left out, with
-                a warning.
+                a warning; so is one whose features are not those of most clients.
 
         >>> rows = np.random.default_rng(0).normal(size=(100, 5))
         >>> pca = FederatedPCA(2).fit_clients({"north": rows[:60], "south": [rows[60:80], rows[80:]]})
@@ -131,19 +134,23 @@ class FederatedPCA(BasePCA):
         if not isinstance(clients, Mapping) or not clients:
             raise TypeError("clients must be a mapping from names to rows, with at least one client.")
         with self._rollback_on_error():
-            return self._fit({_name(name): rows for name, rows in clients.items()})
+            self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
+            return self._fit(dict(zip(_named(clients), clients.values(), strict=True)))
 
     def _fit(self, clients: Mapping[str, Any]) -> Self:
         workers = os.cpu_count() or 1
         if self.n_jobs is not None:
             workers = validation.integer(self.n_jobs, "n_jobs", at_least=1)
+        self._check_ledger(len(clients))
         if isinstance(self.privacy, Privacy):
             warn_of_refit(self.privacy, stacklevel=4)
-        aggregator = Aggregator(fanout=self.fanout)
         fitted, problems = self._run(clients, workers)
+        if not fitted:
+            raise ValueError(f"no client could contribute: {problems}.")
+        sent = {name: client.summary_ for name, client in sorted(fitted.items())}
+        aggregator = Aggregator(fanout=self.fanout, expected=_features_of_most(sent.values()))
         summaries: dict[str, Summary] = {}
-        for name, client in sorted(fitted.items()):
-            summary = client.summary_
+        for name, summary in sent.items():
             try:
                 aggregator.receive(name, 0, summary)
                 summaries[name] = summary
@@ -153,13 +160,13 @@ class FederatedPCA(BasePCA):
             raise ValueError(f"no client could contribute: {problems}.")
         if problems:
             warnings.warn(f"left out {len(problems)} of {len(clients)} clients: {problems}", stacklevel=4)
-        first = fitted[min(summaries)]
-        for name in ("n_features_in_", "feature_names_in_"):
-            if hasattr(first, name):
-                setattr(self, name, getattr(first, name))
-        merged = aggregator.summary()
+        merged = _merge_all(list(summaries.values()), self.fanout)
+        self.n_features_in_ = merged.n_features
+        if merged.feature_names is not None:
+            self.feature_names_in_ = np.array(merged.feature_names, dtype=object)
         rule = rank_rule(self.n_components, self.energy, merged.n_features)
-        view = SummaryView(merged, rule, "auto", first.components_.dtype)
+        dtype = np.result_type(*(fitted[name]._source.dtype for name in summaries))
+        view = SummaryView(merged, rule, "auto", dtype)
         self._source = view
         self._n_rows_seen = sum(fitted[name].n_samples_seen_ for name in summaries)
         self.contributions_ = {
@@ -170,6 +177,15 @@ class FederatedPCA(BasePCA):
             warnings.warn(text, stacklevel=4)
         return self
 
+    def _check_ledger(self, n_clients: int) -> None:
+        """Reject one ledger for several clients: they are different people, each with a budget of its own."""
+        if n_clients > 1 and isinstance(self.privacy, Privacy) and self.privacy.ledger is not None:
+            raise ValueError(
+                f"a ledger is the account of one client, and there are {n_clients}; leave out ledger= for an "
+                "account per client in memory, or fit one StreamingPCA per client, each with its own ledger, "
+                "and merge the releases."
+            )
+
     def _run(
         self, clients: Mapping[str, Any], workers: int
     ) -> tuple[dict[str, StreamingPCA], dict[str, str]]:
@@ -178,7 +194,7 @@ class FederatedPCA(BasePCA):
         With a private center, clients whose rows are all at hand share one; streams find their own.
         """
         with (
-            threadpool_limits(limits=1, user_api="blas"),
+            single_threaded_blas(),
             ThreadPoolExecutor(workers) as pool,
             progress.bar("federation", len(clients), "clients") as bar,
         ):
@@ -213,7 +229,7 @@ class FederatedPCA(BasePCA):
 
     @property
     def model_(self) -> Subspace:
-        return self.subspace_.truncate(self.n_components_)
+        return self.subspace_.truncate(max(self.n_components_, 1))  # rows that do not vary have none
 
 
 class _Team:
@@ -288,8 +304,76 @@ def _own_account(privacy: Privacy | None) -> Privacy | None:
     return replace(privacy) if isinstance(privacy, Privacy) else privacy
 
 
-def _name(client: Any) -> str:
-    return child_name(str(client), "the name of a client")
+def _features_of_most(summaries: Iterable[Summary]) -> Summary:
+    """An empty summary with the features of most clients; of as many, those with more rows."""
+    summaries = list(summaries)
+    n_features = _most_frequent((summary.n_features, summary.count) for summary in summaries)
+    named = [each for each in summaries if each.n_features == n_features and each.feature_names is not None]
+    names = _most_frequent((each.feature_names, each.count) for each in named) if named else None
+    return Subspace.empty(n_features, centered=summaries[0].centered, feature_names=names)
+
+
+def _most_frequent(votes: Iterable[tuple[Any, float]]) -> Any:
+    """The value with most votes; of as many, the one whose votes weigh most, and then the first."""
+    counted: dict[Any, tuple[int, float]] = {}
+    for value, weight in votes:
+        number, total = counted.get(value, (0, 0.0))
+        counted[value] = number + 1, total + weight
+    return max(counted, key=counted.__getitem__)
+
+
+def _merge_all(summaries: list[Summary], fanout: int) -> Summary:
+    """The merge of all, without loss, at least `fanout` at a time, and as many as fit in memory.
+
+    Nothing is truncated on the way, so that one large factorization costs less than many small ones.
+    """
+    while len(summaries) > 1:
+        groups: list[list[Summary]] = [[]]
+        entries = 0
+        for summary in summaries:
+            if len(groups[-1]) >= fanout and entries > _STACK_ENTRIES:
+                groups.append([])
+                entries = 0
+            groups[-1].append(summary)
+            entries += (1 + getattr(summary, "rank", 0)) * summary.n_features  # moments are only added up
+        summaries = [merge_distinct(group) for group in groups]
+    return summaries[0]
+
+
+def _named(clients: Iterable[Any]) -> dict[str, int]:
+    """The names of clients, as text, and their positions."""
+    names: dict[str, int] = {}
+    for i, client in enumerate(clients):
+        name = child_name(str(client), "the name of a client")
+        if names.setdefault(name, i) != i:
+            raise ValueError(
+                f"clients must have different names, and two are called {name!r}; rename one of them."
+            )
+    return names
+
+
+def _distinct(groups: Any) -> tuple[list[Any], Any]:
+    """The distinct groups, and the position among them of the group of every row."""
+    mixed = groups.dtype.kind == "O"
+    missing = np.flatnonzero([_is_missing(group) for group in groups] if mixed else groups != groups)
+    if len(missing):
+        raise ValueError(
+            f"groups must name the client of every row, and {len(missing)} of {len(groups)} have none, the "
+            f"first at index {missing[0]}; name their client, or leave these rows out."
+        )
+    if not mixed:
+        distinct, members = np.unique(groups, return_inverse=True)
+        return list(distinct), members
+    positions: dict[Any, int] = {}  # groups of several types cannot be sorted
+    members = np.array([positions.setdefault(group, len(positions)) for group in groups])
+    return list(positions), members
+
+
+def _is_missing(group: Any) -> bool:
+    try:
+        return group is None or bool(group != group)
+    except TypeError:  # pandas.NA has no truth
+        return True
 
 
 def _is_table(rows: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from fedpca._util.extras import require
 from fedpca._util.files import create_exclusive
 from fedpca._util.text import sanitize
-from fedpca.errors import SummaryRejected
+from fedpca.errors import ModelFileError, SummaryRejected
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.message import Message, file_name, require_summary
 from fedpca.summaries import validation
@@ -27,7 +27,8 @@ class SkippedFile:
     Attributes:
         file: its name.
         reason: why.
-        stamp: changes when the file does.
+        stamp: changes when the file does and, if an aggregator rejected it, when the aggregator does; "" if
+            the file could not be read, which has to be tried again.
     """
 
     file: str
@@ -82,12 +83,14 @@ def collect(
 
     No file can make it fail, or make it read or write anything outside the folder. Versions that the
     aggregator has are not read again; hidden files, such as unfinished ones, are skipped. The resulting model
-    is recorded in the aggregator's history.
+    is recorded in the aggregator's history. Limits on what counts, such as `max_rows` and `max_rms`, are
+    those of the aggregator.
 
     Args:
         folder: as for `publish`.
         aggregator: receives the summaries.
-        before: the result of the last call: files skipped then are read again only if they changed.
+        before: the result of the last call: invalid files are read again only if they changed, rejected ones
+            also if the aggregator has.
         max_bytes: larger files are skipped unread.
 
     Returns:
@@ -115,6 +118,7 @@ def collect(
             if version <= received.get(stem, -1):
                 break
             problem = known.get((entry.shown, entry.stamp))
+            problem = problem or known.get((entry.shown, _stamp_of_rejection(entry, aggregator)))
             problem = problem or _hand_over(storage, entry, aggregator, max_bytes)
             if problem is None:
                 break  # older versions do not count
@@ -149,26 +153,38 @@ def _hand_over(
 ) -> SkippedFile | None:
     """Read a file and hand its message to the aggregator; returns why it does not count, or None."""
     try:
-        message = _read(storage, entry.name, max_bytes)
-        summary = require_summary(message.summary)
-    except Exception as error:  # anyone may have written the file: no fault of it may stop the others
+        message, summary = _read(storage, entry.name, max_bytes)
+    except ModelFileError as error:
+        return entry.skipped(str(error), entry.stamp)
+    except Exception as error:  # permissions and networks change without a trace in the file
         return entry.skipped(str(error) or type(error).__name__)
     try:
         aggregator.receive(message.child, message.version, summary)
     except SummaryRejected as rejection:
-        return entry.skipped(f"rejected: {rejection}")
+        return entry.skipped(f"rejected: {rejection}", _stamp_of_rejection(entry, aggregator))
+    except OSError:  # of the store, for all files alike
+        raise
+    except Exception as error:  # anyone may have written the file: no fault of it may stop the others
+        return entry.skipped(f"rejected: {type(error).__name__}: {error}")
     return None
 
 
-def _read(storage: "_Storage", name: str, max_bytes: int) -> Message:
+def _read(storage: "_Storage", name: str, max_bytes: int) -> tuple[Message, Summary]:
     """The message in a file, decoded from a copy in memory that nobody can change meanwhile."""
     contents = storage.read(name, max_bytes + 1)
     if len(contents) > max_bytes:
         raise ValueError(f"it has grown to more than max_bytes={max_bytes}.")
     message = Message.decode(contents, name)
     if name != _file_name(message):
-        raise ValueError(f"renamed: it is version {message.version} of {message.child!r}.")
-    return message
+        raise ModelFileError(f"renamed: it is version {message.version} of {message.child!r}.")
+    if message.summary is None:
+        raise ModelFileError("it has no summary; only the aggregator withdraws a child.")
+    return message, message.summary
+
+
+def _stamp_of_rejection(entry: "_Entry", aggregator: Aggregator) -> str:
+    """What another child has sent may be the reason, and may change."""
+    return f"{entry.stamp} {aggregator.version}"
 
 
 def _file_name(message: Message) -> str:
@@ -188,8 +204,8 @@ class _Entry(NamedTuple):
     def shown(self) -> str:
         return sanitize(self.name)
 
-    def skipped(self, reason: str) -> SkippedFile:
-        return SkippedFile(self.shown, sanitize(reason, limit=500), self.stamp)
+    def skipped(self, reason: str, stamp: str = "") -> SkippedFile:
+        return SkippedFile(self.shown, sanitize(reason, limit=500), stamp)
 
 
 class _Storage(Protocol):
@@ -226,7 +242,7 @@ class _LocalFolder:
                     status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:  # removed meanwhile
                     continue
-                stamp = f"{status.st_size} {status.st_mtime_ns} {status.st_ino}"
+                stamp = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
                 found.append(_Entry(entry.name, stat.S_ISREG(status.st_mode), status.st_size, stamp))
         return found
 

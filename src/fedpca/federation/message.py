@@ -2,9 +2,12 @@
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
+from urllib.parse import unquote
 
+from fedpca._typing import JSON, AnyArray
 from fedpca.errors import ModelFileError
 from fedpca.summaries import model_file, validation
 from fedpca.summaries.summary import Summary, from_file
@@ -41,10 +44,14 @@ class Message:
 
     def encode(self) -> bytes:
         """A model file that also has the child and the version; equal messages give equal bytes."""
-        header = {"child": self.child, "version": self.version}
+        return model_file.encode(*self.contents())
+
+    def contents(self) -> model_file.Contents:
+        """Kind, arrays and metadata of its model file."""
+        header: JSON = {"child": self.child, "version": self.version}
         if self.summary is None:
-            return model_file.encode(_WITHDRAWN, {}, header)
-        return model_file.encode(self.summary.kind, self.summary.arrays, self.summary.metadata | header)
+            return _WITHDRAWN, {}, header
+        return self.summary.kind, self.summary.arrays, self.summary.metadata | header
 
     @classmethod
     def decode(cls, contents: bytes, name: Any = "the message") -> Self:
@@ -53,7 +60,11 @@ class Message:
         Raises:
             ModelFileError: the contents are anything else.
         """
-        kind, arrays, metadata = model_file.decode(contents, name)
+        return cls.from_contents(*model_file.decode(contents, name), name)
+
+    @classmethod
+    def from_contents(cls, kind: str, arrays: Mapping[str, AnyArray], metadata: JSON, name: Any) -> Self:
+        """The inverse of `contents`, every value checked."""
         summary = None if kind == _WITHDRAWN else from_file(name, kind, arrays, metadata)
         try:
             return cls(metadata["child"], metadata["version"], summary)
@@ -109,3 +120,12 @@ def file_name(child: str) -> str:
     if len(stem) <= 150:
         return stem
     return f"{stem[:100]}-{hashlib.sha256(raw).hexdigest()}"
+
+
+def name_in(stem: str) -> str:
+    """The name of the child that `file_name` made this of; of a very long one, only its beginning.
+
+    >>> name_in("%2e%2e%2f%4eorth")
+    '../North'
+    """
+    return unquote(stem, errors="replace")

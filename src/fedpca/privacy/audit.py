@@ -63,7 +63,7 @@ class Audit:
         verdict = "nothing found beyond the promise" if self.passed else "THE PROMISE IS BROKEN"
         return (
             f"Audit({'passed' if self.passed else 'FAILED'}: {verdict}; promised mu={self.mu:.3g}, shown "
-            f"at least mu={worst.mu:.3g} ({worst.pair}), in {self.runs} runs of each world)"
+            f"at least mu={worst.mu:.3g} ({worst.pair}), in {self.runs} runs per data set)"
         )
 
 

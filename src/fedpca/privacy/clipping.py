@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from fedpca._typing import Array
 
 RADIUS = 2.0**12
-_MAX_ENTRY = 1e150  # its square is still a number, and it is clipped all the same
+MAX_ENTRY = 1e150
+"""Its square is still a number, and a row with such an entry is clipped all the same."""
 MAX_ROWS = 2**28
 """Sums over more rows might leave the integers that float64 holds."""
 
@@ -27,7 +28,7 @@ def clipped(rows: Array, bound: float) -> Array:
            [2048.,    0.]])
     """
     # C order: in other layouts numpy sums a row in another order, and a norm may differ in its last bit.
-    rows = np.clip(np.asarray(rows, dtype=np.float64, order="C"), -_MAX_ENTRY, _MAX_ENTRY)
+    rows = np.clip(np.asarray(rows, dtype=np.float64, order="C"), -MAX_ENTRY, MAX_ENTRY)
     largest = np.abs(rows).max(axis=1, initial=0.0)[:, None]
     safe = np.where(largest > 0, largest, 1.0)
     norms = largest * np.linalg.norm(rows / safe, axis=1, keepdims=True)  # no square vanishes

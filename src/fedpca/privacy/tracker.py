@@ -14,7 +14,7 @@ from fedpca.backend import HOST
 from fedpca.errors import BudgetExceeded, NotReleasedError
 from fedpca.privacy.calibration import epsilon_of
 from fedpca.privacy.centering import CenterSum, PrivateCenter, fill_with_center, stream_rows
-from fedpca.privacy.clipping import MAX_ROWS
+from fedpca.privacy.clipping import MAX_ENTRY, MAX_ROWS
 from fedpca.privacy.guard import Guard
 from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.mechanisms.base import ClippingBall
@@ -232,7 +232,8 @@ class PrivateTracker:
             return rows
         rows = np.where(missing, np.nan, rows).astype(np.float64)
         for index in np.flatnonzero(gaps):
-            rows[index] = impute(rows[index : index + 1], self.summary())[0]
+            row = np.clip(rows[index : index + 1], -MAX_ENTRY, MAX_ENTRY)  # no score overflows
+            rows[index] = impute(row, self.summary())[0]
         return rows
 
     # --- releases out ---

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from fedpca.errors import FileFormatError
 
@@ -30,6 +31,13 @@ class Batch:
     def __len__(self) -> int:
         """How many rows there are."""
         return int(self.rows.shape[0])
+
+    def n_empty_rows(self) -> int:
+        """How many rows have no value at all."""
+        if sparse.issparse(self.rows):
+            return 0  # what is not stored is 0, not missing
+        suspects = self.rows[np.isnan(self.rows[:, 0])]
+        return int(np.isnan(suspects).all(axis=1).sum())
 
     def skip(self, n_rows: int) -> "Batch":
         """The batch without its first rows."""
@@ -55,6 +63,18 @@ class ReadRequest(NamedTuple):
     skip: int
 
 
+class NonNumeric(NamedTuple):
+    """Why a column cannot be a feature.
+
+    Attributes:
+        contains: what the column contains, for messages.
+        conversion: how its numbers become readable, with a field for its name; "" if it has none.
+    """
+
+    contains: str
+    conversion: str = ""
+
+
 class DataFile(ABC):
     """One file, as its format describes it. No handle is held: every pass opens it anew.
 
@@ -64,7 +84,7 @@ class DataFile(ABC):
         n_columns: their number.
         n_rows: None if it is known only after reading.
         sparse: whether batches are.
-        non_numeric: columns that cannot be features, each with what it contains instead of numbers.
+        non_numeric: columns that cannot be features, each with the reason.
         passthrough_names: names of what can be passed through.
     """
 
@@ -73,7 +93,7 @@ class DataFile(ABC):
     n_columns: int
     n_rows: int | None = None
     sparse: bool = False
-    non_numeric: Mapping[str, str]
+    non_numeric: Mapping[str, NonNumeric]
     passthrough_names: Collection[str]
 
     @abstractmethod

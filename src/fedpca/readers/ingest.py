@@ -19,7 +19,7 @@ _CHECKPOINT_SECONDS = 60
 
 
 class Estimator(Protocol):
-    """What `fit_files` needs of an estimator; all but `partial_fit` only for checkpoints."""
+    """What `fit_files` needs of an estimator; `merge` and the attributes only for checkpoints."""
 
     def partial_fit(self, X: Batch) -> Any: ...
 
@@ -55,7 +55,8 @@ def fit_files(
         How many rows were learned, those of the checkpoint included.
 
     Raises:
-        FileFormatError: a file cannot be read, or a column has no value in any row.
+        FileFormatError: a file cannot be read, or a column has no value in any row. With `privacy` such a
+            column is filled from the center instead: to fail would reveal that no row has a value.
 
     >>> import fedpca, pathlib, tempfile
     >>> from fedpca.readers import open_rows
@@ -81,7 +82,8 @@ def fit_files(
                 saved.update(done, empty, now=stopped)
             if stopped:
                 return done
-    rows.require_no_empty(empty or ())
+    if pca.get_params().get("privacy") is None:
+        rows.require_no_empty(empty or ())
     return done
 
 

@@ -2,10 +2,12 @@
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from glob import glob, has_magic
 from pathlib import Path
 
+from fedpca._util.files import local_path
 from fedpca._util.text import join_names
 from fedpca.errors import FileFormatError
 
@@ -32,7 +34,8 @@ def find(paths: Paths) -> tuple[str, list[Path]]:
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not given:
         raise ValueError("path must name a file, a folder or a glob, got an empty list.")
-    files = list(dict.fromkeys(file for path in given for file in _files(path)))
+    files = [file for path in given for file in _files(path)]
+    require_distinct(files)
     kinds: dict[str, Path] = {}
     for file in files:
         kinds.setdefault(format_of(file), file)
@@ -42,6 +45,16 @@ def find(paths: Paths) -> tuple[str, list[Path]]:
             "select one format, as in 'folder/*.parquet'."
         )
     return next(iter(kinds)), files
+
+
+def require_distinct(files: Sequence[Path]) -> None:
+    """Reject files given more than once, also under several names."""
+    times = Counter(os.path.realpath(file) for file in files)
+    if repeated := list(dict.fromkeys(str(file) for file in files if times[os.path.realpath(file)] > 1)):
+        raise ValueError(
+            f"files must be given once, because all their rows count, but {join_names(repeated)} appears "
+            "more than once; leave it out."
+        )
 
 
 def format_of(path: Path) -> str:
@@ -65,12 +78,17 @@ def state(path: Path) -> tuple[int, int, int]:
 
 def _files(path: str | os.PathLike[str]) -> list[Path]:
     text = os.fspath(path)
+    path = local_path(path)
+    if text == "-":
+        raise ValueError(
+            "rows cannot be read from a pipe (-), because they may be read twice; save them to a file first."
+        )
     if has_magic(text) and not os.path.lexists(text):
         found = [Path(match) for match in sorted(glob(text, recursive=True))]
         if not found:
             raise FileNotFoundError(f"no file matches {text}; check the pattern.")
         return [file for match in found for file in _inside(match)]
-    found = list(_inside(Path(path)))
+    found = list(_inside(path))
     if not found:
         raise FileNotFoundError(f"{text} is an empty folder; it must contain files of rows.")
     return found

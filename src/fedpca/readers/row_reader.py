@@ -114,7 +114,8 @@ class RowReader:
             problem = f"{self._where}: columns must have a value in some row, but {missing}"
             if self.feature_names is None:
                 raise FileFormatError(f"{problem}; write the file without them.")
-            raise _drop_error(problem, empty)
+            remedies = _drop_remedies(empty, self.feature_names)
+            raise FileFormatError(problem, *remedies, drop=empty, columns=None)
 
     def fingerprint(self) -> str:
         """A hash of the files, as they were when opened, and of the columns read."""
@@ -180,6 +181,7 @@ def open_rows(
     open_file = _opener(kind, header)
     files = [open_file(each) for each in paths]
     features = _features(files[0], columns, drop, passthrough)
+    _require_columns(files[0], drop, dict.fromkeys(name for file in files for name in file.names or ()))
     for file in files:
         _require_same_columns(files[0], file, columns, drop, passthrough)
         _require_numeric(file, features)
@@ -241,14 +243,15 @@ def _features(file: DataFile, columns: Names | None, drop: Names, passthrough: N
                 "use a format with names."
             )
         return None
-    _require_columns(file, [*(columns or ()), *drop], file.names)
+    _require_columns(file, columns or (), file.names)
     # In some formats passthrough columns are stored apart from the rows.
     excluded = {*drop, *(passthrough if file.passthrough_names == file.names else ())}
     features = tuple(name for name in (file.names if columns is None else columns) if name not in excluded)
     if "" in features:
         raise FileFormatError(
             f"{file.path}: columns must have names, but column {file.names.index('') + 1} has none",
-            "name it, or leave it out with {drop}",
+            "name it",
+            "leave it out with {drop}",
             drop=[""],
         )
     if not features:
@@ -286,7 +289,9 @@ def _require_same_columns(
             raise FileFormatError(
                 f"files must have the same columns, but {join_names(only)} is in {one.path} and not in "
                 f"{other.path}",
-                "leave it out, or select columns that all files have with {columns}",
+                *([f"leave {_them(only)} out with {{drop}}"] if len(only) <= _MAX_DROPPED else []),
+                "select columns that all files have with {columns}",
+                drop=only,
                 columns=None,
             )
 
@@ -303,24 +308,42 @@ def _require_columns(file: DataFile, wanted: Iterable[str], known: Collection[st
 
 
 def _require_numeric(file: DataFile, features: Names | None) -> None:
-    names = file.non_numeric if features is None else features
-    bad = {name: file.non_numeric[name] for name in names if name in file.non_numeric}
+    bad = {name: file.non_numeric[name] for name in features or file.non_numeric if name in file.non_numeric}
     if not bad:
         return
-    contents = join_names([f"{name} contains {kind}" for name, kind in bad.items()])
+    contents = join_names([f"{name} contains {reason.contains}" for name, reason in bad.items()])
     problem = f"{file.path}: columns must be numeric, but {contents}"
     if features is None:
-        remedy = "correct it or, if the first line contains names, pass {header}"
-        raise FileFormatError(problem, remedy, header=True)
-    raise _drop_error(problem, list(bad))
+        raise FileFormatError(
+            problem, "correct the file", "pass {header} if its first line contains names", header=True
+        )
+    conversions: dict[str, list[str]] = {}
+    for name, reason in bad.items():
+        if reason.conversion:
+            conversions.setdefault(reason.conversion, []).append(name)
+    convert = " and ".join(conversion.format(join_names(names)) for conversion, names in conversions.items())
+    other = [name for name, reason in bad.items() if not reason.conversion]
+    if convert and other:
+        raise FileFormatError(
+            problem, f"{convert}, and leave {join_names(other)} out with {{drop}}", drop=other
+        )
+    convert = convert or f"encode {_them(bad)} as numbers"
+    raise FileFormatError(
+        problem, convert, *_drop_remedies(list(bad), features), drop=list(bad), columns=None
+    )
 
 
-def _drop_error(problem: str, names: list[str]) -> FileFormatError:
-    """An error for columns that are better left out."""
+def _drop_remedies(names: list[str], features: Names) -> list[str]:
+    """How to leave columns out, if any would be left."""
+    if len(names) == len(features):
+        return []
     if len(names) > _MAX_DROPPED:
-        return FileFormatError(problem, "select the columns to read with {columns}", columns=None)
-    them = "it" if len(names) == 1 else "them"
-    return FileFormatError(problem, f"leave {them} out with {{drop}}", drop=names)
+        return ["select the columns to read with {columns}"]
+    return [f"leave {_them(names)} out with {{drop}}"]
+
+
+def _them(names: Collection[str]) -> str:
+    return "it" if len(names) == 1 else "them"
 
 
 def _require_unchanged(path: Path, opened: tuple[int, int, int]) -> None:

@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 
 from fedpca._util.extras import require
 from fedpca.errors import FileFormatError
-from fedpca.readers.data_file import Batch, DataFile, ReadRequest, translate_errors
+from fedpca.readers.data_file import Batch, DataFile, NonNumeric, ReadRequest, translate_errors
 
 _TEXT_BLOCK = 2**20  # bytes parsed at a time
 _MAX_LINE = 2**26
 _COLUMN_BUFFER = 2**16  # bytes read at a time from a column of a Parquet file
 _BIG_BATCH = 2**28  # record batches of an Arrow file larger than this, in bytes, are memory-mapped
+_MAX_EXAMINED = 8  # columns of text in which numbers are looked for
+_WITH_SEPARATORS = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?")
 
 
 class TableFile(DataFile):
@@ -32,7 +34,7 @@ class TableFile(DataFile):
         """Set what a `DataFile` has, from the Arrow types of all columns."""
         self.path, self.names, self.n_columns, self.n_rows = path, names, len(types), n_rows
         self._types = types
-        kinds = {name: _content_kind(kind) for name, kind in types.items()}
+        kinds = {name: _non_numeric(kind) for name, kind in types.items()}
         self.non_numeric = {name: kind for name, kind in kinds.items() if kind is not None}
         self.passthrough_names = names or ()
 
@@ -145,10 +147,11 @@ class TextFile(TableFile):
             inferred = batches.schema
         types = {}
         for name, kind in zip(inferred.names, inferred.types, strict=True):
-            types[name] = pa.float64() if _content_kind(kind) is None and kind != pa.bool_() else kind
+            types[name] = pa.float64() if _non_numeric(kind) is None and kind != pa.bool_() else kind
         self._describe(path, self._columns if self._header else None, types)
-        text = [name for name, kind in self.non_numeric.items() if kind == "text"]
-        self.non_numeric = {**self.non_numeric, **{name: self._first_text(name) for name in text[:8]}}
+        text = [name for name, kind in self.non_numeric.items() if kind.contains == "text"]
+        examined = {name: self._examine_text(name) for name in text[:_MAX_EXAMINED]}
+        self.non_numeric = {**self.non_numeric, **examined}
 
     def _records(self, request: ReadRequest, columns: list[str]) -> Iterator[Any]:
         # What is a number in the first block must be one in all; passthrough columns stay as written.
@@ -172,14 +175,27 @@ class TextFile(TableFile):
             pc.ConvertOptions(column_types=types, include_columns=columns),
         )
 
-    def _first_text(self, name: str) -> str:
-        """What a column of text contains, and from which line on."""
+    def _examine_text(self, name: str) -> NonNumeric:
+        """What a column of text contains, from which line on: text, or numbers in most of its cells."""
         pa = _pyarrow("pyarrow")
         try:
             with self._open({name: pa.float64()}, [name]):
-                return "text"
+                line = ""
         except pa.ArrowInvalid as error:
-            return f"text from line {_number_after('Row #', str(error))}"
+            line = _number_after("Row #", str(error))
+        with self._open({name: pa.string()}, [name]) as batches:
+            gaps = _pyarrow("pyarrow.csv").ConvertOptions().null_values
+            cells = [cell for cell in batches.read_next_batch().column(0).to_pylist() if cell not in gaps]
+        numbers = sum(map(_is_number, cells))
+        separated = sum(bool(_WITH_SEPARATORS.fullmatch(cell)) for cell in cells)
+        if 2 * (numbers + separated) <= len(cells):
+            return NonNumeric(f"text from line {line}" if line else "text")
+        if numbers + separated == len(cells):
+            found = f"numbers with thousands separators, from line {line}"
+            return NonNumeric(found, "write {} without thousands separators")
+        return NonNumeric(
+            f"numbers and, in line {line}, text", "correct or empty the cells of {} that are not numbers"
+        )
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -196,8 +212,13 @@ class TextFile(TableFile):
         if column := _number_after("In CSV column #", report):
             name = self._columns[int(column)]
             kind = "text in UTF-8" if "UTF8" in report else "a number"
-            problem = f"{name} must be {kind}; correct or empty the cell, or leave out the column."
-        elif found := _number_after("columns, got ", report):
+            raise FileFormatError(
+                f"{where}: {name} must be {kind}",
+                "correct or empty the cell",
+                *(["leave the column out with {drop}"] if self._header else []),
+                drop=[name],
+            ) from None
+        if found := _number_after("columns, got ", report):
             problem = f"expected {_number_after('Expected ', report)} cells, got {found}; correct the line."
         else:
             problem = "cannot be parsed; look for an open quote or a line without end."
@@ -225,20 +246,25 @@ def _values(column: Any) -> NDArray[Any]:
 
 
 @cache
-def _content_kind(kind: Any) -> str | None:
-    """What a column of this type contains; None for numbers."""
+def _non_numeric(kind: Any) -> NonNumeric | None:
+    """Why a column of this type cannot be a feature; None for numbers."""
     types = _pyarrow("pyarrow").types
     if types.is_dictionary(kind):
-        return _content_kind(kind.value_type)
+        return _non_numeric(kind.value_type)
     if any(test(kind) for test in (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)):
         return None
     if types.is_null(kind):
         return None
     if types.is_temporal(kind):
-        return "dates or times"
+        return NonNumeric("dates or times")
     if any(word in str(kind) for word in ("string", "binary")) and not types.is_nested(kind):
-        return "text"
-    return f"values of type {kind}"
+        return NonNumeric("text")
+    if "list" in str(kind) and (types.is_floating(kind.value_type) or types.is_integer(kind.value_type)):
+        return NonNumeric(
+            f"lists of numbers ({kind})",
+            "write the elements of {} as separate columns, or save them as a .npy file",
+        )
+    return NonNumeric(f"values of type {kind}")
 
 
 def _first_line(path: Path, delimiter: str) -> tuple[list[str], int, int]:
@@ -274,6 +300,7 @@ def _are_names(path: Path, cells: list[str]) -> bool:
     if len(filled) > 2 and filled in ([str(i + first) for i in range(len(filled))] for first in (0, 1)):
         raise FileFormatError(
             f"{path}: the first line counts up, so it may contain names or numbers",
+            "name the columns",
             "pass {header}",
             header=None,
         )

@@ -32,8 +32,17 @@ def contributions(run: Run) -> Section:
         f"that of {sanitize(largest, 40)}, {percent(rows / total)}."
     )
     figure = _bars(ordered, "rows", sum(rows for _, rows in ordered[_MAX_BARS:]))
-    lines = [(sanitize(name, 60), format_number(rows), percent(rows / total)) for name, rows in ordered]
-    numbers = Table("Rows per client", ("client", "rows", "share"), lines)
+    lines = [
+        (
+            sanitize(name, 60),
+            format_number(rows),
+            percent(rows / total),
+            *([percent(run.energy_shares[name])] if name in run.energy_shares else []),
+        )
+        for name, rows in ordered
+    ]
+    head = ("client", "rows", "share", *(("share of energy",) if run.energy_shares else ()))
+    numbers = Table("Rows per client", head, lines)
     chart = Chart("contributions", "Rows per client", caption, figure, numbers)
     return Section("contributions", "Contributions", run.notes, (chart,))
 

@@ -133,7 +133,7 @@ def _component_loadings(model: Subspace, i: int) -> Chart:
             f" The {len(order)} of {format_number(len(weights))} features shown account for {percent(share)} "
             "of the squared loadings."
         )
-    lines = [(sanitize(name, 60), f"{weight:+.4f}") for name, weight in zip(names, values, strict=True)]
+    lines = [(sanitize(name, 60), f"{weight:+.4g}") for name, weight in zip(names, values, strict=True)]
     title = f"Loadings of component {i + 1}"
     return Chart(f"loadings-{i + 1}", title, caption, figure, Table(title, ("feature", "loading"), lines))
 

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from statistics import median
@@ -51,9 +51,10 @@ class Run:
         updates: the model over time.
         angle_reference: the model that angles are measured from.
         reply_times: time of each client's latest accepted message.
-        incidents: clients that were rejected, failed, withdrew or did not reply.
+        incidents: clients that were rejected, failed, quarantined, withdrew or did not reply.
         steps: whether times are steps of a simulation.
         notes: further remarks, as sentences.
+        energy_shares: each client's share of the energy of all rows about their mean, where it is known.
     """
 
     contributions: Mapping[str, float]
@@ -64,6 +65,7 @@ class Run:
     incidents: list[Incident] = field(default_factory=list)
     steps: bool = False
     notes: tuple[str, ...] = ()
+    energy_shares: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def stragglers(self) -> dict[str, float]:
@@ -80,8 +82,9 @@ def load_run(source: object) -> Run:
     if isinstance(source, Simulation):
         return _from_simulation(source)
     if isinstance(source, Aggregator):
-        rows = {name: child.count for name, child in source.children.items()}
-        return _from_history(source.history, rows)
+        children = source.children
+        run = _from_history(source.history, {name: child.count for name, child in children.items()})
+        return replace(run, energy_shares={name: child.energy_share for name, child in children.items()})
     if isinstance(source, FederatedPCA):
         return _from_estimator(source)
     if isinstance(source, str | os.PathLike):
@@ -111,7 +114,8 @@ def _from_folder(folder: Path) -> Run:
 
 def _from_flower(summary: JSON, events: list[HistoryEvent]) -> Run:
     started = str(summary["started"])
-    rows = {str(name): float(child["rows"]) for name, child in summary["contributors"].items()}
+    contributors = {str(name): child for name, child in summary["contributors"].items()}
+    rows = {name: float(child["rows"]) for name, child in contributors.items()}
     earlier = _from_history(events, rows)
     reply_times = {}
     incidents = [incident for incident in earlier.incidents if incident.time < started]
@@ -123,12 +127,24 @@ def _from_flower(summary: JSON, events: list[HistoryEvent]) -> Run:
             status, time, reason = (str(reply[key]) for key in ("what", "time", "reason"))
             incidents.append(Incident(client, status, time, reason))
     incidents += [
+        Incident(str(name), "quarantined", "", str(reason)) for name, reason in summary["quarantined"].items()
+    ]
+    incidents += [
         Incident(f"node {node}", "no reply", "", "the node did not reply during the run.")
         for node in summary["no_reply"]
     ]
-    notes = (f"This run produced no model: {summary['problem']}",) if summary["problem"] else ()
+    notes = earlier.notes
+    if summary["problem"]:
+        what = "This run produced no model" if summary["model"] is None else "This run did not end normally"
+        notes = (f"{what}: {summary['problem']}", *notes)
     return Run(
-        rows, earlier.growth, earlier.updates, reply_times=reply_times, incidents=incidents, notes=notes
+        rows,
+        earlier.growth,
+        earlier.updates,
+        reply_times=reply_times,
+        incidents=incidents,
+        notes=notes,
+        energy_shares={name: float(child["energy_share"]) for name, child in contributors.items()},
     )
 
 
@@ -138,12 +154,13 @@ def _from_history(events: list[HistoryEvent], contributions: Mapping[str, float]
     start = events[0].time
     rows: dict[str, float] = {}
     growth, updates, reply_times, incidents = [], [], {}, []
-    total = 0.0
+    total, warning = 0.0, ""
     for event in events:
         seconds = _seconds(start, event.time)
         match event.what:
             case "model":
                 updates.append(ModelUpdate(seconds, event.explained, event.angle))
+                warning = event.warning
                 continue
             case "rejected":
                 incidents.append(Incident(event.child, event.what, event.time, event.reason))
@@ -152,12 +169,15 @@ def _from_history(events: list[HistoryEvent], contributions: Mapping[str, float]
                 total += event.count - rows.get(event.child, 0.0)
                 rows[event.child] = event.count
                 reply_times[event.child] = seconds
-            case "withdrawn":
+            case "withdrawn" | "quarantined":
                 total -= rows.pop(event.child, 0.0)
-                reason = f"removed from the model: {pluralize(event.count, 'row')}."
+                reason = event.reason or f"removed from the model: {pluralize(event.count, 'row')}."
                 incidents.append(Incident(event.child, event.what, event.time, reason))
         growth.append(Growth(seconds, total, len(rows)))
-    return Run(contributions or rows, growth, updates, reply_times=reply_times, incidents=incidents)
+    notes = (f"Warning: {warning}",) if warning else ()
+    return Run(
+        contributions or rows, growth, updates, reply_times=reply_times, incidents=incidents, notes=notes
+    )
 
 
 def _from_simulation(simulation: Simulation) -> Run:

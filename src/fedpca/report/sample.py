@@ -13,6 +13,7 @@ from fedpca.backend import batch_slices, dense
 from fedpca.estimators.anomaly_limits import chi_squared_limit
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.readers import Batch, RowReader
+from fedpca.summaries import validation
 from fedpca.summaries.subspace import Subspace
 
 MAX_ROWS = 2000
@@ -137,8 +138,11 @@ def _batches(rows: RowsLike, model: Subspace, color: Any) -> Iterator[tuple[Batc
                 f"color must be one value per row where columns have no names, got color={color!r}."
             )
         color = rows[color]
+    if hasattr(rows, "columns") and model.feature_names:
+        rows = rows[list(model.feature_names)]
+    validation.require_table(rows)
     if hasattr(rows, "columns"):
-        rows = (rows[list(model.feature_names)] if model.feature_names else rows).to_numpy()
+        rows = rows.to_numpy()
     colors = None if color is None else np.asarray(color)
     if colors is not None and len(colors) != rows.shape[0]:
         raise ValueError(

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpca._typing import RowsLike
+from fedpca._util.files import local_path
 from fedpca._util.text import format_number, sanitize
 from fedpca.estimators.base import BasePCA
 from fedpca.federation.federated_pca import FederatedPCA
@@ -61,7 +62,7 @@ def write_report(
     >>> text.count("<svg"), "sepal length (cm)" in text
     (6, True)
     """
-    path = Path(path)
+    path = local_path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}; create it.")
     subspace, n_shown = _components(model, n_components)

@@ -44,6 +44,10 @@ class BaseSummary(ABC):
         """The parts, or the summary itself: in each, a feature is known to all rows or to none."""
         return self.parts or (self,)
 
+    def without_parts(self) -> Self:
+        """What the summary shows, as if all rows knew all features; it no longer merges exactly."""
+        return replace(self, parts=(), observed=None) if self.parts else self  # type: ignore[type-var]
+
     @classmethod
     @abstractmethod
     def of_parts(

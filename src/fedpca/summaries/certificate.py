@@ -1,5 +1,6 @@
 """Certificate: what is promised about a released summary; it travels with it and merges with it."""
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -11,6 +12,7 @@ from fedpca._typing import JSON
 
 FORMAT = "fedpca certificate 1"
 _MAX_TEXT = 2000
+_MAX_WARNINGS = 100
 _MAX_NUMBER = 1e300
 _MAX_COUNT = 2**63
 IN_MEMORY = "in memory"
@@ -145,7 +147,7 @@ class Certificate(_Record):
     Attributes:
         private: whether the promise holds; False if the noise came from a seed.
         epsilon, delta: the promise.
-        mu: the same as one number (Gaussian differential privacy).
+        mu: the promise as the mu of Gaussian differential privacy.
         unit: what is protected: a record.
         adjacency: which data sets are neighbors.
         mechanism: what noise was added to.
@@ -203,6 +205,8 @@ class Certificate(_Record):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if len(self.warnings) > _MAX_WARNINGS:
+            raise ValueError(f"there must be at most {_MAX_WARNINGS} warnings, got {len(self.warnings)}.")
         if self.releases is None:
             return
         if len(self.releases) < 2:
@@ -306,8 +310,8 @@ def combine(
         sampler=_joined(parts, "sampler"),
         center=_joined(parts, "center"),
         bound=bounds[0] if len(bounds) == 1 else tuple(bounds) or None,
-        warnings=tuple(sorted({text for part in parts for text in part.warnings})),
-        noise_edge=hypot(*edges) if summed else None,
+        warnings=tuple(sorted({text for part in parts for text in part.warnings})[:_MAX_WARNINGS]),
+        noise_edge=min(hypot(*edges), _MAX_NUMBER) if summed else None,
         assumes=_ASSUMES,
         releases=releases,
     )
@@ -332,7 +336,7 @@ def same_rows_warning(certificates: Sequence[Certificate | None]) -> str:
 
 def _joined(parts: Sequence[Certificate], name: str) -> str:
     found = {text for part in parts for text in getattr(part, name).split(" | ") if text}
-    return " | ".join(sorted(found))
+    return " | ".join(sorted(found))[:_MAX_TEXT]
 
 
 def _bounds(part: Certificate) -> tuple[float, ...]:
@@ -351,26 +355,28 @@ def _refuse_repeated(releases: Sequence[Release]) -> None:
 
 
 def _total(releases: Sequence[Release]) -> tuple[float, float, float]:
-    """The largest epsilon, delta and mu of any owner: each bounds the cost to every owner."""
-    costs = [_cost(owner) for owner in _by_owner(releases)]
+    """The largest epsilon, delta and mu of any owner: each bounds the cost to every owner.
+
+    Releases with one ledger are of one owner; those without are taken to be of different ones.
+    """
+    uses = Counter(release.ledger for release in releases if release.ledger)
+    alone, shared = [], defaultdict(list)
+    for release in releases:
+        if release.ledger and uses[release.ledger] > 1:
+            shared[release.ledger].append(release)
+        else:
+            alone.append(release)
+    costs = [shared_cost(owned) for owned in shared.values()]
+    if alone:
+        costs.append(tuple(max(getattr(part, name) for part in alone) for name in ("epsilon", "delta", "mu")))
     epsilon, delta, mu = (max(column) for column in zip(*costs, strict=True))
     return epsilon, delta, mu
 
 
-def _by_owner(releases: Sequence[Release]) -> list[list[Release]]:
-    """Releases by ledger; those without one are taken to be of different owners."""
-    owners: dict[str, list[Release]] = {}
-    for i, release in enumerate(releases):
-        owners.setdefault(release.ledger or f"release {i}", []).append(release)
-    return list(owners.values())
-
-
-def _cost(releases: Sequence[Release]) -> tuple[float, float, float]:
-    """Epsilon, delta and mu of what one owner released: of several, all that its ledger has spent."""
-    mu = hypot(*(release.mu for release in releases))
-    if len(releases) == 1:
-        return releases[0].epsilon, releases[0].delta, mu
+def shared_cost(releases: Sequence[Release]) -> tuple[float, float, float]:
+    """Epsilon, delta and mu of several releases of one ledger: all that it has spent."""
     if any(release.spent is None or release.spent_delta is None for release in releases):
         raise ValueError("several releases of one ledger must state what was spent; release them again.")
     last = max(releases, key=lambda release: release.spent or 0.0)
-    return last.spent or 0.0, last.spent_delta or 0.0, mu
+    mu = hypot(*(release.mu for release in releases))
+    return last.spent or 0.0, last.spent_delta or 0.0, min(mu, _MAX_NUMBER)

@@ -5,8 +5,9 @@ all rows about their common mean is
 
     S = sum S_i + sum n_i (m_i - m)(m_i - m)^T.
 
-Moments are added as they are. Subspaces are merged by one factorization of the stacked rows
-[s_i * components_i ; sqrt(n_i) (m_i - m)], whose Gram matrix is S: exact if nothing is truncated.
+Moments are added as they are, before anything is truncated. Subspaces are merged by one factorization of
+the stacked rows [s_i * components_i ; sqrt(n_i) (m_i - m)], whose Gram matrix is S: exact if nothing is
+truncated.
 
 That holds for rows that know the same features. Rows that know others are kept apart, as `parts`.
 """
@@ -55,73 +56,56 @@ def merge(summaries: Iterable[Summary], rank: int | None = None, *, forget: floa
     summaries = _as_list(summaries)
     if text := same_rows_warning([getattr(summary, "certificate", None) for summary in summaries]):
         warnings.warn(text, stacklevel=2)
-    return _merge(summaries, rank, forget)
+    return merge_distinct(summaries, rank, forget)
 
 
-def _merge(summaries: Sequence[Summary], rank: int | None, forget: float = 1.0) -> Summary:
+def merge_distinct(summaries: Sequence[Summary], rank: int | None = None, forget: float = 1.0) -> Summary:
+    """`merge` of summaries that are known to be of different rows: it does not ask whether they are."""
     names = check_compatible(summaries)
     forget = validation.forget(forget)
     if rank is not None:
         rank = validation.rank(rank, summaries[0].n_features)
     weights = [forget**2] * (len(summaries) - 1) + [1.0]
+    parts = list(zip(summaries, weights, strict=True))
     if any(summary.observed is not None for summary in summaries):
-        return _merge_parts(summaries, weights, rank, names)
-    if _can_add_scatters(summaries):
-        moments = sum_moments(zip(summaries, weights, strict=True))  # type: ignore[arg-type]
-        return moments if rank is None else moments.subspace(rank)
-    return _merge_subspaces([summary.subspace() for summary in summaries], weights, rank, names)
+        return _merge_parts(parts, rank, names)
+    return _merge_known_alike(parts, rank, names)
 
 
 def _merge_parts(
-    summaries: Sequence[Summary], weights: Sequence[float], rank: int | None, names: tuple[str, ...] | None
+    summaries: Sequence[tuple[Summary, float]], rank: int | None, names: tuple[str, ...] | None
 ) -> Summary:
     """Merge what knows the same features; if that is not all, what remains are the parts of the result."""
-    parts = merge_leaves(summaries, weights, rank)
+    parts = merge_leaves(summaries, rank)
     if len(parts) == 1:
         merged = parts[0].with_names(names)
     elif all_moments(parts):
         merged = Moments.of_parts(parts, None, names)  # type: ignore[arg-type]
     else:
-        return Subspace.of_parts(parts, rank, names)  # type: ignore[arg-type]
+        return Subspace.of_parts([part.subspace() for part in parts], rank, names)
     return merged if rank is None else merged.subspace(rank)
 
 
-def merge_leaves(
-    summaries: Sequence[Summary], weights: Sequence[float], rank: int | None = None
-) -> list[Summary]:
-    """One summary for each set of known features, at most `MAX_PARTS`; `rank` is that of the whole."""
-    leaves = [
-        (leaf, weight)
-        for summary, weight in zip(summaries, weights, strict=True)
-        for leaf in summary.leaves
-        if leaf.count
-    ]
-    leaves = leaves or [(summaries[0], weights[0])]
-    if not _can_add_scatters([leaf for leaf, _ in leaves]):
-        leaves = [(leaf.subspace(), weight) for leaf, weight in leaves]
-    width = None if rank is None else part_rank(rank, summaries[0].n_features)
-    parts = _merge_by_pattern(leaves, width)
+def merge_leaves(summaries: Iterable[tuple[Summary, float]], rank: int | None = None) -> list[Summary]:
+    """One summary for each set of known features, at most `MAX_PARTS`, of summaries and their weights.
+
+    `rank` is that of the whole; without it nothing is truncated.
+    """
+    summaries = list(summaries)
+    leaves = [(leaf, weight) for summary, weight in summaries for leaf in summary.leaves if leaf.count]
+    parts = _merge_by_pattern(leaves or summaries[:1], rank)
     while len(parts) > MAX_PARTS:
-        parts = _merge_by_pattern(_with_one_pattern_fewer(parts), width)
+        parts = _merge_by_pattern(_with_one_pattern_fewer(parts), rank)
     return parts
 
 
 def _merge_by_pattern(leaves: Sequence[tuple[Summary, float]], rank: int | None) -> list[Summary]:
-    """One summary for each set of known features, of leaves, all of one kind, and their weights."""
     groups: dict[bytes, list[tuple[Summary, float]]] = {}
     for leaf, weight in leaves:
         groups.setdefault(pattern(leaf), []).append((leaf, weight))
-    return [_merge_alike(group, rank) for group in groups.values()]
-
-
-def _merge_alike(group: Sequence[tuple[Summary, float]], rank: int | None) -> Summary:
-    """The merge of leaves that know the same features."""
-    leaves, weights = [leaf for leaf, _ in group], [weight for _, weight in group]
-    if all_moments(leaves):
-        return sum_moments(group)  # type: ignore[arg-type]
-    if weights == [1.0]:
-        return leaves[0].subspace(rank)
-    return _merge_subspaces(leaves, weights, rank, None)  # type: ignore[arg-type]
+    n_features = leaves[0][0].n_features
+    width = None if rank is None else part_rank(rank, n_features)
+    return [_merge_known_alike(group, width, None) for group in groups.values()]
 
 
 def _with_one_pattern_fewer(parts: Sequence[Summary]) -> list[tuple[Summary, float]]:
@@ -160,10 +144,35 @@ def _restricted(part: Summary, known: AnyArray) -> Summary:
     )
 
 
-def _can_add_scatters(summaries: Sequence[Summary]) -> bool:
-    """Whether all are moments, and all private or none: only private scatters may be indefinite."""
-    private = {summary.certificate is not None for summary in summaries}
-    return all_moments(summaries) and len(private) == 1
+def _merge_known_alike(
+    parts: Sequence[tuple[Summary, float]], rank: int | None, names: tuple[str, ...] | None
+) -> Summary:
+    """The merge of summaries, with weights, whose rows know the same features."""
+    if len(parts) == 1 and parts[0][1] == 1.0:
+        only = parts[0][0].with_names(names)
+        return only if rank is None else only.subspace(rank)
+    sums, subspaces = _with_moments_summed(parts)
+    if len(sums) == 1 and not subspaces:
+        return sums[0] if rank is None else sums[0].subspace(rank)
+    whole = [(moments.subspace(), 1.0) for moments in sums] + subspaces
+    return _merge_subspaces([part for part, _ in whole], [weight for _, weight in whole], rank, names)
+
+
+def _with_moments_summed(
+    parts: Iterable[tuple[Summary, float]],
+) -> tuple[list[Moments], list[tuple[Subspace, float]]]:
+    """Parts with their weights: the sum of all plain moments, that of all private ones, and the subspaces.
+
+    Plain and private moments are not added: only private scatters may be indefinite.
+    """
+    moments: dict[bool, list[tuple[Moments, float]]] = {}
+    subspaces = []
+    for part, weight in parts:
+        if isinstance(part, Moments):
+            moments.setdefault(part.certificate is not None, []).append((part, weight))
+        else:
+            subspaces.append((part, weight))
+    return [sum_moments(same) for same in moments.values()], subspaces
 
 
 def all_moments(summaries: Iterable[Summary]) -> bool:
@@ -219,9 +228,10 @@ def _merge_subspaces(
 
 
 def merge_tree(summaries: Iterable[Summary], rank: int | None = None, *, fanout: int = 8) -> Summary:
-    """The same as `merge`, `fanout` summaries at a time, level by level.
+    """The same as `merge`, `fanout` subspaces at a time, level by level; moments are added up.
 
-    Inner nodes keep more than `rank` directions, so little is lost on the way up.
+    Inner nodes keep more than `rank` directions, so little is lost on the way up. A sum of moments is
+    truncated at the root only: of moments alone the result is that of `merge`.
 
     >>> parts = [Subspace.from_rows(np.eye(4)[[i]] * (i + 1), center=False) for i in range(4)]
     >>> merge_tree(parts, rank=2, fanout=2).singular_values
@@ -234,10 +244,15 @@ def merge_tree(summaries: Iterable[Summary], rank: int | None = None, *, fanout:
     if rank is not None:
         n_features = summaries[0].n_features
         inner_rank = exchange_rank(validation.rank(rank, n_features), n_features)
-    while len(summaries) > fanout:
-        groups = [summaries[i : i + fanout] for i in range(0, len(summaries), fanout)]
-        summaries = [_merge(group, inner_rank) for group in groups]
-    return _merge(summaries, rank)
+    moments = [summary for summary in summaries if isinstance(summary, Moments)]
+    subspaces = [summary for summary in summaries if isinstance(summary, Subspace)]
+    private = [summary for summary in moments if summary.certificate is not None]
+    plain = [summary for summary in moments if summary.certificate is None]
+    sums = [merge_distinct(same) for same in (plain, private) if same]
+    while len(subspaces) > fanout:
+        groups = [subspaces[i : i + fanout] for i in range(0, len(subspaces), fanout)]
+        subspaces = [merge_distinct(group, inner_rank).subspace() for group in groups]
+    return merge_distinct([*sums, *subspaces], rank)
 
 
 def _as_list(summaries: Iterable[Summary]) -> list[Summary]:

@@ -1,11 +1,18 @@
 """Missing entries: estimated from the observed ones by least squares on a subspace."""
 
+from typing import NamedTuple, Self
+
 import numpy as np
 
 from fedpca._typing import AnyArray, Array
+from fedpca.backend import ops
+from fedpca.summaries.linalg import leading_singular_pairs
 from fedpca.summaries.subspace import Subspace
 
-_COLD_START_ITERATIONS = 5
+_COLD_START_ITERATIONS = 40
+_COLD_START_TOLERANCE = 1e-3  # of the noise
+_COLD_START_RANK = 20  # directions; more would take long, and first rows seldom support them
+_COLD_START_NOISE = 1e-8  # least variance of the noise, in units of the features' own
 _LATE_CHANCE = 1e-6  # below this probability a gap at the beginning is a late start
 
 
@@ -37,10 +44,13 @@ def partial_scores(rows: Array, subspace: Subspace, variances: Array | None = No
     # The normal equations over the observed entries: those of all entries less those of the gaps.
     shape = (len(rows), subspace.rank, subspace.rank)
     normal = np.broadcast_to(weighted @ components.T + np.diag(typical / spread), shape).copy()
-    for index in np.flatnonzero(gaps.any(axis=1)):
-        hidden = gaps[index]
-        normal[index] -= weighted[:, hidden] @ components[:, hidden].T
-    observed = np.where(gaps, 0.0, rows - subspace.mean) @ weighted.T
+    observed = np.empty(shape[:2])
+    deviations = np.where(gaps, 0.0, rows - subspace.mean)
+    for index, hidden in enumerate(gaps):
+        # One row at a time: a product of many rounds a row by its company, and these are ill-conditioned.
+        observed[index] = weighted @ np.ascontiguousarray(deviations[index])
+        if hidden.any():
+            normal[index] -= weighted[:, hidden] @ components[:, hidden].T
     solved: Array = (np.linalg.pinv(normal, rcond=1e-12, hermitian=True) @ observed[:, :, None])[:, :, 0]
     return solved
 
@@ -71,16 +81,75 @@ def impute(rows: Array, subspace: Subspace, variances: Array | None = None) -> A
 
 
 def impute_cold_start(rows: Array, rank: int, center: bool) -> Array:
-    """The first rows of a stream, filled from themselves: column means, then rounds of their own subspace."""
+    """The first rows of a stream, filled from themselves; every feature has an observed value.
+
+    Probabilistic PCA of the observed entries, in units of each feature's standard deviation, by expectation
+    maximization (Tipping, Bishop 1999): with loadings W, shape (d, r), and noise of variance v, the scores
+    of a row are normal with covariance v (W^T W + v)^-1 over its observed entries.
+    """
     gaps = np.isnan(rows)
-    observed = np.maximum((~gaps).sum(axis=0), 1)
-    means = np.where(gaps, 0.0, rows).sum(axis=0, dtype=np.float64) / observed
-    variances = np.where(gaps, 0.0, (rows - means) ** 2).sum(axis=0, dtype=np.float64) / observed
-    result = np.where(gaps, means, rows).astype(rows.dtype)
+    observed = (~gaps).astype(np.float64)
+    counts = observed.sum(axis=0)
+    mean = (
+        np.where(gaps, 0.0, rows).sum(axis=0, dtype=np.float64) / counts if center else np.zeros(len(counts))
+    )
+    unit = np.sqrt(np.where(gaps, 0.0, (rows - mean) ** 2).sum(axis=0, dtype=np.float64) / counts)
+    unit[unit == 0] = 1.0
+    scaled = np.where(gaps, 0.0, (rows - mean) / unit)
+    model = _ProbabilisticPCA.start(scaled, observed, min(rank, _COLD_START_RANK), center)
     for _ in range(_COLD_START_ITERATIONS):
-        own = Subspace.from_rows(result, min(rank, rows.shape[1]), center=center)
-        result = np.where(gaps, impute(rows, own, variances), rows)
-    return result
+        noise = model.noise
+        model = model.improved(scaled, observed, center)
+        if abs(model.noise - noise) <= _COLD_START_TOLERANCE * noise:
+            break
+    estimate = model.scores(scaled, observed)[0] @ model.loadings.T + model.mean
+    return np.where(gaps, estimate * unit + mean, rows).astype(rows.dtype)
+
+
+class _ProbabilisticPCA(NamedTuple):
+    """Loadings (d, r), mean (d,) and variance of the noise; of rows that are zero where not observed."""
+
+    loadings: Array
+    mean: Array
+    noise: float
+
+    @classmethod
+    def start(cls, rows: Array, observed: Array, rank: int, center: bool) -> Self:
+        components, singular_values = leading_singular_pairs(rows, rank)
+        loadings = (singular_values / np.sqrt(observed.mean() * len(rows)))[:, None] * components
+        noise = max(1.0 - ops.energy(loadings) / rows.shape[1], _COLD_START_NOISE)
+        return cls(loadings.T, np.zeros(rows.shape[1]), noise)
+
+    def scores(self, rows: Array, observed: Array) -> tuple[Array, Array]:
+        """Expected scores of rows, shape (n, r), and their covariances over the noise, shape (n, r, r)."""
+        precision = self._products(observed)
+        precision += self.noise * np.eye(precision.shape[1])
+        covariances = np.linalg.inv(precision)
+        projected = np.where(observed, rows - self.mean, 0.0) @ self.loadings
+        return np.einsum("nij,nj->ni", covariances, projected), covariances
+
+    def improved(self, rows: Array, observed: Array, center: bool) -> Self:
+        """One iteration: the most likely model given the expected scores under this one."""
+        scores, covariances = self.scores(rows, observed)
+        n_rows, rank = scores.shape
+        regressors = np.concatenate([scores, np.ones((n_rows, 1))], axis=1) if center else scores
+        moments = regressors[:, :, None] * regressors[:, None, :]
+        moments[:, :rank, :rank] += self.noise * covariances
+        width = regressors.shape[1]
+        normal = (observed.T @ moments.reshape(n_rows, width**2)).reshape(-1, width, width)
+        normal += _COLD_START_NOISE * np.eye(width)
+        solved = np.linalg.solve(normal, (rows.T @ regressors)[:, :, None])[:, :, 0]
+        loadings, mean = solved[:, :rank], solved[:, rank] if center else self.mean
+        residual = np.where(observed, rows - scores @ loadings.T - mean, 0.0)
+        spread = np.vdot(self._replace(loadings=loadings)._products(observed), covariances)
+        noise = (ops.energy(residual) + self.noise * spread) / observed.sum()
+        return type(self)(loadings, mean, max(float(noise), _COLD_START_NOISE))
+
+    def _products(self, observed: Array) -> Array:
+        """W^T W over the observed entries of each row, shape (n, r, r)."""
+        n_features, rank = self.loadings.shape
+        squares = (self.loadings[:, :, None] * self.loadings[:, None, :]).reshape(n_features, rank**2)
+        return (observed @ squares).reshape(len(observed), rank, rank)
 
 
 def late_starts(rows: Array, known: AnyArray) -> list[int]:

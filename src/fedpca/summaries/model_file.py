@@ -10,14 +10,13 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from fedpca._typing import JSON, AnyArray
-from fedpca._util.files import atomic_write
+from fedpca._util.files import atomic_write, local_path
 from fedpca.errors import ModelFileError
 
 FORMAT_VERSION = 2
@@ -30,7 +29,7 @@ Contents = tuple[str, dict[str, AnyArray], JSON]
 def write(path: str | os.PathLike[str], kind: str, arrays: Mapping[str, AnyArray], metadata: JSON) -> None:
     """Write arrays and JSON metadata as one file, atomically."""
     contents = encode(kind, arrays, metadata)
-    path = Path(path)
+    path = local_path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot save {path}: there is no folder {path.parent}.")
     with atomic_write(path) as temporary, temporary.open("wb") as file:
@@ -60,11 +59,11 @@ def _needed_version(arrays: Mapping[str, AnyArray], metadata: JSON) -> int:
 
 def read(path: str | os.PathLike[str]) -> Contents:
     """Read what `write` wrote: kind, arrays and metadata. Raises ModelFileError otherwise."""
-    path = Path(path)
+    path = local_path(path)
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder, not a model file; name a file in it.")
     if not path.is_file():
-        raise FileNotFoundError(f"no model file at {path}; correct the path.")
+        raise FileNotFoundError(f"{path}: no such model file; check the path.")
     return decode(path.read_bytes(), path)
 
 

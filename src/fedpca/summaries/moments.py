@@ -71,8 +71,8 @@ class Moments(BaseSummary):
         if np.abs(scatter - scatter.T).max() > 1e-8 * largest:
             raise ValueError("scatter must be symmetric.")
         certificate = check_certificate(self.certificate)
-        if certificate is None and (np.diag(scatter) < -1e-8 * largest).any():
-            raise ValueError("scatter must not have negative entries on its diagonal.")
+        if certificate is None:
+            validation.positive_semidefinite((scatter + scatter.T) / 2, count, mean)
         observed = self.observed if self.parts else check_observed(self.observed, count, len(mean))
         if observed is not None and not self.parts:
             unknown = observed == 0

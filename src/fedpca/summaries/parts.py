@@ -112,7 +112,7 @@ def _nearest_scatter(matrix: Array) -> Array:
     if squares[0] >= -rounding_level(len(matrix)) * squares[-1]:
         return matrix
     positive = (vectors * np.maximum(squares, 0.0)) @ vectors.T
-    scale = np.sqrt(_ratio(np.diag(matrix), np.diag(positive)))
+    scale = np.sqrt(_ratio(np.maximum(np.diag(matrix), 0.0), np.diag(positive)))
     return scale[:, None] * positive * scale
 
 
@@ -127,7 +127,7 @@ def ordered(parts: Iterable[_S]) -> tuple[_S, ...]:
         raise ValueError("parts must have the same features, be centered alike, and have no parts.")
     if not all(part.count for part in parts):
         raise ValueError("parts must have rows.")
-    return tuple(part.with_names(None) for part in parts)
+    return tuple(part.with_names(None) if part.feature_names else part for part in parts)
 
 
 def pattern(part: BaseSummary) -> bytes:

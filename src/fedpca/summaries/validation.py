@@ -1,12 +1,17 @@
 """Input validation: one function and one error message per rule."""
 
-from collections.abc import Iterable, Mapping
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, time, timedelta
 from numbers import Integral
 from typing import TypeGuard
+from unicodedata import normalize
 
 import numpy as np
 
 from fedpca._typing import AnyArray, Array, ArrayLike, DeviceArray, DType, DTypeLike, RowsLike
+from fedpca._util.text import join_names
 from fedpca.backend import backend_of, ops, to_host
 
 
@@ -40,9 +45,12 @@ def same_names(ours: tuple[str, ...] | None, theirs: tuple[str, ...] | None) -> 
         first, second = next(
             (pair for pair in zip(ours, theirs, strict=False) if pair[0] != pair[1]), (ours, theirs)
         )
+        # é can be one letter or two.
+        alike = isinstance(first, str) and normalize("NFKC", first) == normalize("NFKC", str(second))
+        shown = [ascii(name) if alike else repr(name) for name in (first, second)]
         raise ValueError(
-            f"both must have the same feature names in the same order, got {first!r} and {second!r}; "
-            "select and order the columns alike."
+            f"both must have the same feature names in the same order, got {shown[0]:.200} and "
+            f"{shown[1]:.200}; select and order the columns alike."
         )
 
 
@@ -90,6 +98,73 @@ def real_dtype(dtype: DType) -> None:
         raise ValueError(f"rows must be real numbers, got {dtype}; encode or drop the columns that are not.")
 
 
+def require_table(rows: RowsLike) -> None:
+    """Reject what numpy would convert element by element or not at all, and columns that are not numbers."""
+    if isinstance(rows, np.ndarray):
+        if rows.dtype.kind == "c":
+            real_dtype(rows.dtype)  # other errors would quote the rows
+        return
+    kind = type(rows).__name__
+    if isinstance(rows, str | bytes | os.PathLike):
+        raise TypeError(
+            f"X must be a table of numbers, got {kind}; open files with fedpca.readers.open_rows and pass "
+            "their batches."
+        )
+    if hasattr(rows, "obs") and hasattr(rows, "X"):
+        raise TypeError(f"X must be a table of numbers, got {kind}; pass adata.X.")
+    if not isinstance(rows, Sequence) and not any(hasattr(rows, name) for name in _TABLE_ATTRIBUTES):
+        raise TypeError(
+            "X must be a table of numbers: an array, a data frame, a sparse matrix or a list of rows, got "
+            f"{kind}; pass its rows as one of these."
+        )
+    require_numeric_columns(rows)
+
+
+_TABLE_ATTRIBUTES = ("__array__", "__array_interface__", "__dlpack__", "__dataframe__", "toarray")
+
+
+def require_numeric_columns(frame: RowsLike) -> None:
+    """Reject columns of a data frame that are not numbers, by name; other errors would quote a cell."""
+    if hasattr(frame, "column_names") and hasattr(frame, "schema"):  # an Arrow table
+        names, kinds = frame.column_names, frame.schema.types
+    elif hasattr(frame, "columns") and hasattr(frame, "dtypes"):
+        names, kinds = frame.columns, list(getattr(frame.dtypes, "values", frame.dtypes))
+    else:
+        return
+    contents = {
+        str(name): _objects(frame.iloc[:, i]) if str(kind) == "object" else _contents(str(kind))
+        for i, (name, kind) in enumerate(zip(names, kinds, strict=True))
+    }
+    bad = [f"{name} contains {content}" for name, content in contents.items() if content]
+    if bad:
+        them = "it" if len(bad) == 1 else "them"
+        raise ValueError(f"columns must be numeric, but {join_names(bad)}: drop or encode {them}.")
+
+
+def _contents(kind: str) -> str:
+    """What a column of this type contains instead of numbers: the types of pandas, polars and Arrow."""
+    kind = kind.lower()
+    if re.match(r"(u?int|float|halffloat|double|bool|boolean|decimal|null|sparse)(?![a-z])", kind):
+        return ""
+    if kind.startswith("complex"):
+        return "complex numbers"
+    if re.search("date|time|period|duration", kind):
+        return "dates or times"
+    return "text" if re.search("str|utf8|categor|enum|binary|dictionary", kind) else f"values of type {kind}"
+
+
+def _objects(column: Iterable[object]) -> str:
+    """What a column of objects contains instead of numbers: the first value that is none."""
+    for value in column:
+        if isinstance(value, str):
+            return "text"
+        if isinstance(value, date | time | timedelta):
+            return "dates or times"
+        if isinstance(value, Sequence | Mapping | np.ndarray):
+            return f"values of type {type(value).__name__}"
+    return ""
+
+
 def dense_rows(
     rows: RowsLike, weights: ArrayLike | None = None, *, min_features: int = 1, if_sparse: str = ""
 ) -> Array:
@@ -104,6 +179,7 @@ def dense_rows(
     if hasattr(rows, "toarray"):
         remedy = f"{if_sparse}, or pass rows.toarray()" if if_sparse else "pass rows.toarray()"
         raise TypeError(f"rows must be dense here, got sparse ones: {remedy}.")
+    require_table(rows)
     rows = np.asarray(rows)
     if rows.ndim != 2:
         raise ValueError(f"rows must be a table of shape (n_rows, n_features), got shape {rows.shape}.")
@@ -217,14 +293,16 @@ def count(value: object) -> float:
     if not is_real(value):
         raise ValueError(f"count must be a number, got count={value!r}.")
     if not 0 <= value < ops.max_energy():
-        raise ValueError(f"count must be a finite number >= 0, got count={value!r}.")
+        raise ValueError(f"count must be a finite number >= 0, got count={value!r:.80}.")
     return float(value)
 
 
 def raw_energy(total: object, count: float, mean: Array) -> float:
     """The raw sum of squares of summarized rows, small enough to go on computing with."""
-    if not is_real(total) or not -np.inf < total < np.inf:
-        raise ValueError(f"total must be a finite number, got total={total!r}.")
+    if not is_real(total) or not abs(total) < ops.max_energy():
+        raise ValueError(
+            f"total must be a finite number below {ops.max_energy():.1e}, got total={total!r:.80}."
+        )
     with np.errstate(over="ignore"):
         raw = float(total) + count * float(mean @ mean)
     if not raw < ops.max_energy():
@@ -233,3 +311,29 @@ def raw_energy(total: object, count: float, mean: Array) -> float:
             f"total={total!r} and a mean up to {np.abs(mean).max():.3g}; rescale the features."
         )
     return raw
+
+
+def positive_semidefinite(scatter: Array, count: float, mean: Array) -> None:
+    """Reject a scatter that no rows can have: one with a negative eigenvalue, beyond rounding.
+
+    The tolerance is a share of the energies, which add up: a sum of accepted scatters is accepted.
+
+    Args:
+        scatter: symmetric, shape (d, d).
+        count, mean: of the rows.
+    """
+    largest = float(np.abs(scatter).max())
+    if not largest:
+        return
+    trace = abs(float(np.trace(scatter)))
+    tolerance = 1e-8 * trace + 64 * np.finfo(np.float64).eps * (trace + count * float(mean @ mean))
+    lifted = scatter / largest
+    lifted.flat[:: len(scatter) + 1] += tolerance / largest
+    try:
+        np.linalg.cholesky(lifted)
+    except np.linalg.LinAlgError as error:
+        lowest = float(np.linalg.eigvalsh(scatter)[0])
+        raise ValueError(
+            f"scatter must be positive semidefinite, got an eigenvalue of {lowest:.3g}; only private moments "
+            "may have negative ones."
+        ) from error

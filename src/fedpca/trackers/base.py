@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -10,6 +11,8 @@ from scipy import sparse
 
 from fedpca._typing import Array, DeviceArray, RowsLike
 from fedpca.backend import HOST, Backend, dense, ops
+from fedpca.backend.base import NO_CONTEXT
+from fedpca.backend.threads import single_threaded_blas
 from fedpca.errors import NonFiniteError
 from fedpca.summaries.linalg import mean_dominates
 from fedpca.summaries.merging import append_rows, merge
@@ -124,6 +127,11 @@ class Tracker(ABC):
     def n_components(self) -> int:
         """How many directions of the summary are wanted."""
 
+    @property
+    def gains_from_threads(self) -> bool:
+        """Whether products are large enough for several threads of BLAS to be worth their trouble."""
+        return False
+
     @abstractmethod
     def feature_variances(self) -> Array | None:
         """Variance of each feature, shape (d,), where the tracker knows it."""
@@ -204,8 +212,13 @@ class Tracker(ABC):
 
     def _process(self, rows: RowsLike, roots: DeviceArray | None) -> None:
         """Make a panel of rows and absorb it."""
-        self._apply_decay()
-        self._absorb(self._prepared(rows, roots), roots)
+        with self._blas_context():
+            self._apply_decay()
+            self._absorb(self._prepared(rows, roots), roots)
+
+    def _blas_context(self) -> AbstractContextManager[object]:
+        """On the host, one thread of BLAS where more do not pay; a device has its own context."""
+        return NO_CONTEXT if self.backend.on_device or self.gains_from_threads else single_threaded_blas()
 
     def _prepared(self, rows: RowsLike, roots: DeviceArray | None) -> RowsLike:
         """Rows in the tracker's dtype, less the origin, times the roots of their weights."""
@@ -271,7 +284,7 @@ class Tracker(ABC):
     def summary(self) -> Subspace:
         """The leading directions of all rows so far: those to exchange, more than are wanted."""
         if self._cached_summary is None:
-            with self.backend.compute_context():
+            with self.backend.compute_context(), self._blas_context():
                 self._cached_summary = self._leading()
         return self._cached_summary
 

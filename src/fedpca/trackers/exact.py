@@ -25,6 +25,7 @@ class _PanelRows(NamedTuple):
 
 
 _HOST_PANELS = _PanelRows(32, 2048)
+_ONE_THREAD_FEATURES = 1024
 _DEVICE_PANELS = _PanelRows(1024, 2**20)  # where a launch costs as much as thousands of rows
 
 
@@ -64,6 +65,10 @@ class Exact(Tracker):
         self._discarded = 0.0  # energy that merged subspaces had already lost
         self._cached_rank = self.rank  # these two belong to the cached summary
         self._cached_variances: Array | None = None
+
+    @property
+    def gains_from_threads(self) -> bool:
+        return self.n_features > _ONE_THREAD_FEATURES
 
     @property
     def min_panel_rows(self) -> int:

@@ -76,7 +76,7 @@ class LateFeatures:
     def _add_earlier(self, summaries: Sequence[Summary]) -> None:
         parts = [part for part in (*self._earlier, *summaries) if part.count]
         if parts:
-            self._earlier = tuple(merge_leaves(parts, [1.0] * len(parts)))
+            self._earlier = tuple(merge_leaves((part, 1.0) for part in parts))
 
     # --- summaries out ---
 
@@ -98,6 +98,12 @@ class LateFeatures:
     def summary(self) -> Subspace:
         """The leading directions of all rows so far: those to exchange, more than are wanted."""
         return self._view().summary()
+
+    def history(self) -> Subspace:
+        """The leading directions to fill gaps with: faster than `summary`, which can be merged."""
+        tracker = self._tracker
+        whole = self._view().whole.without_parts()
+        return SummaryView(whole, tracker.rule, tracker.oversample, tracker.dtype).summary()
 
     def n_components(self) -> int:
         """How many directions of the summary are wanted."""

@@ -4,6 +4,7 @@ import logging
 
 from fedpca._util.extras import require
 from fedpca.errors import NodeError
+from fedpca.federation.flower.logs import show_in_flower
 from fedpca.federation.flower.node import Node
 from fedpca.federation.flower.region import Region
 from fedpca.federation.flower.virtual import virtual_config
@@ -13,17 +14,19 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp  # noqa: E402
 
 app = ClientApp()
+_log = logging.getLogger(__name__)
 
 
 @app.query()
 def reply(message: Message, context: Context) -> Message:
     """Reply to a request. No exception escapes: Flower would send its text, which may quote rows."""
+    show_in_flower()
     node = None
     try:
         node = _node(context)
         contents = node.release(dict(message.content["request"]))
     except Exception as error:
-        logging.getLogger("flwr").exception("fedpca: no release")
+        _log.exception("fedpca: no release")
         if node is not None:
             reason = node.public_message(error)
         else:

@@ -19,7 +19,7 @@ from fedpca.summaries import validation
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
-_PLAIN = ("client-id", "source", "state", "version")
+_PLAIN = ("client-id", "source", "state", "version", "min-rank")
 _REQUIRED = ("epsilon", "delta", "bound")  # for privacy
 _PRIVATE = (*_REQUIRED, "adjacency", "mechanism", "center", "ledger")
 
@@ -34,6 +34,8 @@ class Node:
         state: a folder for its releases, one per version, and its ledger.
         version: which release to send; a new one is made only for a new version.
         privacy: of its rows; None sends summaries without noise.
+        min_rank: the fewest components a release is made for, whatever a run requests: the first request
+            decides on the rank of a version, and another one may cost a second budget.
     """
 
     client: str
@@ -41,6 +43,7 @@ class Node:
     state: Path
     version: int = 1
     privacy: Privacy | None = None
+    min_rank: int = 1
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
@@ -57,10 +60,11 @@ class Node:
         state = Path(config.get("state") or f"{source}.fedpca")
         try:
             version = validation.integer(config.get("version", 1), "version", at_least=0)
+            min_rank = validation.integer(config.get("min-rank", 1), "min-rank", at_least=1)
             privacy = _privacy(config, state)
         except (TypeError, ValueError, OSError) as error:
             raise NodeError(f"node config: {error}") from error
-        return cls(client, source, state, version, privacy)
+        return cls(client, source, state, version, privacy, min_rank)
 
     def release(self, request: Mapping[str, Any]) -> bytes:
         """The release of this version, as an encoded `Message`.
@@ -73,13 +77,14 @@ class Node:
         """
         rank, center = validation.integer(request["rank"], "rank", at_least=1), bool(request["center"])
         self._check(request)
-        self.state.mkdir(parents=True, exist_ok=True)
+        self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self.state / f"release-{self.version}.safetensors"
         settings_path = path.with_suffix(".json")
         with file_lock(self.state / "lock"):  # a second request waits for the release of the first
             if not path.exists():
-                _write(settings_path, json.dumps({"rank": rank} | self._settings(center)).encode())
-                _write(path, Message(self.client, self.version, self._summary(rank, center)).encode())
+                made_for = max(rank, self.min_rank)
+                _write(settings_path, json.dumps({"rank": made_for} | self._settings(center)).encode())
+                _write(path, Message(self.client, self.version, self._summary(made_for, center)).encode())
             contents = path.read_bytes()
             settings = json.loads(settings_path.read_bytes()) if settings_path.exists() else {}
         self._check_kept(Message.decode(contents, path), settings, rank, center)
@@ -132,7 +137,7 @@ class Node:
 
 
 def _write(path: Path, contents: bytes) -> None:
-    with atomic_write(path) as temporary:
+    with atomic_write(path, owner_only=True) as temporary:
         temporary.write_bytes(contents)
 
 

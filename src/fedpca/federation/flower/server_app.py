@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
@@ -15,9 +16,10 @@ from fedpca._util.extras import require
 from fedpca._util.files import atomic_write, file_lock
 from fedpca._util.text import sanitize, utc_timestamp
 from fedpca.federation.aggregator import Aggregator
+from fedpca.federation.flower.logs import show_in_flower
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.message import Message, require_summary
-from fedpca.summaries import validation
+from fedpca.summaries import model_file, validation
 from fedpca.summaries.subspace import Subspace
 
 require("flwr", extra="flower", purpose="a Flower federation")
@@ -27,10 +29,11 @@ from flwr.serverapp import Grid, ServerApp  # noqa: E402
 from httpx import HTTPError  # noqa: E402
 
 app = ServerApp()
-_log = logging.getLogger("flwr")
+_log = logging.getLogger(__name__)
 _PAUSE = 0.5  # seconds
 
-Outcome = Literal["accepted", "unchanged", "rejected", "failed"]
+Outcome = Literal["accepted", "unchanged", "outdated", "rejected", "failed"]
+_CONTRIBUTING = ("accepted", "unchanged", "outdated")
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,9 @@ class NodeReply:
     Attributes:
         node: Flower's number of it.
         client: its name, as it claims; "" if unknown.
-        what: "accepted"; "unchanged", if the aggregator had this version; "rejected"; or "failed".
-        reason: why it was rejected, or failed.
+        what: "accepted"; "unchanged", if the aggregator had this version; "outdated", if it had a newer one;
+            "rejected"; or "failed".
+        reason: why it was not accepted, unless it is unchanged.
         time: UTC.
     """
 
@@ -55,11 +59,12 @@ class NodeReply:
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """One run with the settings of the run config."""
+    show_in_flower()
     config = context.run_config
     folder = Path(str(config["folder"]))
     if not folder.is_absolute():
         raise ValueError(f"folder must be an absolute path on the server, got folder={config['folder']!r}.")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         with file_lock(folder / "lock", wait=False):
             run(grid, config, folder)
@@ -70,43 +75,91 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
-    """Request all releases, and write store/, model.safetensors and summary.json to the folder."""
+    """Request all releases, and write store/, model.safetensors and summary.json to the folder.
+
+    summary.json is written whatever happens. An old model of a run without one becomes
+    model-previous.safetensors.
+    """
+    summary: dict[str, Any] = {
+        "started": utc_timestamp(),
+        "finished": None,
+        "model": None,
+        "problem": "",
+        "warning": "",
+        "rows": 0.0,
+        "contributors": {},
+        "quarantined": {},
+        "replies": [],
+        "no_reply": [],
+    }
+    try:
+        _run(grid, config, folder, summary)
+    except BaseException as error:
+        summary["problem"] = sanitize(f"{type(error).__name__}: {error}", 500)
+        raise
+    finally:
+        model = folder / "model.safetensors"
+        if summary["model"] is None and model.exists():
+            model.replace(folder / "model-previous.safetensors")
+        summary["finished"] = utc_timestamp()
+        with atomic_write(folder / "summary.json", owner_only=True) as temporary:
+            temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    _log.info("fedpca: %d clients, %d rows, in %s", len(summary["contributors"]), summary["rows"], folder)
+    if summary["problem"]:
+        raise RuntimeError(summary["problem"])
+
+
+def _run(grid: Grid, config: Mapping[str, Any], folder: Path, summary: dict[str, Any]) -> None:
+    """The run itself; enters what happens in the summary, as it happens."""
     quorum = validation.integer(config["quorum"], "quorum", at_least=1)
     aggregator, request = _set_up(config, folder)
-    aggregator.record()  # the model before: from then on the angles between models are known
-    started = utc_timestamp()
-    current = _Round(
-        grid,
-        aggregator,
-        request,
-        deadline=float(config["deadline"]),
-        expect=validation.integer(config["expect"], "expect", at_least=0),
-        retries=validation.integer(config["retries"], "retries", at_least=0),
-        max_bytes=validation.integer(config["max-bytes"], "max-bytes", at_least=1),
-    )
-    current.run()
-    aggregator.record()
-    problem = _save_model(aggregator, quorum, folder)
-    since = {event.child: event.time for event in aggregator.history if event.what == "accepted"}
-    children = aggregator.children
-    summary = {
-        "started": started,
-        "finished": utc_timestamp(),
-        "model": None if problem else "model.safetensors",
-        "problem": problem,
+    with aggregator:
+        aggregator.record()  # the model before: from then on the angles between models are known
+        current = _Round(
+            grid,
+            aggregator,
+            request,
+            deadline=float(config["deadline"]),
+            expect=validation.integer(config["expect"], "expect", at_least=0),
+            retries=validation.integer(config["retries"], "retries", at_least=0),
+            max_bytes=validation.integer(config["max-bytes"], "max-bytes", at_least=1),
+            stable_nodes=not config.get("simulate"),
+        )
+        interrupted = ""
+        try:
+            current.run()
+        except Exception as error:  # what was accepted before counts
+            _log.exception("fedpca: the run was interrupted")
+            interrupted = sanitize(f"interrupted by {type(error).__name__}: {error}", 500)
+        summary["replies"] = [asdict(reply) | {"node": str(reply.node)} for reply in current.replies.values()]
+        summary["no_reply"] = [str(node) for node in current.no_reply]
+        aggregator.record()
+        problem = _save_model(aggregator, quorum, folder)
+        summary["model"] = None if problem else "model.safetensors"
+        summary["problem"] = problem or interrupted
+        summary.update(_contributions(aggregator))
+
+
+def _contributions(aggregator: Aggregator) -> dict[str, Any]:
+    """Who is in the model, how much of it, and what is suspicious about that."""
+    children, history = aggregator.children, aggregator.history
+    since = {event.child: event.time for event in history if event.what == "accepted"}
+    warnings = [event.warning for event in history if event.what == "model"]
+    return {
+        "warning": warnings[-1] if warnings and children else "",
         "rows": sum(child.count for child in children.values()),
         "contributors": {
-            name: {"version": child.version, "rows": child.count, "since": since.get(name)}
+            name: {
+                "version": child.version,
+                "rows": child.count,
+                "row_share": child.row_share,
+                "energy_share": child.energy_share,
+                "since": since.get(name),
+            }
             for name, child in children.items()
         },
-        "replies": [asdict(reply) | {"node": str(reply.node)} for reply in current.replies.values()],
-        "no_reply": [str(node) for node in current.no_reply],
+        "quarantined": dict(aggregator.quarantined),
     }
-    with atomic_write(folder / "summary.json") as temporary:
-        temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    _log.info("fedpca: %d clients, %d rows, in %s", len(children), summary["rows"], folder)
-    if problem:
-        raise RuntimeError(problem)
 
 
 def _set_up(config: Mapping[str, Any], folder: Path) -> tuple[Aggregator, dict[str, Any]]:
@@ -120,6 +173,8 @@ def _set_up(config: Mapping[str, Any], folder: Path) -> tuple[Aggregator, dict[s
         store=folder / "store",
         expected=Subspace.empty(features, centered=center) if features else None,
         privacy=None if floor is None else floor.privacy,
+        max_rows=float(config["max-rows"]) or 1e15,
+        max_rms=float(config["max-rms"]) or inf,
     )
     return aggregator, {"rank": rank, "center": center} | ({} if floor is None else floor.to_config())
 
@@ -130,8 +185,9 @@ def _save_model(aggregator: Aggregator, quorum: int, folder: Path) -> str:
         return f"quorum not reached: {found} of {quorum} clients; run again when more have joined."
     try:
         aggregator.model().save(folder / "model.safetensors")
-    except ValueError as error:  # summaries that are valid one by one, but do not merge
-        return str(error)
+    except Exception as error:
+        _log.exception("fedpca: no model")
+        return sanitize(f"{type(error).__name__}: {error}", 500)
     return ""
 
 
@@ -143,9 +199,12 @@ class _Round:
         aggregator: receives every release as soon as it arrives.
         request: see `Node.release`.
         deadline: seconds from now, after which the round ends.
-        expect: end as soon as this many nodes have sent their final reply; 0 waits for the deadline.
+        expect: end as soon as this many nodes have contributed; 0 waits for the deadline. Nodes that fail or
+            are rejected do not count: one of them must not end the round before the others have replied.
         retries: how often the request to a node that crashed or was lost is repeated.
         max_bytes: larger releases are rejected before they are parsed.
+        stable_nodes: whether a node has the same number in every run, so that a client belongs to the node
+            that used its name first.
 
     Attributes:
         replies: the final reply of every node, in order of arrival.
@@ -161,6 +220,7 @@ class _Round:
         expect: int = 0,
         retries: int = 2,
         max_bytes: int = 2**30,
+        stable_nodes: bool = True,
     ) -> None:
         self.replies: dict[int, NodeReply] = {}
         self._grid = grid
@@ -170,6 +230,7 @@ class _Round:
         self._expect = expect
         self._retries = retries
         self._max_bytes = max_bytes
+        self._stable_nodes = stable_nodes
         self._requests: Counter[int] = Counter()  # sent so far, by node
         self._pending: set[int] = set()  # nodes with a request and no reply to it
         self._node_of: dict[str, int] = {}  # which node a client's release came from
@@ -182,9 +243,14 @@ class _Round:
         """The nodes that got a request and sent no final reply."""
         return sorted(set(self._requests) - set(self.replies))
 
+    @property
+    def _complete(self) -> bool:
+        contributed = sum(reply.what in _CONTRIBUTING for reply in self.replies.values())
+        return 0 < self._expect <= contributed
+
     def run(self) -> None:
-        """Send requests and process replies until the deadline, or until all expected nodes have replied."""
-        while (left := self._end - time.monotonic()) > 0 and not 0 < self._expect <= len(self.replies):
+        """Send requests and process replies until the deadline, or until all expected nodes contributed."""
+        while (left := self._end - time.monotonic()) > 0 and not self._complete:
             self._send_requests(left)
             try:
                 node, message = self._incoming.get(timeout=min(_PAUSE, left))
@@ -195,7 +261,8 @@ class _Round:
             if lost and self._requests[node] <= self._retries:
                 continue  # the request is repeated once the node is there
             self.replies[node] = reply = self._process_reply(node, message)
-            _log.info("fedpca: %r %s %s", reply.client or node, reply.what, reply.reason)
+            level = logging.INFO if reply.what in _CONTRIBUTING else logging.WARNING
+            _log.log(level, "fedpca: %r %s. %s", reply.client or node, reply.what, reply.reason)
             self._unrecorded += reply.what == "accepted"
             self._record_model()
 
@@ -244,20 +311,30 @@ class _Round:
                 client, reason = str(failed["client"]), str(failed["reason"])
             else:
                 what = "rejected"
-                release = self._decode(message)
-                client = release.child
-                if self._node_of.setdefault(client, node) != node:
+                contents = model_file.decode(self._contents(message), "the release")
+                client = str(contents[2].get("child", ""))  # as it claims, whatever else is wrong
+                release = Message.from_contents(*contents, "the release")
+                if self._node_of.get(client, node) != node:
                     raise ValueError(
                         f"node {self._node_of[client]} is {client!r} already; give each its own client-id."
                     )
-                summary = require_summary(release.summary)
-                is_new = self._aggregator.receive(client, release.version, summary)
-                what = "accepted" if is_new else "unchanged"
+                summary, sender = require_summary(release.summary), str(node) if self._stable_nodes else ""
+                is_new = self._aggregator.receive(client, release.version, summary, sender=sender)
+                self._node_of[client] = node
+                latest = self._aggregator.versions[client]
+                if is_new or release.version == latest:
+                    what = "accepted" if is_new else "unchanged"
+                else:
+                    what = "outdated"
+                    reason = (
+                        f"version {release.version} is older than version {latest} in the store; increase "
+                        "version in its node config."
+                    )
         except Exception as error:
             reason = str(error) or type(error).__name__
         return NodeReply(node, sanitize(client, 100), what, sanitize(reason, 500), utc_timestamp())
 
-    def _decode(self, message: FlowerMessage) -> Message:
+    def _contents(self, message: FlowerMessage) -> bytes:
         record = message.content["release"]
         if not isinstance(record, ArrayRecord):
             raise TypeError(f"a release must be an ArrayRecord, got {type(record).__name__}.")
@@ -266,7 +343,7 @@ class _Round:
             raise ValueError(
                 f"a release of {len(contents)} bytes is larger than max-bytes={self._max_bytes}."
             )
-        return Message.decode(contents, "the release")
+        return contents
 
     def _record_model(self) -> None:
         """Record the model when a quarter of the children are new since the last time, to bound merge cost.

@@ -1,0 +1,172 @@
+"""Which summaries an aggregator accepts: private enough, and no larger than clipped rows and noise can be."""
+
+from math import inf, sqrt
+
+import numpy as np
+
+from fedpca._typing import Array
+from fedpca.backend import ops
+from fedpca.privacy import Privacy
+from fedpca.privacy.centering import center_sigma
+from fedpca.privacy.mechanisms import MECHANISMS, calibrate
+from fedpca.privacy.mechanisms.gram import SUM_WEIGHT
+from fedpca.summaries.certificate import Certificate, noise_edge
+from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
+
+_MAX_ENERGY = 1e-9 * ops.max_energy()  # so that a billion children fit
+_MOST_NOISE = 10.0  # times that of the settings: stronger promises than required have more noise
+# A Gaussian vector or matrix exceeds its expected norm by this many standard deviations of an entry (of a
+# symmetric matrix: off the diagonal) with a probability below 1e-12.
+_TAIL_VECTOR = 7.5
+_TAIL_MATRIX = 10.5
+_CENTER_KINDS = {"none: about the origin", "public", "private"}
+
+
+def check_size(summary: Summary, max_rows: float, max_rms: float) -> None:
+    """Reject a summary of no rows or too many, of too long ones, or too large to be merged with others."""
+    if not 0 < summary.count <= max_rows:
+        raise ValueError(f"count must be above 0 and at most {max_rows:g}, got {summary.count:g}.")
+    energy = max(summary.total, 0.0) + summary.count * float(summary.mean @ summary.mean)
+    length = sqrt(energy / summary.count)
+    if length > max_rms:
+        raise ValueError(
+            f"the root-mean-square length of its rows must be at most {max_rms:g}, got {length:.4g}."
+        )
+    if energy * summary.n_features > _MAX_ENERGY:
+        raise ValueError(f"its energy {energy:.3g} is too large to be merged with others; rescale the rows.")
+
+
+def check_private(summary: Summary, privacy: Privacy) -> None:
+    """Reject a summary that is less private than required, or larger than clipped rows and noise can be."""
+    certificate = summary.certificate
+    if certificate is None:
+        raise ValueError("the summary has no privacy certificate; fit with privacy=Privacy(...).")
+    _check_promise(certificate, privacy)
+    if not certificate.merged <= summary.count:
+        raise ValueError(f"{summary.count:g} rows cannot be in {certificate.merged} releases.")
+    _check_noise(summary, certificate, privacy)
+    reach = _reach(summary, certificate, privacy)
+    bound, merged = privacy.bound, certificate.merged
+    # Rows lie within the bound about centers that may differ between the releases of a merge.
+    rows = summary.count * (bound**2 + (reach**2 if merged > 1 and summary.centered else 0.0))
+    if isinstance(summary, Subspace):
+        n_features = summary.n_features
+        edge = calibrate(privacy, n_features).edge(n_features)
+        noise = bound**2 * merged * n_features * edge * _strength(certificate, privacy)
+    else:
+        extra = _center_noise(summary, certificate, privacy)
+        noise = 5 * noise_edge(certificate) + extra  # of the trace: seven standard deviations
+    if summary.total > rows + noise:
+        raise ValueError(
+            f"its total {summary.total:.4g} is more than {summary.count:g} rows within bound={bound:g} and "
+            f"noise can have, {rows + noise:.4g}."
+        )
+    if not isinstance(summary, Subspace):
+        _check_eigenvalues(summary.scatter, rows, certificate, extra)
+
+
+def _check_promise(certificate: Certificate, privacy: Privacy) -> None:
+    if not certificate.private:
+        raise ValueError("its noise came from a seed, so it is not private; fit without a seed.")
+    if certificate.warnings and privacy.noise == "exact":
+        raise ValueError(f"its promise is weakened: {certificate.warnings[0]:.200}; fit with noise='exact'.")
+    for name in ("epsilon", "delta"):
+        stated, limit = getattr(certificate, name), getattr(privacy, name)
+        if not stated <= limit:
+            raise ValueError(f"its {name} is {stated:g}; at most {limit:g} is accepted.")
+    if certificate.adjacency != privacy.adjacency:
+        raise ValueError(f"its adjacency is {certificate.adjacency!r:.80}, not {privacy.adjacency!r}.")
+    if unknown := sorted(set(certificate.mechanism.split(" | ")) - set(MECHANISMS)):
+        raise ValueError(f"its mechanism is {unknown[0]!r:.80}; known are {', '.join(MECHANISMS)}.")
+    if unknown := sorted(set(certificate.center.split(" | ")) - _CENTER_KINDS):
+        raise ValueError(f"its center is {unknown[0]!r:.80}; known are {', '.join(sorted(_CENTER_KINDS))}.")
+    bounds = certificate.bound if isinstance(certificate.bound, tuple) else (certificate.bound or inf,)
+    if max(bounds, default=inf) > privacy.bound * (1 + 1e-9):
+        raise ValueError(f"its bound is {max(bounds, default=inf):g}; at most {privacy.bound:g} is accepted.")
+
+
+def _check_noise(summary: Summary, certificate: Certificate, privacy: Privacy) -> None:
+    """Reject a release that states more noise than the settings explain: it could hide anything."""
+    if certificate.noise_edge is None:
+        if not isinstance(summary, Subspace):
+            raise ValueError("private moments must state the edge of their noise; release them again.")
+        return
+    n_features = summary.n_features
+    edge = privacy.bound**2 * calibrate(privacy, n_features).edge(n_features) * sqrt(certificate.merged)
+    if certificate.noise_edge > _MOST_NOISE * edge:
+        raise ValueError(
+            f"the edge of its noise is {certificate.noise_edge:.4g}, more than {_MOST_NOISE:g} times what "
+            f"epsilon={privacy.epsilon:g} needs, {edge:.4g}; release with a larger epsilon or fewer releases."
+        )
+
+
+def _strength(certificate: Certificate, privacy: Privacy) -> float:
+    """How many times more noise a stronger promise than required explains."""
+    return min(max(privacy.epsilon / max(certificate.epsilon, 1e-300), 1.0), _MOST_NOISE)
+
+
+def _reach(summary: Summary, certificate: Certificate, privacy: Privacy) -> float:
+    """How far from the origin the mean can lie; rejects one that is farther, or far from a known center.
+
+    A private center is found in two steps from the origin, each within the bound, and may be corrected by
+    the mean of the rows about it. A public one is known if the settings have it, else the mean may be
+    anywhere.
+    """
+    if not summary.centered:
+        return 0.0
+    bound, root = privacy.bound, sqrt(summary.n_features)
+    kinds = set(certificate.center.split(" | "))
+    reaches = [0.0]
+    public = None
+    if "public" in kinds:
+        if privacy.center is None:
+            return inf
+        if privacy.center == "private":
+            kinds.add("private")
+        else:
+            public = privacy.public_center(summary.n_features)
+            assert public is not None
+            reaches.append(float(np.linalg.norm(public)) + bound)
+    if "private" in kinds:
+        # Two steps over all rows, at a twentieth of mu² each; or over the first rows of a stream, as many as
+        # make the noise one and a quarter of the bound.
+        sigma = 5 * center_sigma(privacy, privacy.mu) * _strength(certificate, privacy)
+        steps = 2 * sigma * (root + _TAIL_VECTOR) * certificate.merged / summary.count
+        reaches.append(bound * (3 + 1.25 * (1 + _TAIL_VECTOR / root) + steps))
+    reach = max(reaches)
+    distance = float(np.linalg.norm(summary.mean))
+    if distance > reach:
+        raise ValueError(
+            f"its mean is {distance:.4g} from the origin; with bound={bound:g} and noise at most {reach:.4g}."
+        )
+    if public is not None and kinds == {"public"}:
+        distance = float(np.linalg.norm(summary.mean - public))
+        if distance > bound:
+            raise ValueError(f"its mean is {distance:.4g} from the public center; at most bound={bound:g}.")
+    return reach
+
+
+def _center_noise(summary: Summary, certificate: Certificate, privacy: Privacy) -> float:
+    """By how much the noisy mean that is subtracted from a scatter can change an eigenvalue."""
+    if "private" not in certificate.center:
+        return 0.0
+    root = sqrt(summary.n_features)
+    sigma = noise_edge(certificate) / (sqrt(2.0) * root) / privacy.bound  # of a sum of rows, times the bound
+    length = sigma / SUM_WEIGHT * (root + _TAIL_VECTOR)
+    releases = certificate.all_releases()
+    rows = 1 / summary.count
+    if len(releases) > 1:  # a part of the rows went into the center
+        rows = sum(4 / max(release.records or 1, 1) for release in releases) / len(releases)
+    return 2 * sqrt(len(releases)) * privacy.bound * length + length**2 * rows
+
+
+def _check_eigenvalues(scatter: Array, rows: float, certificate: Certificate, extra: float) -> None:
+    """Reject eigenvalues below minus the noise, or above what the rows can have and noise."""
+    noise = noise_edge(certificate) * (1 + _TAIL_MATRIX / (2 * sqrt(len(scatter)))) + extra
+    low, high = np.linalg.eigvalsh(scatter)[[0, -1]]
+    if low < -noise or high > rows + noise:
+        raise ValueError(
+            f"its scatter has eigenvalues from {low:.4g} to {high:.4g}; those of clipped rows and "
+            f"noise lie from {-noise:.4g} to {rows + noise:.4g}."
+        )

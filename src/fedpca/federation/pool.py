@@ -1,0 +1,225 @@
+"""Pool: running sums over all children, against which a new summary is tried in constant time."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+
+from fedpca._typing import Array
+from fedpca.privacy import Privacy
+from fedpca.summaries import validation
+from fedpca.summaries.certificate import Certificate, Release, shared_cost
+from fedpca.summaries.merging import merge_distinct
+from fedpca.summaries.moments import Moments
+from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
+
+_FAR_ABOVE = 10.0  # times its share of rows
+
+
+class Share(NamedTuple):
+    """The share of a child in all rows, and in their energy: within the child, and by its mean."""
+
+    rows: float
+    energy: float
+
+    @property
+    def suspicious(self) -> bool:
+        """Whether the energy is far above what so many rows have in the other children."""
+        return self.energy > _FAR_ABOVE * self.rows
+
+    def warning(self) -> str:
+        """What is suspicious, or ""."""
+        if not self.suspicious:
+            return ""
+        return f"{self.energy:.3g} of the energy, but only {self.rows:.3g} of the rows."
+
+
+@dataclass
+class _Sums:
+    """Sums over children that can be added and subtracted; means are about the mean of the first child."""
+
+    number: int
+    named: int
+    count: float
+    within: float
+    offset: Array
+    squares: float
+
+    def plus(self, other: "_Sums", sign: int = 1) -> "_Sums":
+        return _Sums(
+            self.number + sign * other.number,
+            self.named + sign * other.named,
+            self.count + sign * other.count,
+            self.within + sign * other.within,
+            self.offset + sign * other.offset,
+            self.squares + sign * other.squares,
+        )
+
+    @property
+    def mean(self) -> Array:
+        return self.offset / self.count
+
+    @property
+    def energy(self) -> float:
+        """Of all rows about their mean."""
+        return self.within + max(self.squares - self.count * float(self.mean @ self.mean), 0.0)
+
+
+class Pool:
+    """All children together, as far as a new one has to go with them.
+
+    What can go wrong when valid summaries are merged is tried with one stand-in for all other children: a
+    summary with their count, mean, energy and names. Streams and ledgers are looked up by their ids. So the
+    time of `try_merge` does not depend on the number of children.
+    """
+
+    def __init__(self) -> None:
+        self._summaries: dict[str, Summary] = {}
+        self._streams: dict[str, str] = {}  # the child of every private stream
+        self._ledgers: dict[str, dict[str, Release]] = {}  # by child, a release of each that uses a ledger
+        self._origin: Array | None = None
+        self._names: tuple[str, ...] | None = None
+        self._sums: _Sums | None = None
+
+    def __len__(self) -> int:
+        return len(self._summaries)
+
+    def set(self, child: str, summary: Summary | None) -> None:
+        """Add or replace a child; None removes it."""
+        before = self._summaries.pop(child, None)
+        if before is not None:
+            self._subtract(child, before)
+        if summary is None:
+            return
+        if self._sums is None:
+            self._origin, self._names = summary.mean, None
+        self._names = self._names or summary.feature_names
+        self._summaries[child] = summary
+        part = self._part(summary)
+        self._sums = part if self._sums is None else self._sums.plus(part)
+        for release in _releases(summary):
+            if release.stream:
+                self._streams[release.stream] = child
+            if release.ledger:
+                self._ledgers.setdefault(release.ledger, {})[child] = release
+
+    def _subtract(self, child: str, summary: Summary) -> None:
+        assert self._sums is not None
+        part, left = self._part(summary), self._sums.plus(self._part(summary), -1)
+        if not self._summaries:
+            self._sums = None
+        elif left.within + left.squares < 1e-6 * (part.within + part.squares):  # only rounding would be left
+            parts = [self._part(other) for other in self._summaries.values()]
+            self._sums = parts[0]
+            for other in parts[1:]:
+                self._sums = self._sums.plus(other)
+        else:
+            self._sums = left
+        if self._sums is not None and not self._sums.named:
+            self._names = None
+        for release in _releases(summary):
+            self._streams.pop(release.stream or "", None)
+            users = self._ledgers.get(release.ledger or "", {})
+            users.pop(child, None)
+            if not users:
+                self._ledgers.pop(release.ledger or "", None)
+
+    def _part(self, summary: Summary) -> _Sums:
+        assert self._origin is not None
+        offset = summary.mean - self._origin
+        return _Sums(
+            1,
+            summary.feature_names is not None,
+            summary.count,
+            max(summary.total, 0.0),
+            summary.count * offset,
+            summary.count * float(offset @ offset),
+        )
+
+    # --- a new summary ---
+
+    def try_merge(self, child: str, summary: Summary, privacy: Privacy | None) -> None:
+        """Raise if a summary does not merge with those of the other children, or cannot be stored."""
+        self._check_releases(child, summary, privacy)
+        others = self._stand_in(child, summary)
+        merged = summary if others is None else merge_distinct([others, summary])
+        validation.raw_energy(merged.total, merged.count, merged.mean)
+        json.dumps(merged.metadata, allow_nan=False)
+
+    def _stand_in(self, child: str, summary: Summary) -> Summary | None:
+        """One summary in place of all other children, of the kind of the new one."""
+        sums = self._sums
+        if sums is not None and child in self._summaries:
+            sums = sums.plus(self._part(self._summaries[child]), -1)
+        if sums is None or not sums.number:
+            return None
+        assert self._origin is not None
+        some = next(iter(self._summaries.values()))
+        names = self._names if sums.named else None
+        mean = self._origin + sums.mean if some.centered else np.zeros(some.n_features)
+        energy, d = sums.energy, some.n_features
+        if isinstance(summary, Subspace):
+            components = np.zeros((0, d), summary.components.dtype)
+            return Subspace(components, np.zeros(0), mean, sums.count, energy, some.centered, names)
+        certificate = summary.certificate and _NEUTRAL
+        return Moments(sums.count, mean, np.eye(d) * (energy / d), some.centered, names, certificate)
+
+    def _check_releases(self, child: str, summary: Summary, privacy: Privacy | None) -> None:
+        """Refuse a copied stream, and a shared ledger that has spent more than is accepted."""
+        for release in _releases(summary):
+            owner = self._streams.get(release.stream or "", child)
+            if owner != child:
+                raise ValueError(
+                    f"its private stream {release.stream!r:.80} is that of {owner!r:.80} already: rows and "
+                    "noise would count twice. Send a release of its own rows."
+                )
+            users = self._ledgers.get(release.ledger or "", {})
+            others = list(islice((other for name, other in users.items() if name != child), 2))
+            if others:  # more than one have passed this check before
+                epsilon, delta, _ = shared_cost([*others, release])
+                if privacy is not None and not (epsilon <= privacy.epsilon and delta <= privacy.delta):
+                    raise ValueError(
+                        f"its ledger is that of {next(iter(users))!r:.80}, too, and has spent {epsilon:g} at "
+                        f"delta={delta:g}; at most {privacy.epsilon:g} at {privacy.delta:g} is accepted."
+                    )
+
+    # --- shares ---
+
+    def share(self, child: str) -> Share:
+        """The share of one child, in constant time."""
+        assert self._sums is not None
+        part, mean = self._part(self._summaries[child]), self._sums.mean
+        offset = part.mean - mean
+        energy = part.within + part.count * float(offset @ offset)
+        return Share(part.count / self._sums.count, _ratio(energy, max(self._sums.energy, energy)))
+
+    def shares(self) -> Mapping[str, Share]:
+        """The shares of all children."""
+        if not self._summaries:
+            return {}
+        summaries = self._summaries.values()
+        counts = np.array([summary.count for summary in summaries])
+        means = np.array([summary.mean for summary in summaries]) - self._origin
+        means -= counts @ means / counts.sum()
+        within = np.array([max(summary.total, 0.0) for summary in summaries])
+        energies = within + counts * np.einsum("ij,ij->i", means, means)
+        rows, total = counts / counts.sum(), float(energies.sum())
+        return {
+            child: Share(float(row), _ratio(float(energy), total))
+            for child, row, energy in zip(self._summaries, rows, energies, strict=True)
+        }
+
+
+_NEUTRAL = Certificate(private=True, epsilon=0.0, delta=0.0, mu=0.0)
+
+
+def _releases(summary: Summary) -> tuple[Release, ...]:
+    return () if summary.certificate is None else summary.certificate.all_releases()
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

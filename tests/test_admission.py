@@ -1,0 +1,301 @@
+"""No certificate and no energy gets in that honest rows could not have, and honest releases always do."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers import power_law, rows_of
+
+from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace, merge
+from fedpca.errors import SummaryRejected
+from fedpca.summaries.certificate import Certificate
+
+PRIVACY = Privacy(2.0, 1e-5, 3.0)
+
+
+def release_of(seed=0, privacy=PRIVACY, n_rows=300, n_features=6, **changes):
+    rows = power_law(np.random.default_rng(seed), n_rows, n_features)
+    return replace(StreamingPCA(min(2, n_features), privacy=privacy).fit(rows).release(), **changes)
+
+
+def certified(release, **changes):
+    return replace(release, certificate=replace(release.certificate, **changes))
+
+
+def federation(privacy=PRIVACY, **rules):
+    """An aggregator with two honest children."""
+    aggregator = Aggregator(2, privacy=privacy, **rules)
+    for seed in range(2):
+        aggregator.receive(f"honest {seed}", 1, release_of(seed, privacy))
+    return aggregator
+
+
+def refuse(aggregator, summary, match):
+    """Refused with the reason, and the others have the model they had."""
+    before = aggregator.model()
+    with pytest.raises(SummaryRejected, match=match):
+        aggregator.receive("evil", 1, summary)
+    assert aggregator.model() is before
+    assert "evil" in {event.child for event in aggregator.history if event.what == "rejected"}
+
+
+# --- certificates ---
+
+FORGED = {
+    "mechanism": ({"mechanism": "magic"}, "mechanism is 'magic'"),
+    "center": ({"center": "elsewhere"}, "center is 'elsewhere'"),
+    "bound": ({"bound": 1e9}, "bound is 1e[+]09"),
+    "no bound": ({"bound": None}, "bound is inf"),
+    "huge edge": ({"noise_edge": 1e300}, "edge of its noise is 1e[+]300"),
+    "no edge": ({"noise_edge": None}, "must state the edge"),
+    "floating-point noise": ({"warnings": ("floating-point noise",)}, "weakened: floating-point noise"),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_a_certificate_that_no_release_has_is_refused(what):
+    changes, reason = FORGED[what]
+    refuse(federation(), certified(release_of(5), **changes), reason)
+
+
+def test_a_copied_stream_refuses_the_copier():
+    aggregator = federation()
+    copied = release_of(0)
+    aggregator.receive("victim", 1, copied)
+    refuse(aggregator, copied, "private stream .* is that of 'victim' already")
+    refuse(aggregator, merge([copied, release_of(8)]), "is that of 'victim' already")
+    assert aggregator.receive("victim", 2, copied)  # its own
+    aggregator.withdraw("victim")
+    assert aggregator.receive("another", 1, copied)  # nobody's now
+
+
+def test_a_stolen_ledger_does_not_weaken_the_model():
+    aggregator = federation()
+    victim = release_of(0)
+    aggregator.receive("victim", 1, victim)
+    stolen = victim.certificate.ledger
+    evil = certified(release_of(5), ledger=replace(stolen, spent=1e6, delta=0.9))
+    refuse(aggregator, evil, "ledger is that of 'victim', too, and has spent 1e[+]06")
+    honest = certified(release_of(6), ledger=stolen)
+    assert aggregator.receive("the same owner", 1, honest)
+    refuse(aggregator, evil, "has spent 1e[+]06")
+    assert aggregator.model().certificate.epsilon == 2.0
+
+
+def test_certificates_merge_however_long_their_texts_and_however_many_their_warnings():
+    aggregator = Aggregator(2)
+    for seed in range(3):
+        texts = {"sampler": "x" * (1990 + seed), "warnings": tuple(f"{seed} {i}" for i in range(100))}
+        release = certified(release_of(seed), **texts, noise_edge=1e300, mu=1e300)
+        aggregator.receive(f"{seed}", 1, release)
+    aggregator.model()
+    assert aggregator.summary().certificate.noise_edge == 1e300
+    assert len(aggregator.summary().certificate.warnings) == 100
+    assert dict(aggregator.quarantined) == {}
+    with pytest.raises(ValueError, match="at most 100 warnings"):
+        replace(release.certificate, warnings=("x",) * 101)
+
+
+def test_certificates_merge_in_any_tree():
+    parts = [release_of(seed).certificate for seed in range(9)]
+    parts[1] = replace(parts[1], ledger=parts[0].ledger)  # one owner
+    moments = [replace(release_of(0), certificate=part) for part in parts]
+    flat = merge(moments).certificate
+    nested = merge([merge(moments[:4]), moments[4], merge(moments[5:])]).certificate
+    assert {flat.epsilon, flat.delta, flat.mu} == {nested.epsilon, nested.delta, nested.mu}
+    assert flat.releases == nested.releases
+
+
+# --- energy of clean summaries ---
+
+
+@pytest.mark.parametrize(
+    "scatter",
+    [[[0, 1e12], [1e12, 0]], [[1.0, 0], [0, -1e-6]], [[1.0, 2.0], [2.0, 1.0]], [[-1.0, 0], [0, -1.0]]],
+)
+def test_clean_moments_are_positive_semidefinite(scatter, tmp_path):
+    with pytest.raises(ValueError, match="positive semidefinite"):
+        Moments(10, [0, 0], scatter)
+
+
+@pytest.mark.parametrize("size", [1e-100, 1e-8, 1.0, 1e120])
+def test_rounding_does_not_count_as_indefinite(size):
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        rows = size * (rng.normal(size=(7, 20)) + 1e5 * (seed % 2))
+        moments = Moments.from_rows(rows)
+        merge([moments, Moments.from_rows(2 * rows), moments])
+
+
+def test_sums_of_accepted_moments_are_accepted():
+    """At the tolerance, too: it grows with the energy."""
+    low = -0.99e-8
+    parts = [Moments(10, np.zeros(3), np.diag(diagonal)) for diagonal in ([1, 0, low], [0, 1, low])]
+    merge(parts)
+
+
+def test_two_children_cannot_overflow_together():
+    aggregator = Aggregator()
+    for child in "ab":
+        with pytest.raises(SummaryRejected, match="too large to be merged with others"):
+            aggregator.receive(child, 1, Moments(9, np.zeros(8), np.eye(8) * 1.2e299))
+    largest = Moments(9, np.zeros(8), np.eye(8) * 2e288)
+    for child in range(50):
+        aggregator.receive(f"{child}", 1, largest)
+    aggregator.receive("honest", 1, Moments.from_rows(rows_of(0)))
+    aggregator.model()
+
+
+def test_a_limit_on_the_length_of_rows_and_on_their_number():
+    aggregator = Aggregator(3, max_rows=100, max_rms=10.0)
+    for seed in range(3):
+        aggregator.receive(f"{seed}", 1, Subspace.from_rows(rows_of(seed)))
+    for rows in (np.eye(8)[:2] * 1e100, rows_of(3) + 10, np.full((5, 8), 20.0)):
+        for kind in (Subspace, Moments):
+            with pytest.raises(
+                SummaryRejected, match="root-mean-square length of its rows must be at most 10"
+            ):
+                aggregator.receive("long", 1, kind.from_rows(rows))
+    with pytest.raises(SummaryRejected, match="at most 100, got 101"):
+        aggregator.receive("many", 1, Subspace.from_rows(rows_of(3, 101)))
+
+
+@pytest.mark.parametrize("limit", [{"max_rms": 0}, {"max_rms": -1.0}, {"max_rows": "x"}, {"max_rms": np.nan}])
+def test_limits_are_numbers_above_zero(limit):
+    with pytest.raises(ValueError, match="must be a number above 0"):
+        Aggregator(**limit)
+
+
+def test_shares_of_rows_and_energy(caplog):
+    aggregator = Aggregator(3)
+    tables = {f"{seed}": rows_of(seed) for seed in range(4)}
+    for child, rows in tables.items():
+        aggregator.receive(child, 1, Subspace.from_rows(rows, rank=6))
+    aggregator.record()
+    assert aggregator.history[-1].warning == ""
+    everything = np.concatenate([*tables.values()])
+    mean = everything.mean(axis=0)
+    whole = np.sum((everything - mean) ** 2)
+    for child, rows in tables.items():
+        assert aggregator.children[child].row_share == 0.25
+        expected = np.sum((rows - mean) ** 2) / whole
+        assert aggregator.children[child].energy_share == pytest.approx(expected, rel=1e-9)
+    aggregator.receive("two long rows", 1, Subspace.from_rows(np.eye(8)[:2] * 1e100))
+    event = aggregator.history[-1]
+    assert event.what == "accepted"
+    assert "0.996 of the energy, but only 0.00826 of the rows" in event.warning
+    assert "'two long rows'" in caplog.text
+    aggregator.record()
+    assert "'two long rows'" in aggregator.history[-1].warning
+    assert aggregator.children["two long rows"].energy_share == pytest.approx(0.996, abs=1e-3)
+    aggregator.withdraw("two long rows")  # nothing of 1e200 is left in the sums
+    aggregator.receive("0", 2, Subspace.from_rows(tables["0"] * 30))
+    assert aggregator._pool.share("0") == pytest.approx(aggregator._pool.shares()["0"], rel=1e-9)
+
+
+def test_who_comes_first_is_found_by_the_record():
+    aggregator = Aggregator(1)
+    aggregator.receive("evil", 1, Subspace.from_rows(np.full((2, 8), 1e6) * [[1], [-1]]))
+    assert aggregator.history[-1].warning == ""  # it has all rows
+    for seed in range(5):
+        aggregator.receive(f"{seed}", 1, Subspace.from_rows(rows_of(seed)))
+    aggregator.record()
+    assert "'evil'; the first has 1 of the energy" in aggregator.history[-1].warning
+
+
+def test_a_mean_far_away_counts_as_energy():
+    aggregator = Aggregator(1)
+    for seed in range(5):
+        aggregator.receive(f"{seed}", 1, Moments.from_rows(rows_of(seed)))
+    aggregator.receive("far", 1, Moments(1, np.full(8, 1e4), np.zeros((8, 8))))
+    assert aggregator.children["far"].energy_share > 0.9
+    assert "of the energy" in aggregator.history[-1].warning
+
+
+# --- energy of private summaries ---
+
+
+def attack(release, scatter, **changes):
+    return replace(release, scatter=scatter, **changes)
+
+
+def test_private_scatters_lie_between_the_noise_and_the_rows():
+    aggregator = federation()
+    u, v = np.eye(6)[:2]
+    for scatter in (
+        1e15 * (np.outer(u, u) - np.outer(v, v)),  # no trace
+        -1e4 * np.outer(u, u),  # erases a component
+        2 * 9 * 300 * np.outer(u, u) - 9 * 300 * np.outer(v, v),
+    ):
+        refuse(aggregator, attack(release_of(5), scatter), "its scatter has eigenvalues from")
+    refuse(aggregator, attack(release_of(5), 1e4 * np.eye(6)), "more than 300 rows within bound=3")
+
+
+def test_private_means_lie_where_clipped_rows_can_have_them():
+    known = replace(PRIVACY, center=(1.0,) * 6)
+    found = replace(PRIVACY, center="private")
+    for privacy, match in ((known, "from the origin|from the public center"), (found, "from the origin")):
+        aggregator = federation(privacy)
+        honest = release_of(5, privacy)
+        far = replace(honest, mean=np.full(6, 1e9), count=10.0, scatter=np.zeros((6, 6)))
+        refuse(aggregator, far, match)
+        assert aggregator.receive("honest", 1, honest)
+    near = replace(release_of(6, known), mean=np.full(6, -0.5))
+    refuse(federation(known), near, "from the public center; at most bound=3")
+
+
+HONEST = [
+    PRIVACY,
+    replace(PRIVACY, epsilon=0.25),
+    replace(PRIVACY, center="private"),
+    replace(PRIVACY, center=(0.1,) * 6),
+    replace(PRIVACY, releases=12),
+    replace(PRIVACY, mechanism="sketch"),
+    replace(PRIVACY, mechanism="streaming-mod-sulq"),
+    replace(PRIVACY, bound=0.01),
+    replace(PRIVACY, epsilon=2.0, adjacency="zero-out"),
+]
+
+
+@pytest.mark.parametrize("privacy", HONEST, ids=str)
+@pytest.mark.parametrize("n_features", [1, 2, 6, 40])
+@pytest.mark.parametrize("n_rows", [40, 2000])
+def test_honest_releases_are_accepted(privacy, n_features, n_rows):
+    if isinstance(privacy.center, tuple):
+        privacy = replace(privacy, center=(0.1,) * n_features)
+    accepted = replace(PRIVACY, adjacency=privacy.adjacency)  # as a run of Flower has it
+    aggregator, parent = Aggregator(privacy=accepted), Aggregator(privacy=accepted)
+    for seed in range(6):
+        release = release_of(seed, privacy, n_rows=n_rows, n_features=n_features)
+        assert aggregator.receive(f"{seed}", 1, release)
+        assert aggregator.receive(f"{seed}, directions", 1, certified(release.subspace(), stream=f"{seed}"))
+    assert parent.receive("region", 1, aggregator.summary())
+
+
+def test_honest_streams_that_find_their_center_are_accepted():
+    privacy = replace(PRIVACY, center="private")
+    aggregator, parent = Aggregator(privacy=PRIVACY), Aggregator(privacy=PRIVACY)
+    for seed in range(6):
+        pca = StreamingPCA(2, privacy=privacy)
+        for part in np.array_split(power_law(np.random.default_rng(seed), 600, 6) + 2.0, 6):
+            pca.partial_fit(part)
+        assert aggregator.receive(f"{seed}", 1, pca.release())
+    assert parent.receive("region", 1, aggregator.summary())
+
+
+def test_a_release_with_far_more_noise_than_required_is_refused():
+    refuse(
+        federation(), release_of(5, replace(PRIVACY, epsilon=0.01)), "more than 10 times what epsilon=2 needs"
+    )
+
+
+def test_a_certificate_of_a_clean_federation_cannot_stop_it():
+    aggregator = Aggregator(2)
+    aggregator.receive("honest", 1, Moments.from_rows(rows_of(0)))
+    odd = Certificate(
+        private=True, epsilon=1.0, delta=0.5, mu=0.1, noise_edge=1e300, stream="x", warnings=["a"]
+    )
+    aggregator.receive("evil", 1, replace(Moments.from_rows(rows_of(1)), certificate=odd))
+    aggregator.record()
+    aggregator.model()
+    assert aggregator.model().certificate is None

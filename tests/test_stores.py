@@ -1,0 +1,425 @@
+"""A store opens whatever is in it, has one writer, and forgets nothing that was acknowledged."""
+
+import json
+import logging
+import stat
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers import bits, rows_of
+
+from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace
+from fedpca.errors import SummaryRejected
+from fedpca.federation import ChildEvent, FolderStore, MemoryStore, Message, State
+from fedpca.federation import store as store_module
+from fedpca.federation.tree import MergeTree
+
+
+def summary_of(seed, **settings):
+    return Subspace.from_rows(rows_of(seed), **settings)
+
+
+def filled(folder, children="abc", **rules):
+    """A store with the versions 1 of these children, closed."""
+    with Aggregator(rank=3, store=folder, **rules) as aggregator:
+        for seed, child in enumerate(children):
+            aggregator.receive(child, 1, summary_of(seed))
+    return aggregator
+
+
+# --- what cannot be read ---
+
+POISON = {
+    "zero length": b"",
+    "torn": State(Message("b", 9, summary_of(0)), 5).encode()[:-100],
+    "nonsense": b"nonsense",
+    "no state": Message("b", 9, summary_of(0)).encode(),
+    "of another": State(Message("c", 9, summary_of(0)), 5).encode(),
+    "not a version": State(Message("b", 9, summary_of(0)), 5)
+    .encode()
+    .replace(b'aggregator_version\\\\\\": 5', b'aggregator_version\\\\\\":-5'),
+}
+
+
+@pytest.mark.parametrize("what", POISON)
+def test_a_state_that_cannot_be_read_is_quarantined_by_name_and_the_others_count(tmp_path, caplog, what):
+    version = filled(tmp_path).version
+    (tmp_path / "b.state").write_bytes(POISON[what])
+    again = Aggregator(rank=3, store=tmp_path)
+    assert list(again.children) == ["a", "c"]
+    assert again.version > version  # the model is another
+    assert list(again.quarantined) == ["b"]
+    assert len(again.quarantined["b"]) > 15
+    assert "'b'" in caplog.text
+    assert (tmp_path / "b.quarantined").read_bytes() == POISON[what]
+    assert again.history[-1].what == "quarantined"
+    assert again.receive("b", 1, summary_of(1))  # the child may come back
+    again.close()
+    third = Aggregator(rank=3, store=tmp_path)
+    assert list(third.children) == ["a", "b", "c"]
+    assert list(third.quarantined) == ["b"]  # it is still there to be looked at
+    assert third.quarantined == again.quarantined
+    assert bits(third.model()) == bits(again.model())
+
+
+def test_a_copy_of_a_state_does_not_replace_it(tmp_path):
+    filled(tmp_path)
+    old = (tmp_path / "a.state").read_bytes()
+    with Aggregator(store=tmp_path) as aggregator:
+        aggregator.receive("a", 2, summary_of(9))
+    (tmp_path / "a_backup.state").write_bytes(old)
+    again = Aggregator(store=tmp_path)
+    assert again.versions["a"] == 2
+    assert list(again.quarantined) == ["a_backup"]
+    assert "a.state" in again.quarantined["a_backup"]
+
+
+def test_a_model_file_among_the_states_is_quarantined(tmp_path):
+    filled(tmp_path)
+    summary_of(0).save(tmp_path / "mine.state")
+    assert list(Aggregator(store=tmp_path).quarantined) == ["mine"]
+
+
+def test_names_of_quarantined_states_are_those_of_the_children(tmp_path):
+    filled(tmp_path, ["North/1"])
+    (path,) = tmp_path.glob("*.state")
+    path.write_bytes(b"")
+    assert list(Aggregator(store=tmp_path).quarantined) == ["North/1"]
+    path.write_bytes(b"again")
+    assert list(Aggregator(store=tmp_path).quarantined) == ["North/1", "North/11"]
+    assert len(list(tmp_path.glob("*.quarantined"))) == 2
+
+
+# --- states that break the rules ---
+
+
+@pytest.mark.parametrize("rules", [{"max_rows": 50}, {"max_rms": 0.01}, {"privacy": Privacy(1.0, 1e-4, 3.0)}])
+def test_states_are_checked_against_the_rules_of_the_aggregator_that_opens_them(tmp_path, rules):
+    filled(tmp_path, "a")
+    strict = Aggregator(store=tmp_path, **rules)
+    assert dict(strict.children) == {}
+    assert list(strict.quarantined) == ["a"]
+    assert list(tmp_path.glob("*.state")) == []
+    with pytest.raises(ValueError, match="no child has contributed"):
+        strict.model()
+
+
+def test_a_clean_child_does_not_get_into_a_private_model(tmp_path):
+    privacy = Privacy(1.0, 1e-4, 3.0)
+    release = StreamingPCA(2, privacy=privacy).fit(rows_of(0)).release()
+    with Aggregator(store=tmp_path) as aggregator:
+        aggregator.receive("clean", 1, Subspace.from_rows(rows_of(1), center=False))
+        aggregator.receive("private", 1, release)
+    again = Aggregator(store=tmp_path, privacy=privacy)
+    assert list(again.children) == ["private"]
+    assert "no privacy certificate" in again.quarantined["clean"]
+    assert again.model().certificate.private
+
+
+def test_most_states_decide_which_features_a_store_has(tmp_path):
+    filled(tmp_path)
+    wrong = State(Message("wrong", 1, Subspace.from_rows(rows_of(0)[:, :3])), 1)  # older than the others
+    (tmp_path / "wrong.state").write_bytes(wrong.encode())
+    again = Aggregator(store=tmp_path)
+    assert list(again.children) == ["a", "b", "c"]
+    assert "same features" in again.quarantined["wrong"]
+
+
+def test_a_child_on_whose_account_there_is_no_model_is_named_and_left_out(monkeypatch, caplog):
+    """Whatever goes wrong although every message was tried."""
+    aggregator = Aggregator(rank=2)
+    for seed, child in enumerate("abcdefghijkl"):
+        aggregator.receive(child, 1, summary_of(seed))
+    merged = MergeTree._merge_parts
+
+    def fails(tree, parts):
+        if any(part.count == 7 for part in parts):
+            raise TypeError("seven")
+        return merged(tree, parts)
+
+    monkeypatch.setattr(MergeTree, "_merge_parts", fails)
+    aggregator.receive("culprit", 1, Subspace.from_rows(rows_of(3, 7)))
+    before = aggregator.version
+    assert aggregator.record()
+    assert aggregator.model().count == 12 * 60
+    assert list(aggregator.quarantined) == ["culprit"]
+    assert "seven" in aggregator.quarantined["culprit"]
+    assert "'culprit'" in caplog.text
+    assert aggregator.version > before
+    assert [e.child for e in aggregator.history if e.what == "quarantined"] == ["culprit"]
+
+
+def test_if_there_are_several_culprits_the_last_to_come_are_left_out(monkeypatch):
+    aggregator = Aggregator(rank=2)
+    for seed, child in enumerate("edcba"):
+        aggregator.receive(child, 1, summary_of(seed))
+    merged = MergeTree._merge_parts
+
+    def fails(tree, parts):
+        if sum(part.count for part in parts) > 120:
+            raise ValueError("more than two")
+        return merged(tree, parts)
+
+    monkeypatch.setattr(MergeTree, "_merge_parts", fails)
+    assert aggregator.model().count == 120
+    assert list(aggregator.children) == ["d", "e"]
+
+
+# --- one writer ---
+
+
+def test_a_second_writer_is_refused_with_a_remedy_and_readers_are_not(tmp_path):
+    first = Aggregator(rank=3, store=tmp_path)
+    first.receive("a", 1, summary_of(0))
+    second = Aggregator(rank=3, store=tmp_path)
+    assert second.model() == first.model()
+    for write in (
+        lambda: second.receive("b", 1, summary_of(1)),
+        lambda: second.withdraw("a"),
+        second.__enter__,
+    ):
+        with pytest.raises(BlockingIOError, match=r"another aggregator writes to the store .*close\(\)"):
+            write()
+    first.close()
+    assert second.receive("b", 1, summary_of(1))
+    with pytest.raises(BlockingIOError):
+        first.receive("c", 1, summary_of(2))
+
+
+def test_a_withdrawal_by_another_survives(tmp_path):
+    filled(tmp_path)
+    run = Aggregator(rank=3, store=tmp_path)  # has read the store
+    with Aggregator(rank=3, store=tmp_path) as other:
+        other.withdraw("b")
+    assert run.receive("a", 2, summary_of(7))  # reads again before it writes
+    assert list(run.children) == ["a", "c"]
+    run.close()
+    assert list(Aggregator(store=tmp_path).children) == ["a", "c"]
+
+
+WRITER = """
+import sys, time
+from fedpca import Aggregator, Subspace
+aggregator = Aggregator(store=sys.argv[1])
+aggregator.receive("a", 1, Subspace.from_rows([[1.0, 2.0], [3.0, 4.0]]))
+print("wrote", flush=True)
+time.sleep(60)
+"""
+
+
+def test_another_process_cannot_write_until_the_first_is_gone(tmp_path, fork):
+    process = fork(WRITER, tmp_path)
+    assert process.stdout.readline() == "wrote\n"
+    ours = Aggregator(store=tmp_path)
+    assert list(ours.children) == ["a"]
+    with pytest.raises(BlockingIOError):
+        ours.withdraw("a")
+    process.kill()
+    process.wait()
+    assert ours.withdraw("a")
+
+
+def test_a_store_is_unlocked_when_its_aggregator_is_gone(tmp_path):
+    Aggregator(store=tmp_path).receive("a", 1, summary_of(0))
+    Aggregator(store=tmp_path).receive("b", 1, summary_of(1))
+    assert list(Aggregator(store=tmp_path).children) == ["a", "b"]
+
+
+# --- versions ---
+
+
+def test_versions_of_a_region_only_grow(tmp_path):
+    """Whatever versions its children use, and if somebody removes their files."""
+    seen = []
+    with Aggregator(store=tmp_path) as region:
+        for child, version in (("a", 2**63 - 1), ("b", 10**18), ("c", 0), ("a", 5), ("c", 1)):
+            region.receive(child, version, summary_of(len(child)))
+            seen.append(region.version)
+        region.withdraw("b")
+        seen.append(region.version)
+    assert seen[2] == seen[3]  # "a", 5 is older
+    assert sorted(set(seen)) == sorted(dict.fromkeys(seen))
+    assert max(seen) < 2**53
+    again = Aggregator(store=tmp_path)
+    assert again.version == seen[-1]
+    state = (tmp_path / "a.state").read_bytes()
+    (tmp_path / "a.state").unlink()
+    without = Aggregator(store=tmp_path).version
+    assert without > seen[-1]
+    (tmp_path / "a.state").write_bytes(state)
+    assert Aggregator(store=tmp_path).version > without
+    for path in tmp_path.iterdir():
+        path.unlink()
+    with Aggregator(store=tmp_path) as lost:  # all of it: the clock is behind the counter
+        lost.receive("a", 1, summary_of(0))
+        assert lost.version > seen[-1] - 10
+
+
+def test_children_that_count_in_nanoseconds_do_not_break_a_region():
+    region, root = Aggregator(rank=2), Aggregator(rank=2)
+    for child in range(20):
+        region.receive(f"{child}", 1_800_000_000_000_000_000 + child, summary_of(child))
+        assert root.receive("region", region.version, region.summary())
+    assert root.model().count == 1200
+
+
+def test_a_crash_between_a_state_and_the_counter_makes_the_version_grow(tmp_path):
+    aggregator = filled(tmp_path)
+    (tmp_path / "version.json").write_text('{"vers')
+    again = Aggregator(store=tmp_path)
+    assert again.version == aggregator.version + 1
+    assert Aggregator(store=tmp_path).version == again.version
+
+
+def test_withdrawing_leaves_the_next_version_to_the_owner(tmp_path):
+    with Aggregator(store=tmp_path) as aggregator:
+        aggregator.receive("north", 1, summary_of(0))
+        aggregator.withdraw("north")
+    with Aggregator(store=tmp_path) as aggregator:
+        assert aggregator.versions == {"north": 1}
+        assert not aggregator.receive("north", 1, summary_of(0))
+        assert aggregator.receive("north", 2, summary_of(0))
+
+
+# --- senders ---
+
+
+def test_a_name_belongs_to_the_sender_that_used_it_first(tmp_path):
+    with Aggregator(store=tmp_path) as aggregator:
+        aggregator.receive("north", 1, summary_of(0), sender="key of north")
+        aggregator.receive("old", 1, summary_of(1))
+        aggregator.receive("old", 2, summary_of(1), sender="key of old")
+    with Aggregator(store=tmp_path) as aggregator:
+        for version in (1, 10**18):
+            for sender in ("key of evil", ""):
+                with pytest.raises(SummaryRejected, match=r"belongs to sender 'key of north'.*withdraw"):
+                    aggregator.receive("north", version, summary_of(2), sender=sender)
+        with pytest.raises(SummaryRejected, match="belongs to sender 'key of old'"):
+            aggregator.receive("old", 3, summary_of(2), sender="key of evil")
+        assert aggregator.receive("north", 2, summary_of(3), sender="key of north")
+        aggregator.withdraw("north")  # a new key
+        assert aggregator.receive("north", 3, summary_of(3), sender="new key of north")
+
+
+@pytest.mark.parametrize("sender", [5, b"x", "x" * 2000])
+def test_a_sender_is_text(sender):
+    with pytest.raises(SummaryRejected, match="sender must"):
+        Aggregator().receive("a", 1, summary_of(0), sender=sender)
+
+
+# --- the history ---
+
+
+def test_a_torn_line_of_history_is_left_out_and_the_next_one_is_whole(tmp_path):
+    filled(tmp_path)
+    path = tmp_path / "history.jsonl"
+    path.write_bytes(path.read_bytes()[:-20])
+    with Aggregator(store=tmp_path) as aggregator:
+        aggregator.receive("y", 1, summary_of(3))
+        assert aggregator.record()
+    events = FolderStore(tmp_path).history()
+    assert [event.what for event in events] == ["accepted", "accepted", "accepted", "model"]
+    assert not Aggregator(store=tmp_path).record()
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"what": "accepted"}', '{"what": "model", "count": 1}', "[1]", "nonsense", "", "{" * 10_000,
+     '{"child": 5, "version": 1, "what": "accepted"}', '{"child": "a", "version": "x", "what": "accepted"}'],
+)  # fmt: skip
+def test_lines_of_history_that_are_no_events_are_left_out(tmp_path, line):
+    filled(tmp_path)
+    path = tmp_path / "history.jsonl"
+    path.write_bytes(line.encode() + b"\n" + path.read_bytes())
+    aggregator = Aggregator(store=tmp_path)
+    assert [event.child for event in aggregator.history] == ["a", "b", "c"]
+    assert aggregator.record()
+
+
+def test_a_history_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(store_module, "_MAX_HISTORY", 2000)
+    store = FolderStore(tmp_path)
+    sizes = []
+    for number in range(100):
+        store.log(ChildEvent(child="a", version=number, what="accepted"))
+        sizes.append((tmp_path / "history.jsonl").stat().st_size)
+        assert store.history()[-1].version == number
+    assert max(sizes) < 2500
+    versions = [event.version for event in store.history()]
+    assert versions == list(range(100 - len(versions), 100))
+    assert len(versions) > 5
+    memory = MemoryStore()
+    monkeypatch.setattr(memory, "_history", type(memory._history)(maxlen=10))
+    for number in range(100):
+        memory.log(ChildEvent(child="a", version=number, what="accepted"))
+    assert [event.version for event in memory.history()] == list(range(90, 100))
+    assert MemoryStore()._history.maxlen is not None
+
+
+def test_a_rejection_is_logged_once_and_its_reason_is_short(tmp_path):
+    named = summary_of(0).with_names([f"{'x' * 10**6}{number}" for number in range(8)])
+    with Aggregator(store=tmp_path) as aggregator:
+        aggregator.receive("a", 1, summary_of(0).with_names([*"abcdefgh"]))
+        size = (tmp_path / "history.jsonl").stat().st_size
+        for _ in range(50):
+            with pytest.raises(SummaryRejected) as refusal:
+                aggregator.receive("b", 1, named)
+            assert len(str(refusal.value)) < 1000
+        assert (tmp_path / "history.jsonl").stat().st_size < size + 1500
+        with pytest.raises(SummaryRejected):
+            aggregator.receive("b", 2, named)
+    assert [event.what for event in aggregator.history] == ["accepted", "rejected", "rejected"]
+
+
+# --- files ---
+
+
+def test_files_are_private_to_their_owner(tmp_path):
+    with Aggregator(store=tmp_path / "store") as aggregator:
+        aggregator.receive("a", 1, summary_of(0))
+        aggregator.receive("a", 2, summary_of(0))
+        aggregator.record()
+    files = list((tmp_path / "store").iterdir())
+    assert {path.name for path in files} == {"a.state", "history.jsonl", "lock", "version.json"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+
+
+def test_leftovers_of_killed_writers_are_removed(tmp_path):
+    filled(tmp_path)
+    leftover = tmp_path / ".fedpca-0123456789abcdef.part"
+    leftover.write_bytes(b"half a state")
+    with Aggregator(store=tmp_path) as writer:
+        assert not leftover.exists()
+        leftover.write_bytes(b"a state that is being written")
+        Aggregator(store=tmp_path)
+        assert leftover.exists()
+        writer.receive("a", 2, summary_of(0))
+
+
+def test_an_aggregator_logs_what_it_does(caplog):
+    caplog.set_level(logging.INFO, logger="fedpca.federation")
+    aggregator = Aggregator()
+    aggregator.receive("a\x1b[31m", 1, summary_of(0))
+    with pytest.raises(SummaryRejected):
+        aggregator.receive("b", 1, Subspace.from_rows(rows_of(0)[:, :3]))
+    aggregator.withdraw("a\x1b[31m")
+    levels = [(record.levelname, record.message.split()[0]) for record in caplog.records]
+    assert levels == [("INFO", "accepted"), ("WARNING", "rejected"), ("INFO", "withdrew")]
+    assert "\x1b" not in caplog.text
+
+
+def test_a_state_survives_its_encoding():
+    for summary in (None, summary_of(0), Moments.from_rows(rows_of(1))):
+        state = State(Message("a", 3, summary), 17, "a key")
+        assert State.decode(state.encode(), "x") == state
+        assert State.decode(replace(state, sender="").encode(), "x").sender == ""
+
+
+def test_a_store_of_many_opens_with_the_same_bits(tmp_path):
+    rng = np.random.default_rng(0)
+    with Aggregator(rank=2, store=tmp_path) as aggregator:
+        for child in range(100):
+            aggregator.receive(f"{child}", 0, Subspace.from_rows(rng.normal(size=(9, 4))))
+    assert bits(Aggregator(rank=2, store=tmp_path).model()) == bits(aggregator.model())
+    assert json.loads((tmp_path / "version.json").read_text())["version"] == aggregator.version
