@@ -41,8 +41,11 @@ def corpus():
     """Valid messages of every kind, as kind, arrays and metadata."""
     rng = np.random.default_rng(0)
     rows = [rng.normal(size=(40, D)) * [3, 2, 1, 1, 0.1] for _ in range(4)]
-    releases = [StreamingPCA(2, privacy=PRIVACY).fit(part / 4).release() for part in rows]
-    centered = replace(PRIVACY, center="private")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of so few rows hardly a component rises above the noise
+        releases = [StreamingPCA(2, privacy=PRIVACY).fit(part / 4).release() for part in rows]
+        centered = StreamingPCA(2, privacy=replace(PRIVACY, center="private")).fit(rows[0] / 4).release()
+        merged = merge(releases[1:3])
     summaries = [
         Subspace.from_rows(rows[0], 3),
         Subspace.from_rows(rows[1].astype(np.float32)).with_names([*"abcde"]),
@@ -50,9 +53,9 @@ def corpus():
         Moments.from_rows(rows[0]),
         Moments.from_rows(rows[1], center=False),
         releases[0],
-        merge(releases[1:3]),
+        merged,
         releases[3].subspace(2),
-        StreamingPCA(2, privacy=centered).fit(rows[0] / 4).release(),
+        centered,
         None,
     ]
     return [Message(f"c{i}", i, summary).contents() for i, summary in enumerate(summaries)]

@@ -4,28 +4,12 @@ from dataclasses import fields
 from math import exp, log
 
 import numpy as np
-import pytest
 from hypothesis import strategies as st
 from scipy import sparse
 
 from fedpca import Aggregator, Moments, Subspace
 from fedpca.backend.ops import batch_slices
 from fedpca.summaries.rank import FixedRank
-
-# What a private fit advises. Tests of other things use settings, many fits, or rows, that it would advise
-# against; tests/test_private_advice.py is about the advice itself.
-WITHOUT_ADVICE = [
-    pytest.mark.filterwarnings(f"ignore:{start}:UserWarning")
-    for start in (
-        "epsilon=",
-        "bound=",
-        "this is fit number",
-        "nothing rises above the noise",
-        r"n_components=\d+ was asked for",
-        r"the \d+ components above the noise",
-        r"all \d+ releases were paid for in memory",
-    )
-]
 
 
 def power_law(rng, n_rows, n_features, alpha=1.0, mean_size=0.1):

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import WITHOUT_ADVICE, assert_summarizes, bits, disk_full, rows_of
+from helpers import assert_summarizes, bits, disk_full, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.linalg import subspace_angles
@@ -19,8 +19,6 @@ import fedpca
 from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace
 from fedpca.errors import SummaryRejected
 from fedpca.federation import FolderStore
-
-pytestmark = WITHOUT_ADVICE
 
 
 def storm(n_children=5, n_versions=4):

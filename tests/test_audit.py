@@ -4,14 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import WITHOUT_ADVICE, scatter_of
+from helpers import scatter_of
 
 from fedpca import Privacy, StreamingPCA, audit
 from fedpca.privacy.audit import _distinguish
 from fedpca.privacy.calibration import epsilon_of, mu_of
 from fedpca.privacy.tracker import PrivateTracker
-
-pytestmark = WITHOUT_ADVICE
 
 PRIVACY = Privacy(epsilon=1.0, delta=1e-6, bound=5.0)
 MU = mu_of(8.0, 1e-5)

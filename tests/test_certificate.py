@@ -5,15 +5,12 @@ from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
-from helpers import WITHOUT_ADVICE
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpca import ModelFileError, Moments, Privacy, StreamingPCA, Subspace, load
 from fedpca.summaries import model_file
 from fedpca.summaries.certificate import Certificate, LedgerState, combine
-
-pytestmark = WITHOUT_ADVICE
 
 CERTIFICATE = Certificate(
     private=True, epsilon=1.0, delta=1e-5, mu=0.25, adjacency="replace-one", mechanism="gram", bound=3.0,

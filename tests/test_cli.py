@@ -402,7 +402,7 @@ def test_a_private_model_without_components_is_written_and_merges_into_one_that_
 def test_no_single_record_decides_whether_a_private_fit_fails(folder, cell):
     lines = [f"{x},{y},{cell if i == 17 else ''}" for i, (x, y, *_) in enumerate(numbers(2000))]
     (folder / "a.csv").write_text("\n".join(["x,y,z", *lines]) + "\n")
-    run_ok("fit", "a.csv", *PRIVATE, "--out", "m.safetensors")
+    run_ok("fit", "a.csv", *PRIVATE, "--ledger", "a.ledger", "--out", "m.safetensors")
     if not cell:
         assert "z has none" in run_fails(folder, "fit", "a.csv", "--out", "n.safetensors")
 

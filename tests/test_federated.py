@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from helpers import WITHOUT_ADVICE, power_law, shortfall
+from helpers import power_law, shortfall
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -16,8 +16,6 @@ from sklearn.decomposition import PCA
 
 import fedpca
 from fedpca import BudgetExceeded, FederatedPCA, Ledger, Privacy, StreamingPCA
-
-pytestmark = WITHOUT_ADVICE
 
 
 def unequal_clients(n_features=12, seed=0):

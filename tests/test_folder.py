@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fuzz import seal
-from helpers import WITHOUT_ADVICE, aggregate, bits, disk_full, rows_of
+from helpers import aggregate, bits, disk_full, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,8 +19,6 @@ from fedpca.federation import MemoryStore
 from fedpca.federation.folder import SkippedFile, collect, publish
 from fedpca.federation.message import Message
 from fedpca.summaries import model_file
-
-pytestmark = WITHOUT_ADVICE
 
 
 def summary_of(seed, n_rows=60, n_features=8):

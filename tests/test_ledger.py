@@ -11,7 +11,6 @@ from math import sqrt
 
 import numpy as np
 import pytest
-from helpers import WITHOUT_ADVICE
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +18,6 @@ from fedpca import BudgetExceeded, Ledger, Privacy, StreamingPCA
 from fedpca.privacy.calibration import epsilon_of, mu_of
 from fedpca.privacy.ledger import Entry, total_mu
 
-pytestmark = WITHOUT_ADVICE
 MU = mu_of(1.0, 1e-5)
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import WITHOUT_ADVICE, power_law
+from helpers import power_law
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,8 +10,6 @@ import fedpca
 from fedpca import ModelFileError, Moments, Privacy, StreamingPCA, Subspace
 from fedpca.federation import ChildEvent, FolderStore, Message, ModelEvent, State
 from fedpca.summaries import model_file
-
-pytestmark = WITHOUT_ADVICE
 
 ROWS = power_law(np.random.default_rng(0), 50, 6)
 SUMMARIES = {

@@ -5,13 +5,11 @@ from math import sqrt
 
 import numpy as np
 import pytest
-from helpers import WITHOUT_ADVICE, power_law
+from helpers import power_law
 
 import fedpca
 from fedpca import Privacy, StreamingPCA, plan
 from fedpca.privacy.calibration import mu_of
-
-pytestmark = WITHOUT_ADVICE
 
 PRIVACY = Privacy(epsilon=1.0, delta=1e-6, bound=2.0)
 

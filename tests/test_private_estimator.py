@@ -12,7 +12,7 @@ from math import sqrt
 import numpy as np
 import pandas as pd
 import pytest
-from helpers import WITHOUT_ADVICE, power_law, rows_of
+from helpers import power_law, rows_of
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -27,8 +27,6 @@ from fedpca.privacy.mechanisms import Mechanism
 from fedpca.privacy.noise import ExactNoise, FastNoise
 from fedpca.privacy.tracker import PrivateTracker
 from fedpca.summaries.certificate import Certificate
-
-pytestmark = WITHOUT_ADVICE
 
 
 def make_rows(n_rows=400, n_features=6, seed=0):

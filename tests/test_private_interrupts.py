@@ -5,14 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import WITHOUT_ADVICE
 
 import fedpca
 from fedpca import BudgetExceeded, Ledger, Moments, Privacy, StreamingPCA
 from fedpca.privacy.calibration import epsilon_of
 from fedpca.privacy.noise import ExactNoise
 
-pytestmark = [*WITHOUT_ADVICE, pytest.mark.filterwarnings("ignore:center='private' failed")]  # of 60 rows
+pytestmark = pytest.mark.filterwarnings("ignore:center='private' failed")  # of 60 rows
 SOURCE = str(Path(fedpca.__file__).parent)
 ROWS, MORE = (np.random.default_rng(0).normal(size=(n_rows, 2)) for n_rows in (60, 5))
 

@@ -4,13 +4,10 @@ import sys
 
 import numpy as np
 import pytest
-from helpers import WITHOUT_ADVICE
 
 import fedpca
 from fedpca import progress
 from fedpca.federation.simulate import simulate
-
-pytestmark = WITHOUT_ADVICE
 
 ROWS = np.random.default_rng(0).normal(size=(100, 5))
 
