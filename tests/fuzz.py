@@ -25,7 +25,7 @@ from fedpca.errors import ModelFileError, SummaryRejected
 from fedpca.federation import Message
 from fedpca.federation.message import file_name
 from fedpca.summaries import model_file
-from fedpca.summaries.merging import merge
+from fedpca.summaries.merging import merge_distinct
 
 D = 5
 PRIVACY = Privacy(2.0, 1e-4, 3.0)
@@ -37,15 +37,19 @@ ODD = [
 ]  # fmt: skip
 
 
+def released(rows, privacy):
+    """The release of one owner's rows, so few that hardly a component rises above the noise."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return StreamingPCA(2, privacy=privacy).fit(rows).release()
+
+
 def corpus():
     """Valid messages of every kind, as kind, arrays and metadata."""
     rng = np.random.default_rng(0)
     rows = [rng.normal(size=(40, D)) * [3, 2, 1, 1, 0.1] for _ in range(4)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of so few rows hardly a component rises above the noise
-        releases = [StreamingPCA(2, privacy=PRIVACY).fit(part / 4).release() for part in rows]
-        centered = StreamingPCA(2, privacy=replace(PRIVACY, center="private")).fit(rows[0] / 4).release()
-        merged = merge(releases[1:3])
+    releases = [released(part / 4, PRIVACY) for part in rows]
+    centered = released(rows[0] / 4, replace(PRIVACY, center="private"))
     summaries = [
         Subspace.from_rows(rows[0], 3),
         Subspace.from_rows(rows[1].astype(np.float32)).with_names([*"abcde"]),
@@ -53,7 +57,7 @@ def corpus():
         Moments.from_rows(rows[0]),
         Moments.from_rows(rows[1], center=False),
         releases[0],
-        merged,
+        merge_distinct(releases[1:3]),
         releases[3].subspace(2),
         centered,
         None,
@@ -213,7 +217,7 @@ class Federation:
             if self.privacy is None:
                 summary = Moments.from_rows(rows)
             else:
-                summary = StreamingPCA(2, privacy=self.privacy).fit(rows).release()
+                summary = released(rows, self.privacy)
             self.aggregator.receive(child, 2**63 - 1, summary)
 
     def check_receive(self, contents):
