@@ -23,6 +23,7 @@ settings.load_profile("repeatable")
 ADVICE = (
     "epsilon=",
     "bound=",
+    "center='private' failed to locate the mean",
     "this is fit number",
     "nothing rises above the noise",
     r"n_components=\d+ was asked for, and",

@@ -260,8 +260,8 @@ def check_stores(batch, folder, privacy=None):
     rules = {"privacy": privacy, "expected": Subspace.empty(D, centered=privacy is None)}
     with Aggregator(2, store=store, **rules) as aggregator:
         rows = np.random.default_rng(7).normal(size=(50, D)) / 4
-        fitted = StreamingPCA(2, privacy=privacy).fit(rows)
-        aggregator.receive("honest", 1, fitted.summary_ if privacy is None else fitted.release())
+        summary = Moments.from_rows(rows) if privacy is None else released(rows, privacy)
+        aggregator.receive("honest", 1, summary)
     for number, contents in enumerate(batch):
         (store / f"{state_name(contents, number)}.state").write_bytes(contents)
     aggregator = Aggregator(2, store=store, **rules)

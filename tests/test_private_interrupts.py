@@ -11,7 +11,6 @@ from fedpca import BudgetExceeded, Ledger, Moments, Privacy, StreamingPCA
 from fedpca.privacy.calibration import epsilon_of
 from fedpca.privacy.noise import ExactNoise
 
-pytestmark = pytest.mark.filterwarnings("ignore:center='private' failed")  # of 60 rows
 SOURCE = str(Path(fedpca.__file__).parent)
 ROWS, MORE = (np.random.default_rng(0).normal(size=(n_rows, 2)) for n_rows in (60, 5))
 

@@ -56,8 +56,8 @@ def center_warning(
         return ""
     return (
         "center='private' failed to locate the mean; the components are unusable. The mean must lie "
-        f"within about two bounds of zero, and bound={bound:g}. Subtract public values from the rows first, "
-        "or give a public center."
+        f"within about two bounds of zero, bound={bound:g}, and there must be rows enough to outweigh the "
+        "noise. Subtract public values from the rows first, or give a public center."
     )
 
 
