@@ -139,7 +139,7 @@ def test_two_children_cannot_overflow_together():
     for child in "ab":
         with pytest.raises(SummaryRejected, match="too large to be merged with others"):
             aggregator.receive(child, 1, Moments(9, np.zeros(8), np.eye(8) * 1.2e299))
-    largest = Moments(9, np.zeros(8), np.eye(8) * 2e288)
+    largest = Moments(9, np.zeros(8), np.eye(8) * 2e267)
     for child in range(50):
         aggregator.receive(f"{child}", 1, largest)
     aggregator.receive("honest", 1, Moments.from_rows(rows_of(0)))

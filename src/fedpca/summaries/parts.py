@@ -21,11 +21,13 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca._util.text import join_names
+from fedpca.summaries import validation
 from fedpca.summaries.base import BaseSummary
 from fedpca.summaries.linalg import leading_singular_pairs, rounding_level
 
 _S = TypeVar("_S", bound=BaseSummary)
 
+_MAX_WEIGHT = 1e15  # of a feature that few rows know
 MAX_PARTS = 16  # more sets of known features than this are not kept apart
 
 
@@ -104,8 +106,10 @@ class PooledMeans:
 
 
 def _ratio(numerator: Array | float, denominator: Array) -> Array:
-    """Their ratio; 0 where the denominator is."""
-    return np.divide(numerator, denominator, out=np.zeros_like(denominator), where=denominator > 0)
+    """Their ratio, limited; 0 where the denominator is."""
+    with np.errstate(over="ignore"):
+        ratio = np.divide(numerator, denominator, out=np.zeros_like(denominator), where=denominator > 0)
+    return np.minimum(ratio, _MAX_WEIGHT)
 
 
 def _nearest_scatter(matrix: Array) -> Array:
@@ -129,6 +133,9 @@ def ordered(parts: Iterable[_S]) -> tuple[_S, ...]:
         raise ValueError("parts must have the same features, be centered alike, and have no parts.")
     if not all(part.count for part in parts):
         raise ValueError("parts must have rows.")
+    for part in parts:  # times their weights, energies must not overflow
+        energy = part.total + part.count * float(part.mean @ part.mean)  # type: ignore[attr-defined]
+        validation.raw_energy(_MAX_WEIGHT * part.n_features * energy, 0.0, part.mean)
     return tuple(part.with_names(None) if part.feature_names else part for part in parts)
 
 
