@@ -35,6 +35,13 @@ def to_device(request):
     return ToDevice(request.param)
 
 
+def test_the_likelihood_of_rows_on_a_device(to_device, rng):
+    rows = rng.normal(size=(300, 8))
+    pca = fedpca.StreamingPCA(3).fit(rows)
+    assert np.allclose(pca.score_samples(to_device(rows)), pca.score_samples(rows))
+    assert pca.score(to_device(rows)) == pytest.approx(pca.score(rows))
+
+
 def fitted(rows, batch=None, **settings):
     pca = fedpca.StreamingPCA(**({"n_components": 5} | settings))
     return fit_in_batches(pca, rows, batch or rows.shape[0])

@@ -244,6 +244,21 @@ def test_anomaly_limits_are_passed_as_often_as_they_say(rng, confidence):
         assert np.mean(scores > limit) == pytest.approx(1 - confidence, rel=0.15)
 
 
+def test_the_exact_tracker_knows_the_spectrum_beyond_its_summary(rng):
+    spread = np.arange(1, 201) ** -0.4
+    pca = StreamingPCA(5).fit(rng.normal(size=(20_000, 200)) * spread)
+    spe, _ = pca.anomaly_scores(rng.normal(size=(20_000, 200)) * spread)
+    assert np.mean(spe > pca.anomaly_limits(0.99)[0]) == pytest.approx(0.01, abs=0.004)
+
+
+def test_anomaly_limits_of_tiny_rows_are_in_proportion(rng):
+    rows = rng.normal(size=(200, 6))
+    spe, t2 = StreamingPCA(2).fit(rows).anomaly_limits()
+    tiny_spe, tiny_t2 = StreamingPCA(2).fit(1e-120 * rows).anomaly_limits()
+    assert tiny_spe == pytest.approx(1e-240 * spe)
+    assert tiny_t2 == t2
+
+
 @pytest.mark.filterwarnings("ignore:n_components=")
 def test_anomaly_limits_that_cannot_be_known_are_infinite(rng):
     assert StreamingPCA().fit(rng.normal(size=(3, 3))).anomaly_limits() == (np.inf, np.inf)
@@ -307,3 +322,72 @@ def test_memory_does_not_hold_the_stream(rng):
     for _ in range(120):
         sizes.append(len(pickle.dumps(pca.partial_fit(batch))))
     assert max(sizes[20:]) <= 1.01 * max(sizes[:20])  # but for the digits of its counters
+
+
+# --- settings in mid-stream ---
+
+CHANGES = {
+    "n_components": 3,
+    "energy": (0.01, 0.1),
+    "center": False,
+    "tracker": "block",
+    "privacy": fedpca.Privacy(1.0, 1e-4, 3.0),
+    "oversample": 3,
+    "batch_size": 7,
+    "random_state": 1,
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_setting_changed_in_mid_stream_is_refused(name, rng):
+    rows = rng.normal(size=(60, 6))
+    pca = StreamingPCA(2).fit(rows)
+    before = getattr(pca, name)
+    pca.set_params(**{name: CHANGES[name]})
+    with pytest.raises(ValueError, match=f"^{name} must stay .*set it back, or begin again with fit"):
+        pca.partial_fit(rows)
+    if name != "privacy":  # a private estimator merges nothing
+        with pytest.raises(ValueError, match=f"^{name} must stay|center=False here"):
+            pca.merge(StreamingPCA(2).fit(rows))
+    assert pca.n_samples_seen_ == 60
+    pca.set_params(**{name: before}).partial_fit(rows)
+    assert pca.n_samples_seen_ == 120
+    pca.set_params(**{name: CHANGES[name]}).fit(rows)
+    assert pca.n_samples_seen_ == 60
+
+
+def test_forget_and_whiten_may_change_in_mid_stream_and_act(rng):
+    rows = rng.normal(size=(60, 6))
+    pca = StreamingPCA(2).fit(rows).set_params(forget=0.5, whiten=True).partial_fit(rows)
+    assert pca.subspace_.count == pytest.approx(0.25 * 60 + 60)
+    assert np.allclose(pca.transform(rows).std(axis=0), 1, rtol=0.1)
+
+
+def test_equal_settings_are_no_change(rng):
+    rows = rng.normal(size=(60, 6))
+    pca = StreamingPCA(2, energy=(0.01, 0.1)).fit(rows)
+    pickle.loads(pickle.dumps(pca)).set_params(n_components=np.int64(2), energy=(0.01, 0.1)).partial_fit(rows)
+
+
+# --- fewer components than requested ---
+
+
+def test_fewer_components_than_requested_are_warned_of_once(rng):
+    rows = rng.normal(size=(10, 30))
+    with pytest.warns(UserWarning, match="n_components=20 but only 9 found: the rows span no more") as caught:
+        StreamingPCA(20).fit(rows)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match="n_components=2 but only 0 found"):
+        assert StreamingPCA(2).fit(rows[:1]).transform(rows).shape == (10, 0)
+    with pytest.warns(UserWarning, match="n_components=20 but only 9 found") as caught:
+        fedpca.FederatedPCA(20).fit(rows, groups=np.arange(10) % 2)
+    assert caught[0].filename == __file__
+    StreamingPCA().fit(rows)  # as many as there are
+    StreamingPCA(20).partial_fit(rows)  # more may come
+
+
+def test_a_private_fit_says_that_noise_hides_the_others(rng):
+    privacy = fedpca.Privacy(0.01, 1e-6, 3.0)
+    with pytest.warns(UserWarning, match="n_components=20 but only .* found: no more rise above the noise"):
+        StreamingPCA(20, privacy=privacy).fit(rng.normal(size=(30, 20)))

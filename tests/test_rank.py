@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedpca import StreamingPCA
 from fedpca.summaries.rank import EnergyBand, FixedRank, VarianceShare
 
 spectra = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=30).map(lambda s: np.sort(s)[::-1])
@@ -58,3 +59,14 @@ def test_rules_start_within_the_features():
 def test_a_band_out_of_order_is_refused(bounds):
     with pytest.raises(ValueError, match="low < high"):
         EnergyBand(*bounds)
+
+
+@pytest.mark.parametrize("tracker", ["nystrom", "exact"])
+def test_the_band_is_reached_soon_in_a_long_stream(tracker, rng):
+    """Periods of the fast kernel grow: one step for each would take a long stream for a few steps."""
+    rows = rng.normal(size=(4000, 300)) / np.sqrt(np.arange(1, 301))
+    pca = StreamingPCA(3, energy=EnergyBand(0.02, 0.03), tracker=tracker)
+    for batch in np.array_split(rows, 8):
+        pca.partial_fit(batch)
+    values = pca.singular_values_
+    assert 0.02 <= values[-1] / values.sum() <= 0.03

@@ -174,6 +174,10 @@ class StreamingPCA(BasePCA):
         X, gaps = self._check_values(X, dtype, backend, weights)
         return X, weights, gaps, self._new_tracker(X, weights, dtype) if first else self._source
 
+    def _known_spectrum(self) -> Subspace:
+        source = self._fitted()
+        return source.state().subspace() if isinstance(source, Tracker) else source.summary()
+
     def _check_settings(self, *, first: bool) -> None:
         """Note the settings that a stream begins with; reject a change in mid-stream."""
         settings = {name: getattr(self, name) for name in _STREAM_SETTINGS}

@@ -69,13 +69,17 @@ def directions_of_features(scatter: Array, rank: int | None = None) -> tuple[Arr
     array([1.000e+12, 9.950e-01])
     """
     components, singular_values = principal_directions(scatter, rank)
-    if len(singular_values) < (len(scatter) if rank is None else rank) and _scales_differ(np.diag(scatter)):
+    is_whole = len(singular_values) == (len(scatter) if rank is None else rank)
+    if is_whole and singular_values[-1] > _ACCURATE_RATIO * singular_values[0]:
+        return components, singular_values
+    if _scales_differ(np.diag(scatter)):
         graded = _directions_of_graded(scatter, rank)
-        if len(graded[1]) > len(singular_values):
+        if len(graded[1]) >= len(singular_values):
             return graded
     return components, singular_values
 
 
+_ACCURATE_RATIO = 1e-4  # of singular values, from which on an eigenproblem gives them to 1e-8
 _MAX_SCALES = 2.0**12  # ratio of the sizes of features from which on they are brought to one scale
 
 
