@@ -15,6 +15,7 @@ from sklearn.exceptions import NotFittedError
 import fedpca
 from fedpca import EnergyBand, Moments, StreamingPCA, Subspace, merge, merge_tree
 from fedpca.readers import open_rows
+from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.paper_merges import basic_merge, faster_merge, merge_r
 
 D = 20
@@ -706,7 +707,8 @@ def test_moments_with_negative_eigenvalues_merge_whole_or_not_at_all(state, trac
     """Noise gives a released scatter negative eigenvalues; its diagonal stays positive."""
     noisy = np.full((D, D), 5.0)
     np.fill_diagonal(noisy, 1.0)
-    assert_merges_whole_or_not_at_all(estimator(tracker, state), summary(), moments(scatter=noisy))
+    released = moments(scatter=noisy, certificate=Certificate(True, 1.0, 1e-5, 0.2))
+    assert_merges_whole_or_not_at_all(estimator(tracker, state), summary(), released)
 
 
 @each_merge
