@@ -274,7 +274,8 @@ def federation(folder=None, n_clients=6):
 def test_the_run_of_an_aggregator_and_of_its_store(tmp_path):
     aggregator = federation(tmp_path / "store")
     run = load_run(aggregator)
-    assert run == load_run(tmp_path / "store")
+    assert replace(run, energy_shares={}) == load_run(tmp_path / "store")  # a history has no shares
+    assert sum(run.energy_shares.values()) == pytest.approx(1)
     assert run.contributions == {f"client {client}": 30.0 + client for client in range(1, 6)}
     assert [(incident.client, incident.status) for incident in run.incidents] == [
         ("mallory", "rejected"), ("client 0", "withdrawn"),
@@ -307,9 +308,13 @@ def flower_folder(folder, **changes):
         "time": "2026-11-15T10:00:01",
     }
     summary = {
-        "started": "2026-11-15T10:00:00.000+00:00", "problem": "", "replies": [*answers, failed],
-        "contributors": {name: {"rows": child.count} for name, child in aggregator.children.items()},
-        "no_reply": ["123456"],
+        "started": "2026-11-15T10:00:00.000+00:00", "model": "model.safetensors", "problem": "",
+        "replies": [*answers, failed],
+        "contributors": {
+            name: {"rows": child.count, "energy_share": child.energy_share}
+            for name, child in aggregator.children.items()
+        },
+        "quarantined": {"torn": "torn.state is damaged"}, "no_reply": ["123456"],
     }  # fmt: skip
     (folder / "summary.json").write_text(json.dumps(summary | changes))
     return aggregator.model()
@@ -322,14 +327,21 @@ def test_stragglers_and_incidents_of_a_run(tmp_path):
     assert "Stragglers (more than twice the median reply time): client 8." in text
     assert table(text, "Reply time per client")[0] == ["client 8", "50.000"]
     incidents = table(text, "Incidents")
-    assert [line[:2] for line in incidents] == [["node 77", "failed"], ["node 123456", "no reply"]]
+    assert [line[:2] for line in incidents] == [
+        ["node 77", "failed"], ["torn", "quarantined"], ["node 123456", "no reply"],
+    ]  # fmt: skip
+    assert [len(line) for line in table(text, "Rows per client")] == [4] * 8
     assert incidents[0][2:] == ["2026-11-15 10:00:01", "bad.csv, line 2"]
 
 
 @pytest.mark.slow
 def test_a_run_without_a_model_says_why(tmp_path):
-    model = flower_folder(tmp_path, problem="2 clients have contributed, and quorum=3")
-    assert "quorum=3" in written(tmp_path, model, run=tmp_path)
+    model = flower_folder(tmp_path, model=None, problem="2 clients have contributed, and quorum=3")
+    page = written(tmp_path, model, run=tmp_path)
+    assert "This run produced no model: 2 clients have contributed, and quorum=3" in page
+    flower_folder(tmp_path / "other", problem="interrupted by OSError")
+    page = written(tmp_path, model, run=tmp_path / "other")
+    assert "This run did not end normally: interrupted by OSError" in page
 
 
 def test_a_folder_of_something_else(tmp_path):
@@ -466,7 +478,8 @@ def test_untrusted_text_stays_text(tmp_path):
     (folder / "store").mkdir(parents=True)
     flower_folder(
         folder,
-        contributors={HOSTILE: {"rows": 20}, "\ud800": {"rows": 5}},
+        contributors={HOSTILE: {"rows": 20, "energy_share": 1.0}, "\ud800": {"rows": 5, "energy_share": 0.0}},
+        quarantined={HOSTILE: HOSTILE},
         replies=[{"node": "1", "client": HOSTILE, "what": "rejected", "reason": HOSTILE, "time": HOSTILE}],
     )
     text = written(tmp_path, model, rows=rows, color=[HOSTILE, "b"] * 25, run=folder, title=HOSTILE)
