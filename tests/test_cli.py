@@ -106,6 +106,17 @@ def shell(fork):
     return partial(fork, "from fedpca.cli import main; main()")
 
 
+@pytest.mark.filterwarnings("default:n_components=")
+def test_fit_warns_of_fewer_components_than_requested(tmp_path):
+    write_csv(tmp_path / "few.csv", np.random.default_rng(0).normal(size=(3, len(NAMES))))
+    result = run("fit", tmp_path / "few.csv", "-n", 4, "-o", tmp_path / "model.safetensors")
+    assert result.exit_code == 0
+    assert result.stderr == (
+        "fedpca: warning: n_components=4 but only 2 found: the rows span no more directions.\n"
+    )
+    assert run_ok("fit", tmp_path / "few.csv", "-o", tmp_path / "default.safetensors")
+
+
 def same_up_to_sign(ours, theirs):
     np.testing.assert_allclose(np.abs(ours), np.abs(theirs), rtol=1e-8, atol=1e-10)
 

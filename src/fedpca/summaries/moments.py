@@ -24,7 +24,10 @@ from fedpca.summaries.subspace import Subspace
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Moments(BaseSummary):
-    """Count, mean and d x d scatter of rows: exact, and d² large, so for few features.
+    """Count, mean and d x d scatter of rows: d² numbers, so for few features.
+
+    Exact but for rounding. A scatter squares the spectrum: directions below about 1e-7 of the largest are
+    lost, features of any scale are not. A `Subspace` keeps both.
 
     Attributes:
         count: number of rows, or the sum of their weights.
