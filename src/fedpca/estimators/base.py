@@ -390,7 +390,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
 def warn_if_fewer(n_components: object, found: int, *, private: bool = False, stacklevel: int) -> None:
     """Warn of fewer components than requested: there are as many columns of scores."""
-    if isinstance(n_components, Integral) and found < n_components:
+    if isinstance(n_components, Integral) and found < int(n_components):
         reason = "no more rise above the noise" if private else "the rows span no more directions"
         warnings.warn(f"n_components={n_components} but only {found} found: {reason}.", stacklevel=stacklevel)
 

@@ -80,5 +80,4 @@ def _shortened(rows: Array) -> Array:
     """At most d rows with the same Gram matrix."""
     if len(rows) <= rows.shape[1]:
         return rows
-    triangle: Array = np.linalg.qr(rows, mode="r")
-    return triangle
+    return np.asarray(np.linalg.qr(rows, mode="r"))
