@@ -15,6 +15,9 @@ from __future__ import annotations
 import resource
 import time
 import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,9 +33,13 @@ from benchmarks.common import (
     verdict,
 )
 
+if TYPE_CHECKING:
+    from fedpca import Aggregator
+
 D, RANK, CHUNK = 1000, 10, 1000
 SMALL_D, SMALL_RANK, SMALL_ROWS, FANOUT = 64, 5, 20, 100
 WIDE_ROWS, REGIONS = 50, 10
+CHANGES_D = 100
 
 
 class Stream:
@@ -193,9 +200,95 @@ def wide(most: int) -> None:
     )
 
 
+def changes(children: int) -> None:
+    """What a message and a change cost an aggregator that has few children, and one that has many."""
+    from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace
+    from fedpca.summaries.summary import Summary
+
+    rng = np.random.default_rng(0)
+    tables = [rng.standard_normal((30, CHANGES_D)) * np.arange(1.0, CHANGES_D + 1) ** -1 for _ in range(100)]
+    privacy = Privacy(2.0, 1e-5, 3.0)
+    release = StreamingPCA(SMALL_RANK, privacy=privacy).fit(np.concatenate(tables)).release()
+
+    def summaries(kind: str) -> Callable[[int], Summary]:
+        if kind == "subspaces":
+            made: list[Summary] = [Subspace.from_rows(rows, 2 * SMALL_RANK) for rows in tables]
+        elif kind == "moments":
+            made = [Moments.from_rows(rows) for rows in tables]
+        else:
+
+            def private(i: int) -> Summary:
+                certificate = release.certificate
+                assert certificate is not None
+                assert certificate.ledger is not None
+                ledger = replace(certificate.ledger, id=f"{i}")
+                return replace(release, certificate=replace(certificate, stream=f"{i}", ledger=ledger))
+
+            return private
+        return lambda i: made[i % len(made)]
+
+    lines, slower, longest = [], 0.0, 0.0
+    for kind in ("subspaces", "moments", "private moments"):
+        summary_of = summaries(kind)
+        rule = privacy if kind.startswith("private") else None
+        few, many = (Aggregator(SMALL_RANK, privacy=rule) for _ in range(2))
+        for aggregator, number_of in ((few, 10), (many, children)):
+            for child in range(number_of):
+                aggregator.receive(f"{child}", 0, summary_of(child))
+        receiving: dict[int, list[float]] = {0: [], 1: []}
+        for version in range(1, 200):
+            for which, aggregator in enumerate((few, many)):  # in turn: both meet the same machine
+                summary = summary_of(children + version % 10)
+                started = time.process_time()
+                aggregator.receive(f"{version % 10}", version, summary)
+                receiving[which].append(time.process_time() - started)
+        started = time.process_time()
+        many.model()
+        whole = time.process_time() - started
+        changed = []
+        for number_of_change in range(10):
+            many.receive(f"{number_of_change}", 1000, summary_of(children + number_of_change))
+            changed.append(_model_seconds(many))
+            many.receive(f"new {number_of_change}", 0, summary_of(2 * children + number_of_change))
+            changed.append(_model_seconds(many))
+            many.withdraw(f"{10 + number_of_change}")
+            changed.append(_model_seconds(many))
+        at_few, at_many = (float(np.median(receiving[which])) for which in (0, 1))
+        slower, longest = max(slower, at_many / at_few), max(longest, float(np.median(changed)) / whole)
+        lines.append(
+            (
+                kind,
+                number(1e6 * at_few),
+                number(1e6 * at_many),
+                number(1e3 * whole),
+                number(1e3 * float(np.median(changed))),
+            )
+        )
+    heading(f"One message, and the model after it: d = {CHANGES_D}, r = {SMALL_RANK}, {children:,} children")
+    table(
+        (
+            "summaries",
+            "receive us, 10 children",
+            f"receive us, {children:,}",
+            "model ms, from scratch",
+            "model ms, after one change",
+        ),
+        lines,
+    )
+    verdict(slower < 1.2, "receive takes at most 1.2 times as long", f"{slower:.2f} times at most")
+    verdict(longest < 1 / 20, "a change costs at most 1/20 of all", f"1/{1 / longest:.0f} at most")
+
+
+def _model_seconds(aggregator: Aggregator) -> float:
+    started = time.process_time()
+    aggregator.model()
+    return time.process_time() - started
+
+
 def main() -> None:
     arguments = options(__doc__, "fewer rows and clients").parse_args()
     print(f"# Federation\n\n{machine()}\n")
+    changes(2_000 if arguments.quick else 10_000)
     many(20_000 if arguments.quick else 1_000_000)
     wide(1_000 if arguments.quick else 10_000)
     for dtype in ("float32", "float64"):

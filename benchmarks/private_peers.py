@@ -30,7 +30,9 @@ def fedpca(rows: Array, rank: int, epsilon: float, seed: int) -> Array:
     from fedpca import Privacy, StreamingPCA
 
     privacy = Privacy(epsilon, 1e-5, 1.0, insecure_seed_for_tests=seed)
-    return StreamingPCA(n_components=rank, privacy=privacy).fit(rows).components_
+    scatter = StreamingPCA(privacy=privacy).fit(rows).release().scatter
+    directions: Array = np.linalg.eigh(scatter)[1][:, ::-1][:, :rank].T  # above the noise or not
+    return directions
 
 
 def diffprivlib(rows: Array, rank: int, epsilon: float, seed: int) -> Array:

@@ -121,7 +121,7 @@ def privately_centered(task: Task, name: str, epsilon: float, delta: float, seed
     from fedpca import Privacy, StreamingPCA
 
     privacy = Privacy(epsilon, delta, task.bound, center="private", insecure_seed_for_tests=seed)
-    model = StreamingPCA(n_components=task.rank, privacy=privacy)
+    model = StreamingPCA(privacy=privacy)
     if name == FITTED:
         model.fit(task.rows)
     else:
@@ -129,7 +129,7 @@ def privately_centered(task: Task, name: str, epsilon: float, delta: float, seed
         for part in batches(task.rows[order], 1000):
             model.partial_fit(part)
         model.release()
-    return task.score(model.components_)
+    return task.score(leading(model.release().scatter, task.rank))
 
 
 def clipped_away(task: Task) -> str:
@@ -213,12 +213,11 @@ def by_estimator(task: Task, releases: int, seed: int) -> list[Array]:
     from fedpca import Privacy, StreamingPCA
 
     privacy = Privacy(*REPORTS_BUDGET, task.bound, releases=releases, insecure_seed_for_tests=seed)
-    model = StreamingPCA(n_components=task.rank, privacy=privacy)
+    model = StreamingPCA(privacy=privacy)
     found = []
     for part in np.array_split(task.rows, releases):
         model.partial_fit(part)
-        model.release()
-        found.append(model.components_)
+        found.append(leading(model.release().scatter, task.rank))
     return found
 
 

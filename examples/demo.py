@@ -112,10 +112,10 @@ def main(folder: Path) -> None:
     bound = float(np.quantile(np.linalg.norm(public - center, axis=1), 0.9))
     private = {}
     for epsilon in (4, 1):
-        privacy = fedpca.Privacy(epsilon, delta=1e-5, bound=bound, center=center)
-        releases = [
-            fedpca.StreamingPCA(RANK, privacy=privacy).fit(rows).release() for rows in owners.values()
-        ]
+        releases = []
+        for rows in owners.values():  # each with its own settings: these are other images
+            privacy = fedpca.Privacy(epsilon, delta=1e-5, bound=bound, center=center)
+            releases.append(fedpca.StreamingPCA(privacy=privacy).fit(rows).release())
         private[f"merged, private, epsilon = {epsilon}"] = fedpca.merge(releases, rank=RANK)
 
     clients = {
@@ -216,7 +216,8 @@ def draw_spectrum(name: str, model: fedpca.Subspace, pooled: fedpca.Subspace) ->
     axis = figure.subplots()
     numbers = np.arange(1, RANK + 1)
     axis.bar(numbers, pooled.singular_values**2 / pooled.count, color="#8888", label="all images, no noise")
-    axis.plot(numbers, model.singular_values**2 / model.count, "o-", color=BLUE, label=name)
+    variances = model.singular_values**2 / model.count
+    axis.plot(numbers[: len(variances)], variances, "o-", color=BLUE, label=name)
     edge = model.certificate.noise_edge / model.count
     axis.axhline(edge / 2, color=RED, linestyle="--", label="noise floor")
     axis.set(xlabel="component", ylabel="variance", xticks=numbers, ylim=(0, 210))

@@ -18,6 +18,27 @@ from fedpca import datasets
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60)
 settings.load_profile("repeatable")
 
+# What a private fit advises. Most tests use settings, rows or many fits that it advises against, to try other
+# things; test_private_advice.py is about the advice. Pages and docstrings have to take it.
+ADVICE = (
+    "epsilon=",
+    "bound=",
+    "center='private' failed to locate the mean",
+    "this is fit number",
+    "nothing rises above the noise",
+    r"n_components=\d+ was asked for, and",
+    r"the \d+ components above the noise",
+    r"all \d+ releases were paid for in memory",
+)
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            for text in ADVICE:
+                item.add_marker(pytest.mark.filterwarnings(f"ignore:{text}:UserWarning"), append=False)
+
+
 DATA = Path(os.environ.get("FEDPCA_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 

@@ -20,12 +20,12 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save
 
-from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace, load
+from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace, load, merge
 from fedpca.errors import ModelFileError, SummaryRejected
 from fedpca.federation import Message
 from fedpca.federation.message import file_name
 from fedpca.summaries import model_file
-from fedpca.summaries.merging import merge
+from fedpca.summaries.merging import merge_distinct
 
 D = 5
 PRIVACY = Privacy(2.0, 1e-4, 3.0)
@@ -37,12 +37,21 @@ ODD = [
 ]  # fmt: skip
 
 
+def released(rows, privacy):
+    """The release of one owner's rows, so few that hardly a component rises above the noise."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return StreamingPCA(2, privacy=privacy).fit(rows).release()
+
+
 def corpus():
     """Valid messages of every kind, as kind, arrays and metadata."""
     rng = np.random.default_rng(0)
     rows = [rng.normal(size=(40, D)) * [3, 2, 1, 1, 0.1] for _ in range(4)]
-    releases = [StreamingPCA(2, privacy=PRIVACY).fit(part / 4).release() for part in rows]
-    centered = replace(PRIVACY, center="private")
+    releases = [released(part / 4, PRIVACY) for part in rows]
+    centered = released(rows[0] / 4, replace(PRIVACY, center="private"))
+    scatter = np.diag([3.0, 2.0, 1.0, 1.0, 0.0])
+    narrow = Subspace(np.eye(2, D), [3.0, 2.0], np.zeros(D), 40, 20.0, observed=[40, 40, 40, 40, 0])
     summaries = [
         Subspace.from_rows(rows[0], 3),
         Subspace.from_rows(rows[1].astype(np.float32)).with_names([*"abcde"]),
@@ -50,9 +59,12 @@ def corpus():
         Moments.from_rows(rows[0]),
         Moments.from_rows(rows[1], center=False),
         releases[0],
-        merge(releases[1:3]),
+        merge_distinct(releases[1:3]),
         releases[3].subspace(2),
-        StreamingPCA(2, privacy=centered).fit(rows[0] / 4).release(),
+        centered,
+        Moments(40, [*rows[0][:, :4].mean(axis=0), 0], scatter, observed=[40, 40, 40, 40, 0]),
+        merge([narrow, Subspace.from_rows(rows[1], 2)]),
+        merge([Moments(40, np.zeros(D), scatter, observed=[40, 40, 40, 40, 0]), Moments.from_rows(rows[1])]),
         None,
     ]
     return [Message(f"c{i}", i, summary).contents() for i, summary in enumerate(summaries)]
@@ -210,7 +222,7 @@ class Federation:
             if self.privacy is None:
                 summary = Moments.from_rows(rows)
             else:
-                summary = StreamingPCA(2, privacy=self.privacy).fit(rows).release()
+                summary = released(rows, self.privacy)
             self.aggregator.receive(child, 2**63 - 1, summary)
 
     def check_receive(self, contents):
@@ -248,8 +260,8 @@ def check_stores(batch, folder, privacy=None):
     rules = {"privacy": privacy, "expected": Subspace.empty(D, centered=privacy is None)}
     with Aggregator(2, store=store, **rules) as aggregator:
         rows = np.random.default_rng(7).normal(size=(50, D)) / 4
-        fitted = StreamingPCA(2, privacy=privacy).fit(rows)
-        aggregator.receive("honest", 1, fitted.summary_ if privacy is None else fitted.release())
+        summary = Moments.from_rows(rows) if privacy is None else released(rows, privacy)
+        aggregator.receive("honest", 1, summary)
     for number, contents in enumerate(batch):
         (store / f"{state_name(contents, number)}.state").write_bytes(contents)
     aggregator = Aggregator(2, store=store, **rules)

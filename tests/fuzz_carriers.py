@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 from flower_grid import FakeGrid, pretend_to_be_flower, run, sends
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
-from fuzz import PRIVACY, D, fuzzed
+from fuzz import PRIVACY, D, fuzzed, released
 
 import fedpca
-from fedpca import Aggregator, Moments, StreamingPCA, Subspace
+from fedpca import Aggregator, Moments, Subspace
 from fedpca.errors import ModelFileError
 from fedpca.federation import Message as ChildMessage
 from fedpca.federation.flower import server_app
@@ -33,9 +33,7 @@ BATCH = 200
 
 def honest(privacy):
     rows = np.random.default_rng(7).normal(size=(50, D)) / 4
-    return (
-        Moments.from_rows(rows) if privacy is None else StreamingPCA(2, privacy=privacy).fit(rows).release()
-    )
+    return Moments.from_rows(rows) if privacy is None else released(rows, privacy)
 
 
 def check_collect(batch, folder, privacy, memory):

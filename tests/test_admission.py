@@ -139,7 +139,7 @@ def test_two_children_cannot_overflow_together():
     for child in "ab":
         with pytest.raises(SummaryRejected, match="too large to be merged with others"):
             aggregator.receive(child, 1, Moments(9, np.zeros(8), np.eye(8) * 1.2e299))
-    largest = Moments(9, np.zeros(8), np.eye(8) * 2e288)
+    largest = Moments(9, np.zeros(8), np.eye(8) * 2e267)
     for child in range(50):
         aggregator.receive(f"{child}", 1, largest)
     aggregator.receive("honest", 1, Moments.from_rows(rows_of(0)))
@@ -299,3 +299,37 @@ def test_a_certificate_of_a_clean_federation_cannot_stop_it():
     aggregator.record()
     aggregator.model()
     assert aggregator.model().certificate is None
+
+
+def test_a_feature_that_a_child_does_not_know_is_no_energy():
+    """Its mean there is 0, and the others' is far from that."""
+    aggregator, far = Aggregator(2), np.array([0, 0, 0, 1e4])
+    for seed in range(5):
+        aggregator.receive(f"{seed}", 1, Moments.from_rows(rows_of(seed, n_features=4) + far))
+    narrow = Moments.from_rows(rows_of(7, 10, n_features=4) * np.array([1, 1, 1, 0]))
+    narrow = replace(narrow, observed=[10, 10, 10, 0])
+    mixed = merge([narrow, Moments.from_rows(rows_of(8, n_features=4) + far)])
+    for summary in (narrow, narrow.subspace(), mixed):
+        assert aggregator.receive("narrow", aggregator.versions.get("narrow", 0) + 1, summary)
+        assert aggregator.history[-1].warning == ""
+        assert aggregator.children["narrow"].energy_share < 5 * aggregator.children["narrow"].row_share
+        share = aggregator._pool.share("narrow")
+        assert share == pytest.approx(aggregator._pool.shares()["narrow"], rel=1e-6)
+    only = Aggregator(2)
+    only.receive("a", 1, narrow)  # nobody knows the feature yet
+    assert only.receive("b", 1, Moments.from_rows(rows_of(1, n_features=4)))
+    assert only.receive("c", 1, narrow.subspace())
+    only.model()
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_private_children_merge_with_those_that_do_not_know_every_feature(first):
+    scatter = np.diag([1.0, 1.0, 1.0, 1.0, 1.0, 0.0])
+    narrow = Moments(10, np.zeros(6), scatter, centered=False, observed=[10, 10, 10, 10, 10, 0])
+    children = [narrow, release_of(0), Moments.from_rows(rows_of(1, n_features=6), center=False)]
+    aggregator = Aggregator(2)
+    for number in range(3):
+        aggregator.receive(f"{number}", 1, children[(first + number) % 3])
+    assert aggregator.model().count == 370
+    assert aggregator.model().certificate is None
+    assert dict(aggregator.quarantined) == {}

@@ -161,6 +161,20 @@ def test_a_dataframe_gives_its_names(rows):
         fit(data["gene 0"], 1)
 
 
+def test_columns_that_are_not_numbers_are_named_before_any_row_is_read():
+    pd = pytest.importorskip("pandas", reason="dask dataframes need pandas")
+    dd = pytest.importorskip("dask.dataframe", reason="dask dataframes need pandas and pyarrow")
+    frame = pd.DataFrame({"a": np.arange(20.0), "when": pd.date_range("2026-01-01", periods=20)})
+    frame["who"] = pd.array(["x"] * 20, dtype="string")
+    data = dd.from_pandas(frame, npartitions=2).map_partitions(_never_read, meta=frame)
+    with pytest.raises(ValueError, match="when contains dates or times, who contains text: drop or encode"):
+        fit(data, 1)
+
+
+def _never_read(part):
+    raise AssertionError("it was read")
+
+
 @pytest.mark.filterwarnings("ignore:n_components=")
 def test_what_cannot_be_fitted_is_said(rows):
     data = da.from_array(rows, chunks=(1000, 40))

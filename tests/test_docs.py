@@ -36,6 +36,18 @@ def test_every_relative_link_leads_somewhere(page):
             assert anchor in anchors(target.read_text(encoding="utf-8")), f"{page.name}: {link}"
 
 
+def test_every_test_that_the_proofs_name_exists():
+    text = (ROOT / "docs" / "explanation" / "privacy-proofs.md").read_text(encoding="utf-8")
+    sections = text.split("\n## ")
+    assert len(sections) > 10
+    for section in sections:
+        named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", section)
+        assert named, section.splitlines()[0]
+        for file, name in named:
+            source = (ROOT / "tests" / file).read_text(encoding="utf-8")
+            assert f"\ndef {name}(" in source, f"{file}::{name}"
+
+
 def test_every_setting_of_a_flower_run_is_described():
     template = ROOT / "src" / "fedpca" / "federation" / "flower" / "template" / "pyproject.toml"
     settings = tomllib.loads(template.read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]

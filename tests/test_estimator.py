@@ -385,9 +385,3 @@ def test_fewer_components_than_requested_are_warned_of_once(rng):
     assert caught[0].filename == __file__
     StreamingPCA().fit(rows)  # as many as there are
     StreamingPCA(20).partial_fit(rows)  # more may come
-
-
-def test_a_private_fit_says_that_noise_hides_the_others(rng):
-    privacy = fedpca.Privacy(0.01, 1e-6, 3.0)
-    with pytest.warns(UserWarning, match="n_components=20 but only .* found: no more rise above the noise"):
-        StreamingPCA(20, privacy=privacy).fit(rng.normal(size=(30, 20)))

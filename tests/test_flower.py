@@ -592,6 +592,7 @@ class TestRun:
             server_app.main(FakeGrid(), Context(1, 1, {}, RecordDict(), config | {"folder": "here"}))
 
 
+@pytest.mark.filterwarnings("ignore:this is fit number", "ignore:n_components=")
 @pytest.mark.parametrize("seed", range(4))
 def test_no_message_stops_a_folder_or_a_run(tmp_path, seed):
     """`python tests/fuzz_carriers.py 100000` tries more."""

@@ -27,7 +27,7 @@ def entry_lists(draw):
     for index in range(draw(st.integers(0, 8))):
         start = draw(st.integers(0, 30))
         stop = draw(st.one_of(st.none(), st.integers(start, 40)))
-        entries.append(Entry(str(index), start, stop, "gram", draw(st.floats(0, 2)), ""))
+        entries.append(Entry(str(index), start, stop, "gram", draw(st.floats(0, 2)), "", "replace-one"))
     return entries
 
 
@@ -71,6 +71,64 @@ def test_epsilon_can_be_asked_at_another_delta():
     ledger = Ledger(epsilon=1.0, delta=1e-5)
     ledger.debit(0, 10, "gram", MU)
     assert ledger.spent(1e-8) == pytest.approx(epsilon_of(MU, 1e-8))
+
+
+@pytest.mark.parametrize(("first", "second"), [("replace-one", "zero-out"), ("zero-out", "replace-one")])
+def test_a_ledger_has_the_adjacency_of_its_first_debit(tmp_path, first, second):
+    """A zero-out release costs sqrt(2) times its mu, or twice, where records are replaced."""
+    path, rows = tmp_path / "ledger", np.random.default_rng(0).normal(size=(300, 4))
+    Ledger(path, epsilon=1.0, delta=1e-5)
+    for center in (None, "private"):
+        privacy = Privacy(0.5, 1e-5, 3.0, adjacency=first, ledger=path, center=center)
+        StreamingPCA(1, privacy=privacy).partial_fit(rows).release()
+        before = path.read_bytes()
+        for reopened in (path, Ledger(path)):
+            other = Privacy(0.5, 1e-5, 3.0, adjacency=second, ledger=reopened, center=center)
+            with pytest.raises(ValueError, match=f"adjacency of its first, '{first}'"):
+                StreamingPCA(1, privacy=other).fit(rows)
+        assert path.read_bytes() == before
+    assert {entry.adjacency for entry in Ledger(path).entries} == {first}
+    assert json.loads(path.read_text().splitlines()[1])["adjacency"] == first
+    in_memory = Ledger(epsilon=1.0, delta=1e-5)
+    in_memory.debit(0, 5, "gram", 0.1, adjacency=first)
+    with pytest.raises(ValueError, match="adjacency"):
+        in_memory.debit(5, 9, "gram", 0.1, adjacency=second)
+    with pytest.raises(ValueError, match="adjacency"):
+        in_memory.check(5, 9, 0.1, adjacency=second)
+
+
+@pytest.mark.parametrize("spoiled", ["", "add-one"])
+def test_a_debit_without_a_known_adjacency_is_not_read(tmp_path, spoiled):
+    path = tmp_path / "ledger"
+    Ledger(path, epsilon=1.0, delta=1e-5).debit(0, 5, "gram", 0.1)
+    stated = ', "adjacency": "replace-one"'
+    text = path.read_text()
+    assert stated in text
+    path.write_text(text.replace(stated, f', "adjacency": "{spoiled}"' if spoiled else ""))
+    with pytest.raises(ValueError, match="damaged"):
+        Ledger(path)
+
+
+def test_where_there_are_no_hard_links_a_ledger_is_created_once(tmp_path, monkeypatch):
+    """Made over one that has debits, it would forget them."""
+
+    def no_links(*args):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", no_links)
+    replaced = os.replace
+    monkeypatch.setattr(os, "replace", lambda *paths: (time.sleep(0.02), replaced(*paths)))
+
+    def open_and_spend(_):
+        try:
+            return Ledger(tmp_path / "ledger", epsilon=1.0, delta=1e-5).debit(0, 5, "gram", MU / 3).release
+        except BudgetExceeded:
+            return None
+
+    with ThreadPoolExecutor(12) as pool:
+        debited = {release for release in pool.map(open_and_spend, range(12)) if release}
+    assert len(debited) == 9  # as many as the budget pays for
+    assert {entry.release for entry in Ledger(tmp_path / "ledger").entries} == debited
 
 
 def test_a_file_remembers_over_processes(tmp_path):

@@ -64,6 +64,7 @@ def test_a_tree_of_moments_loses_nothing_to_its_inner_nodes(rng):
         assert np.allclose(merged.singular_values, pooled.singular_values, rtol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:n_components=", "ignore:all 64 releases were paid for in memory")
 def test_private_moments_are_added_before_their_noise_is_taken_off(rng):
     rows = rng.normal(size=(6400, 30)) / np.sqrt(np.arange(1, 31))
     releases = [

@@ -1,5 +1,7 @@
 """A message survives its encoding unchanged; bytes that are anything else are rejected in one line."""
 
+import time
+
 import numpy as np
 import pytest
 from helpers import power_law
@@ -91,3 +93,33 @@ def test_a_folder_store_gives_back_what_was_put_and_logged(tmp_path):
     assert again.states() == {state.message.child: state for state in states}
     assert again.history() == events
     assert again.version == 4
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), 1e308])
+@pytest.mark.parametrize("kind", ["subspace", "moments"])
+@pytest.mark.parametrize("name", ["total", "count"])
+def test_numbers_too_large_for_a_float_are_rejected_like_any_other(kind, name, value):
+    summary = SUMMARIES[kind]()
+    contents = model_file.encode(
+        kind, summary.arrays, summary.metadata | {name: value, "child": "a", "version": 1}
+    )
+    if name in summary.metadata:
+        with pytest.raises(ModelFileError, match=rf"{name} must be .{{10,200}}$"):
+            Message.decode(contents)
+
+
+def test_a_file_of_very_many_arrays_is_rejected_by_its_header():
+    tensors = {f"{number}": np.zeros(0) for number in range(20_000)}
+    contents = model_file.encode("subspace", tensors, {})
+    started = time.perf_counter()
+    with pytest.raises(ModelFileError, match="it has 20000 arrays"):
+        Message.decode(contents)
+    assert time.perf_counter() - started < 2
+
+
+def test_feature_names_that_look_alike_are_shown_letter_by_letter():
+    one, two = (SUMMARIES["subspace"]().with_names([name, *"bcdef"]) for name in ("\u00e9", "e\u0301"))
+    with pytest.raises(ValueError, match=r"got '\\xe9' and 'e\\u0301'"):
+        fedpca.merge([one, two])
+    with pytest.raises(ValueError, match="got '\u00e9' and 'x'"):
+        fedpca.merge([one, SUMMARIES["subspace"]().with_names([*"xbcdef"])])

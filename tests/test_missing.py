@@ -107,7 +107,9 @@ def test_a_feature_never_seen_and_a_row_never_seen(rng, plane):
     gappy = with_gaps(rng, plane)
     gappy[:, 4] = np.nan
     gappy[::10] = np.nan
-    pca = StreamingPCA(2).fit(gappy)
+    pca = StreamingPCA(2)
+    with pytest.warns(UserWarning, match="feature 4 has no observed value"):
+        pca.fit(gappy)
     assert pca.subspace_.count == 1350  # rows of which nothing was observed say nothing
     np.testing.assert_allclose(pca.components_[:, 4], 0, atol=1e-15)
     assert np.isfinite(pca.transform(gappy)).all()

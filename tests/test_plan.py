@@ -64,15 +64,52 @@ def test_the_bound_does_not_matter_but_its_ratio_to_the_spectrum_does():
 
 def test_advice_is_plain():
     drowned = plan(PRIVACY, 784, n_rows=400)
-    assert "With 400 rows and 784 features nothing will survive the noise." in drowned.advice
+    assert "With 400 rows and 784 features nothing will survive the noise, if rows are" in drowned.advice
     assert drowned.components_found == 0
     some = plan(PRIVACY, 50, n_rows=5000, n_components=40)
     assert 0 < some.components_found < 40
     assert f"about {some.components_found} of 40 components will be found" in some.advice
-    enough = plan(PRIVACY, 20, n_rows=500_000, n_components=5)
+    enough = plan(PRIVACY, 20, n_rows=50_000, n_components=5)
     assert "5 components will be found" in enough.advice
     assert "mechanism='gram'" in plan(Privacy(1.0, 1e-6, 2.0, mechanism="mod-sulq"), 20).advice
     assert "rows_needed" in repr(enough)
+
+
+def test_the_advice_says_what_it_is_true_for():
+    """An assumed spectrum scales with the bound: whether the bound fits, only the user knows."""
+    assert "if rows are about as long as the bound" in plan(PRIVACY, 20, 50_000).advice
+    assert "if rows are about as long as the bound" in plan(PRIVACY, 20).advice
+    assert "if rows are about 0.3 long" in plan(PRIVACY, 20, 50_000, typical=0.3).advice
+    assert "if variances are as given" in plan(PRIVACY, 20, 50_000, [0.1]).advice
+
+
+def test_a_bound_too_large_for_typical_rows_needs_more_of_them():
+    fits, generous = (plan(Privacy(1.0, 1e-6, bound), 20, typical=2.0).rows_needed for bound in (2.0, 20.0))
+    assert generous == pytest.approx(100 * fits, rel=0.01)
+    longer = plan(Privacy(1.0, 1e-6, 2.0), 20, typical=50.0).rows_needed
+    assert longer == fits  # rows longer than the bound are clipped to it
+    assert plan(PRIVACY, 20).rows_needed == plan(PRIVACY, 20, typical=2.0 * sqrt(0.5)).rows_needed
+
+
+def test_a_spectrum_of_longer_rows_than_the_bound_is_clipped_and_never_refused():
+    spectrum = np.array([40.0, 20.0, 7.9])  # 67.9, and bound² = 64
+    clipped = plan(Privacy(1.0, 1e-6, 8.0), 10, spectrum=spectrum)
+    assert clipped.spectrum.sum() == pytest.approx(64.0)
+    np.testing.assert_allclose(clipped.spectrum / clipped.spectrum[0], spectrum / spectrum[0])
+    assert clipped.rows_needed == plan(Privacy(1.0, 1e-6, 8.0), 10, spectrum=100 * spectrum).rows_needed
+
+
+def test_a_plan_warns_where_a_fit_warns():
+    weak = [
+        (Privacy(1.0, 1e-3, 11.0), "delta=0.001 is above a tenth"),
+        (Privacy(20.0, 1e-6, 11.0), "epsilon=20"),
+    ]
+    rows = np.random.default_rng(0).normal(size=(500, 12)) * 3
+    for privacy, match in weak:
+        with pytest.warns(UserWarning, match=match):
+            plan(privacy, 12, 500)
+        with pytest.warns(UserWarning, match=match):
+            StreamingPCA(1, privacy=privacy).fit(rows)
 
 
 def test_memory_is_that_of_the_mechanism():
@@ -90,7 +127,7 @@ def test_memory_is_that_of_the_mechanism():
         ((5, 0), "n_rows must be at least 1"),
         ((5, 100, [1.0, -1.0]), "spectrum"),
         ((5, 100, []), "spectrum"),
-        ((5, 100, [5.0]), "more than bound²"),
+        ((5, 100, [1.0] * 6), "at most one variance per feature: 5 features, 6 given"),
     ],
 )
 def test_bad_arguments(arguments, match):
@@ -103,5 +140,10 @@ def test_more_bad_arguments():
         plan(PRIVACY, 5, spectrum=[1.0], n_components=3)
     with pytest.raises(TypeError, match="plan needs a Privacy"):
         plan(1.0, 5)
+    for typical in (0, -1.0, float("nan"), float("inf"), "long"):
+        with pytest.raises(ValueError, match="typical must be the length of a row"):
+            plan(PRIVACY, 5, typical=typical)
+    with pytest.raises(ValueError, match="give one of them"):
+        plan(PRIVACY, 5, spectrum=[1.0], typical=1.0)
     with pytest.raises(ValueError, match="owners"):
         fedpca.plan(PRIVACY, 5, owners=0)

@@ -455,16 +455,9 @@ class TestColumns:
     def test_a_column_without_values(self, tmp_path, kind):
         rows = numbers()
         rows[:, 1] = np.nan
-        opened = open_rows(written(tmp_path, DENSE, kind, rows))
-        with pytest.raises(
-            FileFormatError,
-            match=r"(weight|column 2) has none; (leave it out with drop=\['weight'\]|write)",
-        ):
-            list(opened)
-        assert sum(len(batch.rows) for batch in opened.batches()) == 100  # a model can fill it in
-        late = rows.copy()
-        late[99, 1] = 1.0
-        assert len(all_of(open_rows(written(tmp_path, DENSE, kind, late), batch_rows=10))) == 100
+        read = all_of(open_rows(written(tmp_path, DENSE, kind, rows)))
+        assert np.isnan(read[:, 1]).all()
+        assert len(read) == 100
 
 
 class TestText:
@@ -843,11 +836,13 @@ class TestFitFiles:
             fit_files(pca, self.reader(tmp_path), checkpoint=saved)
         assert not saved.exists()
 
-    def test_a_column_without_values_is_refused_at_the_end(self, tmp_path):
+    def test_a_column_without_values_is_named_at_the_end(self, tmp_path):
         rows = self.ROWS.copy()
         rows[1:, 0], rows[:, 1] = np.nan, np.nan
-        with pytest.raises(FileFormatError, match="but weight has none"):
-            fit_files(StreamingPCA(2), self.reader(tmp_path, rows=rows))
+        pca = StreamingPCA(2)
+        with pytest.warns(UserWarning, match="^weight has no observed value: .* leave it out"):
+            fit_files(pca, self.reader(tmp_path, rows=rows))
+        assert pca.summary_.observed[1] == 0
 
 
 @pytest.mark.slow

@@ -49,6 +49,7 @@ def test_nothing_is_lost_without_truncation(shards, spectrum, fanout, seed):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:n_components=")  # one shard has three rows
 @pytest.mark.parametrize("tracker", ["exact", "nystrom", "block"])
 @pytest.mark.parametrize("split", ["by size", "by digit"])
 def test_little_is_lost_with_truncation(shards, images, digits, spectrum, tracker, split):

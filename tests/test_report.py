@@ -22,6 +22,7 @@ pytest.importorskip("matplotlib", reason="the report extra")
 pytest.importorskip("jinja2", reason="the report extra")
 
 from fedpca.report import write_report
+from fedpca.report.formatting import percent
 from fedpca.report.model import explained_variance
 from fedpca.report.run import load_run
 from fedpca.report.sample import sample_rows
@@ -273,7 +274,8 @@ def federation(folder=None, n_clients=6):
 def test_the_run_of_an_aggregator_and_of_its_store(tmp_path):
     aggregator = federation(tmp_path / "store")
     run = load_run(aggregator)
-    assert run == load_run(tmp_path / "store")
+    assert replace(run, energy_shares={}) == load_run(tmp_path / "store")  # a history has no shares
+    assert sum(run.energy_shares.values()) == pytest.approx(1)
     assert run.contributions == {f"client {client}": 30.0 + client for client in range(1, 6)}
     assert [(incident.client, incident.status) for incident in run.incidents] == [
         ("mallory", "rejected"), ("client 0", "withdrawn"),
@@ -306,9 +308,13 @@ def flower_folder(folder, **changes):
         "time": "2026-11-15T10:00:01",
     }
     summary = {
-        "started": "2026-11-15T10:00:00.000+00:00", "problem": "", "replies": [*answers, failed],
-        "contributors": {name: {"rows": child.count} for name, child in aggregator.children.items()},
-        "no_reply": ["123456"],
+        "started": "2026-11-15T10:00:00.000+00:00", "model": "model.safetensors", "problem": "",
+        "replies": [*answers, failed],
+        "contributors": {
+            name: {"rows": child.count, "energy_share": child.energy_share}
+            for name, child in aggregator.children.items()
+        },
+        "quarantined": {"torn": "torn.state is damaged"}, "no_reply": ["123456"],
     }  # fmt: skip
     (folder / "summary.json").write_text(json.dumps(summary | changes))
     return aggregator.model()
@@ -321,14 +327,21 @@ def test_stragglers_and_incidents_of_a_run(tmp_path):
     assert "Stragglers (more than twice the median reply time): client 8." in text
     assert table(text, "Reply time per client")[0] == ["client 8", "50.000"]
     incidents = table(text, "Incidents")
-    assert [line[:2] for line in incidents] == [["node 77", "failed"], ["node 123456", "no reply"]]
+    assert [line[:2] for line in incidents] == [
+        ["node 77", "failed"], ["torn", "quarantined"], ["node 123456", "no reply"],
+    ]  # fmt: skip
+    assert [len(line) for line in table(text, "Rows per client")] == [4] * 8
     assert incidents[0][2:] == ["2026-11-15 10:00:01", "bad.csv, line 2"]
 
 
 @pytest.mark.slow
 def test_a_run_without_a_model_says_why(tmp_path):
-    model = flower_folder(tmp_path, problem="2 clients have contributed, and quorum=3")
-    assert "quorum=3" in written(tmp_path, model, run=tmp_path)
+    model = flower_folder(tmp_path, model=None, problem="2 clients have contributed, and quorum=3")
+    page = written(tmp_path, model, run=tmp_path)
+    assert "This run produced no model: 2 clients have contributed, and quorum=3" in page
+    flower_folder(tmp_path / "other", problem="interrupted by OSError")
+    page = written(tmp_path, model, run=tmp_path / "other")
+    assert "This run did not end normally: interrupted by OSError" in page
 
 
 def test_a_folder_of_something_else(tmp_path):
@@ -379,24 +392,27 @@ def test_a_federated_estimator_brings_its_contributions(tmp_path, rng):
 def merged():
     """Noisy releases of three owners, and their merge."""
     rng = np.random.default_rng(3)
-    privacy = Privacy(2.0, 1e-5, bound=4.0, center=np.zeros(12))
-    releases = [StreamingPCA(4, privacy=privacy).fit(power_law(rng, 400, 12)).release() for _ in range(3)]
+    releases = []
+    for n_rows in (400, 401, 402):
+        privacy = Privacy(2.0, 1e-5, bound=2.0, center=np.zeros(12))
+        releases.append(StreamingPCA(privacy=privacy).fit(power_law(rng, n_rows, 12)).release())
     return fedpca.merge(releases)
 
 
 @pytest.mark.slow
 def test_the_certificate_and_the_noise_edge(tmp_path, merged):
-    text = written(tmp_path, merged, n_components=5)
+    text = written(tmp_path, merged, n_components=11)
     model = merged.subspace()
-    n_below = int((model.singular_values[:5] ** 2 <= merged.certificate.noise_edge / 2).sum())
-    assert 0 < n_below < 5
-    assert f"cannot be distinguished from noise: {n_below} of the 5 shown" in text
+    assert 0 < model.rank < 11
+    assert f"cannot be distinguished from noise: none of the {model.rank} shown" in text
+    shares = [line[2] for line in table(text, "Explained variance")]
+    assert shares == [percent(share) for share in model.singular_values**2 / merged.total]
     stated = dict(table(text, "Certificate"))
     assert stated["epsilon"] == "2"
     assert stated["delta"] == "1e-05"
     assert stated["noise was added to"] == "the Gram matrix"
     assert stated["releases merged"] == "3"
-    assert [line[1] for line in table(text, "Releases")] == ["400"] * 3
+    assert [line[1] for line in table(text, "Releases")] == ["400", "401", "402"]
     assert "The discarded variance is unknown" in text
     assert "as confidential as the rows" not in text
 
@@ -462,7 +478,8 @@ def test_untrusted_text_stays_text(tmp_path):
     (folder / "store").mkdir(parents=True)
     flower_folder(
         folder,
-        contributors={HOSTILE: {"rows": 20}, "\ud800": {"rows": 5}},
+        contributors={HOSTILE: {"rows": 20, "energy_share": 1.0}, "\ud800": {"rows": 5, "energy_share": 0.0}},
+        quarantined={HOSTILE: HOSTILE},
         replies=[{"node": "1", "client": HOSTILE, "what": "rejected", "reason": HOSTILE, "time": HOSTILE}],
     )
     text = written(tmp_path, model, rows=rows, color=[HOSTILE, "b"] * 25, run=folder, title=HOSTILE)

@@ -15,6 +15,7 @@ import fedpca
 from fedpca import FederatedPCA, Moments, StreamingPCA, Subspace, merge, merge_tree
 from fedpca.errors import ModelFileError
 from fedpca.federation.aggregator import Aggregator
+from fedpca.readers import fit_files, open_rows
 from fedpca.summaries import model_file
 from fedpca.summaries.parts import MAX_PARTS
 
@@ -207,7 +208,7 @@ def test_many_features_are_merged_through_few_directions(rng):
     gappy = rows.copy()
     gappy[:300, :150] = np.nan
     gappy[300:600, 100:250] = np.nan
-    sites = [StreamingPCA(5).fit(part).summary_ for part in np.split(gappy, 3)]
+    sites = [StreamingPCA(5).partial_fit(part).summary_ for part in np.split(gappy, 3)]
     mean, covariance = available_cases(gappy)
     model = merge(sites, rank=5)
     np.testing.assert_allclose(model.mean, mean, rtol=1e-9, atol=1e-9)
@@ -229,7 +230,7 @@ def test_more_sets_of_known_features_than_are_kept_apart(rng):
 def test_an_estimator_merges_what_others_do_not_know(late):
     gappy, _ = late
     mean, covariance = available_cases(gappy)
-    early, after = StreamingPCA(6).fit(gappy[:1000]), StreamingPCA(6).fit(gappy[1000:])
+    early, after = StreamingPCA(6).partial_fit(gappy[:1000]), StreamingPCA(6).fit(gappy[1000:])
     for merged in (
         deepcopy(early).merge(after),
         deepcopy(after).merge(early),
@@ -259,7 +260,7 @@ def test_an_aggregator_takes_them_in_any_order(late, tmp_path):
     gappy, _ = late
     mean, covariance = available_cases(gappy)
     states = {
-        name: StreamingPCA(6).fit(part).summary_
+        name: StreamingPCA(6).partial_fit(part).summary_
         for name, part in zip("abcd", np.split(gappy, 4), strict=True)
     }
     for i, order in enumerate(itertools.permutations("abcd")):
@@ -284,13 +285,27 @@ def test_partitions_of_a_dask_array(late):
     np.testing.assert_allclose(model.scatter / 2000, covariance, atol=1e-8)
 
 
+def test_a_fit_of_files_resumes_with_them(late, tmp_path):
+    gappy, _ = late
+    np.save(tmp_path / "rows.npy", gappy)
+    rows = open_rows(tmp_path / "rows.npy", batch_rows=100)
+    saved, calls = tmp_path / "so-far", itertools.count()
+    stopped = fit_files(StreamingPCA(6), rows, checkpoint=saved, should_stop=lambda: next(calls) == 4)
+    assert stopped == 500
+    resumed, whole = StreamingPCA(6), StreamingPCA(6)
+    assert fit_files(resumed, rows, checkpoint=saved) == fit_files(whole, rows) == 2000
+    np.testing.assert_allclose(resumed.mean_, whole.mean_, rtol=1e-10)
+    np.testing.assert_allclose(resumed.summary_.scatter, whole.summary_.scatter, rtol=1e-8, atol=1e-6)
+
+
 # --- use ---
 
 
 def test_values_of_a_feature_that_was_never_observed_say_nothing(rng):
     rows = rng.normal(size=(500, 5)) + 2
     rows[:, 4] = np.nan
-    pca = StreamingPCA(2).fit(rows)
+    with pytest.warns(UserWarning, match="feature 4 has no observed value"):
+        pca = StreamingPCA(2).fit(rows)
     narrow = StreamingPCA(2).fit(rows[:, :4])
     assert not pca.components_[:, 4].any()
     assert pca.mean_[4] == 0

@@ -23,6 +23,11 @@ def single_threaded_blas() -> Iterator[None]:
             library.set_num_threads(number)
 
 
+def has_blas_threads() -> bool:
+    """Whether BLAS would use more than one thread now."""
+    return any(library.num_threads > 1 for library in _libraries())
+
+
 @cache
 def _libraries() -> list[Any]:
     from threadpoolctl import ThreadpoolController

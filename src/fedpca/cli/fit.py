@@ -26,6 +26,7 @@ from fedpca.cli.privacy_options import (
     BOUND,
     DELTA,
     EPSILON,
+    NO_LEDGER,
     Adjacency,
     Calibration,
     Center,
@@ -124,6 +125,8 @@ def fit(
     check_output_path(out, force)
     if checkpoint is not None:
         check_output_path(checkpoint, force=True)
+    if privacy is not None and ledger is None:
+        typer.echo(f"fedpca: warning: no ledger. {NO_LEDGER}", err=True)
 
     from fedpca.estimators.base import warn_if_fewer
     from fedpca.estimators.streaming import StreamingPCA
@@ -155,9 +158,10 @@ def fit(
     summary = pca.summary_ if privacy is None else pca.release()
     if privacy is None and (summary.kind != "moments" or summary.n_features > _MAX_FEATURES_OF_MOMENTS):
         summary = pca.subspace_
-    model_files.write(out, summary, pca.n_components_)
-    if components is not None:
-        warn_if_fewer(n_components, pca.n_components_, private=privacy is not None, stacklevel=2)
+    asked = wanted if privacy is not None and isinstance(wanted, int) else 0
+    model_files.write(out, summary, max(pca.n_components_, asked))
+    if components is not None and privacy is None:
+        warn_if_fewer(wanted, pca.n_components_, stacklevel=2)
     if checkpoint is not None:
         checkpoint.unlink(missing_ok=True)
     description = model_files.describe(summary, pca.n_components_)

@@ -1,5 +1,6 @@
 """fedpca merge: one model of the rows of many."""
 
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -36,8 +37,10 @@ def merge(
     ```
     """
     from fedpca.readers.paths import require_distinct
+    from fedpca.summaries.certificate import same_rows_warning
     from fedpca.summaries.merging import all_moments, merge_tree
     from fedpca.summaries.rank import oversampled_rank
+    from fedpca.summaries.view import SummaryView
 
     require_distinct(model)
     check_output_path(out, force)
@@ -47,7 +50,11 @@ def merge(
     n_components = min(components or max(shown for _, shown in parts), n_features)
     # Sums stay sums: releases lose nothing in a merge, nor in the next.
     rank = None if all_moments(summaries) else min(oversampled_rank(n_components), n_features)
+    if text := same_rows_warning([summary.certificate for summary in summaries]):
+        warnings.warn(text, stacklevel=2)
     merged = merge_tree(summaries, rank)
+    if not n_components:  # nothing rose above the noise of any part; of their sum it may
+        n_components = SummaryView(merged, None, "auto", float).n_components()
     model_files.require_components(out, merged, components)
     model_files.write(out, merged, n_components)
     description = model_files.describe(merged, n_components)

@@ -17,11 +17,14 @@ def read(path: Path) -> "tuple[Summary, int]":
     kind, arrays, metadata = model_file.read(path)
     summary = from_file(path, kind, arrays, metadata)
     shown = metadata.get("n_components")
-    return summary, shown if isinstance(shown, int) and shown > 0 else summary.subspace().rank
+    return summary, shown if type(shown) is int and shown >= 0 else summary.subspace().rank
 
 
 def write(path: Path, summary: "Summary", n_components: int) -> None:
-    """Write a model file; it carries more directions than it shows, so that little is lost in merges."""
+    """Write a model file; it carries more directions than it shows, so that little is lost in merges.
+
+    Of a private model that is the number asked for: merged with others, more may rise above the noise.
+    """
     from fedpca.summaries import model_file
 
     metadata = summary.metadata | {"n_components": n_components}

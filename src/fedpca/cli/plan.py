@@ -1,15 +1,18 @@
 """fedpca plan: what to expect of private components, before anything is spent."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedpca._util.text import pluralize
+from fedpca.cli import model_files
 from fedpca.cli.common import AsJson, print_result
 from fedpca.cli.privacy_options import (
     BOUND,
     DELTA,
     EPSILON,
+    NO_LEDGER,
     Adjacency,
     Calibration,
     Mechanism,
@@ -38,6 +41,22 @@ def plan(
     owners: Annotated[
         int, typer.Option(metavar="N", help="Number of owners whose releases will be merged.")
     ] = 1,
+    spectrum: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBERS|FILE",
+            help="Variances along the leading directions, from public data: numbers as in 4,2,1, a text file "
+            "of them, or a model file. [default: they fall as 1, 1/2, 1/3, ...]",
+        ),
+    ] = None,
+    typical: Annotated[
+        float | None,
+        typer.Option(
+            metavar="NUMBER",
+            help="Typical length of a row about the center, from public data, instead of a spectrum. "
+            "[default: about as long as the bound]",
+        ),
+    ] = None,
     center: PrivateCenter = None,
     mechanism: Mechanism = None,
     adjacency: Adjacency = None,
@@ -47,12 +66,13 @@ def plan(
 ) -> None:
     """Plan a private model: the noise it needs, and how many components will rise above it.
 
-    Nothing is read or spent.
+    No private row is read, and nothing is spent.
 
     Example:
 
     ```
     fedpca plan --epsilon 1 --delta 1e-6 --bound 11 --center private --features 30 --rows 5000 -n 3
+    fedpca plan --epsilon 1 --delta 1e-6 --bound 11 --features 30 --rows 5000 --spectrum published.safetensors
     ```
     """
     privacy = privacy_settings(
@@ -69,8 +89,33 @@ def plan(
 
     from fedpca.privacy import plan as make_plan
 
-    result = make_plan(privacy, features, rows, n_components=components, owners=owners)
-    print_result({name: getattr(result, name) for name in _FIELDS}, as_json, _table(result))
+    result = make_plan(
+        privacy,
+        features,
+        rows,
+        None if spectrum is None else _variances(spectrum),
+        n_components=components,
+        owners=owners,
+        typical=typical,
+    )
+    text = f"{_table(result)}\n{NO_LEDGER}"
+    print_result({name: getattr(result, name) for name in _FIELDS}, as_json, text)
+
+
+def _variances(text: str) -> list[float]:
+    """The variances in --spectrum: those of a model, or of a file of numbers, or the numbers themselves."""
+    path = Path(text)
+    if path.suffix == ".safetensors":
+        summary, _ = model_files.read(path)
+        values: list[float] = model_files.describe(summary, summary.n_features)["explained_variance"]
+        return values
+    contents = path.read_text() if path.is_file() else text
+    try:
+        return [float(number) for number in contents.replace(",", " ").split()]
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"--spectrum must be numbers such as 4,2,1, or a file of them, or a model file, got {text!r:.80}."
+        ) from error
 
 
 def _table(plan: "Plan") -> str:

@@ -75,6 +75,8 @@ Ledger = Annotated[
     ),
 ]
 
+NO_LEDGER = "Fit with --ledger FILE: without it nothing adds up what several fits of the same rows cost."
+
 
 def privacy_settings(center: Center | None = None, **settings: Any) -> "Privacy | None":
     """The `Privacy` of the options given; None if none are.

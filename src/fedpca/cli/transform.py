@@ -75,7 +75,8 @@ def transform(
 
     summary, shown = model_files.read(model)
     if not shown:
-        raise ValueError(f"{model} has no components: the training rows do not vary.")
+        why = "the training rows do not vary" if summary.certificate is None else "none rises above its noise"
+        raise ValueError(f"{model} has no components: {why}.")
     model_files.require_components(model, summary, components)
     rows = open_rows(
         path, columns=summary.feature_names, passthrough=kept, header=header, batch_rows=batch_rows

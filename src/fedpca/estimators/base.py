@@ -285,8 +285,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
         Real rows seldom are: check how many of those you trust exceed them. Variance outside the directions
         carried is taken to be spread evenly over all others: where it falls slowly instead, the limit of spe
-        is too low, and about 2 % of Gaussian rows exceed that of 99 %. The exact tracker knows all
-        directions.
+        is too low, and about 2 % of Gaussian rows exceed that of 99 %. The exact tracker knows all of them.
 
         Returns:
             the limit of spe, by Box's approximation: a multiple of a chi-squared variable with the mean and
@@ -388,11 +387,13 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return np.sqrt(self.explained_variance_)
 
 
-def warn_if_fewer(n_components: object, found: int, *, private: bool = False, stacklevel: int) -> None:
+def warn_if_fewer(n_components: object, found: int, *, stacklevel: int) -> None:
     """Warn of fewer components than requested: there are as many columns of scores."""
     if isinstance(n_components, Integral) and found < int(n_components):
-        reason = "no more rise above the noise" if private else "the rows span no more directions"
-        warnings.warn(f"n_components={n_components} but only {found} found: {reason}.", stacklevel=stacklevel)
+        warnings.warn(
+            f"n_components={n_components} but only {found} found: the rows span no more directions.",
+            stacklevel=stacklevel,
+        )
 
 
 def _is_plain(X: RowsLike) -> bool:

@@ -1,12 +1,12 @@
 """StreamingPCA: the scikit-learn face of the trackers."""
 
+import warnings
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
 from typing import Self
 
 import numpy as np
-from scipy import sparse
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state
 
@@ -20,6 +20,7 @@ from fedpca.summaries import validation
 from fedpca.summaries.merging import check_compatible
 from fedpca.summaries.missing_values import impute, impute_cold_start, late_starts
 from fedpca.summaries.moments import Moments
+from fedpca.summaries.parts import warn_if_unknown
 from fedpca.summaries.rank import EnergyBand, FixedRank, Oversample, RankRule
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
@@ -45,9 +46,10 @@ class StreamingPCA(BasePCA):
 
     Args:
         n_components: how many components to keep: a whole number, a share of the variance in (0, 1), or
-            None for all (with `privacy`, all that rise above the noise). With `energy`, the initial rank.
-            Fewer if the rows span fewer, with a warning from `fit`. Like all settings but `forget` and
-            `whiten` it is read at the first batch: `partial_fit` rejects a later change.
+            None for all. With `privacy`, only those that rise above the noise, and None may show none. With
+            `energy`, the initial rank. Fewer if the rows span fewer; `fit` warns of fewer than asked for.
+            Like all settings but `forget` and `whiten` it is read at the first batch: `partial_fit` rejects a
+            later change.
         energy: an `EnergyBand`, or its (low, high), to adapt the rank to the stream as the paper does.
         forget: in (0, 1]. Every batch scales the singular values of all earlier rows by it, and their count
             by its square: memory fades over about 1 / (1 - forget²) batches.
@@ -143,10 +145,12 @@ class StreamingPCA(BasePCA):
                 for part in batch_slices(X.shape[0], size):
                     tracker = self._update(tracker, X[part, :], _part(weights, part), gaps)
             self._source, self._n_rows_seen = tracker, X.shape[0]
-        if self.energy is None:
-            warn_if_fewer(
-                self.n_components, self.n_components_, private=self.privacy is not None, stacklevel=3
-            )
+            if isinstance(tracker, LateFeatures):
+                warn_if_unknown(self.summary_)
+        if self.privacy is not None:
+            self._warn_of_shortfall()
+        elif self.energy is None:
+            warn_if_fewer(self.n_components, self.n_components_, stacklevel=3)
         return self
 
     def partial_fit(self, X: RowsLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
@@ -156,7 +160,7 @@ class StreamingPCA(BasePCA):
             X, weights, gaps, tracker = self._prepared(X, sample_weight, first=first)
             self._source = self._update(tracker, X, weights, gaps)
             self._n_rows_seen = X.shape[0] + (0 if first else self._n_rows_seen)
-        return self
+            return self  # within: interrupted here, it would not know that the rows were taken
 
     def _prepared(
         self, X: RowsLike, sample_weight: ArrayLike | None, *, first: bool
@@ -201,8 +205,8 @@ class StreamingPCA(BasePCA):
             X: all rows, shape (n_samples, n_features).
 
         >>> rows = np.random.default_rng(0).normal(size=(600, 3)) + [2.0, 1.0, 0.0]
-        >>> privacy = Privacy(epsilon=4.0, delta=1e-5, bound=4.0, center="private")
-        >>> north, south = (StreamingPCA(2, privacy=privacy) for _ in range(2))
+        >>> settings = {"epsilon": 4.0, "delta": 1e-5, "bound": 4.0, "center": "private"}
+        >>> north, south = (StreamingPCA(2, privacy=Privacy(**settings)) for _ in range(2))
         >>> for _ in range(2):
         ...     (a, n), (b, m) = north.center_sum(rows[:400]), south.center_sum(rows[400:])
         ...     for owner in (north, south):
@@ -244,11 +248,19 @@ class StreamingPCA(BasePCA):
         Returns:
             Noisy `Moments`, cumulative over releases; a `Subspace` from mechanisms that keep no d x d sum.
 
-        >>> rows = np.random.default_rng(0).normal(size=(100, 5))
-        >>> pca = StreamingPCA(2, privacy=Privacy(epsilon=1.0, delta=1e-4, bound=3.0)).partial_fit(rows)
+        >>> rows = np.random.default_rng(0).normal(size=(900, 5)) * [3.0, 2.0, 0.5, 0.5, 0.5]
+        >>> pca = StreamingPCA(2, privacy=Privacy(epsilon=1.0, delta=1e-4, bound=4.0)).partial_fit(rows)
         >>> pca.release().certificate.epsilon
         1.0
         """
+        before = self._source.state() if self.__sklearn_is_fitted__() else None
+        released = self._release_for_merging()
+        if released is not before:
+            self._warn_of_shortfall()
+        return released
+
+    def _release_for_merging(self) -> Summary:
+        """`release`, without a word about components that noise hides: merged with others they may rise."""
         if not self._has_source():
             raise NotFittedError("there is nothing to release: call partial_fit first.")
         if not isinstance(self._source, PrivateTracker):
@@ -257,6 +269,11 @@ class StreamingPCA(BasePCA):
                 "without."
             )
         return self._source.release()
+
+    def _warn_of_shortfall(self) -> None:
+        """Warn if noise hides components that were asked for."""
+        if isinstance(self._source, PrivateTracker) and (text := self._source.shortfall()):
+            warnings.warn(text, stacklevel=3)
 
     def merge(self, *others: "StreamingPCA | Summary") -> Self:
         """Learn what others learned, as if their rows had come here; the others stay as they are.
@@ -323,7 +340,8 @@ class StreamingPCA(BasePCA):
         """The tracker with one more batch: earlier rows decay once, missing entries are imputed."""
         if isinstance(tracker, PrivateTracker):
             _no_weights(weights)
-            tracker.update(_dense_parts(X), X.shape[0])
+            known = self._n_rows_seen if self._has_source() and tracker is self._source else 0
+            tracker.update(_dense_parts(X), X.shape[0], n_rows_before=known)
             return tracker
         if isinstance(tracker, LateFeatures):
             X, gaps = self._check_values(X, tracker.dtype, HOST, weights)
@@ -394,8 +412,7 @@ class StreamingPCA(BasePCA):
             X = to_host(X)
         if self.privacy is None:
             return X, validation.has_nan(stored_values(X), dtype, ops.max_weight(weights))
-        # Rows of any size are clipped, and no entry is a reason to fail: a failure would reveal its row.
-        return _infinity_as_nan(X), False  # a private tracker fills gaps itself
+        return X, False  # no value of a row makes a private fit fail: it is clipped, or counts as missing
 
     def _new_tracker(self, X: RowsLike, weights: Array | None, dtype: DTypeLike) -> Tracker | PrivateTracker:
         """A tracker for the first rows of a stream."""
@@ -473,15 +490,6 @@ class StreamingPCA(BasePCA):
         """The most exact summary to send or merge: `Moments` where they are known, else a `Subspace`."""
         self._fitted()
         return replace(self._source.state(), feature_names=self._names())
-
-
-def _infinity_as_nan(X: RowsLike) -> DeviceArray:
-    """Rows with infinite entries marked as missing."""
-    values = stored_values(X)
-    if values.dtype.kind != "f" or not np.isinf(values).any():
-        return X
-    values = np.where(np.isinf(values), np.nan, values)
-    return sparse.csr_array((values, X.indices, X.indptr), X.shape) if sparse.issparse(X) else values
 
 
 def _known(tracker: Tracker | LateFeatures, n_features: int) -> AnyArray:

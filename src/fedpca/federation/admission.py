@@ -14,7 +14,8 @@ from fedpca.summaries.certificate import Certificate, noise_edge
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
-_MAX_ENERGY = 1e-9 * ops.max_energy()  # so that a billion children fit
+# So that a billion children fit, and weights of features that few rows know.
+_MAX_ENERGY = 1e-30 * ops.max_energy()
 _MOST_NOISE = 10.0  # times that of the settings: stronger promises than required have more noise
 # A Gaussian vector or matrix exceeds its expected norm by this many standard deviations of an entry (of a
 # symmetric matrix: off the diagonal) with a probability below 1e-12.

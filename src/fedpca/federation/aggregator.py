@@ -209,7 +209,7 @@ class Aggregator:
                     raise ValueError(_other_sender(child, known.sender, sender))
                 if known is not None and version <= known.message.version:
                     return False
-                summary = replace(require_summary(summary))  # constructed again, with all its checks
+                summary = _constructed_again(require_summary(summary))
                 self._check(child, summary)
             except Exception as error:  # anyone may have sent it: whatever is wrong, the others go on
                 reason = _reason(error)
@@ -456,6 +456,13 @@ class Aggregator:
         children = self.children
         rows = sum(child.count for child in children.values())
         return f"Aggregator({len(children)} children, {rows:g} rows)"
+
+
+def _constructed_again(summary: Summary) -> Summary:
+    """The same summary, after all its checks."""
+    if summary.parts:
+        return type(summary).from_file_contents(summary.arrays, summary.metadata)
+    return replace(summary)
 
 
 def _shape(state: State) -> tuple[int, bool] | None:

@@ -67,6 +67,7 @@ def _partitions(data: Any, n_components: int) -> list[Any]:
             "StreamingPCA().fit(data) takes data in memory."
         )
     validation.require_numeric_columns(getattr(data, "_meta", None))  # without any values
+    validation.require_numeric_columns(data._meta)  # before any row is read
     n_features = data.shape[1]
     if n_features == n_features:  # else it is NaN: not known yet
         validation.rank(n_components, n_features, "n_components")

@@ -4,7 +4,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -20,8 +20,9 @@ from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.message import child_name
 from fedpca.privacy import CENTER_STEPS, CenterSum, Privacy
+from fedpca.privacy.tracker import warn_of_refit
 from fedpca.summaries import validation
-from fedpca.summaries.merging import merge
+from fedpca.summaries.merging import merge_distinct
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import EnergyBand
 from fedpca.summaries.subspace import Subspace
@@ -141,6 +142,8 @@ class FederatedPCA(BasePCA):
         if self.n_jobs is not None:
             workers = validation.integer(self.n_jobs, "n_jobs", at_least=1)
         self._check_ledger(len(clients))
+        if isinstance(self.privacy, Privacy):
+            warn_of_refit(self.privacy, stacklevel=4)
         fitted, problems = self._run(clients, workers)
         if not fitted:
             raise ValueError(f"no client could contribute: {problems}.")
@@ -163,16 +166,17 @@ class FederatedPCA(BasePCA):
             self.feature_names_in_ = np.array(merged.feature_names, dtype=object)
         rule = rank_rule(self.n_components, self.energy, merged.n_features)
         dtype = np.result_type(*(fitted[name]._source.dtype for name in summaries))
-        self._source = SummaryView(merged, rule, "auto", dtype)
+        view = SummaryView(merged, rule, "auto", dtype)
+        self._source = view
         self._n_rows_seen = sum(fitted[name].n_samples_seen_ for name in summaries)
         self.contributions_ = {
             name: self._contribution(fitted.get(name), summaries.get(name), problems.get(name, ""))
             for name in sorted(clients)
         }
-        if self.energy is None:
-            warn_if_fewer(
-                self.n_components, self.n_components_, private=self.privacy is not None, stacklevel=4
-            )
+        if text := view.shortfall():
+            warnings.warn(text, stacklevel=4)
+        elif self.energy is None and self.privacy is None:
+            warn_if_fewer(self.n_components, self.n_components_, stacklevel=4)
         return self
 
     def _check_ledger(self, n_clients: int) -> None:
@@ -212,7 +216,7 @@ class FederatedPCA(BasePCA):
             center=self.center,
             whiten=self.whiten,
             tracker=self.tracker,
-            privacy=self.privacy,
+            privacy=_own_account(self.privacy),
             random_state=self.random_state,
         )
 
@@ -294,7 +298,12 @@ def _fit_client(client: StreamingPCA, rows: Any) -> None:
     if empty:
         raise ValueError("the client has no rows.")
     if client.privacy is not None:
-        client.release()
+        client._release_for_merging()
+
+
+def _own_account(privacy: Privacy | None) -> Privacy | None:
+    """The privacy settings for one client: another's fit is not a second one of its rows."""
+    return replace(privacy) if isinstance(privacy, Privacy) else privacy
 
 
 def _features_of_most(summaries: Iterable[Summary]) -> Summary:
@@ -329,7 +338,7 @@ def _merge_all(summaries: list[Summary], fanout: int) -> Summary:
                 entries = 0
             groups[-1].append(summary)
             entries += (1 + getattr(summary, "rank", 0)) * summary.n_features  # moments are only added up
-        summaries = [merge(group) for group in groups]
+        summaries = [merge_distinct(group) for group in groups]
     return summaries[0]
 
 

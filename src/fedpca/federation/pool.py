@@ -12,11 +12,12 @@ from fedpca._typing import Array
 from fedpca.privacy import Privacy
 from fedpca.summaries import validation
 from fedpca.summaries.certificate import Certificate, Release, shared_cost
-from fedpca.summaries.merging import merge
+from fedpca.summaries.merging import merge_distinct
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
+_TINY = np.finfo(np.float64).tiny
 _FAR_ABOVE = 10.0  # times its share of rows
 
 
@@ -45,6 +46,7 @@ class _Sums:
     number: int
     named: int
     count: float
+    observed: Array  # rows that know each feature
     within: float
     offset: Array
     squares: float
@@ -54,6 +56,7 @@ class _Sums:
             self.number + sign * other.number,
             self.named + sign * other.named,
             self.count + sign * other.count,
+            self.observed + sign * other.observed,
             self.within + sign * other.within,
             self.offset + sign * other.offset,
             self.squares + sign * other.squares,
@@ -61,12 +64,12 @@ class _Sums:
 
     @property
     def mean(self) -> Array:
-        return self.offset / self.count
+        return self.offset / np.maximum(self.observed, _TINY)
 
     @property
     def energy(self) -> float:
         """Of all rows about their mean."""
-        return self.within + max(self.squares - self.count * float(self.mean @ self.mean), 0.0)
+        return self.within + max(self.squares - float(self.observed @ self.mean**2), 0.0)
 
 
 class Pool:
@@ -130,14 +133,15 @@ class Pool:
 
     def _part(self, summary: Summary) -> _Sums:
         assert self._origin is not None
-        offset = summary.mean - self._origin
+        observed, offset = _observed(summary), summary.mean - self._origin
         return _Sums(
             1,
             summary.feature_names is not None,
             summary.count,
+            observed,
             max(summary.total, 0.0),
-            summary.count * offset,
-            summary.count * float(offset @ offset),
+            observed * offset,
+            float(observed @ offset**2),
         )
 
     # --- a new summary ---
@@ -146,7 +150,7 @@ class Pool:
         """Raise if a summary does not merge with those of the other children, or cannot be stored."""
         self._check_releases(child, summary, privacy)
         others = self._stand_in(child, summary)
-        merged = summary if others is None else merge([others, summary])
+        merged = summary if others is None else merge_distinct([others, summary])
         validation.raw_energy(merged.total, merged.count, merged.mean)
         json.dumps(merged.metadata, allow_nan=False)
 
@@ -160,13 +164,18 @@ class Pool:
         assert self._origin is not None
         some = next(iter(self._summaries.values()))
         names = self._names if sums.named else None
-        mean = self._origin + sums.mean if some.centered else np.zeros(some.n_features)
+        known = sums.observed > 0
+        mean = np.where(known, self._origin + sums.mean, 0.0) if some.centered else np.zeros(some.n_features)
+        observed = None if known.all() else sums.count * known
         energy, d = sums.energy, some.n_features
         if isinstance(summary, Subspace):
             components = np.zeros((0, d), summary.components.dtype)
-            return Subspace(components, np.zeros(0), mean, sums.count, energy, some.centered, names)
+            return Subspace(
+                components, np.zeros(0), mean, sums.count, energy, some.centered, names, observed=observed
+            )
         certificate = summary.certificate and _NEUTRAL
-        return Moments(sums.count, mean, np.eye(d) * (energy / d), some.centered, names, certificate)
+        scatter = np.diag(known * (energy / d))
+        return Moments(sums.count, mean, scatter, some.centered, names, certificate, observed)
 
     def _check_releases(self, child: str, summary: Summary, privacy: Privacy | None) -> None:
         """Refuse a copied stream, and a shared ledger that has spent more than is accepted."""
@@ -192,9 +201,8 @@ class Pool:
     def share(self, child: str) -> Share:
         """The share of one child, in constant time."""
         assert self._sums is not None
-        part, mean = self._part(self._summaries[child]), self._sums.mean
-        offset = part.mean - mean
-        energy = part.within + part.count * float(offset @ offset)
+        part = self._part(self._summaries[child])
+        energy = part.within + float(part.observed @ (part.mean - self._sums.mean) ** 2)
         return Share(part.count / self._sums.count, _ratio(energy, max(self._sums.energy, energy)))
 
     def shares(self) -> Mapping[str, Share]:
@@ -204,9 +212,10 @@ class Pool:
         summaries = self._summaries.values()
         counts = np.array([summary.count for summary in summaries])
         means = np.array([summary.mean for summary in summaries]) - self._origin
-        means -= counts @ means / counts.sum()
+        observed = np.array([_observed(summary) for summary in summaries])
+        means -= np.einsum("ij,ij->j", observed, means) / np.maximum(observed.sum(axis=0), _TINY)
         within = np.array([max(summary.total, 0.0) for summary in summaries])
-        energies = within + counts * np.einsum("ij,ij->i", means, means)
+        energies = within + np.einsum("ij,ij,ij->i", observed, means, means)
         rows, total = counts / counts.sum(), float(energies.sum())
         return {
             child: Share(float(row), _ratio(float(energy), total))
@@ -215,6 +224,11 @@ class Pool:
 
 
 _NEUTRAL = Certificate(private=True, epsilon=0.0, delta=0.0, mu=0.0)
+
+
+def _observed(summary: Summary) -> Array:
+    """The number of rows that know each feature."""
+    return np.full(summary.n_features, summary.count) if summary.observed is None else summary.observed
 
 
 def _releases(summary: Summary) -> tuple[Release, ...]:

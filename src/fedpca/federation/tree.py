@@ -2,7 +2,7 @@
 
 import hashlib
 
-from fedpca.summaries.merging import all_moments, merge
+from fedpca.summaries.merging import all_moments, merge_distinct
 from fedpca.summaries.rank import exchange_rank
 from fedpca.summaries.summary import Summary
 
@@ -82,8 +82,8 @@ class MergeTree:
         if len(parts) == 1:
             return parts[0]
         if self._rank is None or all_moments(parts):
-            return merge(parts)
-        return merge(parts, exchange_rank(self._rank, parts[0].n_features))
+            return merge_distinct(parts)
+        return merge_distinct(parts, exchange_rank(self._rank, parts[0].n_features))
 
 
 class _Node:

@@ -43,8 +43,11 @@ def stream_rows(privacy: Privacy, n_features: int) -> tuple[int, ...]:
 
 
 def fill_with_center(rows: Array, center: Array | None) -> Array:
-    """Rows with missing entries taken from the center: clipped about it, they count as zero."""
-    gaps = np.isnan(rows)
+    """Rows with missing entries taken from the center: clipped about it, they count as zero.
+
+    An infinite entry counts as missing: were it refused, the failure would show that a record has one.
+    """
+    gaps = ~np.isfinite(rows)
     return np.where(gaps, 0.0 if center is None else center, rows) if gaps.any() else rows
 
 
@@ -55,6 +58,7 @@ class PrivateCenter:
 
     Attributes:
         vector: the center so far, shape (d,).
+        last_step: by which it was last moved, shape (d,).
         n_rows: rows of a stream taken so far.
     """
 
@@ -64,6 +68,7 @@ class PrivateCenter:
         self._ledger = ledger
         self._stream_rows = stream_rows(privacy, n_features)
         self.vector: Array = np.zeros(n_features)
+        self.last_step: Array = np.zeros(n_features)
         self.n_rows = 0
         self._n_sums = 0
         self._n_moves = 0
@@ -99,11 +104,15 @@ class PrivateCenter:
             self._add(rows)
         return self._noisy_sum(0, self._privacy.mu * sqrt(_STEP_SHARE))
 
-    def move(self, offset: Array) -> None:
-        """End a step: move by an offset that is public, the mean of noisy sums."""
+    def check_move(self) -> None:
+        """Whether a step may end."""
         if self._n_sums == self._n_moves:
             raise ValueError("the center moves by the mean of noisy sums; call center_sum first.")
+
+    def move(self, offset: Array) -> None:
+        """End a step: move by an offset that is public, the mean of noisy sums."""
         self.vector = self.vector + offset
+        self.last_step = offset
         self._n_moves += 1
         self._begin_step()
 
@@ -133,7 +142,7 @@ class PrivateCenter:
     def _check_affordable(self) -> None:
         """Before anything is spent: that the rows after the center can be afforded as well."""
         if not self._n_sums and not self.n_rows:
-            self._ledger.check(0, None, self._privacy.mu)
+            self._ledger.check(0, None, self._privacy.mu, adjacency=self._privacy.adjacency)
 
     def _add(self, rows: Array) -> None:
         self._count += len(rows)
@@ -142,7 +151,8 @@ class PrivateCenter:
 
     def _noisy_sum(self, start: int, mu: float) -> CenterSum:
         """The noisy sum of the rows added in this step, the records from `start` on."""
-        entry = self._ledger.debit(start, start + self._count, "center", mu)
+        stop, adjacency = start + self._count, self._privacy.adjacency
+        entry = self._ledger.debit(start, stop, "center", mu, adjacency=adjacency)
         sd = center_sigma(self._privacy, mu) * RADIUS
         noisy = self._sum + self._noise.entries((self._n_sums,), len(self._sum), sd)
         self._n_sums += 1

@@ -5,7 +5,7 @@ from fedpca.privacy.ledger import Entry, Ledger
 from fedpca.privacy.mechanisms.base import Mechanism
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.settings import Privacy
-from fedpca.summaries.certificate import Certificate, LedgerState
+from fedpca.summaries.certificate import IN_MEMORY, Certificate, LedgerState
 
 
 def make_certificate(
@@ -52,7 +52,7 @@ def make_certificate(
         public="number of records, number and names of features, and these settings",
         ledger=LedgerState(
             id=ledger.id,
-            kept="in memory" if ledger.path is None else "in a file",
+            kept=IN_MEMORY if ledger.path is None else "in a file",
             epsilon=ledger.epsilon,
             delta=ledger.delta,
             spent=ledger.spent(),

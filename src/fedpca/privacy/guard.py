@@ -7,14 +7,14 @@ from contextlib import contextmanager
 
 
 class Guard:
-    """One thread at a time, in the one process that has the key; batches whole or never.
+    """One thread at a time, in the one process that has the key; batches and releases whole or never.
 
     Two processes or threads with one key would add the same noise to different rows, and the difference of
     the results would reveal the rows.
     """
 
     def __init__(self) -> None:
-        self._failure = ""  # of an earlier batch
+        self._failure = ""  # of an earlier batch or release
         self._process = os.getpid()
         self._lock = threading.RLock()
 
@@ -29,18 +29,20 @@ class Guard:
             yield
 
     @contextmanager
-    def whole_batch(self) -> Iterator[None]:
-        """A batch interrupted half-way ends the stream: taken again, its first rows would count twice."""
-        try:
-            yield
-        except BaseException as error:
-            self._failure = repr(error)
-            raise
+    def whole(self, step: str) -> Iterator[None]:
+        """A step interrupted half-way ends the stream: taken again, rows would count twice, or noise would.
+
+        The stream counts as broken from the start of the step until it ends well, so that no exception, at
+        whatever line, comes too early or too late.
+        """
+        self._failure = f"{step} was interrupted"
+        yield
+        self._failure = ""
 
     def check_intact(self) -> None:
-        """Refuse to go on after a batch that was interrupted."""
+        """Refuse to go on after a step that was interrupted."""
         if self._failure:
             raise RuntimeError(
-                f"an earlier batch was interrupted ({self._failure}), and some of its rows may count "
-                "already: fit anew, so that none counts twice."
+                f"{self._failure}: some of its rows or its noise may have been used already; fit anew, so "
+                "that none is used twice."
             )

@@ -5,17 +5,17 @@ import os
 import secrets
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from math import inf, sqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from fedpca._typing import JSON
 from fedpca._util.files import append_json_line, create_exclusive, file_lock, json_lines
 from fedpca.errors import BudgetExceeded
-from fedpca.privacy.calibration import epsilon_of, mu_of
+from fedpca.privacy.calibration import Adjacency, epsilon_of, mu_of
 from fedpca.privacy.rules import check_epsilon_delta
 from fedpca.summaries import validation
 
@@ -32,6 +32,7 @@ class Entry:
         mechanism: its name.
         mu: its Gaussian-DP parameter.
         time: when it was debited, UTC.
+        adjacency: what one record more or less means to it.
         completed: whether the release came out. A debit without it counts all the same.
     """
 
@@ -41,6 +42,7 @@ class Entry:
     mechanism: str
     mu: float
     time: str
+    adjacency: Adjacency
     completed: bool = False
 
 
@@ -51,6 +53,8 @@ class Ledger:
     without a release, never a release without its debit. Records count from 0 in every new estimator:
     releases of two estimators with the same ledger are taken to be about the same records, which can
     over-count but never under-count. Keep one ledger for each set of people (or things) rows are about.
+    All debits have the adjacency of the first: a guarantee for records taken out costs more for records
+    replaced, so the two do not add up.
 
     Args:
         path: a file, created if it does not exist; None keeps the ledger in memory.
@@ -118,23 +122,37 @@ class Ledger:
     def _left(self, spent: float, delta: float) -> float:
         return epsilon_of(sqrt(max(mu_of(*self._budget) ** 2 - spent**2, 0.0)), delta)
 
-    def debit(self, start: int, stop: int | None, mechanism: str, mu: float) -> Entry:
+    def debit(
+        self,
+        start: int,
+        stop: int | None,
+        mechanism: str,
+        mu: float,
+        *,
+        adjacency: Adjacency = "replace-one",
+    ) -> Entry:
         """Write a release down before it is made; BudgetExceeded if some record could not pay for it."""
         time = datetime.now(UTC).isoformat(timespec="seconds")
-        entry = Entry(secrets.token_hex(8), start, stop, mechanism, mu, time)
+        entry = Entry(secrets.token_hex(8), start, stop, mechanism, mu, time, adjacency)
         with self._locked():
             self._check(entry)
             self._append({"event": "debit", **asdict(entry)})
             self._entries.append(entry)
         return entry
 
-    def check(self, start: int, stop: int | None, mu: float) -> None:
+    def check(self, start: int, stop: int | None, mu: float, *, adjacency: Adjacency = "replace-one") -> None:
         """BudgetExceeded if such a release could not be paid for now; nothing is written."""
-        self._check(Entry("", start, stop, "", mu, ""))
+        self._check(Entry("", start, stop, "", mu, "", adjacency))
 
     def _check(self, entry: Entry) -> None:
         _check_entry(entry)
         entries = self.entries
+        if entries and entry.adjacency != entries[0].adjacency:
+            raise ValueError(
+                f"all releases of a ledger must have the adjacency of its first, {entries[0].adjacency!r}, "
+                f"got adjacency={entry.adjacency!r}: their costs do not add up. Use "
+                f"{entries[0].adjacency!r}, or the ledger of other people."
+            )
         after = total_mu([*entries, entry])
         if after > mu_of(*self._budget) * (1 + 1e-9):
             raise BudgetExceeded(self._refusal(entries, after))
@@ -170,7 +188,8 @@ class Ledger:
         if not self.path.parent.is_dir():
             raise FileNotFoundError(f"cannot create the ledger {self.path}: no folder {self.path.parent}.")
         head = {"format": _FORMAT, "id": self.id, "epsilon": self.epsilon, "delta": self.delta}
-        create_exclusive(self.path, json.dumps(head).encode() + b"\n")
+        with self._file_lock():  # where there are no hard links, creation alone is not exclusive
+            create_exclusive(self.path, json.dumps(head).encode() + b"\n")
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -179,11 +198,15 @@ class Ledger:
             with self._lock:
                 yield
             return
-        # A file of its own: the ledger may be replaced, by a restore or an editor, and its lock with it.
-        with file_lock(self.path.with_name(f"{self.path.name}.lock")):
+        with self._file_lock():
             if not self.path.exists():
                 raise FileNotFoundError(f"the ledger {self.path} no longer exists; restore it from a backup.")
             yield
+
+    def _file_lock(self) -> AbstractContextManager[None]:
+        """A file of its own: the ledger may be replaced, by a restore or an editor, and its lock with it."""
+        assert self.path is not None
+        return file_lock(self.path.with_name(f"{self.path.name}.lock"))
 
     def _append(self, record: JSON) -> None:
         # A line torn by a crash was never acted upon: no noise is drawn before its debit is on disk.
@@ -249,6 +272,10 @@ def _check_entry(entry: Entry) -> None:
         raise ValueError(
             f"a debit needs a finite mu of at least 0 and records 0 <= start <= stop, got {entry}."
         )
+    if entry.adjacency not in get_args(Adjacency):
+        raise ValueError(
+            f"adjacency must be one of {', '.join(get_args(Adjacency))}, got {entry.adjacency!r:.80}."
+        )
 
 
 def total_mu(entries: Sequence[Entry]) -> float:
@@ -256,7 +283,7 @@ def total_mu(entries: Sequence[Entry]) -> float:
 
     Releases of disjoint records cost each record one of them; of the same records, all of them.
 
-    >>> entry = Entry("a", 0, 10, "gram", 0.3, "")
+    >>> entry = Entry("a", 0, 10, "gram", 0.3, "", "replace-one")
     >>> total_mu([entry, replace(entry, start=10, stop=20)]), total_mu([entry, replace(entry, start=5)])
     (0.3, 0.42426)
     """

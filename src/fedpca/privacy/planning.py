@@ -11,12 +11,12 @@ from fedpca.privacy.centering import stream_rows
 from fedpca.privacy.mechanisms.base import Mechanism
 from fedpca.privacy.mechanisms.gram import Gram
 from fedpca.privacy.mechanisms.registry import calibrate, mechanism_class
-from fedpca.privacy.rules import check_delta_for_rows
+from fedpca.privacy.rules import check_delta_for_rows, warn_of_weak_settings
 from fedpca.privacy.settings import Privacy
 from fedpca.summaries import validation
 
 _GOOD = 0.9  # the expected |<v, v_hat>| that counts as found
-_TYPICAL = 0.5  # assumed mean of |row|² / bound²
+_TYPICAL = sqrt(0.5)  # of the bound: the assumed root mean square of the lengths of rows
 _SMALLEST_GAP = 0.1  # of a variance: directions closer than this count as this far apart
 
 
@@ -68,23 +68,28 @@ def plan(
     *,
     n_components: int = 1,
     owners: int = 1,
+    typical: float | None = None,
 ) -> Plan:
     """What to expect of private components, from public knowledge alone; nothing is spent.
+
+    Warns where `StreamingPCA.fit` would: of an epsilon or a delta that promises little.
 
     Args:
         privacy: the settings.
         n_features: how many features there are, d.
         n_rows: how many rows there will be, of all owners together; None if not known.
         spectrum: variances along the leading directions, at least `n_components` of them, as public data or
-            experience suggest; never taken from the private rows. By default rows are assumed to have
-            a mean square of half of bound², with variances that fall as 1, 1/2, 1/3, ...
+            experience suggest; never taken from the private rows. What exceeds bound² in total is clipped.
+            By default they fall as 1, 1/2, 1/3, ...
         n_components: how many components are wanted.
         owners: how many will release and be merged: each adds noise of its own.
+        typical: instead of a spectrum, the typical length of a row about the center, its root mean square;
+            0.7 times the bound by default. Rows much shorter than the bound drown in its noise.
 
     >>> plan(Privacy(epsilon=1.0, delta=1e-5, bound=1.0), n_features=784, n_rows=400)
     Plan(mu=0.2681, sigma=5.276 bound², noise_edge=208.9,
          rows_needed=3,505, rows=400, found=0, memory=14.8 MB)
-    With 400 rows and 784 features nothing will survive the noise.
+    With 400 rows and 784 features nothing will survive the noise, if rows are about as long as the bound.
     About 3,500 rows are needed for 1 component.
     A larger epsilon, fewer features or a tighter bound need fewer.
     """
@@ -96,9 +101,10 @@ def plan(
     if n_rows is not None:
         n_rows = validation.integer(n_rows, "n_rows", at_least=1)
         check_delta_for_rows(privacy.delta, n_rows)
+    warn_of_weak_settings(privacy.epsilon, privacy.delta, n_rows or 0, stacklevel=2)
     mechanism = mechanism_class(privacy)
     mechanism.check_features(n_features)
-    variances = _spectrum(spectrum, privacy.bound, n_features, n_components)
+    variances, condition = _spectrum(spectrum, typical, privacy.bound, n_features, n_components)
     calibration = calibrate(privacy, n_features, joint=privacy.center == "private")
     edge = mechanism.noise_edge(privacy, n_features, calibration, report=privacy.releases)
     edge *= sqrt(validation.integer(owners, "owners", at_least=1))
@@ -122,14 +128,27 @@ def plan(
         n_rows=n_rows,
         components_found=found,
         memory=mechanism.memory(n_features, n_components),
-        advice=_advice(privacy, n_features, n_components, rows_needed, n_rows, found),
+        advice=_advice(privacy, n_features, n_components, rows_needed, n_rows, found, condition),
     )
 
 
-def _spectrum(spectrum: Sequence[float] | None, bound: float, n_features: int, n_components: int) -> Array:
+def _spectrum(
+    spectrum: Sequence[float] | None,
+    typical: float | None,
+    bound: float,
+    n_features: int,
+    n_components: int,
+) -> tuple[Array, str]:
+    """The variances given or assumed, of clipped rows, and what the plan is true for."""
     if spectrum is None:
+        if typical is not None and not (validation.is_real(typical) and 0 < typical < np.inf):
+            raise ValueError(f"typical must be the length of a row, above 0, got typical={typical!r}.")
+        length = _TYPICAL * bound if typical is None else min(typical, bound)
         weights = 1 / np.arange(1.0, n_features + 1)
-        return _TYPICAL * bound**2 * weights / weights.sum()
+        about = "as long as the bound" if typical is None else f"{typical:g} long"
+        return length**2 * weights / weights.sum(), f"if rows are about {about}"
+    if typical is not None:
+        raise ValueError("typical and spectrum both state how long rows are: give one of them.")
     variances = np.sort(np.asarray(spectrum, dtype=np.float64).ravel())[::-1]
     if not len(variances) or not np.isfinite(variances).all() or variances[-1] < 0 or not variances[0] > 0:
         raise ValueError("spectrum must be variances along the leading directions: finite, not negative.")
@@ -138,12 +157,13 @@ def _spectrum(spectrum: Sequence[float] | None, bound: float, n_features: int, n
             f"spectrum must have a variance for every component: {n_components} wanted, "
             f"{len(variances)} given."
         )
-    if variances.sum() > bound**2 * (1 + 1e-9):
+    if len(variances) > n_features:
         raise ValueError(
-            f"spectrum sums to {variances.sum():.4g}, more than bound² = {bound**2:.4g}: clipped rows cannot "
-            "vary so much; raise the bound or rescale the spectrum."
+            f"spectrum must have at most one variance per feature: {n_features} features, {len(variances)} "
+            "given."
         )
-    return variances
+    # Clipped rows vary by at most bound², in proportions that clipping hardly changes.
+    return variances * min(1.0, bound**2 / variances.sum()), "if variances are as given"
 
 
 def _rows_needed(
@@ -168,23 +188,29 @@ def _rows_needed(
 
 
 def _advice(
-    privacy: Privacy, n_features: int, n_components: int, needed: int, n_rows: int | None, found: int | None
+    privacy: Privacy,
+    n_features: int,
+    n_components: int,
+    needed: int,
+    n_rows: int | None,
+    found: int | None,
+    condition: str,
 ) -> str:
     components = "1 component" if n_components == 1 else f"{n_components} components"
-    wanted = f"About {_rounded(needed):,} rows are needed for {components}."
+    wanted = f"About {_rounded(needed):,} rows are needed for {components}"
     remedy = "A larger epsilon, fewer features or a tighter bound need fewer."
     if privacy.paper_calibrated:
         remedy = "mechanism='gram' needs hundreds of times fewer."
     elif mechanism_class(privacy).less_accurate and n_features <= Gram.max_features:
         remedy = "mechanism='gram' needs several times fewer."
     if n_rows is None:
-        return f"{wanted}\n{remedy}"
+        return f"{wanted}, {condition}.\n{remedy}"
     start = f"With {n_rows:,} rows and {n_features} features"
     if n_rows >= needed:
-        return f"{start} {components} will be found; about {_rounded(needed):,} rows would do."
+        return f"{start} {components} will be found, {condition}; about {_rounded(needed):,} rows would do."
     if not found:
-        return f"{start} nothing will survive the noise.\n{wanted}\n{remedy}"
-    return f"{start} about {found} of {components} will be found.\n{wanted}\n{remedy}"
+        return f"{start} nothing will survive the noise, {condition}.\n{wanted}.\n{remedy}"
+    return f"{start} about {found} of {components} will be found, {condition}.\n{wanted}.\n{remedy}"
 
 
 def _rounded(rows: int) -> int:

@@ -1,8 +1,11 @@
 """The rules that settings, ledger, plan and theory share, each with one error."""
 
+import warnings
 from typing import Any
 
 from fedpca.summaries import validation
+
+_LARGE_EPSILON = 10.0
 
 
 def check_epsilon_delta(epsilon: Any, delta: Any) -> tuple[float, float]:
@@ -25,4 +28,20 @@ def check_delta_for_rows(delta: float, n_rows: int) -> None:
         raise ValueError(
             f"delta must be below one over the number of rows, 1/{n_rows}, got delta={delta:g}: it would "
             f"allow whole rows to be published. Choose at most {0.1 / n_rows:.1g}."
+        )
+
+
+def warn_of_weak_settings(epsilon: float, delta: float, n_rows: int, *, stacklevel: int) -> None:
+    """What plan and fit both warn of: a delta or an epsilon that promises little."""
+    if delta * n_rows > 0.1:
+        warnings.warn(
+            f"delta={delta:g} is above a tenth of one over the number of rows, {n_rows}; "
+            f"{0.1 / n_rows:.1g} or less is advised.",
+            stacklevel=stacklevel + 1,
+        )
+    if epsilon > _LARGE_EPSILON:
+        warnings.warn(
+            f"epsilon={epsilon:g} promises hardly anything to a single record; {_LARGE_EPSILON:g} or less, "
+            "and about 1 for a public release, is advised.",
+            stacklevel=stacklevel + 1,
         )

@@ -1,6 +1,8 @@
 """Privacy: the settings of a private estimator, fixed before any row is seen."""
 
 import os
+import secrets
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Literal, get_args
@@ -17,6 +19,7 @@ from fedpca.privacy.rules import check_epsilon_delta
 from fedpca.summaries import validation
 
 _MAX_RELEASES = 10_000
+_fits: Counter[str] = Counter()  # in this process, by the account of settings without a ledger
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,7 +45,8 @@ class Privacy:
         noise: "exact", safe against floating-point attacks; "fast", not safe, for experiments.
         calibration: of "streaming-mod-sulq": "analytic", or the "paper" omega, hundreds of times larger.
         ledger: a `Ledger`, or the path of its file, in which what was spent outlives the process. A new file
-            gets (epsilon, delta) as its total budget. None: in memory, one account for every fit.
+            gets (epsilon, delta) as its total budget. None: in memory, one account for every fit; a second
+            fit with the same object, or a copy of it, warns.
         insecure_seed_for_tests: makes the noise repeatable, and therefore worthless: the certificate says so.
 
     >>> Privacy(epsilon=1.0, delta=1e-6, bound=10.0)
@@ -96,6 +100,7 @@ class Privacy:
         if isinstance(self.ledger, str | os.PathLike):
             object.__setattr__(self, "ledger", os.path.abspath(self.ledger))  # the same wherever it is opened
         object.__setattr__(self, "center", self._checked_center())
+        object.__setattr__(self, "_account", secrets.token_hex(8))  # no field: a copy has the same
 
     def _checked_center(self) -> Literal["private"] | tuple[float, ...] | None:
         if self.center is None:
@@ -151,6 +156,12 @@ class Privacy:
         if self.ledger is not None and os.path.exists(self.ledger):
             return Ledger(self.ledger)
         return Ledger(self.ledger, epsilon=self.epsilon, delta=self.delta)
+
+    def count_fit(self) -> int:
+        """How often these settings, or copies of them, were fitted in this process, this time included."""
+        account: str = vars(self)["_account"]
+        _fits[account] += 1
+        return _fits[account]
 
     def __repr__(self) -> str:
         shown = []

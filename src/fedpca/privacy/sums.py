@@ -50,15 +50,28 @@ class PrivateSums:
         """Whether all planned releases were made."""
         return self._n_releases == self._privacy.releases and not self._mechanism.continuous
 
+    @property
+    def total_margin(self) -> float:
+        """By how much noise may have lowered the total of the last report, in the units of the data."""
+        return self._privacy.bound**2 * self._mechanism.total_margin(self._accumulated)
+
+    @property
+    def direction_sd(self) -> float:
+        """Standard deviation of the last report's noise along any one direction, in the units of the data."""
+        return self._privacy.bound**2 * self._mechanism.calibration.sigma * self._accumulated
+
+    @property
+    def _accumulated(self) -> float:
+        return 1.0 if self._mechanism.continuous else self._schedule.accumulated(self._n_releases)
+
     def take(self, rows: Array) -> None:
         """Add complete rows."""
         if self._mechanism.continuous:
-            self._debit(None)  # their noise is drawn at once
+            self.debit(None)  # their noise is drawn at once
         self._mechanism.take(self._mechanism.ball.points(rows))
 
-    def release(self, n_rows: int) -> tuple[Summary, Entry]:
-        """The certified summary of all records up to `n_rows`, and the debit that paid for it."""
-        entry = self._debit(n_rows)
+    def release(self, entry: Entry, n_rows: int) -> Summary:
+        """The certified summary of all records up to `n_rows`, which `entry` paid for."""
         report = self._n_releases + 1
         noise = self._schedule.noise(self._noise, report)
         certificate = make_certificate(
@@ -73,19 +86,21 @@ class PrivateSums:
         )
         released = self._mechanism.release(noise, certificate)
         self._n_releases, self._next_record = report, n_rows
-        return released, entry
+        return released
 
     def complete(self, entry: Entry) -> None:
         """Note in the ledger that a release came out."""
         self._ledger.complete(entry)
 
-    def _debit(self, n_rows: int | None) -> Entry:
-        """The debit of the next release, or of all releases of all records to come."""
+    def debit(self, n_rows: int | None) -> Entry:
+        """Pay for the next release, or once for all releases of all records to come; no noise is drawn."""
         if self._paid is not None:
             return self._paid
         pays_once = self._mechanism.continuous or not self._schedule.disjoint
         stop = None if pays_once else n_rows
         mu = self._mechanism.calibration.mu
-        entry = self._ledger.debit(self._next_record, stop, self._mechanism.name, mu)
+        entry = self._ledger.debit(
+            self._next_record, stop, self._mechanism.name, mu, adjacency=self._privacy.adjacency
+        )
         self._paid = entry if pays_once else None
         return entry

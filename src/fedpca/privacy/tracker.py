@@ -5,12 +5,14 @@ import secrets
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 
 from fedpca._typing import JSON, Array, DTypeLike
 from fedpca.backend import HOST
 from fedpca.errors import BudgetExceeded, NotReleasedError
+from fedpca.privacy.calibration import epsilon_of
 from fedpca.privacy.centering import CenterSum, PrivateCenter, fill_with_center, stream_rows
 from fedpca.privacy.clipping import MAX_ENTRY, MAX_ROWS
 from fedpca.privacy.guard import Guard
@@ -18,7 +20,8 @@ from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.mechanisms.base import ClippingBall
 from fedpca.privacy.mechanisms.registry import build, mechanism_class
 from fedpca.privacy.noise import NOISES, Noise
-from fedpca.privacy.rules import check_delta_for_rows
+from fedpca.privacy.release_checks import bound_warning, center_warning
+from fedpca.privacy.rules import check_delta_for_rows, warn_of_weak_settings
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.sums import PrivateSums
 from fedpca.summaries.missing_values import impute
@@ -26,8 +29,6 @@ from fedpca.summaries.rank import Oversample, RankRule
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.summaries.view import SummaryView
-
-_FAR = 0.9  # bounds between the center and the mean of clipped rows: nearly all lie beyond, on one side
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,8 @@ class PrivateTracker:
         self._n_rows = 0  # records so far, those of the center included
         self._n_rows_released = 0  # of which the last release knew
         self._released: SummaryView | None = None
-        self._warned = False
+        self._settings_checked = False
+        self._last_step: Array | None = None  # of a private center, once it is found
         ledger = privacy.open_ledger()
         self.ledger: Ledger | None = ledger
         key = _new_key(privacy)
@@ -153,9 +155,9 @@ class PrivateTracker:
                 raise ValueError(
                     "there is no private center to find: center is not 'private', or it is found."
                 )
-            self._check_delta(n_rows)
+            self._check_settings(n_rows)
             self._stage.center.check_round()
-            with self._guard.whole_batch():
+            with self._guard.whole("a round of the private center"):
                 return self._stage.center.sum_rows(parts)
 
     def move_center(self, offset: Array) -> None:
@@ -165,20 +167,34 @@ class PrivateTracker:
                 raise ValueError(
                     "there is no private center to move: center is not 'private', or it is found."
                 )
+            self._guard.check_intact()
             center = self._stage.center
-            center.move(offset)
-            if center.found:
-                self._stage = self._open(center.vector, self._stage.noise, center.mu_left)
+            center.check_move()
+            with self._guard.whole("a round of the private center"):
+                center.move(offset)
+                if center.found:
+                    self._last_step = center.last_step
+                    self._stage = self._open(center.vector, self._stage.noise, center.mu_left)
 
     # --- rows in ---
 
-    def update(self, parts: Iterable[Array], n_rows: int) -> None:
-        """Take a batch of `n_rows` rows in parts: dense, shape (n, d), finite, NaN for missing."""
+    def update(self, parts: Iterable[Array], n_rows: int, *, n_rows_before: int | None = None) -> None:
+        """Take a batch of `n_rows` rows in parts: dense, shape (n, d), NaN or infinity for missing.
+
+        Args:
+            n_rows_before: rows that the caller knows were taken before; another number means that a batch
+                was taken and the caller interrupted before it knew.
+        """
         with self._guard.exclusive():
             self._check_open(n_rows)
+            if n_rows_before not in (None, self._n_rows):
+                raise RuntimeError(
+                    "an earlier batch was interrupted after its rows were taken; fit anew, so that none "
+                    "counts twice."
+                )
             if isinstance(self._stage, _Centering):
                 self._stage.center.check_stream()
-            with self._guard.whole_batch():
+            with self._guard.whole("an earlier batch"):
                 for rows in parts:
                     self._take(rows)
 
@@ -197,6 +213,7 @@ class PrivateTracker:
             self._n_rows = center.n_rows
             if not center.found:
                 return
+            self._last_step = center.last_step
             self._stage = self._open(center.vector, self._stage.noise, center.mu_left, joint=True)
         assert isinstance(self._stage, PrivateSums)
         self._n_rows += len(rows)
@@ -209,10 +226,11 @@ class PrivateTracker:
         """
         if self._released is None:
             return fill_with_center(rows, center)
-        gaps = np.isnan(rows).any(axis=1)
+        missing = ~np.isfinite(rows)
+        gaps = missing.any(axis=1)
         if not gaps.any():
             return rows
-        rows = rows.astype(np.float64)
+        rows = np.where(missing, np.nan, rows).astype(np.float64)
         for index in np.flatnonzero(gaps):
             row = np.clip(rows[index : index + 1], -MAX_ENTRY, MAX_ENTRY)  # no score overflows
             rows[index] = impute(row, self.summary())[0]
@@ -242,49 +260,47 @@ class PrivateTracker:
                 f"center, and {self._n_rows} came; bring more, give a public center, or use fit, which reads "
                 "twice."
             )
-        self._check_delta(self._n_rows)
-        released, entry = stage.release(self._n_rows)
-        self._released = SummaryView(released, self.rule, self.oversample, self.dtype)
-        self._n_rows_released = self._n_rows
-        if stage.finished:
-            self._stage = _Closed(
-                f"this was planned for releases={self.privacy.releases}, and all were made: more rows could "
-                "never leave. Plan more releases, Privacy(releases=...), or fit anew."
-            )
+        self._check_settings(self._n_rows)
+        entry = stage.debit(self._n_rows)
+        with self._guard.whole("an earlier release"):  # from the first draw of its noise on
+            released = stage.release(entry, self._n_rows)
+            self._released = SummaryView(released, self.rule, self.oversample, self.dtype)
+            self._n_rows_released = self._n_rows
+            if stage.finished:
+                self._stage = _Closed(
+                    f"this was planned for releases={self.privacy.releases}, and all were made: more rows "
+                    "could never leave. Plan more releases, Privacy(releases=...), or fit anew."
+                )
         try:
             stage.complete(entry)
         except OSError as error:  # the debit counts all the same
             warnings.warn(f"the ledger could not note that the release came out: {error}", stacklevel=4)
-        self._check_center(stage.center, released)
+        self._warn_of_bad_fit(stage, released)
         return released
 
     def _rows_for_center(self) -> int:
         return sum(stream_rows(self.privacy, self.n_features))
 
-    def _check_center(self, center: Array | None, released: Summary) -> None:
-        """Warn if a private center is far from the mean released with the rows: that reveals no more."""
+    def _warn_of_bad_fit(self, stage: PrivateSums, released: Summary) -> None:
+        """Warn if the release shows that the center or the bound does not fit: that reveals no more."""
         bound = self.privacy.bound
-        if self.privacy.center != "private" or center is None or released.count < self._rows_for_center():
-            return  # of fewer rows the mean is mostly noise
-        if np.linalg.norm(released.mean - center) > _FAR * bound:
-            warnings.warn(
-                "center='private' failed to locate the mean; the components are unusable. The mean must lie "
-                f"within about two bounds of zero, and bound={bound:g}. Subtract public values from the rows "
-                "first, or give a public center.",
-                stacklevel=5,
+        text = ""
+        if self._last_step is not None:
+            assert stage.center is not None
+            text = center_warning(
+                released, stage.center, self._last_step, bound, stage.direction_sd, self._rows_for_center()
             )
+        if text := text or bound_warning(released, bound, stage.total_margin):
+            warnings.warn(text, stacklevel=5)
 
-    def _check_delta(self, n_rows: int) -> None:
-        """Refuse a delta of one over the number of rows, and warn once above a tenth of it."""
-        delta = self.privacy.delta
-        check_delta_for_rows(delta, n_rows)
-        if delta * n_rows > 0.1 and not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"delta={delta:g} is above a tenth of one over the number of rows, {n_rows}; "
-                f"{0.1 / n_rows:.1g} or less is advised.",
-                stacklevel=4,
-            )
+    def _check_settings(self, n_rows: int) -> None:
+        """Refuse a delta of one over the number of rows; warn once of what weakens the guarantee."""
+        check_delta_for_rows(self.privacy.delta, n_rows)
+        if self._settings_checked:
+            return
+        self._settings_checked = True
+        warn_of_refit(self.privacy, stacklevel=5)
+        warn_of_weak_settings(self.privacy.epsilon, self.privacy.delta, n_rows, stacklevel=5)
 
     # --- what was released ---
 
@@ -304,6 +320,10 @@ class PrivateTracker:
     def n_components(self) -> int:
         """How many directions of the summary are the answer."""
         return self._view().n_components()
+
+    def shortfall(self) -> str:
+        """What is missing of the components asked for because it does not rise above noise, or ""."""
+        return self._view().shortfall()
 
     def _view(self) -> SummaryView:
         if self._released is None:
@@ -332,12 +352,25 @@ class PrivateTracker:
             "_n_rows": self._n_rows_released,
             "_n_rows_released": self._n_rows_released,
             "_released": self._released,
-            "_warned": self._warned,
+            "_settings_checked": self._settings_checked,
+            "_last_step": self._last_step,
             "_stage": self._stage if isinstance(self._stage, _Closed) else copied,
         }
 
     def __setstate__(self, state: JSON) -> None:
         vars(self).update(state, _guard=Guard())
+
+
+def warn_of_refit(privacy: Privacy, *, stacklevel: int) -> None:
+    """Count a fit; warn if settings without a ledger were fitted before in this process."""
+    if privacy.ledger is None and (fits := privacy.count_fit()) > 1:
+        epsilon = epsilon_of(privacy.mu * sqrt(fits), privacy.delta)
+        warnings.warn(
+            f"this is fit number {fits} with the same Privacy, and no ledger adds them up. If the rows are "
+            f"the same, a record has paid epsilon={epsilon:.3g} by now, not {privacy.epsilon:g}: name a "
+            "file, Privacy(ledger=...). For the rows of other people make another Privacy.",
+            stacklevel=stacklevel + 1,
+        )
 
 
 def _new_key(privacy: Privacy) -> bytes:

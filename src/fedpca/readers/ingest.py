@@ -12,6 +12,7 @@ from fedpca.backend.prefetch import prefetch
 from fedpca.readers.data_file import Batch
 from fedpca.readers.row_reader import RowReader
 from fedpca.summaries import model_file
+from fedpca.summaries.parts import warn_if_unknown
 from fedpca.summaries.summary import Summary, from_file
 
 _log = logging.getLogger(__name__)
@@ -55,8 +56,7 @@ def fit_files(
         How many rows were learned, those of the checkpoint included.
 
     Raises:
-        FileFormatError: a file cannot be read, or a column has no value in any row. With `privacy` such a
-            column is filled from the center instead: to fail would reveal that no row has a value.
+        FileFormatError: a file cannot be read.
 
     >>> import fedpca, pathlib, tempfile
     >>> from fedpca.readers import open_rows
@@ -69,21 +69,20 @@ def fit_files(
     ('height', 'weight')
     """
     saved = None if checkpoint is None else _Checkpoint(checkpoint, pca, rows)
-    done, empty = (0, None) if saved is None else saved.resume()
+    done = 0 if saved is None else saved.resume()
     with progress.bar("rows", rows.n_rows, "rows") as bar, prefetch(rows.batches(skip=done)) as batches:
         bar.advance(done)
         for batch in batches:
             pca.partial_fit(batch)
             done += len(batch)
             bar.advance(len(batch))
-            empty = rows.empty_columns(batch, among=empty)
             stopped = should_stop()
             if saved is not None:
-                saved.update(done, empty, now=stopped)
+                saved.update(done, now=stopped)
             if stopped:
                 return done
     if pca.get_params().get("privacy") is None:
-        rows.require_no_empty(empty or ())
+        warn_if_unknown(pca.summary_)
     return done
 
 
@@ -98,10 +97,10 @@ class _Checkpoint:
         self._source = hashlib.sha256(f"{rows.fingerprint()} {sorted(settings.items())}".encode()).hexdigest()
         self._due = 0.0  # first written at once: that it cannot be should be known before hours of work
 
-    def resume(self) -> tuple[int, list[int] | None]:
-        """Merge what the file contains; returns its number of rows and its columns without a value."""
+    def resume(self) -> int:
+        """Merge what the file contains; returns its number of rows."""
         if not self._path.exists():
-            return 0, None
+            return 0
         kind, arrays, metadata = model_file.read(self._path)
         saved = metadata.get("checkpoint")
         if not isinstance(saved, dict) or saved.get("source") != self._source:
@@ -111,14 +110,14 @@ class _Checkpoint:
             )
         self._pca.merge(from_file(self._path, kind, arrays, metadata))
         _log.info("resuming from %s after %d rows", self._path, saved["rows"])
-        return int(saved["rows"]), list(saved["empty"])
+        return int(saved["rows"])
 
-    def update(self, n_rows: int, empty: list[int], now: bool) -> None:
+    def update(self, n_rows: int, now: bool) -> None:
         """Write the file if it is due, or `now`."""
         if not now and time.monotonic() < self._due:
             return
         summary = self._pca.summary_
-        saved = {"rows": n_rows, "empty": empty, "source": self._source}
+        saved = {"rows": n_rows, "source": self._source}
         more = {"n_components": self._pca.n_components_, "checkpoint": saved}
         model_file.write(self._path, summary.kind, summary.arrays, summary.metadata | more)
         self._due = time.monotonic() + _CHECKPOINT_SECONDS

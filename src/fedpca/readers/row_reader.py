@@ -54,12 +54,9 @@ class RowReader:
     _states: tuple[tuple[int, int, int], ...]  # of the files when they were opened
 
     def __iter__(self) -> Iterator[Any]:
-        """All rows. At the end, raises an error if a column has no value in any of them."""
-        empty = None
+        """All rows."""
         for batch in self.batches():
-            empty = self.empty_columns(batch, among=empty)
             yield batch.rows
-        self.require_no_empty(empty or ())
 
     def batches(self, skip: int = 0) -> Iterator[Batch]:
         """Rows with their names and the passthrough columns, after the first `skip` rows.
@@ -89,33 +86,6 @@ class RowReader:
             raise FileFormatError(f"{self._where} contains no rows.")
         if left:
             raise ValueError(f"skip must be at most the number of rows, {read}, got skip={skip}.")
-
-    def empty_columns(self, batch: Batch, among: Collection[int] | None = None) -> list[int]:
-        """Indices of columns without a value in a batch; of those in `among`, if given.
-
-        >>> import pathlib, tempfile
-        >>> path = pathlib.Path(tempfile.mkdtemp()) / "rows.csv"
-        >>> _ = path.write_text("x,y\\n1,\\n2,\\n")
-        >>> rows = open_rows(path)
-        >>> [rows.empty_columns(batch) for batch in rows.batches()]
-        [[1]]
-        """
-        if among is None:
-            among = range(0 if self.sparse else self.n_features)
-        columns = list(among)
-        return [] if not columns else np.array(columns)[np.isnan(batch.rows[:, columns]).all(axis=0)].tolist()
-
-    def require_no_empty(self, columns: Collection[int]) -> None:
-        """Raise an error that names these columns, which have no value in any row: nothing can be learned."""
-        if columns:
-            names = self.feature_names or [f"column {i + 1}" for i in range(self.n_features)]
-            empty = [names[i] for i in columns]
-            missing = f"{join_names(empty)} {'has' if len(empty) == 1 else 'have'} none"
-            problem = f"{self._where}: columns must have a value in some row, but {missing}"
-            if self.feature_names is None:
-                raise FileFormatError(f"{problem}; write the file without them.")
-            remedies = _drop_remedies(empty, self.feature_names)
-            raise FileFormatError(problem, *remedies, drop=empty, columns=None)
 
     def fingerprint(self) -> str:
         """A hash of the files, as they were when opened, and of the columns read."""

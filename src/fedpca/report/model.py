@@ -18,7 +18,8 @@ def explained_variance(model: Subspace, n_shown: int) -> Section:
     """Scree plot and cumulative explained variance, with the noise edge of a private model."""
     name, title = "explained-variance", "Explained variance"
     if not n_shown:
-        return Section(name, title, ("The rows have no variance: there are no components.",), ())
+        reason = "The rows have no variance" if model.certificate is None else "Nothing rises above the noise"
+        return Section(name, title, (f"{reason}: there are no components.",), ())
     return Section(name, title, (), (_scree(model, n_shown), _cumulative(model, n_shown)))
 
 

@@ -86,7 +86,8 @@ def _components(model: BasePCA | Summary, n_components: int | None) -> tuple[Sub
         n_shown = subspace.rank
     else:
         raise TypeError(f"model must be a fitted PCA, a Subspace or Moments, got {type(model).__name__}.")
-    return subspace, min(n_components or n_shown, int(np.count_nonzero(subspace.singular_values)))
+    n_shown = n_shown if n_components is None else n_components
+    return subspace, min(n_shown, int(np.count_nonzero(subspace.singular_values)))
 
 
 def _sections(

@@ -15,6 +15,8 @@ _MAX_TEXT = 2000
 _MAX_WARNINGS = 100
 _MAX_NUMBER = 1e300
 _MAX_COUNT = 2**63
+IN_MEMORY = "in memory"
+"""Of a ledger that is gone with its process."""
 _ASSUMES = "no record is held by two owners; if one is, its costs add up"
 
 
@@ -312,6 +314,23 @@ def combine(
         noise_edge=min(hypot(*edges), _MAX_NUMBER) if summed else None,
         assumes=_ASSUMES,
         releases=releases,
+    )
+
+
+def same_rows_warning(certificates: Sequence[Certificate | None]) -> str:
+    """A warning if releases may well be of the same rows and nothing added up their costs, else "".
+
+    So it is if every one was paid for by a ledger of its own, in memory, and all have equally many records.
+    """
+    parts = [part for part in certificates if part is not None and part.ledger is not None]
+    ledgers = {part.ledger.id for part in parts if part.ledger is not None and part.ledger.kept == IN_MEMORY}
+    records = {part.records for part in parts}
+    if not 1 < len(parts) == len(certificates) == len(ledgers) or len(records) > 1:
+        return ""
+    return (
+        f"all {len(parts)} releases were paid for in memory, and have {records.pop()} records each. If they "
+        "are of the same rows, their costs add up, and the certificate of the merge counts only the largest: "
+        "keep a ledger in a file, Privacy(ledger=...)."
     )
 
 

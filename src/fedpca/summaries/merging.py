@@ -12,6 +12,7 @@ truncated.
 That holds for rows that know the same features. Rows that know others are kept apart, as `parts`.
 """
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -22,7 +23,7 @@ from fedpca._typing import AnyArray, Array
 from fedpca.backend import ops
 from fedpca.summaries import validation
 from fedpca.summaries.algebra import pooled_mean, rounding_floor, subtract_mean
-from fedpca.summaries.certificate import combine
+from fedpca.summaries.certificate import combine, same_rows_warning
 from fedpca.summaries.linalg import leading_singular_pairs, with_fixed_signs
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.parts import MAX_PARTS, pattern
@@ -53,6 +54,13 @@ def merge(summaries: Iterable[Summary], rank: int | None = None, *, forget: floa
     True
     """
     summaries = _as_list(summaries)
+    if text := same_rows_warning([getattr(summary, "certificate", None) for summary in summaries]):
+        warnings.warn(text, stacklevel=2)
+    return merge_distinct(summaries, rank, forget)
+
+
+def merge_distinct(summaries: Sequence[Summary], rank: int | None = None, forget: float = 1.0) -> Summary:
+    """`merge` of summaries that are known to be of different rows: it does not ask whether they are."""
     names = check_compatible(summaries)
     forget = validation.forget(forget)
     if rank is not None:
@@ -71,7 +79,7 @@ def _merge_parts(
     parts = merge_leaves(summaries, rank)
     if len(parts) == 1:
         merged = parts[0].with_names(names)
-    elif all_moments(parts):
+    elif all_moments(parts) and not any(part.certificate for part in parts):
         merged = Moments.of_parts(parts, None, names)  # type: ignore[arg-type]
     else:
         return Subspace.of_parts([part.subspace() for part in parts], rank, names)
@@ -240,11 +248,11 @@ def merge_tree(summaries: Iterable[Summary], rank: int | None = None, *, fanout:
     subspaces = [summary for summary in summaries if isinstance(summary, Subspace)]
     private = [summary for summary in moments if summary.certificate is not None]
     plain = [summary for summary in moments if summary.certificate is None]
-    sums = [merge(same) for same in (plain, private) if same]
+    sums = [merge_distinct(same) for same in (plain, private) if same]
     while len(subspaces) > fanout:
         groups = [subspaces[i : i + fanout] for i in range(0, len(subspaces), fanout)]
-        subspaces = [merge(group, inner_rank).subspace() for group in groups]
-    return merge([*sums, *subspaces], rank)
+        subspaces = [merge_distinct(group, inner_rank).subspace() for group in groups]
+    return merge_distinct([*sums, *subspaces], rank)
 
 
 def _as_list(summaries: Iterable[Summary]) -> list[Summary]:

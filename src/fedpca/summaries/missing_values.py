@@ -9,6 +9,7 @@ from fedpca.backend import ops
 from fedpca.summaries.linalg import leading_singular_pairs
 from fedpca.summaries.subspace import Subspace
 
+_MAX_DEVIATIONS = 5.0  # standard deviations of an estimated score
 _COLD_START_ITERATIONS = 40
 _COLD_START_TOLERANCE = 1e-3  # of the noise
 _COLD_START_RANK = 20  # directions; more would take long, and first rows seldom support them
@@ -58,7 +59,7 @@ def partial_scores(rows: Array, subspace: Subspace, variances: Array | None = No
 def impute(rows: Array, subspace: Subspace, variances: Array | None = None) -> Array:
     """Rows with every NaN replaced by the subspace's estimate; observed entries stay as they are.
 
-    What is filled in is never stranger than ordinary rows are: coordinates far out are drawn back.
+    What is filled in lies within five standard deviations along every direction.
 
     >>> subspace = Subspace.from_rows(np.outer([-2.0, -1.0, 1.0, 2.0], [0.6, 0.8]))
     >>> impute(np.array([[0.3, np.nan]]), subspace).round(6)
@@ -71,10 +72,8 @@ def impute(rows: Array, subspace: Subspace, variances: Array | None = None) -> A
     result = rows.copy()
     partial = rows[touched]
     scores = partial_scores(partial, subspace, variances)
-    if subspace.rank:
-        distance = np.sum(scores**2 / (subspace.singular_values**2 / subspace.count), axis=1, keepdims=True)
-        ordinary = subspace.rank + 4 * np.sqrt(2 * subspace.rank)  # chi-squared: its mean and four deviations
-        scores *= np.sqrt(ordinary / np.maximum(distance, ordinary))
+    limits = _MAX_DEVIATIONS * subspace.singular_values / np.sqrt(max(subspace.count, 1.0))
+    scores = np.clip(scores, -limits, limits)
     estimate = scores @ subspace.components + subspace.mean
     result[touched] = np.where(np.isnan(partial), estimate, partial)
     return result

@@ -155,7 +155,8 @@ class Moments(BaseSummary):
     def subspace(self, rank: int | None = None) -> Subspace:
         """The `rank` leading directions; all that carry variance by default.
 
-        Of a private release, those of the noisy scatter, their variances less what noise adds to them.
+        Of a private release, at most those above the edge of its noise, their variances less what noise adds
+        to them; the directions below it cannot be told from noise, and the total is the released trace.
 
         >>> Moments.from_rows([[1.0, 2.0], [3.0, 2.0]]).subspace()
         Subspace(rank=1, n_features=2, count=2, explained=100.0%)
@@ -167,7 +168,9 @@ class Moments(BaseSummary):
             return Subspace.of_parts([part.subspace(width) for part in self.parts], rank, self.feature_names)
         components, singular_values = directions_of_features(self.scatter, rank)
         if edge := noise_edge(self.certificate):
-            singular_values = np.sqrt(shrink_eigenvalues(singular_values**2, edge))
+            risen = int(np.count_nonzero(singular_values**2 > edge))
+            components = components[:risen]
+            singular_values = np.sqrt(shrink_eigenvalues(singular_values[:risen] ** 2, edge))
         return Subspace(
             components=with_fixed_signs(components),
             singular_values=singular_values,

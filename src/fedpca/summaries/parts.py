@@ -12,6 +12,7 @@ Covariances of different rows may not be those of any one table: where the matri
 these are set to zero, and the variances restored.
 """
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -19,11 +20,14 @@ from typing import TypeVar
 import numpy as np
 
 from fedpca._typing import Array
+from fedpca._util.text import join_names
+from fedpca.summaries import validation
 from fedpca.summaries.base import BaseSummary
 from fedpca.summaries.linalg import leading_singular_pairs, rounding_level
 
 _S = TypeVar("_S", bound=BaseSummary)
 
+_MAX_WEIGHT = 1e15  # of a feature that few rows know
 MAX_PARTS = 16  # more sets of known features than this are not kept apart
 
 
@@ -102,8 +106,10 @@ class PooledMeans:
 
 
 def _ratio(numerator: Array | float, denominator: Array) -> Array:
-    """Their ratio; 0 where the denominator is."""
-    return np.divide(numerator, denominator, out=np.zeros_like(denominator), where=denominator > 0)
+    """Their ratio, limited; 0 where the denominator is."""
+    with np.errstate(over="ignore"):
+        ratio = np.divide(numerator, denominator, out=np.zeros_like(denominator), where=denominator > 0)
+    return np.minimum(ratio, _MAX_WEIGHT)
 
 
 def _nearest_scatter(matrix: Array) -> Array:
@@ -127,6 +133,9 @@ def ordered(parts: Iterable[_S]) -> tuple[_S, ...]:
         raise ValueError("parts must have the same features, be centered alike, and have no parts.")
     if not all(part.count for part in parts):
         raise ValueError("parts must have rows.")
+    for part in parts:  # times their weights, energies must not overflow
+        energy = part.total + part.count * float(part.mean @ part.mean)  # type: ignore[attr-defined]
+        validation.raw_energy(_MAX_WEIGHT * part.n_features * energy, 0.0, part.mean)
     return tuple(part.with_names(None) if part.feature_names else part for part in parts)
 
 
@@ -145,3 +154,15 @@ def check_observed(observed: object, count: float, n_features: int) -> Array | N
     if not np.isin(values, (0.0, count)).all():
         raise ValueError("observed must be the count, or 0 for a feature that no row knows.")
     return None if (values == count).all() else values
+
+
+def warn_if_unknown(summary: BaseSummary) -> None:
+    """Warn of features without any observed value, by name."""
+    unknown = np.flatnonzero(~summary.known).tolist()
+    if unknown and summary.count:
+        names = summary.feature_names or [f"feature {i}" for i in range(summary.n_features)]
+        warnings.warn(
+            f"{join_names([names[i] for i in unknown])} {'has' if len(unknown) == 1 else 'have'} no observed "
+            "value: the model knows nothing about it. Merge it with one that does, or leave it out.",
+            stacklevel=3,
+        )

@@ -7,7 +7,14 @@ from fedpca.summaries.algebra import shrink_eigenvalues
 from fedpca.summaries.certificate import noise_edge
 from fedpca.summaries.linalg import mean_dominates
 from fedpca.summaries.moments import Moments
-from fedpca.summaries.rank import Oversample, RankRule, fixed_point, oversampled_rank
+from fedpca.summaries.rank import (
+    FixedRank,
+    Oversample,
+    RankRule,
+    VarianceShare,
+    fixed_point,
+    oversampled_rank,
+)
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
@@ -47,17 +54,44 @@ class SummaryView:
         summary = self.summary()
         return min(self._wanted(summary), summary.rank)
 
+    def shortfall(self) -> str:
+        """What is missing of the components asked for because it does not rise above noise, or ""."""
+        if self.whole.certificate is None:
+            return ""
+        summary, shown = self.summary(), self.n_components()
+        remedy = (
+            "More rows (also of others, merged), a larger epsilon, a tighter bound or fewer features help."
+        )
+        if isinstance(self.rule, FixedRank) and shown < self.rule.rank:
+            risen = f"only {shown} rise{'s' if shown == 1 else ''}" if shown else "none rises"
+            return (
+                f"n_components={self.rule.rank} was asked for, and {risen} above the noise; the others would "
+                f"be noise, and are left out. {remedy}"
+            )
+        if isinstance(self.rule, VarianceShare):
+            share = float(summary.explained_variance_ratio[:shown].sum())
+            if share < self.rule.share * (1 - 1e-9):
+                return (
+                    f"the {shown} components above the noise explain {share:.1%} of the variance, less than "
+                    f"the {self.rule.share:.1%} asked for; others would be noise, and are left out. {remedy}"
+                )
+        if not shown:
+            return f"nothing rises above the noise: there are no components to show. {remedy}"
+        return ""
+
     def _wanted(self, subspace: Subspace) -> int:
         n_features = subspace.n_features
+        if isinstance(self.rule, FixedRank):
+            return self.rule.rank
+        # Noise alone passes its edge by this much once in a thousand times (Tracy, Widom 1996).
+        edge = noise_edge(subspace.certificate)
+        highest = np.array([edge * (1 + 1.7 * n_features ** (-2 / 3))])
+        risen = int(np.count_nonzero(subspace.singular_values**2 > shrink_eigenvalues(highest, edge)))
         if self.rule is None:
-            # Noise alone passes its edge by this much once in a thousand times (Tracy, Widom 1996).
-            edge = noise_edge(subspace.certificate)
-            highest = np.array([edge * (1 + 1.7 * n_features ** (-2 / 3))])
-            risen = subspace.singular_values**2 > shrink_eigenvalues(highest, edge)
-            return max(1, int(np.count_nonzero(risen)))
+            return risen
         start = self.rule.start(n_features)
         rank = fixed_point(self.rule, start, n_features, subspace.singular_values, subspace.total)
-        return self.rule.n_components(rank, subspace.singular_values, subspace.total)
+        return min(self.rule.n_components(rank, subspace.singular_values, subspace.total), risen)
 
     def feature_variances(self) -> Array | None:
         """Variance of each feature, shape (d,), if the summary is of moments that are not private."""

@@ -12,7 +12,7 @@ from scipy import sparse
 from fedpca._typing import Array, DeviceArray, RowsLike
 from fedpca.backend import HOST, Backend, dense, ops
 from fedpca.backend.base import NO_CONTEXT
-from fedpca.backend.threads import single_threaded_blas
+from fedpca.backend.threads import has_blas_threads, single_threaded_blas
 from fedpca.errors import NonFiniteError
 from fedpca.summaries.linalg import mean_dominates
 from fedpca.summaries.merging import append_rows, merge
@@ -80,6 +80,7 @@ class Tracker(ABC):
         self._n_buffered = 0
         self._rows_remaining = 0  # of the batch, after those being absorbed
         self._cached_summary: Subspace | None = None  # until more rows come
+        self._limits_threads = not backend.on_device and has_blas_threads()  # read once: it takes time
 
     # --- contract ---
 
@@ -126,11 +127,6 @@ class Tracker(ABC):
     @abstractmethod
     def n_components(self) -> int:
         """How many directions of the summary are wanted."""
-
-    @property
-    def gains_from_threads(self) -> bool:
-        """Whether products are large enough for several threads of BLAS to be worth their trouble."""
-        return False
 
     @abstractmethod
     def feature_variances(self) -> Array | None:
@@ -218,7 +214,7 @@ class Tracker(ABC):
 
     def _blas_context(self) -> AbstractContextManager[object]:
         """On the host, one thread of BLAS where more do not pay; a device has its own context."""
-        return NO_CONTEXT if self.backend.on_device or self.gains_from_threads else single_threaded_blas()
+        return single_threaded_blas() if self._limits_threads else NO_CONTEXT
 
     def _prepared(self, rows: RowsLike, roots: DeviceArray | None) -> RowsLike:
         """Rows in the tracker's dtype, less the origin, times the roots of their weights."""

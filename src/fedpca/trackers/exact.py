@@ -102,6 +102,7 @@ class Exact(Tracker):
 
     def __init__(self, n_features: int, rule: RankRule, **settings: Any) -> None:
         super().__init__(n_features, rule, **settings)
+        self._limits_threads &= n_features <= _ONE_THREAD_FEATURES
         self._panels = _DEVICE_PANELS if self.backend.on_device else _HOST_PANELS
         self._n_rows = 0
         self._sums = _Sums(0.0, np.zeros(n_features), np.zeros((n_features, n_features)), 0.0)
@@ -112,10 +113,6 @@ class Exact(Tracker):
         self._discarded = 0.0  # energy that merged subspaces had already lost
         self._cached_rank = self.rank  # these two belong to the cached summary
         self._cached_variances: Array | None = None
-
-    @property
-    def gains_from_threads(self) -> bool:
-        return self.n_features > _ONE_THREAD_FEATURES
 
     @property
     def min_panel_rows(self) -> int:

@@ -108,7 +108,7 @@ class Node:
     def _summary(self, rank: int, center: bool) -> Summary:
         pca = StreamingPCA(rank, center=center, privacy=self.privacy)
         fit_files(pca, open_rows(self.source))
-        return pca.summary_ if self.privacy is None else pca.release()
+        return pca.summary_ if self.privacy is None else pca._release_for_merging()
 
     def _settings(self, center: bool) -> dict[str, Any]:
         """What a release depends on, besides the rows and the rank."""

@@ -168,6 +168,14 @@ class Mechanism(ABC):
         accumulated = 1.0 if cls.continuous else Schedule(privacy.releases).accumulated(report)
         return privacy.bound**2 * calibration.edge(n_features) * accumulated
 
+    @abstractmethod
+    def total_margin(self, accumulated: float) -> float:
+        """By how much noise may lower a released total: on average, and one standard deviation; unit ball.
+
+        Args:
+            accumulated: standard deviation of the noise, in units of that of one increment.
+        """
+
     # --- what it takes ---
 
     @classmethod

@@ -42,6 +42,13 @@ class NoisySum(Mechanism):
     def rows_factor(cls, n_rows: float) -> float:
         return 1.0
 
+    def total_margin(self, accumulated: float) -> float:
+        sigma = self.calibration.sigma * accumulated
+        margin = sigma * sqrt(self.n_features)
+        if self._sum is not None:  # the square of its noise is subtracted
+            margin += self.n_features * (sigma / SUM_WEIGHT) ** 2 / self.count
+        return margin
+
     def take(self, points: Array) -> None:
         """Integers below 2^53: the products are exact, in any order."""
         self.count += len(points)

@@ -70,6 +70,9 @@ class Sketch(Mechanism):
     def rows_factor(cls, n_rows: float) -> float:
         return _ROWS_FACTOR
 
+    def total_margin(self, accumulated: float) -> float:
+        return self.calibration.sigma * accumulated * self.radius * self.n_features / sqrt(self.size)
+
     def take(self, points: Array) -> None:
         """All integers: Omega^T x, its clipped form, and the products."""
         self.count += len(points)

@@ -74,6 +74,10 @@ class StreamingModSulq(Mechanism):
         """The noise of n / b batches adds up."""
         return max(n_rows / BATCH_ROWS, 1.0)
 
+    def total_margin(self, accumulated: float) -> float:
+        """Noise only ever raises the total: a batch of noise alone counts its positive eigenvalues."""
+        return 0.0
+
     def take(self, points: Array) -> None:
         self.count += len(points)
         self._waiting = np.concatenate([self._waiting, points])
@@ -82,9 +86,9 @@ class StreamingModSulq(Mechanism):
             self._absorb(batch)
 
     def release(self, noise: Noise, certificate: Certificate) -> Subspace:
-        if len(self._waiting):
-            self._absorb(self._waiting)
-            self._waiting = self._waiting[:0]
+        batch, self._waiting = self._waiting, self._waiting[:0]
+        if len(batch):
+            self._absorb(batch)
         part = self._merged
         return self.ball.subspace(
             part.components, part.singular_values, count=self.count, total=part.total, certificate=certificate

@@ -1,0 +1,254 @@
+"""What a private model says about itself, and what a private fit warns of: from released numbers only."""
+
+import warnings
+from copy import deepcopy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers import rows_of
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.model_selection import GridSearchCV
+
+import fedpca
+from fedpca import FederatedPCA, Ledger, Moments, Privacy, StreamingPCA, Subspace
+from fedpca.privacy.calibration import epsilon_of, mu_of
+from fedpca.privacy.clipping import RADIUS, clipped
+from fedpca.report.write import write_report
+
+DIGITS = load_digits().data
+CENTER = DIGITS.mean(axis=0)
+
+
+def messages(call):
+    """The result of a call, and what it warned of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = call()
+    return result, [str(warning.message) for warning in caught]
+
+
+def about_digits(**settings):
+    return Privacy(**({"epsilon": 1.0, "delta": 1e-5, "bound": 35.0, "center": CENTER} | settings))
+
+
+def true_shares(bound=35.0):
+    """Shares of the variance of the clipped rows, by component."""
+    points = clipped(DIGITS - CENTER, bound) * (bound / RADIUS)
+    values = np.linalg.eigvalsh(points.T @ points)[::-1]
+    return values / values.sum()
+
+
+# --- totals and shares come from the released trace; what is below the edge is not counted ---
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_shares_are_those_of_the_clipped_rows_and_count_no_noise(seed):
+    privacy = about_digits(insecure_seed_for_tests=seed)
+    pca, _ = messages(lambda: StreamingPCA(3, privacy=privacy).fit(DIGITS))
+    assert pca.n_components_ == 3
+    assert pca.explained_variance_ratio_.sum() == pytest.approx(true_shares()[:3].sum(), rel=0.15)
+    assert pca.subspace_.total == pytest.approx(pca.release().total)
+    trace = pca.release().total / (len(DIGITS) - 1)
+    left_out = (trace - pca.explained_variance_.sum()) / (64 - 3)
+    assert pca.noise_variance_ == pytest.approx(left_out)
+    spe, _ = pca.anomaly_scores(DIGITS)
+    assert 0.7 * spe.mean() < 61 * pca.noise_variance_ < 1.4 * spe.mean()
+    limit, _ = pca.anomaly_limits(0.99)
+    assert np.mean(spe > limit) < 0.2
+    assert pca.score(DIGITS) > -220  # it was hundreds lower when noise counted as variance
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_share_of_the_variance_is_not_filled_up_with_noise(seed):
+    privacy = about_digits(insecure_seed_for_tests=seed)
+    pca, said = messages(lambda: StreamingPCA(0.8, privacy=privacy).fit(DIGITS))
+    everything, _ = messages(lambda: StreamingPCA(privacy=replace(privacy)).fit(DIGITS))
+    assert pca.n_components_ == everything.n_components_ < 13  # 13 are needed
+    assert any("less than the 80.0% asked for" in text for text in said)
+    modest, said = messages(lambda: StreamingPCA(0.2, privacy=replace(privacy)).fit(DIGITS))
+    assert modest.n_components_ == 2
+    assert not said
+
+
+def test_no_direction_below_the_edge_is_given_by_any_summary():
+    release, _ = messages(lambda: StreamingPCA(5, privacy=about_digits()).fit(DIGITS).release())
+    edge = release.certificate.noise_edge
+    risen = np.count_nonzero(np.linalg.eigvalsh(release.scatter) > edge)
+    for rank in (None, 3, 64):
+        subspace = release.subspace(rank)
+        assert subspace.rank == min(risen, rank or risen)
+        assert (subspace.singular_values**2 > edge / 2).all()
+        assert subspace.total == pytest.approx(release.total)
+    assert fedpca.merge([release], 64).rank == risen
+
+
+def test_of_noise_alone_nothing_is_shown_and_that_is_said(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(500, 40)) * 1e-3
+    for n_components in (None, 2, 0.5):
+        privacy = Privacy(1.0, 1e-5, 10.0, insecure_seed_for_tests=1)
+        pca, said = messages(lambda n=n_components, p=privacy: StreamingPCA(n, privacy=p).fit(rows))
+        assert pca.n_components_ == 0, n_components
+        assert any("above the noise" in text for text in said)
+        assert pca.components_.shape == (0, 40)
+        assert pca.transform(rows).shape == (500, 0)
+        assert np.isfinite(pca.score(rows))
+        assert pca.explained_variance_ratio_.sum() == 0
+        page = write_report(tmp_path / "report.html", pca).read_text()
+        assert "Nothing rises above the noise" in page
+
+
+def test_fewer_components_than_asked_for_warn_in_every_path():
+    def stream():
+        pca = StreamingPCA(20, privacy=about_digits())
+        for part in np.array_split(DIGITS, 5):
+            pca.partial_fit(part)
+        pca.release()
+        return pca
+
+    clients = dict(zip("ab", np.array_split(DIGITS, 2), strict=True))
+    for call in (
+        lambda: StreamingPCA(20, privacy=about_digits()).fit(DIGITS),
+        stream,
+        lambda: FederatedPCA(20, privacy=about_digits()).fit_clients(clients),
+    ):
+        pca, said = messages(call)
+        assert 0 < pca.n_components_ < 20
+        assert said == [text for text in said if "n_components=20 was asked for, and only" in text]
+        assert len(said) == 1
+
+
+def test_a_second_look_at_the_same_release_says_nothing_again():
+    pca, said = messages(lambda: StreamingPCA(20, privacy=about_digits()).fit(DIGITS))
+    assert len(said) == 1
+    assert messages(pca.release)[1] == []
+
+
+# --- a bound that does not fit ---
+
+
+@pytest.mark.parametrize("mechanism", ["gram", "mod-sulq", "sketch"])
+@pytest.mark.parametrize("path", ["fit", "stream"])
+def test_a_bound_far_too_large_warns_with_the_remedy(mechanism, path):
+    rows = np.random.default_rng(0).normal(size=(8000, 6)) * [3, 2, 1, 1, 1, 1]  # typically 4.1 long
+    epsilon = 1e5 if mechanism == "mod-sulq" else 4.0  # its noise is hundreds of times larger
+
+    def learn(bound):
+        pca = StreamingPCA(1, privacy=Privacy(epsilon, 1e-6, bound, mechanism=mechanism))
+        return pca.fit(rows) if path == "fit" else (pca.partial_fit(rows).release(), pca)[1]
+
+    pca, said = messages(lambda: learn(40.0))
+    (text,) = [text for text in said if text.startswith("bound=40 is far too large")]
+    release = pca.release()
+    typical = np.sqrt(release.total / release.count)
+    assert typical == pytest.approx(4.1, rel=0.35)
+    assert f"{typical:.2g} long" in text
+    assert not [text for text in messages(lambda: learn(4.0))[1] if text.startswith("bound=")]
+
+
+def test_noise_alone_is_no_reason_to_call_a_bound_too_large():
+    """With few rows the released trace says nothing about their lengths."""
+    said = []
+    for seed in range(40):
+        privacy = Privacy(0.5, 1e-5, 5.0, insecure_seed_for_tests=seed)
+        rows = rows_of(seed, 60, 30)
+        said += messages(lambda r=rows, p=privacy: StreamingPCA(privacy=p).fit(r))[1]
+    assert not [text for text in said if text.startswith("bound=")]
+
+
+# --- a center that was not found ---
+
+
+def paths_to_a_model(rows, privacy):
+    def stream():
+        pca = StreamingPCA(1, privacy=replace(privacy))
+        for part in np.array_split(rows, 10):
+            pca.partial_fit(part)
+        return pca.release()
+
+    return {
+        "fit": lambda: StreamingPCA(1, privacy=replace(privacy)).fit(rows),
+        "stream": stream,
+        "federated": lambda: FederatedPCA(1, privacy=replace(privacy)).fit_clients(
+            dict(zip("abc", np.array_split(rows, 3), strict=True))
+        ),
+    }
+
+
+@pytest.mark.parametrize("path", ["fit", "stream", "federated"])
+@pytest.mark.parametrize("mechanism", ["gram", "sketch"])
+def test_a_missed_center_warns_in_every_path(path, mechanism):
+    privacy = Privacy(4.0, 1e-5, 3.0, center="private", mechanism=mechanism)
+    rows = np.random.default_rng(0).normal(size=(6000, 8)) * [2, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.5]
+    for bounds in (0, 1, 30):
+        mean = np.zeros(8)
+        mean[1] = 3.0 * bounds
+        _, said = messages(paths_to_a_model(rows + mean, privacy)[path])
+        missed = [text for text in said if "failed to locate the mean" in text]
+        assert bool(missed) == (bounds > 2), (bounds, said)
+
+
+# --- one account for every fit ---
+
+
+def fits_twice(privacy):
+    rows = DIGITS[:300]
+    yield lambda: [StreamingPCA(1, privacy=privacy).fit(rows) for _ in range(2)]
+    pca = StreamingPCA(1, privacy=replace(privacy))
+    yield lambda: (pca.fit(rows), clone(pca).fit(rows))
+    other = replace(privacy)
+    yield lambda: [StreamingPCA(1, privacy=deepcopy(other)).fit(rows) for _ in range(2)]
+    searched = StreamingPCA(1, privacy=replace(privacy))
+    yield lambda: GridSearchCV(searched, {"n_components": [1, 2]}, cv=2).fit(rows)
+    federated = FederatedPCA(1, privacy=replace(privacy))
+    yield lambda: [federated.fit(rows, groups=np.arange(300) % 2) for _ in range(2)]
+
+
+@pytest.mark.parametrize("how", range(5))
+def test_one_privacy_without_a_ledger_fitted_twice_warns(how):
+    call = list(fits_twice(about_digits()))[how]
+    said = messages(call)[1]
+    assert any("this is fit number 2 with the same Privacy" in text for text in said)
+    paid = epsilon_of(np.sqrt(2) * mu_of(1.0, 1e-5), 1e-5)
+    assert any(f"epsilon={paid:.3g} by now, not 1" in text for text in said)
+
+
+def test_one_fit_an_equal_privacy_or_a_ledger_does_not_warn():
+    ledger = Ledger(epsilon=10.0, delta=1e-5)
+    for call in (
+        lambda: StreamingPCA(1, privacy=about_digits()).fit(DIGITS),
+        lambda: [StreamingPCA(1, privacy=about_digits()).fit(DIGITS) for _ in range(2)],
+        lambda: [StreamingPCA(1, privacy=p).fit(DIGITS) for p in 2 * [about_digits(ledger=ledger)]],
+        lambda: FederatedPCA(1, privacy=about_digits()).fit(DIGITS, groups=np.arange(1797) % 3),
+    ):
+        assert messages(call)[1] == []
+
+
+def test_merging_releases_that_may_be_of_the_same_rows_warns():
+    releases = [StreamingPCA(1, privacy=about_digits()).fit(DIGITS).release() for _ in range(3)]
+    merged, said = messages(lambda: fedpca.merge(releases))
+    assert isinstance(merged, Moments)
+    assert len(said) == 1
+    assert "3 releases were paid for in memory, and have 1797 records each" in said[0]
+    other = StreamingPCA(1, privacy=about_digits()).fit(DIGITS[:1000]).release()
+    ledger = Ledger(epsilon=10.0, delta=1e-5)
+    shared = [StreamingPCA(1, privacy=about_digits(ledger=ledger)).fit(DIGITS).release() for _ in "ab"]
+    clean = Subspace.from_rows(DIGITS)
+    for parts in ([releases[0], other], [releases[0], clean], shared, releases[:1]):
+        assert messages(lambda p=parts: fedpca.merge(p))[1] == []
+
+
+# --- settings stay what they were ---
+
+
+def test_privacy_cannot_be_switched_on_off_or_changed_in_mid_stream():
+    private = about_digits(releases=3)
+    for first, second in ((None, private), (private, None), (private, about_digits(releases=2))):
+        pca = StreamingPCA(1, privacy=first).partial_fit(DIGITS[:100]).set_params(privacy=second)
+        with pytest.raises(ValueError, match=r"privacy must stay .* as it was when the stream began"):
+            pca.partial_fit(DIGITS[:100])
+    pca = StreamingPCA(1, privacy=private).partial_fit(DIGITS).set_params(privacy=deepcopy(private))
+    pca.partial_fit(DIGITS).release()
+    pca.set_params(privacy=None).fit(DIGITS)  # anew
+    assert pca.subspace_.certificate is None

@@ -1,0 +1,183 @@
+"""Interrupted at any line, a private stream uses no noise twice, and no row counts twice."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedpca
+from fedpca import BudgetExceeded, Ledger, Moments, Privacy, StreamingPCA
+from fedpca.privacy.calibration import epsilon_of
+from fedpca.privacy.noise import ExactNoise
+
+SOURCE = str(Path(fedpca.__file__).parent)
+ROWS, MORE = (np.random.default_rng(0).normal(size=(n_rows, 2)) for n_rows in (60, 5))
+
+SETTINGS = [
+    {},
+    {"releases": 3},
+    {"releases": 5},
+    {"mechanism": "mod-sulq"},
+    {"mechanism": "sketch"},
+    {"mechanism": "streaming-mod-sulq"},
+    {"center": "private"},
+    {"center": "private", "mechanism": "sketch"},
+]
+
+
+class Interrupter:
+    """Raises KeyboardInterrupt at one line of the library; counts the lines that came before it."""
+
+    def __init__(self, at):
+        self.at = at
+        self.lines = 0
+
+    def __enter__(self):
+        self.before = sys.gettrace()
+        sys.settrace(self.trace)
+        return self
+
+    def __exit__(self, *error):
+        sys.settrace(self.before)
+
+    def trace(self, frame, event, argument):
+        if not frame.f_code.co_filename.startswith(SOURCE):
+            return None
+        if event == "line":
+            self.lines += 1
+            if self.lines == self.at:
+                raise KeyboardInterrupt
+        return self.trace
+
+
+def interrupted(call, at):
+    """Whether the call had so many lines; it was interrupted at the last."""
+    with Interrupter(at):
+        try:
+            call()
+        except KeyboardInterrupt:
+            return True
+    return False
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """All noise drawn: its labels."""
+    found, weighted = [], ExactNoise.weighted
+
+    def recorded(self, labels, weights, count, sd):
+        found.extend((self.key, label) for label in labels)
+        return weighted(self, labels, weights, count, sd)
+
+    monkeypatch.setattr(ExactNoise, "weighted", recorded)
+    return found
+
+
+def stream(settings):
+    return StreamingPCA(1, privacy=Privacy(8.0, 1e-5, 3.0, **settings), batch_size=25).partial_fit(ROWS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_a_release_interrupted_at_any_line_draws_its_noise_once(settings, drawn):
+    at, kinds = 0, set()
+    while True:
+        at += 1
+        pca = stream(settings)
+        drawn.clear()
+        if not interrupted(pca.release, at):
+            break
+        first, n_first = set(drawn), len(drawn)
+        try:
+            if settings.get("releases", 1) > 1:
+                pca.partial_fit(MORE)
+            released = pca.release()
+        except RuntimeError as refusal:  # BudgetExceeded is one
+            kinds.add("interrupted" if "interrupted" in str(refusal) else type(refusal).__name__)
+            continue
+        # The first report was made before the interruption, or it is made now with noise that was not drawn.
+        second = set(drawn[n_first:])
+        if released.certificate.report == 1 and second:
+            kinds.add("made now")
+            assert not first & second
+        assert released.count <= len(ROWS) + len(MORE)
+        certificate = released.certificate
+        assert certificate.ledger.spent >= epsilon_of(certificate.mu, 1e-5) * (1 - 1e-9)
+    assert at > 40
+    assert {"interrupted", "made now"} <= kinds <= {"interrupted", "made now", "BudgetExceeded"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings", [{}, {"mechanism": "streaming-mod-sulq"}, {"center": "private"}], ids=str
+)
+def test_a_batch_interrupted_at_any_line_never_counts_twice(settings):
+    """Whoever is interrupted brings the batch again."""
+    at, refused = 0, 0
+    while True:
+        at += 1
+        pca = stream(settings)
+        if not interrupted(lambda pca=pca: pca.partial_fit(MORE), at):
+            break
+        try:
+            pca.partial_fit(MORE)
+            pca.release()
+        except RuntimeError as refusal:
+            refused += "interrupted" in str(refusal)
+        else:
+            assert pca.n_samples_seen_ == pca._source._n_rows == len(ROWS) + len(MORE)
+    assert refused > 5
+
+
+def test_a_round_of_the_center_interrupted_at_any_line_moves_it_once(drawn):
+    at = 0
+    while True:
+        at += 1
+        pca = StreamingPCA(1, privacy=Privacy(8.0, 1e-5, 3.0, center="private"))
+        total, n_rows = pca.center_sum(ROWS)
+        if not interrupted(lambda pca=pca, offset=total / n_rows: pca.move_center(offset), at):
+            break
+        try:
+            pca.move_center(total / n_rows)
+        except (RuntimeError, ValueError):
+            continue
+        np.testing.assert_array_equal(pca._source._stage.center.vector, total / n_rows)
+
+
+@pytest.mark.parametrize("settings", SETTINGS[:6], ids=str)
+def test_a_release_that_fails_ends_the_stream(settings, monkeypatch):
+    """Released again with one more row, the difference of the two would be that row."""
+    pca = stream(settings)
+    made = "fedpca.privacy.mechanisms.base.Subspace"
+    if settings.get("mechanism") not in ("sketch", "streaming-mod-sulq"):
+        made = "fedpca.privacy.mechanisms.gram.Moments"
+
+    def out_of_memory(*args, **settings):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(made, out_of_memory)
+        with pytest.raises(MemoryError):
+            pca.release()
+    for call in (lambda: pca.partial_fit(MORE), pca.release):
+        with pytest.raises(RuntimeError, match="an earlier release was interrupted"):
+            call()
+
+
+def test_a_release_that_cannot_be_paid_for_leaves_the_stream_as_it_was():
+    ledger = Ledger(epsilon=8.0, delta=1e-5)
+    ledger.debit(0, None, "gram", 0.1)
+    pca = stream({"ledger": ledger})
+    with pytest.raises(BudgetExceeded):
+        pca.release()
+    pca.partial_fit(MORE)  # its rows may still be released, once somebody pays
+    with pytest.raises(BudgetExceeded):
+        pca.release()
+    assert len(ledger.entries) == 1
+
+
+def test_streaming_mod_sulq_takes_its_waiting_rows_out_before_it_noises_them():
+    pca = stream({"mechanism": "streaming-mod-sulq"})
+    assert pca.release().count == pca.partial_fit(MORE).release().count - len(MORE) == len(ROWS)
+    assert not isinstance(pca.release(), Moments)
