@@ -257,6 +257,7 @@ HONEST = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:n_components=")
 @pytest.mark.parametrize("privacy", HONEST, ids=str)
 @pytest.mark.parametrize("n_features", [1, 2, 6, 40])
 @pytest.mark.parametrize("n_rows", [40, 2000])

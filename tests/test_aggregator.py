@@ -286,6 +286,7 @@ def private_release(privacy, seed=0, **changes):
     return replace(release, **changes)
 
 
+@pytest.mark.filterwarnings("ignore:n_components=")
 def test_a_region_of_many_small_owners_may_have_the_noise_of_all():
     privacy = Privacy(1.0, 1e-4, 3.0)
     region, root = Aggregator(privacy=privacy), Aggregator(privacy=privacy)
