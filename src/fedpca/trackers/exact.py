@@ -11,7 +11,11 @@ import numpy as np
 from fedpca._typing import Array, DeviceArray, DType
 from fedpca.backend import backend_of, ops, to_host
 from fedpca.errors import NonFiniteError
-from fedpca.summaries.algebra import directions_of_features, rounding_share
+from fedpca.summaries.algebra import (
+    directions_of_features,
+    rounding_share,
+    without_negative_eigenvalues,
+)
 from fedpca.summaries.linalg import leading_singular_pairs, with_fixed_signs
 from fedpca.summaries.merging import sum_moments
 from fedpca.summaries.moments import Moments
@@ -339,6 +343,8 @@ class Exact(Tracker):
         """The moments of everything absorbed."""
         count, offset, scatter = self._centered(self._sums)
         mean = offset if self._origin is None else offset + self._origin
+        if self.dtype != _FLOAT64:
+            scatter = without_negative_eigenvalues(scatter)
         return Moments(count, mean, scatter, self.center)
 
     def _leading(self) -> Subspace:
