@@ -245,6 +245,33 @@ def test_an_estimator_merges_what_others_do_not_know(late):
     np.testing.assert_allclose(going_on.mean_, mean, rtol=1e-10)
 
 
+@pytest.mark.parametrize("tracker", TRACKERS)
+@pytest.mark.parametrize("kind", ["summary_", "subspace_"])
+def test_what_was_merged_is_known_to_the_rows_that_follow(tracker, kind, late):
+    gappy, rows = late
+    whole = StreamingPCA(6, tracker=tracker).fit(rows)
+    expected = deepcopy(whole).partial_fit(gappy[:100])
+    assert expected.summary_.observed is None
+    restored = StreamingPCA(6, tracker=tracker).merge(getattr(whole, kind)).partial_fit(gappy[:100])
+    np.testing.assert_allclose(restored.mean_, expected.mean_, rtol=1e-9)
+    np.testing.assert_allclose(restored.summary_.scatter, expected.summary_.scatter, rtol=1e-7, atol=1e-6)
+
+
+def test_rows_that_follow_a_merge_know_what_anybody_knew(late):
+    gappy, rows = late
+    narrow, whole = StreamingPCA(6).partial_fit(gappy[:1000]), StreamingPCA(6).fit(rows[1000:])
+    orders = [
+        deepcopy(narrow).merge(whole),
+        deepcopy(whole).merge(narrow),
+        StreamingPCA(6).merge(narrow, whole),
+    ]
+    one, *others = [pca.partial_fit(gappy[:100]) for pca in orders]
+    assert one.summary_.observed[3] == 1100
+    for other in others:
+        np.testing.assert_allclose(other.mean_, one.mean_, rtol=1e-9)
+        np.testing.assert_allclose(other.summary_.scatter, one.summary_.scatter, rtol=1e-7, atol=1e-6)
+
+
 # --- carriers ---
 
 

@@ -327,6 +327,10 @@ class StreamingPCA(BasePCA):
                 widest = max((leaf.known for leaf in leaves), key=np.count_nonzero)
                 tracker = LateFeatures(tracker, np.ones_like(widest) if tracker.has_rows else widest)
             tracker.merge(*summaries)
+            if isinstance(tracker, LateFeatures):
+                known = np.logical_or.reduce([tracker.known, *(part.known for part in summaries)])
+                if not np.array_equal(known, tracker.known):
+                    tracker.know(known, self._plain_tracker(first.n_features, tracker.dtype))
             rows = [
                 other._n_rows_seen if isinstance(other, StreamingPCA) else other.count for other in others
             ]
