@@ -362,6 +362,8 @@ class StreamingPCA(BasePCA):
                     tracker = self._plain_tracker(X.shape[1], tracker.dtype, tracker.backend)
                 X, gaps = self._check_values(X, tracker.dtype, HOST, weights)
         tracker.decay(validation.forget(self.forget))
+        if weights is not None and not weights.all():  # a row of weight zero is no row: it fills no gaps
+            X, weights = X[weights > 0], weights[weights > 0]
         whole = tracker.known.all() if isinstance(tracker, LateFeatures) else True
         if (whole and not gaps) or tracker.takes_gaps:
             tracker.update(X, weights)
@@ -391,7 +393,9 @@ class StreamingPCA(BasePCA):
             rows = np.where(gaps & before, imputed, rows)
         if gaps[:, new].any():
             rows = rows.copy()
-            rows[:, known] = impute_cold_start(rows[:, known], tracker.n_exchanged, bool(self.center))
+            rows[:, known] = impute_cold_start(
+                rows[:, known], tracker.n_exchanged, bool(self.center), weights
+            )
         if isinstance(tracker, LateFeatures):
             if new.any():
                 tracker.know(known, self._plain_tracker(len(known), tracker.dtype))
