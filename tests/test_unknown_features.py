@@ -18,6 +18,7 @@ from fedpca.federation.aggregator import Aggregator
 from fedpca.readers import fit_files, open_rows
 from fedpca.summaries import model_file
 from fedpca.summaries.parts import MAX_PARTS
+from fedpca.trackers import BASELINES
 
 TRACKERS = ["exact", "nystrom", "block"]
 
@@ -70,6 +71,18 @@ def test_a_sensor_that_starts_half_way(tracker, size, late):
     np.testing.assert_allclose(covariance, true_covariance, atol=0.15)
     np.testing.assert_allclose(pca.explained_variance_, np.linalg.eigvalsh(true_covariance)[::-1], atol=0.15)
     assert pca.n_samples_seen_ == 2000
+
+
+@pytest.mark.parametrize("tracker", sorted(BASELINES))
+@pytest.mark.parametrize("size", [100, 2000])
+def test_a_late_sensor_in_the_trackers_for_comparison(tracker, size, late):
+    gappy, rows = late
+    early = in_batches(StreamingPCA(2, tracker=tracker), gappy[:1000], size)
+    assert not early.components_[:, 3].any()
+    assert early.summary_.observed[3] == 0
+    pca = in_batches(StreamingPCA(2, tracker=tracker), gappy, size)
+    np.testing.assert_allclose(pca.mean_, rows.mean(axis=0), atol=0.1)
+    assert pca.explained_variance_[0] < 1.1 * np.linalg.eigvalsh(np.cov(rows.T))[-1]
 
 
 @pytest.mark.parametrize("size", [100, 1000, 2000])

@@ -364,8 +364,11 @@ class StreamingPCA(BasePCA):
         tracker.decay(validation.forget(self.forget))
         if weights is not None and not weights.all():  # a row of weight zero is no row: it fills no gaps
             X, weights = X[weights > 0], weights[weights > 0]
-        whole = tracker.known.all() if isinstance(tracker, LateFeatures) else True
-        if (whole and not gaps) or tracker.takes_gaps:
+        if isinstance(tracker, LateFeatures):
+            is_complete = tracker.known.all() and not gaps
+        else:
+            is_complete = not gaps or (tracker.takes_gaps and tracker.has_rows)
+        if is_complete:
             tracker.update(X, weights)
             return tracker
         for cut in batch_slices(X.shape[0], chunk_rows(X.shape[1])):
