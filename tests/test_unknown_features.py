@@ -359,6 +359,21 @@ def test_values_of_a_feature_that_was_never_observed_say_nothing(rng):
         narrow_spe, narrow_t2 = narrow.anomaly_scores(filled[:, :4])
         np.testing.assert_allclose(spe, narrow_spe, rtol=1e-9)
         np.testing.assert_allclose(t2, narrow_t2, rtol=1e-9)
+        np.testing.assert_allclose(pca.score_samples(use), narrow.score_samples(filled[:, :4]), rtol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:feature 4 has no observed value")
+@pytest.mark.parametrize("tracker", TRACKERS)
+def test_a_feature_that_was_never_observed_has_no_noise(tracker, rng):
+    rows = rng.normal(size=(500, 5)) @ rng.normal(size=(5, 5)) + 2
+    rows[:, 4] = np.nan
+    pca, narrow = (StreamingPCA(2, tracker=tracker).fit(part) for part in (rows, rows[:, :4]))
+    assert pca.noise_variance_ == pytest.approx(narrow.noise_variance_)
+    assert pca.anomaly_limits() == pytest.approx(narrow.anomaly_limits())
+    for method in ("get_covariance", "get_precision"):
+        matrix = getattr(pca, method)()
+        np.testing.assert_allclose(matrix[:4, :4], getattr(narrow, method)(), rtol=1e-8)
+        assert not matrix[4].any()
 
 
 # --- files ---

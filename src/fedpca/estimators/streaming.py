@@ -176,7 +176,7 @@ class StreamingPCA(BasePCA):
 
     def _known_spectrum(self) -> Subspace:
         source = self._fitted()
-        return source.state().subspace() if isinstance(source, Tracker) else source.summary()
+        return source.state().subspace() if isinstance(source, Tracker | LateFeatures) else source.summary()
 
     def _check_settings(self, *, first: bool) -> None:
         """Note the settings that a stream begins with; reject a change in mid-stream."""

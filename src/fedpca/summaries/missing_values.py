@@ -180,8 +180,8 @@ def late_starts(rows: Array, known: AnyArray) -> list[int]:
 def _noise(subspace: Subspace, components: Array, spread: Array, variances: Array | None) -> Array:
     """Variance of each feature that the subspace leaves out, shape (d,)."""
     if variances is None:
-        even = subspace.discarded / max(subspace.count * (subspace.n_features - subspace.rank), 1.0)
-        if subspace.rank == subspace.n_features:  # all directions are known: weigh them by their variances
+        even = subspace.discarded / max(subspace.count * (subspace.n_known - subspace.rank), 1.0)
+        if subspace.rank == subspace.n_known:  # all directions are known: weigh them by their variances
             even = 1e-6 * float(spread.mean())
         return np.full(subspace.n_features, even)
     noise = variances - spread @ components**2
