@@ -376,6 +376,19 @@ def test_a_feature_that_was_never_observed_has_no_noise(tracker, rng):
         assert not matrix[4].any()
 
 
+@pytest.mark.parametrize("tracker", TRACKERS)
+def test_small_directions_do_not_mix_with_what_is_unknown(tracker, rng):
+    """Uncentered rows far from the origin: their spread is 3e-5 of their length."""
+    rows = rng.normal(size=(400, 3)) @ rng.normal(size=(3, 40)) + 0.3 * rng.normal(size=(400, 40)) + 1e4
+    rows[:200, 1] = np.nan
+    pca = in_batches(StreamingPCA(3, tracker=tracker, center=False), rows, 100)
+    assert pca.explained_variance_[0] == pytest.approx(40e8, rel=0.01)
+    merged = merge([pca.summary_, pca.subspace_])
+    assert merged.observed[1] == 400
+    early = merged.parts[0] if merged.parts[0].observed is not None else merged.parts[1]
+    assert not early.subspace().components[:, 1].any()
+
+
 # --- files ---
 
 
