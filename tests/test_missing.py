@@ -161,3 +161,28 @@ def test_first_rows_that_are_all_alike(value):
     rows = np.full((5, 3), value)
     rows[1, 0] = rows[2, 1] = np.nan
     np.testing.assert_allclose(impute_cold_start(rows, 2, center=True), value, rtol=1e-12)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-3, 1e6])
+def test_a_weight_counts_repetitions_of_a_row_with_gaps(unit, rng, plane):
+    rows = with_gaps(rng, plane[:200], 0.3)
+    weights = rng.integers(0, 4, size=len(rows))
+    weighted = StreamingPCA(2).fit(rows, sample_weight=unit * weights)
+    repeated = StreamingPCA(2).fit(np.repeat(rows, weights, axis=0))
+    np.testing.assert_allclose(weighted.mean_, repeated.mean_, rtol=1e-9)
+    np.testing.assert_allclose(
+        weighted.singular_values_, np.sqrt(unit) * repeated.singular_values_, rtol=1e-9
+    )
+
+
+def test_rows_of_weight_zero_fill_no_gaps(rng):
+    rows = rng.normal(size=(12, 3)) + np.array([0.0, 0.0, 300.0])
+    rows[:6, 2] = np.nan
+    weights = np.repeat([1.0, 0.0], 6)
+    pca = StreamingPCA(2).partial_fit(rows, sample_weight=weights)
+    assert pca.mean_[2] == 0
+    assert pca.summary_.observed[2] == 0
+    first = StreamingPCA(2).partial_fit(rows[6:], sample_weight=weights[6:]).partial_fit(rows[:6])
+    assert first.summary_.observed[2] == 0
+    first.partial_fit(rows[6:])
+    assert first.mean_[2] == pytest.approx(rows[6:, 2].mean())

@@ -18,6 +18,7 @@ from fedpca.federation.aggregator import Aggregator
 from fedpca.readers import fit_files, open_rows
 from fedpca.summaries import model_file
 from fedpca.summaries.parts import MAX_PARTS
+from fedpca.trackers import BASELINES
 
 TRACKERS = ["exact", "nystrom", "block"]
 
@@ -70,6 +71,18 @@ def test_a_sensor_that_starts_half_way(tracker, size, late):
     np.testing.assert_allclose(covariance, true_covariance, atol=0.15)
     np.testing.assert_allclose(pca.explained_variance_, np.linalg.eigvalsh(true_covariance)[::-1], atol=0.15)
     assert pca.n_samples_seen_ == 2000
+
+
+@pytest.mark.parametrize("tracker", sorted(BASELINES))
+@pytest.mark.parametrize("size", [100, 2000])
+def test_a_late_sensor_in_the_trackers_for_comparison(tracker, size, late):
+    gappy, rows = late
+    early = in_batches(StreamingPCA(2, tracker=tracker), gappy[:1000], size)
+    assert not early.components_[:, 3].any()
+    assert early.summary_.observed[3] == 0
+    pca = in_batches(StreamingPCA(2, tracker=tracker), gappy, size)
+    np.testing.assert_allclose(pca.mean_, rows.mean(axis=0), atol=0.1)
+    assert pca.explained_variance_[0] < 1.1 * np.linalg.eigvalsh(np.cov(rows.T))[-1]
 
 
 @pytest.mark.parametrize("size", [100, 1000, 2000])
@@ -262,6 +275,33 @@ def test_an_estimator_merges_what_others_do_not_know(late):
     np.testing.assert_allclose(going_on.mean_, mean, rtol=1e-10)
 
 
+@pytest.mark.parametrize("tracker", TRACKERS)
+@pytest.mark.parametrize("kind", ["summary_", "subspace_"])
+def test_what_was_merged_is_known_to_the_rows_that_follow(tracker, kind, late):
+    gappy, rows = late
+    whole = StreamingPCA(6, tracker=tracker).fit(rows)
+    expected = deepcopy(whole).partial_fit(gappy[:100])
+    assert expected.summary_.observed is None
+    restored = StreamingPCA(6, tracker=tracker).merge(getattr(whole, kind)).partial_fit(gappy[:100])
+    np.testing.assert_allclose(restored.mean_, expected.mean_, rtol=1e-9)
+    np.testing.assert_allclose(restored.summary_.scatter, expected.summary_.scatter, rtol=1e-7, atol=1e-6)
+
+
+def test_rows_that_follow_a_merge_know_what_anybody_knew(late):
+    gappy, rows = late
+    narrow, whole = StreamingPCA(6).partial_fit(gappy[:1000]), StreamingPCA(6).fit(rows[1000:])
+    orders = [
+        deepcopy(narrow).merge(whole),
+        deepcopy(whole).merge(narrow),
+        StreamingPCA(6).merge(narrow, whole),
+    ]
+    one, *others = [pca.partial_fit(gappy[:100]) for pca in orders]
+    assert one.summary_.observed[3] == 1100
+    for other in others:
+        np.testing.assert_allclose(other.mean_, one.mean_, rtol=1e-9)
+        np.testing.assert_allclose(other.summary_.scatter, one.summary_.scatter, rtol=1e-7, atol=1e-6)
+
+
 # --- carriers ---
 
 
@@ -336,6 +376,34 @@ def test_values_of_a_feature_that_was_never_observed_say_nothing(rng):
         narrow_spe, narrow_t2 = narrow.anomaly_scores(filled[:, :4])
         np.testing.assert_allclose(spe, narrow_spe, rtol=1e-9)
         np.testing.assert_allclose(t2, narrow_t2, rtol=1e-9)
+        np.testing.assert_allclose(pca.score_samples(use), narrow.score_samples(filled[:, :4]), rtol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:feature 4 has no observed value")
+@pytest.mark.parametrize("tracker", TRACKERS)
+def test_a_feature_that_was_never_observed_has_no_noise(tracker, rng):
+    rows = rng.normal(size=(500, 5)) @ rng.normal(size=(5, 5)) + 2
+    rows[:, 4] = np.nan
+    pca, narrow = (StreamingPCA(2, tracker=tracker).fit(part) for part in (rows, rows[:, :4]))
+    assert pca.noise_variance_ == pytest.approx(narrow.noise_variance_)
+    assert pca.anomaly_limits() == pytest.approx(narrow.anomaly_limits())
+    for method in ("get_covariance", "get_precision"):
+        matrix = getattr(pca, method)()
+        np.testing.assert_allclose(matrix[:4, :4], getattr(narrow, method)(), rtol=1e-8)
+        assert not matrix[4].any()
+
+
+@pytest.mark.parametrize("tracker", TRACKERS)
+def test_small_directions_do_not_mix_with_what_is_unknown(tracker, rng):
+    """Uncentered rows far from the origin: their spread is 3e-5 of their length."""
+    rows = rng.normal(size=(400, 3)) @ rng.normal(size=(3, 40)) + 0.3 * rng.normal(size=(400, 40)) + 1e4
+    rows[:200, 1] = np.nan
+    pca = in_batches(StreamingPCA(3, tracker=tracker, center=False), rows, 100)
+    assert pca.explained_variance_[0] == pytest.approx(40e8, rel=0.01)
+    merged = merge([pca.summary_, pca.subspace_])
+    assert merged.observed[1] == 400
+    early = merged.parts[0] if merged.parts[0].observed is not None else merged.parts[1]
+    assert not early.subspace().components[:, 1].any()
 
 
 # --- files ---

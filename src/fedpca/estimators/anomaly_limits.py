@@ -9,7 +9,7 @@ from fedpca.summaries.subspace import Subspace
 
 def spe_limit(subspace: Subspace, shown: int, confidence: float) -> float:
     """The quantile of SPE outside the first `shown` directions; infinite if they discard nothing."""
-    others = subspace.n_features - subspace.rank
+    others = max(subspace.n_known - subspace.rank, 0)
     energies = subspace.singular_values[shown:] ** 2
     even = subspace.discarded / others if others else 0.0
     left_out = float(energies.sum()) + others * even

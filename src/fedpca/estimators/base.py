@@ -187,7 +187,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def noise_variance_(self) -> float:
         subspace = self._fitted_summary("noise_variance_")
         left_out = max(subspace.total - float(self.singular_values_ @ self.singular_values_), 0.0)
-        directions = min(subspace.n_features, self.n_samples_seen_) - self.n_components_
+        directions = min(subspace.n_known, self.n_samples_seen_) - self.n_components_
         return left_out / degrees_of_freedom(subspace.count) / directions if directions > 0 else 0.0
 
     @property
@@ -310,30 +310,37 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return self._fitted().summary()
 
     def score_samples(self, X: RowsLike) -> Array:
-        """Log-likelihood of rows under the probabilistic PCA model, shape (n_samples,)."""
+        """Log-likelihood of rows under the probabilistic PCA model, shape (n_samples,).
+
+        It is that of the features of which any value was observed in the fit.
+        """
         spe, t2 = (to_host(scores) for scores in self.anomaly_scores(X))
-        return log_likelihood(spe, t2, self.explained_variance_, self.noise_variance_, self.n_features_in_)
+        n_known = self._source.summary().n_known
+        return log_likelihood(spe, t2, self.explained_variance_, self.noise_variance_, n_known)
 
     def score(self, X: RowsLike, y: object = None) -> float:
         """Mean log-likelihood of rows, for example to choose n_components by cross-validation."""
         return float(np.mean(self.score_samples(X)))
 
     def get_covariance(self) -> Array:
-        """Covariance of the features as the components and the noise variance explain it, shape (d, d)."""
-        self._fitted()
+        """Covariance of the features as the components and the noise variance explain it, shape (d, d).
+
+        Zero for features without any observed value.
+        """
+        known = self._fitted().summary().known
         scaled = (self.explained_variance_ - self.noise_variance_)[:, None] * self.components_
         covariance: Array = self.components_.T @ scaled
-        covariance.flat[:: self.n_features_in_ + 1] += self.noise_variance_
+        covariance.flat[:: self.n_features_in_ + 1] += self.noise_variance_ * known
         return covariance
 
     def get_precision(self) -> Array:
-        """The inverse of `get_covariance()`, shape (d, d); the pseudo-inverse without noise variance."""
-        self._fitted()
+        """The inverse of `get_covariance()`, shape (d, d); the pseudo-inverse where it has none."""
+        known = self._fitted().summary().known
         noise = self.noise_variance_
         background = 1 / noise if noise else 0.0
         scaled = (1 / self.explained_variance_ - background)[:, None] * self.components_
         precision: Array = self.components_.T @ scaled
-        precision.flat[:: self.n_features_in_ + 1] += background
+        precision.flat[:: self.n_features_in_ + 1] += background * known
         return precision
 
     def _checked(self, X: RowsLike) -> tuple[DeviceArray, bool]:

@@ -176,7 +176,7 @@ class StreamingPCA(BasePCA):
 
     def _known_spectrum(self) -> Subspace:
         source = self._fitted()
-        return source.state().subspace() if isinstance(source, Tracker) else source.summary()
+        return source.state().subspace() if isinstance(source, Tracker | LateFeatures) else source.summary()
 
     def _check_settings(self, *, first: bool) -> None:
         """Note the settings that a stream begins with; reject a change in mid-stream."""
@@ -327,6 +327,10 @@ class StreamingPCA(BasePCA):
                 widest = max((leaf.known for leaf in leaves), key=np.count_nonzero)
                 tracker = LateFeatures(tracker, np.ones_like(widest) if tracker.has_rows else widest)
             tracker.merge(*summaries)
+            if isinstance(tracker, LateFeatures):
+                known = np.logical_or.reduce([tracker.known, *(part.known for part in summaries)])
+                if not np.array_equal(known, tracker.known):
+                    tracker.know(known, self._plain_tracker(first.n_features, tracker.dtype))
             rows = [
                 other._n_rows_seen if isinstance(other, StreamingPCA) else other.count for other in others
             ]
@@ -358,8 +362,13 @@ class StreamingPCA(BasePCA):
                     tracker = self._plain_tracker(X.shape[1], tracker.dtype, tracker.backend)
                 X, gaps = self._check_values(X, tracker.dtype, HOST, weights)
         tracker.decay(validation.forget(self.forget))
-        whole = tracker.known.all() if isinstance(tracker, LateFeatures) else True
-        if (whole and not gaps) or tracker.takes_gaps:
+        if weights is not None and not weights.all():  # a row of weight zero is no row: it fills no gaps
+            X, weights = X[weights > 0], weights[weights > 0]
+        if isinstance(tracker, LateFeatures):
+            is_complete = tracker.known.all() and not gaps
+        else:
+            is_complete = not gaps or (tracker.takes_gaps and tracker.has_rows)
+        if is_complete:
             tracker.update(X, weights)
             return tracker
         for cut in batch_slices(X.shape[0], chunk_rows(X.shape[1])):
@@ -387,7 +396,9 @@ class StreamingPCA(BasePCA):
             rows = np.where(gaps & before, imputed, rows)
         if gaps[:, new].any():
             rows = rows.copy()
-            rows[:, known] = impute_cold_start(rows[:, known], tracker.n_exchanged, bool(self.center))
+            rows[:, known] = impute_cold_start(
+                rows[:, known], tracker.n_exchanged, bool(self.center), weights
+            )
         if isinstance(tracker, LateFeatures):
             if new.any():
                 tracker.know(known, self._plain_tracker(len(known), tracker.dtype))

@@ -40,6 +40,11 @@ class BaseSummary(ABC):
         return np.ones(self.n_features, dtype=bool) if self.observed is None else self.observed > 0
 
     @property
+    def n_known(self) -> int:
+        """Features of which any value was observed."""
+        return self.n_features if self.observed is None else int(np.count_nonzero(self.known))
+
+    @property
     def leaves(self) -> tuple[Self, ...]:
         """The parts, or the summary itself: in each, a feature is known to all rows or to none."""
         return self.parts or (self,)

@@ -123,11 +123,11 @@ def _with_one_pattern_fewer(parts: Sequence[Summary]) -> list[tuple[Summary, flo
 
     pair = min(combinations(range(len(parts)), 2), key=loss)
     both: AnyArray = known[pair[0]] & known[pair[1]]
-    return [(_restricted(part, both) if i in pair else part, 1.0) for i, part in enumerate(parts)]
+    return [(restricted(part, both) if i in pair else part, 1.0) for i, part in enumerate(parts)]
 
 
-def _restricted(part: Summary, known: AnyArray) -> Summary:
-    """The part without what it knows of other features."""
+def restricted(part: Summary, known: AnyArray) -> Summary:
+    """The part without what it knows of other features than these."""
     observed, mean = part.count * known, part.mean * known
     if isinstance(part, Moments):
         return replace(part, mean=mean, scatter=part.scatter * np.outer(known, known), observed=observed)

@@ -14,6 +14,7 @@ _COLD_START_ITERATIONS = 40
 _COLD_START_TOLERANCE = 1e-3  # of the noise
 _COLD_START_RANK = 20  # directions; more would take long, and first rows seldom support them
 _COLD_START_NOISE = 1e-8  # least variance of the noise, in units of the features' own
+_MIN_SHARE = 1e-12  # of the largest weight: the only value of a feature counts, whatever its weight
 _LATE_CHANCE = 1e-6  # below this probability a gap at the beginning is a late start
 
 
@@ -79,8 +80,10 @@ def impute(rows: Array, subspace: Subspace, variances: Array | None = None) -> A
     return result
 
 
-def impute_cold_start(rows: Array, rank: int, center: bool) -> Array:
+def impute_cold_start(rows: Array, rank: int, center: bool, weights: Array | None = None) -> Array:
     """The first rows of a stream, filled from themselves; every feature has an observed value.
+
+    A weight, positive, counts repetitions of its row.
 
     Probabilistic PCA of the observed entries, in units of each feature's standard deviation, by expectation
     maximization (Tipping, Bishop 1999): with loadings W, shape (d, r), and noise of variance v, the scores
@@ -88,17 +91,16 @@ def impute_cold_start(rows: Array, rank: int, center: bool) -> Array:
     """
     gaps = np.isnan(rows)
     observed = (~gaps).astype(np.float64)
-    counts = observed.sum(axis=0)
-    mean = (
-        np.where(gaps, 0.0, rows).sum(axis=0, dtype=np.float64) / counts if center else np.zeros(len(counts))
-    )
-    unit = np.sqrt(np.where(gaps, 0.0, (rows - mean) ** 2).sum(axis=0, dtype=np.float64) / counts)
+    weights = np.ones(len(rows)) if weights is None else np.maximum(weights / weights.max(), _MIN_SHARE)
+    counts = weights @ observed
+    mean = weights @ np.where(gaps, 0.0, rows) / counts if center else np.zeros(len(counts))
+    unit = np.sqrt(weights @ np.where(gaps, 0.0, (rows - mean) ** 2) / counts)
     unit[unit == 0] = 1.0
     scaled = np.where(gaps, 0.0, (rows - mean) / unit)
-    model = _ProbabilisticPCA.start(scaled, observed, min(rank, _COLD_START_RANK), center)
+    model = _ProbabilisticPCA.start(scaled, observed, weights, min(rank, _COLD_START_RANK))
     for _ in range(_COLD_START_ITERATIONS):
         noise = model.noise
-        model = model.improved(scaled, observed, center)
+        model = model.improved(scaled, observed, weights, center)
         if abs(model.noise - noise) <= _COLD_START_TOLERANCE * noise:
             break
     estimate = model.scores(scaled, observed)[0] @ model.loadings.T + model.mean
@@ -113,9 +115,10 @@ class _ProbabilisticPCA(NamedTuple):
     noise: float
 
     @classmethod
-    def start(cls, rows: Array, observed: Array, rank: int, center: bool) -> Self:
-        components, singular_values = leading_singular_pairs(rows, rank)
-        loadings = (singular_values / np.sqrt(observed.mean() * len(rows)))[:, None] * components
+    def start(cls, rows: Array, observed: Array, weights: Array, rank: int) -> Self:
+        components, singular_values = leading_singular_pairs(np.sqrt(weights)[:, None] * rows, rank)
+        n_present = float(weights @ observed.mean(axis=1))
+        loadings = (singular_values / np.sqrt(n_present))[:, None] * components
         noise = max(1.0 - ops.energy(loadings) / rows.shape[1], _COLD_START_NOISE)
         return cls(loadings.T, np.zeros(rows.shape[1]), noise)
 
@@ -127,7 +130,7 @@ class _ProbabilisticPCA(NamedTuple):
         projected = np.where(observed, rows - self.mean, 0.0) @ self.loadings
         return np.einsum("nij,nj->ni", covariances, projected), covariances
 
-    def improved(self, rows: Array, observed: Array, center: bool) -> Self:
+    def improved(self, rows: Array, observed: Array, weights: Array, center: bool) -> Self:
         """One iteration: the most likely model given the expected scores under this one."""
         scores, covariances = self.scores(rows, observed)
         n_rows, rank = scores.shape
@@ -135,13 +138,14 @@ class _ProbabilisticPCA(NamedTuple):
         moments = regressors[:, :, None] * regressors[:, None, :]
         moments[:, :rank, :rank] += self.noise * covariances
         width = regressors.shape[1]
-        normal = (observed.T @ moments.reshape(n_rows, width**2)).reshape(-1, width, width)
+        weighted = weights[:, None] * observed
+        normal = (weighted.T @ moments.reshape(n_rows, width**2)).reshape(-1, width, width)
         normal += _COLD_START_NOISE * np.eye(width)
-        solved = np.linalg.solve(normal, (rows.T @ regressors)[:, :, None])[:, :, 0]
+        solved = np.linalg.solve(normal, (rows.T @ (weights[:, None] * regressors))[:, :, None])[:, :, 0]
         loadings, mean = solved[:, :rank], solved[:, rank] if center else self.mean
         residual = np.where(observed, rows - scores @ loadings.T - mean, 0.0)
-        spread = np.vdot(self._replace(loadings=loadings)._products(observed), covariances)
-        noise = (ops.energy(residual) + self.noise * spread) / observed.sum()
+        spread = np.vdot(self._replace(loadings=loadings)._products(weighted), covariances)
+        noise = (ops.energy(np.sqrt(weights)[:, None] * residual) + self.noise * spread) / weighted.sum()
         return type(self)(loadings, mean, max(float(noise), _COLD_START_NOISE))
 
     def _products(self, observed: Array) -> Array:
@@ -176,8 +180,8 @@ def late_starts(rows: Array, known: AnyArray) -> list[int]:
 def _noise(subspace: Subspace, components: Array, spread: Array, variances: Array | None) -> Array:
     """Variance of each feature that the subspace leaves out, shape (d,)."""
     if variances is None:
-        even = subspace.discarded / max(subspace.count * (subspace.n_features - subspace.rank), 1.0)
-        if subspace.rank == subspace.n_features:  # all directions are known: weigh them by their variances
+        even = subspace.discarded / max(subspace.count * (subspace.n_known - subspace.rank), 1.0)
+        if subspace.rank == subspace.n_known:  # all directions are known: weigh them by their variances
             even = 1e-6 * float(spread.mean())
         return np.full(subspace.n_features, even)
     noise = variances - spread @ components**2

@@ -166,7 +166,7 @@ class Moments(BaseSummary):
         if self.parts:
             width = None if rank is None else part_rank(rank, self.n_features)
             return Subspace.of_parts([part.subspace(width) for part in self.parts], rank, self.feature_names)
-        components, singular_values = directions_of_features(self.scatter, rank)
+        components, singular_values = self._directions(rank)
         if edge := noise_edge(self.certificate):
             risen = int(np.count_nonzero(singular_values**2 > edge))
             components = components[:risen]
@@ -183,6 +183,19 @@ class Moments(BaseSummary):
             certificate=self.certificate,
             observed=self.observed,
         )
+
+    def _directions(self, rank: int | None) -> tuple[Array, Array]:
+        """Leading directions and singular values; those of known features only.
+
+        The eigenvectors of the whole scatter would mix what is near rounding with features that are unknown.
+        """
+        known = self.known
+        if known.all() or not known.any():
+            return directions_of_features(self.scatter, rank)
+        within, singular_values = directions_of_features(self.scatter[np.ix_(known, known)], rank)
+        components = np.zeros((len(within), self.n_features))
+        components[:, known] = within
+        return components, singular_values
 
     def __repr__(self) -> str:
         private = "" if self.certificate is None else f", {self.certificate.describe()}"

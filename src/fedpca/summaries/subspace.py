@@ -107,7 +107,7 @@ class Subspace(BaseSummary):
 
         `total` is raised to the kept energy, which rounding may have left above it.
         """
-        if observed is not None and not parts:
+        if observed is not None:
             components = np.where(observed > 0, components, 0)  # without what rounding left there
         subspace = object.__new__(cls)
         subspace._freeze(

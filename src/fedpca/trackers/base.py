@@ -40,7 +40,7 @@ class Tracker(ABC):
         backend: where rows are worked on; the host, for trackers without this setting.
 
     Attributes:
-        has_rows: whether any row has come.
+        has_rows: whether any row has come, itself or in a summary; rows of weight zero do not count.
         rank: directions wanted at present.
     """
 
@@ -140,7 +140,7 @@ class Tracker(ABC):
         Raises:
             NonFiniteError: rows on a device are not checked beforehand; discard the tracker.
         """
-        self.has_rows = True
+        self.has_rows = self.has_rows or weights is None or bool(np.any(weights))
         self._cached_summary = None
         with self.backend.compute_context():
             roots = None if weights is None else self.backend.asarray(np.sqrt(weights), self.dtype)
@@ -268,6 +268,7 @@ class Tracker(ABC):
     @final
     def merge(self, *others: Summary) -> None:
         """Go on as if the rows behind other summaries had been seen too."""
+        self.has_rows = self.has_rows or any(other.count for other in others)
         self._cached_summary = None
         if self._n_buffered:
             self._flush()

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedpca._typing import AnyArray, Array, DType, RowsLike
 from fedpca.backend import HOST
-from fedpca.summaries.merging import merge, merge_leaves
+from fedpca.summaries.merging import merge, merge_leaves, restricted
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.summaries.view import SummaryView
@@ -27,7 +27,6 @@ class LateFeatures:
         known: which features are known, shape (d,), bool.
     """
 
-    takes_gaps = False
     is_fitted = True
     backend = HOST  # gaps are filled there
 
@@ -82,6 +81,8 @@ class LateFeatures:
 
     def _current(self) -> Summary:
         state = self._tracker.state()
+        if isinstance(state, Subspace) and state.components[:, ~self.known].any():
+            return restricted(state, self.known)  # left over from a first basis that knew no rows
         return replace(state, observed=np.where(self.known, state.count, 0.0))
 
     def state(self) -> Summary:

@@ -8,6 +8,10 @@ error, the leading directions wanted are resolved
 * if S > e N: then all directions are, whatever the units of the features.
 
 Scatters only grow, so this holds until the sizes of the features have grown by more than the test allowed.
+
+Rows that span fewer directions than are wanted say nothing of the smallest: those to come may be below the
+rounding of products taken now. A direction of energy s² tilts by e / s², so it spoils others of size e / s.
+Until enough rows have come, products are taken in float64, and only where this stays below what is promised.
 """
 
 from typing import NamedTuple, Self
@@ -22,6 +26,8 @@ from fedpca.summaries.linalg import count_eigenvalues_above, is_positive_definit
 # float32, in float64, where it costs nothing to ask for more, above 0.1 %.
 _MIN_ENERGY_32 = 16
 _MIN_ENERGY_64 = 1000
+# The same while rows span too few directions: others down to 1e-13 of the largest are yet to come.
+_MIN_ENERGY_EARLY = (float(np.finfo(np.float64).eps) / 1e-13) ** 2
 # How much sizes may grow until the next test: the first for which everything is resolved.
 _GROWTHS_32 = (16.0, 2.0)
 _GROWTHS_64 = (2.0**20, 16.0, 2.0)
@@ -80,13 +86,16 @@ def resolved(
         dtype: of the products.
     """
     n_varying = int(np.count_nonzero(varying))
-    until = np.inf if n_spanned >= n_wanted else n_spanned
+    is_single, is_early = np.dtype(dtype) == np.float32, n_spanned < n_wanted
+    until = n_spanned if is_early else np.inf
     n_wanted = min(n_wanted, n_spanned, n_varying)
     if n_wanted <= 0:
         return Resolved(np.inf, None, until)
     n_features, energy = len(scatter), float(sizes.sum())
+    if is_early:
+        enough = not is_single and count_eigenvalues_above(scatter, _MIN_ENERGY_EARLY * energy) >= n_wanted
+        return Resolved(energy, None, until) if enough else None
     least = min_energy(n_features, dtype) * energy
-    is_single = np.dtype(dtype) == np.float32
     scatter = scatter.astype(np.float32) if is_single else scatter
     for growth in _GROWTHS_32 if is_single else _GROWTHS_64:
         if count_eigenvalues_above(scatter, growth * least) >= n_wanted:
