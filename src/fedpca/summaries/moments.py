@@ -166,7 +166,7 @@ class Moments(BaseSummary):
         if self.parts:
             width = None if rank is None else part_rank(rank, self.n_features)
             return Subspace.of_parts([part.subspace(width) for part in self.parts], rank, self.feature_names)
-        components, singular_values = directions_of_features(self.scatter, rank)
+        components, singular_values = self._directions(rank)
         if edge := noise_edge(self.certificate):
             risen = int(np.count_nonzero(singular_values**2 > edge))
             components = components[:risen]
@@ -183,6 +183,19 @@ class Moments(BaseSummary):
             certificate=self.certificate,
             observed=self.observed,
         )
+
+    def _directions(self, rank: int | None) -> tuple[Array, Array]:
+        """Components, zero for features that no row knows, and singular values of the scatter."""
+        if self.observed is None:
+            return directions_of_features(self.scatter, rank)
+        # Among the zeros of unknown features, a direction of almost no variance would turn towards them.
+        known = np.flatnonzero(self.known)
+        found, singular_values = directions_of_features(
+            self.scatter[np.ix_(known, known)], None if rank is None else min(rank, len(known))
+        )
+        components = np.zeros((len(found), self.n_features), found.dtype)
+        components[:, known] = found
+        return components, singular_values
 
     def __repr__(self) -> str:
         private = "" if self.certificate is None else f", {self.certificate.describe()}"
