@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import stat
 from dataclasses import replace
 
@@ -61,6 +62,25 @@ def test_a_state_that_cannot_be_read_is_quarantined_by_name_and_the_others_count
     assert list(third.quarantined) == ["b"]  # it is still there to be looked at
     assert third.quarantined == again.quarantined
     assert bits(third.model()) == bits(again.model())
+
+
+@pytest.mark.parametrize("what", ["pipe", "device", "folder", "loop"])
+def test_a_state_that_is_not_a_file_is_quarantined_and_never_waited_for(tmp_path, what):
+    filled(tmp_path)
+    path = tmp_path / "b.state"
+    path.unlink()
+    if what == "pipe":
+        os.mkfifo(path)
+    elif what == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero" if what == "device" else path)
+    again = Aggregator(rank=3, store=tmp_path)
+    assert list(again.children) == ["a", "c"]
+    assert again.quarantined == {"b": "b.state is not a file."}
+    assert again.receive("b", 1, summary_of(1))
+    again.close()
+    assert list(Aggregator(rank=3, store=tmp_path).children) == ["a", "b", "c"]
 
 
 def test_a_copy_of_a_state_does_not_replace_it(tmp_path):
@@ -335,6 +355,17 @@ def test_lines_of_history_that_are_no_events_are_left_out(tmp_path, line):
     aggregator = Aggregator(store=tmp_path)
     assert [event.child for event in aggregator.history] == ["a", "b", "c"]
     assert aggregator.record()
+
+
+@pytest.mark.parametrize("name", ["history.jsonl", "version.json"])
+def test_a_file_nested_too_deeply_to_be_parsed_is_as_good_as_torn(tmp_path, name):
+    version = filled(tmp_path).version
+    with (tmp_path / name).open("a") as file:
+        file.write("[" * 100_000)
+    aggregator = Aggregator(rank=3, store=tmp_path)
+    assert aggregator.version >= version
+    assert aggregator.receive("d", 1, summary_of(3))
+    assert [event.child for event in aggregator.history] == ["a", "b", "c", "d"]
 
 
 def test_a_history_is_bounded(tmp_path, monkeypatch):

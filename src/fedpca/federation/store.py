@@ -250,6 +250,8 @@ class FolderStore:
         found, unreadable = {}, {}
         for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
             try:
+                if not path.is_file():  # reading a pipe or a device may never end
+                    raise ModelFileError(f"{path.name} is not a file.")
                 state = State.decode(path.read_bytes(), path.name)
                 _check_file_name(path, state)
             except (ModelFileError, OSError) as error:
@@ -311,7 +313,7 @@ class FolderStore:
         try:
             counter = json.loads(self._read_counter())
             known, states = version_number(counter["version"]), counter["states"]
-        except (ValueError, TypeError, KeyError):  # new or torn
+        except (ValueError, TypeError, KeyError, RecursionError):  # new or torn
             known, states = 0, None
         latest = max(known, self.version, *self._versions.values(), 0)
         self.version = latest + (latest > 0 and states != self._fingerprint())
