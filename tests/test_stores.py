@@ -1,16 +1,20 @@
 """A store opens whatever is in it, has one writer, and forgets nothing that was acknowledged."""
 
+import errno
 import json
 import logging
 import os
 import stat
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers import bits, rows_of
 
 from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace
+from fedpca._util import files
 from fedpca.errors import SummaryRejected
 from fedpca.federation import ChildEvent, FolderStore, MemoryStore, Message, State
 from fedpca.federation import store as store_module
@@ -290,6 +294,51 @@ def test_a_crash_between_a_state_and_the_counter_makes_the_version_grow(tmp_path
     again = Aggregator(store=tmp_path)
     assert again.version == aggregator.version + 1
     assert Aggregator(store=tmp_path).version == again.version
+
+
+@pytest.mark.parametrize("step", ["fsync_dir", "write_text"])
+@pytest.mark.parametrize("change", ["receive", "replace", "withdraw"])
+def test_a_write_that_fails_half_way_leaves_memory_and_disk_alike(tmp_path, monkeypatch, step, change):
+    filled(tmp_path)
+    aggregator = Aggregator(rank=3, store=tmp_path)
+
+    def full(*_args, **_settings):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, suppress(OSError):
+        patch.setattr(*((Path, step) if step == "write_text" else (files, step)), full)
+        if change == "withdraw":
+            aggregator.withdraw("b")
+        else:
+            aggregator.receive("d" if change == "receive" else "b", 2, summary_of(3))
+    assert aggregator.receive("e", 1, summary_of(4))
+    model, version = bits(aggregator.model()), aggregator.version
+    aggregator.close()
+    again = Aggregator(rank=3, store=tmp_path)
+    assert again.versions == aggregator.versions
+    assert bits(again.model()) == model
+    assert again.version >= version
+
+
+def test_a_culprit_that_cannot_be_set_aside_stops_nobody(tmp_path, monkeypatch):
+    filled(tmp_path)
+    aggregator = Aggregator(rank=3, store=tmp_path)
+    aggregator.receive("culprit", 1, Subspace.from_rows(rows_of(3, 7)))
+    merged = MergeTree._merge_parts
+
+    def fails(tree, parts):
+        if any(part.count == 7 for part in parts):
+            raise TypeError("seven")
+        return merged(tree, parts)
+
+    def full(*_args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(MergeTree, "_merge_parts", fails)
+    monkeypatch.setattr(FolderStore, "log", full)
+    with pytest.raises(OSError, match="No space"):
+        aggregator.model()
+    assert aggregator.model().count == 3 * 60
 
 
 def test_withdrawing_leaves_the_next_version_to_the_owner(tmp_path):

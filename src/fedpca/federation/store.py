@@ -326,10 +326,13 @@ class FolderStore:
         return self._counter.read_bytes() if self._counter.exists() else b""
 
     def _write_counter(self) -> None:
-        """Not synced: whatever is lost of it is noticed, and the version grows by one."""
+        """Not synced, nor needed: whatever is lost of it is noticed, and the version grows by one."""
         text = json.dumps({"version": self.version, "states": self._fingerprint()})
-        self._counter.touch(0o600)
-        self._counter.write_text(text, encoding="ascii")
+        try:
+            self._counter.touch(0o600)
+            self._counter.write_text(text, encoding="ascii")
+        except OSError as error:  # the states are on disk, and they count
+            _log.warning("%s cannot be written: %s", self._counter, error)
         self._counter_read = text.encode()
 
     # --- the history ---
