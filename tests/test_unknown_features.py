@@ -429,3 +429,11 @@ def test_directions_of_almost_no_variance_do_not_turn_towards_unknown_features(r
             atol=1e-12 * scatter.max(),
         )
         assert moments.subspace(5).rank <= 5 and moments.subspace(6).rank <= 5
+
+
+def test_rows_that_know_nothing_have_no_directions():
+    nothing = Moments(5.0, np.zeros(3), np.zeros((3, 3)), observed=np.zeros(3))
+    assert nothing.subspace().rank == nothing.subspace(2).rank == 0
+    aggregator = Aggregator(rank=2)
+    aggregator.receive("nothing", 1, nothing)
+    assert aggregator.model().rank == 0

@@ -186,7 +186,7 @@ class Moments(BaseSummary):
 
     def _directions(self, rank: int | None) -> tuple[Array, Array]:
         """Components, zero for features that no row knows, and singular values of the scatter."""
-        if self.observed is None:
+        if self.observed is None or not self.observed.any():
             return directions_of_features(self.scatter, rank)
         # Among the zeros of unknown features, a direction of almost no variance would turn towards them.
         known = np.flatnonzero(self.known)
