@@ -1,15 +1,20 @@
 """A store opens whatever is in it, has one writer, and forgets nothing that was acknowledged."""
 
+import errno
 import json
 import logging
+import os
 import stat
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers import bits, rows_of
 
 from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace
+from fedpca._util import files
 from fedpca.errors import SummaryRejected
 from fedpca.federation import ChildEvent, FolderStore, MemoryStore, Message, State
 from fedpca.federation import store as store_module
@@ -61,6 +66,25 @@ def test_a_state_that_cannot_be_read_is_quarantined_by_name_and_the_others_count
     assert list(third.quarantined) == ["b"]  # it is still there to be looked at
     assert third.quarantined == again.quarantined
     assert bits(third.model()) == bits(again.model())
+
+
+@pytest.mark.parametrize("what", ["pipe", "device", "folder", "loop"])
+def test_a_state_that_is_not_a_file_is_quarantined_and_never_waited_for(tmp_path, what):
+    filled(tmp_path)
+    path = tmp_path / "b.state"
+    path.unlink()
+    if what == "pipe":
+        os.mkfifo(path)
+    elif what == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero" if what == "device" else path)
+    again = Aggregator(rank=3, store=tmp_path)
+    assert list(again.children) == ["a", "c"]
+    assert again.quarantined == {"b": "b.state is not a file."}
+    assert again.receive("b", 1, summary_of(1))
+    again.close()
+    assert list(Aggregator(rank=3, store=tmp_path).children) == ["a", "b", "c"]
 
 
 def test_a_copy_of_a_state_does_not_replace_it(tmp_path):
@@ -272,6 +296,51 @@ def test_a_crash_between_a_state_and_the_counter_makes_the_version_grow(tmp_path
     assert Aggregator(store=tmp_path).version == again.version
 
 
+@pytest.mark.parametrize("step", ["fsync_dir", "write_text"])
+@pytest.mark.parametrize("change", ["receive", "replace", "withdraw"])
+def test_a_write_that_fails_half_way_leaves_memory_and_disk_alike(tmp_path, monkeypatch, step, change):
+    filled(tmp_path)
+    aggregator = Aggregator(rank=3, store=tmp_path)
+
+    def full(*_args, **_settings):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, suppress(OSError):
+        patch.setattr(*((Path, step) if step == "write_text" else (files, step)), full)
+        if change == "withdraw":
+            aggregator.withdraw("b")
+        else:
+            aggregator.receive("d" if change == "receive" else "b", 2, summary_of(3))
+    assert aggregator.receive("e", 1, summary_of(4))
+    model, version = bits(aggregator.model()), aggregator.version
+    aggregator.close()
+    again = Aggregator(rank=3, store=tmp_path)
+    assert again.versions == aggregator.versions
+    assert bits(again.model()) == model
+    assert again.version >= version
+
+
+def test_a_culprit_that_cannot_be_set_aside_stops_nobody(tmp_path, monkeypatch):
+    filled(tmp_path)
+    aggregator = Aggregator(rank=3, store=tmp_path)
+    aggregator.receive("culprit", 1, Subspace.from_rows(rows_of(3, 7)))
+    merged = MergeTree._merge_parts
+
+    def fails(tree, parts):
+        if any(part.count == 7 for part in parts):
+            raise TypeError("seven")
+        return merged(tree, parts)
+
+    def full(*_args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(MergeTree, "_merge_parts", fails)
+    monkeypatch.setattr(FolderStore, "log", full)
+    with pytest.raises(OSError, match="No space"):
+        aggregator.model()
+    assert aggregator.model().count == 3 * 60
+
+
 def test_withdrawing_leaves_the_next_version_to_the_owner(tmp_path):
     with Aggregator(store=tmp_path) as aggregator:
         aggregator.receive("north", 1, summary_of(0))
@@ -335,6 +404,17 @@ def test_lines_of_history_that_are_no_events_are_left_out(tmp_path, line):
     aggregator = Aggregator(store=tmp_path)
     assert [event.child for event in aggregator.history] == ["a", "b", "c"]
     assert aggregator.record()
+
+
+@pytest.mark.parametrize("name", ["history.jsonl", "version.json"])
+def test_a_file_nested_too_deeply_to_be_parsed_is_as_good_as_torn(tmp_path, name):
+    version = filled(tmp_path).version
+    with (tmp_path / name).open("a") as file:
+        file.write("[" * 100_000)
+    aggregator = Aggregator(rank=3, store=tmp_path)
+    assert aggregator.version >= version
+    assert aggregator.receive("d", 1, summary_of(3))
+    assert [event.child for event in aggregator.history] == ["a", "b", "c", "d"]
 
 
 def test_a_history_is_bounded(tmp_path, monkeypatch):

@@ -493,3 +493,32 @@ def test_what_is_unknown_has_neither_mean_nor_scatter():
         Moments(10, [0.0, 1.0], np.diag([1.0, 0.0]), observed=[10, 0])
     with pytest.raises(ValueError, match="no row knows"):
         Subspace([[0.6, 0.8]], [1.0], [0.0, 0.0], 10, 1.0, observed=[10, 0])
+
+
+def test_directions_of_almost_no_variance_do_not_turn_towards_unknown_features(rng):
+    known = np.array([0, 2, 3, 4, 5])
+    for level in np.geomspace(3e-16, 1e-14, 40):
+        rows = np.zeros((4, 6))
+        rows[:, known] = rng.normal(size=(4, 2)) @ rng.normal(size=(2, 5))
+        slight = np.zeros(6)
+        slight[known] = rng.normal(size=5)
+        moments = Moments.from_rows(rows)
+        scatter = moments.scatter + level * moments.scatter.max() * np.outer(slight, slight)
+        observed = np.where(np.isin(np.arange(6), known), 4.0, 0.0)
+        moments = Moments(4.0, moments.mean, scatter, observed=observed)
+        subspace = moments.subspace()
+        assert not subspace.components[:, 1].any()
+        np.testing.assert_allclose(
+            (subspace.components.T * subspace.singular_values**2) @ subspace.components,
+            scatter,
+            atol=1e-12 * scatter.max(),
+        )
+        assert moments.subspace(5).rank <= 5 and moments.subspace(6).rank <= 5
+
+
+def test_rows_that_know_nothing_have_no_directions():
+    nothing = Moments(5.0, np.zeros(3), np.zeros((3, 3)), observed=np.zeros(3))
+    assert nothing.subspace().rank == nothing.subspace(2).rank == 0
+    aggregator = Aggregator(rank=2)
+    aggregator.receive("nothing", 1, nothing)
+    assert aggregator.model().rank == 0

@@ -151,6 +151,6 @@ def _is_complete(last: bytes) -> bool:
     """Whether a last line without a newline was written in full: a prefix of a JSON object never parses."""
     try:
         json.loads(last)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True

@@ -132,12 +132,12 @@ class Aggregator:
 
         Those that most others do not merge with come last: they must not decide on the features.
         """
+        states = self.store.states()  # first: if it cannot be read, nothing changes
         self._states: dict[str, State] = {}
         self._pool = Pool()
         self._tree = MergeTree(self.rank, self.fanout)
         self._changed: set[str] = set()  # children that the tree does not have yet
         self._model: Subspace | None = None
-        states = self.store.states()
         for name, reason in self.store.quarantined().items():
             _log.warning("quarantined: %r: %s", sanitize(name, 100), reason)
         shapes = Counter(_shape(state) for state in states.values() if state.message.summary is not None)
@@ -304,7 +304,11 @@ class Aggregator:
         return f"far more energy than rows: {names}; the first has {suspicious[found[0]].warning()}"
 
     def _put(self, state: State) -> None:
-        self.store.put(state)  # first: memory must never be ahead of the disk
+        try:
+            self.store.put(state)  # first: memory must never be ahead of the disk
+        except BaseException:
+            self._load()  # nor behind it: the write may have failed after it took effect
+            raise
         self._keep(state)
 
     def _keep(self, state: State) -> None:
@@ -328,9 +332,9 @@ class Aggregator:
         event = ChildEvent(
             child=message.child, version=message.version, what="quarantined", count=count, reason=reason
         )
-        self.store.quarantine(event, self._next_version())
-        self._states.pop(message.child, None)
+        self._states.pop(message.child, None)  # first: if the store fails, the others still count
         self._set(message.child, None)
+        self.store.quarantine(event, self._next_version())
         _log.error("quarantined %r, version %d: %s", sanitize(message.child, 100), message.version, reason)
 
     def _log_rejection(self, child: str, version: int, reason: str) -> None:

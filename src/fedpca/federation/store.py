@@ -250,6 +250,8 @@ class FolderStore:
         found, unreadable = {}, {}
         for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
             try:
+                if not path.is_file():  # reading a pipe or a device may never end
+                    raise ModelFileError(f"{path.name} is not a file.")
                 state = State.decode(path.read_bytes(), path.name)
                 _check_file_name(path, state)
             except (ModelFileError, OSError) as error:
@@ -311,7 +313,7 @@ class FolderStore:
         try:
             counter = json.loads(self._read_counter())
             known, states = version_number(counter["version"]), counter["states"]
-        except (ValueError, TypeError, KeyError):  # new or torn
+        except (ValueError, TypeError, KeyError, RecursionError):  # new or torn
             known, states = 0, None
         latest = max(known, self.version, *self._versions.values(), 0)
         self.version = latest + (latest > 0 and states != self._fingerprint())
@@ -324,10 +326,13 @@ class FolderStore:
         return self._counter.read_bytes() if self._counter.exists() else b""
 
     def _write_counter(self) -> None:
-        """Not synced: whatever is lost of it is noticed, and the version grows by one."""
+        """Not synced, nor needed: whatever is lost of it is noticed, and the version grows by one."""
         text = json.dumps({"version": self.version, "states": self._fingerprint()})
-        self._counter.touch(0o600)
-        self._counter.write_text(text, encoding="ascii")
+        try:
+            self._counter.touch(0o600)
+            self._counter.write_text(text, encoding="ascii")
+        except OSError as error:  # the states are on disk, and they count
+            _log.warning("%s cannot be written: %s", self._counter, error)
         self._counter_read = text.encode()
 
     # --- the history ---

@@ -185,14 +185,16 @@ class Moments(BaseSummary):
         )
 
     def _directions(self, rank: int | None) -> tuple[Array, Array]:
-        """Leading directions and singular values; those of known features only.
+        """Leading directions and singular values, of known features only.
 
-        The eigenvectors of the whole scatter would mix what is near rounding with features that are unknown.
+        Among the zeros of unknown features, a direction of almost no variance would turn towards them.
         """
-        known = self.known
-        if known.all() or not known.any():
+        known = np.flatnonzero(self.known)
+        if self.observed is None or not len(known):
             return directions_of_features(self.scatter, rank)
-        within, singular_values = directions_of_features(self.scatter[np.ix_(known, known)], rank)
+        within, singular_values = directions_of_features(
+            self.scatter[np.ix_(known, known)], None if rank is None else min(rank, len(known))
+        )
         components = np.zeros((len(within), self.n_features))
         components[:, known] = within
         return components, singular_values
