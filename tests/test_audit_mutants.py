@@ -124,7 +124,7 @@ def test_a_center_without_noise_is_caught(monkeypatch):
     assert stream(Privacy(8.0, 1e-5, 5.0, center="private"), 3) == (3, 9)
     monkeypatch.setattr(centering, "center_sigma", lambda privacy, mu: 1e-6 * right(privacy, mu))
     result = audit(replace(PRIVACY, center="private"), runs=200)
-    assert "first row, mean, all at once" in failing_pairs(result)
+    assert "first row, sums for the center" in failing_pairs(result)
 
 
 @pytest.mark.slow

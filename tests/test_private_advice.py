@@ -99,6 +99,34 @@ def test_of_noise_alone_nothing_is_shown_and_that_is_said(tmp_path):
         assert "Nothing rises above the noise" in page
 
 
+def leading(model):
+    return model.components if isinstance(model, Subspace) else model.components_
+
+
+@pytest.mark.parametrize("path", ["fit", "federated", "merged"])
+def test_the_noise_of_a_private_center_is_not_shown_as_a_component(path):
+    """Rows vary along the first two features only; the center's noise is along all of them."""
+    shown = []
+    for seed in range(6):
+        rows = np.random.default_rng(seed).normal(size=(300, 40)) * np.sqrt([0.7, 0.1, *[0.005] * 38])
+        privacy = Privacy(2.0, 1e-5, 1.3, center="private")
+        if path == "fit":
+            model, _ = messages(lambda r=rows, p=privacy: StreamingPCA(1, privacy=p).fit(r))
+        elif path == "federated":
+            model, _ = messages(
+                lambda r=rows, p=privacy: FederatedPCA(1, privacy=p).fit(r, groups=np.arange(300) % 3)
+            )
+        else:
+            parts = [rows[:151], rows[151:]]
+            releases, _ = messages(
+                lambda q=parts, p=privacy: [StreamingPCA(1, privacy=p).fit(part).release() for part in q]
+            )
+            model = fedpca.merge(releases, 1)
+        shown += [(component[:2] ** 2).sum() for component in leading(model)]
+    assert len(shown) > 3
+    assert np.median(shown) > 0.5  # 0.1 to 0.4 while the noise of the center was in the scatter
+
+
 def test_fewer_components_than_asked_for_warn_in_every_path():
     def stream():
         pca = StreamingPCA(20, privacy=about_digits())

@@ -17,7 +17,7 @@ from fedpca.summaries.moments import Moments
 if TYPE_CHECKING:
     from fedpca.privacy.settings import Privacy
 
-SUM_WEIGHT = 0.4
+SUM_WEIGHT = 0.3
 """Weight of the sum of rows beside the sum of their products, in a joint release."""
 
 
