@@ -129,7 +129,7 @@ def test_a_center_without_noise_is_caught(monkeypatch):
 
 @pytest.mark.slow
 def test_a_sum_of_rows_without_noise_is_caught(monkeypatch):
-    monkeypatch.setattr(gram, "SUM_WEIGHT", 1e9)
+    monkeypatch.setattr(base, "SUM_WEIGHT", 1e9)
     calibrate = registry.calibrate
     monkeypatch.setattr(registry, "calibrate", lambda p, n, mu=None, joint=False: calibrate(p, n, mu=mu))
     assert "mean" in failing_pairs(audit(replace(PRIVACY, center="private"), runs=200))
