@@ -29,7 +29,7 @@ from fedpca.privacy.calibration import (
 )
 from fedpca.privacy.clipping import RADIUS
 from fedpca.privacy.mechanisms import ClippingBall, build, calibrate
-from fedpca.privacy.mechanisms.gram import SUM_WEIGHT
+from fedpca.privacy.mechanisms.base import SUM_WEIGHT
 from fedpca.privacy.noise import ExactNoise
 
 ADJACENCIES = ("replace-one", "zero-out")

@@ -297,14 +297,15 @@ def test_private_clients_release_and_are_summed():
 
 
 def test_private_clients_share_a_center():
-    """Noisy centers of their own would differ, and their differences look like components."""
+    """Centers of their own are noisier, and what noise adds to their differences is taken out of each."""
     digits = load_digits().data
     exact, groups = fedpca.Subspace.from_rows(digits, 5), np.arange(len(digits)) % 10
     privacy = Privacy(2.0, 1e-5, 40.0, center="private")
     shared = [FederatedPCA(5, privacy=privacy).fit(digits, groups=groups) for _ in range(3)]
-    assert np.mean([fedpca.metrics.affinity(pca, exact) for pca in shared]) > 0.55  # 0.69 ± 0.02
+    together = np.mean([fedpca.metrics.affinity(pca, exact) for pca in shared])
+    assert together > 0.55  # 0.72 ± 0.03
     apart = [StreamingPCA(5, privacy=privacy).fit(digits[groups == g]).release() for g in range(10)]
-    assert fedpca.metrics.affinity(fedpca.merge(apart, rank=5), exact) < 0.45  # 0.18 ± 0.04
+    assert 0.28 < fedpca.metrics.affinity(fedpca.merge(apart, rank=5), exact) < together  # 0.47 ± 0.04
 
 
 def test_a_shared_private_center_is_paid_for_by_every_client(tmp_path):

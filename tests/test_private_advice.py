@@ -3,6 +3,7 @@
 import warnings
 from copy import deepcopy
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -86,10 +87,10 @@ def test_no_direction_below_the_edge_is_given_by_any_summary():
 
 def test_of_noise_alone_nothing_is_shown_and_that_is_said(tmp_path):
     rows = np.random.default_rng(0).normal(size=(500, 40)) * 1e-3
-    for n_components in (None, 2, 0.5):
-        privacy = Privacy(1.0, 1e-5, 10.0, insecure_seed_for_tests=1)
+    for n_components, mechanism in product((None, 2, 0.5), ("gram", "sketch")):
+        privacy = Privacy(1.0, 1e-5, 10.0, mechanism=mechanism, insecure_seed_for_tests=2)
         pca, said = messages(lambda n=n_components, p=privacy: StreamingPCA(n, privacy=p).fit(rows))
-        assert pca.n_components_ == 0, n_components
+        assert pca.n_components_ == 0, (n_components, mechanism)
         assert any("above the noise" in text for text in said)
         assert pca.components_.shape == (0, 40)
         assert pca.transform(rows).shape == (500, 0)
@@ -97,6 +98,45 @@ def test_of_noise_alone_nothing_is_shown_and_that_is_said(tmp_path):
         assert pca.explained_variance_ratio_.sum() == 0
         page = write_report(tmp_path / "report.html", pca).read_text()
         assert "Nothing rises above the noise" in page
+
+
+def leading(model):
+    return model.components if isinstance(model, Subspace) else model.components_
+
+
+@pytest.mark.parametrize("path", ["fit", "federated", "merged"])
+def test_the_noise_of_a_private_center_is_not_shown_as_a_component(path):
+    """Rows vary along the first two features only; the center's noise is along all of them."""
+    shown = []
+    for seed in range(6):
+        rows = np.random.default_rng(seed).normal(size=(300, 40)) * np.sqrt([0.7, 0.1, *[0.005] * 38])
+        privacy = Privacy(2.0, 1e-5, 1.3, center="private")
+        if path == "fit":
+            model, _ = messages(lambda r=rows, p=privacy: StreamingPCA(1, privacy=p).fit(r))
+        elif path == "federated":
+            model, _ = messages(
+                lambda r=rows, p=privacy: FederatedPCA(1, privacy=p).fit(r, groups=np.arange(300) % 3)
+            )
+        else:
+            parts = [rows[:151], rows[151:]]
+            releases, _ = messages(
+                lambda q=parts, p=privacy: [StreamingPCA(1, privacy=p).fit(part).release() for part in q]
+            )
+            model = fedpca.merge(releases, 1)
+        shown += [(component[:2] ** 2).sum() for component in leading(model)]
+    assert len(shown) > 3
+    assert np.median(shown) > 0.5  # 0.1 to 0.4 while the noise of the center was in the scatter
+
+
+@pytest.mark.parametrize("mechanism", ["gram", "sketch"])
+def test_the_noise_of_the_center_of_a_stream_is_not_shown(mechanism):
+    rows = np.random.default_rng(0).normal(size=(4000, 60)) * np.sqrt([0.15, *[0.001] * 59])
+    privacy = Privacy(4.0, 1e-6, 1.0, mechanism=mechanism, center="private", insecure_seed_for_tests=0)
+    pca = StreamingPCA(3, privacy=privacy).partial_fit(rows)
+    messages(pca.release)
+    assert abs(pca.components_[0, 0]) > 0.95
+    assert (pca.explained_variance_[1:] < 0.02).all()  # 0.08 if rows are about a center a quarter bound off
+    assert np.linalg.norm(pca.mean_) < 0.1
 
 
 def test_fewer_components_than_asked_for_warn_in_every_path():

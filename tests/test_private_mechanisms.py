@@ -1,5 +1,6 @@
 """Mechanisms: exact sums of clipped rows, the sensitivities claimed, the right noise on each statistic."""
 
+from dataclasses import replace
 from math import sqrt
 from typing import get_args
 
@@ -13,8 +14,8 @@ from hypothesis.extra import numpy as hnp
 from fedpca import Privacy, Subspace
 from fedpca.privacy.clipping import RADIUS, clipped
 from fedpca.privacy.mechanisms import MECHANISMS, ClippingBall, Mechanism, MechanismName, build, calibrate
-from fedpca.privacy.mechanisms.gram import SUM_WEIGHT
-from fedpca.privacy.mechanisms.sketch import Sketch, _nystrom, sketch_size
+from fedpca.privacy.mechanisms.base import SUM_WEIGHT
+from fedpca.privacy.mechanisms.sketch import Sketch, sketch_size
 from fedpca.privacy.mechanisms.streaming_mod_sulq import StreamingModSulq
 from fedpca.privacy.noise import ExactNoise
 from fedpca.privacy.schedule import Schedule
@@ -106,16 +107,15 @@ def test_a_row_is_clipped_the_same_whatever_comes_with_it():
 # --- sensitivities, on the integers that are released ---
 
 
-def pair_statistics(privacy, one, other, n_features):
+def pair_statistics(privacy, one, other, n_features, *, joint=True):
     """What two worlds that differ in one row add to the sums of a mechanism, as plain numbers."""
     sums = []
     for row in (one, other):
         m = mechanism(privacy, n_features, joint=True)
         m.take(m.ball.points(row[None]))
-        if isinstance(m, Sketch):
-            sums.append(m._sketch.ravel() / RADIUS**2)
-        else:
-            sums.append(np.concatenate([m._products.ravel() / RADIUS**2, SUM_WEIGHT * m._sum / RADIUS]))
+        products = m._sketch if isinstance(m, Sketch) else m._products
+        parts = [products.ravel() / RADIUS**2, SUM_WEIGHT * m._sum / RADIUS]
+        sums.append(np.concatenate(parts if joint else parts[:1]))
     return np.linalg.norm(sums[0] - sums[1])
 
 
@@ -131,6 +131,13 @@ def test_no_pair_of_rows_moves_the_statistic_beyond_its_sensitivity(one, other, 
         assert pair_statistics(privacy, one, other, 6) <= limit * (1 + 1e-12)
 
 
+def test_the_joint_sensitivity_of_the_sketch_is_attained():
+    privacy = Privacy(1.0, 1e-5, 1.0, mechanism="sketch", adjacency="zero-out")
+    limit = calibrate(privacy, 6, joint=True).sensitivity
+    assert limit == pytest.approx(sqrt(1 + SUM_WEIGHT**2))
+    assert 0.999 * limit < pair_statistics(privacy, np.eye(6)[0], np.zeros(6), 6) <= limit
+
+
 def test_rows_that_the_sketch_sees_all_of_are_clipped_to_its_radius():
     """Along its own directions a row's projection is as long as the row, not shorter by sqrt(k / d)."""
     privacy = Privacy(1.0, 1e-5, 1.0, mechanism="sketch", adjacency="zero-out")
@@ -138,7 +145,9 @@ def test_rows_that_the_sketch_sees_all_of_are_clipped_to_its_radius():
     assert m.radius < 0.5
     inside = m._omega[:, :5].T / 2.0**20
     for row in inside / np.linalg.norm(inside, axis=1, keepdims=True):
-        assert 0.99 < pair_statistics(privacy, row, np.zeros(400), 400) <= m.calibration.sensitivity
+        assert (
+            0.99 < pair_statistics(privacy, row, np.zeros(400), 400, joint=False) <= m.calibration.sensitivity
+        )
 
 
 def test_the_sensitivity_of_the_gram_is_attained():
@@ -182,10 +191,11 @@ def test_the_order_and_cut_of_rows_leave_no_trace():
     np.testing.assert_array_equal(sums[0], sums[2])
 
 
-def test_a_joint_release_corrects_the_center():
+@pytest.mark.parametrize("name", ["gram", "sketch"])
+def test_a_joint_release_corrects_the_center(name):
     rows = rows_in_ball() + 0.3
     center = np.full(10, 0.2)
-    m = mechanism(Privacy(1.0, 1e-5, 3.0), 10, center=center, joint=True)
+    m = mechanism(Privacy(1e9, 0.5, 3.0, mechanism=name), 10, center=center, joint=True)
     m.take(m.ball.points(rows))
     released = m.release(NoNoise(), CERTIFICATE)
     deviations = rows - rows.mean(axis=0)
@@ -222,14 +232,28 @@ def test_sketch_without_noise_finds_the_directions():
     np.testing.assert_allclose(released.singular_values, exact.singular_values, rtol=0.35)  # clipped: smaller
 
 
-def test_noise_that_outweighs_the_shift_of_a_sketch_does_not_explode():
-    """Noise is not symmetric: a value of the core may be next to zero where its column is not."""
-    rng, shift, omega = np.random.default_rng(0), 100.0, np.eye(6)
-    noise = rng.normal(size=(6, 6)) * 20
-    for smallest in (-1.0, 0.0, 1e-9, 1e-3, 1.0):
-        shifted = np.diag([smallest, *np.full(5, shift)]) + noise - noise.T
-        _, squares = _nystrom(shifted - shift * omega, omega, shift)
-        assert squares.sum() < 10 * shift
+@pytest.mark.parametrize("n_features", [1, 2, 6, 40, 200])
+def test_a_sketch_of_noise_alone_shows_nothing(n_features):
+    """The core of a shifted sketch of few features is often not positive: divided by it, noise was huge."""
+    shown, privacy = 0, Privacy(1.0, 1e-5, 1.0, mechanism="sketch")
+    for seed in range(100 if n_features < 40 else 10):
+        m = mechanism(privacy, n_features, rank=1)
+        m.take(np.zeros((5, n_features)))
+        released = m.release(ExactNoise(bytes([seed]) * 32), CERTIFICATE)
+        edge = m.calibration.sigma * m.radius * (sqrt(n_features) + sqrt(m.size))
+        assert (released.singular_values**2 < 2 * edge).all()
+        shown += released.rank > 0
+    assert shown <= 8
+
+
+@pytest.mark.parametrize("report", [1, 2, 4])
+def test_the_edge_of_a_sketch_grows_with_the_noise_of_its_reports(report):
+    privacy = Privacy(1.0, 1e-5, 1.0, mechanism="sketch", releases=4)
+    for seed in range(20):
+        m = mechanism(privacy, 40)
+        m.take(np.zeros((5, 40)))
+        noise = Schedule(4).noise(ExactNoise(bytes([seed]) * 32), report)
+        assert m.release(noise, replace(CERTIFICATE, report=report, planned=4)).rank == 0
 
 
 def test_the_sketch_is_public_and_the_same_for_every_owner():

@@ -9,7 +9,7 @@ from fedpca.backend import ops
 from fedpca.privacy import Privacy
 from fedpca.privacy.centering import center_sigma
 from fedpca.privacy.mechanisms import MECHANISMS, calibrate
-from fedpca.privacy.mechanisms.gram import SUM_WEIGHT
+from fedpca.privacy.mechanisms.base import SUM_WEIGHT
 from fedpca.summaries.certificate import Certificate, noise_edge
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary

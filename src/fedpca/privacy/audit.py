@@ -162,6 +162,7 @@ class _Pair:
     Attributes:
         scatter: direction of the released scatter in which the row shows, shape (d, d).
         mean: direction of the released mean, shape (d,).
+        sums: direction of the sums for a private center, shape (d,), which other owners see.
         reports: weights of what several reports have shown.
     """
 
@@ -169,6 +170,7 @@ class _Pair:
     worlds: tuple[_World, _World]
     scatter: Array
     mean: Array
+    sums: Array
     reports: Array
 
 
@@ -186,7 +188,8 @@ def _pairs(privacy: Privacy, n_features: int) -> Iterator[_Pair]:
     def pair(name: str, one: Array, other: Array, index: int = start, at_once: bool = False) -> _Pair:
         worlds = [_World(tuple(row.tolist()), index, at_once) for row in (one, other)]
         scatter = np.outer(one, one) - np.outer(other, other)
-        return _Pair(name, (worlds[0], worlds[1]), scatter, nothing, Schedule(privacy.releases).column)
+        column = Schedule(privacy.releases).column
+        return _Pair(name, (worlds[0], worlds[1]), scatter, nothing, nothing, column)
 
     plus, minus = (unit[0] + unit[1]) / sqrt(2), (unit[0] - unit[1]) / sqrt(2)
     diagonal = pair("diagonal", unit[0], nothing if blank else unit[1])
@@ -202,13 +205,18 @@ def _pairs(privacy: Privacy, n_features: int) -> Iterator[_Pair]:
         for name, index, at_once in (("first row, mean, all at once", 0, True), ("mean", start, False)):
             opposite = pair(name, unit[0], nothing if blank else -unit[0], index, at_once)
             yield replace(opposite, scatter=np.zeros_like(unit), mean=unit[0])
+            if at_once:
+                of_sums = "first row, sums for the center"
+                yield replace(opposite, name=of_sums, scatter=np.zeros_like(unit), sums=unit[0])
 
 
 def _scores(privacy: Privacy, rows: Array, at_once: bool, pairs: Sequence[_Pair]) -> Array:
     """How much the releases of one run of a world show of the row in question, one score per pair."""
     tracker = PrivateTracker(rows.shape[1], None, privacy, batch_rows=_ROWS)
+    sums = np.zeros(rows.shape[1])
     while at_once and tracker.needs_center:
         total, n_rows = tracker.center_sum([rows], len(rows))
+        sums += total
         tracker.move_center(total / n_rows)
     reports = max(privacy.releases, *(len(pair.reports) for pair in pairs))
     shares = np.empty((reports, len(pairs)))
@@ -217,7 +225,9 @@ def _scores(privacy: Privacy, rows: Array, at_once: bool, pairs: Sequence[_Pair]
         tracker.update([batch], len(batch))
         release = tracker.release()
         scatter = release.scatter
-        shares[report] = [np.vdot(scatter, pair.scatter) + release.mean @ pair.mean for pair in pairs]
+        shares[report] = [
+            np.vdot(scatter, pair.scatter) + release.mean @ pair.mean + sums @ pair.sums for pair in pairs
+        ]
     # The reports are B (C x + z): undo B, to see C x + z, in which the noises are independent.
     increments = np.diff(shares, axis=0, prepend=0.0)
     column = Schedule(privacy.releases).column

@@ -3,7 +3,8 @@
 The first step is about the origin, where clipping may pull the mean in; the second about what the first
 found, where it hardly does. All rows at hand: both steps see all of them, for a twentieth of mu² each, in
 rounds that several owners may share. A stream: they see its first rows, each row in one step only, which
-costs those rows what the release costs the others.
+costs those rows what the release costs the others. Where the mechanism can, the release contains the sum of
+its rows as well, which corrects what noise is left in the center.
 """
 
 from collections.abc import Iterable

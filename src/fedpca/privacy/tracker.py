@@ -116,10 +116,11 @@ class PrivateTracker:
         else:
             self._stage = self._open(privacy.public_center(n_features), noise)
 
-    def _open(
-        self, center: Array | None, noise: Noise, mu: float | None = None, *, joint: bool = False
-    ) -> PrivateSums:
-        """The stage that takes rows about a center."""
+    def _open(self, center: Array | None, noise: Noise, mu: float | None = None) -> PrivateSums:
+        """The stage that takes rows about a center.
+
+        A private center is corrected by the sum of the rows about it, so that its noise is no component.
+        """
         assert self.ledger is not None
         rank = min(8, self.n_features) if self.rule is None else self.rule.start(self.n_features)
         mechanism = build(
@@ -127,7 +128,7 @@ class PrivateTracker:
             ClippingBall(center, self.privacy.bound, self.feature_names),
             self.n_features,
             mu=mu,
-            joint=joint,
+            joint=self.privacy.center == "private",
             rank=rank,
             batch_rows=self._batch_rows,
             noise=noise,
@@ -214,7 +215,7 @@ class PrivateTracker:
             if not center.found:
                 return
             self._last_step = center.last_step
-            self._stage = self._open(center.vector, self._stage.noise, center.mu_left, joint=True)
+            self._stage = self._open(center.vector, self._stage.noise, center.mu_left)
         assert isinstance(self._stage, PrivateSums)
         self._n_rows += len(rows)
         self._stage.take(self._fill_gaps(rows, self._stage.center))

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.privacy.calibration import Adjacency
-from fedpca.privacy.clipping import clipped
+from fedpca.privacy.clipping import RADIUS, clipped
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.schedule import Schedule
 from fedpca.summaries.certificate import Certificate
@@ -24,6 +24,9 @@ if TYPE_CHECKING:  # the settings check themselves against the mechanisms
     from fedpca.privacy.settings import Privacy
 
 CalibrationName = Literal["analytic", "paper"]
+
+SUM_WEIGHT = 0.3
+"""Weight of the sum of rows beside the sum of their products, in a joint release."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,13 @@ class ClippingBall:
         count: int,
         total: float,
         certificate: Certificate,
+        offset: Array | None = None,
     ) -> Subspace:
-        """The subspace of the rows, given that of their points in the unit ball."""
+        """The subspace of the rows, given that of their points in the unit ball, and their mean, if known."""
         return Subspace(
             components,
             self.bound * singular_values,
-            self.mean(np.zeros(components.shape[1])),
+            self.mean(np.zeros(components.shape[1]) if offset is None else offset),
             count,
             self.bound**2 * total,
             self.center is not None,
@@ -142,6 +146,7 @@ class Mechanism(ABC):
         self.n_features = setup.n_features
         self.calibration = setup.calibration
         self.count = 0
+        self._sum = np.zeros(self.n_features) if setup.joint else None
 
     # --- how much noise ---
 
@@ -202,6 +207,21 @@ class Mechanism(ABC):
     @abstractmethod
     def take(self, points: Array) -> None:
         """Add rows, integer points of the ball of radius 2^12, shape (n, d)."""
+
+    def _add_to_sum(self, points: Array) -> None:
+        if self._sum is not None:
+            self._sum += points.sum(axis=0)
+
+    def _noisy_sum(self, noise: Noise) -> Array | None:
+        """The sum of rows in the unit ball, shape (d,), in a joint release."""
+        if self._sum is None:
+            return None
+        drawn = noise.entries((1,), self.n_features, self.calibration.sigma / SUM_WEIGHT * RADIUS)
+        return (self._sum + drawn) / RADIUS
+
+    def _sum_margin(self, sigma: float) -> float:
+        """By how much a joint release lowers a total on average: the square of the sum's noise comes off."""
+        return 0.0 if self._sum is None else self.n_features * (sigma / SUM_WEIGHT) ** 2 / self.count
 
     @abstractmethod
     def release(self, noise: Noise, certificate: Certificate) -> Summary:

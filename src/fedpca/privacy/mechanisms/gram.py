@@ -8,7 +8,7 @@ import numpy as np
 from fedpca._typing import Array
 from fedpca.privacy.calibration import SENSITIVITY, Adjacency
 from fedpca.privacy.clipping import RADIUS
-from fedpca.privacy.mechanisms.base import Calibration, CalibrationName, Mechanism, Setup
+from fedpca.privacy.mechanisms.base import SUM_WEIGHT, Calibration, CalibrationName, Mechanism, Setup
 from fedpca.privacy.noise import Noise, SymmetricMask
 from fedpca.privacy.schedule import Schedule
 from fedpca.summaries.certificate import Certificate
@@ -16,9 +16,6 @@ from fedpca.summaries.moments import Moments
 
 if TYPE_CHECKING:
     from fedpca.privacy.settings import Privacy
-
-SUM_WEIGHT = 0.4
-"""Weight of the sum of rows beside the sum of their products, in a joint release."""
 
 
 class NoisySum(Mechanism):
@@ -32,7 +29,6 @@ class NoisySum(Mechanism):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self._products = np.zeros((self.n_features, self.n_features))
-        self._sum = np.zeros(self.n_features) if setup.joint else None
 
     @classmethod
     def memory(cls, n_features: int, rank: int) -> int:
@@ -44,17 +40,13 @@ class NoisySum(Mechanism):
 
     def total_margin(self, accumulated: float) -> float:
         sigma = self.calibration.sigma * accumulated
-        margin = sigma * sqrt(self.n_features)
-        if self._sum is not None:  # the square of its noise is subtracted
-            margin += self.n_features * (sigma / SUM_WEIGHT) ** 2 / self.count
-        return margin
+        return sigma * sqrt(self.n_features) + self._sum_margin(sigma)
 
     def take(self, points: Array) -> None:
         """Integers below 2^53: the products are exact, in any order."""
         self.count += len(points)
         self._products += points.T @ points
-        if self._sum is not None:
-            self._sum += points.sum(axis=0)
+        self._add_to_sum(points)
 
     def release(self, noise: Noise, certificate: Certificate) -> Moments:
         calibration, unit = self.calibration, RADIUS**2
@@ -64,9 +56,7 @@ class NoisySum(Mechanism):
         scatter = mask.add_to(self._products.copy())
         scatter /= unit
         offset = np.zeros(self.n_features)
-        if self._sum is not None:
-            sd = calibration.sigma / SUM_WEIGHT * RADIUS
-            total = (self._sum + noise.entries((1,), self.n_features, sd)) / RADIUS
+        if (total := self._noisy_sum(noise)) is not None:
             offset = total / self.count
             scatter -= np.outer(total, offset)
         return Moments(

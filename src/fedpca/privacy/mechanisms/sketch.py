@@ -8,7 +8,7 @@ import numpy as np
 from fedpca._typing import Array
 from fedpca.privacy.calibration import Adjacency
 from fedpca.privacy.clipping import RADIUS, clipped
-from fedpca.privacy.mechanisms.base import Calibration, CalibrationName, Mechanism, Setup
+from fedpca.privacy.mechanisms.base import SUM_WEIGHT, Calibration, CalibrationName, Mechanism, Setup
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.schedule import Schedule
 from fedpca.summaries.certificate import Certificate
@@ -34,7 +34,7 @@ class Sketch(Mechanism):
     name = "sketch"
     calibrations = ("analytic",)
     continuous = False
-    supports_joint = False
+    supports_joint = True
     edge_known = False
     less_accurate = True
     max_features = None
@@ -54,8 +54,9 @@ class Sketch(Mechanism):
 
     @classmethod
     def sensitivity(cls, adjacency: Adjacency, *, joint: bool) -> float:
-        """|x| <= 1 times |w| <= 1, once if a row is taken out, twice if it is replaced."""
-        return 2.0 if adjacency == "replace-one" else 1.0
+        """|x| <= 1 times |w| <= 1, once if a row is taken out, twice if it is replaced; so does the sum."""
+        rows = 2.0 if adjacency == "replace-one" else 1.0
+        return rows * sqrt(1 + SUM_WEIGHT**2) if joint else rows
 
     @classmethod
     def calibrate(cls, privacy: "Privacy", n_features: int, *, mu: float, joint: bool) -> Calibration:
@@ -71,25 +72,38 @@ class Sketch(Mechanism):
         return _ROWS_FACTOR
 
     def total_margin(self, accumulated: float) -> float:
-        return self.calibration.sigma * accumulated * self.radius * self.n_features / sqrt(self.size)
+        sigma = self.calibration.sigma * accumulated
+        return sigma * self.radius * self.n_features / sqrt(self.size) + self._sum_margin(sigma)
 
     def take(self, points: Array) -> None:
         """All integers: Omega^T x, its clipped form, and the products."""
         self.count += len(points)
         seen = clipped(points @ self._omega, self.radius * RADIUS * _FINE)
         self._sketch += points.T @ seen
+        self._add_to_sum(points)
 
     def release(self, noise: Noise, certificate: Certificate) -> Subspace:
+        """Only directions above the noise: what is left out of a subspace cannot be told from noise later."""
         sigma, unit = self.calibration.sigma, RADIUS**2
         drawn = noise.entries((2,), self._sketch.size, sigma * unit).reshape(self._sketch.shape)
         sketch = (self._sketch + drawn) * (self.radius / unit)
         omega = self._omega / _FINE
-        shift = sigma * self.radius * (sqrt(self.n_features) + sqrt(self.size))
-        components, squares = _nystrom(sketch, omega, shift)
+        offset = None
+        if (total_of_rows := self._noisy_sum(noise)) is not None:
+            offset = total_of_rows / self.count
+            sketch -= np.outer(total_of_rows, offset @ omega)
+        accumulated = Schedule(certificate.planned or 1).accumulated(certificate.report or 1)
+        edge = sigma * accumulated * self.radius * (sqrt(self.n_features) + sqrt(self.size))
+        components, squares = _nystrom(sketch, omega, edge)
         # Omega^T S Omega holds the share k / d of the variance of a random direction's.
         total = max(float(np.sum(omega * sketch)) * self.n_features / self.size, float(squares.sum()))
         return self.ball.subspace(
-            components, np.sqrt(squares), count=self.count, total=total, certificate=certificate
+            components,
+            np.sqrt(squares),
+            count=self.count,
+            total=total,
+            certificate=certificate,
+            offset=offset,
         )
 
 
@@ -98,20 +112,19 @@ def sketch_size(rank: int, n_features: int) -> int:
     return min(max(8 * rank, 32), n_features)
 
 
-def _nystrom(sketch: Array, omega: Array, shift: float) -> tuple[Array, Array]:
-    """Directions and eigenvalues of S from a noisy S Omega (Tropp et al. 2017), shifted so that it is psd.
+def _nystrom(sketch: Array, omega: Array, edge: float) -> tuple[Array, Array]:
+    """Directions and eigenvalues of S from a noisy S Omega (Tropp et al. 2017), those above the noise.
 
-    The Nystrom tracker solves the same equation by other means: its products have no noise, so its shift
-    only has to cover rounding.
+    The noise has about the norm `edge`. Shifted by it, S is positive definite, and its core is no smaller
+    than the shift; noise alone has eigenvalues of up to the edge, once in fifty times more for one or two
+    features. The Nystrom tracker solves the same equation by other means: its products have no noise, so its
+    shift only has to cover rounding.
     """
-    sketch = sketch + shift * omega
+    sketch = sketch + edge * omega
     core = omega.T @ sketch
     values, vectors = np.linalg.eigh((core + core.T) / 2)
-    # Omega is orthonormal: without noise no value is below the shift. To divide by less would blow noise up.
-    kept = values > max(0.1 * shift, 1e-9 * values[-1])
-    components, singular_values = leading_singular_pairs(
-        ((sketch @ vectors[:, kept]) / np.sqrt(values[kept])).T
-    )
-    squares = singular_values**2 - shift
-    kept = squares > 0
+    values = np.maximum(values, max(1e-9 * values[-1], edge))
+    components, singular_values = leading_singular_pairs(((sketch @ vectors) / np.sqrt(values)).T)
+    squares = singular_values**2 - edge
+    kept = squares > edge
     return with_fixed_signs(components[kept]), squares[kept]
