@@ -243,3 +243,53 @@ def test_a_stopped_transform_leaves_no_output(shell, folder, ending):
     process.kill(signal.SIGINT)
     assert process.wait() == (130, "", "fedpca: stopped.\n")
     assert sorted(path.name for path in folder.iterdir()) == ["a.parquet", "m.safetensors"]
+
+
+# --- inspect ---
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".csv.gz", ".parquet"])
+def test_loadings_and_spectrum_are_written_as_tables(people, ending):
+    plain = run_ok("inspect", "m.safetensors")
+    options = ["--loadings", f"l{ending}", "--spectrum", f"s{ending}"]
+    assert run_ok("inspect", "m.safetensors", *options) == f"{plain}\nwritten: l{ending}, s{ending}\n"
+    sep = "\t" if ending == ".tsv" else ","
+    read = pd.read_parquet if ending == ".parquet" else partial(pd.read_csv, sep=sep)
+    loadings, spectrum = read(f"l{ending}"), read(f"s{ending}")
+    pca = StreamingPCA(2).fit(numbers())
+    assert list(loadings) == ["feature", "mean", "pc1", "pc2"]
+    assert list(loadings["feature"]) == NAMES
+    np.testing.assert_allclose(loadings["mean"], numbers().mean(axis=0))
+    np.testing.assert_allclose(loadings[["pc1", "pc2"]], pca.components_.T, rtol=1e-9)
+    assert list(spectrum["component"]) == [1, 2]
+    np.testing.assert_allclose(spectrum["explained_variance"], pca.explained_variance_)
+    np.testing.assert_allclose(spectrum["explained_variance_ratio"], pca.explained_variance_ratio_)
+    np.testing.assert_allclose(spectrum["cumulative"], pca.explained_variance_ratio_.cumsum())
+
+
+def test_features_without_names_have_numbers_in_the_table_of_loadings(folder):
+    np.save("a.npy", numbers())
+    run_ok("fit", "a.npy", "-n", 1, "-o", "m.safetensors")
+    run_json("inspect", "m.safetensors", "--loadings", "l.csv")
+    assert pd.read_csv("l.csv")["feature"].tolist() == [0, 1, 2, 3]
+
+
+def test_a_model_without_components_has_means_only(folder):
+    write_csv("a.csv", np.ones((20, 4)))
+    run_ok("fit", "a.csv", "-o", "m.safetensors")
+    run_ok("inspect", "m.safetensors", "--loadings", "l.csv", "--spectrum", "s.csv")
+    assert list(pd.read_csv("l.csv")) == ["feature", "mean"]
+    assert len(pd.read_csv("s.csv")) == 0
+
+
+def test_tables_of_a_model_are_refused_before_any_is_written(people, folder):
+    line = ["inspect", "m.safetensors", "--loadings"]
+    before = sorted(folder.iterdir())
+    assert ".csv" in run_misused(*line, "l.npy")
+    assert ".csv" in run_misused(*line, "-")
+    assert "two files" in run_misused(*line, "l.csv", "--spectrum", "l.csv")
+    assert sorted(folder.iterdir()) == before
+    Path("s.csv").write_text("mine")
+    assert "s.csv already exists" in run_fails(folder, *line, "l.csv", "--spectrum", "s.csv")
+    run_ok(*line, "l.csv", "--spectrum", "s.csv", "--force")
+    assert Path("s.csv").read_text().startswith('"component"')

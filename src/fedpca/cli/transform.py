@@ -62,7 +62,8 @@ def transform(
     fedpca transform model.safetensors 2025.parquet --keep id -o scores.parquet
     ```
     """
-    kind, kept = writers.ending(out, writers.SCORES, "--out"), parse_names(keep) or []
+    kind = ".csv" if out == writers.STDOUT else writers.ending(out, writers.SCORES)
+    kept = parse_names(keep) or []
     if kind == ".npy" and kept:
         raise typer.BadParameter("--keep needs column names, which .npy has not; write .parquet or .csv.")
     if out == writers.STDOUT and as_json:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from fedpca.estimators.streaming import StreamingPCA
 
-    Columns = Mapping[str, NDArray[Any]]
+    Columns = Mapping[str, NDArray[Any] | Sequence[Any]]
     WriteTable = Callable[[Columns], None]
     WriteScores = Callable[[NDArray[Any], Columns], None]
 
@@ -34,14 +34,12 @@ SCORES = (*TABLES, ".npy", ".h5ad", ".eigenvec")
 DEFAULT_IDS = {".h5ad": (["obs_names"],), ".eigenvec": (["fid", "iid"], ["iid"])}
 
 
-def ending(out: Path, endings: Sequence[str], option: str) -> str:
-    """The ending of an output, which must be one of `endings`; standard output has that of CSV."""
-    if out == STDOUT:
-        return ".csv"
+def ending(out: Path, endings: Sequence[str]) -> str:
+    """The ending of an output, which must be one of `endings`."""
     name = out.name.lower()
     found = next((ending for ending in endings if name.endswith(ending)), None)
     if found is None:
-        raise typer.BadParameter(f"{option} must end in one of {', '.join(endings)}, got {out}.")
+        raise typer.BadParameter(f"outputs must end in one of {', '.join(endings)}, got {out}.")
     return found
 
 
@@ -94,10 +92,19 @@ def _files(out: Path, kind: str) -> tuple[Path, ...]:
     return (out, out.with_suffix(".eigenval")) if kind == ".eigenvec" else (out,)
 
 
+def write_tables(tables: "Mapping[Path, Columns]", force: bool) -> None:
+    """Write tables that are in memory: all or none."""
+    with ExitStack() as stack:
+        for out, columns in tables.items():
+            file = stack.enter_context(output_file(out, force))
+            with _open_table(ending(out, TABLES), file) as write:
+                write(columns)
+
+
 @contextmanager
-def open_table(kind: str, target: Any, **text_options: Any) -> "Iterator[WriteTable]":
+def _open_table(kind: str, target: Any, **text_options: Any) -> "Iterator[WriteTable]":
     """A function that appends rows, given as columns. `target` is a path or, for text, an open file."""
-    purpose = f"writing {kind} (but not .npy)"
+    purpose = f"writing {kind}"
     arrow = require("pyarrow", extra="cli", purpose=purpose)
     with ExitStack() as stack:
         sink: Any = str(target) if isinstance(target, Path) else target
@@ -128,7 +135,7 @@ def open_table(kind: str, target: Any, **text_options: Any) -> "Iterator[WriteTa
 
 @contextmanager
 def _open_score_table(kind: str, target: Any) -> "Iterator[WriteScores]":
-    with open_table(kind, target) as write_table:
+    with _open_table(kind, target) as write_table:
 
         def write(scores: "NDArray[Any]", passthrough: "Columns") -> None:
             write_table({**passthrough, **dict(zip(score_names(scores.shape[1]), scores.T, strict=True))})
@@ -142,7 +149,7 @@ def _open_eigenvec(pca: "StreamingPCA", vectors: Path, values: Path) -> "Iterato
     values.write_text("".join(f"{variance:.10g}\n" for variance in pca.explained_variance_))
     with (
         vectors.open("wb") as file,
-        open_table(".tsv", file, include_header=False, quoting_style="none") as (write_table),
+        _open_table(".tsv", file, include_header=False, quoting_style="none") as write_table,
     ):
 
         def write(scores: "NDArray[Any]", passthrough: "Columns") -> None:
