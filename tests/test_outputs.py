@@ -105,6 +105,20 @@ def test_a_full_disk_behind_standard_output_is_an_error(people):
     assert b"No space left on device" in ended.stderr
 
 
+# --- whitened ---
+
+
+def test_whitened_scores_are_those_of_the_estimator(people):
+    transform("s.npy", "--whiten")
+    scores, rows = np.load("s.npy"), numbers()
+    np.testing.assert_allclose(scores, StreamingPCA(2, whiten=True).fit(rows).transform(rows), rtol=1e-9)
+    np.testing.assert_allclose(scores.std(axis=0, ddof=1), 1.0)
+    transform("s.h5ad", "--whiten")
+    cells = anndata.read_h5ad("s.h5ad")
+    np.testing.assert_allclose(cells.obsm["X_pca"], scores, rtol=1e-6)
+    np.testing.assert_allclose(cells.uns["pca"]["variance"], people.var(axis=0, ddof=1))
+
+
 # --- .h5ad ---
 
 

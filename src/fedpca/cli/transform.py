@@ -47,6 +47,10 @@ def transform(
     keep: Annotated[
         str | None, typer.Option(metavar="NAMES", help="Columns to copy into the result, such as ids.")
     ] = None,
+    whiten: Annotated[
+        bool,
+        typer.Option("--whiten", help="Divide scores by their standard deviations over the rows of the fit."),
+    ] = False,
     header: Header = None,
     batch_rows: BatchRows = None,
     force: Force = False,
@@ -88,7 +92,8 @@ def transform(
             f"rows must have the model's {summary.n_features} features, got {rows.n_features}; "
             "use files with the columns of the fit."
         )
-    pca = StreamingPCA(min(components or shown, summary.n_features), center=summary.centered).merge(summary)
+    n_components = min(components or shown, summary.n_features)
+    pca = StreamingPCA(n_components, center=summary.centered, whiten=whiten).merge(summary)
     columns = writers.score_names(pca.n_components_)
     if not kept:
         known = set(rows.passthrough_names)
