@@ -17,6 +17,7 @@ from scipy import sparse
 from test_cli import NAMES, numbers, run, run_fails, run_json, run_misused, run_ok, write_csv, write_parquet
 
 from fedpca import StreamingPCA
+from fedpca.readers import RowReader
 
 ENDINGS = [".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet", ".npy", ".h5ad", ".eigenvec"]
 
@@ -88,14 +89,16 @@ def test_rows_without_values_are_reported_beside_standard_output(folder):
     assert result.stderr.endswith("1 row without any value has scores of 0\n")
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_early_ends_the_command_silently(people):
-    program = [sys.executable, "-m", "fedpca", "transform", "m.safetensors", *["people.parquet"], "-o", "-"]
+    program = [sys.executable, "-m", "fedpca", "transform", "m.safetensors", "people.parquet", "-o", "-"]
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has it")
 def test_a_full_disk_behind_standard_output_is_an_error(people):
     program = [sys.executable, "-m", "fedpca", "transform", "m.safetensors", "people.parquet", "-o", "-"]
@@ -172,6 +175,13 @@ def test_h5ad_of_rows_without_names(folder):
     assert cells.obsm["X_pca"].shape == (300, 3)
 
 
+def test_without_h5py_it_says_what_to_install(people, folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    assert "pip install 'fedpca[files]'" in run_fails(
+        folder, "transform", "m.safetensors", "people.parquet", "-o", "s.h5ad"
+    )
+
+
 def test_names_that_h5ad_cannot_have_are_refused(folder):
     write_parquet("people.parquet", numbers(), **{"a/b": [0] * 300})
     run_ok("fit", "people.parquet", "--drop", "a/b", "-o", "m.safetensors")
@@ -211,6 +221,15 @@ def test_eigenvec_needs_one_or_two_ids_without_spaces(people, folder):
     assert sorted(folder.iterdir()) == before
 
 
+def test_ids_named_like_scores_are_refused(folder):
+    write_parquet("a.parquet", numbers(), pc1=[f"p{i}" for i in range(300)])
+    run_ok("fit", "a.parquet", "--drop", "pc1", "-o", "m.safetensors")
+    for out in ("s.eigenvec", "s.csv"):
+        run_fails(folder, "transform", "m.safetensors", "a.parquet", "--keep", "pc1", "-o", out)
+    run_ok("transform", "m.safetensors", "a.parquet", "--keep", "pc1", "-o", "s.h5ad")
+    assert anndata.read_h5ad("s.h5ad").obs["pc1"].iloc[1] == "p1"
+
+
 def test_neither_of_the_two_files_is_overwritten_without_force(people, folder):
     line = ["transform", "m.safetensors", "people.parquet", "--keep", "id", "-o", "s.eigenvec"]
     Path("s.eigenval").write_text("mine")
@@ -244,8 +263,24 @@ def test_a_full_disk_leaves_no_output(folder, ending):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_an_interrupt_leaves_no_output(folder, ending, monkeypatch):
+    write_csv("a.csv", numbers(), names=["iid", *NAMES[1:]])
+    run_ok("fit", "a.csv", "--drop", "iid", "-o", "m.safetensors")
+    batches = RowReader.batches
+
+    def interrupted(rows, skip=0):
+        yield from batches(rows, skip)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RowReader, "batches", interrupted)
+    result = run("transform", "m.safetensors", "a.csv", "-o", f"s{ending}")
+    assert (result.exit_code, result.stderr) == (130, "fedpca: stopped.\n")
+    assert sorted(path.name for path in folder.iterdir()) == ["a.csv", "m.safetensors"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", [".csv.gz", ".h5ad", ".eigenvec"])
+@pytest.mark.parametrize("ending", [".csv.gz", ".eigenvec"])
 def test_a_stopped_transform_leaves_no_output(shell, folder, ending):
     rows = numbers(100_000)
     write_parquet("a.parquet", rows, iid=np.arange(len(rows)))

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +15,9 @@ import typer
 from fedpca._util.extras import require
 from fedpca._util.text import join_names
 from fedpca.cli.common import check_output_path, output_file
+from fedpca.cli.h5ad import open_h5ad
 
 if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
     from numpy.typing import NDArray
 
     from fedpca.estimators.streaming import StreamingPCA
@@ -57,13 +56,13 @@ def check_scores_path(out: Path, kind: str, force: bool) -> None:
 def check_kept(kind: str, kept: Sequence[str], n_components: int) -> None:
     """Reject columns that cannot be copied into a format beside the scores."""
     if kind == ".eigenvec" and len(kept) not in (1, 2):
-        given = f"got {join_names(kept)}" if kept else "and the rows have no column iid"
+        given = join_names(kept) or "none, and the rows have no column iid"
         raise typer.BadParameter(
-            f"--keep must name the columns that .eigenvec starts with, FID and IID or IID only, {given}."
+            f"--keep must name the ids of .eigenvec, one column (IID) or two (FID, IID), got {given}."
         )
     if kind == ".h5ad" and (bad := [name for name in kept if "/" in name or name == "_index"]):
         raise typer.BadParameter(f"--keep cannot copy {join_names(bad)} to .h5ad; rename, or write .parquet.")
-    if kind in TABLES and (both := sorted({*score_names(n_components)} & {*kept})):
+    if kind != ".h5ad" and (both := sorted({*score_names(n_components)} & {*kept})):
         raise ValueError(f"--keep cannot copy {join_names(both)}: scores are written under this name.")
 
 
@@ -76,7 +75,7 @@ def open_scores(out: Path, kind: str, pca: "StreamingPCA", force: bool) -> "Iter
         if kind == ".npy":
             opened = _open_npy(*files)
         elif kind == ".h5ad":
-            opened = _open_h5ad(pca, *files)
+            opened = open_h5ad(pca, *files)
         elif kind == ".eigenvec":
             opened = _open_eigenvec(pca, *files)
         else:
@@ -196,141 +195,3 @@ def _open_npy(path: Path) -> "Iterator[WriteScores]":
             # NumPy leaves room in its header for the number of rows to grow in place.
             file.seek(0)
             format.write_array_header_1_0(file, header | {"shape": (n_rows, header["shape"][1])})
-
-
-@contextmanager
-def _open_h5ad(pca: "StreamingPCA", path: Path) -> "Iterator[WriteScores]":
-    """An AnnData file without X: scores, loadings and variances where scanpy has them, copied columns in obs.
-
-    Scores are written as they come; the copied columns are in memory until the end.
-    """
-    h5py = require("h5py", extra="files", purpose="writing .h5ad files")
-    arrow = require("pyarrow", extra="files", purpose="writing .h5ad files")
-    with _PatientFile(path) as raw, h5py.File(raw, "w") as file:
-        _encode(file, "anndata", "0.1.0")
-        for name in ("layers", "obsm", "obsp", "varm", "varp", "uns"):
-            _encode(file.create_group(name), "dict", "0.1.0")
-        copied: list[Any] = []
-
-        def write(scores: "NDArray[Any]", passthrough: "Columns") -> None:
-            obsm = file["obsm"]
-            if "X_pca" not in obsm:
-                shape = (0, scores.shape[1])
-                obsm.create_dataset("X_pca", shape, "float32", maxshape=(None, shape[1]), chunks=True)
-                _encode(obsm["X_pca"], "array", "0.2.0")
-            stored = obsm["X_pca"]
-            stored.resize(len(stored) + len(scores), axis=0)
-            stored[len(stored) - len(scores) :] = scores
-            copied.append(arrow.table(passthrough))
-            raw.raise_error()
-
-        yield write
-        obs = arrow.concat_tables(copied, promote_options="permissive")
-        n_rows = len(file["obsm/X_pca"])
-        if "obs_names" in obs.column_names:
-            names = obs.column("obs_names").cast(arrow.string()).to_pylist()
-            obs = obs.drop_columns("obs_names")
-        else:
-            names = [str(row) for row in range(n_rows)]
-        _write_frame(file, "obs", names, obs)
-        features = getattr(pca, "feature_names_in_", range(pca.n_features_in_))
-        _write_frame(file, "var", [str(name) for name in features], arrow.table({}))
-        _write_array(file["varm"], "PCs", pca.components_.T)
-        result = _encode(file["uns"].create_group("pca"), "dict", "0.1.0")
-        _write_array(result, "variance", pca.explained_variance_)
-        _write_array(result, "variance_ratio", pca.explained_variance_ratio_)
-        settings = _encode(result.create_group("params"), "dict", "0.1.0")
-        for name, value in {"zero_center": bool(pca.center), "use_highly_variable": False}.items():
-            settings[name] = value
-            _encode(settings[name], "numeric-scalar", "0.2.0")
-
-
-class _PatientFile(FileIO):
-    """A file that keeps an error until it is closed: HDF5 cannot close what it failed to write."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, "w+")
-        self.error: OSError | None = None
-
-    def write(self, data: "ReadableBuffer") -> int:
-        view = memoryview(data).cast("B")
-        written = 0
-        while written < len(view) and self.error is None:
-            with self._kept():
-                written += super().write(view[written:])
-        return len(view)
-
-    def truncate(self, size: int | None = None) -> int:
-        with self._kept():
-            super().truncate(size)
-        return self.tell() if size is None else size
-
-    @contextmanager
-    def _kept(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            self.error = error
-
-    def raise_error(self) -> None:
-        """Raise the first error, if there was one."""
-        if self.error is not None:
-            raise self.error
-
-    def __exit__(self, *exception: Any) -> None:
-        super().__exit__(*exception)
-        self.raise_error()
-
-
-def _encode(node: Any, kind: str, version: str) -> Any:
-    """What AnnData's file format says a node is; see "on-disk format" in its documentation."""
-    node.attrs["encoding-type"], node.attrs["encoding-version"] = kind, version
-    return node
-
-
-def _write_array(group: Any, name: str, values: Any) -> None:
-    group[name] = values
-    _encode(group[name], "array", "0.2.0")
-
-
-def _write_text(group: Any, name: str, values: Sequence[str]) -> None:
-    h5py = require("h5py", extra="files", purpose="writing .h5ad files")
-    _encode(group.create_dataset(name, data=values, dtype=h5py.string_dtype()), "string-array", "0.2.0")
-
-
-def _write_frame(file: Any, name: str, index: Sequence[str], table: Any) -> None:
-    frame = _encode(file.create_group(name), "dataframe", "0.2.0")
-    frame.attrs["_index"], frame.attrs["column-order"] = "_index", table.column_names
-    _write_text(frame, "_index", index)
-    for column in table.column_names:
-        _write_column(frame, column, table.column(column))
-
-
-def _write_column(frame: Any, name: str, column: Any) -> None:
-    """Numbers as they are, with a mask where integers are missing; all else as text, in categories if any
-    repeats, as AnnData does.
-    """
-    import numpy as np
-
-    arrow = require("pyarrow", extra="files", purpose="writing .h5ad files")
-    whole, boolean = arrow.types.is_integer(column.type), arrow.types.is_boolean(column.type)
-    if (whole or boolean) and column.null_count:
-        kind = "nullable-boolean" if boolean else "nullable-integer"
-        stored = _encode(frame.create_group(name), kind, "0.1.0")
-        _write_array(stored, "values", column.fill_null(False if boolean else 0).to_numpy())
-        _write_array(stored, "mask", column.is_null().to_numpy())
-    elif whole or boolean or arrow.types.is_floating(column.type):
-        _write_array(frame, name, column.to_numpy())
-    else:
-        encoded = column.cast(arrow.large_string()).combine_chunks().dictionary_encode()
-        categories = encoded.dictionary.to_pylist()
-        if len(categories) == len(column):
-            _write_text(frame, name, categories)
-            return
-        ordered = sorted(categories)
-        rank = {category: i for i, category in enumerate(ordered)}
-        codes = np.array([*(rank[category] for category in categories), -1], np.int32)
-        stored = _encode(frame.create_group(name), "categorical", "0.2.0")
-        stored.attrs["ordered"] = False
-        _write_array(stored, "codes", codes[encoded.indices.fill_null(-1).to_numpy()])
-        _write_text(stored, "categories", ordered)
