@@ -22,6 +22,8 @@ def open_h5ad(pca: "StreamingPCA", path: Path) -> "Iterator[WriteScores]":
     Scores, loadings and variances are where scanpy has them, copied columns in obs. The file is put together
     in memory: HDF5 cannot close one that the disk has no room for.
     """
+    import numpy as np
+
     h5py = require("h5py", extra="files", purpose="writing .h5ad files")
     arrow = require("pyarrow", extra="files", purpose="writing .h5ad files")
     scores: list[NDArray[Any]] = []
@@ -36,7 +38,7 @@ def open_h5ad(pca: "StreamingPCA", path: Path) -> "Iterator[WriteScores]":
         _encode(file, "anndata", "0.1.0")
         for name in ("layers", "obsm", "obsp", "varm", "varp", "uns"):
             _encode(file.create_group(name), "dict", "0.1.0")
-        _write_scores(file["obsm"], scores)
+        _write_array(file["obsm"], "X_pca", np.concatenate(scores))
         obs = arrow.concat_tables(copied, promote_options="permissive")
         if "obs_names" in obs.column_names:
             names = obs.column("obs_names").cast(arrow.string()).to_pylist()
@@ -56,18 +58,6 @@ def open_h5ad(pca: "StreamingPCA", path: Path) -> "Iterator[WriteScores]":
             _encode(settings[name], "numeric-scalar", "0.2.0")
         file.flush()
         path.write_bytes(file.id.get_file_image())
-
-
-def _write_scores(group: Any, batches: "list[NDArray[Any]]") -> None:
-    """Write batches one below the other, and empty the list on the way."""
-    shape = (sum(map(len, batches)), batches[0].shape[1])
-    stored = _encode(group.create_dataset("X_pca", shape, "float32"), "array", "0.2.0")
-    start = 0
-    batches.reverse()
-    while batches:  # the file needs their memory
-        batch = batches.pop()
-        stored[start : start + len(batch)] = batch
-        start += len(batch)
 
 
 def _encode(node: Any, kind: str, version: str) -> Any:
