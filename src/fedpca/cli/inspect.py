@@ -1,23 +1,61 @@
 """fedpca inspect: what a model file contains."""
 
 import json
+from itertools import accumulate
+from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from fedpca._util.text import join_names, pluralize, sanitize
-from fedpca.cli import model_files
-from fedpca.cli.common import AsJson, ModelPath, print_result
+from fedpca.cli import model_files, writers
+from fedpca.cli.common import AsJson, Force, ModelPath, check_output_path, print_result
 
 
-def inspect(model: ModelPath, as_json: AsJson = False) -> None:
+def inspect(
+    model: ModelPath,
+    loadings: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A table to write, with one row per feature: its mean and its loading on every component.",
+        ),
+    ] = None,
+    spectrum: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A table to write, with one row per component: its variance."),
+    ] = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
     """Show a model: explained variances, features and privacy certificate.
 
-    Example:
+    Tables are .csv, .tsv, .csv.gz, .tsv.gz or .parquet.
+
+    Examples:
 
     ```
     fedpca inspect model.safetensors
+    fedpca inspect model.safetensors --loadings loadings.csv --spectrum spectrum.csv
     ```
     """
+    outputs = [out for out in (loadings, spectrum) if out is not None]
+    for out in outputs:
+        writers.ending(out, writers.TABLES)
+        check_output_path(out, force)
+    if len({out.resolve() for out in outputs}) < len(outputs):
+        raise typer.BadParameter("--loadings and --spectrum must be two files.")
     summary, shown = model_files.read(model)
     description = model_files.describe(summary, shown)
+    variances, shares = description["explained_variance"], description["explained_variance_ratio"]
+    components = {
+        "component": range(1, len(shares) + 1),
+        "explained_variance": variances,
+        "explained_variance_ratio": shares,
+        "cumulative": list(accumulate(shares)),
+    }
+    tables = {loadings: model_files.loadings(summary, shown), spectrum: components}
+    writers.write_tables({out: table for out, table in tables.items() if out is not None}, force)
     features, carried = pluralize(summary.n_features, "feature"), description["carried"]
     lines = [
         model_files.headline(model, summary, description),
@@ -25,14 +63,12 @@ def inspect(model: ModelPath, as_json: AsJson = False) -> None:
         "",
         "component  variance  explained  cumulative",
     ]
-    cumulative = 0.0
-    for i, (variance, share) in enumerate(
-        zip(description["explained_variance"], description["explained_variance_ratio"], strict=True), start=1
-    ):
-        cumulative += share
+    for i, variance, share, cumulative in zip(*components.values(), strict=True):
         lines.append(f"{i:>9}  {variance:>8.4g}  {share:>9.2%}  {cumulative:>10.2%}")
     if description["feature_names"]:
         lines += ["", f"features: {sanitize(join_names(description['feature_names']))}"]
     if description["certificate"]:
         lines += ["", f"certificate: {json.dumps(description['certificate'], indent=2)}"]
+    if outputs:
+        lines += ["", f"written: {', '.join(map(str, outputs))}"]
     print_result(description, as_json, "\n".join(lines))

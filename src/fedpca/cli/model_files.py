@@ -57,6 +57,16 @@ def describe(summary: "Summary", n_components: int) -> dict[str, Any]:
     }
 
 
+def loadings(summary: "Summary", n_components: int) -> dict[str, Any]:
+    """A table with one row per feature; features without names have numbers, from 0."""
+    directions = summary.subspace()
+    return {
+        "feature": list(summary.feature_names or map(str, range(summary.n_features))),
+        "mean": directions.mean,
+        **{f"pc{i}": component for i, component in enumerate(directions.components[:n_components], 1)},
+    }
+
+
 def headline(path: Path, summary: "Summary", description: dict[str, Any]) -> str:
     """A model in one line."""
     components = pluralize(description["n_components"], "component")

@@ -87,6 +87,12 @@ class RowReader:
         if left:
             raise ValueError(f"skip must be at most the number of rows, {read}, got skip={skip}.")
 
+    @property
+    def passthrough_names(self) -> tuple[str, ...]:
+        """Names of the columns that all files can pass through."""
+        first, *others = (file.passthrough_names for file in self._files)
+        return tuple(name for name in first if all(name in other for other in others))
+
     def fingerprint(self) -> str:
         """A hash of the files, as they were when opened, and of the columns read."""
         files = [
