@@ -176,7 +176,6 @@ class TestNode:
         node = Node.from_config(config)
         first = node.release({"rank": 1, "center": False})
         assert node.release({"rank": 5, "center": False}) == first
-        assert ChildMessage.decode(first).summary.rank >= 5
         with pytest.raises(NodeError, match="released for rank=5, but the run requests rank=6"):
             node.release({"rank": 6, "center": False})
 
