@@ -340,6 +340,11 @@ class StreamingPCA(BasePCA):
                 self.feature_names_in_ = np.array(names, dtype=object)
         return self
 
+    def _resume(self, summary: Summary, n_rows: int) -> None:
+        """Go on from a summary of so many rows, more than its count if some were forgotten or skipped."""
+        self.merge(summary)
+        self._n_rows_seen = n_rows
+
     def _update(self, tracker: _Source, X: RowsLike, weights: Array | None, gaps: bool) -> _Source:
         """The tracker with one more batch: earlier rows decay once, missing entries are imputed."""
         if isinstance(tracker, PrivateTracker):
