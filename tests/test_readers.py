@@ -821,6 +821,23 @@ class TestFitFiles:
             with pytest.raises(ValueError, match="same settings; delete it"):
                 fit_files(other, reader, checkpoint=saved)
 
+    def test_a_resumed_fit_counts_forgotten_and_skipped_rows(self, tmp_path):
+        rows = np.random.default_rng(0).normal(size=(300, 4))
+        rows[10:40] = np.nan
+        np.save(tmp_path / "rows.npy", rows)
+        reader, saved, stops = (
+            open_rows(tmp_path / "rows.npy", batch_rows=50),
+            tmp_path / "saved",
+            iter([False, False, True]),
+        )
+        stopped = StreamingPCA(2, forget=0.5)
+        fit_files(stopped, reader, checkpoint=saved, should_stop=lambda: next(stops))
+        assert stopped.n_samples_seen_ == 150
+        pca, whole = StreamingPCA(2, forget=0.5), StreamingPCA(2, forget=0.5)
+        assert fit_files(pca, reader, checkpoint=saved) == pca.n_samples_seen_ == 300
+        assert fit_files(whole, reader) == 300
+        assert pca.noise_variance_ == pytest.approx(whole.noise_variance_)
+
     def test_a_checkpoint_of_files_that_changed_is_refused(self, tmp_path):
         saved = tmp_path / "so-far"
         fit_files(StreamingPCA(2), self.reader(tmp_path), checkpoint=saved, should_stop=lambda: True)

@@ -256,6 +256,22 @@ def test_more_sets_of_known_features_than_are_kept_apart(rng):
     np.testing.assert_allclose(np.diag(whole.scatter) / 3000, 1, atol=0.3)
 
 
+def test_a_feature_that_is_lost_among_too_many_sets_is_named(rng):
+    rows = rng.normal(size=(20 * 30, 21)) + 100
+    own = [leaf(part, set(range(1, 21)) - {i + 1}) for i, part in enumerate(np.split(rows, 20))]
+    assert merge(own[:MAX_PARTS]).observed[MAX_PARTS] == 30
+    with pytest.warns(UserWarning, match=r"nothing about feature 16, feature 17"):
+        whole = merge(own)
+    assert whole.observed[0] == 600
+    assert np.count_nonzero(whole.observed) == MAX_PARTS
+    with pytest.warns(UserWarning, match="knows nothing about q"):
+        merge([part.with_names(list("abcdefghijklmnopqrstu")) for part in own])
+    with pytest.warns(UserWarning, match=r"knows nothing about feature 1[67]"):
+        StreamingPCA(2).merge(*own)
+    complete = StreamingPCA(2).fit(rows).merge(*own)  # which knows all features itself
+    assert (complete.summary_.observed >= 600).all()
+
+
 @pytest.mark.filterwarnings("ignore:n_components=")
 def test_an_estimator_merges_what_others_do_not_know(late):
     gappy, _ = late

@@ -17,7 +17,7 @@ from fedpca.estimators.base import BasePCA, chunk_rows, stored_values, warn_if_f
 from fedpca.estimators.rank_rule import rank_rule
 from fedpca.privacy import CenterSum, Ledger, Privacy, PrivateTracker
 from fedpca.summaries import validation
-from fedpca.summaries.merging import check_compatible
+from fedpca.summaries.merging import check_compatible, known_to_any
 from fedpca.summaries.missing_values import impute, impute_cold_start, late_starts
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.parts import warn_if_unknown
@@ -328,7 +328,7 @@ class StreamingPCA(BasePCA):
                 tracker = LateFeatures(tracker, np.ones_like(widest) if tracker.has_rows else widest)
             tracker.merge(*summaries)
             if isinstance(tracker, LateFeatures):
-                known = np.logical_or.reduce([tracker.known, *(part.known for part in summaries)])
+                known = tracker.known | known_to_any(summaries)
                 if not np.array_equal(known, tracker.known):
                     tracker.know(known, self._plain_tracker(first.n_features, tracker.dtype))
             rows = [
@@ -339,6 +339,11 @@ class StreamingPCA(BasePCA):
             if names is not None:
                 self.feature_names_in_ = np.array(names, dtype=object)
         return self
+
+    def _resume(self, summary: Summary, n_rows: int) -> None:
+        """Go on from a summary of so many rows, more than its count if some were forgotten or skipped."""
+        self.merge(summary)
+        self._n_rows_seen = n_rows
 
     def _update(self, tracker: _Source, X: RowsLike, weights: Array | None, gaps: bool) -> _Source:
         """The tracker with one more batch: earlier rows decay once, missing entries are imputed."""

@@ -20,11 +20,11 @@ _CHECKPOINT_SECONDS = 60
 
 
 class Estimator(Protocol):
-    """What `fit_files` needs of an estimator; `merge` and the attributes only for checkpoints."""
+    """What `fit_files` needs of an estimator; `_resume` and the attributes only for checkpoints."""
 
     def partial_fit(self, X: Batch) -> Any: ...
 
-    def merge(self, *others: Summary) -> Any: ...
+    def _resume(self, summary: Summary, n_rows: int) -> None: ...
 
     def get_params(self) -> dict[str, Any]: ...
 
@@ -108,7 +108,7 @@ class _Checkpoint:
                 f"{self._path} must be a checkpoint of the same files, unchanged, and the same settings; "
                 "delete it, or choose another path."
             )
-        self._pca.merge(from_file(self._path, kind, arrays, metadata))
+        self._pca._resume(from_file(self._path, kind, arrays, metadata), int(saved["rows"]))
         _log.info("resuming from %s after %d rows", self._path, saved["rows"])
         return int(saved["rows"])
 

@@ -20,6 +20,7 @@ from itertools import combinations
 import numpy as np
 
 from fedpca._typing import AnyArray, Array
+from fedpca._util.text import join_names
 from fedpca.backend import ops
 from fedpca.summaries import validation
 from fedpca.summaries.algebra import pooled_mean, rounding_floor, subtract_mean
@@ -86,17 +87,39 @@ def _merge_parts(
     return merged if rank is None else merged.subspace(rank)
 
 
-def merge_leaves(summaries: Iterable[tuple[Summary, float]], rank: int | None = None) -> list[Summary]:
+def merge_leaves(
+    summaries: Iterable[tuple[Summary, float]], rank: int | None = None, known_beside: AnyArray | bool = False
+) -> list[Summary]:
     """One summary for each set of known features, at most `MAX_PARTS`, of summaries and their weights.
 
-    `rank` is that of the whole; without it nothing is truncated.
+    `rank` is that of the whole; without it nothing is truncated. There is a warning of features that none
+    of the result knows any more, but for those that are `known_beside` it.
     """
     summaries = list(summaries)
     leaves = [(leaf, weight) for summary, weight in summaries for leaf in summary.leaves if leaf.count]
-    parts = _merge_by_pattern(leaves or summaries[:1], rank)
+    parts = every = _merge_by_pattern(leaves or summaries[:1], rank)
     while len(parts) > MAX_PARTS:
         parts = _merge_by_pattern(_with_one_pattern_fewer(parts), rank)
+    if parts is not every:
+        names = next((summary.feature_names for summary, _ in summaries if summary.feature_names), None)
+        _warn_of_lost_features(known_to_any(every) & ~(known_to_any(parts) | known_beside), names)
     return parts
+
+
+def known_to_any(summaries: Iterable[Summary]) -> AnyArray:
+    """Which features any of the summaries knows, shape (d,), bool."""
+    known: AnyArray = np.logical_or.reduce([summary.known for summary in summaries])
+    return known
+
+
+def _warn_of_lost_features(lost: AnyArray, names: tuple[str, ...] | None) -> None:
+    if lost.any():
+        labels = [names[i] if names else f"feature {i}" for i in np.flatnonzero(lost)]
+        warnings.warn(
+            f"more than {MAX_PARTS} different sets of known features are not kept apart: the result knows "
+            f"nothing about {join_names(labels)}. Leave out what few owners know.",
+            stacklevel=2,
+        )
 
 
 def _merge_by_pattern(leaves: Sequence[tuple[Summary, float]], rank: int | None) -> list[Summary]:

@@ -70,12 +70,13 @@ class LateFeatures:
         alike = [leaf for leaf in leaves if np.array_equal(leaf.known, self.known)]
         if alike:
             self._tracker.merge(*(replace(leaf, observed=None) for leaf in alike))
-        self._add_earlier([leaf for leaf in leaves if not np.array_equal(leaf.known, self.known)])
+        others_known = [leaf for leaf in leaves if not np.array_equal(leaf.known, self.known)]
+        self._add_earlier(others_known, known_beside=self.known & self._tracker.has_rows)
 
-    def _add_earlier(self, summaries: Sequence[Summary]) -> None:
+    def _add_earlier(self, summaries: Sequence[Summary], known_beside: AnyArray | bool = False) -> None:
         parts = [part for part in (*self._earlier, *summaries) if part.count]
         if parts:
-            self._earlier = tuple(merge_leaves((part, 1.0) for part in parts))
+            self._earlier = tuple(merge_leaves([(part, 1.0) for part in parts], None, known_beside))
 
     # --- summaries out ---
 
