@@ -428,7 +428,8 @@ def test_directions_of_almost_no_variance_do_not_turn_towards_unknown_features(r
             scatter,
             atol=1e-12 * scatter.max(),
         )
-        assert moments.subspace(5).rank <= 5 and moments.subspace(6).rank <= 5
+        assert moments.subspace(5).rank <= 5
+        assert moments.subspace(6).rank <= 5
 
 
 def test_rows_that_know_nothing_have_no_directions():
