@@ -27,7 +27,7 @@ from fedpca.summaries import model_file
 pytest.importorskip("flwr", reason="the Flower federation needs flwr: pip install 'fedpca[flower]'")
 
 from flower_grid import RUN, FakeGrid, client, pretend_to_be_flower, run, sends, summary_in
-from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from fuzz import seal
 from fuzz_carriers import check
 from httpx import HTTPError
@@ -276,8 +276,9 @@ class TestRun:
             n7=sends(release),
             n8=client({}),
             n9=lambda message: Message(RecordDict({"what": ConfigRecord()}), reply_to=message),
+            n10=lambda message: Message(RecordDict({"release": ArrayRecord({})}), reply_to=message),
         )  # fmt: skip
-        summary = run(grid, tmp_path / "server", replies=9)
+        summary = run(grid, tmp_path / "server", replies=10)
         replies = {int(reply["node"]): (reply["what"], reply["reason"]) for reply in summary["replies"]}
         assert replies[1] == ("accepted", "")
         for node in (2, 3):
@@ -293,8 +294,25 @@ class TestRun:
         assert replies[7] == ("rejected", "node 1 is 'good' already; give each its own client-id.")
         assert replies[8][0] == "failed"
         assert "client-id" in replies[8][1]
-        assert replies[9][0] == "rejected"
+        assert replies[9] == ("rejected", "a release must be an ArrayRecord, got NoneType.")
+        assert replies[10][0] == "rejected"
+        assert "must have an array 'message'" in replies[10][1]
         assert list(summary["contributors"]) == ["good"]
+
+    @pytest.mark.parametrize("deadline", [0.0, -1.0, float("nan"), float("inf"), "5"])
+    def test_a_deadline_that_never_or_at_once_ends_a_run_is_refused(self, tmp_path, deadline):
+        with pytest.raises(ValueError, match="deadline must be a number of seconds above 0"):
+            run(FakeGrid(), tmp_path / "server", deadline=deadline)
+        assert "deadline must be" in summary_in(tmp_path / "server")["problem"]
+
+    def test_an_old_model_that_cannot_be_renamed_is_named_in_the_summary(self, tmp_path):
+        (tmp_path / "model.safetensors").write_bytes(b"old")
+        (tmp_path / "model-previous.safetensors").mkdir()
+        with pytest.raises(RuntimeError, match="quorum not reached"):
+            run(FakeGrid(), tmp_path, deadline=0.1)
+        problem = summary_in(tmp_path)["problem"]
+        assert "quorum not reached" in problem
+        assert "model.safetensors is that of an earlier run" in problem
 
     def test_lies_are_refused_and_the_others_unaffected(self, tmp_path):
         private = PRIVATE | {"center": "private"}
@@ -431,7 +449,7 @@ class TestRun:
 
     @pytest.mark.parametrize(
         ("config", "problem"),
-        [({"rank": 0}, "rank must be at least 1"), ({"deadline": "soon"}, "could not convert string")],
+        [({"rank": 0}, "rank must be at least 1"), ({"deadline": "soon"}, "deadline must be a number")],
     )
     def test_there_is_a_summary_of_a_run_that_cannot_begin(self, tmp_path, config, problem):
         with pytest.raises(ValueError, match=problem):

@@ -144,10 +144,9 @@ class FederatedPCA(BasePCA):
         self._check_ledger(len(clients))
         if isinstance(self.privacy, Privacy):
             warn_of_refit(self.privacy, stacklevel=4)
-        fitted, problems = self._run(clients, workers)
+        fitted, sent, problems = self._run(clients, workers)
         if not fitted:
             raise ValueError(f"no client could contribute: {problems}.")
-        sent = {name: client.summary_ for name, client in sorted(fitted.items())}
         aggregator = Aggregator(fanout=self.fanout, expected=_features_of_most(sent.values()))
         summaries: dict[str, Summary] = {}
         for name, summary in sent.items():
@@ -190,8 +189,9 @@ class FederatedPCA(BasePCA):
 
     def _run(
         self, clients: Mapping[str, Any], workers: int
-    ) -> tuple[dict[str, StreamingPCA], dict[str, str]]:
-        """All clients, as many at once as there are workers: those that learned, and why others did not.
+    ) -> tuple[dict[str, StreamingPCA], dict[str, Summary], dict[str, str]]:
+        """All clients, as many at once as there are workers: those that learned, what they send, by name,
+        and why others did not.
 
         With a private center, clients whose rows are all at hand share one; streams find their own.
         """
@@ -206,8 +206,8 @@ class FederatedPCA(BasePCA):
                 for _ in range(CENTER_STEPS):
                     sums = team.each(StreamingPCA.center_sum, tables)
                     team.each(StreamingPCA.move_center, _offsets(sums))
-            team.each(_fit_client, clients, last=True)
-        return team.members, team.problems
+            sent = team.each(_fit_client, clients, last=True)
+        return team.members, dict(sorted(sent.items())), team.problems
 
     def _client(self) -> StreamingPCA:
         return StreamingPCA(
@@ -286,8 +286,8 @@ def _offsets(sums: Mapping[str, CenterSum]) -> dict[str, Array]:
     return offsets
 
 
-def _fit_client(client: StreamingPCA, rows: Any) -> None:
-    """One client: all its batches, and a release if it is private."""
+def _fit_client(client: StreamingPCA, rows: Any) -> Summary:
+    """One client: all its batches, and what it sends, a release if it is private."""
     batches = (rows,) if _is_table(rows) else rows
     if not isinstance(batches, Iterable):
         raise TypeError(f"a client must have rows, or an iterable of batches, got {type(rows).__name__}.")
@@ -299,6 +299,7 @@ def _fit_client(client: StreamingPCA, rows: Any) -> None:
         raise ValueError("the client has no rows.")
     if client.privacy is not None:
         client._release_for_merging()
+    return client.summary_
 
 
 def _own_account(privacy: Privacy | None) -> Privacy | None:

@@ -98,15 +98,25 @@ def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
         summary["problem"] = sanitize(f"{type(error).__name__}: {error}", 500)
         raise
     finally:
-        model = folder / "model.safetensors"
-        if summary["model"] is None and model.exists():
-            model.replace(folder / "model-previous.safetensors")
+        if summary["model"] is None:
+            _set_old_model_aside(folder, summary)
         summary["finished"] = utc_timestamp()
         with atomic_write(folder / "summary.json", owner_only=True) as temporary:
             temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     _log.info("fedpca: %d clients, %d rows, in %s", len(summary["contributors"]), summary["rows"], folder)
     if summary["problem"]:
         raise RuntimeError(summary["problem"])
+
+
+def _set_old_model_aside(folder: Path, summary: dict[str, Any]) -> None:
+    """Rename the model of an earlier run; if that fails, the summary says so."""
+    model = folder / "model.safetensors"
+    try:
+        if model.exists():
+            model.replace(folder / "model-previous.safetensors")
+    except OSError as error:
+        old = f"{model.name} is that of an earlier run and could not be renamed: {error}"
+        summary["problem"] = sanitize(f"{summary['problem']} {old}", 1000)
 
 
 def _run(grid: Grid, config: Mapping[str, Any], folder: Path, summary: dict[str, Any]) -> None:
@@ -119,7 +129,7 @@ def _run(grid: Grid, config: Mapping[str, Any], folder: Path, summary: dict[str,
             grid,
             aggregator,
             request,
-            deadline=float(config["deadline"]),
+            deadline=_deadline(config["deadline"]),
             expect=validation.integer(config["expect"], "expect", at_least=0),
             retries=validation.integer(config["retries"], "retries", at_least=0),
             max_bytes=validation.integer(config["max-bytes"], "max-bytes", at_least=1),
@@ -177,6 +187,12 @@ def _set_up(config: Mapping[str, Any], folder: Path) -> tuple[Aggregator, dict[s
         max_rms=float(config["max-rms"]) or inf,
     )
     return aggregator, {"rank": rank, "center": center} | ({} if floor is None else floor.to_config())
+
+
+def _deadline(value: object) -> float:
+    if not validation.is_real(value) or not 0 < value < inf:
+        raise ValueError(f"deadline must be a number of seconds above 0, got deadline={value!r}.")
+    return float(value)
 
 
 def _save_model(aggregator: Aggregator, quorum: int, folder: Path) -> str:
@@ -335,9 +351,11 @@ class _Round:
         return NodeReply(node, sanitize(client, 100), what, sanitize(reason, 500), utc_timestamp())
 
     def _contents(self, message: FlowerMessage) -> bytes:
-        record = message.content["release"]
+        record = message.content.get("release")
         if not isinstance(record, ArrayRecord):
             raise TypeError(f"a release must be an ArrayRecord, got {type(record).__name__}.")
+        if "message" not in record:
+            raise ValueError("a release must have an array 'message', and this one has none.")
         contents = record["message"].data
         if len(contents) > self._max_bytes:
             raise ValueError(
