@@ -128,6 +128,19 @@ def test_the_noise_of_a_private_center_is_not_shown_as_a_component(path):
     assert np.median(shown) > 0.5  # 0.1 to 0.4 while the noise of the center was in the scatter
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e3])
+def test_a_score_without_noise_variance_overflows_in_silence(scale):
+    """A released trace below what the components explain leaves no noise variance."""
+    rows = np.random.default_rng(0).normal(size=(500, 40))
+    for seed in range(10):
+        privacy = Privacy(1.0, 1e-5, 10.0, insecure_seed_for_tests=seed)
+        pca, _ = messages(lambda p=privacy: StreamingPCA(2, privacy=p).fit(1e-3 * rows))
+        score, said = messages(lambda p=pca: p.score(scale * rows))
+        assert not said
+        assert pca.noise_variance_ > 0 or score < -1e200
+    assert not np.isnan(score)
+
+
 @pytest.mark.parametrize("mechanism", ["gram", "sketch"])
 def test_the_noise_of_the_center_of_a_stream_is_not_shown(mechanism):
     rows = np.random.default_rng(0).normal(size=(4000, 60)) * np.sqrt([0.15, *[0.001] * 59])

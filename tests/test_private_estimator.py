@@ -718,6 +718,30 @@ def test_gaps_are_filled_from_the_center_before_the_first_release(settings, no_n
     assert released[0].count == 400
 
 
+@pytest.mark.parametrize("kind", ["list", "array", "frame"])
+@pytest.mark.parametrize("cell", [None, pd.NA, 10**30, 10**400, -(10**400)], ids=lambda cell: f"{cell!s:.5}")
+def test_an_object_in_one_cell_is_a_number_or_missing(kind, cell, no_noise):
+    """A table is one of objects for a single such cell: were it refused, the failure would show it."""
+    rows = make_rows(50).astype(object)
+    rows[7, 2] = cell
+    as_number = rows.copy()
+    as_number[7, 2] = np.nan if cell is pd.NA or cell in (None, 10**400, -(10**400)) else float(cell)
+    given = {"list": rows.tolist(), "array": rows, "frame": pd.DataFrame(rows)}[kind]
+    pca = StreamingPCA(2, privacy=nearly_noiseless()).fit(given)
+    expected = StreamingPCA(2, privacy=nearly_noiseless()).fit(as_number.astype(float))
+    np.testing.assert_array_equal(pca.release().scatter, expected.release().scatter)
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).max == np.finfo(np.float64).max, reason="no longer type")
+@pytest.mark.parametrize("size", [1e3, np.longdouble("1e4000")])
+def test_a_number_beyond_float64_warns_of_nothing(size):
+    rows = make_rows(50).astype(np.longdouble)
+    rows[7, 2] = size
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        StreamingPCA(2, privacy=nearly_noiseless()).fit(rows)
+
+
 def test_gaps_are_filled_from_the_last_release_and_from_nothing_else(no_noise):
     """Rows that were not released yet must not help to fill the gaps of others."""
     rows = make_rows()

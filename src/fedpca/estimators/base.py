@@ -89,6 +89,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 "X must be rows, got a RowReader: use fedpca.readers.fit_files(pca, X), or pass its batches."
             )
         validation.require_table(X)
+        X = validation.objects_as_numbers(X)
         X = validate_data(
             self, X, reset=reset, accept_sparse=("csr", "csc"), dtype="numeric", ensure_all_finite=False
         )

@@ -28,7 +28,8 @@ def clipped(rows: Array, bound: float) -> Array:
            [2048.,    0.]])
     """
     # C order: in other layouts numpy sums a row in another order, and a norm may differ in its last bit.
-    rows = np.clip(np.asarray(rows, dtype=np.float64, order="C"), -MAX_ENTRY, MAX_ENTRY)
+    with np.errstate(over="ignore"):  # of a longer type: a warning would show that a record is this large
+        rows = np.clip(np.asarray(rows, dtype=np.float64, order="C"), -MAX_ENTRY, MAX_ENTRY)
     largest = np.abs(rows).max(axis=1, initial=0.0)[:, None]
     safe = np.where(largest > 0, largest, 1.0)
     norms = largest * np.linalg.norm(rows / safe, axis=1, keepdims=True)  # no square vanishes

@@ -231,7 +231,9 @@ class PrivateTracker:
         gaps = missing.any(axis=1)
         if not gaps.any():
             return rows
-        rows = np.where(missing, np.nan, rows).astype(np.float64)
+        rows = np.where(missing, np.nan, rows)
+        with np.errstate(over="ignore"):
+            rows = rows.astype(np.float64)
         for index in np.flatnonzero(gaps):
             row = np.clip(rows[index : index + 1], -MAX_ENTRY, MAX_ENTRY)  # no score overflows
             rows[index] = impute(row, self.summary())[0]

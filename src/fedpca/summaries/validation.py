@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, time, timedelta
 from numbers import Integral
-from typing import TypeGuard
+from typing import Any, TypeGuard
 from unicodedata import normalize
 
 import numpy as np
@@ -163,6 +163,47 @@ def _objects(column: Iterable[object]) -> str:
         if isinstance(value, Sequence | Mapping | np.ndarray):
             return f"values of type {type(value).__name__}"
     return ""
+
+
+def objects_as_numbers(rows: RowsLike) -> RowsLike:
+    """Rows with Python objects as numbers: None and NA are missing, integers too large for float64 infinite.
+
+    Whether a table has objects can depend on a single cell, and a private fit must not fail for one.
+
+    >>> objects_as_numbers([[1, None], [-(10**400), 2.5]])
+    array([[ 1. ,  nan],
+           [-inf,  2.5]])
+    """
+    if isinstance(rows, Sequence):
+        try:
+            table = np.asarray(rows)
+        except ValueError:  # rows of different lengths
+            return rows
+        return _numbers(table) if table.dtype.kind == "O" else rows
+    if isinstance(rows, np.ndarray):
+        return _numbers(rows) if rows.dtype.kind == "O" else rows
+    if hasattr(rows, "isetitem"):  # a pandas data frame
+        objects = [i for i, kind in enumerate(rows.dtypes) if str(kind) == "object"]
+        rows = rows.copy(deep=False) if objects else rows
+        for i in objects:
+            rows.isetitem(i, _numbers(rows.iloc[:, i].to_numpy()))
+    return rows
+
+
+def _numbers(objects: AnyArray) -> Array:
+    try:
+        return objects.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):
+        return np.array([_number(value) for value in objects.flat], dtype=np.float64).reshape(objects.shape)
+
+
+def _number(value: Any) -> float:
+    if value is None or type(value).__name__ == "NAType":  # pandas' NA
+        return np.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return np.inf if value > 0 else -np.inf
 
 
 def dense_rows(
