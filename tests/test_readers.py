@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tracemalloc
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -100,6 +101,13 @@ def write_zarr_anndata(path, rows):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # fixed-length text is not yet in Zarr's own description
         write_anndata(zarr.open_group(str(path), mode="w"), rows, names_for(rows))
+
+
+def shared_file(name):
+    path = Path(os.environ.get("FEDPCA_DATA", "")) / name
+    if not path.is_file():
+        pytest.skip("a file of the folder FEDPCA_DATA")
+    return path
 
 
 def names_for(rows):
@@ -528,16 +536,18 @@ class TestText:
             (
                 "x,y\n1,2\n?,3\n5,4\n",
                 r"x contains numbers and, in line 3, text; correct or empty the cells of x that are not "
-                r"numbers, or leave it out with drop=\['x'\]\.",
+                r"numbers, or list what stands for a missing value with na_values=\[\.\.\.\], or leave it "
+                r"out with drop=\['x'\]\.",
             ),
             (
                 'x,y\n1,2\n"1,234.50",3\n',
-                r"x contains numbers with thousands separators, from line 3; write x without thousands "
-                r"separators, or leave it out with drop=\['x'\]\.",
+                r"x contains numbers with thousands separators, from line 3; read x with thousands=',', or "
+                r"leave it out with drop=\['x'\]\.",
             ),
             (
                 "x,y,z\n1,hidden,2\n?,secret,3\n5,secret,4\n",
-                r"correct or empty the cells of x that are not numbers, and leave y out with drop=\['y'\]\.",
+                r"correct or empty the cells of x that are not numbers, or list what stands for a missing "
+                r"value with na_values=\[\.\.\.\], and leave y out with drop=\['y'\]\.",
             ),
             (
                 "secret,2\n3,4\n",
@@ -548,8 +558,15 @@ class TestText:
             ("x,y\n" + "1,2\n" * 400_000 + "1,2,secret\n", "line 400002: expected 2 cells, got 3"),
             ("x,y\n" + "true,2\n" * 400_000 + "secret,1\n", "line 400002: x must be a number"),
             ("x,x\n1,2\n", "x appears twice"),
-            ("x;y\n1;2\n", "separated by commas, but seem to be by semicolons"),
-            ("x;y\n1,5;2,5\n", "separated by commas, but seem to be by semicolons"),
+            (
+                "x;y\n1,500;2,555\n",
+                "x contains numbers with thousands separators or decimal commas, from line 2, y contains .*; "
+                "read x, y with thousands=',' or decimal=','",
+            ),
+            (
+                "# secret\nx,y\n1,2\n",
+                "line 2: expected 1 cells, got 2; correct the line, or pass comment='#' if lines",
+            ),
             ("\n \n", "must be numeric|contains no rows"),
         ],
     )
@@ -562,8 +579,133 @@ class TestText:
 
     def test_not_utf_8(self, tmp_path):
         (tmp_path / "rows.csv").write_bytes(b"gr\xf6\xdfe,b\n1,2\n")
-        with pytest.raises(FileFormatError, match="is not a valid UTF-8 text file"):
+        with pytest.raises(FileFormatError, match=r"is not a valid UTF-8 text file.* encoding='latin-1'"):
             open_rows(tmp_path / "rows.csv")
+        assert open_rows(tmp_path / "rows.csv", encoding="latin-1").feature_names == ("größe", "b")
+        with pytest.raises(FileFormatError, match="is not a valid UTF-8 text file"):
+            open_rows(tmp_path / "rows.csv", encoding="ascii")
+        (tmp_path / "rows.csv").write_bytes(b"name,b\n" + b"a,1\n" * 400_000 + b"\xf6,2\n")
+        late = open_rows(tmp_path / "rows.csv", passthrough=["name"])
+        with pytest.raises(FileFormatError, match=r"line 400002: name must be text in UTF-8; .*encoding="):
+            list(late)
+        with pytest.raises(FileFormatError, match=r"must be text in ascii; name its encoding, as in enc"):
+            list(open_rows(tmp_path / "rows.csv", passthrough=["name"], encoding="ascii"))
+
+    @pytest.mark.parametrize(
+        ("name", "text", "given", "rows"),
+        [
+            ("a.csv", "x;y\n1.5;2\n;3\n", {}, [[1.5, 2], [np.nan, 3]]),
+            ("a.csv", '"x, or z";y\n1,5;2\n1;-,25\n', {}, [[1.5, 2], [1, -0.25]]),
+            ("a.csv", "1,5;2,5\n3;4e1\n", {}, [[1.5, 2.5], [3, 40]]),
+            ("a.csv", "x\ty\n1\t2\n", {}, [[1, 2]]),
+            ("a.csv", "x|y\n1|2\n", {}, [[1, 2]]),
+            ("a.csv", "a,b;c,d;e\n1;2;3\n4;5;6\n", {}, [[1, 2, 3], [4, 5, 6]]),
+            ("a.txt", "x y\n1 2\n", {}, [[1, 2]]),
+            ("a.txt", "x\ty z\n1\t2\n", {}, [[1, 2]]),
+            ("a.txt", "x\n1\n", {}, [[1]]),
+            ("a.csv", "x:y\n1:2\n", {"delimiter": ":"}, [[1, 2]]),
+            ("a.csv", "x;y\n1,500;2\n", {"decimal": ","}, [[1.5, 2]]),
+            ("a.csv", "x;y\n1,500;2\n", {"thousands": ","}, [[1500, 2]]),
+            ("a.csv", 'x,y\n"-1,234,567.5",2\n1,3\n', {"thousands": ","}, [[-1234567.5, 2], [1, 3]]),
+            (
+                "a.csv",
+                "x;y\n1.234,5;-,5\n; NA\n",
+                {"thousands": ".", "decimal": ","},
+                [[1234.5, -0.5], [np.nan] * 2],
+            ),
+            ("a.csv", "x;y\n1 234;2\n", {"thousands": " "}, [[1234, 2]]),
+            ("a.csv", "x,y\n?,-200\n-200.0,4\n", {"na_values": ["?", "-200"]}, [[np.nan] * 2, [np.nan, 4]]),
+            ("a.csv", "x;y\n-9,5;3\n", {"na_values": ["-9,50"], "decimal": ","}, [[np.nan, 3]]),
+            ("a.csv", "# a, b\n# c\nx,y\n1,2\n  # d,e\n3,4\n#", {"comment": "#"}, [[1, 2], [3, 4]]),
+            ("a.csv", "x\n1\n//2\n3\n", {"comment": "//"}, [[1], [3]]),
+        ],
+    )
+    def test_dialects(self, tmp_path, name, text, given, rows):
+        np.testing.assert_array_equal(all_of(open_rows(self.write(tmp_path, text, name), **given)), rows)
+
+    def test_wine_as_it_comes(self):
+        path = shared_file("winequality-red.csv")
+        opened = open_rows(path)
+        assert opened.feature_names[:2] == ("fixed acidity", "volatile acidity")
+        expected = np.loadtxt(path, delimiter=";", skiprows=1)
+        np.testing.assert_array_equal(all_of(opened), expected)
+
+    @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "latin-1", "cp1252"])
+    def test_encodings(self, tmp_path, encoding):
+        path = tmp_path / "rows.txt"
+        path.write_bytes("größe\tb\n1\t2\n".encode(encoding))
+        opened = open_rows(path, encoding=None if encoding == "utf-16" else encoding)
+        assert opened.feature_names == ("größe", "b")
+        np.testing.assert_array_equal(all_of(opened), [[1, 2]])
+
+    def test_comments_in_a_long_file(self, tmp_path):
+        lines = [f"{i},{-i}" if i % 1000 else f"#{i}" for i in range(200_000)]
+        path = self.write(tmp_path, "\n".join(["x,y", *lines]))
+        expected = [[i, -i] for i in range(200_000) if i % 1000]
+        np.testing.assert_array_equal(all_of(open_rows(path, comment="#")), expected)
+
+    @pytest.mark.parametrize(
+        ("given", "rule"),
+        [
+            ({"delimiter": "::"}, "delimiter must be one character, such as ';', got '::'"),
+            ({"delimiter": "\n"}, "delimiter must be one character"),
+            ({"decimal": ""}, "decimal must be one character, such as ',', got ''"),
+            ({"thousands": "0"}, "thousands must be one character"),
+            ({"decimal": ",", "delimiter": ","}, "decimal and delimiter must differ, got ',' for both"),
+            ({"decimal": ",", "thousands": ","}, "decimal and thousands must differ"),
+            ({"comment": ""}, "comment must be the start of a line, such as '#', got ''"),
+            (
+                {"encoding": "utf-99"},
+                "encoding must be one that Python knows, such as 'latin-1', got 'utf-99'",
+            ),
+        ],
+    )
+    def test_dialects_that_cannot_be(self, tmp_path, given, rule):
+        with pytest.raises(ValueError, match=rule):
+            open_rows(self.write(tmp_path, "x,y\n1,2\n"), **given)
+        with pytest.raises(TypeError, match=r"na_values must be a list.* pass na_values=\['\?'\]"):
+            open_rows(tmp_path / "rows.csv", na_values="?")
+
+    def test_dialects_are_for_text(self, tmp_path):
+        path = written(tmp_path, DENSE, "npy", numbers())
+        with pytest.raises(ValueError, match=r"decimal is for text files, and .*rows\.npy is none"):
+            open_rows(path, decimal=",")
+
+    def test_a_checkpoint_depends_on_the_dialect(self, tmp_path):
+        path = self.write(tmp_path, "x,y\n1,2\n")
+        assert open_rows(path).fingerprint() != open_rows(path, na_values=["2"]).fingerprint()
+
+    def test_a_late_cell_that_is_no_number_with_thousands_separators(self, tmp_path):
+        path = self.write(tmp_path, "x,y\n" + '"1,000",2\n' * 200_000 + "secret,3\n")
+        opened = open_rows(path, thousands=",")
+        with pytest.raises(FileFormatError, match="line 200002: x must be a number; correct") as caught:
+            list(opened)
+        assert "secret" not in str(caught.value)
+
+    @pytest.mark.parametrize("cell", ["7", "", "?", "Rome", "1,5", "1e999", "2020-01-01", "\xff", '"a\nb"'])
+    def test_no_private_row_decides_how_others_are_read(self, tmp_path, cell):
+        for row in (1, 100_000, 200_000):
+            lines = ["x;y", *["1.5;2"] * row, f"{cell};3", *["4;true"] * (200_001 - row)]
+            (tmp_path / "rows.csv").write_bytes("\n".join(lines).encode("latin-1"))
+            rows = all_of(open_rows(tmp_path / "rows.csv", private=True))
+            assert len(rows) == 200_002
+            np.testing.assert_array_equal(rows[:row], np.tile([1.5, 2], (row, 1)))
+            np.testing.assert_array_equal(rows[row], [{"7": 7, "1e999": np.inf}.get(cell, np.nan), 3])
+            np.testing.assert_array_equal(rows[row + 1 :], np.tile([4, 1], (200_001 - row, 1)))
+
+    def test_private_dialects_come_from_header_and_options(self, tmp_path):
+        path = self.write(tmp_path, "x;y\n1,5;2\n-9;2\n")
+        np.testing.assert_array_equal(all_of(open_rows(path, private=True)), [[np.nan, 2], [-9, 2]])
+        rows = all_of(open_rows(path, private=True, decimal=",", na_values=["-9"]))
+        np.testing.assert_array_equal(rows, [[1.5, 2], [np.nan, 2]])
+        for first in ("1,2", "1.5;2,5", "Rome;3"):
+            path = self.write(tmp_path, f"{first}\n3;4\n")
+            with pytest.raises(
+                FileFormatError, match=r"names only, because nothing is .* pass header=True or"
+            ):
+                open_rows(path, private=True)
+        rows = all_of(open_rows(path, private=True, header=False, delimiter=";"))
+        np.testing.assert_array_equal(rows, [[np.nan, 3], [3, 4]])
 
     def test_a_stream_of_bytes_without_lines(self, tmp_path, monkeypatch):
         monkeypatch.setattr("fedpca.readers.tables._MAX_LINE", 1000)
@@ -720,8 +862,8 @@ class TestPaths:
         (tmp_path / "_SUCCESS").touch()
         (tmp_path / ".rows.parquet.crc").touch()
         assert open_rows(tmp_path).n_rows == 100
-        (tmp_path / "notes.txt").touch()
-        with pytest.raises(FileFormatError, match=r"notes\.txt must end in one of \.csv, "):
+        (tmp_path / "notes.md").touch()
+        with pytest.raises(FileFormatError, match=r"notes\.md must end in one of \.csv, "):
             open_rows(tmp_path)
 
     def test_an_empty_file(self, tmp_path):

@@ -16,11 +16,11 @@ from fedpca.cli.common import (
     DataPaths,
     Drop,
     Force,
-    Header,
     check_output_path,
     parse_names,
     print_result,
     progress_bars,
+    reading_options,
 )
 from fedpca.cli.privacy_options import (
     BOUND,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _MAX_FEATURES_OF_MOMENTS = 1024  # 8 MB
 
 
+@reading_options
 def fit(
     path: DataPaths,
     out: Annotated[
@@ -61,7 +62,6 @@ def fit(
         str | None, typer.Option(metavar="NAMES", help="Columns to read, as in a,b,c. By default all.")
     ] = None,
     drop: Drop = None,
-    header: Header = None,
     center: Annotated[
         Center | None,
         typer.Option(
@@ -94,6 +94,8 @@ def fit(
     ledger: Ledger = None,
     force: Force = False,
     as_json: AsJson = False,
+    *,
+    reading: dict[str, Any],
 ) -> None:
     """Fit a model to files of any size. With --epsilon, --delta and --bound it is differentially private.
 
@@ -136,8 +138,9 @@ def fit(
         path,
         columns=parse_names(columns),
         drop=parse_names(drop) or (),
-        header=header,
+        private=privacy is not None,
         batch_rows=batch_rows,
+        **reading,
     )
     # By default few; of a private model those that rise above the noise.
     n_components = min(10, rows.n_features) if components is None and privacy is None else wanted

@@ -15,18 +15,19 @@ from fedpca.cli.common import (
     BatchRows,
     DataPaths,
     Force,
-    Header,
     ModelPath,
     check_output_path,
     output_file,
     parse_names,
     print_result,
     progress_bars,
+    reading_options,
 )
 
 _ENDINGS = (".parquet", ".csv", ".npy")
 
 
+@reading_options
 def transform(
     model: ModelPath,
     path: DataPaths,
@@ -46,10 +47,11 @@ def transform(
     keep: Annotated[
         str | None, typer.Option(metavar="NAMES", help="Columns to copy into the result, such as ids.")
     ] = None,
-    header: Header = None,
     batch_rows: BatchRows = None,
     force: Force = False,
     as_json: AsJson = False,
+    *,
+    reading: dict[str, Any],
 ) -> None:
     """Write the scores of rows on a model's components: columns pc1, pc2, ...
 
@@ -78,9 +80,7 @@ def transform(
         why = "the training rows do not vary" if summary.certificate is None else "none rises above its noise"
         raise ValueError(f"{model} has no components: {why}.")
     model_files.require_components(model, summary, components)
-    rows = open_rows(
-        path, columns=summary.feature_names, passthrough=kept, header=header, batch_rows=batch_rows
-    )
+    rows = open_rows(path, columns=summary.feature_names, passthrough=kept, batch_rows=batch_rows, **reading)
     if rows.n_features != summary.n_features:
         raise ValueError(
             f"rows must have the model's {summary.n_features} features, got {rows.n_features}; "

@@ -69,10 +69,12 @@ class NonNumeric(NamedTuple):
     Attributes:
         contains: what the column contains, for messages.
         conversion: how its numbers become readable, with a field for its name; "" if it has none.
+        arguments: arguments of `open_rows` that the conversion names, as in `FileFormatError`.
     """
 
     contains: str
     conversion: str = ""
+    arguments: Mapping[str, Any] = {}
 
 
 class DataFile(ABC):

@@ -14,6 +14,7 @@ from fedpca.errors import FileFormatError
 FORMATS = {
     ".csv": "csv",
     ".tsv": "tsv",
+    ".txt": "txt",
     ".parquet": "parquet",
     ".arrow": "arrow",
     ".feather": "arrow",
@@ -23,6 +24,7 @@ FORMATS = {
     ".zarr": "zarr",
     ".bed": "bed",
 }
+_TEXT = (".csv", ".tsv", ".txt")
 _PACKED = (".gz", ".bz2", ".zst")  # text only
 _BESIDE_BED = (".bim", ".fam")
 
@@ -60,7 +62,7 @@ def require_distinct(files: Sequence[Path]) -> None:
 def format_of(path: Path) -> str:
     """By the ending of the name."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in _PACKED and suffixes[-2:-1] in ([".csv"], [".tsv"]):
+    if len(suffixes) > 1 and suffixes[-1] in _PACKED and suffixes[-2] in _TEXT:
         return FORMATS[suffixes[-2]]
     if not suffixes or suffixes[-1] not in FORMATS:
         raise FileFormatError(

@@ -16,6 +16,7 @@ from fedpca._util.text import join_names, pluralize
 from fedpca.errors import FileFormatError
 from fedpca.readers import anndata, arrays, plink, tables
 from fedpca.readers.data_file import Batch, DataFile, ReadRequest
+from fedpca.readers.dialect import DELIMITERS, Dialect
 from fedpca.readers.paths import Paths, find, state
 from fedpca.summaries import validation
 
@@ -52,6 +53,7 @@ class RowReader:
     passthrough: tuple[str, ...]
     _files: tuple[DataFile, ...]
     _states: tuple[tuple[int, int, int], ...]  # of the files when they were opened
+    _dialect: Dialect  # as given
 
     def __iter__(self) -> Iterator[Any]:
         """All rows."""
@@ -88,12 +90,12 @@ class RowReader:
             raise ValueError(f"skip must be at most the number of rows, {read}, got skip={skip}.")
 
     def fingerprint(self) -> str:
-        """A hash of the files, as they were when opened, and of the columns read."""
+        """A hash of the files, as they were when opened, of the columns read, and of the text options."""
         files = [
             (str(file.path.resolve()), size, changed)
             for file, (_, size, changed) in zip(self._files, self._states, strict=True)
         ]
-        contents = json.dumps([files, self.feature_names, str(self.dtype)])
+        contents = json.dumps([files, self.feature_names, str(self.dtype), repr(self._dialect)])
         return hashlib.sha256(contents.encode()).hexdigest()
 
     @property
@@ -115,13 +117,20 @@ def open_rows(
     drop: Iterable[str] = (),
     passthrough: Iterable[str] = (),
     header: bool | None = None,
+    delimiter: str | None = None,
+    decimal: str | None = None,
+    thousands: str | None = None,
+    na_values: Iterable[str] = (),
+    comment: str | None = None,
+    encoding: str | None = None,
+    private: bool = False,
     batch_rows: int | None = None,
 ) -> RowReader:
     """Open files of rows, of any size, to be read a batch at a time.
 
-    Formats, by the ending of the name: .csv and .tsv (also .gz, .bz2, .zst), .parquet, .arrow and .feather,
-    .npy, .npz, .h5ad, .zarr, and .bed of PLINK. Integers, decimals and booleans become float64; float32
-    stays. An empty cell, NA, null or NaN is a missing entry.
+    Formats, by the ending of the name: .csv, .tsv and .txt (also .gz, .bz2, .zst), .parquet, .arrow and
+    .feather, .npy, .npz, .h5ad, .zarr, and .bed of PLINK. Integers, decimals and booleans become float64;
+    float32 stays. An empty cell, NA, null or NaN is a missing entry.
 
     Args:
         path: a file, a glob, a folder (with those in it; hidden ones and those that start with "_" are
@@ -133,6 +142,18 @@ def open_rows(
             labels. From text files they come as the text they are; from .h5ad and .zarr they are columns of
             `obs`, from .bed those of the .fam file, from .npz other arrays.
         header: whether the first line of a text file contains names; by default if there is no number in it.
+        delimiter: the character between cells of a text file. By default a tab in .tsv; otherwise comma,
+            semicolon, tab, "|" or, in .txt, a space, whichever divides the first lines evenly.
+        decimal: the decimal point of a text file; by default a comma if the first lines leave no doubt.
+        thousands: the separator of groups of three digits in a text file; by default there is none.
+        na_values: cells of a text file that stand for a missing value, besides an empty cell, NA, null and
+            NaN. A number stands for all cells of the same value.
+        comment: what a line of a text file starts with if it is to be ignored.
+        encoding: of a text file, a name that Python knows; by default UTF-8, or UTF-16 if it starts with a
+            byte order mark.
+        private: detect nothing from the rows of text files, because one record could decide it: the delimiter
+            comes from the header line, the decimal point is ".", all columns are features, and a cell
+            that is not a number is missing. Set it for a private fit.
         batch_rows: maximum rows per batch; by default as many as make 16 MB, of Parquet 32 MB.
 
     >>> import numpy as np, pathlib, tempfile
@@ -143,12 +164,15 @@ def open_rows(
     """
     drop, passthrough = _names(drop, "drop"), _names(passthrough, "passthrough")
     columns = None if columns is None else _names(columns, "columns")
+    dialect = Dialect(delimiter, decimal, thousands, _names(na_values, "na_values"), comment, encoding)
     kind, paths = find(path)
+    if dialect.given and kind not in DELIMITERS:
+        raise ValueError(f"{dialect.given[0]} is for text files, and {paths[0]} is none; leave it out.")
     states = [state(each) for each in paths]
     for each, (_, n_bytes, _) in zip(paths, states, strict=True):
         if not n_bytes and each.is_file():
             raise FileFormatError(f"{each} contains no rows.")
-    open_file = _opener(kind, header)
+    open_file = _opener(kind, header, dialect, private)
     files = [open_file(each) for each in paths]
     features = _features(files[0], columns, drop, passthrough)
     _require_columns(files[0], drop, dict.fromkeys(name for file in files for name in file.names or ()))
@@ -171,17 +195,22 @@ def open_rows(
         passthrough=passthrough,
         _files=tuple(files),
         _states=tuple(states),
+        _dialect=dialect,
     )
     _log.info("opened %s of format %s: %r", pluralize(len(files), "file"), kind, reader)
     return reader
 
 
-def _opener(kind: str, header: bool | None) -> Callable[[Path], DataFile]:
+def _opener(kind: str, header: bool | None, dialect: Dialect, private: bool) -> Callable[[Path], DataFile]:
     match kind:
-        case "csv":
-            return partial(tables.TextFile, delimiter=",", header=header)
-        case "tsv":
-            return partial(tables.TextFile, delimiter="\t", header=header)
+        case "csv" | "tsv" | "txt":
+            return partial(
+                tables.TextFile,
+                delimiters=DELIMITERS[kind],
+                header=header,
+                dialect=dialect,
+                private=private,
+            )
         case "parquet":
             return tables.ParquetFile
         case "arrow":
@@ -293,13 +322,19 @@ def _require_numeric(file: DataFile, features: Names | None) -> None:
             conversions.setdefault(reason.conversion, []).append(name)
     convert = " and ".join(conversion.format(join_names(names)) for conversion, names in conversions.items())
     other = [name for name, reason in bad.items() if not reason.conversion]
+    arguments = {name: value for reason in bad.values() for name, value in reason.arguments.items()}
     if convert and other:
         raise FileFormatError(
-            problem, f"{convert}, and leave {join_names(other)} out with {{drop}}", drop=other
+            problem, f"{convert}, and leave {join_names(other)} out with {{drop}}", drop=other, **arguments
         )
     convert = convert or f"encode {_them(bad)} as numbers"
     raise FileFormatError(
-        problem, convert, *_drop_remedies(list(bad), features), drop=list(bad), columns=None
+        problem,
+        convert,
+        *_drop_remedies(list(bad), features),
+        drop=list(bad),
+        columns=None,
+        **arguments,
     )
 
 
