@@ -330,13 +330,13 @@ class TestColumns:
         assert open_rows(self.people(tmp_path), columns=["height"]).dtype == np.float32
 
     def test_text_is_refused_by_name(self, tmp_path):
-        path = self.people(tmp_path, born=[datetime.date(2000, 1, 1)] * 3, places=[[1], [2], [3]])
+        path = self.people(tmp_path, born=[datetime.date(2000, 1, 1)] * 3, places=[["a"], ["b"], []])
         with pytest.raises(FileFormatError) as caught:
             open_rows(path)
         assert str(caught.value) == (
             f"{path}: columns must be numeric, but name contains text, born contains dates or times, places "
-            "contains lists of numbers (list<element: int64>); write the elements of places as separate "
-            "columns, or save them as a .npy file, and leave name, born out with drop=['name', 'born']."
+            "contains values of type list<element: string>; encode them as numbers, or leave them out with "
+            "drop=['name', 'born', 'places']."
         )
 
     def test_many_columns_of_text(self, tmp_path):
@@ -349,19 +349,98 @@ class TestColumns:
             open_rows(path)
         assert open_rows(path, columns=["c30"]).n_features == 1
 
-    def test_lists_of_numbers_are_not_only_advised_away(self, tmp_path):
-        vectors = numbers(20, 4).astype(np.float32)
-        path = tmp_path / "texts.parquet"
-        lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), 4)
-        pa.parquet.write_table(pa.table({"embedding": lists}), path)
-        with pytest.raises(FileFormatError) as caught:
-            open_rows(path)
-        assert "embedding contains lists of numbers" in str(caught.value)
-        assert str(caught.value).endswith(
-            "; write the elements of embedding as separate columns, or save them as a .npy file."
+    def lists(self, vectors, layout):
+        values = pa.array(vectors.ravel(), from_pandas=True)
+        size = vectors.shape[1]
+        if layout == "fixed-size list":
+            return pa.FixedSizeListArray.from_arrays(values, size)
+        ends = np.arange(0, vectors.size + 1, size)
+        kind = pa.LargeListArray if layout == "large list" else pa.ListArray
+        return kind.from_arrays(pa.array(ends, pa.int64() if layout == "large list" else pa.int32()), values)
+
+    def write_lists(self, path, **columns):
+        table = pa.table(columns)
+        if path.suffix == ".parquet":
+            pa.parquet.write_table(table, path, row_group_size=17)
+        else:
+            pa.feather.write_feather(table, str(path), chunksize=17)
+        return path
+
+    @pytest.mark.parametrize("layout", ["list", "large list", "fixed-size list"])
+    @pytest.mark.parametrize("ending", [".parquet", ".arrow"])
+    @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int16"])
+    def test_lists_are_features(self, tmp_path, layout, ending, dtype):
+        vectors = np.random.default_rng(0).integers(-9, 9, (60, 4)).astype(dtype)
+        path = self.write_lists(
+            tmp_path / f"texts{ending}",
+            id=np.arange(60),
+            embedding=self.lists(vectors, layout),
+            length=np.arange(60, dtype=np.float32),
         )
-        np.save(tmp_path / "texts.npy", np.stack(pa.parquet.read_table(path)["embedding"].to_numpy()))
-        np.testing.assert_array_equal(all_of(open_rows(tmp_path / "texts.npy")), vectors)
+        opened = open_rows(path, passthrough=["id"], batch_rows=7)
+        assert opened.feature_names == (*(f"embedding_{i}" for i in range(4)), "length")
+        assert opened.dtype == (np.float32 if dtype in ("float16", "float32") else np.float64)
+        expected = np.column_stack([vectors, np.arange(60)])
+        np.testing.assert_array_equal(all_of(opened), expected)
+        for skip in (3, 17, 30):
+            parts = list(opened.batches(skip))
+            np.testing.assert_array_equal(np.concatenate([part.rows for part in parts]), expected[skip:])
+            assert parts[0].passthrough["id"][0] == skip
+        for columns in (["embedding"], [f"embedding_{i}" for i in range(4)]):
+            np.testing.assert_array_equal(all_of(open_rows(path, columns=columns)), vectors)
+        some = open_rows(path, columns=["embedding_2", "length", "embedding_0"])
+        np.testing.assert_array_equal(all_of(some), expected[:, [2, 4, 0]])
+        assert open_rows(path, drop=["embedding", "id"]).feature_names == ("length",)
+        assert open_rows(path, drop=["embedding_1"], columns=["embedding"]).n_features == 3
+        beside = next(open_rows(path, passthrough=["embedding"], columns=["length"]).batches())
+        np.testing.assert_array_equal(np.stack(beside.passthrough["embedding"]), vectors[: len(beside)])
+        assert fit_files(StreamingPCA(2), open_rows(path, columns=["embedding"])) == 60
+
+    @pytest.mark.parametrize("layout", ["list", "fixed-size list"])
+    @pytest.mark.parametrize("ending", [".parquet", ".arrow"])
+    def test_missing_lists_and_elements(self, tmp_path, layout, ending):
+        kind = pa.list_(pa.float32(), 3) if layout == "fixed-size list" else pa.list_(pa.float32())
+        rows = [None, [1, None, 3], [4, 5, 6], None, [7, 8, 9]] * 10
+        path = self.write_lists(tmp_path / f"texts{ending}", embedding=pa.array(rows, kind))
+        expected = np.array([row or [None] * 3 for row in rows], float)
+        np.testing.assert_array_equal(all_of(open_rows(path)), expected)
+        parts = [batch.rows for batch in open_rows(path, batch_rows=3).batches(skip=19)]
+        np.testing.assert_array_equal(np.concatenate(parts), expected[19:])
+
+    @pytest.mark.parametrize("ending", [".parquet", ".arrow"])
+    def test_lists_of_different_lengths(self, tmp_path, ending):
+        rows = [None] + [[1.0, 2.0]] * 40 + [[1.0]] + [[1.0, 2.0]] * 20
+        path = self.write_lists(tmp_path / f"texts{ending}", x=np.arange(62.0), v=pa.array(rows))
+        for skip in (0, 30):
+            with pytest.raises(FileFormatError) as caught:
+                list(open_rows(path, batch_rows=4).batches(skip))
+            assert str(caught.value) == (
+                f"{path}, row 42: lists of v must all have 2 elements, as the first one, got 1; correct or "
+                "empty the row, or leave the column out with drop=['v']."
+            )
+        assert all_of(open_rows(path, drop=["v"])).shape == (62, 1)
+
+    def test_lists_that_cannot_be_features(self, tmp_path):
+        empty = self.write_lists(tmp_path / "a.parquet", v=pa.array([[], [1.0]]), x=[1.0, 2.0])
+        with pytest.raises(FileFormatError, match=r"v contains lists without elements; .*drop=\['v'\]"):
+            open_rows(empty)
+        twice = self.write_lists(tmp_path / "b.parquet", v=pa.array([[1.0], [1.0]]), v_0=[1.0, 2.0])
+        with pytest.raises(FileFormatError, match="v_0 appears twice"):
+            open_rows(twice)
+        single = self.write_lists(tmp_path / "b.parquet", v=pa.array([[1.0], [1.0]]), x=[1.0, 2.0])
+        other = self.write_lists(tmp_path / "c.parquet", v=pa.array([[1.0, 2.0]]), x=[1.0])
+        with pytest.raises(FileFormatError, match=r"v_1 is in .*c\.parquet and not in .*b\.parquet"):
+            open_rows([other, single], drop=["x"])
+
+    def test_private_lists_have_a_fixed_size(self, tmp_path):
+        vectors = numbers(20, 4)
+        path = self.write_lists(tmp_path / "a.parquet", v=self.lists(vectors, "list"))
+        with pytest.raises(
+            FileFormatError, match=r"v contains lists without a fixed size.*; write v as lists"
+        ):
+            open_rows(path, private=True)
+        path = self.write_lists(tmp_path / "b.parquet", v=self.lists(vectors, "fixed-size list"))
+        np.testing.assert_array_equal(all_of(open_rows(path, private=True)), vectors)
 
     def test_passthrough(self, tmp_path):
         opened = open_rows(self.people(tmp_path), passthrough=["name", "children"], columns=["height"])

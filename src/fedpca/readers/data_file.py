@@ -88,6 +88,7 @@ class DataFile(ABC):
         sparse: whether batches are.
         non_numeric: columns that cannot be features, each with the reason.
         passthrough_names: names of what can be passed through.
+        lists: columns that contain lists, each with the names of its elements, which are features.
     """
 
     path: Path
@@ -97,6 +98,7 @@ class DataFile(ABC):
     sparse: bool = False
     non_numeric: Mapping[str, NonNumeric]
     passthrough_names: Collection[str]
+    lists: Mapping[str, tuple[str, ...]] = {}
 
     @abstractmethod
     def dtype(self, columns: Sequence[str] | None) -> np.dtype[Any]:

@@ -130,13 +130,15 @@ def open_rows(
 
     Formats, by the ending of the name: .csv, .tsv and .txt (also .gz, .bz2, .zst), .parquet, .arrow and
     .feather, .npy, .npz, .h5ad, .zarr, and .bed of PLINK. Integers, decimals and booleans become float64;
-    float32 stays. An empty cell, NA, null or NaN is a missing entry.
+    float32 stays. An empty cell, NA, null or NaN is a missing entry. Lists in a column of Parquet or Arrow
+    files, such as embeddings, are features named embedding_0, embedding_1 and so on.
 
     Args:
         path: a file, a glob, a folder (with those in it; hidden ones and those that start with "_" are
             skipped), or a list of these. All files must have one format and the same columns; columns are
             matched by name, files read in the order of their paths.
-        columns: names of the columns to read, in this order; all of them if None.
+        columns: names of the columns to read, in this order; all of them if None. The name of a column of
+            lists stands for all its elements, also in `drop`.
         drop: names of columns to leave out.
         passthrough: names of columns that are not features but are returned beside the rows, such as ids or
             labels. From text files they come as the text they are; from .h5ad and .zarr they are columns of
@@ -151,9 +153,9 @@ def open_rows(
         comment: what a line of a text file starts with if it is to be ignored.
         encoding: of a text file, a name that Python knows; by default UTF-8, or UTF-16 if it starts with a
             byte order mark.
-        private: detect nothing from the rows of text files, because one record could decide it: the delimiter
-            comes from the header line, the decimal point is ".", all columns are features, and a cell
-            that is not a number is missing. Set it for a private fit.
+        private: detect nothing from the rows, because one record could decide it. Of text files the delimiter
+            comes from the header line, the decimal point is ".", all columns are features, and a cell that is
+            not a number is missing; lists must have a fixed size. Set it for a private fit.
         batch_rows: maximum rows per batch; by default as many as make 16 MB, of Parquet 32 MB.
 
     >>> import numpy as np, pathlib, tempfile
@@ -174,6 +176,8 @@ def open_rows(
             raise FileFormatError(f"{each} contains no rows.")
     open_file = _opener(kind, header, dialect, private)
     files = [open_file(each) for each in paths]
+    columns = None if columns is None else _elements(columns, files[:1])
+    drop = _elements(drop, files)
     features = _features(files[0], columns, drop, passthrough)
     _require_columns(files[0], drop, dict.fromkeys(name for file in files for name in file.names or ()))
     for file in files:
@@ -212,9 +216,9 @@ def _opener(kind: str, header: bool | None, dialect: Dialect, private: bool) -> 
                 private=private,
             )
         case "parquet":
-            return tables.ParquetFile
+            return partial(tables.ParquetFile, private=private)
         case "arrow":
-            return tables.ArrowFile
+            return partial(tables.ArrowFile, private=private)
         case "npy":
             return arrays.open_npy
         case "npz":
@@ -233,6 +237,15 @@ def _names(names: Iterable[str], argument: str) -> Names:
     return tuple(dict.fromkeys(names))
 
 
+def _elements(names: Names, files: Iterable[DataFile]) -> Names:
+    """Names with those of the elements in place of columns of lists."""
+    return tuple(
+        dict.fromkeys(
+            element for name in names for file in files for element in file.lists.get(name, (name,))
+        )
+    )
+
+
 def _features(file: DataFile, columns: Names | None, drop: Names, passthrough: Names) -> Names | None:
     """The names of the features; None for all columns of a file without names."""
     if file.names is None:
@@ -244,7 +257,7 @@ def _features(file: DataFile, columns: Names | None, drop: Names, passthrough: N
         return None
     _require_columns(file, columns or (), file.names)
     # In some formats passthrough columns are stored apart from the rows.
-    excluded = {*drop, *(passthrough if file.passthrough_names == file.names else ())}
+    excluded = {*drop, *(_elements(passthrough, [file]) if isinstance(file, tables.TableFile) else ())}
     features = tuple(name for name in (file.names if columns is None else columns) if name not in excluded)
     if "" in features:
         raise FileFormatError(

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,10 @@ _MAX_LINE = 2**26
 _COLUMN_BUFFER = 2**16  # bytes read at a time from a column of a Parquet file
 _BIG_BATCH = 2**28  # record batches of an Arrow file larger than this, in bytes, are memory-mapped
 _MAX_EXAMINED = 8  # columns of text in which numbers are looked for
+_ROWS_LOOKED_AT = 64  # at a time, to find how long lists are
+_NO_SIZE = NonNumeric(
+    "lists without a fixed size, which private rows must not decide", "write {} as lists of a fixed size"
+)
 _COMMA = {"thousands": Dialect(thousands=","), "decimal": Dialect(decimal=",")}  # what commas may be
 
 
@@ -30,26 +35,113 @@ class TableFile(DataFile):
     """A file that pyarrow reads as record batches; subclasses define how."""
 
     def _describe(
-        self, path: Path, names: tuple[str, ...] | None, types: Mapping[str, Any], n_rows: int | None = None
+        self,
+        path: Path,
+        names: tuple[str, ...] | None,
+        types: Mapping[str, Any],
+        n_rows: int | None = None,
+        private: bool = False,
     ) -> None:
         """Set what a `DataFile` has, from the Arrow types of all columns."""
-        self.path, self.names, self.n_columns, self.n_rows = path, names, len(types), n_rows
-        self._types = types
+        self.path, self.n_rows, self._types, self._private = path, n_rows, types, private
         kinds = {name: _non_numeric(kind) for name, kind in types.items()}
+        lists = {}
+        for name, kind in types.items():
+            if kinds[name] is None and _is_list(kind):
+                width = self._list_size(name)
+                lists[name] = tuple(f"{name}_{i}" for i in range(width))
+                if not width:
+                    kinds[name] = _NO_SIZE if private else NonNumeric("lists without elements")
+        self.lists = {name: elements for name, elements in lists.items() if elements}
+        self._sources = {
+            feature: (name, i) for name in types for i, feature in enumerate(self.lists.get(name, (name,)))
+        }
+        features = [feature for name in names or () for feature in self.lists.get(name, (name,))]
+        self.names, self.n_columns = None if names is None else tuple(features), len(features) or len(types)
         self.non_numeric = {name: kind for name, kind in kinds.items() if kind is not None}
         self.passthrough_names = names or ()
 
+    def _list_size(self, name: str) -> int:
+        """The length of the first list of a column; 0 if it has none, or none that may be looked at."""
+        pa, compute = _pyarrow("pyarrow"), _pyarrow("pyarrow.compute")
+        kind = self._types[name]
+        if pa.types.is_fixed_size_list(kind):
+            return int(kind.list_size)
+        if self._private:
+            return 0
+        request = ReadRequest((name,), (), np.dtype(np.float64), _ROWS_LOOKED_AT, 0)
+        for record in self._records(request, [name]):
+            sizes = compute.list_value_length(record.column(0)).drop_null()
+            if len(sizes):
+                return int(sizes[0].as_py())
+        return 0
+
     def dtype(self, columns: Sequence[str] | None) -> np.dtype[Any]:
-        kinds = [str(self._types[name]) for name in (self._types if columns is None else columns)]
-        return np.dtype(np.float32 if all(kind in ("float", "halffloat") for kind in kinds) else np.float64)
+        wanted = self._sources if columns is None else columns
+        types = {str(_number_type(self._types[self._sources[name][0]])) for name in wanted}
+        return np.dtype(np.float32 if types <= {"float", "halffloat"} else np.float64)
 
     def read(self, request: ReadRequest) -> Iterator[Batch]:
-        features = list(self._types if request.columns is None else request.columns)
-        for record in self._records(request, list(dict.fromkeys([*features, *request.passthrough]))):
+        features = [
+            self._sources[name] for name in (self._sources if request.columns is None else request.columns)
+        ]
+        columns = list(dict.fromkeys([*(name for name, _ in features), *request.passthrough]))
+        done = request.skip
+        for record in self._records(request, columns):
             for start in range(0, record.num_rows, request.batch_rows):
                 part = record.slice(start, request.batch_rows)
                 passthrough = {name: _values(part.column(name)) for name in request.passthrough}
-                yield Batch(_rows(part.select(features), request.dtype), request.columns, passthrough)
+                yield Batch(self._rows(part, features, request.dtype, done), request.columns, passthrough)
+                done += part.num_rows
+
+    def _rows(
+        self, part: Any, features: list[tuple[str, int]], dtype: np.dtype[Any], done: int
+    ) -> NDArray[Any]:
+        """A record batch as an array, nulls as NaN; `done` rows are before it."""
+        if not self.lists:
+            return _numbers(part.select([name for name, _ in features]), dtype)
+        blocks = []
+        for name, group in groupby(features, key=lambda feature: feature[0] in self.lists and feature[0]):
+            elements = list(group)
+            if not name:
+                blocks.append(_numbers(part.select([column for column, _ in elements]), dtype))
+                continue
+            block = self._list_rows(part.column(name), name, dtype, done)
+            indices = [i for _, i in elements]
+            blocks.append(block if indices == list(range(block.shape[1])) else block[:, indices])
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
+
+    def _list_rows(self, column: Any, name: str, dtype: np.dtype[Any], done: int) -> NDArray[Any]:
+        """A column of lists as an array, a missing list as NaN."""
+        pa, compute = _pyarrow("pyarrow"), _pyarrow("pyarrow.compute")
+        size, n_rows = len(self.lists[name]), len(column)
+        if pa.types.is_fixed_size_list(column.type):
+            values = column.values.slice(column.offset * size, n_rows * size)  # of missing lists, too
+            present = None
+        else:
+            sizes = compute.list_value_length(column)
+            other = compute.index(compute.not_equal(sizes, size), True).as_py()
+            if other >= 0:
+                raise FileFormatError(
+                    f"{self.path}, row {done + other + 1}: lists of {name} must all have {size} elements, as "
+                    f"the first one, got {sizes[other].as_py()}",
+                    "correct or empty the row",
+                    "leave the column out with {drop}",
+                    drop=[name],
+                )
+            values, present = column.flatten(), column.is_valid()
+        kind = pa.from_numpy_dtype(dtype)
+        values = values if values.type == kind else values.cast(kind, safe=False)
+        rows: NDArray[Any] = values.to_numpy(zero_copy_only=False).reshape(-1, size)
+        if not column.null_count:
+            return rows
+        if present is None:
+            return np.where(
+                column.is_valid().to_numpy(zero_copy_only=False)[:, None], rows, dtype.type(np.nan)
+            )
+        full = np.full((n_rows, size), np.nan, dtype)
+        full[present.to_numpy(zero_copy_only=False)] = rows
+        return full
 
     @abstractmethod
     def _records(self, request: ReadRequest, columns: list[str]) -> Iterator[Any]:
@@ -59,11 +151,12 @@ class TableFile(DataFile):
 class ParquetFile(TableFile):
     """A Parquet file, page after page of each column."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, private: bool) -> None:
+        self.path = path
         with translate_errors(path, "Parquet file"), _open_parquet(path) as file:
             schema, n_rows = file.schema_arrow, file.metadata.num_rows
         names = tuple(schema.names)
-        self._describe(path, names, dict(zip(names, schema.types, strict=True)), n_rows)
+        self._describe(path, names, dict(zip(names, schema.types, strict=True)), n_rows, private)
 
     def _records(self, request: ReadRequest, columns: list[str]) -> Iterator[Any]:
         with translate_errors(self.path, "Parquet file"), _open_parquet(self.path) as file:
@@ -87,7 +180,7 @@ def _open_parquet(path: Path) -> Any:
 class ArrowFile(TableFile):
     """An Arrow file or stream, a record batch at a time. Feather (version 2) is an Arrow file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, private: bool) -> None:
         pa = _pyarrow("pyarrow")
         with translate_errors(path, "Arrow file"):
             with path.open("rb") as start:
@@ -95,7 +188,7 @@ class ArrowFile(TableFile):
             with pa.OSFile(str(path)) as file:
                 schema = (pa.ipc.open_stream if self._is_stream else pa.ipc.open_file)(file).schema
             names = tuple(schema.names)
-            self._describe(path, names, dict(zip(names, schema.types, strict=True)))
+            self._describe(path, names, dict(zip(names, schema.types, strict=True)), private=private)
             with self._open(names[:1]) as (count, batches):
                 self.n_rows = None if count is None else sum(batches(i).num_rows for i in range(count))
 
@@ -153,8 +246,7 @@ class TextFile(TableFile):
         self._header = _are_names(path, cells, self._dialect, private) if header is None else header
         self._columns = tuple(cells) if self._header else tuple(f"column {i + 1}" for i in range(len(cells)))
         types = dict.fromkeys(self._columns, _pyarrow("pyarrow").float64()) if private else self._infer()
-        self._describe(path, self._columns if self._header else None, types)
-        self.n_columns = len(cells)
+        self._describe(path, self._columns if self._header else None, types, private=private)
         text = [name for name, kind in self.non_numeric.items() if kind.contains == "text"]
         examined = {name: self._examine_text(name) for name in text[:_MAX_EXAMINED]}
         self.non_numeric = {**self.non_numeric, **examined}
@@ -331,7 +423,7 @@ class TextFile(TableFile):
         ) from None
 
 
-def _rows(batch: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _numbers(batch: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
     """A record batch as an array, nulls as NaN.
 
     It stays column by column, as it comes: to turn it costs half as much again as reading, and no fit gains.
@@ -351,6 +443,16 @@ def _values(column: Any) -> NDArray[Any]:
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
+def _is_list(kind: Any) -> bool:
+    types = _pyarrow("pyarrow").types
+    return any(test(kind) for test in (types.is_list, types.is_large_list, types.is_fixed_size_list))
+
+
+def _number_type(kind: Any) -> Any:
+    """Of the elements of a list; of a number it is the type itself."""
+    return kind.value_type if _is_list(kind) else kind
+
+
 @cache
 def _non_numeric(kind: Any) -> NonNumeric | None:
     """Why a column of this type cannot be a feature; None for numbers."""
@@ -365,11 +467,8 @@ def _non_numeric(kind: Any) -> NonNumeric | None:
         return NonNumeric("dates or times")
     if any(word in str(kind) for word in ("string", "binary")) and not types.is_nested(kind):
         return NonNumeric("text")
-    if "list" in str(kind) and (types.is_floating(kind.value_type) or types.is_integer(kind.value_type)):
-        return NonNumeric(
-            f"lists of numbers ({kind})",
-            "write the elements of {} as separate columns, or save them as a .npy file",
-        )
+    if _is_list(kind) and not types.is_nested(kind.value_type) and _non_numeric(kind.value_type) is None:
+        return None
     return NonNumeric(f"values of type {kind}")
 
 
