@@ -378,6 +378,40 @@ def test_text_options_are_taken_by_every_command_that_reads_rows(folder):
     assert "delimiter must be one character" in stderr
 
 
+def test_numeric_only_names_what_it_leaves_out(folder):
+    write_parquet("a.parquet", numbers(), city=["Rome", "Oslo"] * 150)
+    stderr = run_warns("fit", "a.parquet", "--numeric-only", "-o", "m.safetensors")
+    assert stderr == "fedpca: warning: left out because not numeric: city (text).\n"
+    assert fedpca.load("m.safetensors").feature_names == tuple(NAMES)
+    assert "left out" in run_warns("simulate", "a.parquet", "--client", "width", "--numeric-only", "-n", 1)
+    Path("wide.csv").write_text(
+        "\n".join([",".join([f"c{i}" for i in range(12)] + ["x"]), "a," * 12 + "1.5", "b," * 12 + "2.5"])
+    )
+    stderr = run_fails(folder, "fit", "wide.csv", "-o", "n.safetensors")
+    assert stderr.endswith(
+        "; encode them as numbers, or select the columns to read with --columns NAMES, or leave out all such "
+        "columns with --numeric-only.\n"
+    )
+    assert "c7 (text from line 2) and 4 more" in run_warns(
+        "fit", "wide.csv", "--numeric-only", "-o", "n.safetensors"
+    )
+
+
+def test_ids_are_a_warning_but_not_of_private_rows(folder):
+    rows = np.column_stack([np.arange(2000), numbers(2000)]).round(3)
+    Path("a.csv").write_text(
+        "number,a,b,c,d\n" + "\n".join(f"{int(i)},{a},{b},{c},{d}" for i, a, b, c, d in rows)
+    )
+    stderr = run_warns("fit", "a.csv", "-o", "m.safetensors")
+    assert "warning: number may be an id" in stderr
+    run_ok("fit", "a.csv", "--drop", "number", "-o", "n.safetensors")
+    run_ok("fit", "a.csv", *PRIVATE, "--ledger", "a.ledger", "-o", "p.safetensors")
+    text = run_fails(
+        folder, "fit", "a.csv", *PRIVATE, "--numeric-only", "--ledger", "b.ledger", "-o", "q.safetensors"
+    )
+    assert "private rows would decide them; leave columns out with --drop NAMES." in text
+
+
 def test_wine_as_it_comes(folder):
     path = Path(os.environ.get("FEDPCA_DATA", "")) / "winequality-red.csv"
     if not path.is_file():
@@ -850,7 +884,8 @@ def test_names_from_files_do_not_reach_the_terminal_as_they_are(folder):
     write_parquet("a.parquet", numbers(), **{"\x1b[31mred": ["x"] * 300})
     assert "\x1b" not in run_fails(folder, "fit", "a.parquet", "--out", "m.safetensors")
     write_parquet("b.parquet", numbers(), **{"\x1b[31mred": range(300)})
-    run_ok("fit", "b.parquet", "--out", "m.safetensors")
+    warned = run_warns("fit", "b.parquet", "--out", "m.safetensors")
+    assert warned.startswith("fedpca: warning: ?[31mred may be an id")
     assert "?[31mred" in run_ok("inspect", "m.safetensors")
 
 

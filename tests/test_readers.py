@@ -349,6 +349,66 @@ class TestColumns:
             open_rows(path)
         assert open_rows(path, columns=["c30"]).n_features == 1
 
+    def test_numeric_only(self, tmp_path):
+        path = self.people(tmp_path, born=[datetime.date(2000, 1, 1)] * 3)
+        with pytest.warns(UserWarning, match=r"^left out because not numeric: name \(text\), born \(dates "):
+            opened = open_rows(path, numeric_only=True)
+        assert opened.feature_names == ("height", "children", "price", "member", "rating")
+        with pytest.warns(UserWarning, match=r"numeric: born \(dates or times\)\.$"):
+            opened = open_rows(path, numeric_only=True, private=True, passthrough=["name"])
+        assert next(opened.batches()).passthrough["name"][0] == "Ada"
+        open_rows(path, numeric_only=True, drop=["name", "born"])  # nothing is left out
+        text = tmp_path / "rows.csv"
+        text.write_text("x,y,z\n1,?,a\n2,3,b\n4,4,c\n")
+        with pytest.warns(UserWarning, match=r"numeric: y \(numbers and, in line 2, text\), z \(text from"):
+            assert open_rows(text, numeric_only=True).feature_names == ("x",)
+        with (
+            pytest.warns(UserWarning, match="left out"),
+            pytest.raises(ValueError, match="at least one column must be left"),
+        ):
+            open_rows(text, numeric_only=True, columns=["z"])
+        with pytest.raises(
+            FileFormatError, match=r"private rows would decide them; leave columns out with drop=\[\.\.\.\]"
+        ):
+            open_rows(text, numeric_only=True, private=True)
+
+    def test_numeric_only_leaves_out_what_is_text_in_any_file(self, tmp_path):
+        (tmp_path / "a.csv").write_text("x,y\n1,2\n")
+        (tmp_path / "b.csv").write_text("x,y\n1,a\n")
+        with pytest.warns(UserWarning, match="y \\(text"):
+            assert all_of(open_rows(tmp_path, numeric_only=True)).tolist() == [[1], [1]]
+
+    @pytest.mark.parametrize("ending", [".csv", ".parquet"])
+    @pytest.mark.parametrize(
+        ("name", "values", "is_one"),
+        [
+            ("id", [1.5] * 200, True),
+            ("patient_ID", [1.5] * 200, True),
+            ("userId", [1.5] * 200, True),
+            ("citric acid", [1.5] * 200, False),
+            ("GRID", [1.5] * 200, False),
+            ("row", list(range(1, 201)), True),
+            ("row", list(range(1, 12)), True),
+            ("code", [(7919 * i) % 100_003 for i in range(200)], True),
+            ("count", [(7919 * i) % 100_003 for i in range(90)], False),
+            ("count", [i // 2 for i in range(200)], False),
+            ("size", [i + 0.5 for i in range(200)], False),
+            ("gaps", [*range(199), None], False),
+        ],
+    )
+    def test_ids_are_noticed(self, tmp_path, ending, name, values, is_one):
+        table = pa.table({name: values, "x": [0.5] * len(values)})
+        path = tmp_path / f"rows{ending}"
+        pa.csv.write_csv(table, path) if ending == ".csv" else pa.parquet.write_table(table, path)
+        if is_one:
+            with pytest.warns(UserWarning, match=f"^{name} may be an id.*drop it unless measured"):
+                open_rows(path)
+        else:
+            open_rows(path)
+        open_rows(path, drop=[name])
+        open_rows(path, columns=[name])  # chosen
+        open_rows(path, private=True)
+
     def lists(self, vectors, layout):
         values = pa.array(vectors.ravel(), from_pandas=True)
         size = vectors.shape[1]
@@ -721,7 +781,7 @@ class TestText:
         lines = [f"{i},{-i}" if i % 1000 else f"#{i}" for i in range(200_000)]
         path = self.write(tmp_path, "\n".join(["x,y", *lines]))
         expected = [[i, -i] for i in range(200_000) if i % 1000]
-        np.testing.assert_array_equal(all_of(open_rows(path, comment="#")), expected)
+        np.testing.assert_array_equal(all_of(open_rows(path, columns=["x", "y"], comment="#")), expected)
 
     @pytest.mark.parametrize(
         ("given", "rule"),

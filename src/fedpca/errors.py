@@ -57,6 +57,7 @@ def _argument(name: str, value: Any) -> str:
     """As Python code; None stands for a value that the user has to choose."""
     choices = {
         "columns": "columns=[...]",
+        "drop": "drop=[...]",
         "header": "header=True or header=False",
         "na_values": "na_values=[...]",
     }

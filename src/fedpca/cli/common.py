@@ -22,6 +22,9 @@ DataPaths = Annotated[
 ]
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, as fit and merge write it.")]
 Drop = Annotated[str | None, typer.Option(metavar="NAMES", help="Columns to leave out, as in id,site.")]
+NumericOnly = Annotated[
+    bool, typer.Option("--numeric-only", help="Leave out columns that are not numeric, with a warning.")
+]
 _TEXT_FILES = "Text files"
 _READING = {  # arguments of `open_rows`
     "header": Annotated[
@@ -167,6 +170,8 @@ def spell_option(name: str, value: Any) -> str:
     option = f"--{name.replace('_', '-')}"
     if name == "header":
         return "--header or --no-header" if value is None else "--header" if value else "--no-header"
+    if value is True:
+        return option
     if value is None:
         return f"{option} {'VALUES' if name == 'na_values' else 'NAMES'}"
     if isinstance(value, str):

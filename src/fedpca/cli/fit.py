@@ -16,6 +16,7 @@ from fedpca.cli.common import (
     DataPaths,
     Drop,
     Force,
+    NumericOnly,
     check_output_path,
     parse_names,
     print_result,
@@ -62,6 +63,7 @@ def fit(
         str | None, typer.Option(metavar="NAMES", help="Columns to read, as in a,b,c. By default all.")
     ] = None,
     drop: Drop = None,
+    numeric_only: NumericOnly = False,
     center: Annotated[
         Center | None,
         typer.Option(
@@ -138,6 +140,7 @@ def fit(
         path,
         columns=parse_names(columns),
         drop=parse_names(drop) or (),
+        numeric_only=numeric_only,
         private=privacy is not None,
         batch_rows=batch_rows,
         **reading,

@@ -10,6 +10,7 @@ from fedpca.cli.common import (
     AsJson,
     Drop,
     Force,
+    NumericOnly,
     check_output_path,
     parse_names,
     print_result,
@@ -39,6 +40,7 @@ def simulate(
         typer.Option("--components", "-n", metavar="N", min=1, help="Components; by default at most 10."),
     ] = None,
     drop: Drop = None,
+    numeric_only: NumericOnly = False,
     batches: Annotated[int, typer.Option(metavar="N", min=1, help="Batches per client.")] = 5,
     fanout: Annotated[int, typer.Option(metavar="N", min=2, help="Clients per region.")] = 8,
     stragglers: Annotated[float, typer.Option(metavar="SHARE", help="Share of slow clients.")] = 0.2,
@@ -77,7 +79,7 @@ def simulate(
     from fedpca.metrics import affinity
 
     faults = Faults(stragglers, late, dropouts, duplicates, crashes, seed)
-    reading["drop"] = parse_names(drop) or ()
+    reading |= {"drop": parse_names(drop) or (), "numeric_only": numeric_only}
     owners = _owners(path, client, reading, batches) if path and client else _digits(batches)
     n_features = next(iter(owners.values()))[0].shape[1]
     components = components or min(10, n_features)

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import logging
+import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from fedpca.summaries import validation
 _log = logging.getLogger(__name__)
 _BATCH_ENTRIES = 2**21  # 16 MB as float64
 _MIN_ROWS, _MAX_ROWS = 16, 2**16
+_ID = re.compile(r"(.*[^A-Za-z])?[iI][dD]|.*[a-z]I[dD]")  # and not: acid, grid
 _MAX_DROPPED = 8  # more columns are better selected than dropped
 
 Names = tuple[str, ...]
@@ -116,6 +119,7 @@ def open_rows(
     columns: Iterable[str] | None = None,
     drop: Iterable[str] = (),
     passthrough: Iterable[str] = (),
+    numeric_only: bool = False,
     header: bool | None = None,
     delimiter: str | None = None,
     decimal: str | None = None,
@@ -143,6 +147,7 @@ def open_rows(
         passthrough: names of columns that are not features but are returned beside the rows, such as ids or
             labels. From text files they come as the text they are; from .h5ad and .zarr they are columns of
             `obs`, from .bed those of the .fam file, from .npz other arrays.
+        numeric_only: leave out columns that are not numeric, with a warning that names them.
         header: whether the first line of a text file contains names; by default if there is no number in it.
         delimiter: the character between cells of a text file. By default a tab in .tsv; otherwise comma,
             semicolon, tab, "|" or, in .txt, a space, whichever divides the first lines evenly.
@@ -178,11 +183,21 @@ def open_rows(
     files = [open_file(each) for each in paths]
     columns = None if columns is None else _elements(columns, files[:1])
     drop = _elements(drop, files)
+    if numeric_only:
+        if private and kind in DELIMITERS:
+            raise FileFormatError(
+                f"numeric_only needs the types of columns, but in {paths[0]} private rows would decide them",
+                "leave columns out with {drop}",
+                drop=None,
+            )
+        drop = (*drop, *_left_out(files, columns, {*drop, *passthrough}))
     features = _features(files[0], columns, drop, passthrough)
     _require_columns(files[0], drop, dict.fromkeys(name for file in files for name in file.names or ()))
     for file in files:
         _require_same_columns(files[0], file, columns, drop, passthrough)
         _require_numeric(file, features)
+    if columns is None and not private and isinstance(files[0], tables.TableFile):
+        _warn_of_ids(files[0], features or ())
     n_features = files[0].n_columns if features is None else len(features)
     if batch_rows is None:
         # Every column of a batch of Parquet has its price: of twice the size, all is a tenth faster.
@@ -235,6 +250,33 @@ def _names(names: Iterable[str], argument: str) -> Names:
     if isinstance(names, str):
         raise TypeError(f"{argument} must be a list of names, got {names!r}; pass {argument}=[{names!r}].")
     return tuple(dict.fromkeys(names))
+
+
+def _left_out(files: Iterable[DataFile], columns: Names | None, known: Collection[str]) -> Names:
+    """The names of columns that are not numeric in some file, besides those known; a warning names them."""
+    found = {
+        name: reason.contains
+        for file in files
+        for name, reason in file.non_numeric.items()
+        if file.names is not None and name not in known and (columns is None or name in columns)
+    }
+    if found:
+        names = join_names([f"{name} ({contains})" for name, contains in found.items()])
+        warnings.warn(f"left out because not numeric: {names}.", stacklevel=3)
+    return tuple(found)
+
+
+def _warn_of_ids(file: tables.TableFile, features: Names) -> None:
+    """Warn of features that are ids by their names, or because they never repeat."""
+    never_repeat = file.counters(features)
+    ids = [name for name in features if name in never_repeat or _ID.fullmatch(name)]
+    if ids:
+        warnings.warn(
+            f"{join_names(ids)} may be {'an id' if len(ids) == 1 else 'ids'}, by the name or because the "
+            f"values never repeat, but {'is a feature' if len(ids) == 1 else 'are features'}; drop "
+            f"{_them(ids)} unless measured.",
+            stacklevel=3,
+        )
 
 
 def _elements(names: Names, files: Iterable[DataFile]) -> Names:
@@ -347,6 +389,7 @@ def _require_numeric(file: DataFile, features: Names | None) -> None:
         *_drop_remedies(list(bad), features),
         drop=list(bad),
         columns=None,
+        numeric_only=True,
         **arguments,
     )
 
@@ -356,7 +399,7 @@ def _drop_remedies(names: list[str], features: Names) -> list[str]:
     if len(names) == len(features):
         return []
     if len(names) > _MAX_DROPPED:
-        return ["select the columns to read with {columns}"]
+        return ["select the columns to read with {columns}", "leave out all such columns with {numeric_only}"]
     return [f"leave {_them(names)} out with {{drop}}"]
 
 

@@ -4,7 +4,7 @@ import csv
 import io
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import groupby
@@ -24,6 +24,8 @@ _MAX_LINE = 2**26
 _COLUMN_BUFFER = 2**16  # bytes read at a time from a column of a Parquet file
 _BIG_BATCH = 2**28  # record batches of an Arrow file larger than this, in bytes, are memory-mapped
 _MAX_EXAMINED = 8  # columns of text in which numbers are looked for
+_MAX_INTEGERS = 64  # columns of whole numbers in which ids are looked for
+_ROWS_COMPARED, _MIN_COMPARED, _MIN_COUNTED = 1000, 100, 10  # first rows in which ids never repeat
 _ROWS_LOOKED_AT = 64  # at a time, to find how long lists are
 _NO_SIZE = NonNumeric(
     "lists without a fixed size, which private rows must not decide", "write {} as lists of a fixed size"
@@ -80,6 +82,22 @@ class TableFile(DataFile):
         wanted = self._sources if columns is None else columns
         types = {str(_number_type(self._types[self._sources[name][0]])) for name in wanted}
         return np.dtype(np.float32 if types <= {"float", "halffloat"} else np.float64)
+
+    def counters(self, columns: Collection[str]) -> list[str]:
+        """Those of the columns whose first rows contain whole numbers that never repeat, as ids do."""
+        integers = [name for name in self._integers() if name in columns][:_MAX_INTEGERS]
+        if not integers:
+            return []
+        request = ReadRequest(tuple(integers), (), np.dtype(np.float64), _ROWS_COMPARED, 0)
+        first = next(self._records(request, integers), None)
+        if first is None:
+            return []
+        return [name for name in integers if _never_repeats(first.column(name)[:_ROWS_COMPARED])]
+
+    def _integers(self) -> Collection[str]:
+        """The names of columns of whole numbers."""
+        types = _pyarrow("pyarrow").types
+        return [name for name, kind in self._types.items() if types.is_integer(kind)]
 
     def read(self, request: ReadRequest) -> Iterator[Batch]:
         features = [
@@ -245,6 +263,7 @@ class TextFile(TableFile):
         self._starts_with_hash = cells[0].startswith("#")
         self._header = _are_names(path, cells, self._dialect, private) if header is None else header
         self._columns = tuple(cells) if self._header else tuple(f"column {i + 1}" for i in range(len(cells)))
+        self._whole: list[str] = []  # columns of whole numbers
         types = dict.fromkeys(self._columns, _pyarrow("pyarrow").float64()) if private else self._infer()
         self._describe(path, self._columns if self._header else None, types, private=private)
         text = [name for name, kind in self.non_numeric.items() if kind.contains == "text"]
@@ -258,6 +277,8 @@ class TextFile(TableFile):
             inferred = batches.schema
         types = {}
         for name, kind in zip(inferred.names, inferred.types, strict=True):
+            if pa.types.is_integer(kind):
+                self._whole.append(name)
             types[name] = pa.float64() if _non_numeric(kind) is None and kind != pa.bool_() else kind
         if self._dialect.thousands is not None:
             for name in [name for name, kind in types.items() if kind == pa.string()]:
@@ -265,6 +286,9 @@ class TextFile(TableFile):
                     if None not in map(self._dialect.number, self._filled(batches.read_next_batch())):
                         types[name] = pa.float64()
         return types
+
+    def _integers(self) -> Collection[str]:
+        return self._whole
 
     def _filled(self, batch: Any) -> list[str]:
         """The cells of the one column of a batch that are not missing."""
@@ -470,6 +494,16 @@ def _non_numeric(kind: Any) -> NonNumeric | None:
     if _is_list(kind) and not types.is_nested(kind.value_type) and _non_numeric(kind.value_type) is None:
         return None
     return NonNumeric(f"values of type {kind}")
+
+
+def _never_repeats(column: Any) -> bool:
+    """Whether whole numbers are all different: too many for a measurement, or one after another."""
+    values = column.drop_null().to_numpy(zero_copy_only=False)
+    if len(values) < len(column) or len(values) < _MIN_COUNTED:
+        return False
+    return bool((np.diff(values) == 1).all()) or (
+        len(values) >= _MIN_COMPARED and len(np.unique(values)) == len(values)
+    )
 
 
 def _with_column(batch: Any, name: str, column: Any) -> Any:
