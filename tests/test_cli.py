@@ -434,8 +434,24 @@ def test_a_cell_that_is_no_number_is_missing_in_a_private_fit(folder, cell):
     run_ok(*private, "--no-header")
 
 
-def test_standard_input_is_refused_with_the_remedy(folder):
-    assert "save them to a file first" in run_fails(folder, "fit", "-", "-o", "m.safetensors")
+def test_standard_input(folder):
+    rows = numbers()
+    write_csv("a.csv", rows)
+    text = Path("a.csv").read_text()
+
+    def pipe(*line):
+        result = CliRunner().invoke(app, [str(part) for part in line], input=text)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert "300 rows" in pipe("fit", "-", "-n", 2, "-o", "m.safetensors")
+    assert fedpca.load("m.safetensors").feature_names == tuple(NAMES)
+    pipe("transform", "m.safetensors", "-", "-o", "s.npy")
+    same_up_to_sign(np.load("s.npy"), PCA(2).fit_transform(rows))
+    pipe("fit", "-", *PRIVATE, "--ledger", "p.ledger", "-o", "p.safetensors")
+    misused = run_misused("fit", "-", "--checkpoint", "c", "-o", "n.safetensors")
+    assert "read again, not standard input" in " ".join(misused.replace("│", " ").split())
+    assert "must be the only path" in run_fails(folder, "fit", "-", "a.csv", "-o", "n.safetensors")
 
 
 def test_a_private_fit_says_which_rows_its_model_is_of(folder):

@@ -1,8 +1,12 @@
 """Files give the rows that were written to them, in batches of any size, or one line that says why not."""
 
+import bz2
 import datetime
 import decimal
+import gc
 import gzip
+import io
+import json
 import os
 import subprocess
 import sys
@@ -49,6 +53,11 @@ def arrow(rows, names=NAMES):
 def write_csv(path, rows, delimiter=","):
     options = pa.csv.WriteOptions(delimiter=delimiter)
     pa.csv.write_csv(arrow(rows, names_for(rows)), path, options)
+
+
+def write_jsonl(path, rows):
+    names = names_for(rows)
+    path.write_text("".join(json.dumps(line) + "\n" for line in arrow(rows, names).to_pylist()))
 
 
 def write_arrow_stream(path, rows):
@@ -117,6 +126,7 @@ def names_for(rows):
 DENSE = {
     "csv": (".csv", write_csv),
     "tsv": (".tsv", lambda path, rows: write_csv(path, rows, "\t")),
+    "jsonl": (".jsonl", write_jsonl),
     "parquet": (
         ".parquet",
         lambda path, rows: pa.parquet.write_table(arrow(rows, names_for(rows)), path, row_group_size=11),
@@ -170,7 +180,7 @@ class TestEveryDenseFormat:
     def test_gives_what_was_written(self, tmp_path, kind, dtype):
         rows = numbers(dtype=dtype)
         opened = open_rows(written(tmp_path, DENSE, kind, rows))
-        expected = "float64" if kind in ("csv", "tsv") else dtype
+        expected = "float64" if kind in ("csv", "tsv", "jsonl") else dtype
         assert (opened.n_features, opened.sparse, opened.dtype) == (3, False, expected)
         assert opened.n_rows in (100, None)
         assert opened.feature_names == (None if "np" in kind or kind == "zarr" else NAMES)
@@ -240,7 +250,7 @@ class TestEveryDenseFormat:
 
     def test_files_cut_short_or_damaged(self, tmp_path, kind):
         path = written(tmp_path, DENSE, kind, numbers())
-        if kind in ("csv", "tsv") or path.is_dir():
+        if kind in ("csv", "tsv", "jsonl") or path.is_dir():
             pytest.skip("text and folders are whole wherever they end")
         whole = path.read_bytes()
         for contents in (whole[: len(whole) // 2], whole[:20], b"secret" * 100):
@@ -653,10 +663,80 @@ class TestText:
         expected = pandas.read_csv(tmp_path / "rows.csv", float_precision="round_trip")
         np.testing.assert_array_equal(all_of(opened), expected[list(NAMES)])
 
-    def test_compressed(self, tmp_path):
-        with gzip.open(tmp_path / "rows.csv.gz", "wt") as file:
-            file.write("a,b\n1,2\n")
-        np.testing.assert_array_equal(all_of(open_rows(tmp_path / "rows.csv.gz")), [[1, 2]])
+    @pytest.mark.parametrize("name", ["rows.csv", "rows.txt", "rows.tsv", "rows.jsonl"])
+    @pytest.mark.parametrize(
+        ("ending", "compress"),
+        [
+            (".gz", gzip.compress),
+            (".bz2", bz2.compress),
+            (".zst", lambda text: pa.compress(text, "zstd", asbytes=True)),
+        ],
+    )
+    def test_compressed(self, tmp_path, name, ending, compress):
+        text = b"a\tb\n1\t2\n" if name != "rows.jsonl" else b'{"a": 1, "b": 2}\n'
+        path = tmp_path / f"{name}{ending}"
+        path.write_bytes(compress(text))
+        np.testing.assert_array_equal(all_of(open_rows(path)), [[1, 2]])
+
+    @pytest.mark.parametrize("path", ["-", ["-"]])
+    def test_standard_input(self, monkeypatch, path):
+        stdin = io.TextIOWrapper(io.BytesIO("größe;b\n1,5;2\n3;\n".encode()))
+        monkeypatch.setattr(sys, "stdin", stdin)
+        opened = open_rows(path)
+        assert opened.feature_names == ("größe", "b")
+        for _ in range(2):
+            np.testing.assert_array_equal(all_of(opened), [[1.5, 2], [3, np.nan]])
+        saved = opened._files[0].path
+        assert saved.parent.stat().st_mode & 0o077 == 0
+        del opened
+        gc.collect()
+        assert not saved.parent.exists()
+
+    def test_standard_input_is_alone_and_not_empty(self, monkeypatch, tmp_path):
+        with pytest.raises(ValueError, match=r"standard input \(-\) must be the only path, got others"):
+            open_rows(["-", written(tmp_path, DENSE, "csv", numbers())])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+        with pytest.raises(FileFormatError, match="stdin contains no rows"):
+            open_rows("-")
+
+    @pytest.mark.parametrize(
+        ("text", "rule"),
+        [
+            (
+                '{"x": 1}\n{"x": "secret"}\n',
+                "row 2: values of x must all be of one type, got number and string",
+            ),
+            ('{"x": 1}\n{"x": secret}\n', "row 2: each line must contain one JSON object; correct the row"),
+            ('[{"x": 1},\n{"x": 2}]\n', "row 1: each line must contain one JSON object"),
+            (
+                '{"x": 1}\n' * 300_000 + '{"x": "secret"}\n',
+                "row 300001: values of x must all be of one type, got number and string",
+            ),
+            (
+                '{"x": 1}\n{"x": 1}\n' + '{"x": "' + "secret" * 10**6 + '"}\n',
+                r"lines must be shorter than \d+ bytes",
+            ),
+            ('{"x": 1, "y": {"z": 2}}\n', r"y contains values of type struct<z: int64>; encode it"),
+        ],
+    )
+    def test_bad_lines_of_json(self, tmp_path, text, rule):
+        path = self.write(tmp_path, text, "rows.jsonl")
+        with pytest.raises(FileFormatError, match=rule) as caught:
+            list(open_rows(path))
+        assert "secret" not in str(caught.value)
+
+    def test_json_lines(self, tmp_path):
+        text = '{"name": "Ada", "x": 1, "v": [1, null]}\n{"x": 2.5, "new": 3}'
+        path = self.write(tmp_path, text, "rows.jsonl")
+        opened = open_rows(path, passthrough=["name"], drop=["new"])
+        (batch,) = opened.batches()
+        assert opened.feature_names == ("x", "v_0", "v_1")
+        np.testing.assert_array_equal(batch.rows, [[1, 1, np.nan], [2.5, np.nan, np.nan]])
+        assert batch.passthrough["name"].tolist() == ["Ada", None]
+        with pytest.raises(FileFormatError, match=r"must not depend on its rows.*; convert it to Parquet"):
+            open_rows(path, private=True)
+        whole_then_not = '{"x": 1}\n' * 300_000 + '{"x": 2.5, "y": 1}\n'
+        assert all_of(open_rows(self.write(tmp_path, whole_then_not, "rows.jsonl")))[-1] == 2.5
 
     def test_lines_longer_than_a_block(self, tmp_path, monkeypatch):
         monkeypatch.setattr("fedpca.readers.tables._TEXT_BLOCK", 1000)
@@ -965,10 +1045,6 @@ class TestPaths:
         with pytest.raises(ValueError, match="remote paths are not supported") as caught:
             open_rows(path)
         assert path in str(caught.value)
-
-    def test_standard_input_is_refused(self):
-        with pytest.raises(ValueError, match=r"cannot be read from a pipe.*; save them to a file first"):
-            open_rows("-")
 
     def test_a_file_given_twice(self, tmp_path):
         path = written(tmp_path, DENSE, "csv", numbers())

@@ -18,7 +18,10 @@ import typer
 
 DataPaths = Annotated[
     list[str],
-    typer.Argument(metavar="PATH...", help="Files, folders or glob patterns of rows, read in this order."),
+    typer.Argument(
+        metavar="PATH...",
+        help="Files, folders or glob patterns of rows, read in this order; - is text on standard input.",
+    ),
 ]
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, as fit and merge write it.")]
 Drop = Annotated[str | None, typer.Option(metavar="NAMES", help="Columns to leave out, as in id,site.")]

@@ -112,6 +112,8 @@ def fit(
         raise typer.BadParameter(
             "--checkpoint and --out must be two files: the checkpoint is removed at the end."
         )
+    if checkpoint is not None and "-" in path:
+        raise typer.BadParameter("--checkpoint needs files that can be read again, not standard input.")
     wanted = _parse_components(components)
     privacy = privacy_settings(
         center,

@@ -132,9 +132,12 @@ def _records(text: str, delimiter: str, n_lines: int) -> list[list[str]]:
 
 
 def _likelihood(lines: Sequence[Sequence[str]]) -> tuple[bool, int]:
-    """Whether all lines have as many cells as the first, more than one; and how many that are."""
+    """Whether all lines have as many cells as the first; and how many, or 0 for one or if most have not."""
     widths = [len(line) for line in lines] or [0]
-    return widths[0] > 1 and len(set(widths)) == 1, widths[0]
+    agree = widths.count(widths[0])
+    if widths[0] < 2 or 2 * agree <= len(widths):
+        return False, 0
+    return agree == len(widths), widths[0]
 
 
 def _has_decimal_commas(cells: Sequence[str]) -> bool:

@@ -2,10 +2,14 @@
 
 import os
 import stat
+import sys
+import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from glob import glob, has_magic
 from pathlib import Path
+from shutil import copyfileobj, rmtree
+from tempfile import mkdtemp
 
 from fedpca._util.files import local_path
 from fedpca._util.text import join_names
@@ -15,6 +19,7 @@ FORMATS = {
     ".csv": "csv",
     ".tsv": "tsv",
     ".txt": "txt",
+    ".jsonl": "jsonl",
     ".parquet": "parquet",
     ".arrow": "arrow",
     ".feather": "arrow",
@@ -24,7 +29,7 @@ FORMATS = {
     ".zarr": "zarr",
     ".bed": "bed",
 }
-_TEXT = (".csv", ".tsv", ".txt")
+_TEXT = (".csv", ".tsv", ".txt", ".jsonl")
 _PACKED = (".gz", ".bz2", ".zst")  # text only
 _BESIDE_BED = (".bim", ".fam")
 
@@ -47,6 +52,26 @@ def find(paths: Paths) -> tuple[str, list[Path]]:
             "select one format, as in 'folder/*.parquet'."
         )
     return next(iter(kinds)), files
+
+
+def is_standard_input(paths: Paths) -> bool:
+    """Whether the path is -, alone."""
+    return paths == "-" or (isinstance(paths, list | tuple) and list(paths) == ["-"])
+
+
+class StandardInput:
+    """A copy of standard input, because rows may be read twice; it is removed with this object.
+
+    Attributes:
+        path: of the copy.
+    """
+
+    def __init__(self) -> None:
+        folder = mkdtemp(prefix="fedpca-")  # for its owner only
+        weakref.finalize(self, rmtree, folder, ignore_errors=True)
+        self.path = Path(folder) / "stdin"
+        with self.path.open("wb") as file:
+            copyfileobj(sys.stdin.buffer, file)
 
 
 def require_distinct(files: Sequence[Path]) -> None:
@@ -82,9 +107,7 @@ def _files(path: str | os.PathLike[str]) -> list[Path]:
     text = os.fspath(path)
     path = local_path(path)
     if text == "-":
-        raise ValueError(
-            "rows cannot be read from a pipe (-), because they may be read twice; save them to a file first."
-        )
+        raise ValueError("standard input (-) must be the only path, got others; leave them out.")
     if has_magic(text) and not os.path.lexists(text):
         found = [Path(match) for match in sorted(glob(text, recursive=True))]
         if not found:

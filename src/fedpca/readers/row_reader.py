@@ -19,7 +19,7 @@ from fedpca.errors import FileFormatError
 from fedpca.readers import anndata, arrays, plink, tables
 from fedpca.readers.data_file import Batch, DataFile, ReadRequest
 from fedpca.readers.dialect import DELIMITERS, Dialect
-from fedpca.readers.paths import Paths, find, state
+from fedpca.readers.paths import Paths, StandardInput, find, is_standard_input, state
 from fedpca.summaries import validation
 
 _log = logging.getLogger(__name__)
@@ -57,6 +57,7 @@ class RowReader:
     _files: tuple[DataFile, ...]
     _states: tuple[tuple[int, int, int], ...]  # of the files when they were opened
     _dialect: Dialect  # as given
+    _copy: StandardInput | None  # exists as long as the reader
 
     def __iter__(self) -> Iterator[Any]:
         """All rows."""
@@ -132,15 +133,16 @@ def open_rows(
 ) -> RowReader:
     """Open files of rows, of any size, to be read a batch at a time.
 
-    Formats, by the ending of the name: .csv, .tsv and .txt (also .gz, .bz2, .zst), .parquet, .arrow and
-    .feather, .npy, .npz, .h5ad, .zarr, and .bed of PLINK. Integers, decimals and booleans become float64;
-    float32 stays. An empty cell, NA, null or NaN is a missing entry. Lists in a column of Parquet or Arrow
-    files, such as embeddings, are features named embedding_0, embedding_1 and so on.
+    Formats, by the ending of the name: .csv, .tsv, .txt and .jsonl (also .gz, .bz2, .zst), .parquet, .arrow
+    and .feather, .npy, .npz, .h5ad, .zarr, and .bed of PLINK. Integers, decimals and booleans become float64;
+    float32 stays. An empty cell, NA, null or NaN is a missing entry. Lists in a column of Parquet, Arrow
+    or .jsonl files, such as embeddings, are features named embedding_0, embedding_1 and so on.
 
     Args:
         path: a file, a glob, a folder (with those in it; hidden ones and those that start with "_" are
             skipped), or a list of these. All files must have one format and the same columns; columns are
-            matched by name, files read in the order of their paths.
+            matched by name, files read in the order of their paths. "-" is text on standard input, which is
+            first copied to a temporary file, because rows may be read twice.
         columns: names of the columns to read, in this order; all of them if None. The name of a column of
             lists stands for all its elements, also in `drop`.
         drop: names of columns to leave out.
@@ -172,7 +174,13 @@ def open_rows(
     drop, passthrough = _names(drop, "drop"), _names(passthrough, "passthrough")
     columns = None if columns is None else _names(columns, "columns")
     dialect = Dialect(delimiter, decimal, thousands, _names(na_values, "na_values"), comment, encoding)
-    kind, paths = find(path)
+    copy = StandardInput() if is_standard_input(path) else None
+    kind, paths = find(path) if copy is None else ("txt", [copy.path])
+    if kind == "jsonl" and private:
+        raise FileFormatError(
+            f"{paths[0]}: columns of a private fit must not depend on its rows, as those of .jsonl files do; "
+            "convert it to Parquet or CSV."
+        )
     if dialect.given and kind not in DELIMITERS:
         raise ValueError(f"{dialect.given[0]} is for text files, and {paths[0]} is none; leave it out.")
     states = [state(each) for each in paths]
@@ -215,6 +223,7 @@ def open_rows(
         _files=tuple(files),
         _states=tuple(states),
         _dialect=dialect,
+        _copy=copy,
     )
     _log.info("opened %s of format %s: %r", pluralize(len(files), "file"), kind, reader)
     return reader
@@ -230,6 +239,8 @@ def _opener(kind: str, header: bool | None, dialect: Dialect, private: bool) -> 
                 dialect=dialect,
                 private=private,
             )
+        case "jsonl":
+            return tables.JsonFile
         case "parquet":
             return partial(tables.ParquetFile, private=private)
         case "arrow":
