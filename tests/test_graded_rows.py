@@ -195,3 +195,13 @@ def test_a_scatter_with_noise_has_no_more_directions_for_its_scales(rng):
     scatter = np.diag(np.geomspace(1e12, 1, 20)) + 10 * (noise + noise.T)
     _, singular_values = directions_of_features(scatter)
     assert len(singular_values) == np.count_nonzero(np.linalg.eigvalsh(scatter) > 1e-2)
+
+
+def test_float32_moments_are_those_of_rows(rng):
+    """Products in float32 round eigenvalues that nobody asked for below zero."""
+    for mean in (0.0, 1.0, 3.0):
+        rows = (rng.normal(size=(3000, 100)) * np.geomspace(1, 1e-6, 100) @ rotation(rng, 100)) + mean * 0.1
+        pca = fit_in_batches(rows.astype(np.float32), [1000], 2)
+        assert isinstance(pca.summary_, Moments)
+        assert np.linalg.eigvalsh(pca.summary_.scatter)[0] > -1e-9 * pca.summary_.total
+        assert pca.summary_.total == pytest.approx(pca.subspace_.total, rel=1e-5)

@@ -14,7 +14,7 @@ from fedpca import Privacy, Subspace
 from fedpca.privacy.clipping import RADIUS, clipped
 from fedpca.privacy.mechanisms import MECHANISMS, ClippingBall, Mechanism, MechanismName, build, calibrate
 from fedpca.privacy.mechanisms.gram import SUM_WEIGHT
-from fedpca.privacy.mechanisms.sketch import Sketch, sketch_size
+from fedpca.privacy.mechanisms.sketch import Sketch, _nystrom, sketch_size
 from fedpca.privacy.mechanisms.streaming_mod_sulq import StreamingModSulq
 from fedpca.privacy.noise import ExactNoise
 from fedpca.privacy.schedule import Schedule
@@ -220,6 +220,16 @@ def test_sketch_without_noise_finds_the_directions():
     exact = Subspace.from_rows(rows, 3, center=False)
     assert np.linalg.norm(released.components @ exact.components.T) ** 2 / 3 > 0.99
     np.testing.assert_allclose(released.singular_values, exact.singular_values, rtol=0.35)  # clipped: smaller
+
+
+def test_noise_that_outweighs_the_shift_of_a_sketch_does_not_explode():
+    """Noise is not symmetric: a value of the core may be next to zero where its column is not."""
+    rng, shift, omega = np.random.default_rng(0), 100.0, np.eye(6)
+    noise = rng.normal(size=(6, 6)) * 20
+    for smallest in (-1.0, 0.0, 1e-9, 1e-3, 1.0):
+        shifted = np.diag([smallest, *np.full(5, shift)]) + noise - noise.T
+        _, squares = _nystrom(shifted - shift * omega, omega, shift)
+        assert squares.sum() < 10 * shift
 
 
 def test_the_sketch_is_public_and_the_same_for_every_owner():

@@ -216,6 +216,23 @@ def test_many_features_are_merged_through_few_directions(rng):
     np.testing.assert_allclose(model.singular_values**2 / model.count, eigenvalues[:5], rtol=0.02)
 
 
+def test_very_many_combinations_of_known_features(rng):
+    """As many as there are features: pairs are then weighed by their single features."""
+    rows = (rng.normal(size=(16 * 40, 4)) * 5) @ rng.normal(size=(4, 3000)) + rng.normal(size=3000)
+    sites = []
+    for part in np.split(rows, 16):
+        known = rng.uniform(size=3000) < 0.9
+        whole = Subspace.from_rows(np.where(known, part, 0.0), 4)
+        sites.append(replace(whole, observed=np.where(known, whole.count, 0.0)))
+    model = merge(sites, rank=4)  # an eigenproblem of all features would take minutes
+    gappy = np.concatenate(
+        [np.where(site.known, part, np.nan) for site, part in zip(sites, np.split(rows, 16), strict=True)]
+    )
+    np.testing.assert_allclose(model.mean, np.nanmean(gappy, axis=0), rtol=1e-6, atol=1e-6)
+    assert model.total == pytest.approx(640 * np.nanvar(gappy, axis=0).sum(), rel=1e-3)
+    assert fedpca.metrics.affinity(model, Subspace.from_rows(rows, 4)) > 0.99
+
+
 def test_more_sets_of_known_features_than_are_kept_apart(rng):
     rows = rng.normal(size=(60 * 50, 30)) + np.arange(30)
     sites = [leaf(part, rng.choice(30, size=5, replace=False)) for part in np.split(rows, 60)]

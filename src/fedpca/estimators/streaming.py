@@ -180,17 +180,17 @@ class StreamingPCA(BasePCA):
 
     def _check_settings(self, *, first: bool) -> None:
         """Note the settings that a stream begins with; reject a change in mid-stream."""
-        settings = {name: getattr(self, name) for name in _STREAM_SETTINGS}
-        if self.privacy is not None:
-            settings["forget"] = self.forget
         if first:
-            self._settings = settings
+            self._settings = {name: getattr(self, name) for name in _STREAM_SETTINGS}
+            if self.privacy is not None:
+                self._settings["forget"] = self.forget
             return
+        now = self.__dict__  # for speed
         for name, value in self._settings.items():
-            if not _is_same(value, getattr(self, name)):
+            if now[name] is not value and not _is_same(value, now[name]):
                 raise ValueError(
                     f"{name} must stay {value!r}, as it was when the stream began, got "
-                    f"{name}={getattr(self, name)!r}; set it back, or begin again with fit."
+                    f"{name}={now[name]!r}; set it back, or begin again with fit."
                 )
 
     def center_sum(self, X: RowsLike) -> CenterSum:
@@ -499,8 +499,6 @@ def _known(tracker: Tracker | LateFeatures, n_features: int) -> AnyArray:
 
 def _is_same(before: object, now: object) -> bool:
     """Whether a setting has not changed."""
-    if before is now:
-        return True
     try:
         return bool(before == now)
     except ValueError:  # of arrays

@@ -4,7 +4,7 @@ import numpy as np
 
 from fedpca._typing import Array, ArrayLike, DTypeLike
 from fedpca.summaries import validation
-from fedpca.summaries.linalg import leading_singular_pairs, rounding_level
+from fedpca.summaries.linalg import is_positive_definite, leading_singular_pairs, rounding_level
 
 
 def deviations_from_mean(
@@ -100,6 +100,21 @@ def _directions_of_graded(scatter: Array, rank: int | None) -> tuple[Array, Arra
     kept = squares > noise
     rows = np.sqrt(squares[kept])[:, None] * vectors[:, kept].T * scale
     return leading_singular_pairs(rows, rank)
+
+
+def without_negative_eigenvalues(scatter: Array) -> Array:
+    """The nearest scatter that rows can have: products in float32 round some eigenvalues below zero.
+
+    >>> without_negative_eigenvalues(np.diag([2.0, -1e-7]))
+    array([[2., 0.],
+           [0., 0.]])
+    """
+    lifted = scatter.copy()
+    lifted.flat[:: len(scatter) + 1] += 1e-10 * float(np.trace(scatter))
+    if is_positive_definite(lifted):  # to far less than float32 rounds
+        return scatter
+    squares, vectors = np.linalg.eigh(scatter)
+    return (vectors * np.maximum(squares, 0.0)) @ vectors.T
 
 
 def shrink_eigenvalues(eigenvalues: Array, edge: float) -> Array:

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from fedpca._typing import Array
+from fedpca._typing import AnyArray, Array
 from fedpca._util.text import join_names
 from fedpca.summaries import validation
 from fedpca.summaries.base import BaseSummary
@@ -28,6 +28,8 @@ from fedpca.summaries.linalg import leading_singular_pairs, rounding_level
 _S = TypeVar("_S", bound=BaseSummary)
 
 _MAX_WEIGHT = 1e15  # of a feature that few rows know
+_MAX_CLASSES = 256  # of features known to the same parts
+_MAX_PAIRED = 2048  # size of the eigenproblem of all classes together
 MAX_PARTS = 16  # more sets of known features than this are not kept apart
 
 
@@ -78,12 +80,22 @@ class PooledMeans:
         """Rows, shape (k, d), whose Gram matrix is `covariance` of that of `rows`.
 
         Weights are the same for all features known to the same parts, so the problem is one of a few
-        directions per such class of features.
+        directions per such class of features. With very many classes only the leading directions have the
+        weights of pairs; the others have those of single features, which make covariances too small.
         """
         columns, classes = np.unique(self.known, axis=1, return_inverse=True)
-        weights, classes = self._pair_weights(columns), classes.reshape(-1)
+        n_classes = columns.shape[1]
+        n_paired = _MAX_PAIRED // n_classes if n_classes <= _MAX_CLASSES else 0
         components, singular_values = leading_singular_pairs(rows)
         rows = singular_values[:, None] * components
+        leading = self._paired_rows(rows[:n_paired], columns, classes.reshape(-1))
+        return np.concatenate([leading, rows[n_paired:] * np.sqrt(self.feature_weights())])
+
+    def _paired_rows(self, rows: Array, columns: Array, classes: AnyArray) -> Array:
+        """`covariance_rows` with the weights of pairs; `columns` of `known`, one per class of features."""
+        if not len(rows):
+            return rows
+        weights = self._pair_weights(columns)
         members = [np.flatnonzero(classes == c) for c in range(len(weights))]
         bases, triangles = zip(*(np.linalg.qr(rows[:, own].T) for own in members), strict=True)
         blocks = [

@@ -11,7 +11,11 @@ import numpy as np
 from fedpca._typing import Array, DeviceArray, DType
 from fedpca.backend import backend_of, ops, to_host
 from fedpca.errors import NonFiniteError
-from fedpca.summaries.algebra import directions_of_features, rounding_share
+from fedpca.summaries.algebra import (
+    directions_of_features,
+    rounding_share,
+    without_negative_eigenvalues,
+)
 from fedpca.summaries.linalg import leading_singular_pairs, with_fixed_signs
 from fedpca.summaries.merging import sum_moments
 from fedpca.summaries.moments import Moments
@@ -143,7 +147,7 @@ class Exact(Tracker):
             return
         origin, before = self._origin, self._sums
         for dtype, attempt in self._attempts(panel, roots, sums):
-            if found := self._resolution(self._sums.with_more(attempt), dtype):
+            if found := self._resolution(self._sums.with_more(attempt), dtype, in_place=True):
                 self._resolved = found
                 self._use_dtype(dtype)
                 self._add(attempt)
@@ -251,14 +255,15 @@ class Exact(Tracker):
         """Directions that so many rows can span."""
         return self._n_rows - self.center
 
-    def _resolution(self, sums: _Sums, dtype: DType) -> Resolved | None:
+    def _resolution(self, sums: _Sums, dtype: DType, *, in_place: bool = False) -> Resolved | None:
         """How far products in a dtype resolve the rows behind some sums; None if they do not."""
         n_wanted = self.rule.n_weak(self.n_features, min_energy(self.n_features, dtype))
         if not n_wanted:
             return EVERYTHING
-        _, mean, scatter = self._centered(sums)
+        sizes = sums.scatter.diagonal().copy()
+        _, mean, scatter = self._centered(sums, in_place=in_place)
         varying = np.diag(scatter) > self._value_rounding(sums.weight, mean, np.diag(scatter))
-        return resolved(scatter, np.diag(sums.scatter), varying, n_wanted, self._n_spanned, dtype)
+        return resolved(scatter, sizes, varying, n_wanted, self._n_spanned, dtype)
 
     def _value_rounding(self, count: float, offset: Array, energies: Array) -> Array:
         """Energies of the features that rounding of their values alone can give, shape (d,).
@@ -283,9 +288,9 @@ class Exact(Tracker):
         current._apply_decay()
         return current
 
-    def _centered(self, sums: _Sums) -> tuple[float, Array, Array]:
-        """Count, mean less the origin, and centered scatter."""
-        scatter = sums.scatter.copy()
+    def _centered(self, sums: _Sums, *, in_place: bool = False) -> tuple[float, Array, Array]:
+        """Count, mean less the origin, and centered scatter; `in_place` uses up that of the sums."""
+        scatter = sums.scatter if in_place else sums.scatter.copy()
         mean: Array = np.zeros(self.n_features)
         if self.center and sums.weight:
             mean = sums.mean
@@ -339,6 +344,8 @@ class Exact(Tracker):
         """The moments of everything absorbed."""
         count, offset, scatter = self._centered(self._sums)
         mean = offset if self._origin is None else offset + self._origin
+        if self.dtype != _FLOAT64:
+            scatter = without_negative_eigenvalues(scatter)
         return Moments(count, mean, scatter, self.center)
 
     def _leading(self) -> Subspace:

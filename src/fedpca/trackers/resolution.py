@@ -85,13 +85,14 @@ def resolved(
     if n_wanted <= 0:
         return Resolved(np.inf, None, until)
     n_features, energy = len(scatter), float(sizes.sum())
-    features = np.ix_(varying, varying)
-    noise = np.sqrt(n_features) * _relative_noise(dtype) * sizes
+    least = min_energy(n_features, dtype) * energy
     is_single = np.dtype(dtype) == np.float32
     scatter = scatter.astype(np.float32) if is_single else scatter
     for growth in _GROWTHS_32 if is_single else _GROWTHS_64:
-        if count_eigenvalues_above(scatter, growth * min_energy(n_features, dtype) * energy) >= n_wanted:
+        if count_eigenvalues_above(scatter, growth * least) >= n_wanted:
             return Resolved(growth * energy, None, until)
-        if n_spanned >= n_varying and is_positive_definite((scatter - np.diag(growth * noise))[features]):
-            return Resolved(-1.0, growth * sizes, until)
+        if n_spanned >= n_varying:
+            noise = growth * np.sqrt(n_features) * _relative_noise(dtype) * sizes
+            if is_positive_definite((scatter - np.diag(noise))[np.ix_(varying, varying)]):
+                return Resolved(-1.0, growth * sizes, until)
     return None

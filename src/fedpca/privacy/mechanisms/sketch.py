@@ -107,8 +107,11 @@ def _nystrom(sketch: Array, omega: Array, shift: float) -> tuple[Array, Array]:
     sketch = sketch + shift * omega
     core = omega.T @ sketch
     values, vectors = np.linalg.eigh((core + core.T) / 2)
-    values = np.maximum(values, 1e-9 * values[-1])
-    components, singular_values = leading_singular_pairs(((sketch @ vectors) / np.sqrt(values)).T)
+    # Omega is orthonormal: without noise no value is below the shift. To divide by less would blow noise up.
+    kept = values > max(0.1 * shift, 1e-9 * values[-1])
+    components, singular_values = leading_singular_pairs(
+        ((sketch @ vectors[:, kept]) / np.sqrt(values[kept])).T
+    )
     squares = singular_values**2 - shift
     kept = squares > 0
     return with_fixed_signs(components[kept]), squares[kept]
