@@ -356,8 +356,102 @@ def test_urls_are_refused_as_written(folder, line):
     )
 
 
-def test_standard_input_is_refused_with_the_remedy(folder):
-    assert "save them to a file first" in run_fails(folder, "fit", "-", "-o", "m.safetensors")
+def test_text_options_are_taken_by_every_command_that_reads_rows(folder):
+    rows = numbers().round(2)
+    lines = [";".join(f"{x:.2f}".replace(".", ",") for x in row) for row in rows]
+    text = "\n".join(["% 2025", "länge;width;depth;site", *(f"{line}" for line in lines)])
+    Path("a.csv").write_text(text, encoding="latin-1")
+    options = ["--delimiter", ";", "--decimal", ",", "--comment", "%", "--encoding", "latin-1"]
+    options += ["--thousands", ".", "--na-values", "?,-99", "--header"]
+    result = run_json("fit", "a.csv", *options, "-n", 2, "-o", "m.safetensors")
+    np.testing.assert_allclose(result["explained_variance"], PCA(2).fit(rows).explained_variance_)
+    assert result["feature_names"] == ["länge", "width", "depth", "site"]
+    run_ok("transform", "m.safetensors", "a.csv", *options, "-o", "s.npy")
+    same_up_to_sign(np.load("s.npy"), PCA(2).fit_transform(rows))
+    run_ok("report", "m.safetensors", "--rows", "a.csv", *options, "-o", "r.html")
+    run_ok("simulate", "a.csv", "--client", "site", *options, "--dropouts", 0)
+    Path("b.csv").write_text("\n".join("\t".join(map(str, row)) for row in rows))
+    for name in ("tab", "\\t", "\t"):
+        result = run_json("fit", "b.csv", "--delimiter", name, "--force", "-o", "m.safetensors")
+        assert result["n_features"] == 4
+    stderr = run_fails(folder, "fit", "b.csv", "--delimiter", "::", "-o", "n.safetensors")
+    assert "delimiter must be one character" in stderr
+
+
+def test_numeric_only_names_what_it_leaves_out(folder):
+    write_parquet("a.parquet", numbers(), city=["Rome", "Oslo"] * 150)
+    stderr = run_warns("fit", "a.parquet", "--numeric-only", "-o", "m.safetensors")
+    assert stderr == "fedpca: warning: left out because not numeric: city (text).\n"
+    assert fedpca.load("m.safetensors").feature_names == tuple(NAMES)
+    assert "left out" in run_warns("simulate", "a.parquet", "--client", "width", "--numeric-only", "-n", 1)
+    Path("wide.csv").write_text(
+        "\n".join([",".join([f"c{i}" for i in range(12)] + ["x"]), "a," * 12 + "1.5", "b," * 12 + "2.5"])
+    )
+    stderr = run_fails(folder, "fit", "wide.csv", "-o", "n.safetensors")
+    assert stderr.endswith(
+        "; encode them as numbers, or select the columns to read with --columns NAMES, or leave out all such "
+        "columns with --numeric-only.\n"
+    )
+    assert "c7 (text from line 2) and 4 more" in run_warns(
+        "fit", "wide.csv", "--numeric-only", "-o", "n.safetensors"
+    )
+
+
+def test_ids_are_a_warning_but_not_of_private_rows(folder):
+    rows = np.column_stack([np.arange(2000), numbers(2000)]).round(3)
+    Path("a.csv").write_text(
+        "number,a,b,c,d\n" + "\n".join(f"{int(i)},{a},{b},{c},{d}" for i, a, b, c, d in rows)
+    )
+    stderr = run_warns("fit", "a.csv", "-o", "m.safetensors")
+    assert "warning: number may be an id" in stderr
+    run_ok("fit", "a.csv", "--drop", "number", "-o", "n.safetensors")
+    run_ok("fit", "a.csv", *PRIVATE, "--ledger", "a.ledger", "-o", "p.safetensors")
+    text = run_fails(
+        folder, "fit", "a.csv", *PRIVATE, "--numeric-only", "--ledger", "b.ledger", "-o", "q.safetensors"
+    )
+    assert "private rows would decide them; leave columns out with --drop NAMES." in text
+
+
+def test_wine_as_it_comes(folder):
+    path = Path(os.environ.get("FEDPCA_DATA", "")) / "winequality-red.csv"
+    if not path.is_file():
+        pytest.skip("a file of the folder FEDPCA_DATA")
+    result = run_json("fit", path, "--drop", "quality", "-n", 2, "-o", "m.safetensors")
+    rows = np.loadtxt(path, delimiter=";", skiprows=1)[:, :-1]
+    np.testing.assert_allclose(result["explained_variance"], PCA(2).fit(rows).explained_variance_)
+
+
+@pytest.mark.parametrize("cell", ["?", "1;5", "Rome"])
+def test_a_cell_that_is_no_number_is_missing_in_a_private_fit(folder, cell):
+    lines = [f"{x},{cell if i < 3 else y}" for i, (x, y, *_) in enumerate(numbers(2000))]
+    Path("a.csv").write_text("\n".join(["x,y", *lines]) + "\n")
+    run_ok("fit", "a.csv", *PRIVATE, "--ledger", "a.ledger", "--out", "m.safetensors")
+    assert "columns must be numeric" in run_fails(folder, "fit", "a.csv", "--out", "n.safetensors")
+    Path("b.csv").write_text("\n".join(lines) + "\n")
+    private = ["fit", "b.csv", *PRIVATE, "--ledger", "b.ledger", "--out", "n.safetensors"]
+    stderr = run_fails(folder, *private)
+    assert "nothing is detected from private rows; name the columns, or pass --header or --no" in stderr
+    run_ok(*private, "--no-header")
+
+
+def test_standard_input(folder):
+    rows = numbers()
+    write_csv("a.csv", rows)
+    text = Path("a.csv").read_text()
+
+    def pipe(*line):
+        result = CliRunner().invoke(app, [str(part) for part in line], input=text)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert "300 rows" in pipe("fit", "-", "-n", 2, "-o", "m.safetensors")
+    assert fedpca.load("m.safetensors").feature_names == tuple(NAMES)
+    pipe("transform", "m.safetensors", "-", "-o", "s.npy")
+    same_up_to_sign(np.load("s.npy"), PCA(2).fit_transform(rows))
+    pipe("fit", "-", *PRIVATE, "--ledger", "p.ledger", "-o", "p.safetensors")
+    misused = run_misused("fit", "-", "--checkpoint", "c", "-o", "n.safetensors")
+    assert "read again, not standard input" in " ".join(misused.replace("│", " ").split())
+    assert "must be the only path" in run_fails(folder, "fit", "-", "a.csv", "-o", "n.safetensors")
 
 
 def test_a_private_fit_says_which_rows_its_model_is_of(folder):
@@ -729,6 +823,7 @@ def test_a_full_disk_leaves_nothing_behind(folder, out):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+NA_VALUES = {"question marks": "?", "late text": "x"}
 BAD_COLUMNS = {  # what a CSV file contains; whether it can be read without the bad column
     "text": ("a,b,c\n1,2,x\n3,5,y\n2,2,z\n", True),
     "dates": ("a,b,c\n1,2,2020-01-01\n3,5,2020-01-02\n2,2,2020-01-03\n", True),
@@ -739,15 +834,21 @@ BAD_COLUMNS = {  # what a CSV file contains; whether it can be read without the 
     "only text": ("b,c\nv,x\nu,y\nv,z\n", False),
     "an unnamed column": (",b,c\n1,2,3\n3,5,5\n2,2,7\n", True),
     "names or numbers": ("0,1,2\n3,5,5\n2,2,7\n1,4,3\n", True),
+    "commas of either kind": ("a;b;c\n1;2;3,500\n3;5;1,250\n2;2;7,125\n", True),
+    "a comment": ("# of 2025\na,b,c\n1,2,3\n3,5,4\n2,2,7\n", True),
+    "another encoding": ("a,b,größe\n1,2,3\n3,5,4\n2,2,7\n", True),
 }
+
+
+FORCE = {"fit": ["--force"], "transform": ["--force"], "report": ["--force"], "simulate": []}
 
 
 @pytest.mark.parametrize("kind", BAD_COLUMNS)
 @pytest.mark.parametrize("command", ["fit", "transform", "report", "simulate"])
 def test_the_options_that_an_error_advises_exist_and_help(folder, command, kind):
     text, readable = BAD_COLUMNS[kind]
-    Path("bad.csv").write_text(text)
-    names = text.split("\n", 1)[0].split(",")
+    Path("bad.csv").write_text(text, encoding="latin-1")
+    names = re.split("[,;]", next(line for line in text.split("\n") if line[0] != "#"))
     write_csv("good.csv", numbers()[:, : len(names)], names=names)
     run_ok("fit", "good.csv", "--header", *(["--drop", ""] if "" in names else []), "-o", "m.safetensors")
     line = {
@@ -768,8 +869,14 @@ def test_the_options_that_an_error_advises_exist_and_help(folder, command, kind)
     advised = re.findall(r"(--[a-z-]+)", result.stderr)
     assert set(advised) <= known
     if advised and readable:
-        remedy = re.search(r"--(drop \S+?|header)(?=[., ]|$)", result.stderr)[0]
-        assert run(*line, *shlex.split(remedy)).exit_code == 0
+        given = (
+            r"drop \S+?(?=[., ])|header|(?:thousands|decimal) ,|comment '#'|encoding latin-1|na-values VALUES"
+        )
+        remedies = re.findall(rf"--(?:{given})", result.stderr)
+        assert len(remedies) == len([option for option in advised if option != "--no-header"])
+        for remedy in remedies:
+            options = shlex.split(remedy.replace("VALUES", NA_VALUES.get(kind, "")))
+            assert run(*line, *options, *FORCE[command]).exit_code == 0, remedy
     elif not advised:
         assert re.search(r"; (correct|encode|name|write) .*\.$", result.stderr)
 
@@ -793,7 +900,8 @@ def test_names_from_files_do_not_reach_the_terminal_as_they_are(folder):
     write_parquet("a.parquet", numbers(), **{"\x1b[31mred": ["x"] * 300})
     assert "\x1b" not in run_fails(folder, "fit", "a.parquet", "--out", "m.safetensors")
     write_parquet("b.parquet", numbers(), **{"\x1b[31mred": range(300)})
-    run_ok("fit", "b.parquet", "--out", "m.safetensors")
+    warned = run_warns("fit", "b.parquet", "--out", "m.safetensors")
+    assert warned.startswith("fedpca: warning: ?[31mred may be an id")
     assert "?[31mred" in run_ok("inspect", "m.safetensors")
 
 

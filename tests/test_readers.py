@@ -1,13 +1,18 @@
 """Files give the rows that were written to them, in batches of any size, or one line that says why not."""
 
+import bz2
 import datetime
 import decimal
+import gc
 import gzip
+import io
+import json
 import os
 import subprocess
 import sys
 import tracemalloc
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -48,6 +53,11 @@ def arrow(rows, names=NAMES):
 def write_csv(path, rows, delimiter=","):
     options = pa.csv.WriteOptions(delimiter=delimiter)
     pa.csv.write_csv(arrow(rows, names_for(rows)), path, options)
+
+
+def write_jsonl(path, rows):
+    names = names_for(rows)
+    path.write_text("".join(json.dumps(line) + "\n" for line in arrow(rows, names).to_pylist()))
 
 
 def write_arrow_stream(path, rows):
@@ -102,6 +112,13 @@ def write_zarr_anndata(path, rows):
         write_anndata(zarr.open_group(str(path), mode="w"), rows, names_for(rows))
 
 
+def shared_file(name):
+    path = Path(os.environ.get("FEDPCA_DATA", "")) / name
+    if not path.is_file():
+        pytest.skip("a file of the folder FEDPCA_DATA")
+    return path
+
+
 def names_for(rows):
     return NAMES if rows.shape[1] == 3 else [f"feature {i}" for i in range(rows.shape[1])]
 
@@ -109,6 +126,7 @@ def names_for(rows):
 DENSE = {
     "csv": (".csv", write_csv),
     "tsv": (".tsv", lambda path, rows: write_csv(path, rows, "\t")),
+    "jsonl": (".jsonl", write_jsonl),
     "parquet": (
         ".parquet",
         lambda path, rows: pa.parquet.write_table(arrow(rows, names_for(rows)), path, row_group_size=11),
@@ -162,7 +180,7 @@ class TestEveryDenseFormat:
     def test_gives_what_was_written(self, tmp_path, kind, dtype):
         rows = numbers(dtype=dtype)
         opened = open_rows(written(tmp_path, DENSE, kind, rows))
-        expected = "float64" if kind in ("csv", "tsv") else dtype
+        expected = "float64" if kind in ("csv", "tsv", "jsonl") else dtype
         assert (opened.n_features, opened.sparse, opened.dtype) == (3, False, expected)
         assert opened.n_rows in (100, None)
         assert opened.feature_names == (None if "np" in kind or kind == "zarr" else NAMES)
@@ -232,7 +250,7 @@ class TestEveryDenseFormat:
 
     def test_files_cut_short_or_damaged(self, tmp_path, kind):
         path = written(tmp_path, DENSE, kind, numbers())
-        if kind in ("csv", "tsv") or path.is_dir():
+        if kind in ("csv", "tsv", "jsonl") or path.is_dir():
             pytest.skip("text and folders are whole wherever they end")
         whole = path.read_bytes()
         for contents in (whole[: len(whole) // 2], whole[:20], b"secret" * 100):
@@ -322,13 +340,13 @@ class TestColumns:
         assert open_rows(self.people(tmp_path), columns=["height"]).dtype == np.float32
 
     def test_text_is_refused_by_name(self, tmp_path):
-        path = self.people(tmp_path, born=[datetime.date(2000, 1, 1)] * 3, places=[[1], [2], [3]])
+        path = self.people(tmp_path, born=[datetime.date(2000, 1, 1)] * 3, places=[["a"], ["b"], []])
         with pytest.raises(FileFormatError) as caught:
             open_rows(path)
         assert str(caught.value) == (
             f"{path}: columns must be numeric, but name contains text, born contains dates or times, places "
-            "contains lists of numbers (list<element: int64>); write the elements of places as separate "
-            "columns, or save them as a .npy file, and leave name, born out with drop=['name', 'born']."
+            "contains values of type list<element: string>; encode them as numbers, or leave them out with "
+            "drop=['name', 'born', 'places']."
         )
 
     def test_many_columns_of_text(self, tmp_path):
@@ -341,19 +359,158 @@ class TestColumns:
             open_rows(path)
         assert open_rows(path, columns=["c30"]).n_features == 1
 
-    def test_lists_of_numbers_are_not_only_advised_away(self, tmp_path):
-        vectors = numbers(20, 4).astype(np.float32)
-        path = tmp_path / "texts.parquet"
-        lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), 4)
-        pa.parquet.write_table(pa.table({"embedding": lists}), path)
-        with pytest.raises(FileFormatError) as caught:
+    def test_numeric_only(self, tmp_path):
+        path = self.people(tmp_path, born=[datetime.date(2000, 1, 1)] * 3)
+        with pytest.warns(UserWarning, match=r"^left out because not numeric: name \(text\), born \(dates "):
+            opened = open_rows(path, numeric_only=True)
+        assert opened.feature_names == ("height", "children", "price", "member", "rating")
+        with pytest.warns(UserWarning, match=r"numeric: born \(dates or times\)\.$"):
+            opened = open_rows(path, numeric_only=True, private=True, passthrough=["name"])
+        assert next(opened.batches()).passthrough["name"][0] == "Ada"
+        open_rows(path, numeric_only=True, drop=["name", "born"])  # nothing is left out
+        text = tmp_path / "rows.csv"
+        text.write_text("x,y,z\n1,?,a\n2,3,b\n4,4,c\n")
+        with pytest.warns(UserWarning, match=r"numeric: y \(numbers and, in line 2, text\), z \(text from"):
+            assert open_rows(text, numeric_only=True).feature_names == ("x",)
+        with (
+            pytest.warns(UserWarning, match="left out"),
+            pytest.raises(ValueError, match="at least one column must be left"),
+        ):
+            open_rows(text, numeric_only=True, columns=["z"])
+        with pytest.raises(
+            FileFormatError, match=r"private rows would decide them; leave columns out with drop=\[\.\.\.\]"
+        ):
+            open_rows(text, numeric_only=True, private=True)
+
+    def test_numeric_only_leaves_out_what_is_text_in_any_file(self, tmp_path):
+        (tmp_path / "a.csv").write_text("x,y\n1,2\n")
+        (tmp_path / "b.csv").write_text("x,y\n1,a\n")
+        with pytest.warns(UserWarning, match="y \\(text"):
+            assert all_of(open_rows(tmp_path, numeric_only=True)).tolist() == [[1], [1]]
+
+    @pytest.mark.parametrize("ending", [".csv", ".parquet"])
+    @pytest.mark.parametrize(
+        ("name", "values", "is_one"),
+        [
+            ("id", [1.5] * 200, True),
+            ("patient_ID", [1.5] * 200, True),
+            ("userId", [1.5] * 200, True),
+            ("citric acid", [1.5] * 200, False),
+            ("GRID", [1.5] * 200, False),
+            ("row", list(range(1, 201)), True),
+            ("row", list(range(1, 12)), True),
+            ("code", [(7919 * i) % 100_003 for i in range(200)], True),
+            ("count", [(7919 * i) % 100_003 for i in range(90)], False),
+            ("count", [i // 2 for i in range(200)], False),
+            ("size", [i + 0.5 for i in range(200)], False),
+            ("gaps", [*range(199), None], False),
+        ],
+    )
+    def test_ids_are_noticed(self, tmp_path, ending, name, values, is_one):
+        table = pa.table({name: values, "x": [0.5] * len(values)})
+        path = tmp_path / f"rows{ending}"
+        pa.csv.write_csv(table, path) if ending == ".csv" else pa.parquet.write_table(table, path)
+        if is_one:
+            with pytest.warns(UserWarning, match=f"^{name} may be an id.*drop it unless measured"):
+                open_rows(path)
+        else:
             open_rows(path)
-        assert "embedding contains lists of numbers" in str(caught.value)
-        assert str(caught.value).endswith(
-            "; write the elements of embedding as separate columns, or save them as a .npy file."
+        open_rows(path, drop=[name])
+        open_rows(path, columns=[name])  # chosen
+        open_rows(path, private=True)
+
+    def lists(self, vectors, layout):
+        values = pa.array(vectors.ravel(), from_pandas=True)
+        size = vectors.shape[1]
+        if layout == "fixed-size list":
+            return pa.FixedSizeListArray.from_arrays(values, size)
+        ends = np.arange(0, vectors.size + 1, size)
+        kind = pa.LargeListArray if layout == "large list" else pa.ListArray
+        return kind.from_arrays(pa.array(ends, pa.int64() if layout == "large list" else pa.int32()), values)
+
+    def write_lists(self, path, **columns):
+        table = pa.table(columns)
+        if path.suffix == ".parquet":
+            pa.parquet.write_table(table, path, row_group_size=17)
+        else:
+            pa.feather.write_feather(table, str(path), chunksize=17)
+        return path
+
+    @pytest.mark.parametrize("layout", ["list", "large list", "fixed-size list"])
+    @pytest.mark.parametrize("ending", [".parquet", ".arrow"])
+    @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int16"])
+    def test_lists_are_features(self, tmp_path, layout, ending, dtype):
+        vectors = np.random.default_rng(0).integers(-9, 9, (60, 4)).astype(dtype)
+        path = self.write_lists(
+            tmp_path / f"texts{ending}",
+            id=np.arange(60),
+            embedding=self.lists(vectors, layout),
+            length=np.arange(60, dtype=np.float32),
         )
-        np.save(tmp_path / "texts.npy", np.stack(pa.parquet.read_table(path)["embedding"].to_numpy()))
-        np.testing.assert_array_equal(all_of(open_rows(tmp_path / "texts.npy")), vectors)
+        opened = open_rows(path, passthrough=["id"], batch_rows=7)
+        assert opened.feature_names == (*(f"embedding_{i}" for i in range(4)), "length")
+        assert opened.dtype == (np.float32 if dtype in ("float16", "float32") else np.float64)
+        expected = np.column_stack([vectors, np.arange(60)])
+        np.testing.assert_array_equal(all_of(opened), expected)
+        for skip in (3, 17, 30):
+            parts = list(opened.batches(skip))
+            np.testing.assert_array_equal(np.concatenate([part.rows for part in parts]), expected[skip:])
+            assert parts[0].passthrough["id"][0] == skip
+        for columns in (["embedding"], [f"embedding_{i}" for i in range(4)]):
+            np.testing.assert_array_equal(all_of(open_rows(path, columns=columns)), vectors)
+        some = open_rows(path, columns=["embedding_2", "length", "embedding_0"])
+        np.testing.assert_array_equal(all_of(some), expected[:, [2, 4, 0]])
+        assert open_rows(path, drop=["embedding", "id"]).feature_names == ("length",)
+        assert open_rows(path, drop=["embedding_1"], columns=["embedding"]).n_features == 3
+        beside = next(open_rows(path, passthrough=["embedding"], columns=["length"]).batches())
+        np.testing.assert_array_equal(np.stack(beside.passthrough["embedding"]), vectors[: len(beside)])
+        assert fit_files(StreamingPCA(2), open_rows(path, columns=["embedding"])) == 60
+
+    @pytest.mark.parametrize("layout", ["list", "fixed-size list"])
+    @pytest.mark.parametrize("ending", [".parquet", ".arrow"])
+    def test_missing_lists_and_elements(self, tmp_path, layout, ending):
+        kind = pa.list_(pa.float32(), 3) if layout == "fixed-size list" else pa.list_(pa.float32())
+        rows = [None, [1, None, 3], [4, 5, 6], None, [7, 8, 9]] * 10
+        path = self.write_lists(tmp_path / f"texts{ending}", embedding=pa.array(rows, kind))
+        expected = np.array([row or [None] * 3 for row in rows], float)
+        np.testing.assert_array_equal(all_of(open_rows(path)), expected)
+        parts = [batch.rows for batch in open_rows(path, batch_rows=3).batches(skip=19)]
+        np.testing.assert_array_equal(np.concatenate(parts), expected[19:])
+
+    @pytest.mark.parametrize("ending", [".parquet", ".arrow"])
+    def test_lists_of_different_lengths(self, tmp_path, ending):
+        rows = [None] + [[1.0, 2.0]] * 40 + [[1.0]] + [[1.0, 2.0]] * 20
+        path = self.write_lists(tmp_path / f"texts{ending}", x=np.arange(62.0), v=pa.array(rows))
+        for skip in (0, 30):
+            with pytest.raises(FileFormatError) as caught:
+                list(open_rows(path, batch_rows=4).batches(skip))
+            assert str(caught.value) == (
+                f"{path}, row 42: lists of v must all have 2 elements, as the first one, got 1; correct or "
+                "empty the row, or leave the column out with drop=['v']."
+            )
+        assert all_of(open_rows(path, drop=["v"])).shape == (62, 1)
+
+    def test_lists_that_cannot_be_features(self, tmp_path):
+        empty = self.write_lists(tmp_path / "a.parquet", v=pa.array([[], [1.0]]), x=[1.0, 2.0])
+        with pytest.raises(FileFormatError, match=r"v contains lists without elements; .*drop=\['v'\]"):
+            open_rows(empty)
+        twice = self.write_lists(tmp_path / "b.parquet", v=pa.array([[1.0], [1.0]]), v_0=[1.0, 2.0])
+        with pytest.raises(FileFormatError, match="v_0 appears twice"):
+            open_rows(twice)
+        single = self.write_lists(tmp_path / "b.parquet", v=pa.array([[1.0], [1.0]]), x=[1.0, 2.0])
+        other = self.write_lists(tmp_path / "c.parquet", v=pa.array([[1.0, 2.0]]), x=[1.0])
+        with pytest.raises(FileFormatError, match=r"v_1 is in .*c\.parquet and not in .*b\.parquet"):
+            open_rows([other, single], drop=["x"])
+
+    def test_private_lists_have_a_fixed_size(self, tmp_path):
+        vectors = numbers(20, 4)
+        path = self.write_lists(tmp_path / "a.parquet", v=self.lists(vectors, "list"))
+        with pytest.raises(
+            FileFormatError, match=r"v contains lists without a fixed size.*; write v as lists"
+        ):
+            open_rows(path, private=True)
+        path = self.write_lists(tmp_path / "b.parquet", v=self.lists(vectors, "fixed-size list"))
+        np.testing.assert_array_equal(all_of(open_rows(path, private=True)), vectors)
 
     def test_passthrough(self, tmp_path):
         opened = open_rows(self.people(tmp_path), passthrough=["name", "children"], columns=["height"])
@@ -506,10 +663,80 @@ class TestText:
         expected = pandas.read_csv(tmp_path / "rows.csv", float_precision="round_trip")
         np.testing.assert_array_equal(all_of(opened), expected[list(NAMES)])
 
-    def test_compressed(self, tmp_path):
-        with gzip.open(tmp_path / "rows.csv.gz", "wt") as file:
-            file.write("a,b\n1,2\n")
-        np.testing.assert_array_equal(all_of(open_rows(tmp_path / "rows.csv.gz")), [[1, 2]])
+    @pytest.mark.parametrize("name", ["rows.csv", "rows.txt", "rows.tsv", "rows.jsonl"])
+    @pytest.mark.parametrize(
+        ("ending", "compress"),
+        [
+            (".gz", gzip.compress),
+            (".bz2", bz2.compress),
+            (".zst", lambda text: pa.compress(text, "zstd", asbytes=True)),
+        ],
+    )
+    def test_compressed(self, tmp_path, name, ending, compress):
+        text = b"a\tb\n1\t2\n" if name != "rows.jsonl" else b'{"a": 1, "b": 2}\n'
+        path = tmp_path / f"{name}{ending}"
+        path.write_bytes(compress(text))
+        np.testing.assert_array_equal(all_of(open_rows(path)), [[1, 2]])
+
+    @pytest.mark.parametrize("path", ["-", ["-"]])
+    def test_standard_input(self, monkeypatch, path):
+        stdin = io.TextIOWrapper(io.BytesIO("größe;b\n1,5;2\n3;\n".encode()))
+        monkeypatch.setattr(sys, "stdin", stdin)
+        opened = open_rows(path)
+        assert opened.feature_names == ("größe", "b")
+        for _ in range(2):
+            np.testing.assert_array_equal(all_of(opened), [[1.5, 2], [3, np.nan]])
+        saved = opened._files[0].path
+        assert saved.parent.stat().st_mode & 0o077 == 0
+        del opened
+        gc.collect()
+        assert not saved.parent.exists()
+
+    def test_standard_input_is_alone_and_not_empty(self, monkeypatch, tmp_path):
+        with pytest.raises(ValueError, match=r"standard input \(-\) must be the only path, got others"):
+            open_rows(["-", written(tmp_path, DENSE, "csv", numbers())])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+        with pytest.raises(FileFormatError, match="stdin contains no rows"):
+            open_rows("-")
+
+    @pytest.mark.parametrize(
+        ("text", "rule"),
+        [
+            (
+                '{"x": 1}\n{"x": "secret"}\n',
+                "row 2: values of x must all be of one type, got number and string",
+            ),
+            ('{"x": 1}\n{"x": secret}\n', "row 2: each line must contain one JSON object; correct the row"),
+            ('[{"x": 1},\n{"x": 2}]\n', "row 1: each line must contain one JSON object"),
+            (
+                '{"x": 1}\n' * 300_000 + '{"x": "secret"}\n',
+                "row 300001: values of x must all be of one type, got number and string",
+            ),
+            (
+                '{"x": 1}\n{"x": 1}\n' + '{"x": "' + "secret" * 10**6 + '"}\n',
+                r"lines must be shorter than \d+ bytes",
+            ),
+            ('{"x": 1, "y": {"z": 2}}\n', r"y contains values of type struct<z: int64>; encode it"),
+        ],
+    )
+    def test_bad_lines_of_json(self, tmp_path, text, rule):
+        path = self.write(tmp_path, text, "rows.jsonl")
+        with pytest.raises(FileFormatError, match=rule) as caught:
+            list(open_rows(path))
+        assert "secret" not in str(caught.value)
+
+    def test_json_lines(self, tmp_path):
+        text = '{"name": "Ada", "x": 1, "v": [1, null]}\n{"x": 2.5, "new": 3}'
+        path = self.write(tmp_path, text, "rows.jsonl")
+        opened = open_rows(path, passthrough=["name"], drop=["new"])
+        (batch,) = opened.batches()
+        assert opened.feature_names == ("x", "v_0", "v_1")
+        np.testing.assert_array_equal(batch.rows, [[1, 1, np.nan], [2.5, np.nan, np.nan]])
+        assert batch.passthrough["name"].tolist() == ["Ada", None]
+        with pytest.raises(FileFormatError, match=r"must not depend on its rows.*; convert it to Parquet"):
+            open_rows(path, private=True)
+        whole_then_not = '{"x": 1}\n' * 300_000 + '{"x": 2.5, "y": 1}\n'
+        assert all_of(open_rows(self.write(tmp_path, whole_then_not, "rows.jsonl")))[-1] == 2.5
 
     def test_lines_longer_than_a_block(self, tmp_path, monkeypatch):
         monkeypatch.setattr("fedpca.readers.tables._TEXT_BLOCK", 1000)
@@ -528,16 +755,18 @@ class TestText:
             (
                 "x,y\n1,2\n?,3\n5,4\n",
                 r"x contains numbers and, in line 3, text; correct or empty the cells of x that are not "
-                r"numbers, or leave it out with drop=\['x'\]\.",
+                r"numbers, or list what stands for a missing value with na_values=\[\.\.\.\], or leave it "
+                r"out with drop=\['x'\]\.",
             ),
             (
                 'x,y\n1,2\n"1,234.50",3\n',
-                r"x contains numbers with thousands separators, from line 3; write x without thousands "
-                r"separators, or leave it out with drop=\['x'\]\.",
+                r"x contains numbers with thousands separators, from line 3; read x with thousands=',', or "
+                r"leave it out with drop=\['x'\]\.",
             ),
             (
                 "x,y,z\n1,hidden,2\n?,secret,3\n5,secret,4\n",
-                r"correct or empty the cells of x that are not numbers, and leave y out with drop=\['y'\]\.",
+                r"correct or empty the cells of x that are not numbers, or list what stands for a missing "
+                r"value with na_values=\[\.\.\.\], and leave y out with drop=\['y'\]\.",
             ),
             (
                 "secret,2\n3,4\n",
@@ -548,8 +777,15 @@ class TestText:
             ("x,y\n" + "1,2\n" * 400_000 + "1,2,secret\n", "line 400002: expected 2 cells, got 3"),
             ("x,y\n" + "true,2\n" * 400_000 + "secret,1\n", "line 400002: x must be a number"),
             ("x,x\n1,2\n", "x appears twice"),
-            ("x;y\n1;2\n", "separated by commas, but seem to be by semicolons"),
-            ("x;y\n1,5;2,5\n", "separated by commas, but seem to be by semicolons"),
+            (
+                "x;y\n1,500;2,555\n",
+                "x contains numbers with thousands separators or decimal commas, from line 2, y contains .*; "
+                "read x, y with thousands=',' or decimal=','",
+            ),
+            (
+                "# secret\nx,y\n1,2\n",
+                "line 2: expected 1 cells, got 2; correct the line, or pass comment='#' if lines",
+            ),
             ("\n \n", "must be numeric|contains no rows"),
         ],
     )
@@ -562,8 +798,133 @@ class TestText:
 
     def test_not_utf_8(self, tmp_path):
         (tmp_path / "rows.csv").write_bytes(b"gr\xf6\xdfe,b\n1,2\n")
-        with pytest.raises(FileFormatError, match="is not a valid UTF-8 text file"):
+        with pytest.raises(FileFormatError, match=r"is not a valid UTF-8 text file.* encoding='latin-1'"):
             open_rows(tmp_path / "rows.csv")
+        assert open_rows(tmp_path / "rows.csv", encoding="latin-1").feature_names == ("größe", "b")
+        with pytest.raises(FileFormatError, match="is not a valid UTF-8 text file"):
+            open_rows(tmp_path / "rows.csv", encoding="ascii")
+        (tmp_path / "rows.csv").write_bytes(b"name,b\n" + b"a,1\n" * 400_000 + b"\xf6,2\n")
+        late = open_rows(tmp_path / "rows.csv", passthrough=["name"])
+        with pytest.raises(FileFormatError, match=r"line 400002: name must be text in UTF-8; .*encoding="):
+            list(late)
+        with pytest.raises(FileFormatError, match=r"must be text in ascii; name its encoding, as in enc"):
+            list(open_rows(tmp_path / "rows.csv", passthrough=["name"], encoding="ascii"))
+
+    @pytest.mark.parametrize(
+        ("name", "text", "given", "rows"),
+        [
+            ("a.csv", "x;y\n1.5;2\n;3\n", {}, [[1.5, 2], [np.nan, 3]]),
+            ("a.csv", '"x, or z";y\n1,5;2\n1;-,25\n', {}, [[1.5, 2], [1, -0.25]]),
+            ("a.csv", "1,5;2,5\n3;4e1\n", {}, [[1.5, 2.5], [3, 40]]),
+            ("a.csv", "x\ty\n1\t2\n", {}, [[1, 2]]),
+            ("a.csv", "x|y\n1|2\n", {}, [[1, 2]]),
+            ("a.csv", "a,b;c,d;e\n1;2;3\n4;5;6\n", {}, [[1, 2, 3], [4, 5, 6]]),
+            ("a.txt", "x y\n1 2\n", {}, [[1, 2]]),
+            ("a.txt", "x\ty z\n1\t2\n", {}, [[1, 2]]),
+            ("a.txt", "x\n1\n", {}, [[1]]),
+            ("a.csv", "x:y\n1:2\n", {"delimiter": ":"}, [[1, 2]]),
+            ("a.csv", "x;y\n1,500;2\n", {"decimal": ","}, [[1.5, 2]]),
+            ("a.csv", "x;y\n1,500;2\n", {"thousands": ","}, [[1500, 2]]),
+            ("a.csv", 'x,y\n"-1,234,567.5",2\n1,3\n', {"thousands": ","}, [[-1234567.5, 2], [1, 3]]),
+            (
+                "a.csv",
+                "x;y\n1.234,5;-,5\n; NA\n",
+                {"thousands": ".", "decimal": ","},
+                [[1234.5, -0.5], [np.nan] * 2],
+            ),
+            ("a.csv", "x;y\n1 234;2\n", {"thousands": " "}, [[1234, 2]]),
+            ("a.csv", "x,y\n?,-200\n-200.0,4\n", {"na_values": ["?", "-200"]}, [[np.nan] * 2, [np.nan, 4]]),
+            ("a.csv", "x;y\n-9,5;3\n", {"na_values": ["-9,50"], "decimal": ","}, [[np.nan, 3]]),
+            ("a.csv", "# a, b\n# c\nx,y\n1,2\n  # d,e\n3,4\n#", {"comment": "#"}, [[1, 2], [3, 4]]),
+            ("a.csv", "x\n1\n//2\n3\n", {"comment": "//"}, [[1], [3]]),
+        ],
+    )
+    def test_dialects(self, tmp_path, name, text, given, rows):
+        np.testing.assert_array_equal(all_of(open_rows(self.write(tmp_path, text, name), **given)), rows)
+
+    def test_wine_as_it_comes(self):
+        path = shared_file("winequality-red.csv")
+        opened = open_rows(path)
+        assert opened.feature_names[:2] == ("fixed acidity", "volatile acidity")
+        expected = np.loadtxt(path, delimiter=";", skiprows=1)
+        np.testing.assert_array_equal(all_of(opened), expected)
+
+    @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "latin-1", "cp1252"])
+    def test_encodings(self, tmp_path, encoding):
+        path = tmp_path / "rows.txt"
+        path.write_bytes("größe\tb\n1\t2\n".encode(encoding))
+        opened = open_rows(path, encoding=None if encoding == "utf-16" else encoding)
+        assert opened.feature_names == ("größe", "b")
+        np.testing.assert_array_equal(all_of(opened), [[1, 2]])
+
+    def test_comments_in_a_long_file(self, tmp_path):
+        lines = [f"{i},{-i}" if i % 1000 else f"#{i}" for i in range(200_000)]
+        path = self.write(tmp_path, "\n".join(["x,y", *lines]))
+        expected = [[i, -i] for i in range(200_000) if i % 1000]
+        np.testing.assert_array_equal(all_of(open_rows(path, columns=["x", "y"], comment="#")), expected)
+
+    @pytest.mark.parametrize(
+        ("given", "rule"),
+        [
+            ({"delimiter": "::"}, "delimiter must be one character, such as ';', got '::'"),
+            ({"delimiter": "\n"}, "delimiter must be one character"),
+            ({"decimal": ""}, "decimal must be one character, such as ',', got ''"),
+            ({"thousands": "0"}, "thousands must be one character"),
+            ({"decimal": ",", "delimiter": ","}, "decimal and delimiter must differ, got ',' for both"),
+            ({"decimal": ",", "thousands": ","}, "decimal and thousands must differ"),
+            ({"comment": ""}, "comment must be the start of a line, such as '#', got ''"),
+            (
+                {"encoding": "utf-99"},
+                "encoding must be one that Python knows, such as 'latin-1', got 'utf-99'",
+            ),
+        ],
+    )
+    def test_dialects_that_cannot_be(self, tmp_path, given, rule):
+        with pytest.raises(ValueError, match=rule):
+            open_rows(self.write(tmp_path, "x,y\n1,2\n"), **given)
+        with pytest.raises(TypeError, match=r"na_values must be a list.* pass na_values=\['\?'\]"):
+            open_rows(tmp_path / "rows.csv", na_values="?")
+
+    def test_dialects_are_for_text(self, tmp_path):
+        path = written(tmp_path, DENSE, "npy", numbers())
+        with pytest.raises(ValueError, match=r"decimal is for text files, and .*rows\.npy is none"):
+            open_rows(path, decimal=",")
+
+    def test_a_checkpoint_depends_on_the_dialect(self, tmp_path):
+        path = self.write(tmp_path, "x,y\n1,2\n")
+        assert open_rows(path).fingerprint() != open_rows(path, na_values=["2"]).fingerprint()
+
+    def test_a_late_cell_that_is_no_number_with_thousands_separators(self, tmp_path):
+        path = self.write(tmp_path, "x,y\n" + '"1,000",2\n' * 200_000 + "secret,3\n")
+        opened = open_rows(path, thousands=",")
+        with pytest.raises(FileFormatError, match="line 200002: x must be a number; correct") as caught:
+            list(opened)
+        assert "secret" not in str(caught.value)
+
+    @pytest.mark.parametrize("cell", ["7", "", "?", "Rome", "1,5", "1e999", "2020-01-01", "\xff", '"a\nb"'])
+    def test_no_private_row_decides_how_others_are_read(self, tmp_path, cell):
+        for row in (1, 100_000, 200_000):
+            lines = ["x;y", *["1.5;2"] * row, f"{cell};3", *["4;true"] * (200_001 - row)]
+            (tmp_path / "rows.csv").write_bytes("\n".join(lines).encode("latin-1"))
+            rows = all_of(open_rows(tmp_path / "rows.csv", private=True))
+            assert len(rows) == 200_002
+            np.testing.assert_array_equal(rows[:row], np.tile([1.5, 2], (row, 1)))
+            np.testing.assert_array_equal(rows[row], [{"7": 7, "1e999": np.inf}.get(cell, np.nan), 3])
+            np.testing.assert_array_equal(rows[row + 1 :], np.tile([4, 1], (200_001 - row, 1)))
+
+    def test_private_dialects_come_from_header_and_options(self, tmp_path):
+        path = self.write(tmp_path, "x;y\n1,5;2\n-9;2\n")
+        np.testing.assert_array_equal(all_of(open_rows(path, private=True)), [[np.nan, 2], [-9, 2]])
+        rows = all_of(open_rows(path, private=True, decimal=",", na_values=["-9"]))
+        np.testing.assert_array_equal(rows, [[1.5, 2], [np.nan, 2]])
+        for first in ("1,2", "1.5;2,5", "Rome;3"):
+            path = self.write(tmp_path, f"{first}\n3;4\n")
+            with pytest.raises(
+                FileFormatError, match=r"names only, because nothing is .* pass header=True or"
+            ):
+                open_rows(path, private=True)
+        rows = all_of(open_rows(path, private=True, header=False, delimiter=";"))
+        np.testing.assert_array_equal(rows, [[np.nan, 3], [3, 4]])
 
     def test_a_stream_of_bytes_without_lines(self, tmp_path, monkeypatch):
         monkeypatch.setattr("fedpca.readers.tables._MAX_LINE", 1000)
@@ -685,10 +1046,6 @@ class TestPaths:
             open_rows(path)
         assert path in str(caught.value)
 
-    def test_standard_input_is_refused(self):
-        with pytest.raises(ValueError, match=r"cannot be read from a pipe.*; save them to a file first"):
-            open_rows("-")
-
     def test_a_file_given_twice(self, tmp_path):
         path = written(tmp_path, DENSE, "csv", numbers())
         other = tmp_path / "link.csv"
@@ -720,8 +1077,8 @@ class TestPaths:
         (tmp_path / "_SUCCESS").touch()
         (tmp_path / ".rows.parquet.crc").touch()
         assert open_rows(tmp_path).n_rows == 100
-        (tmp_path / "notes.txt").touch()
-        with pytest.raises(FileFormatError, match=r"notes\.txt must end in one of \.csv, "):
+        (tmp_path / "notes.md").touch()
+        with pytest.raises(FileFormatError, match=r"notes\.md must end in one of \.csv, "):
             open_rows(tmp_path)
 
     def test_an_empty_file(self, tmp_path):

@@ -55,7 +55,12 @@ class FileFormatError(ValueError):
 
 def _argument(name: str, value: Any) -> str:
     """As Python code; None stands for a value that the user has to choose."""
-    choices = {"columns": "columns=[...]", "header": "header=True or header=False"}
+    choices = {
+        "columns": "columns=[...]",
+        "drop": "drop=[...]",
+        "header": "header=True or header=False",
+        "na_values": "na_values=[...]",
+    }
     return choices[name] if value is None else f"{name}={value!r}"
 
 

@@ -1,14 +1,16 @@
 """What commands share: options, results on stdout, progress bars, output files."""
 
 import csv
+import inspect as introspection
 import io
 import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,17 +18,74 @@ import typer
 
 DataPaths = Annotated[
     list[str],
-    typer.Argument(metavar="PATH...", help="Files, folders or glob patterns of rows, read in this order."),
+    typer.Argument(
+        metavar="PATH...",
+        help="Files, folders or glob patterns of rows, read in this order; - is text on standard input.",
+    ),
 ]
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, as fit and merge write it.")]
 Drop = Annotated[str | None, typer.Option(metavar="NAMES", help="Columns to leave out, as in id,site.")]
-Header = Annotated[
-    bool | None,
-    typer.Option(
-        "--header/--no-header",
-        help="Whether text files have a header row. By default, if the first line contains no number.",
-    ),
+NumericOnly = Annotated[
+    bool, typer.Option("--numeric-only", help="Leave out columns that are not numeric, with a warning.")
 ]
+_TEXT_FILES = "Text files"
+_READING = {  # arguments of `open_rows`
+    "header": Annotated[
+        bool | None,
+        typer.Option(
+            "--header/--no-header",
+            help="Whether text files have a header row. By default, if the first line contains no number.",
+            rich_help_panel=_TEXT_FILES,
+        ),
+    ],
+    "delimiter": Annotated[
+        str | None,
+        typer.Option(
+            metavar="CHARACTER",
+            help="Between cells; tab and space by name. By default as the first lines show.",
+            rich_help_panel=_TEXT_FILES,
+        ),
+    ],
+    "decimal": Annotated[
+        str | None,
+        typer.Option(
+            metavar="CHARACTER",
+            help="Decimal point. By default a comma if the first lines leave no doubt.",
+            rich_help_panel=_TEXT_FILES,
+        ),
+    ],
+    "thousands": Annotated[
+        str | None,
+        typer.Option(
+            metavar="CHARACTER",
+            help="Separator of groups of three digits. By default none.",
+            rich_help_panel=_TEXT_FILES,
+        ),
+    ],
+    "na_values": Annotated[
+        str | None,
+        typer.Option(
+            metavar="VALUES",
+            help="Cells that stand for a missing value, as in '?,-999', besides empty cells, NA, null, NaN.",
+            rich_help_panel=_TEXT_FILES,
+        ),
+    ],
+    "comment": Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="Ignore lines that start so, as in '#'.", rich_help_panel=_TEXT_FILES
+        ),
+    ],
+    "encoding": Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Encoding of text, as in latin-1. By default UTF-8.",
+            rich_help_panel=_TEXT_FILES,
+        ),
+    ],
+}
+_CHARACTERS = {"tab": "\t", "\\t": "\t", "space": " "}
 BatchRows = Annotated[
     int | None,
     typer.Option(metavar="ROWS", min=1, help="Maximum rows per batch; a few batches are in memory."),
@@ -67,6 +126,31 @@ def progress_bars() -> Iterator[None]:
         yield
 
 
+def reading_options(function: Callable[..., None]) -> Callable[..., None]:
+    """A command with the options of text files, which it takes as `reading`, arguments of `open_rows`."""
+    own = introspection.signature(function)
+
+    @wraps(function)
+    def run(**arguments: Any) -> None:
+        reading = {name: arguments.pop(name) for name in _READING}
+        reading["delimiter"] = _CHARACTERS.get(reading["delimiter"], reading["delimiter"])
+        reading["na_values"] = parse_names(reading["na_values"]) or ()
+        function(**arguments, reading=reading)
+
+    keyword = introspection.Parameter.KEYWORD_ONLY
+    parameters = [
+        *(parameter for parameter in own.parameters.values() if parameter.name != "reading"),
+        *(
+            introspection.Parameter(name, keyword, default=None, annotation=kind)
+            for name, kind in _READING.items()
+        ),
+    ]
+    run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {**function.__annotations__, **_READING}
+    del run.__annotations__["reading"]
+    return run
+
+
 def parse_names(text: str | None) -> list[str] | None:
     """Names separated by commas; one that contains a comma is in double quotes, as in CSV.
 
@@ -83,14 +167,21 @@ def spell_option(name: str, value: Any) -> str:
 
     >>> print(spell_option("drop", ["patient id", "ward, bed"]), spell_option("header", True))
     --drop 'patient id,"ward, bed"' --header
+    >>> print(spell_option("na_values", None), spell_option("comment", "#"))
+    --na-values VALUES --comment '#'
     """
+    option = f"--{name.replace('_', '-')}"
     if name == "header":
         return "--header or --no-header" if value is None else "--header" if value else "--no-header"
+    if value is True:
+        return option
     if value is None:
-        return f"--{name} NAMES"
+        return f"{option} {'VALUES' if name == 'na_values' else 'NAMES'}"
+    if isinstance(value, str):
+        return f"{option} {shlex.quote(value)}"
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(value)
-    return f"--{name} {shlex.quote(line.getvalue())}"
+    return f"{option} {shlex.quote(line.getvalue())}"
 
 
 def check_output_path(out: Path, force: bool) -> None:

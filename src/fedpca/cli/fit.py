@@ -16,11 +16,12 @@ from fedpca.cli.common import (
     DataPaths,
     Drop,
     Force,
-    Header,
+    NumericOnly,
     check_output_path,
     parse_names,
     print_result,
     progress_bars,
+    reading_options,
 )
 from fedpca.cli.privacy_options import (
     BOUND,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 _MAX_FEATURES_OF_MOMENTS = 1024  # 8 MB
 
 
+@reading_options
 def fit(
     path: DataPaths,
     out: Annotated[
@@ -61,7 +63,7 @@ def fit(
         str | None, typer.Option(metavar="NAMES", help="Columns to read, as in a,b,c. By default all.")
     ] = None,
     drop: Drop = None,
-    header: Header = None,
+    numeric_only: NumericOnly = False,
     center: Annotated[
         Center | None,
         typer.Option(
@@ -94,6 +96,8 @@ def fit(
     ledger: Ledger = None,
     force: Force = False,
     as_json: AsJson = False,
+    *,
+    reading: dict[str, Any],
 ) -> None:
     """Fit a model to files of any size. With --epsilon, --delta and --bound it is differentially private.
 
@@ -108,6 +112,8 @@ def fit(
         raise typer.BadParameter(
             "--checkpoint and --out must be two files: the checkpoint is removed at the end."
         )
+    if checkpoint is not None and "-" in path:
+        raise typer.BadParameter("--checkpoint needs files that can be read again, not standard input.")
     wanted = _parse_components(components)
     privacy = privacy_settings(
         center,
@@ -136,8 +142,10 @@ def fit(
         path,
         columns=parse_names(columns),
         drop=parse_names(drop) or (),
-        header=header,
+        numeric_only=numeric_only,
+        private=privacy is not None,
         batch_rows=batch_rows,
+        **reading,
     )
     # By default few; of a private model those that rise above the noise.
     n_components = min(10, rows.n_features) if components is None and privacy is None else wanted

@@ -1,14 +1,23 @@
 """fedpca report: an HTML page about a model, its rows and its federation."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fedpca.cli import model_files
-from fedpca.cli.common import AsJson, Force, ModelPath, check_output_path, print_result, progress_bars
+from fedpca.cli.common import (
+    AsJson,
+    Force,
+    ModelPath,
+    check_output_path,
+    print_result,
+    progress_bars,
+    reading_options,
+)
 
 
+@reading_options
 def report(
     model: ModelPath,
     out: Annotated[
@@ -30,6 +39,8 @@ def report(
     ] = None,
     force: Force = False,
     as_json: AsJson = False,
+    *,
+    reading: dict[str, Any],
 ) -> None:
     """Write a report about a model: one HTML file.
 
@@ -57,7 +68,7 @@ def report(
     if rows:
         names = summary.feature_names
         passthrough = [] if color is None or color in (names or ()) else [color]
-        table = open_rows(rows, columns=names, passthrough=passthrough)
+        table = open_rows(rows, columns=names, passthrough=passthrough, **reading)
     with progress_bars():
         write_report(
             out,

@@ -10,16 +10,19 @@ from fedpca.cli.common import (
     AsJson,
     Drop,
     Force,
+    NumericOnly,
     check_output_path,
     parse_names,
     print_result,
     progress_bars,
+    reading_options,
 )
 
 if TYPE_CHECKING:
     from fedpca.federation.simulate import Simulation
 
 
+@reading_options
 def simulate(
     path: Annotated[
         list[str] | None,
@@ -37,6 +40,7 @@ def simulate(
         typer.Option("--components", "-n", metavar="N", min=1, help="Components; by default at most 10."),
     ] = None,
     drop: Drop = None,
+    numeric_only: NumericOnly = False,
     batches: Annotated[int, typer.Option(metavar="N", min=1, help="Batches per client.")] = 5,
     fanout: Annotated[int, typer.Option(metavar="N", min=2, help="Clients per region.")] = 8,
     stragglers: Annotated[float, typer.Option(metavar="SHARE", help="Share of slow clients.")] = 0.2,
@@ -54,6 +58,8 @@ def simulate(
     ] = None,
     force: Force = False,
     as_json: AsJson = False,
+    *,
+    reading: dict[str, Any],
 ) -> None:
     """Simulate a federation with faults, and compare its model with that of one without.
 
@@ -73,7 +79,8 @@ def simulate(
     from fedpca.metrics import affinity
 
     faults = Faults(stragglers, late, dropouts, duplicates, crashes, seed)
-    owners = _owners(path, client, parse_names(drop) or [], batches) if path and client else _digits(batches)
+    reading |= {"drop": parse_names(drop) or (), "numeric_only": numeric_only}
+    owners = _owners(path, client, reading, batches) if path and client else _digits(batches)
     n_features = next(iter(owners.values()))[0].shape[1]
     components = components or min(10, n_features)
     with progress_bars():
@@ -124,7 +131,7 @@ def _digits(batches: int) -> dict[str, list[Any]]:
     return {f"{digit}": np.array_split(digits.data[digits.target == digit], batches) for digit in range(10)}
 
 
-def _owners(path: list[str], client: str, drop: list[str], batches: int) -> dict[str, list[Any]]:
+def _owners(path: list[str], client: str, reading: dict[str, Any], batches: int) -> dict[str, list[Any]]:
     """The rows of each owner, in batches."""
     import numpy as np
 
@@ -132,7 +139,7 @@ def _owners(path: list[str], client: str, drop: list[str], batches: int) -> dict
     from fedpca.readers import open_rows
 
     parts: dict[str, list[Any]] = {}
-    for batch in open_rows(path, drop=drop, passthrough=[client]).batches():
+    for batch in open_rows(path, passthrough=[client], **reading).batches():
         owner = np.array([str(name) for name in batch.passthrough[client]])
         for name in np.unique(owner):
             parts.setdefault(str(name), []).append(dense(batch.rows[owner == name]))

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,14 +13,15 @@ from fedpca.cli.common import (
     BatchRows,
     DataPaths,
     Force,
-    Header,
     ModelPath,
     parse_names,
     print_result,
     progress_bars,
+    reading_options,
 )
 
 
+@reading_options
 def transform(
     model: ModelPath,
     path: DataPaths,
@@ -51,10 +52,11 @@ def transform(
         bool,
         typer.Option("--whiten", help="Divide scores by their standard deviations over the rows of the fit."),
     ] = False,
-    header: Header = None,
     batch_rows: BatchRows = None,
     force: Force = False,
     as_json: AsJson = False,
+    *,
+    reading: dict[str, Any],
 ) -> None:
     """Write the scores of rows on a model's components: columns pc1, pc2, ...
 
@@ -84,9 +86,7 @@ def transform(
         why = "the training rows do not vary" if summary.certificate is None else "none rises above its noise"
         raise ValueError(f"{model} has no components: {why}.")
     model_files.require_components(model, summary, components)
-    rows = open_rows(
-        path, columns=summary.feature_names, passthrough=kept, header=header, batch_rows=batch_rows
-    )
+    rows = open_rows(path, columns=summary.feature_names, passthrough=kept, batch_rows=batch_rows, **reading)
     if rows.n_features != summary.n_features:
         raise ValueError(
             f"rows must have the model's {summary.n_features} features, got {rows.n_features}; "

@@ -69,10 +69,12 @@ class NonNumeric(NamedTuple):
     Attributes:
         contains: what the column contains, for messages.
         conversion: how its numbers become readable, with a field for its name; "" if it has none.
+        arguments: arguments of `open_rows` that the conversion names, as in `FileFormatError`.
     """
 
     contains: str
     conversion: str = ""
+    arguments: Mapping[str, Any] = {}
 
 
 class DataFile(ABC):
@@ -86,6 +88,7 @@ class DataFile(ABC):
         sparse: whether batches are.
         non_numeric: columns that cannot be features, each with the reason.
         passthrough_names: names of what can be passed through.
+        lists: columns that contain lists, each with the names of its elements, which are features.
     """
 
     path: Path
@@ -95,6 +98,7 @@ class DataFile(ABC):
     sparse: bool = False
     non_numeric: Mapping[str, NonNumeric]
     passthrough_names: Collection[str]
+    lists: Mapping[str, tuple[str, ...]] = {}
 
     @abstractmethod
     def dtype(self, columns: Sequence[str] | None) -> np.dtype[Any]:

@@ -2,10 +2,14 @@
 
 import os
 import stat
+import sys
+import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from glob import glob, has_magic
 from pathlib import Path
+from shutil import copyfileobj, rmtree
+from tempfile import mkdtemp
 
 from fedpca._util.files import local_path
 from fedpca._util.text import join_names
@@ -14,6 +18,8 @@ from fedpca.errors import FileFormatError
 FORMATS = {
     ".csv": "csv",
     ".tsv": "tsv",
+    ".txt": "txt",
+    ".jsonl": "jsonl",
     ".parquet": "parquet",
     ".arrow": "arrow",
     ".feather": "arrow",
@@ -23,6 +29,7 @@ FORMATS = {
     ".zarr": "zarr",
     ".bed": "bed",
 }
+_TEXT = (".csv", ".tsv", ".txt", ".jsonl")
 _PACKED = (".gz", ".bz2", ".zst")  # text only
 _BESIDE_BED = (".bim", ".fam")
 
@@ -47,6 +54,26 @@ def find(paths: Paths) -> tuple[str, list[Path]]:
     return next(iter(kinds)), files
 
 
+def is_standard_input(paths: Paths) -> bool:
+    """Whether the path is -, alone."""
+    return paths == "-" or (isinstance(paths, list | tuple) and list(paths) == ["-"])
+
+
+class StandardInput:
+    """A copy of standard input, because rows may be read twice; it is removed with this object.
+
+    Attributes:
+        path: of the copy.
+    """
+
+    def __init__(self) -> None:
+        folder = mkdtemp(prefix="fedpca-")  # for its owner only
+        weakref.finalize(self, rmtree, folder, ignore_errors=True)
+        self.path = Path(folder) / "stdin"
+        with self.path.open("wb") as file:
+            copyfileobj(sys.stdin.buffer, file)
+
+
 def require_distinct(files: Sequence[Path]) -> None:
     """Reject files given more than once, also under several names."""
     times = Counter(os.path.realpath(file) for file in files)
@@ -60,7 +87,7 @@ def require_distinct(files: Sequence[Path]) -> None:
 def format_of(path: Path) -> str:
     """By the ending of the name."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in _PACKED and suffixes[-2:-1] in ([".csv"], [".tsv"]):
+    if len(suffixes) > 1 and suffixes[-1] in _PACKED and suffixes[-2] in _TEXT:
         return FORMATS[suffixes[-2]]
     if not suffixes or suffixes[-1] not in FORMATS:
         raise FileFormatError(
@@ -80,9 +107,7 @@ def _files(path: str | os.PathLike[str]) -> list[Path]:
     text = os.fspath(path)
     path = local_path(path)
     if text == "-":
-        raise ValueError(
-            "rows cannot be read from a pipe (-), because they may be read twice; save them to a file first."
-        )
+        raise ValueError("standard input (-) must be the only path, got others; leave them out.")
     if has_magic(text) and not os.path.lexists(text):
         found = [Path(match) for match in sorted(glob(text, recursive=True))]
         if not found:

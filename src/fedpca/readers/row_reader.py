@@ -3,6 +3,8 @@
 import hashlib
 import json
 import logging
+import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,12 +18,14 @@ from fedpca._util.text import join_names, pluralize
 from fedpca.errors import FileFormatError
 from fedpca.readers import anndata, arrays, plink, tables
 from fedpca.readers.data_file import Batch, DataFile, ReadRequest
-from fedpca.readers.paths import Paths, find, state
+from fedpca.readers.dialect import DELIMITERS, Dialect
+from fedpca.readers.paths import Paths, StandardInput, find, is_standard_input, state
 from fedpca.summaries import validation
 
 _log = logging.getLogger(__name__)
 _BATCH_ENTRIES = 2**21  # 16 MB as float64
 _MIN_ROWS, _MAX_ROWS = 16, 2**16
+_ID = re.compile(r"(.*[^A-Za-z])?[iI][dD]|.*[a-z]I[dD]")  # and not: acid, grid
 _MAX_DROPPED = 8  # more columns are better selected than dropped
 
 Names = tuple[str, ...]
@@ -52,6 +56,8 @@ class RowReader:
     passthrough: tuple[str, ...]
     _files: tuple[DataFile, ...]
     _states: tuple[tuple[int, int, int], ...]  # of the files when they were opened
+    _dialect: Dialect  # as given
+    _copy: StandardInput | None  # exists as long as the reader
 
     def __iter__(self) -> Iterator[Any]:
         """All rows."""
@@ -94,12 +100,12 @@ class RowReader:
         return tuple(name for name in first if all(name in other for other in others))
 
     def fingerprint(self) -> str:
-        """A hash of the files, as they were when opened, and of the columns read."""
+        """A hash of the files, as they were when opened, of the columns read, and of the text options."""
         files = [
             (str(file.path.resolve()), size, changed)
             for file, (_, size, changed) in zip(self._files, self._states, strict=True)
         ]
-        contents = json.dumps([files, self.feature_names, str(self.dtype)])
+        contents = json.dumps([files, self.feature_names, str(self.dtype), repr(self._dialect)])
         return hashlib.sha256(contents.encode()).hexdigest()
 
     @property
@@ -120,25 +126,49 @@ def open_rows(
     columns: Iterable[str] | None = None,
     drop: Iterable[str] = (),
     passthrough: Iterable[str] = (),
+    numeric_only: bool = False,
     header: bool | None = None,
+    delimiter: str | None = None,
+    decimal: str | None = None,
+    thousands: str | None = None,
+    na_values: Iterable[str] = (),
+    comment: str | None = None,
+    encoding: str | None = None,
+    private: bool = False,
     batch_rows: int | None = None,
 ) -> RowReader:
     """Open files of rows, of any size, to be read a batch at a time.
 
-    Formats, by the ending of the name: .csv and .tsv (also .gz, .bz2, .zst), .parquet, .arrow and .feather,
-    .npy, .npz, .h5ad, .zarr, and .bed of PLINK. Integers, decimals and booleans become float64; float32
-    stays. An empty cell, NA, null or NaN is a missing entry.
+    Formats, by the ending of the name: .csv, .tsv, .txt and .jsonl (also .gz, .bz2, .zst), .parquet, .arrow
+    and .feather, .npy, .npz, .h5ad, .zarr, and .bed of PLINK. Integers, decimals and booleans become float64;
+    float32 stays. An empty cell, NA, null or NaN is a missing entry. Lists in a column of Parquet, Arrow
+    or .jsonl files, such as embeddings, are features named embedding_0, embedding_1 and so on.
 
     Args:
         path: a file, a glob, a folder (with those in it; hidden ones and those that start with "_" are
             skipped), or a list of these. All files must have one format and the same columns; columns are
-            matched by name, files read in the order of their paths.
-        columns: names of the columns to read, in this order; all of them if None.
+            matched by name, files read in the order of their paths. "-" is text on standard input, which is
+            first copied to a temporary file, because rows may be read twice.
+        columns: names of the columns to read, in this order; all of them if None. The name of a column of
+            lists stands for all its elements, also in `drop`.
         drop: names of columns to leave out.
         passthrough: names of columns that are not features but are returned beside the rows, such as ids or
             labels. From text files they come as the text they are; from .h5ad and .zarr they are columns of
             `obs`, from .bed those of the .fam file, from .npz other arrays.
+        numeric_only: leave out columns that are not numeric, with a warning that names them.
         header: whether the first line of a text file contains names; by default if there is no number in it.
+        delimiter: the character between cells of a text file. By default a tab in .tsv; otherwise comma,
+            semicolon, tab, "|" or, in .txt, a space, whichever divides the first lines evenly.
+        decimal: the decimal point of a text file; by default a comma if the first lines leave no doubt.
+        thousands: the separator of groups of three digits in a text file; by default there is none.
+        na_values: cells of a text file that stand for a missing value, besides an empty cell, NA, null and
+            NaN. A number stands for all cells of the same value.
+        comment: what a line of a text file starts with if it is to be ignored.
+        encoding: of a text file, a name that Python knows; by default UTF-8, or UTF-16 if it starts with a
+            byte order mark.
+        private: detect nothing from the rows, because one record could decide it. Of text files the delimiter
+            comes from the header line, the decimal point is ".", all columns are features, and a cell that is
+            not a number is missing; lists must have a fixed size. Set it for a private fit.
         batch_rows: maximum rows per batch; by default as many as make 16 MB, of Parquet 32 MB.
 
     >>> import numpy as np, pathlib, tempfile
@@ -149,18 +179,39 @@ def open_rows(
     """
     drop, passthrough = _names(drop, "drop"), _names(passthrough, "passthrough")
     columns = None if columns is None else _names(columns, "columns")
-    kind, paths = find(path)
+    dialect = Dialect(delimiter, decimal, thousands, _names(na_values, "na_values"), comment, encoding)
+    copy = StandardInput() if is_standard_input(path) else None
+    kind, paths = find(path) if copy is None else ("txt", [copy.path])
+    if kind == "jsonl" and private:
+        raise FileFormatError(
+            f"{paths[0]}: columns of a private fit must not depend on its rows, as those of .jsonl files do; "
+            "convert it to Parquet or CSV."
+        )
+    if dialect.given and kind not in DELIMITERS:
+        raise ValueError(f"{dialect.given[0]} is for text files, and {paths[0]} is none; leave it out.")
     states = [state(each) for each in paths]
     for each, (_, n_bytes, _) in zip(paths, states, strict=True):
         if not n_bytes and each.is_file():
             raise FileFormatError(f"{each} contains no rows.")
-    open_file = _opener(kind, header)
+    open_file = _opener(kind, header, dialect, private)
     files = [open_file(each) for each in paths]
+    columns = None if columns is None else _elements(columns, files[:1])
+    drop = _elements(drop, files)
+    if numeric_only:
+        if private and kind in DELIMITERS:
+            raise FileFormatError(
+                f"numeric_only needs the types of columns, but in {paths[0]} private rows would decide them",
+                "leave columns out with {drop}",
+                drop=None,
+            )
+        drop = (*drop, *_left_out(files, columns, {*drop, *passthrough}))
     features = _features(files[0], columns, drop, passthrough)
     _require_columns(files[0], drop, dict.fromkeys(name for file in files for name in file.names or ()))
     for file in files:
         _require_same_columns(files[0], file, columns, drop, passthrough)
         _require_numeric(file, features)
+    if columns is None and not private and isinstance(files[0], tables.TableFile):
+        _warn_of_ids(files[0], features or ())
     n_features = files[0].n_columns if features is None else len(features)
     if batch_rows is None:
         # Every column of a batch of Parquet has its price: of twice the size, all is a tenth faster.
@@ -177,21 +228,29 @@ def open_rows(
         passthrough=passthrough,
         _files=tuple(files),
         _states=tuple(states),
+        _dialect=dialect,
+        _copy=copy,
     )
     _log.info("opened %s of format %s: %r", pluralize(len(files), "file"), kind, reader)
     return reader
 
 
-def _opener(kind: str, header: bool | None) -> Callable[[Path], DataFile]:
+def _opener(kind: str, header: bool | None, dialect: Dialect, private: bool) -> Callable[[Path], DataFile]:
     match kind:
-        case "csv":
-            return partial(tables.TextFile, delimiter=",", header=header)
-        case "tsv":
-            return partial(tables.TextFile, delimiter="\t", header=header)
+        case "csv" | "tsv" | "txt":
+            return partial(
+                tables.TextFile,
+                delimiters=DELIMITERS[kind],
+                header=header,
+                dialect=dialect,
+                private=private,
+            )
+        case "jsonl":
+            return tables.JsonFile
         case "parquet":
-            return tables.ParquetFile
+            return partial(tables.ParquetFile, private=private)
         case "arrow":
-            return tables.ArrowFile
+            return partial(tables.ArrowFile, private=private)
         case "npy":
             return arrays.open_npy
         case "npz":
@@ -210,6 +269,42 @@ def _names(names: Iterable[str], argument: str) -> Names:
     return tuple(dict.fromkeys(names))
 
 
+def _left_out(files: Iterable[DataFile], columns: Names | None, known: Collection[str]) -> Names:
+    """The names of columns that are not numeric in some file, besides those known; a warning names them."""
+    found = {
+        name: reason.contains
+        for file in files
+        for name, reason in file.non_numeric.items()
+        if file.names is not None and name not in known and (columns is None or name in columns)
+    }
+    if found:
+        names = join_names([f"{name} ({contains})" for name, contains in found.items()])
+        warnings.warn(f"left out because not numeric: {names}.", stacklevel=3)
+    return tuple(found)
+
+
+def _warn_of_ids(file: tables.TableFile, features: Names) -> None:
+    """Warn of features that are ids by their names, or because they never repeat."""
+    never_repeat = file.counters(features)
+    ids = [name for name in features if name in never_repeat or _ID.fullmatch(name)]
+    if ids:
+        warnings.warn(
+            f"{join_names(ids)} may be {'an id' if len(ids) == 1 else 'ids'}, by the name or because the "
+            f"values never repeat, but {'is a feature' if len(ids) == 1 else 'are features'}; drop "
+            f"{_them(ids)} unless measured.",
+            stacklevel=3,
+        )
+
+
+def _elements(names: Names, files: Iterable[DataFile]) -> Names:
+    """Names with those of the elements in place of columns of lists."""
+    return tuple(
+        dict.fromkeys(
+            element for name in names for file in files for element in file.lists.get(name, (name,))
+        )
+    )
+
+
 def _features(file: DataFile, columns: Names | None, drop: Names, passthrough: Names) -> Names | None:
     """The names of the features; None for all columns of a file without names."""
     if file.names is None:
@@ -221,7 +316,7 @@ def _features(file: DataFile, columns: Names | None, drop: Names, passthrough: N
         return None
     _require_columns(file, columns or (), file.names)
     # In some formats passthrough columns are stored apart from the rows.
-    excluded = {*drop, *(passthrough if file.passthrough_names == file.names else ())}
+    excluded = {*drop, *(_elements(passthrough, [file]) if isinstance(file, tables.TableFile) else ())}
     features = tuple(name for name in (file.names if columns is None else columns) if name not in excluded)
     if "" in features:
         raise FileFormatError(
@@ -299,13 +394,20 @@ def _require_numeric(file: DataFile, features: Names | None) -> None:
             conversions.setdefault(reason.conversion, []).append(name)
     convert = " and ".join(conversion.format(join_names(names)) for conversion, names in conversions.items())
     other = [name for name, reason in bad.items() if not reason.conversion]
+    arguments = {name: value for reason in bad.values() for name, value in reason.arguments.items()}
     if convert and other:
         raise FileFormatError(
-            problem, f"{convert}, and leave {join_names(other)} out with {{drop}}", drop=other
+            problem, f"{convert}, and leave {join_names(other)} out with {{drop}}", drop=other, **arguments
         )
     convert = convert or f"encode {_them(bad)} as numbers"
     raise FileFormatError(
-        problem, convert, *_drop_remedies(list(bad), features), drop=list(bad), columns=None
+        problem,
+        convert,
+        *_drop_remedies(list(bad), features),
+        drop=list(bad),
+        columns=None,
+        numeric_only=True,
+        **arguments,
     )
 
 
@@ -314,7 +416,7 @@ def _drop_remedies(names: list[str], features: Names) -> list[str]:
     if len(names) == len(features):
         return []
     if len(names) > _MAX_DROPPED:
-        return ["select the columns to read with {columns}"]
+        return ["select the columns to read with {columns}", "leave out all such columns with {numeric_only}"]
     return [f"leave {_them(names)} out with {{drop}}"]
 
 

@@ -107,7 +107,7 @@ class Node:
 
     def _summary(self, rank: int, center: bool) -> Summary:
         pca = StreamingPCA(rank, center=center, privacy=self.privacy)
-        fit_files(pca, open_rows(self.source))
+        fit_files(pca, open_rows(self.source, private=self.privacy is not None))
         return pca.summary_ if self.privacy is None else pca._release_for_merging()
 
     def _settings(self, center: bool) -> dict[str, Any]:

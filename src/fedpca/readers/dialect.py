@@ -1,0 +1,206 @@
+"""How the cells of a text file are written: as given, or as found in its first lines."""
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from fedpca._util.extras import require
+from fedpca.errors import FileFormatError
+
+DELIMITERS = {"csv": ",;\t|", "tsv": "\t", "txt": "\t,;| "}  # by format; the first is the default
+_TEXT_BLOCK = 2**20  # bytes filtered at a time
+_LINES_LOOKED_AT = 50
+_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+([eE][+-]?[0-9]+)?")
+_GROUPS_OF_THREE = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+")
+_DECIMAL_POINT = re.compile(r"[+-]?[0-9]*\.[0-9]+([eE][+-]?[0-9]+)?")
+_LIKE_A_NUMBER = re.compile(r"[+-]?[0-9][0-9.,' ]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The conventions of a text file; None where they are to be found.
+
+    Attributes:
+        delimiter: between cells.
+        decimal: between the whole and the fractional part of a number.
+        thousands: between groups of three digits.
+        na_values: cells that stand for a missing value, besides an empty cell, NA, null and NaN.
+        comment: starts a line that is ignored.
+        encoding: of the bytes; UTF-8 if None, or UTF-16 if the file starts with its mark.
+    """
+
+    delimiter: str | None = None
+    decimal: str | None = None
+    thousands: str | None = None
+    na_values: tuple[str, ...] = ()
+    comment: str | None = None
+    encoding: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("delimiter", "decimal", "thousands"):
+            value = getattr(self, name)
+            if value is not None and (
+                len(value) != 1 or not value.isascii() or value in '\n\r"' or value.isalnum()
+            ):
+                raise ValueError(f"{name} must be one character, such as {_EXAMPLES[name]!r}, got {value!r}.")
+        if self.decimal is not None and self.decimal in (self.delimiter, self.thousands):
+            other = "delimiter" if self.decimal == self.delimiter else "thousands"
+            raise ValueError(f"decimal and {other} must differ, got {self.decimal!r} for both.")
+        if self.comment is not None and (not self.comment.strip() or "\n" in self.comment):
+            raise ValueError(f"comment must be the start of a line, such as '#', got {self.comment!r}.")
+        if self.encoding is not None:
+            try:
+                "a".encode(self.encoding)
+            except LookupError:
+                raise ValueError(
+                    f"encoding must be one that Python knows, such as 'latin-1', got {self.encoding!r}."
+                ) from None
+
+    @property
+    def given(self) -> list[str]:
+        """The names of what is not to be found."""
+        return [name for name in self.__slots__ if getattr(self, name)]
+
+    @property
+    def gaps(self) -> list[str]:
+        """Cells that stand for a missing value."""
+        known = require("pyarrow.csv", extra="files", purpose="reading text").ConvertOptions().null_values
+        return [*known, *self.na_values]
+
+    @property
+    def codes(self) -> list[float]:
+        """Numbers that stand for a missing value, however they are written."""
+        numbers = [self.number(value) for value in self.na_values]
+        return [number for number in numbers if number is not None and not math.isnan(number)]
+
+    def plain(self, cell: str) -> str:
+        """A number as Python writes it; other cells are still no numbers."""
+        cell = cell.strip()
+        if self.thousands and re.fullmatch(self.grouped, cell):
+            cell = cell.replace(self.thousands, "")
+        if self.decimal not in (None, "."):
+            cell = cell.replace(".", "!").replace(self.decimal or "", ".")
+        return cell
+
+    @property
+    def grouped(self) -> str:
+        """A pattern of numbers with thousands separators."""
+        thousands, decimal = re.escape(self.thousands or ""), re.escape(self.decimal or ".")
+        return rf"^[+-]?[0-9]{{1,3}}({thousands}[0-9]{{3}})+({decimal}[0-9]*)?$"
+
+    def number(self, cell: str) -> float | None:
+        """The value of a cell; None if it is no number."""
+        plain = self.plain(cell)
+        try:
+            return None if "_" in plain else float(plain)
+        except ValueError:
+            return None
+
+    def found_in(self, text: str, delimiters: str, only_first_line: bool) -> "Dialect":
+        """With the delimiter and the decimal point of a text, as far as they are not given."""
+        n_lines = 1 if only_first_line else _LINES_LOOKED_AT
+        delimiter = self.delimiter
+        if delimiter is None:
+            candidates = [each for each in delimiters if each != self.decimal] or [";"]
+            tables = {each: _records(text, each, n_lines) for each in candidates}
+            delimiter = max(candidates, key=lambda each: _likelihood(tables[each]))
+        decimal = self.decimal
+        if decimal is None:
+            cells = [] if only_first_line or delimiter == "," else _records(text, delimiter, n_lines)
+            decimal = "," if _has_decimal_commas([cell for line in cells for cell in line]) else "."
+        return replace(
+            self, delimiter=delimiter, decimal="." if decimal in (delimiter, self.thousands) else decimal
+        )
+
+
+_EXAMPLES = {"delimiter": ";", "decimal": ",", "thousands": ","}
+
+
+def _records(text: str, delimiter: str, n_lines: int) -> list[list[str]]:
+    lines = csv.reader(io.StringIO(text), delimiter=delimiter)
+    try:
+        return list(islice(filter(None, lines), n_lines))
+    except csv.Error:  # a cell without end
+        return []
+
+
+def _likelihood(lines: Sequence[Sequence[str]]) -> tuple[bool, int]:
+    """Whether all lines have as many cells as the first; and how many, or 0 for one or if most have not."""
+    widths = [len(line) for line in lines] or [0]
+    agree = widths.count(widths[0])
+    if widths[0] < 2 or 2 * agree <= len(widths):
+        return False, 0
+    return agree == len(widths), widths[0]
+
+
+def _has_decimal_commas(cells: Sequence[str]) -> bool:
+    """Whether commas can be nothing else: 1,234 may be a whole number."""
+    cells = [cell.strip() for cell in cells]
+    commas = [cell for cell in cells if _DECIMAL_COMMA.fullmatch(cell)]
+    clear = any(not _GROUPS_OF_THREE.fullmatch(cell) for cell in commas)
+    return clear and not any(_DECIMAL_POINT.fullmatch(cell) for cell in cells)
+
+
+def is_like_a_number(cell: str) -> bool:
+    """Whether a cell of the first line is a number in some dialect, and so no name."""
+    return Dialect().number(cell) is not None or bool(_LIKE_A_NUMBER.fullmatch(cell.strip()))
+
+
+@contextmanager
+def open_text(path: Path, dialect: Dialect) -> Iterator[Any]:
+    """The text of a file as UTF-8, decompressed, with comments as empty lines."""
+    pa = require("pyarrow", extra="files", purpose="reading CSV, Parquet and Arrow files")
+    encoding = dialect.encoding
+    if encoding is None:
+        with pa.input_stream(str(path), compression="detect") as stream:
+            encoding = "utf-16" if stream.read(2) in (b"\xff\xfe", b"\xfe\xff") else None
+    with pa.input_stream(str(path), compression="detect") as stream:
+        text = stream if encoding is None else pa.transcoding_input_stream(stream, encoding, "utf8")
+        if dialect.comment is not None:
+            text = pa.PythonFile(_WithoutComments(text, dialect.comment.encode()), mode="r")
+        yield text
+
+
+class _WithoutComments(io.RawIOBase):
+    """A stream in which lines of comments are empty."""
+
+    def __init__(self, stream: Any, comment: bytes) -> None:
+        self._stream, self._comment = stream, comment
+        self._pattern = re.compile(rb"^[ \t]*" + re.escape(comment) + rb"[^\n]*", re.MULTILINE)
+        self._ready, self._rest = memoryview(b""), b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        if size < 0:
+            return b"".join(iter(lambda: self.read(_TEXT_BLOCK), b""))
+        while not self._ready:
+            more = self._stream.read(_TEXT_BLOCK)
+            text = self._rest + more
+            if not text:
+                return b""
+            end = text.rfind(b"\n") + 1 if more else len(text)
+            whole, self._rest = text[:end], text[end:]
+            self._ready = memoryview(self._pattern.sub(b"", whole) if self._comment in whole else whole)
+            if not more and not self._ready:
+                return b""
+        part, self._ready = bytes(self._ready[:size]), self._ready[size:]
+        return part
+
+
+def encoding_error(path: Path) -> FileFormatError:
+    """Of bytes that are no UTF-8."""
+    return FileFormatError(
+        f"{path} is not a valid UTF-8 text file",
+        "save it again as UTF-8",
+        "name its encoding, as in {encoding}",
+        encoding="latin-1",
+    )
