@@ -78,7 +78,7 @@ class TestSource:
             ("a.csv", b"1,2\n777,inf\n", "ValueError"),
             ("a.csv", b"1,2\n7.77e200,3\n", "ValueError"),
             ("a.npy", b"secret", "FileFormatError"),
-            ("a.txt", b"777", "FileFormatError"),
+            ("a.md", b"777", "FileFormatError"),
             ("secret.csv", None, "FileNotFoundError"),
         ],
     )
@@ -89,7 +89,10 @@ class TestSource:
         with pytest.raises((ValueError, OSError)) as caught:
             node.release(REQUEST if not promise else REQUEST | {"center": False})
         message = node.public_message(caught.value)
-        assert kind in message
+        # With privacy a cell that is not a number is missing, and a first line with a number is refused.
+        private = {b"x": "ValueError", b"secret,s": "ValueError", b"1": "FileFormatError"}
+        kinds = [private[start] for start in private if promise and (contents or b"").startswith(start)]
+        assert (kinds or [kind])[0] in message
         assert not any(word in message for word in ("secret", "777", "7.77", str(tmp_path)))
 
 
@@ -698,7 +701,7 @@ class TestSimulation:
     def test_a_virtual_node_has_the_file_of_its_number(self, tmp_path):
         shards = tmp_path / "shards"
         shards.mkdir()
-        (shards / "notes.txt").write_text("what we did")
+        (shards / "notes.md").write_text("what we did")
         sources = {name: write(shards / f"{name}.npy", rows_of(seed, 1500)) for seed, name in enumerate("ab")}
         config = RUN | {"simulate": str(shards), "folder": str(tmp_path / "server"), "expect": 3}
         grid = FakeGrid(**{f"n{number}": self.virtual(number, config) for number in range(3)})
@@ -706,7 +709,7 @@ class TestSimulation:
         assert list(summary["contributors"]) == ["a", "b"]
         assert fedpca.load(tmp_path / "server" / "model.safetensors") == expected_model(sources)
         assert "there are 2 files in" in summary["replies"][2]["reason"]
-        assert sorted(path.name for path in shards.iterdir()) == ["a.npy", "b.npy", "notes.txt"]
+        assert sorted(path.name for path in shards.iterdir()) == ["a.npy", "b.npy", "notes.md"]
 
     def test_it_promises_what_is_asked(self, tmp_path):
         write(tmp_path / "a.npy", rows_of(1, 1500))
