@@ -7,7 +7,9 @@ import os
 from collections import deque
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from itertools import count
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
@@ -375,6 +377,9 @@ def _event(line: bytes) -> HistoryEvent:
     for name, value in record.items():
         if not isinstance(value, _TYPES.get(name, str)) and not (name == "angle" and _is_angle(value)):
             raise TypeError(f"{name} is {value!r:.80}")
+        if isinstance(value, float) and not isfinite(value):
+            raise ValueError(f"{name} is {value}")
+    datetime.fromisoformat(event.time)  # raises ValueError
     return event
 
 
