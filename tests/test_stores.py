@@ -395,6 +395,8 @@ def test_a_torn_line_of_history_is_left_out_and_the_next_one_is_whole(tmp_path):
 @pytest.mark.parametrize(
     "line",
     ['{"what": "accepted"}', '{"what": "model", "count": 1}', "[1]", "nonsense", "", "{" * 10_000,
+     '{"child": "a", "version": 1, "what": "accepted", "time": "yesterday"}',
+     '{"child": "a", "version": 1, "what": "accepted", "count": NaN}',
      '{"child": 5, "version": 1, "what": "accepted"}', '{"child": "a", "version": "x", "what": "accepted"}'],
 )  # fmt: skip
 def test_lines_of_history_that_are_no_events_are_left_out(tmp_path, line):
