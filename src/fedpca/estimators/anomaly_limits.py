@@ -43,10 +43,14 @@ def degrees_of_freedom(count: float) -> float:
 
 
 def log_likelihood(spe: Array, t2: Array, variances: Array, noise_variance: float, n_features: int) -> Array:
-    """Log-likelihood of rows under probabilistic PCA, from their anomaly scores, shape (n,)."""
+    """Log-likelihood of rows under probabilistic PCA, from their anomaly scores, shape (n,).
+
+    Without noise variance, that of rows off the components is next to minus infinity.
+    """
     left_out = n_features - len(variances)
     noise = max(noise_variance, float(np.finfo(np.float64).tiny))
     log_volume = float(np.log(variances).sum()) + left_out * np.log(noise)
-    distances = t2 + (spe / noise if left_out else 0.0)
+    with np.errstate(over="ignore"):
+        distances = t2 + (spe / noise if left_out else 0.0)
     likelihoods: Array = -0.5 * (n_features * np.log(2 * np.pi) + log_volume + distances)
     return likelihoods

@@ -321,7 +321,8 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def score(self, X: RowsLike, y: object = None) -> float:
         """Mean log-likelihood of rows, for example to choose n_components by cross-validation."""
-        return float(np.mean(self.score_samples(X)))
+        with np.errstate(over="ignore"):  # of a sum: then the mean is next to minus infinity as well
+            return float(np.mean(self.score_samples(X)))
 
     def get_covariance(self) -> Array:
         """Covariance of the features as the components and the noise variance explain it, shape (d, d).

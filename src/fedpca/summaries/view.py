@@ -71,8 +71,11 @@ class SummaryView:
         if isinstance(self.rule, VarianceShare):
             share = float(summary.explained_variance_ratio[:shown].sum())
             if share < self.rule.share * (1 - 1e-9):
+                risen = "the 1 component above the noise explains"
+                if shown != 1:
+                    risen = f"the {shown} components above the noise explain"
                 return (
-                    f"the {shown} components above the noise explain {share:.1%} of the variance, less than "
+                    f"{risen} {share:.1%} of the variance, less than "
                     f"the {self.rule.share:.1%} asked for; others would be noise, and are left out. {remedy}"
                 )
         if not shown:
