@@ -28,62 +28,40 @@ Drop = Annotated[str | None, typer.Option(metavar="NAMES", help="Columns to leav
 NumericOnly = Annotated[
     bool, typer.Option("--numeric-only", help="Leave out columns that are not numeric, with a warning.")
 ]
-_TEXT_FILES = "Text files"
+
+
+def _text_option(kind: Any, *names: str, **settings: Any) -> Any:
+    return Annotated[kind, typer.Option(*names, rich_help_panel="Text files", **settings)]
+
+
 _READING = {  # arguments of `open_rows`
-    "header": Annotated[
+    "header": _text_option(
         bool | None,
-        typer.Option(
-            "--header/--no-header",
-            help="Whether text files have a header row. By default, if the first line contains no number.",
-            rich_help_panel=_TEXT_FILES,
-        ),
-    ],
-    "delimiter": Annotated[
+        "--header/--no-header",
+        help="Whether text files have a header row. By default, if the first line contains no number.",
+    ),
+    "delimiter": _text_option(
         str | None,
-        typer.Option(
-            metavar="CHARACTER",
-            help="Between cells; tab and space by name. By default as the first lines show.",
-            rich_help_panel=_TEXT_FILES,
-        ),
-    ],
-    "decimal": Annotated[
+        metavar="CHARACTER",
+        help="Between cells; tab and space by name. By default as the first lines show.",
+    ),
+    "decimal": _text_option(
         str | None,
-        typer.Option(
-            metavar="CHARACTER",
-            help="Decimal point. By default a comma if the first lines leave no doubt.",
-            rich_help_panel=_TEXT_FILES,
-        ),
-    ],
-    "thousands": Annotated[
+        metavar="CHARACTER",
+        help="Decimal point. By default a comma if the first lines leave no doubt.",
+    ),
+    "thousands": _text_option(
+        str | None, metavar="CHARACTER", help="Separator of groups of three digits. By default none."
+    ),
+    "na_values": _text_option(
         str | None,
-        typer.Option(
-            metavar="CHARACTER",
-            help="Separator of groups of three digits. By default none.",
-            rich_help_panel=_TEXT_FILES,
-        ),
-    ],
-    "na_values": Annotated[
-        str | None,
-        typer.Option(
-            metavar="VALUES",
-            help="Cells that stand for a missing value, as in '?,-999', besides empty cells, NA, null, NaN.",
-            rich_help_panel=_TEXT_FILES,
-        ),
-    ],
-    "comment": Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT", help="Ignore lines that start so, as in '#'.", rich_help_panel=_TEXT_FILES
-        ),
-    ],
-    "encoding": Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Encoding of text, as in latin-1. By default UTF-8.",
-            rich_help_panel=_TEXT_FILES,
-        ),
-    ],
+        metavar="VALUES",
+        help="Cells that stand for a missing value, as in '?,-999', besides empty cells, NA, null, NaN.",
+    ),
+    "comment": _text_option(str | None, metavar="TEXT", help="Ignore lines that start so, as in '#'."),
+    "encoding": _text_option(
+        str | None, metavar="NAME", help="Encoding of text, as in latin-1. By default UTF-8."
+    ),
 }
 _CHARACTERS = {"tab": "\t", "\\t": "\t", "space": " "}
 BatchRows = Annotated[
