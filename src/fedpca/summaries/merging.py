@@ -20,14 +20,13 @@ from itertools import combinations
 import numpy as np
 
 from fedpca._typing import AnyArray, Array
-from fedpca._util.text import join_names
 from fedpca.backend import ops
 from fedpca.summaries import validation
 from fedpca.summaries.algebra import pooled_mean, rounding_floor, subtract_mean
 from fedpca.summaries.certificate import combine, same_rows_warning
 from fedpca.summaries.linalg import leading_singular_pairs, with_fixed_signs
 from fedpca.summaries.moments import Moments
-from fedpca.summaries.parts import MAX_PARTS, pattern
+from fedpca.summaries.parts import MAX_PARTS, feature_labels, pattern
 from fedpca.summaries.rank import exchange_rank, part_rank
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
@@ -114,10 +113,9 @@ def known_to_any(summaries: Iterable[Summary]) -> AnyArray:
 
 def _warn_of_lost_features(lost: AnyArray, names: tuple[str, ...] | None) -> None:
     if lost.any():
-        labels = [names[i] if names else f"feature {i}" for i in np.flatnonzero(lost)]
         warnings.warn(
             f"more than {MAX_PARTS} different sets of known features are not kept apart: the result knows "
-            f"nothing about {join_names(labels)}. Leave out what few owners know.",
+            f"nothing about {feature_labels(lost, names)}. Leave out what few owners know.",
             stacklevel=2,
         )
 

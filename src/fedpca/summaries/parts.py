@@ -168,13 +168,22 @@ def check_observed(observed: object, count: float, n_features: int) -> Array | N
     return None if (values == count).all() else values
 
 
+def feature_labels(which: AnyArray, names: Sequence[str] | None) -> str:
+    """The names of some features, or their numbers where there are none, for a message.
+
+    >>> feature_labels(np.array([True, False, True]), None)
+    'feature 0, feature 2'
+    """
+    return join_names([names[i] if names else f"feature {i}" for i in np.flatnonzero(which).tolist()])
+
+
 def warn_if_unknown(summary: BaseSummary) -> None:
     """Warn of features without any observed value, by name."""
-    unknown = np.flatnonzero(~summary.known).tolist()
-    if unknown and summary.count:
-        names = summary.feature_names or [f"feature {i}" for i in range(summary.n_features)]
+    unknown = ~summary.known
+    if unknown.any() and summary.count:
+        has = "has" if np.count_nonzero(unknown) == 1 else "have"
         warnings.warn(
-            f"{join_names([names[i] for i in unknown])} {'has' if len(unknown) == 1 else 'have'} no observed "
-            "value: the model knows nothing about it. Merge it with one that does, or leave it out.",
+            f"{feature_labels(unknown, summary.feature_names)} {has} no observed value: the model knows "
+            "nothing about it. Merge it with one that does, or leave it out.",
             stacklevel=3,
         )
