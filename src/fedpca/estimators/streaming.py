@@ -146,7 +146,7 @@ class StreamingPCA(BasePCA):
                     tracker = self._update(tracker, X[part, :], _part(weights, part), gaps)
             self._source, self._n_rows_seen = tracker, X.shape[0]
             if isinstance(tracker, LateFeatures):
-                warn_if_unknown(self.summary_)
+                warn_if_unknown(self.subspace_)
         if self.privacy is not None:
             self._warn_of_shortfall()
         elif self.energy is None:

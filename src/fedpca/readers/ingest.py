@@ -13,6 +13,7 @@ from fedpca.readers.data_file import Batch
 from fedpca.readers.row_reader import RowReader
 from fedpca.summaries import model_file
 from fedpca.summaries.parts import warn_if_unknown
+from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary, from_file
 
 _log = logging.getLogger(__name__)
@@ -30,6 +31,9 @@ class Estimator(Protocol):
 
     @property
     def summary_(self) -> Summary: ...
+
+    @property
+    def subspace_(self) -> Subspace: ...
 
     @property
     def n_components_(self) -> int: ...
@@ -82,7 +86,7 @@ def fit_files(
             if stopped:
                 return done
     if pca.get_params().get("privacy") is None:
-        warn_if_unknown(pca.summary_)
+        warn_if_unknown(pca.subspace_)
     return done
 
 

@@ -88,14 +88,17 @@ class LateFeatures:
 
     def state(self) -> Summary:
         """Everything known."""
-        parts = [part for part in (*self._earlier, self._current()) if part.count]
-        return merge(parts or [self._current()])
+        current = self._current()
+        parts = [part for part in (*self._earlier, current) if part.count]
+        return merge(parts or [current])
 
     def _view(self) -> SummaryView:
         if self._cached_view is None:
-            tracker = self._tracker
-            self._cached_view = SummaryView(self.state(), tracker.rule, tracker.oversample, tracker.dtype)
+            self._cached_view = self._view_of(self.state())
         return self._cached_view
+
+    def _view_of(self, summary: Summary) -> SummaryView:
+        return SummaryView(summary, self._tracker.rule, self._tracker.oversample, self.dtype)
 
     def summary(self) -> Subspace:
         """The leading directions of all rows so far: those to exchange, more than are wanted."""
@@ -103,9 +106,7 @@ class LateFeatures:
 
     def history(self) -> Subspace:
         """The leading directions to fill gaps with: faster than `summary`, which can be merged."""
-        tracker = self._tracker
-        whole = self._view().whole.without_parts()
-        return SummaryView(whole, tracker.rule, tracker.oversample, tracker.dtype).summary()
+        return self._view_of(self._view().whole.without_parts()).summary()
 
     def n_components(self) -> int:
         """How many directions of the summary are wanted."""
