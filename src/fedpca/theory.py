@@ -21,8 +21,8 @@ def utility_bound(omega: float, n_features: int) -> float:
     """The most that E|<v1, v1_hat>| can be, for the worst dataset, under a mask of standard deviation omega.
 
     Lemma 8: of about e^((d - 1) ln 1/sqrt(1 - phi²)) / 8 directions with cosines of at most phi, n copies of
-    one make a dataset, and Fano's inequality bounds how well its direction can be told from the others'. The
-    bound is the smallest over phi. It never falls below 3/4, however large the noise.
+    one make a dataset, and Fano's inequality bounds how well its direction can be distinguished from others.
+    The bound is the smallest over phi. It never falls below 3/4, however large the noise.
 
     The printed result stands once its proof is mended: the divergence of two Gaussians has the inverse of
     their covariance (Lemma 6) and must be at most gamma, not at least (Lemma 7); the logarithm of K, not K,

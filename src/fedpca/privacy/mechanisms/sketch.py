@@ -83,7 +83,7 @@ class Sketch(Mechanism):
         self._add_to_sum(points)
 
     def release(self, noise: Noise, certificate: Certificate) -> Subspace:
-        """Only directions above the noise: what is left out of a subspace cannot be told from noise later."""
+        """Only directions above the noise: what is left out of a subspace cannot be found again later."""
         sigma, unit = self.calibration.sigma, RADIUS**2
         drawn = noise.entries((2,), self._sketch.size, sigma * unit).reshape(self._sketch.shape)
         sketch = (self._sketch + drawn) * (self.radius / unit)
