@@ -493,7 +493,7 @@ def test_a_private_model_without_components_is_written_and_merges_into_one_that_
         patch.setattr(warnings, "filters", [])
         for name, part in zip(names, np.array_split(rows, 24), strict=True):
             write_csv("a.csv", part, list("abcdef"))
-            weak = ["--epsilon", 0.2, "--delta", 1e-6, "--bound", 2, "--ledger", f"{name}.ledger"]
+            weak = ["--epsilon", 0.1, "--delta", 1e-6, "--bound", 2, "--ledger", f"{name}.ledger"]
             result = run("fit", "a.csv", *weak, "--out", name)
             assert result.exit_code == 0
     shown = [run_json("inspect", name)["n_components"] for name in names]
