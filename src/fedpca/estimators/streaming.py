@@ -15,8 +15,9 @@ from fedpca.backend import HOST, Backend, backend_of, batch_slices, dense, ops, 
 from fedpca.errors import NonFiniteError
 from fedpca.estimators.base import BasePCA, chunk_rows, stored_values, warn_if_fewer
 from fedpca.estimators.rank_rule import rank_rule
-from fedpca.privacy import CenterSum, Ledger, Privacy, PrivateTracker
+from fedpca.privacy import Ledger, Privacy, PrivateTracker, StepSum
 from fedpca.summaries import validation
+from fedpca.summaries.certificate import Evaluation
 from fedpca.summaries.merging import check_compatible, known_to_any
 from fedpca.summaries.missing_values import impute, impute_cold_start, late_starts
 from fedpca.summaries.moments import Moments
@@ -133,11 +134,12 @@ class StreamingPCA(BasePCA):
             if weights is not None and not weights.any():
                 raise ValueError("sample_weight must not be all zero: no row would count.")
             if isinstance(tracker, PrivateTracker):
-                while tracker.needs_center:
-                    total, n_rows = tracker.center_sum(_dense_parts(X), X.shape[0])
-                    tracker.move_center(total / n_rows)
-                self._update(tracker, X, weights, gaps)
+                while not tracker.is_prepared:
+                    tracker.advance(tracker.step_sum(_shuffled_parts(X), X.shape[0]))
+                _no_weights(weights)
+                tracker.update(_shuffled_parts(X), X.shape[0])
                 tracker.release()
+                self._evaluate(tracker, X)
             else:
                 size = self.batch_size or _BATCH_ROWS
                 if tracker.backend.on_device and validation.forget(self.forget) == 1:
@@ -193,52 +195,83 @@ class StreamingPCA(BasePCA):
                     f"{name}={now[name]!r}; set it back, or begin again with fit."
                 )
 
-    def center_sum(self, X: RowsLike) -> CenterSum:
-        """One round of a private center that several owners share: the noisy sum of all rows of this owner.
+    @property
+    def is_prepared(self) -> bool:
+        """Whether nothing is left to be found privately before rows are learned; see `step_sum`."""
+        return self._has_source() and not (
+            isinstance(self._source, PrivateTracker) and not self._source.is_prepared
+        )
 
-        For `Privacy(center="private")`, before any rows were learned. The rows' sum is that of their
-        differences from the center so far; it may be sent to anybody, and costs a twentieth of mu². There
-        are two rounds, each ended by `move_center`; then `partial_fit` with the same rows and `release`.
-        `fit` does all this for one owner, and `FederatedPCA` for many.
+    def step_sum(self, X: RowsLike) -> StepSum:
+        """One round of the private steps that several owners share: the noisy sum over all rows of this one.
+
+        Scale, center and bound, where `Privacy` does not state them, are found in a few rounds, before any
+        rows are learned. A sum may be sent to anybody. The owners' sums, added up by `StepSum.pooled`, end a
+        round with `advance`. When `is_prepared`, `partial_fit` takes the same rows, and `release` follows.
+        `fit` does all this for one owner, and `FederatedPCA` for many. An owner who comes later, with the
+        bound, center and scale that were found as public numbers, spends everything on the release.
 
         Args:
             X: all rows, shape (n_samples, n_features).
 
-        >>> rows = np.random.default_rng(0).normal(size=(600, 3)) + [2.0, 1.0, 0.0]
-        >>> settings = {"epsilon": 4.0, "delta": 1e-5, "bound": 4.0, "center": "private"}
-        >>> north, south = (StreamingPCA(2, privacy=Privacy(**settings)) for _ in range(2))
-        >>> for _ in range(2):
-        ...     (a, n), (b, m) = north.center_sum(rows[:400]), south.center_sum(rows[400:])
-        ...     for owner in (north, south):
-        ...         owner.move_center((a + b) / (n + m))
-        >>> releases = [north.partial_fit(rows[:400]).release(), south.partial_fit(rows[400:]).release()]
+        >>> rows = np.random.default_rng(0).normal(size=(2000, 3)) * [3.0, 1.0, 1.0] + [20.0, 10.0, 0.0]
+        >>> owners = {StreamingPCA(1, privacy=Privacy(epsilon=4.0, delta=1e-5)): part
+        ...           for part in (rows[:1200], rows[1200:])}
+        >>> while not all(owner.is_prepared for owner in owners):
+        ...     pooled = StepSum.pooled([owner.step_sum(part) for owner, part in owners.items()])
+        ...     for owner in owners:
+        ...         owner.advance(pooled)
         >>> import fedpca
-        >>> fedpca.merge(releases, rank=2).count
-        600.0
+        >>> releases = [owner.partial_fit(part).release() for owner, part in owners.items()]
+        >>> fedpca.merge(releases, rank=1).count
+        2000.0
         """
         first = not self._has_source()
         with self._rollback_on_error():
             X, _, _, tracker = self._prepared(X, None, first=first)
             if not isinstance(tracker, PrivateTracker):
-                raise ValueError("center_sum needs StreamingPCA(privacy=Privacy(..., center='private')).")
-            summed = tracker.center_sum(_dense_parts(X), X.shape[0])
+                raise ValueError("step_sum needs StreamingPCA(privacy=Privacy(...)).")
+            summed = tracker.step_sum(_shuffled_parts(X), X.shape[0])
             if first:
                 self._source, self._n_rows_seen = tracker, 0
         return summed
 
-    def move_center(self, offset: ArrayLike) -> None:
-        """End a round of `center_sum`.
+    def advance(self, pooled: StepSum) -> None:
+        """End a round of `step_sum`.
 
         Args:
-            offset: all owners' sums, added up and divided by the number of all their rows, shape
-                (n_features,). It must come from such noisy sums, never from rows.
+            pooled: the owners' sums, added up. It must come from such noisy sums, never from rows.
         """
+        self._private_source("advance").advance(pooled)
+
+    def evaluation_sum(self, X: RowsLike, model: Subspace) -> StepSum:
+        """The noisy sum from which `evaluation` measures how good a model of several owners' releases is.
+
+        Args:
+            X: all rows of this owner, shape (n_samples, n_features).
+            model: of the releases, merged.
+        """
+        X = self._validated(X, reset=False)
+        source = self._private_source("evaluation_sum")
+        return source.evaluation_sum(_shuffled_parts(X), X.shape[0], model)
+
+    def evaluation(self, pooled: StepSum, model: Subspace) -> Evaluation:
+        """How much of all owners' variance a model explains, by their sums, added up."""
+        return self._private_source("evaluation").evaluation(pooled, model)
+
+    def _private_source(self, method: str) -> PrivateTracker:
         if not self._has_source() or not isinstance(self._source, PrivateTracker):
-            raise ValueError("move_center ends a round of a private center: call center_sum first.")
-        offset = np.asarray(offset, dtype=np.float64)
-        if offset.shape != (self.n_features_in_,) or not np.isfinite(offset).all():
-            raise ValueError(f"offset must be one finite number per feature, got shape {offset.shape}.")
-        self._source.move_center(offset)
+            raise ValueError(f"{method} needs StreamingPCA(privacy=Privacy(...)), and step_sum before it.")
+        return self._source
+
+    def _evaluate(self, tracker: PrivateTracker, X: RowsLike) -> None:
+        """Measure how good the components are, from the budget that was kept for it."""
+        shown = tracker.n_components()
+        if not tracker.can_evaluate or not shown:
+            return
+        model = tracker.summary().truncate(shown)
+        pooled = tracker.evaluation_sum(_shuffled_parts(X), X.shape[0], model)
+        tracker.add_evaluation(tracker.evaluation(pooled, model))
 
     def release(self) -> Summary:
         """Let the private summary of all rows so far out: noised, certified, paid for in the ledger.
@@ -530,6 +563,13 @@ def _dense_parts(X: RowsLike) -> Iterator[Array]:
     size = chunk_rows(X.shape[1])
     for part in batch_slices(X.shape[0], size):
         yield dense(X[part])
+
+
+def _shuffled_parts(X: RowsLike) -> Iterator[Array]:
+    """Rows in a random order: where pairs of rows are taken, they should not be neighbors."""
+    order = np.random.default_rng().permutation(X.shape[0])
+    for part in batch_slices(X.shape[0], chunk_rows(X.shape[1])):
+        yield dense(X[order[part]])
 
 
 def _no_weights(weights: Array | None) -> None:

@@ -1,20 +1,19 @@
 """Differential privacy: what leaves an owner of rows is noised once, as a sum, and certified."""
 
 from fedpca.errors import BudgetExceeded, NotReleasedError
-from fedpca.privacy.centering import CENTER_STEPS, CenterSum
 from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.planning import Plan, plan
 from fedpca.privacy.settings import Privacy
+from fedpca.privacy.steps import StepSum
 from fedpca.privacy.tracker import PrivateTracker
 
 __all__ = [
-    "CENTER_STEPS",
     "BudgetExceeded",
-    "CenterSum",
     "Ledger",
     "NotReleasedError",
     "Plan",
     "Privacy",
     "PrivateTracker",
+    "StepSum",
     "plan",
 ]

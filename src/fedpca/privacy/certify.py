@@ -1,11 +1,12 @@
 """The certificate of a release: all of it is public, or was released."""
 
 from fedpca._util.version import __version__
+from fedpca.privacy.clipping import Clipping
 from fedpca.privacy.ledger import Entry, Ledger
 from fedpca.privacy.mechanisms.base import Mechanism
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.settings import Privacy
-from fedpca.summaries.certificate import IN_MEMORY, Certificate, LedgerState
+from fedpca.summaries.certificate import IN_MEMORY, Certificate, LedgerState, StepCost
 
 
 def make_certificate(
@@ -18,6 +19,7 @@ def make_certificate(
     records: int,
     report: int,
     stream: str,
+    steps: tuple[StepCost, ...],
 ) -> Certificate:
     """The certificate of a report of so many records, debited as `entry`."""
     calibration = mechanism.calibration
@@ -30,6 +32,7 @@ def make_certificate(
     edge = None
     if mechanism.edge_known:
         edge = mechanism.noise_edge(privacy, mechanism.n_features, calibration, report=report)
+        edge *= mechanism.clipping.unit
     return Certificate(
         private=not seeded,
         epsilon=privacy.epsilon,
@@ -38,8 +41,9 @@ def make_certificate(
         adjacency=privacy.adjacency,
         mechanism=privacy.mechanism,
         sampler=noise.sampler,
-        center=_center_kind(privacy),
-        bound=privacy.bound,
+        center=_center_kind(privacy, mechanism.clipping),
+        bound=mechanism.clipping.bound,
+        clipping=mechanism.clipping.kind,
         warnings=tuple(notes),
         calibration="published formula" if privacy.paper_calibrated else "analytic",
         sensitivity=calibration.sensitivity,
@@ -57,6 +61,7 @@ def make_certificate(
             delta=ledger.delta,
             spent=ledger.spent(),
         ),
+        steps=(*steps, StepCost(mechanism.name, calibration.mu)),
         release=entry.release,
         stream=stream,
         time=entry.time,
@@ -64,7 +69,9 @@ def make_certificate(
     )
 
 
-def _center_kind(privacy: Privacy) -> str:
+def _center_kind(privacy: Privacy, clipping: Clipping) -> str:
+    if clipping.pairs:
+        return "none: differences of pairs"
     if privacy.center is None:
         return "none: about the origin"
     return "private" if privacy.center == "private" else "public"

@@ -7,7 +7,6 @@ from math import ceil, sqrt
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.privacy.centering import stream_rows
 from fedpca.privacy.mechanisms.base import Mechanism
 from fedpca.privacy.mechanisms.gram import Gram
 from fedpca.privacy.mechanisms.registry import calibrate, mechanism_class
@@ -104,15 +103,14 @@ def plan(
     warn_of_weak_settings(privacy.epsilon, privacy.delta, n_rows or 0, stacklevel=2)
     mechanism = mechanism_class(privacy)
     mechanism.check_features(n_features)
-    variances, condition = _spectrum(spectrum, typical, privacy.bound, n_features, n_components)
+    variances, condition = _spectrum(spectrum, typical, 1.0 if isinstance(privacy.bound, str) else privacy.bound, n_features, n_components)
     calibration = calibrate(privacy, n_features, joint=privacy.center == "private")
-    edge = mechanism.noise_edge(privacy, n_features, calibration, report=privacy.releases)
+    bound = 1.0 if isinstance(privacy.bound, str) else privacy.bound
+    edge = bound**2 * mechanism.noise_edge(privacy, n_features, calibration, report=privacy.releases)
     edge *= sqrt(validation.integer(owners, "owners", at_least=1))
     needed = [
         _rows_needed(mechanism, edge, variances, rank, n_features) for rank in range(1, n_components + 1)
     ]
-    if privacy.center == "private":
-        needed = [rows + owners * sum(stream_rows(privacy, n_features)) for rows in needed]
     found = None if n_rows is None else sum(rows <= n_rows for rows in needed)
     rows_needed = needed[-1]
     return Plan(

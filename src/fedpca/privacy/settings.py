@@ -19,6 +19,9 @@ from fedpca.privacy.rules import check_epsilon_delta
 from fedpca.summaries import validation
 
 _MAX_RELEASES = 10_000
+_BOUNDS = ("private", "sphere")
+_CENTERS = ("private", "pairs")
+_EVALUATION_SHARE = 0.05  # of mu²
 _fits: Counter[str] = Counter()  # in this process, by the account of settings without a ledger
 
 
@@ -31,16 +34,19 @@ class Privacy:
     Args:
         epsilon, delta: the guarantee, for all releases together. delta must be below one over the number of
             rows.
-        bound: the radius of the ball, about `center`, that rows are clipped to. It scales the noise: choose
-            a typical norm of a row rather than the largest. Clipping cannot be switched off.
+        bound: the length, about `center`, that rows are clipped to. "private": found with a part of the
+            budget, or none at all where scaling every row to length one ("sphere") loses less; or a public
+            number, which scales the noise: a typical length of a row rather than the largest. Clipping cannot
+            be switched off.
         adjacency: what one row more or less means. "replace-one": any row replaced by any other;
             "zero-out": any row taken out, as if it lay at the center, with 0.7 times the noise. The number
             of rows is public in both.
         mechanism: "gram", one noisy d x d sum, for up to 4096 features; "sketch", a noisy d x k sum, for
             more; "streaming-mod-sulq" and "mod-sulq", the paper's and its predecessor's, for comparison.
-        center: what is subtracted from rows before they are clipped. None: nothing; a vector of public
-            numbers; or "private": the mean, found with a part of the budget, if it lies within about two
-            bounds of the origin.
+        center: what is subtracted from rows before they are clipped. "private": the mean, found with a part
+            of the budget, or differences of random pairs of rows ("pairs") where that would be too noisy;
+            a vector of public numbers; or None for nothing.
+        evaluate: keep 5 % of the budget to measure how much variance the released components explain.
         releases: how many times, at most, a growing stream will be released. `epsilon` covers all of them.
         noise: "exact", safe against floating-point attacks; "fast", not safe, for experiments.
         calibration: of "streaming-mod-sulq": "analytic", or the "paper" omega, hundreds of times larger.
@@ -49,17 +55,18 @@ class Privacy:
             fit with the same object, or a copy of it, warns.
         insecure_seed_for_tests: makes the noise repeatable, and therefore worthless: the certificate says so.
 
-    >>> Privacy(epsilon=1.0, delta=1e-6, bound=10.0)
-    Privacy(epsilon=1.0, delta=1e-06, bound=10.0)
+    >>> Privacy(epsilon=1.0, delta=1e-6)
+    Privacy(epsilon=1.0, delta=1e-06)
     """
 
     epsilon: float
     delta: float
-    bound: float
+    bound: float | Literal["private", "sphere"] = "private"
     _: KW_ONLY
     adjacency: Adjacency = "replace-one"
     mechanism: MechanismName = "gram"
-    center: Literal["private"] | Sequence[float] | Array | None = None
+    center: Literal["private", "pairs"] | Sequence[float] | Array | None = "private"
+    evaluate: bool = True
     releases: int = 1
     noise: NoiseName = "exact"
     calibration: CalibrationName = "analytic"
@@ -68,14 +75,8 @@ class Privacy:
 
     def __post_init__(self) -> None:
         epsilon, delta = check_epsilon_delta(self.epsilon, self.delta)
-        if not validation.is_real(self.bound):
-            raise TypeError(f"bound must be a number, got bound={self.bound!r}.")
-        if not 1e-70 < self.bound < 1e70:
-            raise ValueError(
-                f"bound must be a positive number, about the norm of a row, got bound={self.bound}."
-            )
-        for name, value in (("epsilon", epsilon), ("delta", delta), ("bound", float(self.bound))):
-            object.__setattr__(self, name, value)
+        object.__setattr__(self, "epsilon", epsilon)
+        object.__setattr__(self, "delta", delta)
         for name, known in (
             ("adjacency", get_args(Adjacency)),
             ("mechanism", tuple(MECHANISMS)),
@@ -84,6 +85,8 @@ class Privacy:
         ):
             if (option := getattr(self, name)) not in known:
                 raise ValueError(f"{name} must be one of {_listed(known)}, got {name}={option!r}.")
+        if not isinstance(self.evaluate, bool):
+            raise TypeError(f"evaluate must be True or False, got evaluate={self.evaluate!r}.")
         validation.integer(self.releases, "releases", at_least=1)
         if self.releases > _MAX_RELEASES:
             raise ValueError(f"releases must be at most {_MAX_RELEASES}, got releases={self.releases}.")
@@ -99,26 +102,49 @@ class Privacy:
             raise TypeError(f"ledger must be a Ledger or the path of its file, got ledger={self.ledger!r}.")
         if isinstance(self.ledger, str | os.PathLike):
             object.__setattr__(self, "ledger", os.path.abspath(self.ledger))  # the same wherever it is opened
+        object.__setattr__(self, "bound", self._checked_bound())
         object.__setattr__(self, "center", self._checked_center())
         object.__setattr__(self, "_account", secrets.token_hex(8))  # no field: a copy has the same
 
-    def _checked_center(self) -> Literal["private"] | tuple[float, ...] | None:
+    def _checked_bound(self) -> float | str:
+        if isinstance(self.bound, str):
+            if self.bound not in _BOUNDS:
+                raise ValueError(f"bound must be a number, 'private' or 'sphere', got bound={self.bound!r}.")
+            if self.bound == "private":
+                self._require_mu("bound")
+            return self.bound
+        if not validation.is_real(self.bound):
+            raise TypeError(f"bound must be a number, 'private' or 'sphere', got bound={self.bound!r}.")
+        if not 1e-70 < self.bound < 1e70:
+            raise ValueError(
+                f"bound must be a positive number, about the norm of a row, got bound={self.bound}."
+            )
+        return float(self.bound)
+
+    def _require_mu(self, name: str) -> None:
+        """Refuse to find anything privately with noise that follows a published formula."""
+        if not self.paper_calibrated:
+            return
+        able = [known for known, kind in MECHANISMS.items() if kind.calibrated_by_mu("analytic")]
+        public = "a public number" if name == "bound" else "None or public numbers"
+        raise ValueError(
+            f"{name}={getattr(self, name)!r} needs noise calibrated by mu: calibration='analytic' and "
+            f"mechanism={_listed(able)}, got calibration={self.calibration!r}, "
+            f"mechanism={self.mechanism!r}; or give {public}."
+        )
+
+    def _checked_center(self) -> str | tuple[float, ...] | None:
         if self.center is None:
             return None
         if isinstance(self.center, str):
-            if self.center != "private":
+            if self.center not in _CENTERS:
                 raise ValueError(
-                    "center must be None, 'private' or one public number per feature, got "
+                    "center must be None, 'private', 'pairs' or one public number per feature, got "
                     f"center={self.center!r}."
                 )
-            if self.paper_calibrated:
-                able = [name for name, known in MECHANISMS.items() if known.calibrated_by_mu("analytic")]
-                raise ValueError(
-                    "center='private' needs noise calibrated by mu: calibration='analytic' and "
-                    f"mechanism={_listed(able)}, got calibration={self.calibration!r}, "
-                    f"mechanism={self.mechanism!r}."
-                )
-            return "private"
+            if self.center == "private":
+                self._require_mu("center")
+            return self.center
         try:
             center = np.asarray(self.center, dtype=np.float64)
         except (TypeError, ValueError) as error:
@@ -133,6 +159,11 @@ class Privacy:
     def mu(self) -> float:
         """The whole budget as a Gaussian-DP parameter."""
         return mu_of(self.epsilon, self.delta)
+
+    @property
+    def evaluation_share(self) -> float:
+        """Of mu²: what an evaluation of the released components may cost."""
+        return _EVALUATION_SHARE if self.evaluate and not self.paper_calibrated else 0.0
 
     @property
     def paper_calibrated(self) -> bool:
@@ -167,7 +198,7 @@ class Privacy:
         shown = []
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name in ("epsilon", "delta", "bound") or value != field.default:
+            if field.name in ("epsilon", "delta") or value != field.default:
                 text = f"<{len(value)} public numbers>" if isinstance(value, tuple) else repr(value)
                 shown.append(f"{field.name}={text}")
         return f"Privacy({', '.join(shown)})"

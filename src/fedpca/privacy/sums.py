@@ -1,12 +1,16 @@
-"""PrivateSums: sums of rows about a known center, and their releases."""
+"""PrivateSums: sums of clipped rows, and their releases."""
+
+import numpy as np
 
 from fedpca._typing import Array
 from fedpca.privacy.certify import make_certificate
+from fedpca.privacy.clipping import Clipping, Pairing
 from fedpca.privacy.ledger import Entry, Ledger
 from fedpca.privacy.mechanisms.base import Mechanism
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.schedule import Schedule
 from fedpca.privacy.settings import Privacy
+from fedpca.summaries.certificate import StepCost
 from fedpca.summaries.summary import Summary
 
 
@@ -18,12 +22,23 @@ class PrivateSums:
         ledger: what pays.
         mechanism: takes the rows, clipped.
         noise: of the releases.
+        random: of pairs of rows.
         start: number of the first record.
         stream: a random name of the stream, for the certificates.
+        steps: what was released before, for the certificates.
     """
 
     def __init__(
-        self, privacy: Privacy, ledger: Ledger, mechanism: Mechanism, noise: Noise, *, start: int, stream: str
+        self,
+        privacy: Privacy,
+        ledger: Ledger,
+        mechanism: Mechanism,
+        noise: Noise,
+        *,
+        random: np.random.Generator,
+        start: int,
+        stream: str,
+        steps: tuple[StepCost, ...] = (),
     ) -> None:
         self._privacy = privacy
         self._ledger = ledger
@@ -31,19 +46,21 @@ class PrivateSums:
         self._noise = noise
         self._schedule = Schedule(privacy.releases)
         self._stream = stream
+        self._steps = steps
+        self._pairing = Pairing(random)
         self._n_releases = 0
         self._next_record = start  # the first that no release contains yet
         self._paid: Entry | None = None  # the one debit for all releases, where there is only one
 
     @property
-    def center(self) -> Array | None:
-        """What is subtracted from rows."""
-        return self._mechanism.ball.center
+    def clipping(self) -> Clipping:
+        """How rows become points."""
+        return self._mechanism.clipping
 
     @property
-    def count(self) -> int:
-        """Rows taken."""
-        return self._mechanism.count
+    def is_empty(self) -> bool:
+        """Whether no row was taken."""
+        return not self._mechanism.count and not self._pairing.waits
 
     @property
     def finished(self) -> bool:
@@ -53,25 +70,23 @@ class PrivateSums:
     @property
     def total_margin(self) -> float:
         """By how much noise may have lowered the total of the last report, in the units of the data."""
-        return self._privacy.bound**2 * self._mechanism.total_margin(self._accumulated)
-
-    @property
-    def direction_sd(self) -> float:
-        """Standard deviation of the last report's noise along any one direction, in the units of the data."""
-        return self._privacy.bound**2 * self._mechanism.calibration.sigma * self._accumulated
+        return self.clipping.unit * self._mechanism.total_margin(self._accumulated)
 
     @property
     def _accumulated(self) -> float:
         return 1.0 if self._mechanism.continuous else self._schedule.accumulated(self._n_releases)
 
-    def take(self, rows: Array) -> None:
-        """Add complete rows."""
+    def take(self, deviations: Array) -> None:
+        """Add rows as `Clipping.deviations` gives them."""
         if self._mechanism.continuous:
             self.debit(None)  # their noise is drawn at once
-        self._mechanism.take(self._mechanism.ball.points(rows))
+        for part in self._pairing.take(deviations) if self.clipping.pairs else (deviations,):
+            self._mechanism.take(self.clipping.points(part))
 
     def release(self, entry: Entry, n_rows: int) -> Summary:
         """The certified summary of all records up to `n_rows`, which `entry` paid for."""
+        if self._pairing.waits:
+            self._mechanism.take(self.clipping.points(self._pairing.flush()))
         report = self._n_releases + 1
         noise = self._schedule.noise(self._noise, report)
         certificate = make_certificate(
@@ -83,6 +98,7 @@ class PrivateSums:
             records=n_rows,
             report=report,
             stream=self._stream,
+            steps=self._steps,
         )
         released = self._mechanism.release(noise, certificate)
         self._n_releases, self._next_record = report, n_rows

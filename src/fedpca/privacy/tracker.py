@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import sqrt
+from typing import Literal
 
 import numpy as np
 
@@ -13,17 +14,19 @@ from fedpca._typing import JSON, Array, DTypeLike
 from fedpca.backend import HOST
 from fedpca.errors import BudgetExceeded, NotReleasedError
 from fedpca.privacy.calibration import epsilon_of
-from fedpca.privacy.centering import CenterSum, PrivateCenter, fill_with_center, stream_rows
-from fedpca.privacy.clipping import MAX_ENTRY, MAX_ROWS
+from fedpca.privacy.clipping import MAX_ENTRY, MAX_ROWS, Clipping
+from fedpca.privacy.evaluation import PrivateEvaluation
 from fedpca.privacy.guard import Guard
 from fedpca.privacy.ledger import Ledger
-from fedpca.privacy.mechanisms.base import ClippingBall
 from fedpca.privacy.mechanisms.registry import build, mechanism_class
 from fedpca.privacy.noise import NOISES, Noise
-from fedpca.privacy.release_checks import bound_warning, center_warning
+from fedpca.privacy.preparation import Preparation
+from fedpca.privacy.release_checks import bound_warning
 from fedpca.privacy.rules import check_delta_for_rows, warn_of_weak_settings
 from fedpca.privacy.settings import Privacy
+from fedpca.privacy.steps import StepSum
 from fedpca.privacy.sums import PrivateSums
+from fedpca.summaries.certificate import Evaluation, StepCost
 from fedpca.summaries.missing_values import impute
 from fedpca.summaries.rank import Oversample, RankRule
 from fedpca.summaries.subspace import Subspace
@@ -32,14 +35,14 @@ from fedpca.summaries.view import SummaryView
 
 
 @dataclass(frozen=True)
-class _Centering:
-    """The first stage, with center='private': no row counts yet.
+class _Preparing:
+    """The first stage, where something has to be found privately: no row counts yet.
 
     Attributes:
         noise: of the releases to come.
     """
 
-    center: PrivateCenter
+    preparation: Preparation
     noise: Noise
 
 
@@ -62,13 +65,14 @@ class PrivateTracker:
     what was released and nothing else.
 
     It goes through three stages, each with an object that holds what that stage must keep secret:
-    `_Centering`, only with center="private"; `PrivateSums`, rows in and releases out; and `_Closed`, after
-    the last planned release and in every copy.
+    `_Preparing`, where the scale, the center or the bound are to be found; `PrivateSums`, rows in and releases
+    out; and `_Closed`, after the last planned release and in every copy.
 
     Args:
         n_features: d.
         rule: how many directions are shown; None for those that rise above the noise.
         privacy: the settings.
+        scale: what features are divided by, public numbers; "std" to find it; None for nothing.
         oversample: directions carried beyond those.
         batch_rows: rows that "streaming-mod-sulq" noises at a time; None for 1024.
         dtype: of the components shown.
@@ -86,6 +90,7 @@ class PrivateTracker:
         rule: RankRule | None,
         privacy: Privacy,
         *,
+        scale: Array | Literal["std"] | None = None,
         oversample: Oversample = "auto",
         batch_rows: int | None = None,
         dtype: DTypeLike = np.float64,
@@ -103,79 +108,136 @@ class PrivateTracker:
         self._n_rows_released = 0  # of which the last release knew
         self._released: SummaryView | None = None
         self._settings_checked = False
-        self._last_step: Array | None = None  # of a private center, once it is found
         ledger = privacy.open_ledger()
         self.ledger: Ledger | None = ledger
+        mechanism_class(privacy).check_features(n_features)  # before anything is spent
         key = _new_key(privacy)
         noise = _noise(privacy, key, "rows")
-        self._stage: _Centering | PrivateSums | _Closed
-        if privacy.center == "private":
-            mechanism_class(privacy).check_features(n_features)  # before anything is spent on the center
-            center_noise = _noise(privacy, key, "center")
-            self._stage = _Centering(PrivateCenter(privacy, n_features, center_noise, ledger), noise)
-        else:
-            self._stage = self._open(privacy.public_center(n_features), noise)
+        self._random = np.random.default_rng(list(hashlib.blake2b(b"pairs", key=key).digest()))
+        self._evaluation_noise: Noise | None = _noise(privacy, key, "evaluation")
+        self._evaluation: PrivateEvaluation | None = None
+        preparation = Preparation(
+            privacy,
+            n_features,
+            self._rank,
+            scale=scale,
+            noise=_noise(privacy, key, "steps"),
+            random=self._random,
+            ledger=ledger,
+            feature_names=feature_names,
+        )
+        self._stage: _Preparing | PrivateSums | _Closed = _Preparing(preparation, noise)
+        self._open_if_found()
 
-    def _open(self, center: Array | None, noise: Noise, mu: float | None = None) -> PrivateSums:
-        """The stage that takes rows about a center.
+    @property
+    def _rank(self) -> int:
+        """How many directions are wanted."""
+        return min(8, self.n_features) if self.rule is None else self.rule.start(self.n_features)
+
+    def _open_if_found(self) -> None:
+        """Go on to the stage that takes rows, once everything is found that it needs.
 
         A private center is corrected by the sum of the rows about it, so that its noise is no component.
         """
-        assert self.ledger is not None
-        rank = min(8, self.n_features) if self.rule is None else self.rule.start(self.n_features)
+        assert isinstance(self._stage, _Preparing) and self.ledger is not None
+        preparation, noise = self._stage.preparation, self._stage.noise
+        if preparation.found is None:
+            return
+        clipping = preparation.found.clipping
+        if self.privacy.evaluation_share and preparation.found.radius:
+            assert self._evaluation_noise is not None
+            self._evaluation = PrivateEvaluation(
+                self.privacy, preparation.found, self._evaluation_noise, self._random, self.ledger
+            )
         mechanism = build(
             self.privacy,
-            ClippingBall(center, self.privacy.bound, self.feature_names),
+            clipping,
             self.n_features,
-            mu=mu,
-            joint=self.privacy.center == "private",
-            rank=rank,
+            mu=preparation.mu_left,
+            joint=self.privacy.center == "private" and not clipping.pairs,
+            rank=self._rank,
             batch_rows=self._batch_rows,
             noise=noise,
         )
-        return PrivateSums(
-            self.privacy, self.ledger, mechanism, noise, start=self._n_rows, stream=secrets.token_hex(8)
+        self._stage = PrivateSums(
+            self.privacy,
+            self.ledger,
+            mechanism,
+            noise,
+            random=self._random,
+            start=self._n_rows,
+            stream=secrets.token_hex(8),
+            steps=tuple(StepCost(*cost) for cost in preparation.costs),
         )
 
-    # --- a private center of rows that are all at hand, in rounds ---
+    # --- private steps over rows that are all at hand, in rounds ---
 
     @property
-    def needs_center(self) -> bool:
-        """Whether a private center is still to be found."""
-        return isinstance(self._stage, _Centering)
+    def is_prepared(self) -> bool:
+        """Whether nothing is left to be found before rows are taken."""
+        return not isinstance(self._stage, _Preparing)
 
-    def center_sum(self, parts: Iterable[Array], n_rows: int) -> CenterSum:
-        """One of `CENTER_STEPS` rounds: the noisy sum of all rows, given in parts, less the center so far.
+    def step_sum(self, parts: Iterable[Array], n_rows: int) -> StepSum:
+        """One round: the noisy sum of the next step over all rows, given in parts.
 
-        Each costs a twentieth of mu². `move_center` has to follow, with the mean of one or many owners'
-        sums; after the last round, `update` takes the rows.
+        `advance` has to follow, with the sum over one or many owners; when `is_prepared`, `update` takes the
+        rows.
         """
         with self._guard.exclusive():
             self._check_open(n_rows)
-            if not isinstance(self._stage, _Centering):
-                raise ValueError(
-                    "there is no private center to find: center is not 'private', or it is found."
-                )
+            preparation = self._preparation()
             self._check_settings(n_rows)
-            self._stage.center.check_round()
-            with self._guard.whole("a round of the private center"):
-                return self._stage.center.sum_rows(parts)
+            preparation.check_round()
+            with self._guard.whole("a round of private steps"):
+                return preparation.sum_rows(parts, n_rows)
 
-    def move_center(self, offset: Array) -> None:
-        """End a round: move the center by the mean of noisy sums."""
+    def advance(self, pooled: StepSum) -> None:
+        """End a round with the sum over all owners' rows."""
         with self._guard.exclusive():
-            if not isinstance(self._stage, _Centering):
-                raise ValueError(
-                    "there is no private center to move: center is not 'private', or it is found."
-                )
             self._guard.check_intact()
-            center = self._stage.center
-            center.check_move()
-            with self._guard.whole("a round of the private center"):
-                center.move(offset)
-                if center.found:
-                    self._last_step = center.last_step
-                    self._stage = self._open(center.vector, self._stage.noise, center.mu_left)
+            preparation = self._preparation()
+            preparation.check_advance(pooled)
+            with self._guard.whole("a round of private steps"):
+                preparation.advance(pooled)
+                self._open_if_found()
+
+    def _preparation(self) -> Preparation:
+        if not isinstance(self._stage, _Preparing):
+            raise ValueError(
+                "there is nothing to find privately: scale, center and bound are given, or found already."
+            )
+        return self._stage.preparation
+
+    # --- how good the released components are ---
+
+    @property
+    def can_evaluate(self) -> bool:
+        """Whether what is released can be evaluated: a length of rows is known, and a budget was kept."""
+        return self._evaluation is not None
+
+    def evaluation_sum(self, parts: Iterable[Array], n_rows: int, model: Subspace) -> StepSum:
+        """The noisy energies of all rows along the directions of a model made of releases."""
+        with self._guard.exclusive():
+            self._guard.check_intact()
+            private = self._private_evaluation()
+            private.check()
+            with self._guard.whole("an evaluation"):
+                return private.sum_rows(parts, n_rows, model)
+
+    def evaluation(self, pooled: StepSum, model: Subspace) -> Evaluation:
+        """How good a model is, by the sum over all owners' rows."""
+        return self._private_evaluation().result(pooled, model)
+
+    def add_evaluation(self, found: Evaluation) -> None:
+        """Let the last release state how good its components are."""
+        self._released = self._view().evaluated(found)
+
+    def _private_evaluation(self) -> PrivateEvaluation:
+        if self._evaluation is None:
+            raise ValueError(
+                "there is nothing to evaluate with: evaluate=False, or no length of rows is known to clip to."
+            )
+        return self._evaluation
 
     # --- rows in ---
 
@@ -193,8 +255,8 @@ class PrivateTracker:
                     "an earlier batch was interrupted after its rows were taken; fit anew, so that none "
                     "counts twice."
                 )
-            if isinstance(self._stage, _Centering):
-                self._stage.center.check_stream()
+            if isinstance(self._stage, _Preparing):
+                self._stage.preparation.check_stream()
             with self._guard.whole("an earlier batch"):
                 for rows in parts:
                     self._take(rows)
@@ -208,36 +270,29 @@ class PrivateTracker:
             raise ValueError(f"a private client takes at most {MAX_ROWS} rows; use several and merge.")
 
     def _take(self, rows: Array) -> None:
-        if isinstance(self._stage, _Centering):
-            center = self._stage.center
-            rows = center.take_stream(rows)
-            self._n_rows = center.n_rows
-            if not center.found:
-                return
-            self._last_step = center.last_step
-            self._stage = self._open(center.vector, self._stage.noise, center.mu_left)
-        assert isinstance(self._stage, PrivateSums)
-        self._n_rows += len(rows)
-        self._stage.take(self._fill_gaps(rows, self._stage.center))
+        if isinstance(self._stage, _Preparing):
+            preparation = self._stage.preparation
+            rows = preparation.take_stream(rows)
+            self._n_rows = preparation.n_rows
+            self._open_if_found()
+        if isinstance(self._stage, PrivateSums):
+            self._n_rows += len(rows)
+            deviations = self._stage.clipping.deviations(rows)
+            self._stage.take(self._fill_gaps(deviations, self._stage.clipping))
 
-    def _fill_gaps(self, rows: Array, center: Array | None) -> Array:
-        """Rows with gaps filled by what is public: the last release, or the center. No row is left out.
+    def _fill_gaps(self, deviations: Array, clipping: Clipping) -> Array:
+        """Gaps filled by the last release, which is public; those of earlier rows stay at the center.
 
         One row at a time: in a product of many, how the others are rounded can depend on how many there are.
         """
-        if self._released is None:
-            return fill_with_center(rows, center)
-        missing = ~np.isfinite(rows)
-        gaps = missing.any(axis=1)
-        if not gaps.any():
-            return rows
-        rows = np.where(missing, np.nan, rows)
-        with np.errstate(over="ignore"):
-            rows = rows.astype(np.float64)
+        gaps = np.isnan(deviations).any(axis=1)
+        if self._released is None or clipping.pairs or clipping.scale is not None or not gaps.any():
+            return deviations
+        center = 0.0 if clipping.center is None else clipping.center
         for index in np.flatnonzero(gaps):
-            row = np.clip(rows[index : index + 1], -MAX_ENTRY, MAX_ENTRY)  # no score overflows
-            rows[index] = impute(row, self.summary())[0]
-        return rows
+            row = np.clip(deviations[index : index + 1] + center, -MAX_ENTRY, MAX_ENTRY)  # no overflow
+            deviations[index] = impute(row, self.summary())[0] - center
+        return deviations
 
     # --- releases out ---
 
@@ -257,11 +312,11 @@ class PrivateTracker:
         stage = self._stage
         if not self._n_rows:
             raise ValueError("there is nothing to release: no rows were taken.")
-        if not isinstance(stage, PrivateSums) or not stage.count:
+        if not isinstance(stage, PrivateSums) or stage.is_empty:
             raise ValueError(
-                f"center='private' takes the first {self._rows_for_center()} rows of a stream for the "
-                f"center, and {self._n_rows} came; bring more, give a public center, or use fit, which reads "
-                "twice."
+                "what is not public about the rows, scale, center and bound, is found from the first rows of a "
+                f"stream, and {self._n_rows} were not enough; bring more, give public numbers, or use fit, "
+                "which reads the rows several times."
             )
         self._check_settings(self._n_rows)
         entry = stage.debit(self._n_rows)
@@ -281,19 +336,10 @@ class PrivateTracker:
         self._warn_of_bad_fit(stage, released)
         return released
 
-    def _rows_for_center(self) -> int:
-        return sum(stream_rows(self.privacy, self.n_features))
-
     def _warn_of_bad_fit(self, stage: PrivateSums, released: Summary) -> None:
-        """Warn if the release shows that the center or the bound does not fit: that reveals no more."""
+        """Warn if the release shows that a public bound does not fit: that reveals no more."""
         bound = self.privacy.bound
-        text = ""
-        if self._last_step is not None:
-            assert stage.center is not None
-            text = center_warning(
-                released, stage.center, self._last_step, bound, stage.direction_sd, self._rows_for_center()
-            )
-        if text := text or bound_warning(released, bound, stage.total_margin):
+        if not isinstance(bound, str) and (text := bound_warning(released, bound, stage.total_margin)):
             warnings.warn(text, stacklevel=5)
 
     def _check_settings(self, n_rows: int) -> None:
@@ -356,7 +402,7 @@ class PrivateTracker:
             "_n_rows_released": self._n_rows_released,
             "_released": self._released,
             "_settings_checked": self._settings_checked,
-            "_last_step": self._last_step,
+            "_evaluation": None,
             "_stage": self._stage if isinstance(self._stage, _Closed) else copied,
         }
 

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from math import hypot, isclose
+from math import hypot, isclose, sqrt
 from types import NoneType, UnionType
 from typing import Any, Self, get_args
 
@@ -15,6 +15,8 @@ _MAX_TEXT = 2000
 _MAX_WARNINGS = 100
 _MAX_NUMBER = 1e300
 _MAX_COUNT = 2**63
+_INTERVAL = 1.96  # standard deviations
+_SIGNED = ("energies", "rest")  # noise may make them negative
 IN_MEMORY = "in memory"
 """Of a ledger that is gone with its process."""
 _ASSUMES = "no record is held by two owners; if one is, its costs add up"
@@ -32,9 +34,11 @@ def _check(value: object, kind: type, name: str) -> None:
         if type(value) is not int or not 0 <= value < _MAX_COUNT:
             raise ValueError(f"{name} must be a whole number of at least 0, got {value!r:.80}.")
     elif kind is float:
-        largest = 1.0 if name in ("delta", "spent_delta") else _MAX_NUMBER
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= largest:
-            raise ValueError(f"{name} must be a number from 0 to {largest:g}, got {value!r:.80}.")
+        largest = 1.0 if name in ("delta", "spent_delta", "beyond") else _MAX_NUMBER
+        smallest = -largest if name in _SIGNED else 0.0
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not smallest <= value <= largest:  # type: ignore[operator]
+            raise ValueError(f"{name} must be a number from {smallest:g} to {largest:g}, got {value!r:.80}.")
     elif not isinstance(value, kind):
         raise ValueError(f"{name} must be of type {kind.__name__}, got {type(value).__name__}.")
 
@@ -141,6 +145,64 @@ class Release(_Record):
 
 
 @dataclass(frozen=True)
+class StepCost(_Record):
+    """One of the noisy sums behind a release.
+
+    Attributes:
+        step: what was summed.
+        mu: its cost.
+    """
+
+    step: str
+    mu: float
+
+
+@dataclass(frozen=True)
+class Evaluation(_Record):
+    """How much of the rows' variance released components explain, measured with noise, without bias.
+
+    Of rows clipped to a length: where `beyond` is not small, longer rows would count for more.
+
+    Attributes:
+        energies: of all rows along each component.
+        rest: along all other directions.
+        sd: standard deviation of the noise of each of these numbers.
+        radius: rows were clipped to this length about the mean.
+        beyond: share of rows that are longer.
+        records: how many rows there are.
+        mu: the cost.
+    """
+
+    energies: tuple[float, ...]
+    rest: float
+    sd: float
+    radius: float
+    beyond: float
+    records: int
+    mu: float
+
+    @property
+    def total(self) -> float:
+        """The energy of all rows."""
+        return sum(self.energies) + self.rest
+
+    def explained(self, n_components: int | None = None) -> tuple[float, float, float]:
+        """The share of the variance along the first components, and its 95 % interval.
+
+        >>> Evaluation((60.0, 20.0), 20.0, 2.0, 1.0, 0.0, 100, 0.1).explained(1)
+        (0.6, 0.56, 0.64)
+        """
+        along = self.energies[:n_components]
+        if self.total <= 0:
+            return 0.0, 0.0, 1.0
+        share = sum(along) / self.total
+        others = len(self.energies) + 1 - len(along)
+        sd = self.sd / self.total * sqrt(len(along) * (1 - share) ** 2 + others * share**2)
+        low, high = (min(max(share + side * _INTERVAL * sd, 0.0), 1.0) for side in (-1, 1))
+        return min(max(share, 0.0), 1.0), low, high
+
+
+@dataclass(frozen=True)
 class Certificate(_Record):
     """What is promised about a released summary. Every field is public, or was released.
 
@@ -154,6 +216,8 @@ class Certificate(_Record):
         sampler: how the noise was drawn.
         center: where the center that was subtracted from rows came from.
         bound: the length rows were clipped to; several after a merge of different ones.
+        clipping: "ball", or "sphere" if every row was scaled to length one; of differences of pairs of rows, if
+            so stated.
         warnings: what weakens the promise.
         calibration, sensitivity, sigma: how the noise was scaled.
         noise_edge: the largest eigenvalue that noise alone gives the released scatter.
@@ -165,6 +229,8 @@ class Certificate(_Record):
         fedpca: version of the library.
         assumes: what the promise of a merge assumes.
         releases: the releases behind a merge.
+        steps: the noisy sums that led to the release, and the release, if there were any.
+        evaluation: how good the components are, if that was measured.
 
     >>> one = Certificate(private=True, epsilon=1.0, delta=1e-6, mu=0.2, noise_edge=3.0, stream="a")
     >>> other = replace(one, epsilon=2.0, noise_edge=4.0, stream="b")
@@ -202,6 +268,9 @@ class Certificate(_Record):
     fedpca: str | None = None
     assumes: str | None = None
     releases: tuple[Release, ...] | None = None
+    clipping: str | None = None
+    steps: tuple[StepCost, ...] | None = None
+    evaluation: Evaluation | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -229,6 +298,10 @@ class Certificate(_Record):
             contents["ledger"] = LedgerState.from_json(contents["ledger"])
         if isinstance(contents.get("releases"), list):
             contents["releases"] = tuple(map(Release.from_json, contents["releases"]))
+        if isinstance(contents.get("steps"), list):
+            contents["steps"] = tuple(map(StepCost.from_json, contents["steps"]))
+        if contents.get("evaluation") is not None:
+            contents["evaluation"] = Evaluation.from_json(contents["evaluation"])
         certificate = super().from_json(contents)
         if merged != certificate.merged:
             raise ValueError("a Certificate must list as many releases as it says were merged.")
@@ -257,6 +330,11 @@ class Certificate(_Record):
     def scaled(self, weight: float) -> Self:
         """The certificate of the same release with its scatter multiplied by a weight."""
         return self if self.noise_edge is None else replace(self, noise_edge=weight * self.noise_edge)
+
+    def evaluated(self, found: Evaluation) -> Self:
+        """The certificate of the same release that states how good its components are."""
+        steps = (*(self.steps or ()), StepCost("evaluation", found.mu))
+        return replace(self, evaluation=found, steps=steps)
 
     def describe(self) -> str:
         """The promise in a few words, as `repr` of a summary shows it.
@@ -296,6 +374,12 @@ def combine(
         return parts[0].scaled(weights[0]) if summed else parts[0]
     releases = tuple(release for part in parts for release in part.all_releases())
     _refuse_repeated(releases)
+    kinds = {part.clipping for part in parts}
+    if len(kinds) > 1:
+        raise ValueError(
+            f"releases of rows clipped in different ways do not add up: {', '.join(sorted(map(str, kinds)))}; "
+            "let all owners take the private steps together, or give all the same bound and center."
+        )
     epsilon, delta, mu = _total(releases)
     edges = [weight * noise_edge(part) for part, weight in zip(parts, weights, strict=True)]
     bounds = sorted({bound for part in parts for bound in _bounds(part)})
@@ -314,6 +398,7 @@ def combine(
         noise_edge=min(hypot(*edges), _MAX_NUMBER) if summed else None,
         assumes=_ASSUMES,
         releases=releases,
+        clipping=kinds.pop(),
     )
 
 

@@ -166,12 +166,13 @@ class Moments(BaseSummary):
         if self.parts:
             width = None if rank is None else part_rank(rank, self.n_features)
             return Subspace.of_parts([part.subspace(width) for part in self.parts], rank, self.feature_names)
-        components, singular_values = self._directions(rank)
+        evaluated = self.certificate is not None and self.certificate.evaluation is not None
+        components, singular_values = self._directions(None if evaluated else rank)
         if edge := noise_edge(self.certificate):
             risen = int(np.count_nonzero(singular_values**2 > edge))
             components = components[:risen]
             singular_values = np.sqrt(shrink_eigenvalues(singular_values[:risen] ** 2, edge))
-        return Subspace(
+        subspace = Subspace(
             components=with_fixed_signs(components),
             singular_values=singular_values,
             mean=self.mean,
@@ -183,6 +184,10 @@ class Moments(BaseSummary):
             certificate=self.certificate,
             observed=self.observed,
         )
+        found = None if self.certificate is None else self.certificate.evaluation
+        if found is None or subspace.rank < len(found.energies):
+            return subspace
+        return subspace.evaluated(found) if rank is None else subspace.evaluated(found).truncate(rank)
 
     def _directions(self, rank: int | None) -> tuple[Array, Array]:
         """Leading directions and singular values, of known features only.

@@ -12,7 +12,7 @@ from fedpca.backend import ops
 from fedpca.summaries import validation
 from fedpca.summaries.algebra import check_centered, deviations_from_mean, rounding_floor
 from fedpca.summaries.base import BaseSummary, check_certificate
-from fedpca.summaries.certificate import Certificate, combine
+from fedpca.summaries.certificate import Certificate, Evaluation, combine
 from fedpca.summaries.linalg import leading_singular_pairs, orthonormality_error, with_fixed_signs
 from fedpca.summaries.parts import PooledMeans, check_observed, ordered
 from fedpca.summaries.rank import part_rank
@@ -252,6 +252,16 @@ class Subspace(BaseSummary):
             count=self.count * weight,
             total=self.total * weight,
             certificate=None if self.certificate is None else self.certificate.scaled(weight),
+        )
+
+    def evaluated(self, found: Evaluation) -> Self:
+        """The directions that were evaluated, with the energies found along them, by falling energy."""
+        energies = np.maximum(found.energies, 0.0)
+        order = np.argsort(-energies, kind="stable")
+        return self._with(
+            components=self.components[order],
+            singular_values=np.sqrt(energies[order]),
+            total=max(found.total, float(energies.sum())),
         )
 
     def translated(self, step: Array) -> Self:

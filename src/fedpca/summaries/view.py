@@ -1,10 +1,12 @@
 """SummaryView: what an estimator shows of a summary that came from elsewhere."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from fedpca._typing import Array, DType, DTypeLike
 from fedpca.summaries.algebra import shrink_eigenvalues
-from fedpca.summaries.certificate import noise_edge
+from fedpca.summaries.certificate import Evaluation, noise_edge
 from fedpca.summaries.linalg import mean_dominates
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import (
@@ -86,6 +88,8 @@ class SummaryView:
         n_features = subspace.n_features
         if isinstance(self.rule, FixedRank):
             return self.rule.rank
+        if subspace.certificate is not None and subspace.certificate.evaluation is not None:
+            return subspace.rank  # what was shown before
         # Noise alone passes its edge by this much once in a thousand times (Tracy, Widom 1996).
         edge = noise_edge(subspace.certificate)
         highest = np.array([edge * (1 + 1.7 * n_features ** (-2 / 3))])
@@ -95,6 +99,15 @@ class SummaryView:
         start = self.rule.start(n_features)
         rank = fixed_point(self.rule, start, n_features, subspace.singular_values, subspace.total)
         return min(self.rule.n_components(rank, subspace.singular_values, subspace.total), risen)
+
+    def evaluated(self, found: Evaluation) -> "SummaryView":
+        """The same view of a summary that states how good its components are."""
+        certificate = self.whole.certificate
+        assert certificate is not None
+        whole: Summary = replace(self.whole, certificate=certificate.evaluated(found))
+        if isinstance(whole, Subspace):
+            whole = whole.evaluated(found)
+        return SummaryView(whole, self.rule, self.oversample, self.dtype)
 
     def feature_variances(self) -> Array | None:
         """Variance of each feature, shape (d,), if the summary is of moments that are not private."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.privacy.calibration import Adjacency
-from fedpca.privacy.clipping import RADIUS, clipped
+from fedpca.privacy.clipping import RADIUS, Clipping
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.schedule import Schedule
 from fedpca.summaries.certificate import Certificate
@@ -27,45 +27,6 @@ CalibrationName = Literal["analytic", "paper"]
 
 SUM_WEIGHT = 0.3
 """Weight of the sum of rows beside the sum of their products, in a joint release."""
-
-
-@dataclass(frozen=True)
-class ClippingBall:
-    """The ball that rows are clipped to: about `center`, with radius `bound`."""
-
-    center: Array | None
-    bound: float
-    feature_names: tuple[str, ...] | None = None
-
-    def points(self, rows: Array) -> Array:
-        """Rows as integer points of the ball of radius 2^12."""
-        return clipped(rows if self.center is None else rows - self.center, self.bound)
-
-    def mean(self, offset: Array) -> Array:
-        """The mean of the rows, given that of their points in the unit ball."""
-        return offset * self.bound if self.center is None else self.center + self.bound * offset
-
-    def subspace(
-        self,
-        components: Array,
-        singular_values: Array,
-        *,
-        count: int,
-        total: float,
-        certificate: Certificate,
-        offset: Array | None = None,
-    ) -> Subspace:
-        """The subspace of the rows, given that of their points in the unit ball, and their mean, if known."""
-        return Subspace(
-            components,
-            self.bound * singular_values,
-            self.mean(np.zeros(components.shape[1]) if offset is None else offset),
-            count,
-            self.bound**2 * total,
-            self.center is not None,
-            self.feature_names,
-            certificate,
-        )
 
 
 @dataclass(frozen=True)
@@ -99,7 +60,7 @@ class Setup:
     """What a mechanism is built from; each takes what it needs.
 
     Attributes:
-        ball: what rows are clipped to.
+        clipping: how rows become points.
         n_features: d.
         calibration: how much noise.
         joint: also release the sum of rows, and correct the center by it.
@@ -108,7 +69,7 @@ class Setup:
         noise: where a continuous mechanism gets its noise from.
     """
 
-    ball: ClippingBall
+    clipping: Clipping
     n_features: int
     calibration: Calibration
     joint: bool
@@ -142,7 +103,7 @@ class Mechanism(ABC):
     max_features: ClassVar[int | None]
 
     def __init__(self, setup: Setup) -> None:
-        self.ball = setup.ball
+        self.clipping = setup.clipping
         self.n_features = setup.n_features
         self.calibration = setup.calibration
         self.count = 0
@@ -162,16 +123,18 @@ class Mechanism(ABC):
 
     @classmethod
     @abstractmethod
-    def calibrate(cls, privacy: "Privacy", n_features: int, *, mu: float, joint: bool) -> Calibration:
+    def calibrate(
+        cls, privacy: "Privacy", n_features: int, *, mu: float, joint: bool, adjacency: Adjacency
+    ) -> Calibration:
         """The noise of one increment under the schedule of releases, at a cost of mu."""
 
     @classmethod
     def noise_edge(
         cls, privacy: "Privacy", n_features: int, calibration: Calibration, *, report: int
     ) -> float:
-        """The largest eigenvalue of the noise of a report, in the units of the data, squared."""
+        """The largest eigenvalue of the noise of a report; points in the unit ball."""
         accumulated = 1.0 if cls.continuous else Schedule(privacy.releases).accumulated(report)
-        return privacy.bound**2 * calibration.edge(n_features) * accumulated
+        return calibration.edge(n_features) * accumulated
 
     @abstractmethod
     def total_margin(self, accumulated: float) -> float:
@@ -208,6 +171,11 @@ class Mechanism(ABC):
     def take(self, points: Array) -> None:
         """Add rows, integer points of the ball of radius 2^12, shape (n, d)."""
 
+    @property
+    def n_rows(self) -> int:
+        """Rows behind the points."""
+        return 2 * self.count if self.clipping.pairs else self.count
+
     def _add_to_sum(self, points: Array) -> None:
         if self._sum is not None:
             self._sum += points.sum(axis=0)
@@ -222,6 +190,28 @@ class Mechanism(ABC):
     def _sum_margin(self, sigma: float) -> float:
         """By how much a joint release lowers a total on average: the square of the sum's noise comes off."""
         return 0.0 if self._sum is None else self.n_features * (sigma / SUM_WEIGHT) ** 2 / self.count
+
+    def _subspace(
+        self,
+        components: Array,
+        singular_values: Array,
+        *,
+        total: float,
+        certificate: Certificate,
+        offset: Array | None = None,
+    ) -> Subspace:
+        """The subspace of the rows, given that of their points in the unit ball, and their mean, if known."""
+        clipping = self.clipping
+        return Subspace(
+            components,
+            sqrt(clipping.unit) * singular_values,
+            clipping.mean(np.zeros(self.n_features) if offset is None else offset),
+            self.n_rows,
+            clipping.unit * total,
+            clipping.centered,
+            clipping.feature_names,
+            certificate,
+        )
 
     @abstractmethod
     def release(self, noise: Noise, certificate: Certificate) -> Summary:

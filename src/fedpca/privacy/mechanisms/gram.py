@@ -60,11 +60,11 @@ class NoisySum(Mechanism):
             offset = total / self.count
             scatter -= np.outer(total, offset)
         return Moments(
-            self.count,
-            self.ball.mean(offset),
-            self.ball.bound**2 * scatter,
-            self.ball.center is not None,
-            self.ball.feature_names,
+            self.n_rows,
+            self.clipping.mean(offset),
+            self.clipping.unit * scatter,
+            self.clipping.centered,
+            self.clipping.feature_names,
             certificate,
         )
 
@@ -93,6 +93,8 @@ class Gram(NoisySum):
         return sqrt(2.0) * (1 + squared / 2) if adjacency == "replace-one" else sqrt(1 + squared)
 
     @classmethod
-    def calibrate(cls, privacy: "Privacy", n_features: int, *, mu: float, joint: bool) -> Calibration:
-        sensitivity = cls.sensitivity(privacy.adjacency, joint=joint) * Schedule(privacy.releases).column_norm
+    def calibrate(
+        cls, privacy: "Privacy", n_features: int, *, mu: float, joint: bool, adjacency: Adjacency
+    ) -> Calibration:
+        sensitivity = cls.sensitivity(adjacency, joint=joint) * Schedule(privacy.releases).column_norm
         return Calibration.symmetrized(sensitivity, sensitivity / mu)

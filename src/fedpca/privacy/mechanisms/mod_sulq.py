@@ -27,8 +27,10 @@ class ModSulq(NoisySum):
         return SENSITIVITY[adjacency]
 
     @classmethod
-    def calibrate(cls, privacy: "Privacy", n_features: int, *, mu: float, joint: bool) -> Calibration:
+    def calibrate(
+        cls, privacy: "Privacy", n_features: int, *, mu: float, joint: bool, adjacency: Adjacency
+    ) -> Calibration:
         norm = Schedule(privacy.releases).column_norm
-        sensitivity = cls.sensitivity(privacy.adjacency, joint=joint) * norm
+        sensitivity = cls.sensitivity(adjacency, joint=joint) * norm
         sigma = norm * mod_sulq_beta(privacy.epsilon, privacy.delta, n_features, 1)
         return Calibration(sensitivity, sigma, sigma, sensitivity / sigma)

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Literal
 
-from fedpca.privacy.clipping import MAX_ROWS, RADIUS
-from fedpca.privacy.mechanisms.base import Calibration, ClippingBall, Mechanism, Setup
+from fedpca.privacy.clipping import MAX_ROWS, RADIUS, Clipping
+from fedpca.privacy.mechanisms.base import Calibration, Mechanism, Setup
 from fedpca.privacy.mechanisms.gram import Gram
 from fedpca.privacy.mechanisms.mod_sulq import ModSulq
 from fedpca.privacy.mechanisms.sketch import Sketch
@@ -26,22 +26,34 @@ def mechanism_class(privacy: "Privacy") -> type[Mechanism]:
 
 
 def calibrate(
-    privacy: "Privacy", n_features: int, *, mu: float | None = None, joint: bool = False
+    privacy: "Privacy",
+    n_features: int,
+    *,
+    mu: float | None = None,
+    joint: bool = False,
+    pairs: bool = False,
 ) -> Calibration:
     """The noise of one increment under a schedule of releases.
 
     Args:
         mu: what the release may cost; all of the budget by default.
         joint: the sum of rows is released with the statistic, by mechanisms that can.
+        pairs: points are differences of rows: a record that is taken out leaves its partner.
     """
     mechanism = mechanism_class(privacy)
     mu = privacy.mu if mu is None else mu
-    return mechanism.calibrate(privacy, n_features, mu=mu, joint=joint and mechanism.supports_joint)
+    return mechanism.calibrate(
+        privacy,
+        n_features,
+        mu=mu,
+        joint=joint and mechanism.supports_joint,
+        adjacency="replace-one" if pairs else privacy.adjacency,
+    )
 
 
 def build(
     privacy: "Privacy",
-    ball: ClippingBall,
+    clipping: Clipping,
     n_features: int,
     *,
     rank: int,
@@ -53,14 +65,14 @@ def build(
     """The mechanism that the settings name, ready for rows.
 
     Args:
-        ball: what rows are clipped to.
+        clipping: how rows become points.
         rank: how many directions are wanted.
         noise: where a continuous mechanism gets its noise from.
         mu, joint: see `calibrate`.
         batch_rows: rows that a continuous mechanism noises at a time; None for 1024.
     """
     mechanism = mechanism_class(privacy)
-    calibration = calibrate(privacy, n_features, mu=mu, joint=joint)
+    calibration = calibrate(privacy, n_features, mu=mu, joint=joint, pairs=clipping.pairs)
     reports = Schedule(privacy.releases).weights(privacy.releases)
     if too_large(calibration.sigma * RADIUS**2 * float(reports.sum())):
         raise ValueError(
@@ -70,7 +82,7 @@ def build(
     mechanism.check_features(n_features)
     return mechanism(
         Setup(
-            ball=ball,
+            clipping=clipping,
             n_features=n_features,
             calibration=calibration,
             joint=joint and mechanism.supports_joint,

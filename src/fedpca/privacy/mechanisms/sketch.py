@@ -59,8 +59,10 @@ class Sketch(Mechanism):
         return rows * sqrt(1 + SUM_WEIGHT**2) if joint else rows
 
     @classmethod
-    def calibrate(cls, privacy: "Privacy", n_features: int, *, mu: float, joint: bool) -> Calibration:
-        sensitivity = cls.sensitivity(privacy.adjacency, joint=joint) * Schedule(privacy.releases).column_norm
+    def calibrate(
+        cls, privacy: "Privacy", n_features: int, *, mu: float, joint: bool, adjacency: Adjacency
+    ) -> Calibration:
+        sensitivity = cls.sensitivity(adjacency, joint=joint) * Schedule(privacy.releases).column_norm
         return Calibration.symmetrized(sensitivity, sensitivity / mu)
 
     @classmethod
@@ -97,13 +99,8 @@ class Sketch(Mechanism):
         components, squares = _nystrom(sketch, omega, edge)
         # Omega^T S Omega holds the share k / d of the variance of a random direction's.
         total = max(float(np.sum(omega * sketch)) * self.n_features / self.size, float(squares.sum()))
-        return self.ball.subspace(
-            components,
-            np.sqrt(squares),
-            count=self.count,
-            total=total,
-            certificate=certificate,
-            offset=offset,
+        return self._subspace(
+            components, np.sqrt(squares), total=total, certificate=certificate, offset=offset
         )
 
 

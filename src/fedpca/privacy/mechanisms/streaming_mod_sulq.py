@@ -57,9 +57,11 @@ class StreamingModSulq(Mechanism):
         return SENSITIVITY[adjacency]
 
     @classmethod
-    def calibrate(cls, privacy: "Privacy", n_features: int, *, mu: float, joint: bool) -> Calibration:
+    def calibrate(
+        cls, privacy: "Privacy", n_features: int, *, mu: float, joint: bool, adjacency: Adjacency
+    ) -> Calibration:
         """The paper's omega or sensitivity / mu, on the sum over a batch; every record is in one batch."""
-        sensitivity = cls.sensitivity(privacy.adjacency, joint=joint)
+        sensitivity = cls.sensitivity(adjacency, joint=joint)
         sigma = sensitivity / mu
         if privacy.calibration == "paper":
             sigma = paper_omega(privacy.epsilon, privacy.delta, n_features, 1)
@@ -90,8 +92,8 @@ class StreamingModSulq(Mechanism):
         if len(batch):
             self._absorb(batch)
         part = self._merged
-        return self.ball.subspace(
-            part.components, part.singular_values, count=self.count, total=part.total, certificate=certificate
+        return self._subspace(
+            part.components, part.singular_values, total=part.total, certificate=certificate
         )
 
     def _absorb(self, batch: Array) -> None:

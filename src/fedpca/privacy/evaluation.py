@@ -1,0 +1,85 @@
+"""PrivateEvaluation: how much of the rows' variance released components explain."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from math import sqrt
+
+import numpy as np
+
+from fedpca._typing import Array
+from fedpca.privacy.ledger import Ledger
+from fedpca.privacy.noise import Noise
+from fedpca.privacy.preparation import BlockSum, Found
+from fedpca.privacy.settings import Privacy
+from fedpca.privacy.steps import BEYOND, ENERGY, Step, StepSum, evaluation
+from fedpca.summaries.certificate import Evaluation
+from fedpca.summaries.subspace import Subspace
+
+
+class PrivateEvaluation:
+    """One noisy sum over all rows, once: energies along public directions, and what is left of them.
+
+    Args:
+        privacy: the settings.
+        found: how rows are clipped, and the length to clip them to here.
+        noise: of the evaluation.
+        random: of pairs of rows.
+        ledger: what pays.
+    """
+
+    def __init__(
+        self, privacy: Privacy, found: Found, noise: Noise, random: np.random.Generator, ledger: Ledger
+    ) -> None:
+        self._privacy = privacy
+        self._found = found
+        self._noise = noise
+        self._random = random
+        self._ledger = ledger
+        self._done = False
+
+    def check(self) -> None:
+        """Whether rows may still be evaluated."""
+        if self._done:
+            raise ValueError("a private model is evaluated once, and was; fit anew, with a budget of its own.")
+
+    def sum_rows(self, parts: Iterable[Array], n_rows: int, model: Subspace) -> StepSum:
+        """The noisy sum over all rows of one owner."""
+        step = self._step(model)
+        (block,) = step.blocks
+        total = BlockSum(block, self._random)
+        clipping = replace(self._found.clipping, center=None)
+        for rows in parts:
+            total.take(clipping.deviations(rows))
+        total.flush()
+        mu, adjacency = self._privacy.mu * sqrt(block.share), self._privacy.adjacency
+        entry = self._ledger.debit(0, n_rows, step.name, mu, adjacency=adjacency)
+        self._done = True
+        drawn = self._noise.entries((0,), block.length, block.sensitivity(adjacency) / mu)
+        self._ledger.complete(entry)
+        return StepSum(step.name, total.total + drawn, n_rows)
+
+    def result(self, pooled: StepSum, model: Subspace) -> Evaluation:
+        """What the sum over all owners' rows says."""
+        step = self._step(model)
+        (block,) = step.blocks
+        if pooled.step != step.name or pooled.total.shape != (block.length,):
+            raise ValueError("the sum must be that of an evaluation of the same model.")
+        mu = self._privacy.mu * sqrt(block.share)
+        sd = block.sensitivity(self._privacy.adjacency) / mu * sqrt(pooled.owners)
+        per_point = 2.0 if self._found.clipping.pairs else 1.0
+        unit = per_point * self._found.radius**2 / ENERGY
+        *energies, rest = (float(number) * unit for number in pooled.total[:-1])
+        beyond = float(pooled.total[-1]) * per_point / (BEYOND * ENERGY) / pooled.n_rows
+        return Evaluation(
+            energies=tuple(energies),
+            rest=rest,
+            sd=sd * unit,
+            radius=self._found.radius,
+            beyond=min(max(beyond, 0.0), 1.0),
+            records=pooled.n_rows,
+            mu=mu,
+        )
+
+    def _step(self, model: Subspace) -> Step:
+        share, pairs = self._privacy.evaluation_share, self._found.clipping.pairs
+        return evaluation(model, self._found.radius, share, of_pairs=pairs)

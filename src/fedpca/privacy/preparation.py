@@ -1,0 +1,405 @@
+"""Preparation: what nobody knows about the rows, found privately: their scale, their center, their length.
+
+Everything is decided from public numbers (rows, features, epsilon, components wanted) and from noisy sums, so
+that each decision costs nothing. With t = sqrt(d) / (mu n), the noise edge of the Gram matrix of rows of
+length one is 2 t of their energy.
+
+1. With a scale: that of each feature, from differences of pairs of rows, which need no center.
+2. Rows of which hardly anything survives the noise (t > 0.1, or mu n < 40): differences of pairs, each scaled
+   to length one. Nothing else has to be found, so that all of the budget is left for the release.
+3. Otherwise: how long rows are, and how long differences of pairs are, which is their spread; then the mean,
+   in as many steps as these and the known noise require, each clipped to a smaller radius about the last; if
+   the noise would leave it too far off, differences of pairs again.
+4. The length that rows are clipped to: the more components are wanted of fewer rows, the shorter; a quantile of
+   the lengths about the center or, where noise dominates, every row is scaled to length one.
+
+A stream pays with its first rows, each in one step: those cost them what the release costs the others.
+"""
+
+from collections.abc import Generator, Iterable
+from dataclasses import replace
+from math import ceil, hypot, sqrt
+from typing import NamedTuple
+
+import numpy as np
+
+from fedpca._typing import Array
+from fedpca.privacy import steps
+from fedpca.privacy.clipping import RADIUS, Clipping, Pairing
+from fedpca.privacy.ledger import Ledger
+from fedpca.privacy.noise import Noise
+from fedpca.privacy.settings import Privacy
+from fedpca.privacy.steps import DYADIC, Histogram, Step, StepSum
+
+_FEW = 0.1  # t above which only pairs are used
+_FEW_ROWS = 40.0  # mu n below which a histogram finds nothing
+_QUANTILES = ((0.012, 0.9), (0.027, 0.75), (0.04, 0.5))  # largest r t, and the quantile of lengths
+_NEAR, _TOO_FAR = 2.0, 8.0  # (noise of the center / spread)² over t: good enough, and not good enough
+_FARTHEST = 0.7  # of the spread
+_MEAN_STEPS = 5
+_MARGIN = 1.25  # of a radius over what it has to contain
+_FINE = 4  # bins per octave of the last histogram, where there are rows enough for them
+_FINE_ROWS = 1000.0  # mu n
+_SCALE_ROWS = 54.0  # times sqrt(2 d) / mu
+_SCALE_MARGIN = 1.5
+_SCALE_QUANTILE, _SCALE_FACTOR = 0.75, 1.627  # of |differences|: of a Gaussian, in standard deviations
+_EVALUATED = 1.5  # of the spread: the radius of an evaluation, where no quantile is known
+_EVALUATED_QUANTILES = ((2000.0, 0.99), (0.0, 0.95))  # least mu n
+_HISTOGRAM_STREAM = 100.0  # rows of a stream, in units of 1 / mu
+_MEAN_STREAM = 8.0  # in units of sqrt(d) / mu
+_HORIZON = 10.0  # a stream is taken to be this many times as long as a mean step
+
+
+class _Mean(NamedTuple):
+    """The steps to a center.
+
+    Attributes:
+        noise: standard deviation of its length at the end.
+    """
+
+    noise: float
+    shares: list[float]
+    radii: list[float]
+
+
+class Found(NamedTuple):
+    """The outcome: all of it public from then on.
+
+    Attributes:
+        clipping: how rows become points.
+        radius: that an evaluation clips rows to; 0 where no length was found.
+    """
+
+    clipping: Clipping
+    radius: float
+
+
+class BlockSum:
+    """The sum of a block in the making."""
+
+    def __init__(self, block: steps.Block, random: np.random.Generator) -> None:
+        self._block = block
+        self._pairing = Pairing(random) if block.of_pairs else None
+        self.total: Array = np.zeros(block.length)
+
+    def take(self, rows: Array) -> None:
+        for part in (rows,) if self._pairing is None else self._pairing.take(rows):
+            self.total += self._block.add(part)
+
+    def flush(self) -> None:
+        if self._pairing is not None and self._pairing.waits:
+            self.total += self._block.add(self._pairing.flush())
+
+
+class Preparation:
+    """The steps, one at a time: `sum_rows` and `advance`, or of a stream by `take_stream`.
+
+    Args:
+        privacy: the settings; what they state is not looked for.
+        n_features: d.
+        rank: how many components are wanted.
+        scale: what features are divided by, if it is public; "std" to find it; None for nothing.
+        noise: of the steps.
+        random: of the pairs.
+        ledger: what pays.
+
+    Attributes:
+        step: the next one; None when all is found.
+        found: the outcome, then.
+        n_rows: rows of a stream taken so far.
+        costs: the mu of every step so far, with its name.
+    """
+
+    def __init__(
+        self,
+        privacy: Privacy,
+        n_features: int,
+        rank: int,
+        *,
+        scale: Array | str | None,
+        noise: Noise,
+        random: np.random.Generator,
+        ledger: Ledger,
+        feature_names: tuple[str, ...] | None = None,
+    ) -> None:
+        self._privacy = privacy
+        self._d = n_features
+        self._rank = rank
+        self._noise = noise
+        self._random = random
+        self._ledger = ledger
+        self._finds_scale = isinstance(scale, str)
+        self._clipping = Clipping(
+            None, scale=None if isinstance(scale, str) else scale, feature_names=feature_names
+        )
+        self.costs: list[tuple[str, float]] = []
+        self.n_rows = 0
+        self.found: Found | None = None
+        self.step: Step | None = None
+        self._is_stream = False
+        self._summed = False
+        self._spent = 0.0  # of mu², evaluation apart
+        self._search = self._find()
+        self._next(None)
+
+    # --- rounds over all rows ---
+
+    def sum_rows(self, parts: Iterable[Array], n_rows: int) -> StepSum:
+        """One round: the noisy sum of the step over all rows. `advance` has to follow."""
+        assert self.step is not None
+        if not self.step.blocks:
+            self._summed = True
+            return StepSum(self.step.name, np.zeros(0), n_rows)
+        total = self._sum(parts)
+        return self._noisy(total, 0, n_rows, self._mu * sqrt(self.step.share))
+
+    def check_round(self) -> None:
+        """Whether a round over all rows may begin."""
+        if self.n_rows:
+            raise ValueError("the first rows of a stream went into its private steps already; fit anew.")
+        if self._summed:
+            raise ValueError("a round of private steps is not complete: call advance first.")
+        self._check_affordable()
+
+    def check_advance(self, pooled: StepSum) -> None:
+        """Whether a round may end with this sum."""
+        if self.step is None or not self._summed:
+            raise ValueError("a round of private steps ends with a sum: call step_sum first.")
+        if pooled.step != self.step.name or pooled.total.shape != (self.step.length,):
+            raise ValueError(
+                f"this round sums {self.step.name!r}, {self.step.length} numbers, got {pooled.step!r} with "
+                f"{pooled.total.shape}: all owners must take the same steps."
+            )
+        if not np.isfinite(pooled.total).all() or pooled.n_rows < 1 or pooled.owners < 1:
+            raise ValueError("the sum of a round must be finite, of at least one row and one owner.")
+
+    def advance(self, pooled: StepSum) -> None:
+        """End a round with the sum over one or many owners, which is public."""
+        assert self.step is not None
+        self._spent += self.step.share
+        self._next(pooled)
+
+    # --- the first rows of a stream ---
+
+    def check_stream(self) -> None:
+        """Whether rows of a stream may come."""
+        if (self.costs or self._summed) and not self.n_rows:
+            raise ValueError("the rounds of private steps are not complete; finish them, or fit anew.")
+        self._check_affordable()
+
+    def take_stream(self, rows: Array) -> Array:
+        """Take as many rows as are still needed; returns the others."""
+        if not self.n_rows:
+            self._is_stream = True
+            self._next(StepSum("rows", np.zeros(0), 0))
+            self._begin_stream_step()
+        while self.step is not None:
+            part, rows = np.split(rows, [self.step.stream_rows - self._n_taken])
+            self._add(part, self._blocks)
+            self._n_taken += len(part)
+            self.n_rows += len(part)
+            if self._n_taken < self.step.stream_rows:
+                break
+            self._flush(self._blocks)
+            total = np.concatenate([block.total for block in self._blocks])
+            pooled = self._noisy(total, self.n_rows - self._n_taken, self._n_taken, self._mu)
+            self._next(pooled)
+            self._begin_stream_step()
+        return rows
+
+    def _begin_stream_step(self) -> None:
+        self._n_taken = 0
+        self._blocks = [] if self.step is None else [BlockSum(block, self._random) for block in self.step.blocks]
+
+    # --- one step ---
+
+    @property
+    def _mu(self) -> float:
+        """What there is for the steps and the release."""
+        return self._privacy.mu * sqrt(1 - self._privacy.evaluation_share)
+
+    @property
+    def mu_left(self) -> float:
+        """What is left of mu for the release of the rows that come next."""
+        return self._mu if self._is_stream else self._mu * sqrt(1 - self._spent)
+
+    def _check_affordable(self) -> None:
+        """Before anything is spent: that the rows after the steps can be afforded as well."""
+        if not self.costs and not self.n_rows:
+            self._ledger.check(0, None, self._privacy.mu, adjacency=self._privacy.adjacency)
+
+    def _next(self, pooled: StepSum | None) -> None:
+        """Let the search go on, to its next step or its end."""
+        self._summed = False
+        try:
+            self.step = self._search.send(pooled)  # type: ignore[arg-type]
+        except StopIteration as end:
+            self.step, self.found = None, end.value
+
+    def _sum(self, parts: Iterable[Array]) -> Array:
+        assert self.step is not None
+        blocks = [BlockSum(block, self._random) for block in self.step.blocks]
+        for rows in parts:
+            self._add(rows, blocks)
+        self._flush(blocks)
+        return np.concatenate([block.total for block in blocks])
+
+    def _add(self, rows: Array, blocks: "list[BlockSum]") -> None:
+        rows = self._clipping.deviations(rows)
+        for block in blocks:
+            block.take(rows)
+
+    @staticmethod
+    def _flush(blocks: "list[BlockSum]") -> None:
+        for block in blocks:
+            block.flush()
+
+    def _noisy(self, total: Array, start: int, n_rows: int, mu: float) -> StepSum:
+        """The sum of the step with noise, debited before it is drawn."""
+        assert self.step is not None
+        adjacency = self._privacy.adjacency
+        entry = self._ledger.debit(start, start + n_rows, self.step.name, mu, adjacency=adjacency)
+        self._summed = True
+        number = len(self.costs)
+        self.costs.append((self.step.name, mu))
+        drawn = [
+            self._noise.entries((number, i), block.length, self._sd(self.step, i, mu))
+            for i, block in enumerate(self.step.blocks)
+        ]
+        self._ledger.complete(entry)
+        return StepSum(self.step.name, total + np.concatenate(drawn), n_rows)
+
+    def _sd(self, step: Step, block: int, mu: float) -> float:
+        """Standard deviation of the noise of a block, in a step that costs mu."""
+        part = step.blocks[block]
+        return part.sensitivity(self._privacy.adjacency) / (mu * sqrt(part.share / step.share))
+
+    # --- the search: everything in it is public ---
+
+    def _find(self) -> Generator[Step, StepSum, Found]:
+        privacy = self._privacy
+        bound = None if isinstance(privacy.bound, str) else privacy.bound
+        center = privacy.public_center(self._d)
+        if not self._finds_scale and "private" not in (privacy.bound, privacy.center):
+            pairs = privacy.center == "pairs"
+            return Found(replace(self._clipping, bound=bound, center=center, pairs=pairs), bound or 0.0)
+        counted = yield steps.count_rows()
+        self._owners = counted.owners
+        n: float = counted.n_rows
+        if self._is_stream:
+            n = _HORIZON * self._mean_rows
+        if self._finds_scale:
+            yield from self._find_scale(n)
+        self._after_scale = 1 - self._spent
+        mu = self._effective_mu * sqrt(self._after_scale)
+        t, strength = sqrt(self._d) / (mu * n), mu * n
+        enough = t < _FEW and strength > _FEW_ROWS
+        share = min(max((30 / strength) ** 2, 0.01), 0.05) * self._after_scale
+        spread = 0.0
+        if privacy.center == "private" and enough:
+            center, spread = yield from self._find_center(t, n, share)
+        if privacy.center in ("private", "pairs") and center is None:
+            return Found(replace(self._clipping, bound=bound, pairs=True), bound or _EVALUATED * spread)
+        self._clipping = replace(self._clipping, center=center)
+        if privacy.bound != "private":
+            return Found(replace(self._clipping, bound=bound), bound or _EVALUATED * spread)
+        quantile = next((q for most, q in _QUANTILES if self._rank * t < most), 0.0)
+        if not quantile or not enough:
+            return Found(self._clipping, _EVALUATED * spread)
+        histogram = Histogram(_FINE if strength > _FINE_ROWS else 1)
+        step = steps.radius(histogram, share, self._histogram_rows)
+        counts = yield step
+        sd = self._pooled_sd(step, 0)
+        found = histogram.quantile(counts.total, quantile, sd)
+        evaluated = next(q for least, q in _EVALUATED_QUANTILES if strength > least)
+        radius = histogram.quantile(counts.total, evaluated, sd)
+        return Found(replace(self._clipping, bound=found or None), radius)
+
+    @property
+    def _effective_mu(self) -> float:
+        """The mu at which replacing a record would show in the Gram matrix of all owners."""
+        pooled = self._mu / sqrt(self._owners)
+        return pooled if self._privacy.adjacency == "replace-one" else pooled * sqrt(2.0)
+
+    @property
+    def _histogram_rows(self) -> int:
+        """Rows of a stream for a histogram."""
+        return ceil(_HISTOGRAM_STREAM / self._mu)
+
+    @property
+    def _mean_rows(self) -> int:
+        """Rows of a stream for one step of the mean."""
+        return ceil(_MEAN_STREAM * sqrt(self._d) / self._mu)
+
+    def _pooled_sd(self, step: Step, block: int) -> float:
+        """Standard deviation of the noise of a block in the sum over all owners."""
+        mu = self._mu if self._is_stream else self._mu * sqrt(step.share)
+        return self._sd(step, block, mu) * sqrt(self._owners)
+
+    def _find_scale(self, n: float) -> Generator[Step, StepSum, None]:
+        mu, root = self._effective_mu, sqrt(2 * self._d)
+        needed = ceil(_SCALE_MARGIN * _SCALE_ROWS * root / mu)
+        if n < needed and not self._is_stream:
+            raise ValueError(
+                f"scale='std' with privacy needs about {needed:,} rows to find the scale of {self._d} "
+                f"features, and there are {int(n):,}; nothing was spent. Bring more rows, a larger epsilon or "
+                "fewer features, or give the scale as public numbers."
+            )
+        share = min(max((50 * root / (mu * n)) ** 2, 0.03), 0.25)
+        step = steps.scales(self._d, share, ceil(needed / 2))
+        counts = yield step
+        sd = self._pooled_sd(step, 0)
+        found = np.array(
+            [
+                DYADIC.quantile(of_feature, _SCALE_QUANTILE, sd, self._d)
+                for of_feature in counts.total.reshape(self._d, -1)
+            ]
+        )
+        scale = np.where(found > 0, found * (sqrt(2.0) / _SCALE_FACTOR), np.inf)
+        self._clipping = replace(self._clipping, scale=scale)
+
+    def _find_center(
+        self, t: float, n: float, share: float
+    ) -> Generator[Step, StepSum, tuple[Array | None, float]]:
+        """The center, or None, and the spread of rows about it, or 0: what was not found."""
+        step = steps.lengths_and_spread(share, self._histogram_rows)
+        counts = yield step
+        of_rows, of_pairs = np.split(counts.total, 2)
+        far = DYADIC.quantile(of_rows, 0.9, self._pooled_sd(step, 0), 2, edge=True)
+        spread = DYADIC.quantile(of_pairs, 0.5, self._pooled_sd(step, 1), 2)
+        if not far or not spread:
+            return None, spread
+        plan = self._planned_mean(t, n, max(far, spread), spread)
+        if plan.noise > min(_FARTHEST, sqrt(_TOO_FAR * t)) * spread:
+            return None, spread
+        center = np.zeros(self._d)
+        for step_share, radius in zip(plan.shares, plan.radii, strict=True):
+            moved = yield steps.mean(center, radius, step_share, self._mean_rows)
+            center = center + moved.total * (radius / RADIUS / moved.n_rows)
+        return center, spread
+
+    def _planned_mean(self, t: float, n: float, far: float, spread: float) -> _Mean:
+        """As few steps as bring the noise of the center below what is lost in that of the release."""
+        whole = min(max(10 * t, 0.05), 0.4)
+        best: _Mean | None = None
+        for total in (whole, min(2 * whole, 0.4)):
+            for count in range(1, _MEAN_STEPS + 1):
+                first = [total / 2 / (count - 1)] * (count - 1) if count > 1 else []
+                shares = [share * self._after_scale for share in (*first, total - sum(first))]
+                plan = self._mean_of(shares, n, far, spread)
+                if best is None or plan.noise < 0.9 * best.noise:
+                    best = plan
+                if best.noise < sqrt(_NEAR * t) * spread:
+                    return best
+        assert best is not None
+        return best
+
+    def _mean_of(self, shares: list[float], n: float, far: float, spread: float) -> _Mean:
+        radii, radius, noise = [], far, 0.0
+        for share in shares:
+            radii.append(radius)
+            mu, rows = (self._mu, self._mean_rows) if self._is_stream else (self._mu * sqrt(share), n)
+            sensitivity = 2.0 if self._privacy.adjacency == "replace-one" else 1.0
+            noise = sensitivity * radius * sqrt(self._d * self._owners) / (mu * rows)
+            radius = _MARGIN * hypot(spread, noise)
+        return _Mean(noise, shares, radii)

@@ -1,0 +1,231 @@
+"""Steps: the noisy sums that come before and after the release of a private summary.
+
+Every step is a sum over records of integer vectors, of bounded length, that depend on one record (or pair of
+records) and on public numbers only. So the sums of several owners add up, and each step is one Gaussian
+mechanism, debited in the ledger before its noise is drawn. These are all of them:
+
+    scales      per feature, a histogram of differences of pairs      sensitivity sqrt(2 d)
+    lengths     a histogram of lengths of rows                        sqrt(2)
+    spread      a histogram of lengths of differences of pairs        sqrt(2)
+    mean        the sum of rows clipped about the center so far       2
+    radius      a histogram of lengths about the center               sqrt(2)
+    evaluation  energies along released directions, and the rest      3/2
+
+and, as ever, the release itself (see `mechanisms`). Sensitivities are for a record that is replaced. For one
+that is taken out they are half or the root of half of that, but for pairs, where it leaves its partner.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Self
+
+import numpy as np
+from scipy.special import ndtri
+
+from fedpca._typing import Array
+from fedpca.privacy.calibration import Adjacency
+from fedpca.privacy.clipping import RADIUS, clipped, lengths
+from fedpca.summaries.subspace import Subspace
+
+LOWEST, HIGHEST = -60, 60
+"""Powers of two between which lengths are told apart: public, whatever the rows."""
+_SMALLEST = 2.0**-200
+_FALSE_BINS = 3e-4  # expected in a histogram of nothing
+_FINE = 2.0**20
+ENERGY = RADIUS**2
+"""An energy of one, in an evaluation."""
+BEYOND = 0.5
+"""Weight of the number of rows beyond the radius, in an evaluation."""
+
+
+@dataclass(frozen=True)
+class StepSum:
+    """The noisy sum of a step over the rows of one owner, or of several: it may be sent to anybody.
+
+    Attributes:
+        step: name of the step.
+        total: integers, shape (length,).
+        n_rows: how many rows.
+        owners: whose noise is in the sum.
+    """
+
+    step: str
+    total: Array
+    n_rows: int
+    owners: int = 1
+
+    @classmethod
+    def pooled(cls, sums: Sequence["StepSum"]) -> Self:
+        """The sum over all owners' rows.
+
+        >>> StepSum.pooled([StepSum("mean", np.ones(2), 5), StepSum("mean", np.ones(2), 7)]).n_rows
+        12
+        """
+        first = sums[0]
+        if any(part.step != first.step or part.total.shape != first.total.shape for part in sums):
+            raise ValueError("only sums of the same step, of equally many features, add up.")
+        total: Array = sum((part.total for part in sums), start=np.zeros_like(first.total))
+        return cls(first.step, total, sum(part.n_rows for part in sums), sum(part.owners for part in sums))
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of a step's sum with a sensitivity and noise of its own.
+
+    Attributes:
+        length: of the sum.
+        share: of mu².
+        of_pairs: whether it takes differences of pairs, and not rows.
+        sensitivities: by how much one record changes it, replaced and taken out.
+        add: rows in, shape (n, d), NaN for missing; their sum out, shape (length,).
+    """
+
+    length: int
+    share: float
+    of_pairs: bool
+    sensitivities: tuple[float, float]
+    add: Callable[[Array], Array]
+
+    def sensitivity(self, adjacency: Adjacency) -> float:
+        return self.sensitivities[adjacency == "zero-out"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One exchange: blocks that are summed at once.
+
+    Attributes:
+        name: see the list above.
+        blocks: parts of the sum; none where only the rows are counted, which costs nothing.
+        stream_rows: how many of the first rows of a stream it takes.
+    """
+
+    name: str
+    blocks: tuple[Block, ...]
+    stream_rows: int = 0
+
+    @property
+    def share(self) -> float:
+        """Of mu²."""
+        return sum(block.share for block in self.blocks)
+
+    @property
+    def length(self) -> int:
+        return sum(block.length for block in self.blocks)
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Bins of lengths at powers of two, or a few per power: bin k holds lengths up to 2^(k / per_octave)."""
+
+    per_octave: int = 1
+
+    @property
+    def n_bins(self) -> int:
+        return (HIGHEST - LOWEST) * self.per_octave + 1
+
+    def bins(self, values: Array) -> Array:
+        """The bin of every value."""
+        exponents = np.ceil(self.per_octave * np.log2(np.maximum(values, _SMALLEST)))
+        lowest = LOWEST * self.per_octave
+        return (np.clip(exponents, lowest, HIGHEST * self.per_octave) - lowest).astype(np.int64)
+
+    def counts(self, values: Array) -> Array:
+        """How many values are in every bin."""
+        return np.bincount(self.bins(values), minlength=self.n_bins).astype(np.float64)
+
+    def quantile(self, counts: Array, q: float, sd: float, histograms: int = 1, *, edge: bool = False) -> float:
+        """The length that a share `q` of rows does not exceed; 0 if it is not found, or is 0.
+
+        Args:
+            counts: with noise.
+            sd: standard deviation of the noise.
+            histograms: how many are looked at together: none of them should have a false bin.
+            edge: the upper end of the bin; else a point within it.
+        """
+        counts = np.where(counts > -ndtri(_FALSE_BINS / self.n_bins / histograms) * sd, counts, 0.0)
+        sums = np.cumsum(counts)
+        if not sums[-1] > 0:
+            return 0.0
+        index = int(np.searchsorted(sums, q * sums[-1]))
+        if not index:
+            return 0.0
+        within = 1.0 if edge else (q * sums[-1] - sums[index] + counts[index]) / counts[index]
+        return float(2.0 ** (LOWEST + (index - 1 + within) / self.per_octave))
+
+
+DYADIC = Histogram()
+
+
+def count_rows() -> Step:
+    """How many rows there are, and owners: public."""
+    return Step("rows", ())
+
+
+def scales(n_features: int, share: float, stream_rows: int) -> Step:
+    """A histogram per feature of |differences of pairs|."""
+
+    def add(differences: Array) -> Array:
+        bins = DYADIC.bins(np.abs(np.nan_to_num(differences)))
+        bins += DYADIC.n_bins * np.arange(n_features)
+        counts = np.bincount(bins[~np.isnan(differences)], minlength=DYADIC.n_bins * n_features)
+        return counts.astype(np.float64)
+
+    root = sqrt(2.0 * n_features)
+    block = Block(DYADIC.n_bins * n_features, share, True, (root, root), add)
+    return Step("scales", (block,), stream_rows)
+
+
+def lengths_and_spread(share: float, stream_rows: int) -> Step:
+    """Two histograms at once: of lengths of rows, and of differences of pairs, at twice the share."""
+
+    def add(rows: Array) -> Array:
+        return DYADIC.counts(lengths(rows))
+
+    of_rows = Block(DYADIC.n_bins, share, False, (sqrt(2.0), 1.0), add)
+    of_pairs = Block(DYADIC.n_bins, 2 * share, True, (sqrt(2.0), sqrt(2.0)), add)
+    return Step("lengths and spread", (of_rows, of_pairs), stream_rows)
+
+
+def mean(center: Array, radius: float, share: float, stream_rows: int) -> Step:
+    """The sum of rows less the center so far, clipped to a radius."""
+
+    def add(rows: Array) -> Array:
+        total: Array = clipped(np.nan_to_num(rows - center), radius).sum(axis=0)
+        return total
+
+    block = Block(len(center), share, False, (2.0 * RADIUS, RADIUS), add)
+    return Step("mean", (block,), stream_rows)
+
+
+def radius(histogram: Histogram, share: float, stream_rows: int) -> Step:
+    """A histogram of lengths of rows about the center."""
+
+    def add(rows: Array) -> Array:
+        return histogram.counts(lengths(rows))
+
+    return Step("radius", (Block(histogram.n_bins, share, False, (sqrt(2.0), 1.0), add),), stream_rows)
+
+
+def evaluation(model: Subspace, limit: float, share: float, *, of_pairs: bool) -> Step:
+    """Energies of rows about the mean along directions, what is left of them, and who lies beyond a radius.
+
+    A row has an energy of at most one, in units of the radius squared, in all numbers together: rows that
+    lie beyond are clipped. As no number is negative, replacing a row changes them by sqrt(2) at most. The
+    directions are held in units of 2^-20: products of integers are exact, in whatever company a row comes.
+    """
+    directions = np.rint(model.components.astype(np.float64) * _FINE)
+    norm = max(float(np.linalg.norm(directions, 2)) / _FINE, 1.0) * (1 + 1e-9) if model.rank else 1.0
+
+    def add(rows: Array) -> Array:
+        deviations = rows if of_pairs else rows - model.mean
+        beyond = np.count_nonzero(lengths(deviations) > limit)
+        points = clipped(np.nan_to_num(deviations), limit)
+        along = np.floor((points @ directions.T / (norm * _FINE)) ** 2)
+        rest = np.maximum(np.einsum("ij,ij->i", points, points) - along.sum(axis=1), 0.0)
+        return np.concatenate([along.sum(axis=0), [rest.sum(), beyond * BEYOND * ENERGY]])
+
+    sensitivities = sqrt(2 + BEYOND**2) * ENERGY, sqrt(1 + BEYOND**2) * ENERGY
+    sensitivities = sensitivities[0], sensitivities[0] if of_pairs else sensitivities[1]
+    return Step("evaluation", (Block(model.rank + 2, share, of_pairs, sensitivities, add),))
