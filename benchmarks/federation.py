@@ -207,7 +207,7 @@ def changes(children: int) -> None:
 
     rng = np.random.default_rng(0)
     tables = [rng.standard_normal((30, CHANGES_D)) * np.arange(1.0, CHANGES_D + 1) ** -1 for _ in range(100)]
-    privacy = Privacy(2.0, 1e-5, 3.0)
+    privacy = Privacy(2.0, 1e-5, 3.0, center=None, evaluate=False)
     release = StreamingPCA(SMALL_RANK, privacy=privacy).fit(np.concatenate(tables)).release()
 
     def summaries(kind: str) -> Callable[[int], Summary]:

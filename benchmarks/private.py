@@ -172,7 +172,7 @@ def found(name: str) -> Path | None:
 def settings(task: Task, name: str, epsilon: float, delta: float) -> Privacy:
     from fedpca import Privacy
 
-    return Privacy(epsilon, delta, task.bound, **MECHANISMS[name])
+    return Privacy(epsilon, delta, task.bound, **MECHANISMS[name], evaluate=False)
 
 
 def key(*parts: object) -> bytes:

@@ -120,7 +120,9 @@ def privately_centered(task: Task, name: str, epsilon: float, delta: float, seed
     """Components of the estimator when the center has to be found within epsilon too."""
     from fedpca import Privacy, StreamingPCA
 
-    privacy = Privacy(epsilon, delta, task.bound, center="private", insecure_seed_for_tests=seed)
+    privacy = Privacy(
+        epsilon, delta, task.bound, center="private", insecure_seed_for_tests=seed, evaluate=False
+    )
     model = StreamingPCA(privacy=privacy)
     if name == FITTED:
         model.fit(task.rows)

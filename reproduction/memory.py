@@ -312,7 +312,9 @@ class _PrivateClient:
     """A private client that releases once."""
 
     def __init__(self, n_features: int, rank: int, mechanism: MechanismName) -> None:
-        privacy = Privacy(epsilon=1.0, delta=1e-5, bound=1.0, mechanism=mechanism)
+        privacy = Privacy(
+            epsilon=1.0, delta=1e-5, bound=1.0, mechanism=mechanism, center=None, evaluate=False
+        )
         self._tracker = PrivateTracker(n_features, FixedRank(rank), privacy, batch_rows=2 * rank)
 
     def update(self, rows: Array) -> None:

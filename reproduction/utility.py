@@ -106,9 +106,19 @@ class Utility(Experiment):
     def _components(self, method: str, rows: Array, epsilon: float, rng: np.random.Generator) -> Array:
         """The components that a method finds, shape (r, d)."""
         if method == "fedpca":
-            return release_components(rows, Privacy(epsilon, self.delta, bound=1.0), self.rank, rng)
+            return release_components(
+                rows, Privacy(epsilon, self.delta, bound=1.0, center=None, evaluate=False), self.rank, rng
+            )
         if method == "MOD-SuLQ":
-            privacy = Privacy(epsilon, self.delta, bound=1.0, mechanism="mod-sulq", noise="fast")
+            privacy = Privacy(
+                epsilon,
+                self.delta,
+                bound=1.0,
+                mechanism="mod-sulq",
+                noise="fast",
+                center=None,
+                evaluate=False,
+            )
             return release_components(rows, privacy, self.rank, rng)
         sd = self._sd(method, epsilon)
         if method.startswith("F-PCA"):

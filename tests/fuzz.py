@@ -28,7 +28,7 @@ from fedpca.summaries import model_file
 from fedpca.summaries.merging import merge_distinct
 
 D = 5
-PRIVACY = Privacy(2.0, 1e-4, 3.0)
+PRIVACY = Privacy(2.0, 1e-4, 3.0, center=None, evaluate=False)
 ODD = [
     None, True, False, 0, 1, -1, 2, 5, 10**18, 2**63 - 1, 2**63, 10**400, -(10**400), 0.5, -0.0, 1e-320,
     1e150, 1e299, 1e300, 1e308, -1e308, math.nan, math.inf, -math.inf, "", "x", "a" * 5000, "\x00", "\ud800",

@@ -10,7 +10,7 @@ from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace, merge
 from fedpca.errors import SummaryRejected
 from fedpca.summaries.certificate import Certificate
 
-PRIVACY = Privacy(2.0, 1e-5, 3.0)
+PRIVACY = Privacy(2.0, 1e-5, 3.0, center=None, evaluate=False)
 
 
 def release_of(seed=0, privacy=PRIVACY, n_rows=300, n_features=6, **changes):

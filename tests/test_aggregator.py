@@ -288,7 +288,7 @@ def private_release(privacy, seed=0, **changes):
 
 @pytest.mark.filterwarnings("ignore:n_components=")
 def test_a_region_of_many_small_owners_may_have_the_noise_of_all():
-    privacy = Privacy(1.0, 1e-4, 3.0)
+    privacy = Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)
     region, root = Aggregator(privacy=privacy), Aggregator(privacy=privacy)
     for seed in range(40):
         rows = np.random.default_rng(seed).normal(size=(20, 6)) / 10
@@ -300,7 +300,7 @@ def test_a_region_of_many_small_owners_may_have_the_noise_of_all():
 
 
 def test_private_releases_are_summed_and_others_refused():
-    privacy = Privacy(1.0, 1e-4, 3.0)
+    privacy = Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)
     aggregator = Aggregator(rank=2, privacy=privacy)
     for seed in range(3):
         aggregator.receive(f"{seed}", 0, private_release(privacy, seed))

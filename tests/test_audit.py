@@ -11,7 +11,7 @@ from fedpca.privacy.audit import _distinguish
 from fedpca.privacy.calibration import epsilon_of, mu_of
 from fedpca.privacy.tracker import PrivateTracker
 
-PRIVACY = Privacy(epsilon=1.0, delta=1e-6, bound=5.0)
+PRIVACY = Privacy(epsilon=1.0, delta=1e-6, bound=5.0, center=None, evaluate=False)
 MU = mu_of(8.0, 1e-5)
 
 RUNS = [

@@ -27,8 +27,8 @@ from fedpca.privacy.calibration import (
     repaired_omega,
     sulq_rate,
 )
-from fedpca.privacy.clipping import RADIUS
-from fedpca.privacy.mechanisms import ClippingBall, build, calibrate
+from fedpca.privacy.clipping import RADIUS, Clipping
+from fedpca.privacy.mechanisms import build, calibrate
 from fedpca.privacy.mechanisms.base import SUM_WEIGHT
 from fedpca.privacy.noise import ExactNoise
 
@@ -189,7 +189,9 @@ def test_the_upper_triangle_alone_is_as_sensitive(adjacency):
     [("gram", False), ("gram", True), ("streaming-mod-sulq", False), ("mod-sulq", False)],
 )
 def test_a_release_costs_the_worst_pair_of_rows_what_it_says(mechanism, joint, adjacency):
-    privacy = Privacy(1.0, 1e-5, bound=1.0, mechanism=mechanism, adjacency=adjacency)
+    privacy = Privacy(
+        1.0, 1e-5, bound=1.0, mechanism=mechanism, adjacency=adjacency, center=None, evaluate=False
+    )
     calibration = calibrate(privacy, 20, joint=joint)
     noise = (calibration.sigma, calibration.off_diagonal)
     worst = change(*worst_pairs(adjacency), noise, SUM_WEIGHT if joint else 0.0).max()
@@ -202,7 +204,7 @@ def test_a_release_costs_the_worst_pair_of_rows_what_it_says(mechanism, joint, a
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_the_joint_sensitivity_is_the_largest_of_a_fine_scan(adjacency):
-    privacy = Privacy(1.0, 1e-5, bound=1.0, adjacency=adjacency)
+    privacy = Privacy(1.0, 1e-5, bound=1.0, adjacency=adjacency, center=None, evaluate=False)
     claimed = calibrate(privacy, 20, joint=True).sensitivity
     found = change(*worst_pairs(adjacency), sum_weight=SUM_WEIGHT)
     assert found.max() == pytest.approx(claimed, rel=1e-5)
@@ -216,7 +218,9 @@ def test_the_joint_sensitivity_is_the_largest_of_a_fine_scan(adjacency):
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_the_sketch_is_as_sensitive_as_products_of_two_vectors_in_the_ball(adjacency, rng):
-    privacy = Privacy(1.0, 1e-5, bound=1.0, mechanism="sketch", adjacency=adjacency)
+    privacy = Privacy(
+        1.0, 1e-5, bound=1.0, mechanism="sketch", adjacency=adjacency, center=None, evaluate=False
+    )
     claimed = calibrate(privacy, 5000).sensitivity
     assert claimed == pytest.approx({"replace-one": 2.0, "zero-out": 1.0}[adjacency])
     vectors = rng.normal(size=(4, 5000, 3))
@@ -232,9 +236,11 @@ def test_the_sketch_is_as_sensitive_as_products_of_two_vectors_in_the_ball(adjac
 def test_an_adversary_gets_close_to_the_sensitivity_of_the_sketch(adjacency, rng):
     """Two rows almost alike, but opposite along the few directions that the sketch sees and magnifies."""
     n_features = 8192
-    privacy = Privacy(1.0, 1e-5, bound=1.0, mechanism="sketch", adjacency=adjacency)
+    privacy = Privacy(
+        1.0, 1e-5, bound=1.0, mechanism="sketch", adjacency=adjacency, center=None, evaluate=False
+    )
     calibration = calibrate(privacy, n_features)
-    sketch = build(privacy, ClippingBall(None, 1.0), n_features, rank=1, noise=ExactNoise(bytes(32)))
+    sketch = build(privacy(None, 1.0), n_features, rank=1, noise=ExactNoise(bytes(32)))
     omega = sketch._omega / np.linalg.norm(sketch._omega, axis=0)
     hidden = rng.normal(size=n_features)
     hidden -= omega @ (omega.T @ hidden)
@@ -247,7 +253,7 @@ def test_an_adversary_gets_close_to_the_sensitivity_of_the_sketch(adjacency, rng
         sums = []
         for row in rows:
             sketch._sketch[:] = 0
-            sketch.take(sketch.ball.points(row[None]))
+            sketch.take(sketch.clipping.points(sketch.clipping.deviations(row[None])))
             sums.append(sketch._sketch / RADIUS**2)
         return np.linalg.norm(sums[0] - (sums[1] if adjacency == "replace-one" else 0))
 

@@ -587,21 +587,23 @@ def test_privacy_settings_have_the_same_options_everywhere(command):
 
 def test_plan_and_audit():
     options = ["--epsilon", 1, "--delta", 1e-5, "--bound", 1, "--features", 784, "--rows", 400]
-    planned = fedpca.plan(fedpca.Privacy(1.0, 1e-5, 1.0), 784, 400)
+    planned = fedpca.plan(fedpca.Privacy(1.0, 1e-5, 1.0, center=None, evaluate=False), 784, 400)
     assert run_json("plan", *options)["rows_needed"] == planned.rows_needed
     text = run_ok("plan", *options)
     assert f"rows needed  {planned.rows_needed:,} for 1 component\n" in text
     assert f"\n\n{planned.advice}\nFit with --ledger FILE" in text
     assert "Plan(" not in text
     private = [*options, "--center", "private", "--adjacency", "zero-out", "--mechanism", "sketch"]
-    settings = fedpca.Privacy(1.0, 1e-5, 1.0, center="private", adjacency="zero-out", mechanism="sketch")
+    settings = fedpca.Privacy(
+        1.0, 1e-5, 1.0, center="private", adjacency="zero-out", mechanism="sketch", evaluate=False
+    )
     assert run_json("plan", *private)["rows_needed"] == fedpca.plan(settings, 784, 400).rows_needed
     assert run_json("audit", "--bound", 1, "--runs", 100)["passed"]
 
 
 def test_a_plan_takes_a_spectrum_or_a_typical_length(folder):
     options = ["--epsilon", 1, "--delta", 1e-6, "--bound", 8, "--features", 5, "--rows", 2000, "-n", 2]
-    privacy, variances = fedpca.Privacy(1.0, 1e-6, 8.0), [9.0, 4.0, 1.0]
+    privacy, variances = fedpca.Privacy(1.0, 1e-6, 8.0, center=None, evaluate=False), [9.0, 4.0, 1.0]
     planned = fedpca.plan(privacy, 5, 2000, variances, n_components=2)
     Path("spectrum.txt").write_text("9 4\n1\n")
     for spectrum in ("9,4,1", "9, 4, 1", "spectrum.txt"):
@@ -622,7 +624,13 @@ def test_an_audit_that_fails_exits_with_1(monkeypatch):
     from fedpca.privacy.audit import Audit, Finding
 
     module = sys.modules["fedpca.privacy.audit"]  # the name fedpca.audit is the function
-    broken = Audit(fedpca.Privacy(1.0, 1e-5, 1.0), 0.1, False, (Finding("pair", 9.0, 2.0),), 100)
+    broken = Audit(
+        fedpca.Privacy(1.0, 1e-5, 1.0, center=None, evaluate=False),
+        0.1,
+        False,
+        (Finding("pair", 9.0, 2.0),),
+        100,
+    )
     monkeypatch.setattr(module, "audit", lambda *args, **settings: broken)
     result = run("audit", "--bound", 1)
     assert result.exit_code == 1

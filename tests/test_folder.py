@@ -72,7 +72,7 @@ def contents_of(path):
 
 
 def test_three_owners_one_of_them_private_make_the_model_of_an_aggregator(shared):
-    privacy = Privacy(1.0, 1e-4, 3.0)
+    privacy = Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)
     release = StreamingPCA(2, privacy=privacy, center=False).fit(rows_of(0)).release()
     uncentered = [Moments.from_rows(rows_of(1), center=False), Subspace.from_rows(rows_of(2), center=False)]
     messages = [("private", 1, release), ("exact", 7, uncentered[0]), ("small", 0, uncentered[1])]
@@ -505,7 +505,7 @@ HOSTILE_CERTIFICATES = [
 @pytest.mark.parametrize("private", [False, True], ids=["clean", "private"])
 @pytest.mark.parametrize("stored", [False, True], ids=["in memory", "stored"])
 def test_one_certificate_does_not_stop_a_folder(tmp_path, certificate, private, stored):
-    privacy = Privacy(2.0, 1e-5, 3.0) if private else None
+    privacy = Privacy(2.0, 1e-5, 3.0, center=None, evaluate=False) if private else None
     folder = tmp_path / "shared"
     folder.mkdir()
     for seed, child in enumerate(("a", "evil", "north")):
@@ -523,7 +523,7 @@ def test_one_certificate_does_not_stop_a_folder(tmp_path, certificate, private, 
 
 
 def test_a_copied_private_release_is_that_of_its_owner(tmp_path):
-    privacy = Privacy(2.0, 1e-5, 3.0)
+    privacy = Privacy(2.0, 1e-5, 3.0, center=None, evaluate=False)
     for seed, child in enumerate(("north", "south")):
         pca = StreamingPCA(2, privacy=privacy).fit(rows_of(seed, 200))
         publish(tmp_path, child, 1, pca.release())

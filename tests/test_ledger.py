@@ -79,11 +79,11 @@ def test_a_ledger_has_the_adjacency_of_its_first_debit(tmp_path, first, second):
     path, rows = tmp_path / "ledger", np.random.default_rng(0).normal(size=(300, 4))
     Ledger(path, epsilon=1.0, delta=1e-5)
     for center in (None, "private"):
-        privacy = Privacy(0.5, 1e-5, 3.0, adjacency=first, ledger=path, center=center)
+        privacy = Privacy(0.5, 1e-5, 3.0, adjacency=first, ledger=path, center=center, evaluate=False)
         StreamingPCA(1, privacy=privacy).partial_fit(rows).release()
         before = path.read_bytes()
         for reopened in (path, Ledger(path)):
-            other = Privacy(0.5, 1e-5, 3.0, adjacency=second, ledger=reopened, center=center)
+            other = Privacy(0.5, 1e-5, 3.0, adjacency=second, ledger=reopened, center=center, evaluate=False)
             with pytest.raises(ValueError, match=f"adjacency of its first, '{first}'"):
                 StreamingPCA(1, privacy=other).fit(rows)
         assert path.read_bytes() == before
@@ -203,7 +203,9 @@ def test_a_file_that_is_no_ledger_is_refused_and_kept(tmp_path, text):
         with pytest.raises(ValueError, match="not a ledger, or is damaged"):
             open_it()
     with pytest.raises(ValueError, match="damaged"):
-        StreamingPCA(1, privacy=Privacy(1.0, 1e-5, 1.0, ledger=path)).fit(np.eye(3))
+        StreamingPCA(1, privacy=Privacy(1.0, 1e-5, 1.0, ledger=path, center=None, evaluate=False)).fit(
+            np.eye(3)
+        )
     assert path.read_bytes() == text
 
 
@@ -245,7 +247,7 @@ def test_a_ledger_replaced_while_it_is_waited_for_is_locked_anew(tmp_path):
 
 def test_a_relative_path_is_the_same_ledger_from_everywhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    privacy = Privacy(1.0, 1e-5, 1.0, ledger="ledger")
+    privacy = Privacy(1.0, 1e-5, 1.0, ledger="ledger", center=None, evaluate=False)
     privacy.open_ledger().debit(0, 5, "gram", 0.1)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -426,7 +428,7 @@ def test_killed_at_any_moment_the_ledger_counts_at_least_what_came_out(fork, tmp
 def test_an_estimator_spends_from_the_file_and_refits_are_the_same_records(tmp_path):
     rows = np.random.default_rng(0).normal(size=(60, 4))
     total = Ledger(tmp_path / "ledger", epsilon=3.0, delta=1e-4)
-    privacy = Privacy(1.0, 1e-4, 1.0, ledger=tmp_path / "ledger")
+    privacy = Privacy(1.0, 1e-4, 1.0, ledger=tmp_path / "ledger", center=None, evaluate=False)
     fits = int(mu_of(3.0, 1e-4) ** 2 / mu_of(1.0, 1e-4) ** 2)  # mu² adds up, epsilon does not
     assert fits > 3
     for _ in range(fits):
@@ -440,7 +442,9 @@ def test_an_estimator_spends_from_the_file_and_refits_are_the_same_records(tmp_p
 
 def test_a_refused_fit_leaves_the_estimator_as_it_was(tmp_path):
     rows = np.random.default_rng(0).normal(size=(60, 4))
-    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 1.0, ledger=tmp_path / "ledger")).fit(rows)
+    pca = StreamingPCA(
+        2, privacy=Privacy(1.0, 1e-4, 1.0, ledger=tmp_path / "ledger", center=None, evaluate=False)
+    ).fit(rows)
     before = pca.components_.copy()
     with pytest.raises(BudgetExceeded):
         pca.fit(rows)

@@ -97,7 +97,7 @@ def test_what_goes_up_is_what_the_model_is_made_of():
     assert aggregator.summary().rank > 2
 
 
-PRIVACY = Privacy(2.0, 1e-5, 3.0)
+PRIVACY = Privacy(2.0, 1e-5, 3.0, center=None, evaluate=False)
 
 
 @pytest.mark.slow

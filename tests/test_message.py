@@ -18,7 +18,9 @@ SUMMARIES = {
     "subspace": lambda: Subspace.from_rows(ROWS, rank=3),
     "single": lambda: Subspace.from_rows(ROWS.astype(np.float32)).with_names(list("abcdef")),
     "moments": lambda: Moments.from_rows(ROWS, center=False),
-    "private": lambda: StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0)).fit(ROWS).release(),
+    "private": lambda: (
+        StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)).fit(ROWS).release()
+    ),
     "withdrawn": lambda: None,
 }
 

@@ -11,13 +11,13 @@ import fedpca
 from fedpca import Privacy, StreamingPCA, plan
 from fedpca.privacy.calibration import mu_of
 
-PRIVACY = Privacy(epsilon=1.0, delta=1e-6, bound=2.0)
+PRIVACY = Privacy(epsilon=1.0, delta=1e-6, bound=2.0, center=None, evaluate=False)
 
 
 def test_the_plan_announces_what_the_certificate_will_say():
     rows = power_law(np.random.default_rng(0), 500, 12)
     for settings in ({}, {"adjacency": "zero-out"}, {"mechanism": "mod-sulq"}, {"releases": 7}):
-        privacy = Privacy(1.0, 1e-5, 2.0, **settings)
+        privacy = Privacy(1.0, 1e-5, 2.0, **settings, evaluate=False)
         pca = StreamingPCA(2, privacy=privacy)
         for part in np.array_split(rows, privacy.releases):
             certificate = pca.partial_fit(part).release().certificate
@@ -29,7 +29,7 @@ def test_the_plan_announces_what_the_certificate_will_say():
 def test_rows_needed_are_about_those_that_are_needed():
     """At the rows asked for, the component asked for comes out with a cosine of about 0.9."""
     n_features, spectrum = 60, 1 / np.arange(1.0, 61) ** 2
-    privacy = Privacy(1.0, 1e-6, 5.0)  # hardly a row is clipped
+    privacy = Privacy(1.0, 1e-6, 5.0, center=None, evaluate=False)  # hardly a row is clipped
     planned = plan(privacy, n_features, spectrum=spectrum, n_components=1)
     rows = np.random.default_rng(0).normal(size=(planned.rows_needed, n_features)) * np.sqrt(spectrum)
     seeded = [replace(privacy, insecure_seed_for_tests=seed) for seed in range(20)]
@@ -39,24 +39,41 @@ def test_rows_needed_are_about_those_that_are_needed():
 
 def test_more_privacy_features_components_owners_or_reports_need_more_rows():
     base = plan(PRIVACY, 100).rows_needed
-    assert plan(Privacy(0.5, 1e-6, 2.0), 100).rows_needed > base
+    assert plan(Privacy(0.5, 1e-6, 2.0, center=None, evaluate=False), 100).rows_needed > base
     assert plan(PRIVACY, 400).rows_needed > base
     assert plan(PRIVACY, 100, n_components=3).rows_needed > 2.5 * base
     assert plan(PRIVACY, 100, owners=4).rows_needed == pytest.approx(2 * base, abs=2)
-    assert plan(Privacy(1.0, 1e-6, 2.0, releases=16), 100).rows_needed == pytest.approx(1.94 * base, rel=0.01)
-    assert plan(Privacy(1.0, 1e-6, 2.0, center="private"), 100).rows_needed > base
-    assert plan(Privacy(1.0, 1e-6, 2.0, adjacency="zero-out"), 100).rows_needed < base
-    assert plan(Privacy(1.0, 1e-6, 2.0, mechanism="streaming-mod-sulq"), 100).rows_needed >= base
-    assert plan(Privacy(1.0, 1e-6, 2.0, mechanism="sketch"), 100).rows_needed > base
-    paper = Privacy(1.0, 1e-6, 2.0, mechanism="streaming-mod-sulq", calibration="paper")
+    assert plan(
+        Privacy(1.0, 1e-6, 2.0, releases=16, center=None, evaluate=False), 100
+    ).rows_needed == pytest.approx(1.94 * base, rel=0.01)
+    assert plan(Privacy(1.0, 1e-6, 2.0, center="private", evaluate=False), 100).rows_needed > base
+    assert (
+        plan(Privacy(1.0, 1e-6, 2.0, adjacency="zero-out", center=None, evaluate=False), 100).rows_needed
+        < base
+    )
+    assert (
+        plan(
+            Privacy(1.0, 1e-6, 2.0, mechanism="streaming-mod-sulq", center=None, evaluate=False), 100
+        ).rows_needed
+        >= base
+    )
+    assert (
+        plan(Privacy(1.0, 1e-6, 2.0, mechanism="sketch", center=None, evaluate=False), 100).rows_needed > base
+    )
+    paper = Privacy(
+        1.0, 1e-6, 2.0, mechanism="streaming-mod-sulq", calibration="paper", center=None, evaluate=False
+    )
     assert plan(paper, 100).rows_needed > 10_000 * base
     assert (
-        plan(Privacy(1.0, 1e-6, 20.0), 100).rows_needed == base
+        plan(Privacy(1.0, 1e-6, 20.0, center=None, evaluate=False), 100).rows_needed == base
     )  # an assumed spectrum scales with the bound
 
 
 def test_the_bound_does_not_matter_but_its_ratio_to_the_spectrum_does():
-    tight, loose = (plan(Privacy(1.0, 1e-6, bound), 10, spectrum=[1.0]) for bound in (1.5, 3.0))
+    tight, loose = (
+        plan(Privacy(1.0, 1e-6, bound, center=None, evaluate=False), 10, spectrum=[1.0])
+        for bound in (1.5, 3.0)
+    )
     assert loose.rows_needed == pytest.approx(4 * tight.rows_needed, rel=0.01)
     assert loose.noise_edge == pytest.approx(4 * tight.noise_edge)
     assert tight.noise_edge == pytest.approx(1.5**2 * sqrt(2 * 10) * sqrt(2) / mu_of(1.0, 1e-6))
@@ -71,7 +88,10 @@ def test_advice_is_plain():
     assert f"about {some.components_found} of 40 components will be found" in some.advice
     enough = plan(PRIVACY, 20, n_rows=50_000, n_components=5)
     assert "5 components will be found" in enough.advice
-    assert "mechanism='gram'" in plan(Privacy(1.0, 1e-6, 2.0, mechanism="mod-sulq"), 20).advice
+    assert (
+        "mechanism='gram'"
+        in plan(Privacy(1.0, 1e-6, 2.0, mechanism="mod-sulq", center=None, evaluate=False), 20).advice
+    )
     assert "rows_needed" in repr(enough)
 
 
@@ -84,25 +104,31 @@ def test_the_advice_says_what_it_is_true_for():
 
 
 def test_a_bound_too_large_for_typical_rows_needs_more_of_them():
-    fits, generous = (plan(Privacy(1.0, 1e-6, bound), 20, typical=2.0).rows_needed for bound in (2.0, 20.0))
+    fits, generous = (
+        plan(Privacy(1.0, 1e-6, bound, center=None, evaluate=False), 20, typical=2.0).rows_needed
+        for bound in (2.0, 20.0)
+    )
     assert generous == pytest.approx(100 * fits, rel=0.01)
-    longer = plan(Privacy(1.0, 1e-6, 2.0), 20, typical=50.0).rows_needed
+    longer = plan(Privacy(1.0, 1e-6, 2.0, center=None, evaluate=False), 20, typical=50.0).rows_needed
     assert longer == fits  # rows longer than the bound are clipped to it
     assert plan(PRIVACY, 20).rows_needed == plan(PRIVACY, 20, typical=2.0 * sqrt(0.5)).rows_needed
 
 
 def test_a_spectrum_of_longer_rows_than_the_bound_is_clipped_and_never_refused():
     spectrum = np.array([40.0, 20.0, 7.9])  # 67.9, and bound² = 64
-    clipped = plan(Privacy(1.0, 1e-6, 8.0), 10, spectrum=spectrum)
+    clipped = plan(Privacy(1.0, 1e-6, 8.0, center=None, evaluate=False), 10, spectrum=spectrum)
     assert clipped.spectrum.sum() == pytest.approx(64.0)
     np.testing.assert_allclose(clipped.spectrum / clipped.spectrum[0], spectrum / spectrum[0])
-    assert clipped.rows_needed == plan(Privacy(1.0, 1e-6, 8.0), 10, spectrum=100 * spectrum).rows_needed
+    assert (
+        clipped.rows_needed
+        == plan(Privacy(1.0, 1e-6, 8.0, center=None, evaluate=False), 10, spectrum=100 * spectrum).rows_needed
+    )
 
 
 def test_a_plan_warns_where_a_fit_warns():
     weak = [
-        (Privacy(1.0, 1e-3, 11.0), "delta=0.001 is above a tenth"),
-        (Privacy(20.0, 1e-6, 11.0), "epsilon=20"),
+        (Privacy(1.0, 1e-3, 11.0, center=None, evaluate=False), "delta=0.001 is above a tenth"),
+        (Privacy(20.0, 1e-6, 11.0, center=None, evaluate=False), "epsilon=20"),
     ]
     rows = np.random.default_rng(0).normal(size=(500, 12)) * 3
     for privacy, match in weak:
@@ -114,8 +140,16 @@ def test_a_plan_warns_where_a_fit_warns():
 
 def test_memory_is_that_of_the_mechanism():
     assert plan(PRIVACY, 1000).memory == 24 * 1000**2
-    assert plan(Privacy(1.0, 1e-6, 2.0, mechanism="sketch"), 20_000).memory < 0.05 * 8 * 20_000**2
-    assert plan(Privacy(1.0, 1e-6, 2.0, mechanism="streaming-mod-sulq"), 20_000).memory < 0.2 * 8 * 20_000**2
+    assert (
+        plan(Privacy(1.0, 1e-6, 2.0, mechanism="sketch", center=None, evaluate=False), 20_000).memory
+        < 0.05 * 8 * 20_000**2
+    )
+    assert (
+        plan(
+            Privacy(1.0, 1e-6, 2.0, mechanism="streaming-mod-sulq", center=None, evaluate=False), 20_000
+        ).memory
+        < 0.2 * 8 * 20_000**2
+    )
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,9 @@ def messages(call):
 
 
 def about_digits(**settings):
-    return Privacy(**({"epsilon": 1.0, "delta": 1e-5, "bound": 35.0, "center": CENTER} | settings))
+    return Privacy(
+        **({"epsilon": 1.0, "delta": 1e-5, "bound": 35.0, "center": CENTER} | settings), evaluate=False
+    )
 
 
 def true_shares(bound=35.0):
@@ -88,7 +90,9 @@ def test_no_direction_below_the_edge_is_given_by_any_summary():
 def test_of_noise_alone_nothing_is_shown_and_that_is_said(tmp_path):
     rows = np.random.default_rng(0).normal(size=(500, 40)) * 1e-3
     for n_components, mechanism in product((None, 2, 0.5), ("gram", "sketch")):
-        privacy = Privacy(1.0, 1e-5, 10.0, mechanism=mechanism, insecure_seed_for_tests=2)
+        privacy = Privacy(
+            1.0, 1e-5, 10.0, mechanism=mechanism, insecure_seed_for_tests=2, center=None, evaluate=False
+        )
         pca, said = messages(lambda n=n_components, p=privacy: StreamingPCA(n, privacy=p).fit(rows))
         assert pca.n_components_ == 0, (n_components, mechanism)
         assert any("above the noise" in text for text in said)
@@ -110,7 +114,7 @@ def test_the_noise_of_a_private_center_is_not_shown_as_a_component(path):
     shown = []
     for seed in range(6):
         rows = np.random.default_rng(seed).normal(size=(300, 40)) * np.sqrt([0.7, 0.1, *[0.005] * 38])
-        privacy = Privacy(2.0, 1e-5, 1.3, center="private")
+        privacy = Privacy(2.0, 1e-5, 1.3, center="private", evaluate=False)
         if path == "fit":
             model, _ = messages(lambda r=rows, p=privacy: StreamingPCA(1, privacy=p).fit(r))
         elif path == "federated":
@@ -133,7 +137,7 @@ def test_a_score_without_noise_variance_overflows_in_silence(scale):
     """A released trace below what the components explain leaves no noise variance."""
     rows = np.random.default_rng(0).normal(size=(500, 40))
     for seed in range(10):
-        privacy = Privacy(1.0, 1e-5, 10.0, insecure_seed_for_tests=seed)
+        privacy = Privacy(1.0, 1e-5, 10.0, insecure_seed_for_tests=seed, center=None, evaluate=False)
         pca, _ = messages(lambda p=privacy: StreamingPCA(2, privacy=p).fit(1e-3 * rows))
         score, said = messages(lambda p=pca: p.score(scale * rows))
         assert not said
@@ -144,7 +148,9 @@ def test_a_score_without_noise_variance_overflows_in_silence(scale):
 @pytest.mark.parametrize("mechanism", ["gram", "sketch"])
 def test_the_noise_of_the_center_of_a_stream_is_not_shown(mechanism):
     rows = np.random.default_rng(0).normal(size=(4000, 60)) * np.sqrt([0.15, *[0.001] * 59])
-    privacy = Privacy(4.0, 1e-6, 1.0, mechanism=mechanism, center="private", insecure_seed_for_tests=0)
+    privacy = Privacy(
+        4.0, 1e-6, 1.0, mechanism=mechanism, center="private", insecure_seed_for_tests=0, evaluate=False
+    )
     pca = StreamingPCA(3, privacy=privacy).partial_fit(rows)
     messages(pca.release)
     assert abs(pca.components_[0, 0]) > 0.95
@@ -188,7 +194,9 @@ def test_a_bound_far_too_large_warns_with_the_remedy(mechanism, path):
     epsilon = 1e5 if mechanism == "mod-sulq" else 4.0  # its noise is hundreds of times larger
 
     def learn(bound):
-        pca = StreamingPCA(1, privacy=Privacy(epsilon, 1e-6, bound, mechanism=mechanism))
+        pca = StreamingPCA(
+            1, privacy=Privacy(epsilon, 1e-6, bound, mechanism=mechanism, center=None, evaluate=False)
+        )
         return pca.fit(rows) if path == "fit" else (pca.partial_fit(rows).release(), pca)[1]
 
     pca, said = messages(lambda: learn(40.0))
@@ -204,7 +212,7 @@ def test_noise_alone_is_no_reason_to_call_a_bound_too_large():
     """With few rows the released trace says nothing about their lengths."""
     said = []
     for seed in range(40):
-        privacy = Privacy(0.5, 1e-5, 5.0, insecure_seed_for_tests=seed)
+        privacy = Privacy(0.5, 1e-5, 5.0, insecure_seed_for_tests=seed, center=None, evaluate=False)
         rows = rows_of(seed, 60, 30)
         said += messages(lambda r=rows, p=privacy: StreamingPCA(privacy=p).fit(r))[1]
     assert not [text for text in said if text.startswith("bound=")]
@@ -232,7 +240,7 @@ def paths_to_a_model(rows, privacy):
 @pytest.mark.parametrize("path", ["fit", "stream", "federated"])
 @pytest.mark.parametrize("mechanism", ["gram", "sketch"])
 def test_a_missed_center_warns_in_every_path(path, mechanism):
-    privacy = Privacy(4.0, 1e-5, 3.0, center="private", mechanism=mechanism)
+    privacy = Privacy(4.0, 1e-5, 3.0, center="private", mechanism=mechanism, evaluate=False)
     rows = np.random.default_rng(0).normal(size=(6000, 8)) * [2, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.5]
     for bounds in (0, 1, 30):
         mean = np.zeros(8)

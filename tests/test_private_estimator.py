@@ -21,7 +21,7 @@ from sklearn.exceptions import NotFittedError
 import fedpca
 from fedpca import BudgetExceeded, Ledger, Moments, Privacy, StreamingPCA, Subspace
 from fedpca.privacy.calibration import mu_of
-from fedpca.privacy.centering import CENTER_STEPS, PrivateCenter
+
 from fedpca.privacy.clipping import clipped
 from fedpca.privacy.mechanisms import Mechanism
 from fedpca.privacy.noise import ExactNoise, FastNoise
@@ -34,7 +34,9 @@ def make_rows(n_rows=400, n_features=6, seed=0):
 
 
 def nearly_noiseless(**settings):
-    return Privacy(**({"epsilon": 1e6, "delta": 1e-6, "bound": 3.0} | settings))
+    return Privacy(
+        **({"epsilon": 1e6, "delta": 1e-6, "bound": 3.0, "center": None, "evaluate": False} | settings)
+    )
 
 
 @pytest.fixture
@@ -149,7 +151,7 @@ def assert_nothing_clean(offered, rows):
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_no_attribute_method_or_file_tells_a_clean_statistic(settings, tmp_path):
     rows = make_rows()
-    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0, **settings))
+    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0, **settings, evaluate=False))
     for part in np.array_split(rows, 4):
         pca.partial_fit(part)
         before = everything_offered(pca, tmp_path, rows)
@@ -179,7 +181,9 @@ def everything_offered_plain(rows):
     "use", ["transform", "inverse_transform", "score", "anomaly_scores", "get_covariance"]
 )
 def test_using_it_before_a_release_says_what_to_do(use):
-    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(make_rows())
+    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)).partial_fit(
+        make_rows()
+    )
     with pytest.raises(NotFittedError, match=r"release\(\)"):
         getattr(pca, use)(*([] if use == "get_covariance" else [np.ones((2, 6))]))
     with pytest.raises(AttributeError, match=r"release\(\)"):
@@ -188,7 +192,9 @@ def test_using_it_before_a_release_says_what_to_do(use):
 
 @pytest.mark.parametrize("copier", [pickle.dumps, copy.deepcopy, copy.copy])
 def test_unreleased_rows_cannot_be_copied_out(copier):
-    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(make_rows())
+    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)).partial_fit(
+        make_rows()
+    )
     with pytest.raises(TypeError, match=r"release\(\) first"):
         copier(pca._source)
 
@@ -210,7 +216,9 @@ def secrets_in(value):
 
 
 def test_a_copy_holds_what_was_released_and_takes_no_more_rows():
-    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0, releases=5)).partial_fit(make_rows())
+    pca = StreamingPCA(
+        3, privacy=Privacy(1.0, 1e-4, 3.0, releases=5, center=None, evaluate=False)
+    ).partial_fit(make_rows())
     released = pca.release()
     pca.partial_fit(make_rows(seed=1))
     assert secrets_in(pca) != []
@@ -224,7 +232,7 @@ def test_a_copy_holds_what_was_released_and_takes_no_more_rows():
 
 
 def test_after_the_last_release_nothing_clean_is_kept():
-    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).fit(make_rows())
+    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)).fit(make_rows())
     assert secrets_in(pca) == []
     with pytest.raises(BudgetExceeded, match="all were made"):
         pca.partial_fit(make_rows())
@@ -232,7 +240,9 @@ def test_after_the_last_release_nothing_clean_is_kept():
 
 def test_a_fork_can_neither_take_nor_release_rows(monkeypatch):
     """It would have the same key: the same noise on other rows, and the difference reveals the rows."""
-    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(make_rows())
+    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)).partial_fit(
+        make_rows()
+    )
     monkeypatch.setattr(os, "getpid", lambda: -1)  # as the child of a fork sees it
     with pytest.raises(RuntimeError, match="fork"):
         pca.release()
@@ -241,7 +251,9 @@ def test_a_fork_can_neither_take_nor_release_rows(monkeypatch):
 
 
 def test_a_release_that_the_ledger_cannot_complete_is_not_lost(monkeypatch):
-    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(make_rows())
+    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)).partial_fit(
+        make_rows()
+    )
 
     def full(self, entry):
         raise OSError(28, "No space left on device")
@@ -253,7 +265,7 @@ def test_a_release_that_the_ledger_cannot_complete_is_not_lost(monkeypatch):
 
 
 def test_delta_is_warned_of_once_and_the_stream_survives_a_warning_made_an_error():
-    privacy = Privacy(4.0, 5e-4, 3.0, center="private")
+    privacy = Privacy(4.0, 5e-4, 3.0, center="private", evaluate=False)
     with pytest.warns(UserWarning, match="delta") as caught:
         StreamingPCA(2, privacy=privacy).fit(make_rows(1000))
     assert len(caught) == 1
@@ -266,7 +278,9 @@ def test_delta_is_warned_of_once_and_the_stream_survives_a_warning_made_an_error
 
 
 def test_threads_that_release_at_once_get_one_release():
-    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(make_rows(400, 200))
+    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)).partial_fit(
+        make_rows(400, 200)
+    )
     with ThreadPoolExecutor(8) as pool:
         releases = list(pool.map(lambda _: pca.release(), range(16)))
     assert all(release is releases[0] for release in releases)
@@ -275,7 +289,7 @@ def test_threads_that_release_at_once_get_one_release():
 
 def test_many_reports_stay_on_the_lattice_so_that_no_bit_of_them_is_clean():
     """Sums of rounded noises would differ from the lattice by fractions that depend on the rows alone."""
-    pca = StreamingPCA(1, privacy=Privacy(1.0, 1e-5, 1.0, releases=6))
+    pca = StreamingPCA(1, privacy=Privacy(1.0, 1e-5, 1.0, releases=6, center=None, evaluate=False))
     for part in np.array_split(make_rows(60), 6):
         points = pca.partial_fit(part).release().scatter * 2.0**24
         np.testing.assert_array_equal(points, np.rint(points))
@@ -288,7 +302,7 @@ def test_the_parity_of_many_reports_tells_nothing():
     parity = (first.T @ first) % 2
     hits = 0
     for _ in range(300):
-        pca = StreamingPCA(1, privacy=Privacy(1.0, 1e-5, 1.0, releases=6))
+        pca = StreamingPCA(1, privacy=Privacy(1.0, 1e-5, 1.0, releases=6, center=None, evaluate=False))
         reports = [pca.partial_fit(rows[4 * j : 4 * j + 4]).release().scatter * 2.0**24 for j in (0, 1)]
         hits += np.sum(((2 * reports[1] - reports[0]) % 2 == parity)[np.triu_indices(3)])
     assert abs(hits / 1800 - 0.5) < 0.06
@@ -298,7 +312,9 @@ def test_the_parity_of_many_reports_tells_nothing():
     "settings", [{}, {"center": "private"}, {"mechanism": "streaming-mod-sulq"}], ids=str
 )
 def test_a_batch_interrupted_half_way_ends_the_stream_so_that_no_row_counts_twice(settings, monkeypatch):
-    pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, 3.0, **settings)).partial_fit(make_rows(100))
+    pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, 3.0, **settings, evaluate=False)).partial_fit(
+        make_rows(100)
+    )
     monkeypatch.setattr("fedpca.estimators.streaming.chunk_rows", lambda n_features: 150)
     taken = PrivateTracker._take
 
@@ -318,7 +334,7 @@ def test_a_batch_interrupted_half_way_ends_the_stream_so_that_no_row_counts_twic
 def test_a_private_center_is_not_begun_if_the_rows_cannot_be_afforded():
     ledger = Ledger(epsilon=1.0, delta=1e-4)
     ledger.debit(0, 10, "other", 0.1)
-    privacy = Privacy(1.0, 1e-4, 3.0, center="private", ledger=ledger)
+    privacy = Privacy(1.0, 1e-4, 3.0, center="private", ledger=ledger, evaluate=False)
     for learn in (StreamingPCA(2, privacy=privacy).fit, StreamingPCA(2, privacy=privacy).partial_fit):
         with pytest.raises(BudgetExceeded):
             learn(make_rows(1000))
@@ -328,7 +344,9 @@ def test_a_private_center_is_not_begun_if_the_rows_cannot_be_afforded():
 def test_noise_too_large_to_be_exact_is_refused_before_anything_is_debited():
     ledger = Ledger(epsilon=1.0, delta=1e-5)
     with pytest.raises(ValueError, match="epsilon must be larger"):
-        StreamingPCA(2, privacy=Privacy(1e-9, 1e-12, 1.0, ledger=ledger)).fit(make_rows())
+        StreamingPCA(2, privacy=Privacy(1e-9, 1e-12, 1.0, ledger=ledger, center=None, evaluate=False)).fit(
+            make_rows()
+        )
     assert ledger.entries == []
 
 
@@ -361,7 +379,7 @@ def test_with_hardly_any_noise_it_is_the_pca_of_clipped_rows(settings, no_noise)
 
 def test_release_returns_noisy_moments_that_sum_over_owners():
     owners = np.array_split(power_law(np.random.default_rng(0), 30_000, 10), 3)
-    privacy = Privacy(4.0, 1e-6, 3.0, center=np.zeros(10))
+    privacy = Privacy(4.0, 1e-6, 3.0, center=np.zeros(10), evaluate=False)
     releases = [StreamingPCA(2, privacy=privacy).partial_fit(rows).release() for rows in owners]
     assert all(isinstance(release, Moments) for release in releases)
     model = fedpca.merge(releases, rank=2)
@@ -376,23 +394,34 @@ def test_release_returns_noisy_moments_that_sum_over_owners():
 
 def test_a_merge_of_one_owners_releases_costs_what_its_ledger_says():
     ledger = Ledger(epsilon=5.0, delta=1e-4)
-    privacy = Privacy(1.0, 1e-4, 3.0, ledger=ledger)
+    privacy = Privacy(1.0, 1e-4, 3.0, ledger=ledger, center=None, evaluate=False)
     fits = [StreamingPCA(2, privacy=privacy).fit(make_rows()).release() for _ in range(3)]
     merged = fedpca.merge(fits).certificate
     assert merged.epsilon == pytest.approx(ledger.spent())
     assert merged.epsilon > 1.5
     assert merged.mu == pytest.approx(sqrt(3) * mu_of(1.0, 1e-4))
-    other = StreamingPCA(2, privacy=Privacy(1.2, 1e-4, 3.0)).fit(make_rows()).release()
+    other = (
+        StreamingPCA(2, privacy=Privacy(1.2, 1e-4, 3.0, center=None, evaluate=False))
+        .fit(make_rows())
+        .release()
+    )
     assert fedpca.merge([fits[0], other]).certificate.epsilon == 1.2
 
 
 def test_the_tree_of_merges_makes_no_difference_to_the_certificate():
     ledger = Ledger(epsilon=5.0, delta=1e-4)
     own = [
-        StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, ledger=ledger)).fit(make_rows()).release()
+        StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, ledger=ledger, center=None, evaluate=False))
+        .fit(make_rows())
+        .release()
         for _ in "ab"
     ]
-    others = [StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0)).fit(make_rows()).release() for _ in "cd"]
+    others = [
+        StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False))
+        .fit(make_rows())
+        .release()
+        for _ in "cd"
+    ]
     flat = fedpca.merge([*own, *others]).certificate
     tree = fedpca.merge([fedpca.merge([own[0], others[0]]), fedpca.merge([own[1], others[1]])]).certificate
     assert flat.epsilon == tree.epsilon == pytest.approx(ledger.spent())
@@ -407,7 +436,9 @@ def test_the_tree_of_merges_makes_no_difference_to_the_certificate():
 
 def test_a_merged_certificate_has_the_bound_of_all_or_lists_those_they_have():
     a, b, c = (
-        StreamingPCA(2, privacy=Privacy(1.0, 1e-4, bound)).fit(make_rows()).release()
+        StreamingPCA(2, privacy=Privacy(1.0, 1e-4, bound, center=None, evaluate=False))
+        .fit(make_rows())
+        .release()
         for bound in (3.0, 3.0, 4.0)
     )
     assert fedpca.merge([a, b]).certificate.bound == 3.0
@@ -417,7 +448,7 @@ def test_a_merged_certificate_has_the_bound_of_all_or_lists_those_they_have():
 
 @pytest.mark.parametrize("missing", ["spent", "spent_delta"])
 def test_a_release_that_does_not_say_what_it_cost_is_refused(missing):
-    privacy = Privacy(1.0, 1e-4, 3.0, ledger=Ledger(epsilon=5.0, delta=1e-4))
+    privacy = Privacy(1.0, 1e-4, 3.0, ledger=Ledger(epsilon=5.0, delta=1e-4), center=None, evaluate=False)
     fits = [StreamingPCA(2, privacy=privacy).fit(make_rows()).release() for _ in range(3)]
     stated = fedpca.merge(fits[1:]).certificate.to_json()
     for release in stated["releases"]:
@@ -427,7 +458,7 @@ def test_a_release_that_does_not_say_what_it_cost_is_refused(missing):
 
 
 def test_the_same_stream_is_not_merged_twice():
-    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-5, 3.0, releases=3))
+    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-5, 3.0, releases=3, center=None, evaluate=False))
     reports = [pca.partial_fit(make_rows(seed=seed)).release() for seed in range(3)]
     for parts in (reports, [reports[0], reports[0]], [reports[0].subspace(2), reports[1].subspace(2)]):
         with pytest.raises(ValueError, match="merged twice"):
@@ -447,7 +478,13 @@ def test_a_merge_with_anything_not_private_is_not_certified():
     release = StreamingPCA(2, privacy=nearly_noiseless()).partial_fit(rows).release()
     clean = Moments.from_rows(rows, center=False)
     assert fedpca.merge([release, clean]).certificate is None
-    noisy = StreamingPCA(2, privacy=Privacy(0.1, 1e-6, 3.0, insecure_seed_for_tests=0)).fit(rows).release()
+    noisy = (
+        StreamingPCA(
+            2, privacy=Privacy(0.1, 1e-6, 3.0, insecure_seed_for_tests=0, center=None, evaluate=False)
+        )
+        .fit(rows)
+        .release()
+    )
     assert fedpca.merge([noisy, clean]).certificate is None  # its scatter has a negative diagonal
     assert fedpca.merge([release.subspace(2), Subspace.from_rows(rows, center=False)]).certificate is None
     assert StreamingPCA(2, center=False).merge(release).partial_fit(rows).subspace_.certificate is None
@@ -455,14 +492,16 @@ def test_a_merge_with_anything_not_private_is_not_certified():
 
 def test_noisy_moments_merge_into_an_estimator_without_privacy():
     # So noisy that some variances are negative.
-    privacy = Privacy(0.1, 1e-6, 3.0, insecure_seed_for_tests=0)
+    privacy = Privacy(0.1, 1e-6, 3.0, insecure_seed_for_tests=0, center=None, evaluate=False)
     release = StreamingPCA(2, privacy=privacy).partial_fit(make_rows()).release()
     assert (np.diag(release.scatter) < 0).any()
     assert StreamingPCA(2, center=False).merge(release).n_samples_seen_ == 400
 
 
 def test_releasing_again_without_new_rows_is_the_same_and_free():
-    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0)).partial_fit(make_rows())
+    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)).partial_fit(
+        make_rows()
+    )
     assert pca.release() is pca.release()
     assert len(pca.ledger_.entries) == 1
 
@@ -470,7 +509,7 @@ def test_releasing_again_without_new_rows_is_the_same_and_free():
 @pytest.mark.parametrize("releases", [3, 7])
 def test_reports_of_a_growing_stream_are_cumulative_and_within_budget(releases, no_noise):
     rows = make_rows(700)
-    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 50.0, releases=releases))
+    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 50.0, releases=releases, center=None, evaluate=False))
     for report, part in enumerate(np.array_split(rows, releases), start=1):
         pca.partial_fit(part)
         released = pca.release()
@@ -486,7 +525,7 @@ def test_reports_of_a_growing_stream_are_cumulative_and_within_budget(releases, 
 
 def test_noise_of_the_reports_is_that_of_the_schedule():
     """On a stream of nothing, the reports are the noise itself."""
-    privacy = Privacy(1.0, 1e-4, 1.0, releases=6)
+    privacy = Privacy(1.0, 1e-4, 1.0, releases=6, center=None, evaluate=False)
     pca = StreamingPCA(privacy=privacy)
     reports = []
     for _ in range(6):
@@ -501,7 +540,11 @@ def test_noise_of_the_reports_is_that_of_the_schedule():
 
 
 def test_streaming_mod_sulq_may_be_released_as_often_as_one_likes():
-    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, mechanism="streaming-mod-sulq"), batch_size=50)
+    pca = StreamingPCA(
+        2,
+        privacy=Privacy(1.0, 1e-4, 3.0, mechanism="streaming-mod-sulq", center=None, evaluate=False),
+        batch_size=50,
+    )
     for _ in range(3):
         pca.partial_fit(make_rows(130))
         assert isinstance(pca.release(), Subspace)
@@ -514,7 +557,7 @@ def test_streaming_mod_sulq_may_be_released_as_often_as_one_likes():
 
 def test_a_private_center_of_all_rows_costs_a_tenth_of_the_budget():
     rows = make_rows(2000) + 2.0
-    pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, 4.0, center="private")).fit(rows)
+    pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, 4.0, center="private", evaluate=False)).fit(rows)
     np.testing.assert_allclose(pca.mean_, rows.mean(axis=0), atol=0.3)
     entries = pca.ledger_.entries
     assert [entry.mechanism for entry in entries] == ["center", "center", "gram"]
@@ -526,7 +569,7 @@ def test_a_private_center_of_all_rows_costs_a_tenth_of_the_budget():
 
 def test_a_private_center_of_a_stream_takes_its_first_rows():
     rows = make_rows(3000) + 2.0
-    pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, 4.0, center="private"))
+    pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, 4.0, center="private", evaluate=False))
     for part in np.array_split(rows, 60):
         pca.partial_fit(part)
     released = pca.release()
@@ -550,7 +593,7 @@ def rounds_of(pca, rows):
 def test_rounds_of_one_owner_are_what_fit_does():
     rows = make_rows(2000) + 2.0
     rows[3, 2] = np.nan
-    privacy = Privacy(4.0, 1e-5, 4.0, center="private", insecure_seed_for_tests=3)
+    privacy = Privacy(4.0, 1e-5, 4.0, center="private", insecure_seed_for_tests=3, evaluate=False)
     by_rounds = rounds_of(StreamingPCA(2, privacy=privacy), rows).partial_fit(rows)
     fitted = StreamingPCA(2, privacy=privacy).fit(rows)
     np.testing.assert_array_equal(by_rounds.release().scatter, fitted.release().scatter)
@@ -566,7 +609,7 @@ def test_a_sum_for_the_center_is_noisy_and_paid_for():
     rows = make_rows(2000)
     sums = []
     for _ in range(2):
-        pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, 3.0, center="private"))
+        pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, 3.0, center="private", evaluate=False))
         sums.append(pca.center_sum(rows))
         assert [(entry.mechanism, entry.completed) for entry in pca.ledger_.entries] == [("center", True)]
     assert not np.isclose(sums[0].total, sums[1].total, rtol=1e-9).any()
@@ -576,7 +619,7 @@ def test_a_sum_for_the_center_is_noisy_and_paid_for():
 def test_rounds_of_a_center_come_in_order():
     """A second sum for one round would carry the noise of the first."""
     rows = make_rows(2000)
-    privacy = Privacy(4.0, 1e-5, 3.0, center="private")
+    privacy = Privacy(4.0, 1e-5, 3.0, center="private", evaluate=False)
     pca = StreamingPCA(2, privacy=privacy)
     with pytest.raises(ValueError, match="call center_sum first"):
         pca.move_center(np.zeros(6))
@@ -607,7 +650,11 @@ def test_rounds_of_a_center_come_in_order():
         streamed.center_sum(rows)
 
 
-@pytest.mark.parametrize("settings", [{}, {"privacy": Privacy(4.0, 1e-5, 3.0)}], ids=["plain", "no center"])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"privacy": Privacy(4.0, 1e-5, 3.0, center=None, evaluate=False)}],
+    ids=["plain", "no center"],
+)
 def test_a_center_is_only_found_where_it_is_wanted(settings):
     pca = StreamingPCA(2, **settings)
     with pytest.raises(ValueError, match="center"):
@@ -617,14 +664,16 @@ def test_a_center_is_only_found_where_it_is_wanted(settings):
 
 def test_too_many_features_are_refused_before_a_center_is_paid_for():
     ledger = Ledger(epsilon=1.0, delta=1e-5)
-    privacy = Privacy(1.0, 1e-5, 1.0, center="private", ledger=ledger)
+    privacy = Privacy(1.0, 1e-5, 1.0, center="private", ledger=ledger, evaluate=False)
     with pytest.raises(ValueError, match="mechanism='sketch'"):
         StreamingPCA(2, privacy=privacy).fit(np.zeros((5, 5000)))
     assert ledger.entries == []
 
 
 def test_too_short_a_stream_for_its_center_says_so():
-    pca = StreamingPCA(2, privacy=Privacy(0.1, 1e-5, 4.0, center="private")).partial_fit(make_rows(50))
+    pca = StreamingPCA(2, privacy=Privacy(0.1, 1e-5, 4.0, center="private", evaluate=False)).partial_fit(
+        make_rows(50)
+    )
     with pytest.raises(ValueError, match=r"takes the first \d+ rows of a stream for the center, and 50 came"):
         pca.release()
     assert pca.ledger_.entries == []
@@ -788,7 +837,7 @@ def test_all_kinds_of_rows_are_taken(kind):
 
 def test_the_certificate_states_the_promise_and_travels(tmp_path):
     rows = make_rows()
-    privacy = Privacy(1.0, 1e-4, 3.0, adjacency="zero-out")
+    privacy = Privacy(1.0, 1e-4, 3.0, adjacency="zero-out", center=None, evaluate=False)
     pca = StreamingPCA(2, privacy=privacy).fit(rows)
     certificate = pca.subspace_.certificate
     assert certificate.private is True
@@ -809,7 +858,7 @@ def test_the_certificate_states_the_promise_and_travels(tmp_path):
 
 
 def test_a_seed_makes_noise_repeatable_and_the_certificate_says_it_is_worthless():
-    seeded = Privacy(1.0, 1e-4, 3.0, insecure_seed_for_tests=7)
+    seeded = Privacy(1.0, 1e-4, 3.0, insecure_seed_for_tests=7, center=None, evaluate=False)
     one, other = (StreamingPCA(2, privacy=seeded).fit(make_rows()) for _ in range(2))
     np.testing.assert_array_equal(one.components_, other.components_)
     assert one.subspace_.certificate.private is False
@@ -822,21 +871,29 @@ def test_a_seed_makes_noise_repeatable_and_the_certificate_says_it_is_worthless(
 
 
 def test_without_a_seed_no_two_releases_are_alike():
-    privacy = Privacy(1.0, 1e-4, 3.0)
+    privacy = Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)
     one, other = (StreamingPCA(2, privacy=privacy, random_state=0).fit(make_rows()).release() for _ in "ab")
     assert not np.isclose(one.scatter, other.scatter, rtol=1e-9).any()
 
 
 def test_fast_noise_is_labeled_unsafe_and_never_the_default():
-    assert Privacy(1.0, 1e-4, 3.0).noise == "exact"
-    release = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, noise="fast")).fit(make_rows()).release()
+    assert Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False).noise == "exact"
+    release = (
+        StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, noise="fast", center=None, evaluate=False))
+        .fit(make_rows())
+        .release()
+    )
     assert "UNSAFE" in release.certificate.sampler
     assert "floating-point noise" in release.certificate.warnings[0]
     assert "UNSAFE" in repr(release)
 
 
 def test_released_numbers_lie_on_the_lattice():
-    release = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 1.0)).fit(make_rows()).release()
+    release = (
+        StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 1.0, center=None, evaluate=False))
+        .fit(make_rows())
+        .release()
+    )
     points = release.scatter * 2.0**24
     np.testing.assert_array_equal(points, np.rint(points))
 
@@ -844,7 +901,7 @@ def test_released_numbers_lie_on_the_lattice():
 def test_a_hidden_component_is_shown_only_if_it_rises_above_the_noise():
     rows = np.random.default_rng(0).normal(size=(20_000, 30)) * 0.02
     rows[:, :3] *= [40, 30, 20]
-    privacy = Privacy(1.0, 1e-6, 2.0, insecure_seed_for_tests=0)
+    privacy = Privacy(1.0, 1e-6, 2.0, insecure_seed_for_tests=0, center=None, evaluate=False)
     pca = StreamingPCA(privacy=privacy).fit(rows)
     assert pca.n_components_ == 3
     np.testing.assert_allclose(pca.explained_variance_, [0.64, 0.36, 0.16], rtol=0.1)
@@ -860,10 +917,12 @@ def test_a_hidden_component_is_shown_only_if_it_rises_above_the_noise():
 def test_delta_is_refused_at_one_over_n_and_warned_of_above_a_tenth():
     rows = make_rows(100)
     with pytest.raises(ValueError, match=r"delta must be below one over the number of rows, 1/100"):
-        StreamingPCA(2, privacy=Privacy(1.0, 0.01, 3.0)).fit(rows)
+        StreamingPCA(2, privacy=Privacy(1.0, 0.01, 3.0, center=None, evaluate=False)).fit(rows)
     with pytest.warns(UserWarning, match="0.001 or less is advised"):
-        StreamingPCA(2, privacy=Privacy(1.0, 0.005, 3.0)).fit(rows)
-    StreamingPCA(2, privacy=Privacy(1.0, 0.001, 3.0)).fit(rows)  # a warning would be an error
+        StreamingPCA(2, privacy=Privacy(1.0, 0.005, 3.0, center=None, evaluate=False)).fit(rows)
+    StreamingPCA(2, privacy=Privacy(1.0, 0.001, 3.0, center=None, evaluate=False)).fit(
+        rows
+    )  # a warning would be an error
 
 
 @pytest.mark.parametrize(
@@ -896,7 +955,7 @@ def test_delta_is_refused_at_one_over_n_and_warned_of_above_a_tenth():
 )
 def test_bad_settings_give_one_clear_error(settings, error, match):
     with pytest.raises(error, match=match):
-        Privacy(**({"epsilon": 1.0, "delta": 1e-5, "bound": 1.0} | settings))
+        Privacy(**({"epsilon": 1.0, "delta": 1e-5, "bound": 1.0} | settings), evaluate=False)
 
 
 def test_bound_has_no_default():
@@ -911,7 +970,7 @@ def test_bound_has_no_default():
         ({"tracker": "nystrom"}, {}, "tracker must be 'auto' with privacy"),
         ({"privacy": "yes"}, {}, "privacy must be a Privacy"),
         ({}, {"sample_weight": np.ones(400)}, "sample_weight must be None with privacy"),
-        ({"privacy": Privacy(1.0, 1e-5, 1.0, center=[0.0])}, {}, "6 features, 1 numbers"),
+        ({"privacy": Privacy(1.0, 1e-5, 1.0, center=[0.0], evaluate=False)}, {}, "6 features, 1 numbers"),
     ],
 )
 def test_what_does_not_go_with_privacy_is_refused(settings, call, match):
@@ -945,8 +1004,8 @@ def test_a_private_estimator_does_not_merge():
 
 
 def test_settings_are_values():
-    privacy = Privacy(1.0, 1e-5, 2.0, center=np.arange(3.0))
-    assert privacy == Privacy(1.0, 1e-5, 2.0, center=(0.0, 1.0, 2.0))
+    privacy = Privacy(1.0, 1e-5, 2.0, center=np.arange(3.0), evaluate=False)
+    assert privacy == Privacy(1.0, 1e-5, 2.0, center=(0.0, 1.0, 2.0), evaluate=False)
     assert "center=<3 public numbers>" in repr(privacy)
     pca = clone(StreamingPCA(2, privacy=privacy))
     assert pca.get_params()["privacy"] == privacy
@@ -957,7 +1016,7 @@ def test_settings_are_values():
 
 def test_the_ledger_that_pays_is_public():
     ledger = Ledger(epsilon=1.0, delta=1e-4)
-    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, ledger=ledger))
+    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, ledger=ledger, center=None, evaluate=False))
     with pytest.raises(AttributeError, match="ledger_ is opened by"):
         pca.ledger_  # noqa: B018
     assert pca.partial_fit(make_rows()).ledger_ is ledger  # before a release, too
@@ -966,7 +1025,9 @@ def test_the_ledger_that_pays_is_public():
 
 def test_a_shared_ledger_in_memory_counts_over_fits_and_clones():
     ledger = Ledger(epsilon=1.0, delta=1e-4)
-    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, ledger=ledger)).fit(make_rows())
+    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, ledger=ledger, center=None, evaluate=False)).fit(
+        make_rows()
+    )
     assert pca.subspace_.certificate.ledger.spent == pytest.approx(1.0)
     with pytest.raises(BudgetExceeded):
         clone(pca).fit(make_rows())
@@ -975,6 +1036,6 @@ def test_a_shared_ledger_in_memory_counts_over_fits_and_clones():
 def test_digits_at_epsilon_one_keep_their_directions():
     digits = load_digits().data / 16
     exact = Subspace.from_rows(digits, 5)
-    privacy = Privacy(1.0, 1e-5, 2.45, center=digits.mean(axis=0))
+    privacy = Privacy(1.0, 1e-5, 2.45, center=digits.mean(axis=0), evaluate=False)
     found = [StreamingPCA(5, privacy=privacy).fit(digits) for _ in range(5)]
     assert np.mean([fedpca.metrics.affinity(pca, exact) for pca in found]) > 0.82  # 0.90 measured

@@ -75,7 +75,9 @@ def drawn(monkeypatch):
 
 
 def stream(settings):
-    return StreamingPCA(1, privacy=Privacy(8.0, 1e-5, 3.0, **settings), batch_size=25).partial_fit(ROWS)
+    return StreamingPCA(
+        1, privacy=Privacy(8.0, 1e-5, 3.0, **settings, evaluate=False), batch_size=25
+    ).partial_fit(ROWS)
 
 
 @pytest.mark.slow
@@ -134,7 +136,7 @@ def test_a_round_of_the_center_interrupted_at_any_line_moves_it_once(drawn):
     at = 0
     while True:
         at += 1
-        pca = StreamingPCA(1, privacy=Privacy(8.0, 1e-5, 3.0, center="private"))
+        pca = StreamingPCA(1, privacy=Privacy(8.0, 1e-5, 3.0, center="private", evaluate=False))
         total, n_rows = pca.center_sum(ROWS)
         if not interrupted(lambda pca=pca, offset=total / n_rows: pca.move_center(offset), at):
             break

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedpca import Privacy, Subspace
-from fedpca.privacy.clipping import RADIUS, clipped
-from fedpca.privacy.mechanisms import MECHANISMS, ClippingBall, Mechanism, MechanismName, build, calibrate
+from fedpca.privacy.clipping import RADIUS, Clipping, clipped
+from fedpca.privacy.mechanisms import MECHANISMS, Mechanism, MechanismName, build, calibrate
 from fedpca.privacy.mechanisms.base import SUM_WEIGHT
 from fedpca.privacy.mechanisms.sketch import Sketch, _nystrom, sketch_size
 from fedpca.privacy.mechanisms.streaming_mod_sulq import StreamingModSulq
@@ -41,7 +41,7 @@ def rows_in_ball(n_rows=200, n_features=10, seed=0):
 def mechanism(privacy, n_features, *, center=None, rank=3, batch_rows=50, joint=False, noise=None):
     return build(
         privacy,
-        ClippingBall(center, privacy.bound),
+        Clipping(privacy.bound, center),
         n_features,
         joint=joint,
         rank=rank,
@@ -57,7 +57,12 @@ def test_every_mechanism_is_registered_under_its_name_and_type():
     assert tuple(MECHANISMS) == get_args(MechanismName)
     for name, kind in MECHANISMS.items():
         assert kind.name == name
-        assert Privacy(1.0, 1e-5, 1.0, mechanism=name, calibration=kind.calibrations[0]).mechanism == name
+        assert (
+            Privacy(
+                1.0, 1e-5, 1.0, mechanism=name, calibration=kind.calibrations[0], center=None, evaluate=False
+            ).mechanism
+            == name
+        )
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
@@ -67,7 +72,7 @@ def test_every_mechanism_declares_what_other_modules_ask_for(name):
     kind = MECHANISMS[name]
     assert kind.memory(100, 5) > 0
     assert kind.rows_factor(1e6) >= 1
-    calibration = calibrate(Privacy(1.0, 1e-5, 1.0, mechanism=name), 100)
+    calibration = calibrate(Privacy(1.0, 1e-5, 1.0, mechanism=name, center=None, evaluate=False), 100)
     assert calibration.sensitivity == kind.sensitivity("replace-one", joint=False)
 
 
@@ -112,7 +117,7 @@ def pair_statistics(privacy, one, other, n_features, *, joint=True):
     sums = []
     for row in (one, other):
         m = mechanism(privacy, n_features, joint=True)
-        m.take(m.ball.points(row[None]))
+        m.take(m.clipping.points(m.clipping.deviations(row[None])))
         products = m._sketch if isinstance(m, Sketch) else m._products
         parts = [products.ravel() / RADIUS**2, SUM_WEIGHT * m._sum / RADIUS]
         sums.append(np.concatenate(parts if joint else parts[:1]))
@@ -125,14 +130,14 @@ vectors = hnp.arrays(np.float64, 6, elements=st.floats(-3, 3))
 @given(vectors, vectors, st.sampled_from(["gram", "sketch"]))
 def test_no_pair_of_rows_moves_the_statistic_beyond_its_sensitivity(one, other, name):
     for adjacency in ("replace-one", "zero-out"):
-        privacy = Privacy(1.0, 1e-5, 1.0, mechanism=name, adjacency=adjacency)
+        privacy = Privacy(1.0, 1e-5, 1.0, mechanism=name, adjacency=adjacency, center=None, evaluate=False)
         other = np.zeros(6) if adjacency == "zero-out" else other
         limit = calibrate(privacy, 6, joint=True).sensitivity
         assert pair_statistics(privacy, one, other, 6) <= limit * (1 + 1e-12)
 
 
 def test_the_joint_sensitivity_of_the_sketch_is_attained():
-    privacy = Privacy(1.0, 1e-5, 1.0, mechanism="sketch", adjacency="zero-out")
+    privacy = Privacy(1.0, 1e-5, 1.0, mechanism="sketch", adjacency="zero-out", center=None, evaluate=False)
     limit = calibrate(privacy, 6, joint=True).sensitivity
     assert limit == pytest.approx(sqrt(1 + SUM_WEIGHT**2))
     assert 0.999 * limit < pair_statistics(privacy, np.eye(6)[0], np.zeros(6), 6) <= limit
@@ -140,7 +145,7 @@ def test_the_joint_sensitivity_of_the_sketch_is_attained():
 
 def test_rows_that_the_sketch_sees_all_of_are_clipped_to_its_radius():
     """Along its own directions a row's projection is as long as the row, not shorter by sqrt(k / d)."""
-    privacy = Privacy(1.0, 1e-5, 1.0, mechanism="sketch", adjacency="zero-out")
+    privacy = Privacy(1.0, 1e-5, 1.0, mechanism="sketch", adjacency="zero-out", center=None, evaluate=False)
     m = mechanism(privacy, 400)
     assert m.radius < 0.5
     inside = m._omega[:, :5].T / 2.0**20
@@ -151,7 +156,7 @@ def test_rows_that_the_sketch_sees_all_of_are_clipped_to_its_radius():
 
 
 def test_the_sensitivity_of_the_gram_is_attained():
-    privacy = Privacy(1.0, 1e-5, 1.0)
+    privacy = Privacy(1.0, 1e-5, 1.0, center=None, evaluate=False)
     assert calibrate(privacy, 3).sensitivity == pytest.approx(sqrt(2))
     one, other = np.eye(3)[:2]
     products = [np.outer(point, point) for point in clipped(np.array([one, other]), 1.0) / RADIUS]
@@ -165,10 +170,10 @@ def test_the_sensitivity_of_the_gram_is_attained():
 def test_gram_without_noise_is_the_scatter_of_clipped_rows(center):
     rows = 5 * rows_in_ball() + 1.0
     center = None if center is None else np.ones(10)
-    privacy = Privacy(1.0, 1e-5, 2.0)
+    privacy = Privacy(1.0, 1e-5, 2.0, center=None, evaluate=False)
     m = mechanism(privacy, 10, center=center)
     for part in np.array_split(rows, 7):
-        m.take(m.ball.points(part))
+        m.take(m.clipping.points(m.clipping.deviations(part)))
     released = m.release(NoNoise(), CERTIFICATE)
     deviations = rows - (0.0 if center is None else center)
     deviations *= np.minimum(1, 2.0 / np.linalg.norm(deviations, axis=1))[:, None]
@@ -180,12 +185,12 @@ def test_gram_without_noise_is_the_scatter_of_clipped_rows(center):
 
 def test_the_order_and_cut_of_rows_leave_no_trace():
     rows = rows_in_ball()
-    privacy = Privacy(1.0, 1e-5, 0.7)
+    privacy = Privacy(1.0, 1e-5, 0.7, center=None, evaluate=False)
     sums = []
     for seed, pieces in ((0, 1), (1, 3), (2, 50)):
         m = mechanism(privacy, 10)
         for part in np.array_split(rows[np.random.default_rng(seed).permutation(200)], pieces):
-            m.take(m.ball.points(part))
+            m.take(m.clipping.points(m.clipping.deviations(part)))
         sums.append(m._products)
     np.testing.assert_array_equal(sums[0], sums[1])
     np.testing.assert_array_equal(sums[0], sums[2])
@@ -195,8 +200,10 @@ def test_the_order_and_cut_of_rows_leave_no_trace():
 def test_a_joint_release_corrects_the_center(name):
     rows = rows_in_ball() + 0.3
     center = np.full(10, 0.2)
-    m = mechanism(Privacy(1e9, 0.5, 3.0, mechanism=name), 10, center=center, joint=True)
-    m.take(m.ball.points(rows))
+    m = mechanism(
+        Privacy(1e9, 0.5, 3.0, mechanism=name, center=None, evaluate=False), 10, center=center, joint=True
+    )
+    m.take(m.clipping.points(m.clipping.deviations(rows)))
     released = m.release(NoNoise(), CERTIFICATE)
     deviations = rows - rows.mean(axis=0)
     np.testing.assert_allclose(released.mean, rows.mean(axis=0), atol=1e-3)
@@ -205,7 +212,7 @@ def test_a_joint_release_corrects_the_center(name):
 
 @pytest.mark.parametrize("name", ["gram", "mod-sulq"])
 def test_the_noise_of_a_release_is_what_its_calibration_says(name):
-    privacy = Privacy(1.0, 1e-5, 3.0, mechanism=name)
+    privacy = Privacy(1.0, 1e-5, 3.0, mechanism=name, center=None, evaluate=False)
     m = mechanism(privacy, 300)
     m.take(np.zeros((5, 300)))
     noise = m.release(ExactNoise(bytes(32)), CERTIFICATE).scatter / 3.0**2
@@ -222,10 +229,12 @@ def test_the_noise_of_a_release_is_what_its_calibration_says(name):
 def test_sketch_without_noise_finds_the_directions():
     rows = power_law(np.random.default_rng(3), 500, 60, alpha=2.0, mean_size=0.0)
     rows /= np.linalg.norm(rows, axis=1).max()
-    m = mechanism(Privacy(1.0, 1e-5, 1.0, mechanism="sketch"), 60, rank=3)
-    m.take(m.ball.points(rows))
+    m = mechanism(Privacy(1.0, 1e-5, 1.0, mechanism="sketch", center=None, evaluate=False), 60, rank=3)
+    m.take(m.clipping.points(m.clipping.deviations(rows)))
     assert m._omega.shape == (60, sketch_size(3, 60)) == (60, 32)
-    m.calibration = calibrate(Privacy(1e9, 0.5, 1.0, mechanism="sketch"), 60)  # a shift of next to nothing
+    m.calibration = calibrate(
+        Privacy(1e9, 0.5, 1.0, mechanism="sketch", center=None, evaluate=False), 60
+    )  # a shift of next to nothing
     released = m.release(NoNoise(), CERTIFICATE).truncate(3)
     exact = Subspace.from_rows(rows, 3, center=False)
     assert np.linalg.norm(released.components @ exact.components.T) ** 2 / 3 > 0.99
@@ -235,7 +244,7 @@ def test_sketch_without_noise_finds_the_directions():
 @pytest.mark.parametrize("n_features", [1, 2, 6, 40, 200])
 def test_a_sketch_of_noise_alone_shows_nothing(n_features):
     """The core of a shifted sketch of few features is often not positive: divided by it, noise was huge."""
-    shown, privacy = 0, Privacy(1.0, 1e-5, 1.0, mechanism="sketch")
+    shown, privacy = 0, Privacy(1.0, 1e-5, 1.0, mechanism="sketch", center=None, evaluate=False)
     for seed in range(100 if n_features < 40 else 10):
         m = mechanism(privacy, n_features, rank=1)
         m.take(np.zeros((5, n_features)))
@@ -248,7 +257,7 @@ def test_a_sketch_of_noise_alone_shows_nothing(n_features):
 
 @pytest.mark.parametrize("report", [1, 2, 4])
 def test_the_edge_of_a_sketch_grows_with_the_noise_of_its_reports(report):
-    privacy = Privacy(1.0, 1e-5, 1.0, mechanism="sketch", releases=4)
+    privacy = Privacy(1.0, 1e-5, 1.0, mechanism="sketch", releases=4, center=None, evaluate=False)
     for seed in range(20):
         m = mechanism(privacy, 40)
         m.take(np.zeros((5, 40)))
@@ -267,7 +276,10 @@ def test_noise_that_outweighs_the_shift_of_a_sketch_does_not_explode():
 
 
 def test_the_sketch_is_public_and_the_same_for_every_owner():
-    one, other = (mechanism(Privacy(1.0, 1e-5, b, mechanism="sketch"), 50) for b in (1.0, 2.0))
+    one, other = (
+        mechanism(Privacy(1.0, 1e-5, b, mechanism="sketch", center=None, evaluate=False), 50)
+        for b in (1.0, 2.0)
+    )
     np.testing.assert_array_equal(one._omega, other._omega)
 
 
@@ -275,10 +287,10 @@ def test_the_sketch_is_public_and_the_same_for_every_owner():
 def test_streaming_mod_sulq_without_noise_is_the_pca_of_the_stream(n_features):
     rows = power_law(np.random.default_rng(1), 430, n_features, alpha=2.0, mean_size=0.0)
     rows /= np.linalg.norm(rows, axis=1).max()
-    privacy = Privacy(1.0, 1e-5, 1.0, mechanism="streaming-mod-sulq")
+    privacy = Privacy(1.0, 1e-5, 1.0, mechanism="streaming-mod-sulq", center=None, evaluate=False)
     m = mechanism(privacy, n_features, rank=4, batch_rows=100)
     for part in np.array_split(rows, 9):
-        m.take(m.ball.points(part))
+        m.take(m.clipping.points(m.clipping.deviations(part)))
     assert len(m._waiting) == 30
     released = m.release(NoNoise(), CERTIFICATE)
     assert len(m._waiting) == 0
@@ -300,12 +312,12 @@ def test_strips_find_what_the_whole_noisy_matrix_shows(monkeypatch):
     """With more features than a tile, the strips and Rayleigh quotients give the dense matrix's answer."""
     rows = power_law(np.random.default_rng(1), 4000, 300, alpha=1.0, mean_size=0.0)
     rows /= np.linalg.norm(rows, axis=1).max()
-    privacy = Privacy(8.0, 1e-5, 1.0, mechanism="streaming-mod-sulq")
+    privacy = Privacy(8.0, 1e-5, 1.0, mechanism="streaming-mod-sulq", center=None, evaluate=False)
     results = []
     for whole in (False, True):
         monkeypatch.setattr(StreamingModSulq, "_noisy_strips", as_one_strip if whole else strips_as_they_are)
         m = mechanism(privacy, 300, rank=5, batch_rows=4000, noise=ExactNoise(bytes(32)))
-        m.take(m.ball.points(rows))
+        m.take(m.clipping.points(m.clipping.deviations(rows)))
         results.append(m.release(NoNoise(), CERTIFICATE))
     strips, dense = results
     np.testing.assert_allclose(strips.singular_values[:3], dense.singular_values[:3], rtol=0.01)
@@ -313,7 +325,7 @@ def test_strips_find_what_the_whole_noisy_matrix_shows(monkeypatch):
 
 
 def test_every_batch_gets_noise_of_its_own():
-    privacy = Privacy(1.0, 1e-5, 1.0, mechanism="streaming-mod-sulq")
+    privacy = Privacy(1.0, 1e-5, 1.0, mechanism="streaming-mod-sulq", center=None, evaluate=False)
     m = mechanism(privacy, 8, batch_rows=5, noise=ExactNoise(bytes(32)))
     zeros = np.zeros((5, 8))
     m.take(zeros)
@@ -325,12 +337,16 @@ def test_every_batch_gets_noise_of_its_own():
 @pytest.mark.parametrize(("name", "limit"), [("gram", 4096), ("mod-sulq", 4096)])
 def test_too_many_features_for_a_square_are_refused(name, limit):
     with pytest.raises(ValueError, match="mechanism='sketch'"):
-        mechanism(Privacy(1.0, 1e-5, 1.0, mechanism=name), limit + 1)
-    assert mechanism(Privacy(1.0, 1e-5, 1.0, mechanism=name), 64).n_features == 64
+        mechanism(Privacy(1.0, 1e-5, 1.0, mechanism=name, center=None, evaluate=False), limit + 1)
+    assert (
+        mechanism(Privacy(1.0, 1e-5, 1.0, mechanism=name, center=None, evaluate=False), 64).n_features == 64
+    )
 
 
 def test_the_papers_calibration_is_that_of_the_batch_whatever_its_size():
-    privacy = Privacy(1.0, 1e-5, 1.0, mechanism="streaming-mod-sulq", calibration="paper")
+    privacy = Privacy(
+        1.0, 1e-5, 1.0, mechanism="streaming-mod-sulq", calibration="paper", center=None, evaluate=False
+    )
     m = mechanism(privacy, 20)
     assert isinstance(m, StreamingModSulq)
     assert m.calibration.sigma == pytest.approx(461.8, rel=1e-3)  # omega(b) b, the same for every b

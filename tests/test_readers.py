@@ -1140,7 +1140,7 @@ class TestFitFiles:
         np.testing.assert_allclose(np.abs(scores), np.abs(expected.transform(self.ROWS)), atol=1e-9)
 
     def test_a_private_release_has_the_names(self, tmp_path):
-        pca = StreamingPCA(privacy=Privacy(1.0, 1e-6, 10.0))
+        pca = StreamingPCA(privacy=Privacy(1.0, 1e-6, 10.0, center=None, evaluate=False))
         fit_files(pca, self.reader(tmp_path))
         assert pca.release().feature_names == NAMES
 
@@ -1205,7 +1205,10 @@ class TestFitFiles:
             fit_files(StreamingPCA(2), reader, checkpoint=saved)
 
     def test_private_sums_are_not_written_to_a_checkpoint(self, tmp_path):
-        pca, saved = StreamingPCA(privacy=Privacy(1.0, 1e-6, 10.0)), tmp_path / "so-far"
+        pca, saved = (
+            StreamingPCA(privacy=Privacy(1.0, 1e-6, 10.0, center=None, evaluate=False)),
+            tmp_path / "so-far",
+        )
         with pytest.raises(ValueError, match="cannot be combined with privacy"):
             fit_files(pca, self.reader(tmp_path), checkpoint=saved)
         assert not saved.exists()

@@ -394,7 +394,7 @@ def merged():
     rng = np.random.default_rng(3)
     releases = []
     for n_rows in (400, 401, 402):
-        privacy = Privacy(2.0, 1e-5, bound=2.0, center=np.zeros(12))
+        privacy = Privacy(2.0, 1e-5, bound=2.0, center=np.zeros(12), evaluate=False)
         releases.append(StreamingPCA(privacy=privacy).fit(power_law(rng, n_rows, 12)).release())
     return fedpca.merge(releases)
 
@@ -419,7 +419,7 @@ def test_the_certificate_and_the_noise_edge(tmp_path, merged):
 
 @pytest.mark.slow
 def test_a_model_that_is_not_private_says_so(tmp_path):
-    seeded = Privacy(2.0, 1e-5, bound=4.0, insecure_seed_for_tests=1)
+    seeded = Privacy(2.0, 1e-5, bound=4.0, insecure_seed_for_tests=1, center=None, evaluate=False)
     pca = StreamingPCA(2, privacy=seeded).fit(np.random.default_rng(0).normal(size=(200, 3)))
     text = written(tmp_path, pca)
     assert "NOT private" in text

@@ -118,7 +118,10 @@ def test_names_of_quarantined_states_are_those_of_the_children(tmp_path):
 # --- states that break the rules ---
 
 
-@pytest.mark.parametrize("rules", [{"max_rows": 50}, {"max_rms": 0.01}, {"privacy": Privacy(1.0, 1e-4, 3.0)}])
+@pytest.mark.parametrize(
+    "rules",
+    [{"max_rows": 50}, {"max_rms": 0.01}, {"privacy": Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)}],
+)
 def test_states_are_checked_against_the_rules_of_the_aggregator_that_opens_them(tmp_path, rules):
     filled(tmp_path, "a")
     strict = Aggregator(store=tmp_path, **rules)
@@ -130,7 +133,7 @@ def test_states_are_checked_against_the_rules_of_the_aggregator_that_opens_them(
 
 
 def test_a_clean_child_does_not_get_into_a_private_model(tmp_path):
-    privacy = Privacy(1.0, 1e-4, 3.0)
+    privacy = Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)
     release = StreamingPCA(2, privacy=privacy).fit(rows_of(0)).release()
     with Aggregator(store=tmp_path) as aggregator:
         aggregator.receive("clean", 1, Subspace.from_rows(rows_of(1), center=False))

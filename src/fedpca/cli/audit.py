@@ -18,7 +18,6 @@ from fedpca.cli.privacy_options import (
 
 
 def audit(
-    bound: Annotated[float, BOUND],
     epsilon: Annotated[
         float,
         typer.Option(
@@ -31,6 +30,8 @@ def audit(
         float, typer.Option(metavar="NUMBER", help="Delta to audit at.", rich_help_panel="Privacy")
     ] = 1e-5,
     center: PrivateCenter = None,
+    bound: Annotated[str | None, BOUND] = None,
+    evaluate: Evaluate = None,
     mechanism: Mechanism = None,
     adjacency: Adjacency = None,
     noise: Noise = None,
@@ -55,6 +56,7 @@ def audit(
         epsilon=epsilon,
         delta=delta,
         bound=bound,
+        evaluate=evaluate,
         mechanism=mechanism,
         adjacency=adjacency,
         noise=noise,

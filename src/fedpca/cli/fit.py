@@ -27,6 +27,7 @@ from fedpca.cli.privacy_options import (
     BOUND,
     DELTA,
     EPSILON,
+    Evaluate,
     NO_LEDGER,
     Adjacency,
     Calibration,
@@ -67,8 +68,8 @@ def fit(
     center: Annotated[
         Center | None,
         typer.Option(
-            help="What to subtract: mean, none, or private to estimate the mean under privacy. By default "
-            "mean or, of a private model, none."
+            help="What to subtract: mean, none or, of a private model, private: the mean, found privately. By "
+            "default mean or private."
         ),
     ] = None,
     tracker: Annotated[
@@ -88,7 +89,8 @@ def fit(
     ] = None,
     epsilon: Annotated[float | None, EPSILON] = None,
     delta: Annotated[float | None, DELTA] = None,
-    bound: Annotated[float | None, BOUND] = None,
+    bound: Annotated[str | None, BOUND] = None,
+    evaluate: Evaluate = None,
     mechanism: Mechanism = None,
     adjacency: Adjacency = None,
     noise: Noise = None,
@@ -99,13 +101,13 @@ def fit(
     *,
     reading: dict[str, Any],
 ) -> None:
-    """Fit a model to files of any size. With --epsilon, --delta and --bound it is differentially private.
+    """Fit a model to files of any size. With --epsilon and --delta it is differentially private.
 
     Examples:
 
     ```
     fedpca fit 'year-*.parquet' --drop id,site -n 10 -o model.safetensors
-    fedpca fit rows.csv --epsilon 1 --delta 1e-6 --bound 11 --center private -o private.safetensors
+    fedpca fit rows.csv --epsilon 1 --delta 1e-6 -o private.safetensors
     ```
     """
     if checkpoint is not None and checkpoint.resolve() == out.resolve():
@@ -120,6 +122,7 @@ def fit(
         epsilon=epsilon,
         delta=delta,
         bound=bound,
+        evaluate=evaluate,
         mechanism=mechanism,
         adjacency=adjacency,
         noise=noise,

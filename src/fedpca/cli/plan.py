@@ -12,6 +12,7 @@ from fedpca.cli.privacy_options import (
     BOUND,
     DELTA,
     EPSILON,
+    Evaluate,
     NO_LEDGER,
     Adjacency,
     Calibration,
@@ -32,7 +33,6 @@ _FIELDS = (
 def plan(
     epsilon: Annotated[float, EPSILON],
     delta: Annotated[float, DELTA],
-    bound: Annotated[float, BOUND],
     features: Annotated[int, typer.Option(metavar="N", help="Number of columns.")],
     rows: Annotated[int | None, typer.Option(metavar="N", help="Number of rows of all owners.")] = None,
     components: Annotated[
@@ -58,6 +58,8 @@ def plan(
         ),
     ] = None,
     center: PrivateCenter = None,
+    bound: Annotated[str | None, BOUND] = None,
+    evaluate: Evaluate = None,
     mechanism: Mechanism = None,
     adjacency: Adjacency = None,
     noise: Noise = None,
@@ -80,6 +82,7 @@ def plan(
         epsilon=epsilon,
         delta=delta,
         bound=bound,
+        evaluate=evaluate,
         mechanism=mechanism,
         adjacency=adjacency,
         noise=noise,

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from fedpca.privacy import Privacy
 
 _PANEL = "Privacy"
-_REQUIRED = ("epsilon", "delta", "bound")
+_REQUIRED = ("epsilon", "delta")
 
 
 class Center(StrEnum):
@@ -26,11 +26,24 @@ DELTA = typer.Option(
     help="Delta of the guarantee, far below one over the number of rows.",
     rich_help_panel=_PANEL,
 )
-BOUND = typer.Option(metavar="NUMBER", help="Rows are clipped to this norm.", rich_help_panel=_PANEL)
+BOUND = typer.Option(
+    metavar="NUMBER",
+    help="Rows are clipped to this length, a public number; sphere scales all to length one. By default it is "
+    "found privately.",
+    rich_help_panel=_PANEL,
+)
+Evaluate = Annotated[
+    bool | None,
+    typer.Option(
+        "--evaluate/--no-evaluate",
+        help="Keep 5 % of the budget to measure how much variance the components explain. [default: evaluate]",
+        rich_help_panel=_PANEL,
+    ),
+]
 PrivateCenter = Annotated[
     Center | None,
     typer.Option(
-        help="What to subtract: none, or private to estimate the mean under privacy. [default: none]",
+        help="What to subtract: the mean, found privately, or none. [default: private]",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -81,22 +94,29 @@ NO_LEDGER = "Fit with --ledger FILE: without it nothing adds up what several fit
 def privacy_settings(center: Center | None = None, **settings: Any) -> "Privacy | None":
     """The `Privacy` of the options given; None if none are.
 
-    >>> privacy_settings(Center.private, epsilon=1.0, delta=1e-5, bound=40.0, ledger=None)
-    Privacy(epsilon=1.0, delta=1e-05, bound=40.0, center='private')
+    >>> privacy_settings(Center.none, epsilon=1.0, delta=1e-5, bound="40", ledger=None)
+    Privacy(epsilon=1.0, delta=1e-05, bound=40.0, center=None)
     """
     given = {name: value for name, value in settings.items() if value is not None}
     if not given and center is not Center.private:
         return None
     if missing := [f"--{name}" for name in _REQUIRED if name not in given]:
-        raise typer.BadParameter(
-            f"a private model needs --epsilon, --delta and --bound; add {' and '.join(missing)}."
-        )
+        raise typer.BadParameter(f"a private model needs --epsilon and --delta; add {' and '.join(missing)}.")
     if center is Center.mean:
         raise typer.BadParameter("--center mean would reveal the mean; pass --center private or none.")
 
     from fedpca.privacy import Privacy
 
+    if "bound" in given:
+        given["bound"] = _parse_bound(given["bound"])
     try:
-        return Privacy(**given, center="private" if center is Center.private else None)
+        return Privacy(**given, center=None if center is Center.none else "private")
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def _parse_bound(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text

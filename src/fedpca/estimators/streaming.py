@@ -244,6 +244,11 @@ class StreamingPCA(BasePCA):
         """
         self._private_source("advance").advance(pooled)
 
+    @property
+    def can_evaluate(self) -> bool:
+        """Whether `evaluation_sum` is possible: a budget was kept for it, and a length of rows is known."""
+        return isinstance(getattr(self, "_source", None), PrivateTracker) and self._source.can_evaluate
+
     def evaluation_sum(self, X: RowsLike, model: Subspace) -> StepSum:
         """The noisy sum from which `evaluation` measures how good a model of several owners' releases is.
 

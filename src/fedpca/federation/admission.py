@@ -7,7 +7,6 @@ import numpy as np
 from fedpca._typing import Array
 from fedpca.backend import ops
 from fedpca.privacy import Privacy
-from fedpca.privacy.centering import center_sigma
 from fedpca.privacy.mechanisms import MECHANISMS, calibrate
 from fedpca.privacy.mechanisms.base import SUM_WEIGHT
 from fedpca.summaries.certificate import Certificate, noise_edge
@@ -21,7 +20,9 @@ _MOST_NOISE = 10.0  # times that of the settings: stronger promises than require
 # symmetric matrix: off the diagonal) with a probability below 1e-12.
 _TAIL_VECTOR = 7.5
 _TAIL_MATRIX = 10.5
-_CENTER_KINDS = {"none: about the origin", "public", "private"}
+_PAIRS = "none: differences of pairs"
+_CENTER_KINDS = {"none: about the origin", "public", "private", _PAIRS}
+_CLIPPING_KINDS = ("ball", "sphere", "ball, differences of pairs", "sphere, differences of pairs")
 
 
 def check_size(summary: Summary, max_rows: float, max_rms: float) -> None:
@@ -48,13 +49,13 @@ def check_private(summary: Summary, privacy: Privacy) -> None:
         raise ValueError(f"{summary.count:g} rows cannot be in {certificate.merged} releases.")
     _check_noise(summary, certificate, privacy)
     reach = _reach(summary, certificate, privacy)
-    bound, merged = privacy.bound, certificate.merged
+    bound, merged = _bound(certificate, privacy), certificate.merged
     # Rows lie within the bound about centers that may differ between the releases of a merge.
     rows = summary.count * (bound**2 + (reach**2 if merged > 1 and summary.centered else 0.0))
     if isinstance(summary, Subspace):
         n_features = summary.n_features
         edge = calibrate(privacy, n_features).edge(n_features)
-        noise = bound**2 * merged * n_features * edge * _strength(certificate, privacy)
+        noise = _unit(certificate, privacy) * merged * n_features * edge * _strength(certificate, privacy)
     else:
         extra = _center_noise(summary, certificate, privacy)
         noise = 5 * noise_edge(certificate) + extra  # of the trace: seven standard deviations
@@ -82,9 +83,36 @@ def _check_promise(certificate: Certificate, privacy: Privacy) -> None:
         raise ValueError(f"its mechanism is {unknown[0]!r:.80}; known are {', '.join(MECHANISMS)}.")
     if unknown := sorted(set(certificate.center.split(" | ")) - _CENTER_KINDS):
         raise ValueError(f"its center is {unknown[0]!r:.80}; known are {', '.join(sorted(_CENTER_KINDS))}.")
+    if certificate.clipping not in _CLIPPING_KINDS:
+        raise ValueError(
+            f"its clipping is {certificate.clipping!r:.80}; known are {', '.join(_CLIPPING_KINDS)}."
+        )
+    if isinstance(privacy.bound, str):
+        return
+    if not certificate.clipping.startswith("ball"):
+        raise ValueError(
+            f"its rows were scaled to length one, not clipped to a bound; at most {privacy.bound:g} is accepted."
+        )
+    if (bound := _largest_bound(certificate)) > privacy.bound * (1 + 1e-9):
+        raise ValueError(f"its bound is {bound:g}; at most {privacy.bound:g} is accepted.")
+
+
+def _largest_bound(certificate: Certificate) -> float:
     bounds = certificate.bound if isinstance(certificate.bound, tuple) else (certificate.bound or inf,)
-    if max(bounds, default=inf) > privacy.bound * (1 + 1e-9):
-        raise ValueError(f"its bound is {max(bounds, default=inf):g}; at most {privacy.bound:g} is accepted.")
+    return max(bounds, default=inf)
+
+
+def _bound(certificate: Certificate, privacy: Privacy) -> float:
+    """The length of clipped rows: as required or, where anything is accepted, as stated."""
+    if not isinstance(privacy.bound, str):
+        return privacy.bound
+    return 1.0 if (certificate.clipping or "").startswith("sphere") else _largest_bound(certificate)
+
+
+def _unit(certificate: Certificate, privacy: Privacy) -> float:
+    """The scatter of rows in units of that of their points."""
+    of_pairs = (certificate.clipping or "").endswith("pairs")
+    return _bound(certificate, privacy) ** 2 * (2.0 if of_pairs else 1.0)
 
 
 def _check_noise(summary: Summary, certificate: Certificate, privacy: Privacy) -> None:
@@ -94,7 +122,8 @@ def _check_noise(summary: Summary, certificate: Certificate, privacy: Privacy) -
             raise ValueError("private moments must state the edge of their noise; release them again.")
         return
     n_features = summary.n_features
-    edge = privacy.bound**2 * calibrate(privacy, n_features).edge(n_features) * sqrt(certificate.merged)
+    edge = calibrate(privacy, n_features, pairs=True).edge(n_features) * sqrt(certificate.merged)
+    edge *= _unit(certificate, privacy)
     if certificate.noise_edge > _MOST_NOISE * edge:
         raise ValueError(
             f"the edge of its noise is {certificate.noise_edge:.4g}, more than {_MOST_NOISE:g} times what "
@@ -108,44 +137,21 @@ def _strength(certificate: Certificate, privacy: Privacy) -> float:
 
 
 def _reach(summary: Summary, certificate: Certificate, privacy: Privacy) -> float:
-    """How far from the origin the mean can lie; rejects one that is farther, or far from a known center.
+    """How far from the origin the mean can lie; rejects one that is farther from a known center.
 
-    A private center is found in two steps from the origin, each within the bound, and may be corrected by
-    the mean of the rows about it. A public one is known if the settings have it, else the mean may be
-    anywhere.
+    A private center may be anywhere, and so may a public one that the settings do not have.
     """
-    if not summary.centered:
-        return 0.0
-    bound, root = privacy.bound, sqrt(summary.n_features)
     kinds = set(certificate.center.split(" | "))
-    reaches = [0.0]
-    public = None
-    if "public" in kinds:
-        if privacy.center is None:
-            return inf
-        if privacy.center == "private":
-            kinds.add("private")
-        else:
-            public = privacy.public_center(summary.n_features)
-            assert public is not None
-            reaches.append(float(np.linalg.norm(public)) + bound)
-    if "private" in kinds:
-        # Two steps over all rows, at a twentieth of mu² each; or over the first rows of a stream, as many as
-        # make the noise one and a quarter of the bound.
-        sigma = 5 * center_sigma(privacy, privacy.mu) * _strength(certificate, privacy)
-        steps = 2 * sigma * (root + _TAIL_VECTOR) * certificate.merged / summary.count
-        reaches.append(bound * (3 + 1.25 * (1 + _TAIL_VECTOR / root) + steps))
-    reach = max(reaches)
-    distance = float(np.linalg.norm(summary.mean))
-    if distance > reach:
-        raise ValueError(
-            f"its mean is {distance:.4g} from the origin; with bound={bound:g} and noise at most {reach:.4g}."
-        )
-    if public is not None and kinds == {"public"}:
-        distance = float(np.linalg.norm(summary.mean - public))
-        if distance > bound:
-            raise ValueError(f"its mean is {distance:.4g} from the public center; at most bound={bound:g}.")
-    return reach
+    if not summary.centered or kinds == {_PAIRS}:
+        return 0.0
+    public = privacy.public_center(summary.n_features)
+    if public is None or kinds != {"public"}:
+        return inf
+    bound = _bound(certificate, privacy)
+    distance = float(np.linalg.norm(summary.mean - public))
+    if distance > bound:
+        raise ValueError(f"its mean is {distance:.4g} from the public center; at most bound={bound:g}.")
+    return float(np.linalg.norm(public)) + bound
 
 
 def _center_noise(summary: Summary, certificate: Certificate, privacy: Privacy) -> float:
@@ -153,13 +159,14 @@ def _center_noise(summary: Summary, certificate: Certificate, privacy: Privacy) 
     if "private" not in certificate.center:
         return 0.0
     root = sqrt(summary.n_features)
-    sigma = noise_edge(certificate) / (sqrt(2.0) * root) / privacy.bound  # of a sum of rows, times the bound
+    bound = _bound(certificate, privacy)
+    sigma = noise_edge(certificate) / (sqrt(2.0) * root) / bound  # of a sum of rows, times the bound
     length = sigma / SUM_WEIGHT * (root + _TAIL_VECTOR)
     releases = certificate.all_releases()
     rows = 1 / summary.count
     if len(releases) > 1:  # a part of the rows went into the center
         rows = sum(4 / max(release.records or 1, 1) for release in releases) / len(releases)
-    return 2 * sqrt(len(releases)) * privacy.bound * length + length**2 * rows
+    return 2 * sqrt(len(releases)) * bound * length + length**2 * rows
 
 
 def _check_eigenvalues(scatter: Array, rows: float, certificate: Certificate, extra: float) -> None:

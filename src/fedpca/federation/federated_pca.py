@@ -19,7 +19,7 @@ from fedpca.estimators.rank_rule import rank_rule
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.message import child_name
-from fedpca.privacy import CENTER_STEPS, CenterSum, Privacy
+from fedpca.privacy import Privacy, StepSum
 from fedpca.privacy.tracker import warn_of_refit
 from fedpca.summaries import validation
 from fedpca.summaries.merging import merge_distinct
@@ -166,6 +166,8 @@ class FederatedPCA(BasePCA):
         rule = rank_rule(self.n_components, self.energy, merged.n_features)
         dtype = np.result_type(*(fitted[name]._source.dtype for name in summaries))
         view = SummaryView(merged, rule, "auto", dtype)
+        if isinstance(self.privacy, Privacy):
+            view = _evaluated(view, {name: (fitted[name], clients[name]) for name in summaries})
         self._source = view
         self._n_rows_seen = sum(fitted[name].n_samples_seen_ for name in summaries)
         self.contributions_ = {
@@ -193,7 +195,8 @@ class FederatedPCA(BasePCA):
         """All clients, as many at once as there are workers: those that learned, what they send, by name,
         and why others did not.
 
-        With a private center, clients whose rows are all at hand share one; streams find their own.
+        What privacy needs to know about the rows is found by all clients whose rows are at hand, together;
+        streams find their own.
         """
         with (
             single_threaded_blas(),
@@ -201,11 +204,16 @@ class FederatedPCA(BasePCA):
             progress.bar("federation", len(clients), "clients") as bar,
         ):
             team = _Team({name: self._client() for name in clients}, pool, bar)
-            if isinstance(self.privacy, Privacy) and self.privacy.center == "private":
-                tables = {name: rows for name, rows in clients.items() if _is_table(rows)}
-                for _ in range(CENTER_STEPS):
-                    sums = team.each(StreamingPCA.center_sum, tables)
-                    team.each(StreamingPCA.move_center, _offsets(sums))
+            if isinstance(self.privacy, Privacy) and self.privacy.needs_steps:
+                waiting = {name: rows for name, rows in clients.items() if _is_table(rows)}
+                while waiting:
+                    sums = team.each(StreamingPCA.step_sum, waiting)
+                    team.each(StreamingPCA.advance, _pooled(sums, team.members))
+                    waiting = {
+                        name: waiting[name]
+                        for name in waiting.keys() & team.members.keys()
+                        if not team.members[name].is_prepared
+                    }
             sent = team.each(_fit_client, clients, last=True)
         return team.members, dict(sorted(sent.items())), team.problems
 
@@ -273,17 +281,20 @@ class _Team:
         return results
 
 
-def _offsets(sums: Mapping[str, CenterSum]) -> dict[str, Array]:
-    """How far each client's center moves: all with equally many features move together, by their mean.
+def _pooled(sums: Mapping[str, StepSum], members: Mapping[str, StreamingPCA]) -> dict[str, StepSum]:
+    """The sum over all clients with equally many features, for each of them.
 
     Clients with other features are rejected later, when their summaries meet.
     """
-    offsets: dict[str, Array] = {}
-    for n_features in {len(part.total) for part in sums.values()}:
-        group = {name: part for name, part in sums.items() if len(part.total) == n_features}
-        total: Array = sum(part.total for part in group.values())  # type: ignore[assignment]
-        offsets |= dict.fromkeys(group, total / sum(part.n_rows for part in group.values()))
-    return offsets
+    groups: dict[int, list[str]] = {}
+    for name in sums:
+        groups.setdefault(members[name].n_features_in_, []).append(name)
+    return {
+        name: pooled
+        for names in groups.values()
+        for pooled in [StepSum.pooled([sums[name] for name in names])]
+        for name in names
+    }
 
 
 def _fit_client(client: StreamingPCA, rows: Any) -> Summary:
@@ -300,6 +311,18 @@ def _fit_client(client: StreamingPCA, rows: Any) -> Summary:
     if client.privacy is not None:
         client._release_for_merging()
     return client.summary_
+
+
+def _evaluated(view: SummaryView, clients: Mapping[str, tuple[StreamingPCA, Any]]) -> SummaryView:
+    """The view with a measure of how good its components are, if all clients can take part in it."""
+    shown = view.n_components()
+    able = all(client.can_evaluate and _is_table(rows) for client, rows in clients.values())
+    if not shown or not able:
+        return view
+    model = view.summary().truncate(shown)
+    sums = [client.evaluation_sum(rows, model) for client, rows in clients.values()]
+    first, _ = next(iter(clients.values()))
+    return view.evaluated(first.evaluation(StepSum.pooled(sums), model))
 
 
 def _own_account(privacy: Privacy | None) -> Privacy | None:

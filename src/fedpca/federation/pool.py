@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -174,6 +174,8 @@ class Pool:
                 components, np.zeros(0), mean, sums.count, energy, some.centered, names, observed=observed
             )
         certificate = summary.certificate and _NEUTRAL
+        if certificate is not None and some.certificate is not None:
+            certificate = replace(certificate, clipping=some.certificate.clipping)
         scatter = np.diag(known * (energy / d))
         return Moments(sums.count, mean, scatter, some.centered, names, certificate, observed)
 

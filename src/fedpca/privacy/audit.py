@@ -14,7 +14,6 @@ import numpy as np
 from scipy.special import betaincinv, ndtri
 
 from fedpca._typing import Array
-from fedpca.privacy.centering import stream_rows
 from fedpca.privacy.mechanisms.registry import mechanism_class
 from fedpca.privacy.schedule import Schedule
 from fedpca.privacy.settings import Privacy
@@ -176,7 +175,7 @@ class _Pair:
 
 def _rows_before(privacy: Privacy, n_features: int) -> int:
     """How many rows of a stream go into a private centre before any counts."""
-    return sum(stream_rows(privacy, n_features)) if privacy.center == "private" else 0
+    return 0
 
 
 def _pairs(privacy: Privacy, n_features: int) -> Iterator[_Pair]:
@@ -214,10 +213,8 @@ def _scores(privacy: Privacy, rows: Array, at_once: bool, pairs: Sequence[_Pair]
     """How much the releases of one run of a world show of the row in question, one score per pair."""
     tracker = PrivateTracker(rows.shape[1], None, privacy, batch_rows=_ROWS)
     sums = np.zeros(rows.shape[1])
-    while at_once and tracker.needs_center:
-        total, n_rows = tracker.center_sum([rows], len(rows))
-        sums += total
-        tracker.move_center(total / n_rows)
+    while at_once and not tracker.is_prepared:
+        tracker.advance(tracker.step_sum([rows], len(rows)))
     reports = max(privacy.releases, *(len(pair.reports) for pair in pairs))
     shares = np.empty((reports, len(pairs)))
     for report in range(reports):

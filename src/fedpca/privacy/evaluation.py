@@ -40,7 +40,9 @@ class PrivateEvaluation:
     def check(self) -> None:
         """Whether rows may still be evaluated."""
         if self._done:
-            raise ValueError("a private model is evaluated once, and was; fit anew, with a budget of its own.")
+            raise ValueError(
+                "a private model is evaluated once, and was; fit anew, with a budget of its own."
+            )
 
     def sum_rows(self, parts: Iterable[Array], n_rows: int, model: Subspace) -> StepSum:
         """The noisy sum over all rows of one owner."""

@@ -103,7 +103,9 @@ def plan(
     warn_of_weak_settings(privacy.epsilon, privacy.delta, n_rows or 0, stacklevel=2)
     mechanism = mechanism_class(privacy)
     mechanism.check_features(n_features)
-    variances, condition = _spectrum(spectrum, typical, 1.0 if isinstance(privacy.bound, str) else privacy.bound, n_features, n_components)
+    variances, condition = _spectrum(
+        spectrum, typical, 1.0 if isinstance(privacy.bound, str) else privacy.bound, n_features, n_components
+    )
     calibration = calibrate(privacy, n_features, joint=privacy.center == "private")
     bound = 1.0 if isinstance(privacy.bound, str) else privacy.bound
     edge = bound**2 * mechanism.noise_edge(privacy, n_features, calibration, report=privacy.releases)

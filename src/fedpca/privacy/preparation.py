@@ -209,7 +209,9 @@ class Preparation:
 
     def _begin_stream_step(self) -> None:
         self._n_taken = 0
-        self._blocks = [] if self.step is None else [BlockSum(block, self._random) for block in self.step.blocks]
+        self._blocks = (
+            [] if self.step is None else [BlockSum(block, self._random) for block in self.step.blocks]
+        )
 
     # --- one step ---
 
@@ -280,7 +282,7 @@ class Preparation:
         privacy = self._privacy
         bound = None if isinstance(privacy.bound, str) else privacy.bound
         center = privacy.public_center(self._d)
-        if not self._finds_scale and "private" not in (privacy.bound, privacy.center):
+        if not self._finds_scale and not privacy.needs_steps:
             pairs = privacy.center == "pairs"
             return Found(replace(self._clipping, bound=bound, center=center, pairs=pairs), bound or 0.0)
         counted = yield steps.count_rows()

@@ -161,6 +161,11 @@ class Privacy:
         return mu_of(self.epsilon, self.delta)
 
     @property
+    def needs_steps(self) -> bool:
+        """Whether the bound or the center has to be found privately."""
+        return "private" in (self.bound, self.center)
+
+    @property
     def evaluation_share(self) -> float:
         """Of mu²: what an evaluation of the released components may cost."""
         return _EVALUATION_SHARE if self.evaluate and not self.paper_calibrated else 0.0

@@ -135,7 +135,9 @@ class Histogram:
         """How many values are in every bin."""
         return np.bincount(self.bins(values), minlength=self.n_bins).astype(np.float64)
 
-    def quantile(self, counts: Array, q: float, sd: float, histograms: int = 1, *, edge: bool = False) -> float:
+    def quantile(
+        self, counts: Array, q: float, sd: float, histograms: int = 1, *, edge: bool = False
+    ) -> float:
         """The length that a share `q` of rows does not exceed; 0 if it is not found, or is 0.
 
         Args:

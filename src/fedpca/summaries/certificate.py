@@ -374,10 +374,10 @@ def combine(
         return parts[0].scaled(weights[0]) if summed else parts[0]
     releases = tuple(release for part in parts for release in part.all_releases())
     _refuse_repeated(releases)
-    kinds = {part.clipping for part in parts}
+    kinds = {part.clipping or "ball" for part in parts}
     if len(kinds) > 1:
         raise ValueError(
-            f"releases of rows clipped in different ways do not add up: {', '.join(sorted(map(str, kinds)))}; "
+            f"releases of rows clipped in different ways do not add up: {' and '.join(map(repr, sorted(kinds)))}; "
             "let all owners take the private steps together, or give all the same bound and center."
         )
     epsilon, delta, mu = _total(releases)
