@@ -12,7 +12,8 @@ from fedpca._typing import Array
 from fedpca.datasets import synth
 from fedpca.metrics import affinity, alignment
 from fedpca.privacy.calibration import analytic_sigma, mod_sulq_beta, paper_omega
-from fedpca.privacy.mechanisms import ClippingBall, build
+from fedpca.privacy.clipping import Clipping
+from fedpca.privacy.mechanisms import build
 from fedpca.privacy.noise import NOISES
 from fedpca.summaries.certificate import Certificate
 from reproduction import published
@@ -263,9 +264,9 @@ def release_components(
     Args:
         block_rows: rows per block with its own noise, for "streaming-mod-sulq".
     """
-    ball, noise = ClippingBall(None, privacy.bound), NOISES[privacy.noise](rng.bytes(32))
-    mechanism = build(privacy, ball, rows.shape[1], rank=rank, noise=noise, batch_rows=block_rows)
-    mechanism.take(ball.points(rows))
+    clipping, noise = Clipping(privacy.bound), NOISES[privacy.noise](rng.bytes(32))
+    mechanism = build(privacy, clipping, rows.shape[1], rank=rank, noise=noise, batch_rows=block_rows)
+    mechanism.take(clipping.points(clipping.deviations(rows)))
     promise = Certificate(private=True, epsilon=privacy.epsilon, delta=privacy.delta, mu=privacy.mu)
     return mechanism.release(noise, promise).subspace().components[:rank]
 

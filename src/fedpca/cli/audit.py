@@ -10,6 +10,7 @@ from fedpca.cli.privacy_options import (
     BOUND,
     Adjacency,
     Calibration,
+    Evaluate,
     Mechanism,
     Noise,
     PrivateCenter,

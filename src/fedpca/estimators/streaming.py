@@ -247,7 +247,8 @@ class StreamingPCA(BasePCA):
     @property
     def can_evaluate(self) -> bool:
         """Whether `evaluation_sum` is possible: a budget was kept for it, and a length of rows is known."""
-        return isinstance(getattr(self, "_source", None), PrivateTracker) and self._source.can_evaluate
+        source = getattr(self, "_source", None)
+        return isinstance(source, PrivateTracker) and source.can_evaluate
 
     def evaluation_sum(self, X: RowsLike, model: Subspace) -> StepSum:
         """The noisy sum from which `evaluation` measures how good a model of several owners' releases is.
