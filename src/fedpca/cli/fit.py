@@ -180,8 +180,6 @@ def fit(
     empty = done - round(summary.count) if privacy is None else 0  # private models count every row
     if empty:
         text += f"; {pluralize(empty, 'more row')} without any value skipped"
-    if privacy is not None and privacy.center == "private":
-        text += f"; {pluralize(pca.n_samples_seen_ - summary.count, 'more row')} used for the center"
     print_result({"out": str(out), **description, "rows_without_values": empty}, as_json, text)
 
 

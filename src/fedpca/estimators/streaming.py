@@ -1,7 +1,7 @@
 """StreamingPCA: the scikit-learn face of the trackers."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from dataclasses import replace
 from typing import Self
@@ -134,12 +134,8 @@ class StreamingPCA(BasePCA):
             if weights is not None and not weights.any():
                 raise ValueError("sample_weight must not be all zero: no row would count.")
             if isinstance(tracker, PrivateTracker):
-                while not tracker.is_prepared:
-                    tracker.advance(tracker.step_sum(_shuffled_parts(X), X.shape[0]))
                 _no_weights(weights)
-                tracker.update(_shuffled_parts(X), X.shape[0])
-                tracker.release()
-                self._evaluate(tracker, X)
+                _fit_private(tracker, lambda: _shuffled_parts(X), X.shape[0])
             else:
                 size = self.batch_size or _BATCH_ROWS
                 if tracker.backend.on_device and validation.forget(self.forget) == 1:
@@ -270,14 +266,29 @@ class StreamingPCA(BasePCA):
             raise ValueError(f"{method} needs StreamingPCA(privacy=Privacy(...)), and step_sum before it.")
         return self._source
 
-    def _evaluate(self, tracker: PrivateTracker, X: RowsLike) -> None:
-        """Measure how good the components are, from the budget that was kept for it."""
-        shown = tracker.n_components()
-        if not tracker.can_evaluate or not shown:
-            return
-        model = tracker.summary().truncate(shown)
-        pooled = tracker.evaluation_sum(_shuffled_parts(X), X.shape[0], model)
-        tracker.add_evaluation(tracker.evaluation(pooled, model))
+    def fit_private(self, read: Callable[[], Iterable[RowsLike]], n_rows: int) -> Self:
+        """Fit batches of rows that can be read again and again; any earlier fit is discarded.
+
+        Args:
+            read: called once per pass, for all batches.
+            n_rows: how many rows there are, in every pass.
+        """
+        with self._rollback_on_error():
+            first = next(iter(read()), None)
+            if first is None:
+                raise ValueError("there are no rows to fit.")
+            *_, tracker = self._prepared(first, None, first=True)
+            if not isinstance(tracker, PrivateTracker):
+                raise ValueError("fit_private needs StreamingPCA(privacy=Privacy(...)).")
+
+            def parts() -> Iterator[Array]:
+                for batch in read():
+                    yield from _dense_parts(self._validated(batch, reset=False))
+
+            _fit_private(tracker, parts, n_rows)
+            self._source, self._n_rows_seen = tracker, n_rows
+        self._warn_of_shortfall()
+        return self
 
     def release(self) -> Summary:
         """Let the private summary of all rows so far out: noised, certified, paid for in the ledger.
@@ -569,6 +580,18 @@ def _dense_parts(X: RowsLike) -> Iterator[Array]:
     size = chunk_rows(X.shape[1])
     for part in batch_slices(X.shape[0], size):
         yield dense(X[part])
+
+
+def _fit_private(tracker: PrivateTracker, parts: Callable[[], Iterator[Array]], n_rows: int) -> None:
+    """All private steps, the release, and how good it is."""
+    while not tracker.is_prepared:
+        tracker.advance(tracker.step_sum(parts(), n_rows))
+    tracker.update(parts(), n_rows)
+    tracker.release()
+    if tracker.can_evaluate and (shown := tracker.n_components()):
+        model = tracker.summary().truncate(shown)
+        pooled = tracker.evaluation_sum(parts(), n_rows, model)
+        tracker.add_evaluation(tracker.evaluation(pooled, model))
 
 
 def _shuffled_parts(X: RowsLike) -> Iterator[Array]:

@@ -322,7 +322,9 @@ def _evaluated(view: SummaryView, clients: Mapping[str, tuple[StreamingPCA, Any]
     model = view.summary().truncate(shown)
     sums = [client.evaluation_sum(rows, model) for client, rows in clients.values()]
     first, _ = next(iter(clients.values()))
-    return view.evaluated(first.evaluation(StepSum.pooled(sums), model))
+    certificate = view.whole.certificate
+    assert certificate is not None
+    return view.evaluated(certificate.evaluated(first.evaluation(StepSum.pooled(sums), model)))
 
 
 def _own_account(privacy: Privacy | None) -> Privacy | None:

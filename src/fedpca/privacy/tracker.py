@@ -4,7 +4,7 @@ import hashlib
 import secrets
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Literal
 
@@ -229,8 +229,12 @@ class PrivateTracker:
         return self._private_evaluation().result(pooled, model)
 
     def add_evaluation(self, found: Evaluation) -> None:
-        """Let the last release state how good its components are."""
-        self._released = self._view().evaluated(found)
+        """Let the last release state how good its components are, and what that cost."""
+        view = self._view()
+        certificate = view.whole.certificate
+        assert certificate is not None and certificate.ledger is not None and self.ledger is not None
+        state = replace(certificate.ledger, spent=self.ledger.spent())
+        self._released = view.evaluated(replace(certificate, ledger=state).evaluated(found))
 
     def _private_evaluation(self) -> PrivateEvaluation:
         if self._evaluation is None:

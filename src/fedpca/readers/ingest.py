@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +24,8 @@ class Estimator(Protocol):
     """What `fit_files` needs of an estimator; `_resume` and the attributes only for checkpoints."""
 
     def partial_fit(self, X: Batch) -> Any: ...
+
+    def fit_private(self, read: Callable[[], Iterator[Batch]], n_rows: int) -> Any: ...
 
     def _resume(self, summary: Summary, n_rows: int) -> None: ...
 
@@ -47,6 +49,9 @@ def fit_files(
     should_stop: Callable[[], bool] = lambda: False,
 ) -> int:
     """Feed all rows of files to an estimator, reading ahead in a thread; it learns the feature names, too.
+
+    Without privacy the files are read once. With privacy they are read once for each noisy sum, and the model
+    is released.
 
     Args:
         pca: a `StreamingPCA`; an empty one if there is a checkpoint.
@@ -73,6 +78,8 @@ def fit_files(
     ('height', 'weight')
     """
     saved = None if checkpoint is None else _Checkpoint(checkpoint, pca, rows)
+    if pca.get_params().get("privacy") is not None:
+        return _fit_private(pca, rows, should_stop)
     done = 0 if saved is None else saved.resume()
     with progress.bar("rows", rows.n_rows, "rows") as bar, prefetch(rows.batches(skip=done)) as batches:
         bar.advance(done)
@@ -85,9 +92,32 @@ def fit_files(
                 saved.update(done, now=stopped)
             if stopped:
                 return done
-    if pca.get_params().get("privacy") is None:
-        warn_if_unknown(pca.subspace_)
+    warn_if_unknown(pca.subspace_)
     return done
+
+
+def _fit_private(pca: Estimator, rows: RowReader, should_stop: Callable[[], bool]) -> int:
+    """A private fit of files, in several passes; 0 rows if it was stopped."""
+
+    def read() -> Iterator[Batch]:
+        with progress.bar("rows", n_rows, "rows") as bar, prefetch(rows.batches()) as batches:
+            for batch in batches:
+                yield batch
+                bar.advance(len(batch))
+                if should_stop():
+                    raise _Stopped
+
+    n_rows = rows.n_rows
+    try:
+        n_rows = sum(map(len, read())) if n_rows is None else n_rows
+        pca.fit_private(read, n_rows)
+    except _Stopped:
+        return 0
+    return n_rows
+
+
+class _Stopped(Exception):
+    """A private fit that was stopped half-way: what was spent until then is spent."""
 
 
 class _Checkpoint:

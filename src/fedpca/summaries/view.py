@@ -6,7 +6,7 @@ import numpy as np
 
 from fedpca._typing import Array, DType, DTypeLike
 from fedpca.summaries.algebra import shrink_eigenvalues
-from fedpca.summaries.certificate import Evaluation, noise_edge
+from fedpca.summaries.certificate import Certificate, noise_edge
 from fedpca.summaries.linalg import mean_dominates
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import (
@@ -100,13 +100,11 @@ class SummaryView:
         rank = fixed_point(self.rule, start, n_features, subspace.singular_values, subspace.total)
         return min(self.rule.n_components(rank, subspace.singular_values, subspace.total), risen)
 
-    def evaluated(self, found: Evaluation) -> "SummaryView":
-        """The same view of a summary that states how good its components are."""
-        certificate = self.whole.certificate
-        assert certificate is not None
-        whole: Summary = replace(self.whole, certificate=certificate.evaluated(found))
-        if isinstance(whole, Subspace):
-            whole = whole.evaluated(found)
+    def evaluated(self, certificate: Certificate) -> "SummaryView":
+        """The same view of a summary whose certificate states how good its components are."""
+        whole: Summary = replace(self.whole, certificate=certificate)
+        if isinstance(whole, Subspace) and certificate.evaluation is not None:
+            whole = whole.evaluated(certificate.evaluation)
         return SummaryView(whole, self.rule, self.oversample, self.dtype)
 
     def feature_variances(self) -> Array | None:
