@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedpca.summaries.merging import merge, merge_tree
     from fedpca.summaries.moments import Moments
     from fedpca.summaries.rank import EnergyBand
+    from fedpca.summaries.scaling import Scaling
     from fedpca.summaries.subspace import Subspace
     from fedpca.summaries.summary import load
 
@@ -31,6 +32,7 @@ _MODULES = {
     "ModelFileError": "errors",
     "Moments": "summaries.moments",
     "Privacy": "privacy.settings",
+    "Scaling": "summaries.scaling",
     "StreamingPCA": "estimators.streaming",
     "Subspace": "summaries.subspace",
     "audit": "privacy.audit",
@@ -50,6 +52,7 @@ __all__ = [
     "ModelFileError",
     "Moments",
     "Privacy",
+    "Scaling",
     "StreamingPCA",
     "Subspace",
     "audit",

@@ -1,25 +1,27 @@
 """What both kinds of summary share: frozen fields, equality, names, model files."""
 
-import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from fedpca._typing import JSON, AnyArray, Array
-from fedpca.summaries import model_file
 from fedpca.summaries.certificate import Certificate
+from fedpca.summaries.frozen import Frozen
+from fedpca.summaries.scaling import Scaling
 
 if TYPE_CHECKING:
     from fedpca.summaries.subspace import Subspace
 
+_APART = ("observed", "parts", "scale", "scaling")  # fields that not every summary has
 
-class BaseSummary(ABC):
+
+class BaseSummary(Frozen):
     """A frozen dataclass of read-only arrays and plain values, checked once, where it is made."""
 
-    kind: ClassVar[str]  # in model files
     array_names: ClassVar[tuple[str, ...]]  # its fields that are arrays
 
     mean: Array
@@ -29,6 +31,8 @@ class BaseSummary(ABC):
     certificate: Certificate | None
     observed: Array | None
     parts: tuple[Any, ...]
+    scale: Any
+    scaling: Scaling | None
 
     @property
     def n_features(self) -> int:
@@ -46,7 +50,10 @@ class BaseSummary(ABC):
 
     @property
     def leaves(self) -> tuple[Self, ...]:
-        """The parts, or the summary itself: in each, a feature is known to all rows or to none."""
+        """The parts, or the summary itself: in each, a feature is known to all rows or to none.
+
+        A part has no scale of its own: that of the whole holds for it.
+        """
         return self.parts or (self,)
 
     def without_parts(self) -> Self:
@@ -72,14 +79,26 @@ class BaseSummary(ABC):
         """The same summary with these feature names."""
         return replace(self, feature_names=feature_names)  # type: ignore[type-var]
 
+    @abstractmethod
+    def _checked_scale(self, scale: object, scaling: object) -> JSON:
+        """The fields that say what rows were, or are to be, divided by."""
+
+    def with_scale(self, scale: object, scaling: Scaling | None = None) -> Self:
+        """The same numbers as those of rows with another `scale`: nothing is divided or multiplied."""
+        changed = copy(self)
+        changed._freeze(self._checked_scale(scale, scaling))
+        return changed
+
     @property
     def metadata(self) -> JSON:
         """Everything but the arrays, as JSON has it; of a summary of parts, theirs."""
+        rule = {"scale": self.scale} if isinstance(self.scale, str) else {}
         if self.parts:
-            return {"feature_names": self.feature_names, "parts": [part.metadata for part in self.parts]}
-        apart = {*self.array_names, "observed", "parts"}
+            parts = [part.metadata for part in self.parts]
+            return {"feature_names": self.feature_names, "parts": parts} | rule
+        apart = {*self.array_names, *_APART}
         names = (field.name for field in fields(self) if field.name not in apart)  # type: ignore[arg-type]
-        values = {name: getattr(self, name) for name in names}
+        values = {name: getattr(self, name) for name in names} | rule
         if self.certificate is not None:
             values["certificate"] = self.certificate.to_json()
         return values
@@ -87,24 +106,28 @@ class BaseSummary(ABC):
     @property
     def arrays(self) -> dict[str, Array]:
         """The arrays, by name; those of part i as "i.name"."""
+        arrays: dict[str, Array] = {}
+        if isinstance(self.scale, np.ndarray):
+            arrays["scale"] = self.scale
+        if self.scaling is not None:
+            arrays |= {f"scaling.{name}": array for name, array in self.scaling.arrays.items()}
         if self.parts:
-            return {
+            return arrays | {
                 f"{i}.{name}": array
                 for i, part in enumerate(self.parts)
                 for name, array in part.arrays.items()
             }
-        arrays = {name: getattr(self, name) for name in self.array_names}
+        arrays |= {name: getattr(self, name) for name in self.array_names}
         return arrays if self.observed is None else arrays | {"observed": self.observed}
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a model file (safetensors with JSON metadata)."""
-        model_file.write(path, self.kind, self.arrays, self.metadata)
 
     @classmethod
     def from_file_contents(cls, arrays: Mapping[str, Array], metadata: JSON) -> Self:
         """The inverse of `arrays` and `metadata`, checked like any other value."""
+        scale = arrays.get("scale", metadata.get("scale"))
+        of_features = _with_prefix(arrays, "scaling.")
+        scaling = Scaling.from_file_contents(of_features, {"feature_names": None}) if of_features else None
         if "parts" in metadata:
-            return cls.of_parts(
+            whole = cls.of_parts(
                 [
                     cls.from_file_contents(_with_prefix(arrays, f"{i}."), part)
                     for i, part in enumerate(_checked_parts(metadata["parts"]))
@@ -112,33 +135,15 @@ class BaseSummary(ABC):
                 metadata.get("rank"),
                 metadata["feature_names"],
             )
+            return whole.with_scale(scale, scaling)
         values: JSON = {
             field.name: (arrays if field.name in cls.array_names else metadata)[field.name]
             for field in fields(cls)  # type: ignore[arg-type]
-            if field.name not in ("observed", "parts")
+            if field.name not in _APART
         }
         if values["certificate"] is not None:
             values["certificate"] = Certificate.from_json(values["certificate"])
-        return cls(**values | {"observed": arrays.get("observed")})
-
-    def _freeze(self, values: JSON) -> None:
-        """Set fields of a frozen value; arrays become read-only."""
-        for name, value in values.items():
-            if isinstance(value, np.ndarray):
-                value.flags.writeable = False
-            object.__setattr__(self, name, value)
-
-    def __setstate__(self, state: JSON) -> None:
-        self._freeze(state)  # arrays stay read-only through pickling
-
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        return self.metadata == other.metadata and all(
-            np.array_equal(mine, other.arrays[name]) for name, mine in self.arrays.items()
-        )
-
-    __hash__ = None  # type: ignore[assignment]
+        return cls(**values | {"observed": arrays.get("observed")}).with_scale(scale, scaling)
 
 
 def _with_prefix(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:

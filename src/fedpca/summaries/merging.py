@@ -28,6 +28,7 @@ from fedpca.summaries.linalg import leading_singular_pairs, with_fixed_signs
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.parts import MAX_PARTS, feature_labels, pattern
 from fedpca.summaries.rank import exchange_rank, part_rank
+from fedpca.summaries.scaling import Scaling, different_scales, same_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
@@ -67,9 +68,39 @@ def merge_distinct(summaries: Sequence[Summary], rank: int | None = None, forget
         rank = validation.rank(rank, summaries[0].n_features)
     weights = [forget**2] * (len(summaries) - 1) + [1.0]
     parts = list(zip(summaries, weights, strict=True))
-    if any(summary.observed is not None for summary in summaries):
-        return _merge_parts(parts, rank, names)
-    return _merge_known_alike(parts, rank, names)
+    if any(summary.scale is not None for summary in summaries):
+        return _merge_scaled(parts, rank, names)
+    return _merge_plain(parts, rank, names)
+
+
+def _merge_scaled(
+    summaries: Sequence[tuple[Summary, float]], rank: int | None, names: tuple[str, ...] | None
+) -> Summary:
+    """The merge of summaries of rows with the same scale.
+
+    Moments whose scale is a rule are added up as they are; then the rows of all are divided by their scale.
+    """
+    some = [(summary, weight) for summary, weight in summaries if summary.count] or summaries[:1]
+    scale = some[0][0].scale
+    plain = [(summary.with_scale(None), weight) for summary, weight in some]
+    if not isinstance(scale, str):
+        return _merge_plain(plain, rank, names).with_scale(scale)
+    scaling = None
+    if any(summary.scaling is not None for summary, _ in some):
+        scaling = Scaling.merge(
+            summary.scaling_of_rows().weighted(weight)  # type: ignore[union-attr]  # only moments have a rule
+            for summary, weight in some
+        )
+    merged = _merge_plain(plain, None, names).with_scale(scale, scaling)
+    return merged if rank is None else merged.subspace(rank)
+
+
+def _merge_plain(
+    summaries: Sequence[tuple[Summary, float]], rank: int | None, names: tuple[str, ...] | None
+) -> Summary:
+    if any(summary.observed is not None for summary, _ in summaries):
+        return _merge_parts(summaries, rank, names)
+    return _merge_known_alike(summaries, rank, names)
 
 
 def _merge_parts(
@@ -303,7 +334,15 @@ def check_compatible(summaries: Sequence[Summary]) -> tuple[str, ...] | None:
                 "same kind of Privacy(center=...)."
             )
         validation.same_names(names, summary.feature_names)
+    _check_scales([summary for summary in summaries if summary.count])
     return names
+
+
+def _check_scales(summaries: Sequence[Summary]) -> None:
+    """Reject summaries of rows that were not divided by the same scale."""
+    for summary in summaries[1:]:
+        if not same_scale(summaries[0].scale, summary.scale):
+            raise ValueError(different_scales(summaries[0].scale, summary.scale))
 
 
 def append_rows(subspace: Subspace, rows: Array, roots: Array | None, rank: int) -> Subspace:

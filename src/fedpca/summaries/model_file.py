@@ -2,8 +2,8 @@
 
 The one string in the safetensors metadata, under "fedpca", is a JSON object with `format_version`, `kind`,
 `facts` (the summary's metadata, as JSON text) and `checksum`. Files of every format version so far are read
-by every later release. Version 2 is that of summaries in which some rows do not know all features; all others
-are still written as version 1.
+by every later release. Version 3 is that of scaled summaries and of scalings, version 2 that of summaries in
+which some rows do not know all features; all others are still written as version 1.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from fedpca._typing import JSON, AnyArray
 from fedpca._util.files import atomic_write, local_path
 from fedpca.errors import ModelFileError
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _MAX_ARRAYS = 128  # more than any summary has
 _MAX_HEADER = 2**28  # bytes; names of a million features fit
 
@@ -45,7 +45,7 @@ def encode(kind: str, arrays: Mapping[str, AnyArray], metadata: JSON) -> bytes:
     }
     text = json.dumps(metadata, sort_keys=True, allow_nan=False)
     header = {
-        "format_version": _needed_version(arrays, metadata),
+        "format_version": _needed_version(kind, arrays, metadata),
         "kind": kind,
         "facts": text,
         "checksum": _checksum(kind, tensors, text),
@@ -53,7 +53,9 @@ def encode(kind: str, arrays: Mapping[str, AnyArray], metadata: JSON) -> bytes:
     return save(tensors, metadata={"fedpca": json.dumps(header)})
 
 
-def _needed_version(arrays: Mapping[str, AnyArray], metadata: JSON) -> int:
+def _needed_version(kind: str, arrays: Mapping[str, AnyArray], metadata: JSON) -> int:
+    if kind == "scaling" or "scale" in arrays or "scale" in metadata:
+        return 3
     return 2 if "parts" in metadata or "observed" in arrays else 1
 
 

@@ -6,7 +6,7 @@ from typing import Self
 
 import numpy as np
 
-from fedpca._typing import Array, ArrayLike, RowsLike
+from fedpca._typing import JSON, AnyArray, Array, ArrayLike, RowsLike
 from fedpca.summaries import validation
 from fedpca.summaries.algebra import (
     check_centered,
@@ -19,6 +19,7 @@ from fedpca.summaries.certificate import Certificate, noise_edge
 from fedpca.summaries.linalg import with_fixed_signs
 from fedpca.summaries.parts import PooledMeans, check_observed, ordered
 from fedpca.summaries.rank import part_rank
+from fedpca.summaries.scaling import ScaleLike, ScaleRule, Scaling, check_scale
 from fedpca.summaries.subspace import Subspace
 
 
@@ -39,6 +40,11 @@ class Moments(BaseSummary):
             of a private release contains noise: its eigenvalues, and diagonal, may be negative.
         observed: number of rows that know each feature, shape (d,); None where all rows know all features.
         parts: the moments of rows that know the same features, if not all do; what merges is these.
+        scale: what the rows were divided by, shape (d,), or None; or "std" or "binomial": then the moments
+            are those of the rows as they are, and directions those of the rows divided by this scale of all
+            of them. So moments of owners add up, and the scale is that of all rows together.
+        scaling: with "std" or "binomial", the `Scaling` of the observed entries; None where `mean` and
+            `scatter` tell it: no entry was missing, and the scatter is about the mean.
 
     >>> moments = Moments.from_rows([[1.0, 2.0], [3.0, 2.0]])
     >>> moments.count, moments.mean, moments.total
@@ -53,6 +59,8 @@ class Moments(BaseSummary):
     certificate: Certificate | None = None
     observed: Array | None = None
     parts: tuple["Moments", ...] = ()
+    scale: Array | ScaleRule | None = None
+    scaling: Scaling | None = None
 
     kind = "moments"
     array_names = ("mean", "scatter")
@@ -92,18 +100,57 @@ class Moments(BaseSummary):
                 "observed": observed,
             }
         )
+        self._freeze(self._checked_scale(self.scale, self.scaling))
+
+    def _checked_scale(self, scale: object, scaling: object) -> JSON:
+        """The fields that say what rows were, or are to be, divided by."""
+        checked = check_scale(scale, self.n_features, self.feature_names)
+        is_rule = isinstance(checked, str)
+        if is_rule and self.certificate is not None:
+            raise ValueError("scale of private moments must be one number per feature, or None.")
+        if scaling is None:
+            if is_rule and not self.centered:
+                raise ValueError("uncentered moments with a rule as scale need the scaling of their rows.")
+            return {"scale": checked, "scaling": None}
+        if not isinstance(scaling, Scaling):
+            raise TypeError(f"scaling must be a Scaling or None, got {type(scaling).__name__}.")
+        if not is_rule:
+            raise ValueError("scaling is for moments whose scale is 'std' or 'binomial'.")
+        if scaling.n_features != self.n_features:
+            raise ValueError(
+                f"scaling must have the {self.n_features} features of the moments, got {scaling.n_features}."
+            )
+        return {"scale": checked, "scaling": scaling.with_names(None)}
 
     @classmethod
     def from_rows(
-        cls, rows: RowsLike, *, center: bool = True, sample_weight: ArrayLike | None = None
+        cls,
+        rows: RowsLike,
+        *,
+        center: bool = True,
+        sample_weight: ArrayLike | None = None,
+        scale: ScaleLike = None,
     ) -> Self:
-        """The moments of rows, shape (n, d); a weight counts repetitions of its row."""
+        """The moments of rows, shape (n, d); a weight counts repetitions of its row.
+
+        `scale` is that of the moments: numbers divide the rows, "std" and "binomial" divide them by the scale
+        of all rows that the moments are merged with, when directions are taken.
+
+        >>> Moments.from_rows([[1.0, 200.0], [3.0, 900.0]], scale="std").subspace().scale
+        array([  1., 350.])
+        """
         names = validation.names_of(rows)
         rows = validation.dense_rows(
             rows, sample_weight, if_sparse="take fedpca.StreamingPCA(tracker='exact').fit(rows).subspace_"
         )
+        scale, scaling = check_scale(scale, rows.shape[1], names), None
         count, mean, deviations = deviations_from_mean(rows, sample_weight, center)
-        return cls(count, mean, deviations.T @ deviations, center, names)
+        if isinstance(scale, str):
+            scaling = Scaling.from_rows(rows, sample_weight=sample_weight)
+        elif scale is not None:
+            deviations, mean = deviations / scale, mean / scale
+        scatter = deviations.T @ deviations
+        return cls(count, mean, scatter, center, names, scale=scale, scaling=scaling)
 
     @classmethod
     def of_parts(
@@ -142,15 +189,67 @@ class Moments(BaseSummary):
     def scaled(self, factor: float) -> Self:
         """The moments with the scatter and the count times the square of `factor`."""
         weight = factor**2
+        scaling = None if self.scaling is None else self.scaling.weighted(weight)
         if self.parts:
-            return self.of_parts([part.scaled(factor) for part in self.parts], None, self.feature_names)
+            parts = [part.scaled(factor) for part in self.parts]
+            return self.of_parts(parts, None, self.feature_names).with_scale(self.scale, scaling)
         return replace(
             self,
+            scaling=scaling,
             count=self.count * weight,
             scatter=self.scatter * weight,
             certificate=None if self.certificate is None else self.certificate.scaled(weight),
             observed=None if self.observed is None else self.observed * weight,
         )
+
+    def scaling_of_rows(self) -> Scaling:
+        """The weight, mean and variance of every feature of the rows."""
+        if self.scaling is not None:
+            return self.scaling
+        if not self.centered:
+            raise ValueError("uncentered moments do not know the variances of their features.")
+        leaves = [
+            Scaling(
+                leaf.count * leaf.known,
+                leaf.mean,
+                np.maximum(np.diag(leaf.scatter), 0.0) / leaf.count
+                if leaf.count
+                else np.zeros(leaf.n_features),
+            )
+            for leaf in self.leaves
+        ]
+        return Scaling.merge(leaves)
+
+    def divided(self, divisor: Array) -> Self:
+        """The moments of the rows divided by `divisor`, shape (d,), with no scale."""
+        if self.parts:
+            return self.of_parts([part.divided(divisor) for part in self.parts], None, self.feature_names)
+        return replace(
+            self,
+            mean=self.mean / divisor,
+            scatter=self.scatter / divisor / divisor[:, None],
+            scale=None,
+            scaling=None,
+        )
+
+    def standardized(self) -> Self:
+        """The moments of the rows divided by the scale that "std" or "binomial" stands for; else the same.
+
+        Features that do not vary have no scatter then: what products of their values round is left out.
+        """
+        if not isinstance(self.scale, str):
+            return self
+        scaling = self.scaling_of_rows().with_names(self.feature_names)
+        scale = scaling.scale(self.scale)
+        return self._without_scatter_of(scaling.constant & self.centered).divided(scale).with_scale(scale)
+
+    def _without_scatter_of(self, which: AnyArray) -> Self:
+        if not which.any():
+            return self
+        if self.parts:
+            parts = [part._without_scatter_of(which) for part in self.parts]
+            return self.of_parts(parts, None, self.feature_names)
+        return replace(self, scatter=np.where(which | which[:, None], 0.0, self.scatter))
 
     def subspace(self, rank: int | None = None) -> Subspace:
         """The `rank` leading directions; all that carry variance by default.
@@ -163,9 +262,12 @@ class Moments(BaseSummary):
         """
         if rank is not None:
             rank = validation.rank(rank, self.n_features)
+        if isinstance(self.scale, str):
+            return self.standardized().subspace(rank)
         if self.parts:
             width = None if rank is None else part_rank(rank, self.n_features)
-            return Subspace.of_parts([part.subspace(width) for part in self.parts], rank, self.feature_names)
+            parts = [part.subspace(width) for part in self.parts]
+            return Subspace.of_parts(parts, rank, self.feature_names).with_scale(self.scale)
         evaluated = self.certificate is not None and self.certificate.evaluation is not None
         components, singular_values = self._directions(None if evaluated else rank)
         if edge := noise_edge(self.certificate):
@@ -183,6 +285,7 @@ class Moments(BaseSummary):
             feature_names=self.feature_names,
             certificate=self.certificate,
             observed=self.observed,
+            scale=self.scale,
         )
         found = None if self.certificate is None else self.certificate.evaluation
         if found is None or subspace.rank < len(found.energies):
@@ -206,4 +309,8 @@ class Moments(BaseSummary):
 
     def __repr__(self) -> str:
         private = "" if self.certificate is None else f", {self.certificate.describe()}"
-        return f"Moments(count={self.count:g}, n_features={self.n_features}, total={self.total:.6g}{private})"
+        scaled = "" if self.scale is None else ", scaled"
+        if isinstance(self.scale, str):
+            scaled = f", scale={self.scale!r}"
+        size = f"count={self.count:g}, n_features={self.n_features}, total={self.total:.6g}"
+        return f"Moments({size}{scaled}{private})"

@@ -105,4 +105,4 @@ def _pair(
     total = max(total, float(singular_values @ singular_values))
     components = with_fixed_signs(components)
     names = first.feature_names or second.feature_names
-    return Subspace(components, singular_values, first.mean, count, total, False, names)
+    return Subspace(components, singular_values, first.mean, count, total, False, names, scale=first.scale)

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from fedpca._typing import JSON, Array, ArrayLike, DTypeLike, RowsLike
+from fedpca._typing import JSON, AnyArray, Array, ArrayLike, DTypeLike, RowsLike
 from fedpca.backend import ops
 from fedpca.summaries import validation
 from fedpca.summaries.algebra import check_centered, deviations_from_mean, rounding_floor
@@ -16,6 +16,7 @@ from fedpca.summaries.certificate import Certificate, Evaluation, combine
 from fedpca.summaries.linalg import leading_singular_pairs, orthonormality_error, with_fixed_signs
 from fedpca.summaries.parts import PooledMeans, check_observed, ordered
 from fedpca.summaries.rank import part_rank
+from fedpca.summaries.scaling import ScaleLike, Scaling, check_scale, divided
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -36,6 +37,8 @@ class Subspace(BaseSummary):
         certificate: what a private release promises, or None for a summary that is not private.
         observed: number of rows that know each feature, shape (d,); None where all rows know all features.
         parts: the summaries of rows that know the same features, if not all do; what merges is these.
+        scale: what the rows were divided by, shape (d,), or None; components, singular values, mean and total
+            are those of the divided rows.
 
     >>> rows = np.array([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
     >>> subspace = Subspace.from_rows(rows, rank=1)
@@ -55,8 +58,10 @@ class Subspace(BaseSummary):
     certificate: Certificate | None = None
     observed: Array | None = None
     parts: tuple["Subspace", ...] = ()
+    scale: Array | None = None
 
     kind = "subspace"
+    scaling = None  # that of its rows is not known
     array_names = ("components", "singular_values", "mean")
 
     def __post_init__(self) -> None:
@@ -87,6 +92,14 @@ class Subspace(BaseSummary):
                 "observed": observed,
             }
         )
+        self._freeze(self._checked_scale(self.scale, None))
+
+    def _checked_scale(self, scale: object, scaling: object) -> JSON:
+        """The fields that say what rows were divided by."""
+        checked = check_scale(scale, self.n_features, self.feature_names)
+        if isinstance(checked, str) or scaling is not None:
+            raise ValueError(f"scale of a Subspace must be one number per feature, got {checked!r:.80}.")
+        return {"scale": checked}
 
     @classmethod
     def unchecked(
@@ -102,6 +115,7 @@ class Subspace(BaseSummary):
         certificate: Certificate | None = None,
         observed: Array | None = None,
         parts: tuple["Subspace", ...] = (),
+        scale: Array | None = None,
     ) -> Self:
         """A subspace of arrays that this library has just made: neither copied nor checked.
 
@@ -122,6 +136,7 @@ class Subspace(BaseSummary):
                 "certificate": certificate,
                 "observed": observed,
                 "parts": parts,
+                "scale": scale,
             }
         )
         return subspace
@@ -168,10 +183,13 @@ class Subspace(BaseSummary):
         *,
         center: bool = True,
         sample_weight: ArrayLike | None = None,
+        scale: ScaleLike = None,
     ) -> Self:
         """The exact summary of rows, shape (n, d), by one singular value decomposition.
 
-        A weight counts repetitions of its row. No rows give the identity of merging.
+        A weight counts repetitions of its row. No rows give the identity of merging. `scale` divides the rows
+        first: "std" by their standard deviations, "binomial" by those of counts of an allele, or one number
+        per feature. Summaries of rows divided by different scales do not merge.
         """
         names = validation.names_of(rows)
         rows = validation.dense_rows(
@@ -179,12 +197,21 @@ class Subspace(BaseSummary):
         )
         if rank is not None:
             rank = validation.rank(rank, rows.shape[1])
+        scale = check_scale(scale, rows.shape[1], names)
+        constant: AnyArray = np.zeros(rows.shape[1], dtype=bool)
+        if isinstance(scale, str):
+            scaling = Scaling.from_rows(rows, sample_weight=sample_weight).with_names(names)
+            scale, constant = scaling.scale(scale), scaling.constant & center
         count, mean, deviations = deviations_from_mean(rows, sample_weight, center)
+        deviations[:, constant] = 0.0
+        if scale is not None:
+            deviations, mean = deviations / scale, mean / scale
         total = ops.energy(deviations)
-        floor = rounding_floor(total, count, mean, rows.dtype)
+        # A feature that does not vary rounds nothing: it adds nothing.
+        floor = rounding_floor(total, count, np.where(constant, 0.0, mean), rows.dtype)
         components, singular_values = leading_singular_pairs(deviations, rank, floor)
         components = with_fixed_signs(components).astype(rows.dtype, copy=False)
-        return cls(components, singular_values, mean, count, total, center, names)
+        return cls(components, singular_values, mean, count, total, center, names, scale=scale)
 
     @classmethod
     def empty(
@@ -227,7 +254,8 @@ class Subspace(BaseSummary):
         rank = validation.rank(rank, self.n_features)
         if self.parts:
             width = part_rank(rank, self.n_features)
-            return self.of_parts([part.truncate(width) for part in self.parts], rank, self.feature_names)
+            parts = [part.truncate(width) for part in self.parts]
+            return self.of_parts(parts, rank, self.feature_names).with_scale(self.scale)
         rank = min(rank, self.rank)
         return self._with(components=self.components[:rank, :], singular_values=self.singular_values[:rank])
 
@@ -279,7 +307,7 @@ class Subspace(BaseSummary):
         return self._with(components=with_fixed_signs(self.components))
 
     def _of_changed_parts(self, parts: Sequence["Subspace"]) -> Self:
-        return self.of_parts(parts, self.rank or None, self.feature_names)
+        return self.of_parts(parts, self.rank or None, self.feature_names).with_scale(self.scale)
 
     @property
     def metadata(self) -> JSON:
@@ -300,6 +328,8 @@ class Subspace(BaseSummary):
         center = "" if self.centered else ", center=False"
         instead = f"take fedpca.StreamingPCA({self.rank}{center}).merge(subspace).transform(rows)"
         rows = self._checked(validation.dense_rows(rows, if_sparse=instead), self.n_features, "features")
+        if self.scale is not None:
+            rows = divided(rows, self.scale)
         projected: Array = (rows - self.mean.astype(rows.dtype)) @ self.components.T
         return projected
 
@@ -315,7 +345,7 @@ class Subspace(BaseSummary):
             validation.dense_rows(coordinates, min_features=0), self.rank, "coordinates"
         )
         rows: Array = coordinates @ self.components + self.mean
-        return rows
+        return rows if self.scale is None else rows * self.scale
 
     @staticmethod
     def _checked(rows: Array, width: int, what: str) -> Array:
@@ -326,16 +356,17 @@ class Subspace(BaseSummary):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Subspace":
         """Read a model file; moments come back as the subspace of all their directions."""
-        from fedpca.summaries.summary import load
+        from fedpca.summaries.summary import load_summary
 
-        return load(path).subspace()
+        return load_summary(path).subspace()
 
     def __repr__(self) -> str:
         explained = 100 * float(self.explained_variance_ratio.sum())
         private = "" if self.certificate is None else f", {self.certificate.describe()}"
+        scaled = "" if self.scale is None else ", scaled"
         return (
             f"Subspace(rank={self.rank}, n_features={self.n_features}, count={self.count:g}, "
-            f"explained={explained:.1f}%{private})"
+            f"explained={explained:.1f}%{scaled}{private})"
         )
 
 
