@@ -6,7 +6,7 @@ from fedpca.privacy.ledger import Entry, Ledger
 from fedpca.privacy.mechanisms.base import Mechanism
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.settings import Privacy
-from fedpca.summaries.certificate import IN_MEMORY, Certificate, LedgerState, StepCost
+from fedpca.summaries.certificate import IN_MEMORY, PRIVATE_SCALE, Certificate, LedgerState, StepCost
 
 
 def make_certificate(
@@ -44,6 +44,7 @@ def make_certificate(
         center=_center_kind(privacy, mechanism.clipping),
         bound=mechanism.clipping.bound,
         clipping=mechanism.clipping.kind,
+        scale=_scale_kind(steps, mechanism.clipping),
         warnings=tuple(notes),
         calibration="published formula" if privacy.paper_calibrated else "analytic",
         sensitivity=calibration.sensitivity,
@@ -67,6 +68,12 @@ def make_certificate(
         time=entry.time,
         fedpca=__version__,
     )
+
+
+def _scale_kind(steps: tuple[StepCost, ...], clipping: Clipping) -> str | None:
+    if clipping.scale is None:
+        return None
+    return PRIVATE_SCALE if any(step.step == "scales" for step in steps) else "public"
 
 
 def _center_kind(privacy: Privacy, clipping: Clipping) -> str:

@@ -49,6 +49,17 @@ class Clipping:
         return (1.0 if self.bound is None else self.bound**2) * (2.0 if self.pairs else 1.0)
 
     @property
+    def public_scale(self) -> Array | None:
+        """What features are divided by: 1 for those that are left out."""
+        return None if self.scale is None else np.where(self.left_out, 1.0, self.scale)
+
+    @property
+    def left_out(self) -> NDArray[np.bool_]:
+        """Whether each feature is left out, shape (d,)."""
+        assert self.scale is not None
+        return np.isinf(self.scale)
+
+    @property
     def centered(self) -> bool:
         """Whether the scatter is about the mean."""
         return self.pairs or self.center is not None

@@ -50,6 +50,8 @@ class PrivateEvaluation:
         (block,) = step.blocks
         total = BlockSum(block, self._random)
         clipping = replace(self._found.clipping, center=None)
+        if clipping.scale is not None and model.scale is not None:
+            clipping = replace(clipping, scale=np.where(clipping.left_out, np.inf, model.scale))
         for rows in parts:
             total.take(clipping.deviations(rows))
         total.flush()

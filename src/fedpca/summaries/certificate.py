@@ -17,6 +17,8 @@ _MAX_NUMBER = 1e300
 _MAX_COUNT = 2**63
 _INTERVAL = 1.96  # standard deviations
 _SIGNED = ("energies", "rest")  # noise may make them negative
+PRIVATE_SCALE = "private"
+"""Of a scale that was found with noise: the diagonal of a release corrects it."""
 IN_MEMORY = "in memory"
 """Of a ledger that is gone with its process."""
 _ASSUMES = "no record is held by two owners; if one is, its costs add up"
@@ -218,6 +220,7 @@ class Certificate(_Record):
         bound: the length rows were clipped to; several after a merge of different ones.
         clipping: "ball", or "sphere" if every row was scaled to length one; of differences of pairs of rows, if
             so stated.
+        scale: where the scale that features were divided by came from; None if there is none.
         warnings: what weakens the promise.
         calibration, sensitivity, sigma: how the noise was scaled.
         noise_edge: the largest eigenvalue that noise alone gives the released scatter.
@@ -269,6 +272,7 @@ class Certificate(_Record):
     assumes: str | None = None
     releases: tuple[Release, ...] | None = None
     clipping: str | None = None
+    scale: str | None = None
     steps: tuple[StepCost, ...] | None = None
     evaluation: Evaluation | None = None
 
@@ -399,6 +403,7 @@ def combine(
         assumes=_ASSUMES,
         releases=releases,
         clipping=kinds.pop(),
+        scale=parts[0].scale,
     )
 
 

@@ -211,6 +211,7 @@ class Mechanism(ABC):
             clipping.centered,
             clipping.feature_names,
             certificate,
+            scale=clipping.public_scale,
         )
 
     @abstractmethod

@@ -59,6 +59,8 @@ class NoisySum(Mechanism):
         if (total := self._noisy_sum(noise)) is not None:
             offset = total / self.count
             scatter -= np.outer(total, offset)
+        if self.clipping.scale is not None:  # what is left out has noise and nothing else
+            scatter[self.clipping.left_out] = scatter[:, self.clipping.left_out] = 0.0
         return Moments(
             self.n_rows,
             self.clipping.mean(offset),
@@ -66,6 +68,7 @@ class NoisySum(Mechanism):
             self.clipping.centered,
             self.clipping.feature_names,
             certificate,
+            scale=self.clipping.public_scale,
         )
 
 
