@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -135,7 +136,7 @@ class StreamingPCA(BasePCA):
                 raise ValueError("sample_weight must not be all zero: no row would count.")
             if isinstance(tracker, PrivateTracker):
                 _no_weights(weights)
-                _fit_private(tracker, lambda: _shuffled_parts(X), X.shape[0])
+                _fit_private(tracker, partial(_shuffled_parts, X, tracker), X.shape[0])
             else:
                 size = self.batch_size or _BATCH_ROWS
                 if tracker.backend.on_device and validation.forget(self.forget) == 1:
@@ -227,7 +228,7 @@ class StreamingPCA(BasePCA):
             X, _, _, tracker = self._prepared(X, None, first=first)
             if not isinstance(tracker, PrivateTracker):
                 raise ValueError("step_sum needs StreamingPCA(privacy=Privacy(...)).")
-            summed = tracker.step_sum(_shuffled_parts(X), X.shape[0])
+            summed = tracker.step_sum(_shuffled_parts(X, tracker), X.shape[0])
             if first:
                 self._source, self._n_rows_seen = tracker, 0
         return summed
@@ -253,9 +254,9 @@ class StreamingPCA(BasePCA):
             X: all rows of this owner, shape (n_samples, n_features).
             model: of the releases, merged.
         """
-        X = self._validated(X, reset=False)
         source = self._private_source("evaluation_sum")
-        return source.evaluation_sum(_shuffled_parts(X), X.shape[0], model)
+        X, *_ = self._prepared(X, None, first=False)
+        return source.evaluation_sum(_shuffled_parts(X, source), X.shape[0], model)
 
     def evaluation(self, pooled: StepSum, model: Subspace) -> Evaluation:
         """How much of all owners' variance a model explains, by their sums, added up."""
@@ -594,9 +595,8 @@ def _fit_private(tracker: PrivateTracker, parts: Callable[[], Iterator[Array]], 
         tracker.add_evaluation(tracker.evaluation(pooled, model))
 
 
-def _shuffled_parts(X: RowsLike) -> Iterator[Array]:
-    """Rows in a random order: where pairs of rows are taken, they should not be neighbors."""
-    order = np.random.default_rng().permutation(X.shape[0])
+def _shuffled_parts(X: RowsLike, tracker: PrivateTracker) -> Iterator[Array]:
+    order = tracker.random_order(X.shape[0])
     for part in batch_slices(X.shape[0], chunk_rows(X.shape[1])):
         yield dense(X[order[part]])
 

@@ -324,6 +324,9 @@ def _evaluated(view: SummaryView, clients: Mapping[str, tuple[StreamingPCA, Any]
     first, _ = next(iter(clients.values()))
     certificate = view.whole.certificate
     assert certificate is not None
+    if certificate.ledger is not None and first.ledger_ is not None:  # of the only client
+        state = replace(certificate.ledger, spent=first.ledger_.spent())
+        certificate = replace(certificate, ledger=state)
     return view.evaluated(certificate.evaluated(first.evaluation(StepSum.pooled(sums), model)))
 
 

@@ -138,6 +138,7 @@ class Preparation:
         self.step: Step | None = None
         self._is_stream = False
         self._summed = False
+        self._advanced = False
         self._spent = 0.0  # of mu², evaluation apart
         self._search = self._find()
         self._next(None)
@@ -155,7 +156,7 @@ class Preparation:
 
     def check_round(self) -> None:
         """Whether a round over all rows may begin."""
-        if self.n_rows:
+        if self._is_stream:
             raise ValueError("the first rows of a stream went into its private steps already; fit anew.")
         if self._summed:
             raise ValueError("a round of private steps is not complete: call advance first.")
@@ -170,12 +171,18 @@ class Preparation:
                 f"this round sums {self.step.name!r}, {self.step.length} numbers, got {pooled.step!r} with "
                 f"{pooled.total.shape}: all owners must take the same steps."
             )
+        if pooled.radius != self.step.radius:
+            raise ValueError(
+                f"this round clips rows to {self.step.radius:g}, got a sum of rows clipped to "
+                f"{pooled.radius:g}: all owners must have the same settings."
+            )
         if not np.isfinite(pooled.total).all() or pooled.n_rows < 1 or pooled.owners < 1:
             raise ValueError("the sum of a round must be finite, of at least one row and one owner.")
 
     def advance(self, pooled: StepSum) -> None:
         """End a round with the sum over one or many owners, which is public."""
         assert self.step is not None
+        self._advanced = True
         self._spent += self.step.share
         self._next(pooled)
 
@@ -183,13 +190,13 @@ class Preparation:
 
     def check_stream(self) -> None:
         """Whether rows of a stream may come."""
-        if (self.costs or self._summed) and not self.n_rows:
+        if (self._summed or self._advanced) and not self._is_stream:
             raise ValueError("the rounds of private steps are not complete; finish them, or fit anew.")
         self._check_affordable()
 
     def take_stream(self, rows: Array) -> Array:
         """Take as many rows as are still needed; returns the others."""
-        if not self.n_rows:
+        if not self._is_stream:
             self._is_stream = True
             self._next(StepSum("rows", np.zeros(0), 0))
             self._begin_stream_step()
@@ -269,7 +276,7 @@ class Preparation:
             for i, block in enumerate(self.step.blocks)
         ]
         self._ledger.complete(entry)
-        return StepSum(self.step.name, total + np.concatenate(drawn), n_rows)
+        return StepSum(self.step.name, total + np.concatenate(drawn), n_rows, radius=self.step.radius)
 
     def _sd(self, step: Step, block: int, mu: float) -> float:
         """Standard deviation of the noise of a block, in a step that costs mu."""

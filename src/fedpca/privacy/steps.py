@@ -23,14 +23,13 @@ from typing import Self
 import numpy as np
 from scipy.special import ndtri
 
-from fedpca._typing import Array
+from fedpca._typing import AnyArray, Array
 from fedpca.privacy.calibration import Adjacency
 from fedpca.privacy.clipping import RADIUS, clipped, lengths
 from fedpca.summaries.subspace import Subspace
 
 LOWEST, HIGHEST = -60, 60
 """Powers of two between which lengths are told apart: public, whatever the rows."""
-_SMALLEST = 2.0**-200
 _FALSE_BINS = 3e-4  # expected in a histogram of nothing
 _FINE = 2.0**20
 ENERGY = RADIUS**2
@@ -48,12 +47,14 @@ class StepSum:
         total: integers, shape (length,).
         n_rows: how many rows.
         owners: whose noise is in the sum.
+        radius: the length that rows were clipped to; 0 where they were not.
     """
 
     step: str
     total: Array
     n_rows: int
     owners: int = 1
+    radius: float = 0.0
 
     @classmethod
     def pooled(cls, sums: Sequence["StepSum"]) -> Self:
@@ -65,8 +66,14 @@ class StepSum:
         first = sums[0]
         if any(part.step != first.step or part.total.shape != first.total.shape for part in sums):
             raise ValueError("only sums of the same step, of equally many features, add up.")
+        if len(radii := {part.radius for part in sums}) > 1:
+            raise ValueError(
+                f"only sums of rows clipped to the same length add up, got {', '.join(f'{r:g}' for r in radii)}; "
+                "let all owners have the same settings and take the private steps together."
+            )
         total: Array = sum((part.total for part in sums), start=np.zeros_like(first.total))
-        return cls(first.step, total, sum(part.n_rows for part in sums), sum(part.owners for part in sums))
+        n_rows, owners = (sum(getattr(part, name) for part in sums) for name in ("n_rows", "owners"))
+        return cls(first.step, total, n_rows, owners, first.radius)
 
 
 @dataclass(frozen=True)
@@ -99,11 +106,13 @@ class Step:
         name: see the list above.
         blocks: parts of the sum; none where only the rows are counted, which costs nothing.
         stream_rows: how many of the first rows of a stream it takes.
+        radius: the length that rows are clipped to; 0 where they are not.
     """
 
     name: str
     blocks: tuple[Block, ...]
     stream_rows: int = 0
+    radius: float = 0.0
 
     @property
     def share(self) -> float:
@@ -125,11 +134,10 @@ class Histogram:
     def n_bins(self) -> int:
         return (HIGHEST - LOWEST) * self.per_octave + 1
 
-    def bins(self, values: Array) -> Array:
-        """The bin of every value."""
-        exponents = np.ceil(self.per_octave * np.log2(np.maximum(values, _SMALLEST)))
-        lowest = LOWEST * self.per_octave
-        return (np.clip(exponents, lowest, HIGHEST * self.per_octave) - lowest).astype(np.int64)
+    def bins(self, values: Array) -> AnyArray:
+        """The bin of every value, by comparisons alone: exact, in whatever company a value comes."""
+        exponents = np.arange(LOWEST * self.per_octave, HIGHEST * self.per_octave) / self.per_octave
+        return np.searchsorted(2.0**exponents, values)
 
     def counts(self, values: Array) -> Array:
         """How many values are in every bin."""
@@ -198,7 +206,7 @@ def mean(center: Array, radius: float, share: float, stream_rows: int) -> Step:
         return total
 
     block = Block(len(center), share, False, (2.0 * RADIUS, RADIUS), add)
-    return Step("mean", (block,), stream_rows)
+    return Step("mean", (block,), stream_rows, radius)
 
 
 def radius(histogram: Histogram, share: float, stream_rows: int) -> Step:
@@ -230,4 +238,5 @@ def evaluation(model: Subspace, limit: float, share: float, *, of_pairs: bool) -
 
     sensitivities = sqrt(2 + BEYOND**2) * ENERGY, sqrt(1 + BEYOND**2) * ENERGY
     sensitivities = sensitivities[0], sensitivities[0] if of_pairs else sensitivities[1]
-    return Step("evaluation", (Block(model.rank + 2, share, of_pairs, sensitivities, add),))
+    block = Block(model.rank + 2, share, of_pairs, sensitivities, add)
+    return Step("evaluation", (block,), radius=limit)

@@ -1,5 +1,7 @@
 """PrivateSums: sums of clipped rows, and their releases."""
 
+from math import hypot
+
 import numpy as np
 
 from fedpca._typing import Array
@@ -26,6 +28,7 @@ class PrivateSums:
         start: number of the first record.
         stream: a random name of the stream, for the certificates.
         steps: what was released before, for the certificates.
+        reserved: the mu of an evaluation to come.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class PrivateSums:
         start: int,
         stream: str,
         steps: tuple[StepCost, ...] = (),
+        reserved: float = 0.0,
     ) -> None:
         self._privacy = privacy
         self._ledger = ledger
@@ -47,6 +51,7 @@ class PrivateSums:
         self._schedule = Schedule(privacy.releases)
         self._stream = stream
         self._steps = steps
+        self._reserved = reserved
         self._pairing = Pairing(random)
         self._n_releases = 0
         self._next_record = start  # the first that no release contains yet
@@ -109,14 +114,16 @@ class PrivateSums:
         self._ledger.complete(entry)
 
     def debit(self, n_rows: int | None) -> Entry:
-        """Pay for the next release, or once for all releases of all records to come; no noise is drawn."""
+        """Pay for the next release, or once for all releases of all records to come; no noise is drawn.
+
+        What was kept for an evaluation has to be left.
+        """
         if self._paid is not None:
             return self._paid
         pays_once = self._mechanism.continuous or not self._schedule.disjoint
         stop = None if pays_once else n_rows
-        mu = self._mechanism.calibration.mu
-        entry = self._ledger.debit(
-            self._next_record, stop, self._mechanism.name, mu, adjacency=self._privacy.adjacency
-        )
+        start, mu, adjacency = self._next_record, self._mechanism.calibration.mu, self._privacy.adjacency
+        self._ledger.check(start, stop, hypot(mu, self._reserved), adjacency=adjacency)
+        entry = self._ledger.debit(start, stop, self._mechanism.name, mu, adjacency=adjacency)
         self._paid = entry if pays_once else None
         return entry

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedpca._typing import JSON, Array, DTypeLike
+from fedpca._typing import JSON, AnyArray, Array, DTypeLike
 from fedpca.backend import HOST
 from fedpca.errors import BudgetExceeded, NotReleasedError
 from fedpca.privacy.calibration import epsilon_of
@@ -39,11 +39,12 @@ class _Preparing:
     """The first stage, where something has to be found privately: no row counts yet.
 
     Attributes:
-        noise: of the releases to come.
+        noise, evaluation_noise: of the releases and the evaluation to come.
     """
 
     preparation: Preparation
     noise: Noise
+    evaluation_noise: Noise
 
 
 @dataclass(frozen=True)
@@ -112,9 +113,7 @@ class PrivateTracker:
         self.ledger: Ledger | None = ledger
         mechanism_class(privacy).check_features(n_features)  # before anything is spent
         key = _new_key(privacy)
-        noise = _noise(privacy, key, "rows")
         self._random = np.random.default_rng(list(hashlib.blake2b(b"pairs", key=key).digest()))
-        self._evaluation_noise: Noise | None = _noise(privacy, key, "evaluation")
         self._evaluation: PrivateEvaluation | None = None
         preparation = Preparation(
             privacy,
@@ -126,7 +125,9 @@ class PrivateTracker:
             ledger=ledger,
             feature_names=feature_names,
         )
-        self._stage: _Preparing | PrivateSums | _Closed = _Preparing(preparation, noise)
+        self._stage: _Preparing | PrivateSums | _Closed = _Preparing(
+            preparation, _noise(privacy, key, "rows"), _noise(privacy, key, "evaluation")
+        )
         self._open_if_found()
 
     @property
@@ -145,9 +146,8 @@ class PrivateTracker:
             return
         clipping = preparation.found.clipping
         if self.privacy.evaluation_share and preparation.found.radius:
-            assert self._evaluation_noise is not None
             self._evaluation = PrivateEvaluation(
-                self.privacy, preparation.found, self._evaluation_noise, self._random, self.ledger
+                self.privacy, preparation.found, self._stage.evaluation_noise, self._random, self.ledger
             )
         mechanism = build(
             self.privacy,
@@ -168,7 +168,12 @@ class PrivateTracker:
             start=self._n_rows,
             stream=secrets.token_hex(8),
             steps=tuple(StepCost(*cost) for cost in preparation.costs),
+            reserved=0.0 if self._evaluation is None else self._evaluation.mu,
         )
+
+    def random_order(self, n_rows: int) -> AnyArray:
+        """An order of rows: where pairs of them are taken, they should not be neighbors."""
+        return self._random.permutation(n_rows)
 
     # --- private steps over rows that are all at hand, in rounds ---
 

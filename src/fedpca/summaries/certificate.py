@@ -188,6 +188,11 @@ class Evaluation(_Record):
         """The energy of all rows."""
         return sum(self.energies) + self.rest
 
+    def scaled(self, weight: float) -> Self:
+        """The evaluation of the same rows with their energies multiplied by a weight."""
+        energies = tuple(weight * energy for energy in self.energies)
+        return replace(self, energies=energies, rest=weight * self.rest, sd=weight * self.sd)
+
     def explained(self, n_components: int | None = None) -> tuple[float, float, float]:
         """The share of the variance along the first components, and its 95 % interval.
 
@@ -333,7 +338,12 @@ class Certificate(_Record):
 
     def scaled(self, weight: float) -> Self:
         """The certificate of the same release with its scatter multiplied by a weight."""
-        return self if self.noise_edge is None else replace(self, noise_edge=weight * self.noise_edge)
+        edge, found = self.noise_edge, self.evaluation
+        return replace(
+            self,
+            noise_edge=None if edge is None else weight * edge,
+            evaluation=None if found is None else found.scaled(weight),
+        )
 
     def evaluated(self, found: Evaluation) -> Self:
         """The certificate of the same release that states how good its components are."""

@@ -22,8 +22,8 @@ from fedpca.summaries.rank import part_rank
 from fedpca.summaries.scaling import ScaleLike, ScaleRule, Scaling, check_scale
 from fedpca.summaries.subspace import Subspace
 
-
 _MOST_DIAGONAL_NOISE = 0.1  # of the diagonal of a private scatter, if it is to correct the scale
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Moments(BaseSummary):
