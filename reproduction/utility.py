@@ -264,8 +264,7 @@ def release_components(
     Args:
         block_rows: rows per block with its own noise, for "streaming-mod-sulq".
     """
-    assert not isinstance(privacy.bound, str)
-    clipping, noise = Clipping(privacy.bound), NOISES[privacy.noise](rng.bytes(32))
+    clipping, noise = Clipping(float(privacy.bound)), NOISES[privacy.noise](rng.bytes(32))
     mechanism = build(privacy, clipping, rows.shape[1], rank=rank, noise=noise, batch_rows=block_rows)
     mechanism.take(clipping.points(clipping.deviations(rows)))
     promise = Certificate(private=True, epsilon=privacy.epsilon, delta=privacy.delta, mu=privacy.mu)

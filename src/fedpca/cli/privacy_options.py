@@ -28,7 +28,7 @@ DELTA = typer.Option(
 )
 BOUND = typer.Option(
     metavar="NUMBER",
-    help="Rows are clipped to this length, a public number; sphere scales all to length one. By default it is "
+    help="Rows are clipped to this length, a public number; sphere scales all to length one. By default "
     "found privately.",
     rich_help_panel=_PANEL,
 )
@@ -36,7 +36,8 @@ Evaluate = Annotated[
     bool | None,
     typer.Option(
         "--evaluate/--no-evaluate",
-        help="Keep 5 % of the budget to measure how much variance the components explain. [default: evaluate]",
+        help="Keep 5 % of the budget to measure how much variance the components explain, or not. "
+        "[default: evaluate]",
         rich_help_panel=_PANEL,
     ),
 ]

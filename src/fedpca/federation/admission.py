@@ -91,7 +91,8 @@ def _check_promise(certificate: Certificate, privacy: Privacy) -> None:
         return
     if not certificate.clipping.startswith("ball"):
         raise ValueError(
-            f"its rows were scaled to length one, not clipped to a bound; at most {privacy.bound:g} is accepted."
+            "its rows were scaled to length one, not clipped to a bound; at most "
+            f"bound={privacy.bound:g} is accepted."
         )
     if (bound := _largest_bound(certificate)) > privacy.bound * (1 + 1e-9):
         raise ValueError(f"its bound is {bound:g}; at most {privacy.bound:g} is accepted.")

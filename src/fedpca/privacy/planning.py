@@ -1,21 +1,26 @@
 """plan: the cost of privacy, and whether any component survives the noise, before a single row is touched."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
 
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.privacy.mechanisms.base import Mechanism
+from fedpca.privacy.mechanisms.base import Calibration, Mechanism
 from fedpca.privacy.mechanisms.gram import Gram
 from fedpca.privacy.mechanisms.registry import calibrate, mechanism_class
+from fedpca.privacy.preparation import expected
 from fedpca.privacy.rules import check_delta_for_rows, warn_of_weak_settings
 from fedpca.privacy.settings import Privacy
 from fedpca.summaries import validation
 
 _GOOD = 0.9  # the expected |<v, v_hat>| that counts as found
 _TYPICAL = sqrt(0.5)  # of the bound: the assumed root mean square of the lengths of rows
+_NEVER = 2**62
+_ITERATIONS = 8  # of rows, and what is spent on private steps over so many
+_SIMULATED = 256  # features
+_DRAWS = 8
 _SMALLEST_GAP = 0.1  # of a variance: directions closer than this count as this far apart
 
 
@@ -33,6 +38,9 @@ class Plan:
         rows_needed: rows for which the last of them is expected to be found, with a cosine of 0.9.
         n_rows: how many there are, if given.
         components_found: how many of those so many rows would show, if `n_rows` is given.
+        affinity: the expected mean squared cosine between the components wanted and those found, if `n_rows`
+            is given.
+        captured: the variance that those found would explain, as a share of what the best would.
         memory: bytes at an owner of rows.
         advice: all of it in a sentence or two.
     """
@@ -48,11 +56,15 @@ class Plan:
     rows_needed: int
     n_rows: int | None
     components_found: int | None
+    affinity: float | None
+    captured: float | None
     memory: int
     advice: str
 
     def __repr__(self) -> str:
         rows = "" if self.n_rows is None else f", rows={self.n_rows:,}, found={self.components_found}"
+        if self.affinity is not None:
+            rows += f", affinity={self.affinity:.2f}, captured={self.captured:.2f}"
         return (
             f"Plan(mu={self.mu:.4g}, sigma={self.sigma:.4g} bound², noise_edge={self.noise_edge:.4g},\n"
             f"     rows_needed={self.rows_needed:,}{rows}, memory={self.memory / 1e6:.1f} MB)\n{self.advice}"
@@ -85,7 +97,7 @@ def plan(
         typical: instead of a spectrum, the typical length of a row about the center, its root mean square;
             0.7 times the bound by default. Rows much shorter than the bound drown in its noise.
 
-    >>> plan(Privacy(epsilon=1.0, delta=1e-5, bound=1.0), n_features=784, n_rows=400)
+    >>> plan(Privacy(epsilon=1.0, delta=1e-5), n_features=784, n_rows=400)
     Plan(mu=0.2681, sigma=5.276 bound², noise_edge=208.9,
          rows_needed=3,505, rows=400, found=0, memory=14.8 MB)
     With 400 rows and 784 features nothing will survive the noise, if rows are about as long as the bound.
@@ -103,16 +115,27 @@ def plan(
     warn_of_weak_settings(privacy.epsilon, privacy.delta, n_rows or 0, stacklevel=2)
     mechanism = mechanism_class(privacy)
     mechanism.check_features(n_features)
-    variances, condition = _spectrum(
-        spectrum, typical, 1.0 if isinstance(privacy.bound, str) else privacy.bound, n_features, n_components
-    )
-    calibration = calibrate(privacy, n_features, joint=privacy.center == "private")
-    bound = 1.0 if isinstance(privacy.bound, str) else privacy.bound
-    edge = bound**2 * mechanism.noise_edge(privacy, n_features, calibration, report=privacy.releases)
-    edge *= sqrt(validation.integer(owners, "owners", at_least=1))
+    owners = validation.integer(owners, "owners", at_least=1)
+    variances, condition = _spectrum(spectrum, typical, privacy, n_features, n_components)
+
+    def edge_of(rows: float, rank: int) -> tuple[Calibration, float]:
+        outlook = expected(privacy, n_features, rank, rows, owners)
+        calibration = calibrate(
+            privacy, n_features, mu=outlook.mu, joint=outlook.joint, pairs=outlook.clipping.pairs
+        )
+        edge = mechanism.noise_edge(privacy, n_features, calibration, report=privacy.releases)
+        return calibration, edge * outlook.clipping.unit * sqrt(owners)
+
     needed = [
-        _rows_needed(mechanism, edge, variances, rank, n_features) for rank in range(1, n_components + 1)
+        _rows_needed(mechanism, lambda rows, rank=rank: edge_of(rows, rank)[1], variances, rank, n_features)
+        for rank in range(1, n_components + 1)
     ]
+    calibration, edge = edge_of(needed[-1] if n_rows is None else n_rows, n_components)
+    quality = (
+        None
+        if n_rows is None
+        else _quality(edge * mechanism.rows_factor(n_rows), n_rows * variances, n_components, n_features)
+    )
     found = None if n_rows is None else sum(rows <= n_rows for rows in needed)
     rows_needed = needed[-1]
     return Plan(
@@ -127,6 +150,8 @@ def plan(
         rows_needed=rows_needed,
         n_rows=n_rows,
         components_found=found,
+        affinity=None if quality is None else quality[0],
+        captured=None if quality is None else quality[1],
         memory=mechanism.memory(n_features, n_components),
         advice=_advice(privacy, n_features, n_components, rows_needed, n_rows, found, condition),
     )
@@ -135,14 +160,23 @@ def plan(
 def _spectrum(
     spectrum: Sequence[float] | None,
     typical: float | None,
-    bound: float,
+    privacy: Privacy,
     n_features: int,
     n_components: int,
 ) -> tuple[Array, str]:
-    """The variances given or assumed, of clipped rows, and what the plan is true for."""
+    """The variances given or assumed, of clipped rows, and what the plan is true for.
+
+    Where the bound is not public, variances are shares of the total: only these matter then.
+    """
+    bound = 1.0 if isinstance(privacy.bound, str) else privacy.bound
     if spectrum is None:
         if typical is not None and not (validation.is_real(typical) and 0 < typical < np.inf):
             raise ValueError(f"typical must be the length of a row, above 0, got typical={typical!r}.")
+        if isinstance(privacy.bound, str):
+            if typical is not None:
+                raise ValueError("typical is compared with a public bound: give one, or leave out typical.")
+            weights = 1 / np.arange(1.0, n_features + 1)
+            return weights / weights.sum(), "if variances fall as 1, 1/2, 1/3, ..."
         length = _TYPICAL * bound if typical is None else min(typical, bound)
         weights = 1 / np.arange(1.0, n_features + 1)
         about = "as long as the bound" if typical is None else f"{typical:g} long"
@@ -162,29 +196,58 @@ def _spectrum(
             f"spectrum must have at most one variance per feature: {n_features} features, {len(variances)} "
             "given."
         )
+    if isinstance(privacy.bound, str):
+        return variances / variances.sum(), "if variances are as given"
     # Clipped rows vary by at most bound², in proportions that clipping hardly changes.
     return variances * min(1.0, bound**2 / variances.sum()), "if variances are as given"
 
 
 def _rows_needed(
-    mechanism: type[Mechanism], edge: float, variances: Array, rank: int, n_features: int
+    mechanism: type[Mechanism],
+    edge_of: Callable[[float], float],
+    variances: Array,
+    rank: int,
+    n_features: int,
 ) -> int:
     """Rows for which the first `rank` directions are found, the last with an expected cosine of 0.9.
 
     Noise of standard deviation s mixes a direction of eigenvalue l with one of eigenvalue m by s / (l - m),
     so that cosine² = 1 - s² times the sum of 1 / (l - m)² over the directions left out; all m = 0 gives the
-    textbook's 1 - (edge / 2 l)².
+    textbook's 1 - (edge / 2 l)². What is spent on private steps depends on the rows in turn.
     """
     variance = float(variances[rank - 1])
     if variance <= 0:
-        return 2**62
+        return _NEVER
     left_out = np.zeros(n_features - rank)
     left_out[: len(variances) - rank] = variances[rank:]
     gaps = np.maximum(variance - left_out, _SMALLEST_GAP * variance)
-    sd = edge / (2 * sqrt(n_features))
-    rows = sd * float(np.linalg.norm(1 / gaps)) / sqrt(1 - _GOOD**2)
-    rows *= mechanism.rows_factor(rows)
-    return min(ceil(rows), 2**62)
+    needed = float(_NEVER)
+    for _ in range(_ITERATIONS):
+        sd = edge_of(needed) / (2 * sqrt(n_features))
+        rows = sd * float(np.linalg.norm(1 / gaps)) / sqrt(1 - _GOOD**2)
+        needed = min(rows * mechanism.rows_factor(rows), float(_NEVER))
+    return min(ceil(needed), _NEVER)
+
+
+def _quality(edge: float, energies: Array, rank: int, n_features: int) -> tuple[float, float]:
+    """The affinity and the captured variance to expect, from a few draws of noise of this edge.
+
+    Many features are replaced by fewer with the same edge: only that matters far from the leading directions.
+    """
+    size = min(n_features, _SIMULATED)
+    known = np.zeros(size)
+    known[: min(len(energies), size)] = energies[:size]
+    random = np.random.default_rng(0)
+    best = float(known[:rank].sum())
+    affinities, captured = [], []
+    for _ in range(_DRAWS):
+        noise = random.standard_normal((size, size))
+        scatter = np.diag(known) + edge / sqrt(8 * size) * (noise + noise.T)
+        _, vectors = np.linalg.eigh(scatter)
+        squares = vectors[:, -rank:] ** 2
+        affinities.append(float(squares[:rank].sum()) / rank)
+        captured.append(float(known @ squares.sum(axis=1)) / best if best else 0.0)
+    return float(np.mean(affinities)), min(float(np.mean(captured)), 1.0)
 
 
 def _advice(

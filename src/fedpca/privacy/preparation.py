@@ -10,14 +10,14 @@ length one is 2 t of their energy.
 3. Otherwise: how long rows are, and how long differences of pairs are, which is their spread; then the mean,
    in as many steps as these and the known noise require, each clipped to a smaller radius about the last; if
    the noise would leave it too far off, differences of pairs again.
-4. The length that rows are clipped to: the more components are wanted of fewer rows, the shorter; a quantile of
-   the lengths about the center or, where noise dominates, every row is scaled to length one.
+4. The length that rows are clipped to: the more components are wanted of fewer rows, the shorter; a quantile
+   of the lengths about the center or, where noise dominates, every row is scaled to length one.
 
 A stream pays with its first rows, each in one step: those cost them what the release costs the others.
 """
 
 from collections.abc import Generator, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil, hypot, sqrt
 from typing import NamedTuple
 
@@ -37,6 +37,8 @@ _QUANTILES = ((0.012, 0.9), (0.027, 0.75), (0.04, 0.5))  # largest r t, and the 
 _NEAR, _TOO_FAR = 2.0, 8.0  # (noise of the center / spread)² over t: good enough, and not good enough
 _FARTHEST = 0.7  # of the spread
 _MEAN_STEPS = 5
+_MOST_FOR_MEAN = 0.4  # of mu²
+_LENGTHS = {0.9: 1.15, 0.75: 1.07, 0.5: 1.0}  # quantiles of lengths over their root mean square, if alike
 _MARGIN = 1.25  # of a radius over what it has to contain
 _FINE = 4  # bins per octave of the last histogram, where there are rows enough for them
 _FINE_ROWS = 1000.0  # mu n
@@ -48,6 +50,85 @@ _EVALUATED_QUANTILES = ((2000.0, 0.99), (0.0, 0.95))  # least mu n
 _HISTOGRAM_STREAM = 100.0  # rows of a stream, in units of 1 / mu
 _MEAN_STREAM = 8.0  # in units of sqrt(d) / mu
 _HORIZON = 10.0  # a stream is taken to be this many times as long as a mean step
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """What is decided before anything is looked at, from public numbers.
+
+    Attributes:
+        rank: components wanted.
+        n_rows: of all owners.
+        owners: whose noises add up.
+        finds_scale: whether features are to be scaled.
+    """
+
+    privacy: Privacy
+    n_features: int
+    rank: int
+    n_rows: float
+    owners: int
+    finds_scale: bool
+
+    @property
+    def mu(self) -> float:
+        """What an owner can spend on steps and release."""
+        return self.privacy.mu * sqrt(1 - self.privacy.evaluation_share)
+
+    @property
+    def effective_mu(self) -> float:
+        """The mu at which replacing a record would show in the Gram matrix of all owners."""
+        pooled = self.mu / sqrt(self.owners)
+        return pooled if self.privacy.adjacency == "replace-one" else pooled * sqrt(2.0)
+
+    @property
+    def rows_for_scale(self) -> int:
+        """Below these, most features are not found."""
+        return ceil(_SCALE_MARGIN * _SCALE_ROWS * sqrt(2 * self.n_features) / self.effective_mu)
+
+    @property
+    def scale_share(self) -> float:
+        """Of mu², for the scale."""
+        needed = 50 * sqrt(2 * self.n_features) / (self.effective_mu * self.n_rows)
+        return _clamped(needed**2, 0.03, 0.25) if self.finds_scale else 0.0
+
+    @property
+    def after_scale(self) -> float:
+        return 1 - self.scale_share
+
+    @property
+    def strength(self) -> float:
+        """Rows in units of the noise of a count."""
+        return self.effective_mu * sqrt(self.after_scale) * self.n_rows
+
+    @property
+    def t(self) -> float:
+        """Half the edge of the noise, in units of the energy of rows of length one."""
+        return sqrt(self.n_features) / self.strength
+
+    @property
+    def enough(self) -> bool:
+        """Whether a center and a length can be found."""
+        return self.t < _FEW and self.strength > _FEW_ROWS
+
+    @property
+    def histogram_share(self) -> float:
+        """Of mu², for a histogram."""
+        return _clamped((30 / self.strength) ** 2, 0.01, 0.05) * self.after_scale
+
+    @property
+    def mean_share(self) -> float:
+        """Of mu², for the mean, if it is not far away."""
+        return _clamped(10 * self.t, 0.05, _MOST_FOR_MEAN) * self.after_scale
+
+    @property
+    def quantile(self) -> float:
+        """Of the lengths, that rows are clipped to; 0 for the sphere."""
+        return next((q for most, q in _QUANTILES if self.rank * self.t < most), 0.0) if self.enough else 0.0
+
+
+def _clamped(value: float, low: float, high: float) -> float:
+    return min(max(value, low), high)
 
 
 class _Mean(NamedTuple):
@@ -72,6 +153,36 @@ class Found(NamedTuple):
 
     clipping: Clipping
     radius: float
+
+
+class Outlook(NamedTuple):
+    """What a preparation is expected to come to, from public numbers alone.
+
+    Attributes:
+        clipping: with the length of rows as their unit, where it is not public.
+        mu: what will be left for the release.
+        joint: whether the sum of rows will be released with it.
+    """
+
+    clipping: Clipping
+    mu: float
+    joint: bool
+
+
+def expected(
+    privacy: Privacy, n_features: int, rank: int, n_rows: float, owners: int = 1, *, scale: bool = False
+) -> Outlook:
+    """The outlook for so many rows of so many owners, if their mean is about as far off as they spread."""
+    rule = _Rule(privacy, n_features, rank, n_rows, owners, scale)
+    bound = None if isinstance(privacy.bound, str) else privacy.bound
+    spent, joint = rule.scale_share, privacy.center == "private" and rule.enough
+    if joint:
+        spent += 3 * rule.histogram_share + rule.mean_share
+    pairs = privacy.center in ("private", "pairs") and not joint
+    if privacy.bound == "private" and not pairs and rule.quantile:
+        spent += rule.histogram_share
+        bound = _LENGTHS[rule.quantile]
+    return Outlook(Clipping(bound, pairs=pairs), rule.mu * sqrt(1 - spent), joint)
 
 
 class BlockSum:
@@ -293,42 +404,26 @@ class Preparation:
             pairs = privacy.center == "pairs"
             return Found(replace(self._clipping, bound=bound, center=center, pairs=pairs), bound or 0.0)
         counted = yield steps.count_rows()
-        self._owners = counted.owners
-        n: float = counted.n_rows
-        if self._is_stream:
-            n = _HORIZON * self._mean_rows
+        n_rows = _HORIZON * self._mean_rows if self._is_stream else counted.n_rows
+        self._rule = rule = _Rule(privacy, self._d, self._rank, n_rows, counted.owners, self._finds_scale)
         if self._finds_scale:
-            yield from self._find_scale(n)
-        self._after_scale = 1 - self._spent
-        mu = self._effective_mu * sqrt(self._after_scale)
-        t, strength = sqrt(self._d) / (mu * n), mu * n
-        enough = t < _FEW and strength > _FEW_ROWS
-        share = min(max((30 / strength) ** 2, 0.01), 0.05) * self._after_scale
+            yield from self._find_scale()
         spread = 0.0
-        if privacy.center == "private" and enough:
-            center, spread = yield from self._find_center(t, n, share)
+        if privacy.center == "private" and rule.enough:
+            center, spread = yield from self._find_center()
         if privacy.center in ("private", "pairs") and center is None:
             return Found(replace(self._clipping, bound=bound, pairs=True), bound or _EVALUATED * spread)
         self._clipping = replace(self._clipping, center=center)
-        if privacy.bound != "private":
+        if privacy.bound != "private" or not rule.quantile:
             return Found(replace(self._clipping, bound=bound), bound or _EVALUATED * spread)
-        quantile = next((q for most, q in _QUANTILES if self._rank * t < most), 0.0)
-        if not quantile or not enough:
-            return Found(self._clipping, _EVALUATED * spread)
-        histogram = Histogram(_FINE if strength > _FINE_ROWS else 1)
-        step = steps.radius(histogram, share, self._histogram_rows)
+        histogram = Histogram(_FINE if rule.strength > _FINE_ROWS else 1)
+        step = steps.radius(histogram, rule.histogram_share, self._histogram_rows)
         counts = yield step
         sd = self._pooled_sd(step, 0)
-        found = histogram.quantile(counts.total, quantile, sd)
-        evaluated = next(q for least, q in _EVALUATED_QUANTILES if strength > least)
+        found = histogram.quantile(counts.total, rule.quantile, sd)
+        evaluated = next(q for least, q in _EVALUATED_QUANTILES if rule.strength > least)
         radius = histogram.quantile(counts.total, evaluated, sd)
         return Found(replace(self._clipping, bound=found or None), radius)
-
-    @property
-    def _effective_mu(self) -> float:
-        """The mu at which replacing a record would show in the Gram matrix of all owners."""
-        pooled = self._mu / sqrt(self._owners)
-        return pooled if self._privacy.adjacency == "replace-one" else pooled * sqrt(2.0)
 
     @property
     def _histogram_rows(self) -> int:
@@ -343,19 +438,17 @@ class Preparation:
     def _pooled_sd(self, step: Step, block: int) -> float:
         """Standard deviation of the noise of a block in the sum over all owners."""
         mu = self._mu if self._is_stream else self._mu * sqrt(step.share)
-        return self._sd(step, block, mu) * sqrt(self._owners)
+        return self._sd(step, block, mu) * sqrt(self._rule.owners)
 
-    def _find_scale(self, n: float) -> Generator[Step, StepSum, None]:
-        mu, root = self._effective_mu, sqrt(2 * self._d)
-        needed = ceil(_SCALE_MARGIN * _SCALE_ROWS * root / mu)
-        if n < needed and not self._is_stream:
+    def _find_scale(self) -> Generator[Step, StepSum, None]:
+        needed, n_rows = self._rule.rows_for_scale, int(self._rule.n_rows)
+        if n_rows < needed and not self._is_stream:
             raise ValueError(
                 f"scale='std' with privacy needs about {needed:,} rows to find the scale of {self._d} "
-                f"features, and there are {int(n):,}; nothing was spent. Bring more rows, a larger epsilon or "
-                "fewer features, or give the scale as public numbers."
+                f"features, and there are {n_rows:,}; nothing was spent. Bring more rows, a larger epsilon "
+                "or fewer features, or give the scale as public numbers."
             )
-        share = min(max((50 * root / (mu * n)) ** 2, 0.03), 0.25)
-        step = steps.scales(self._d, share, ceil(needed / 2))
+        step = steps.scales(self._d, self._rule.scale_share, ceil(needed / 2))
         counts = yield step
         sd = self._pooled_sd(step, 0)
         found = np.array(
@@ -367,19 +460,17 @@ class Preparation:
         scale = np.where(found > 0, found * (sqrt(2.0) / _SCALE_FACTOR), np.inf)
         self._clipping = replace(self._clipping, scale=scale)
 
-    def _find_center(
-        self, t: float, n: float, share: float
-    ) -> Generator[Step, StepSum, tuple[Array | None, float]]:
+    def _find_center(self) -> Generator[Step, StepSum, tuple[Array | None, float]]:
         """The center, or None, and the spread of rows about it, or 0: what was not found."""
-        step = steps.lengths_and_spread(share, self._histogram_rows)
+        step = steps.lengths_and_spread(self._rule.histogram_share, self._histogram_rows)
         counts = yield step
         of_rows, of_pairs = np.split(counts.total, 2)
         far = DYADIC.quantile(of_rows, 0.9, self._pooled_sd(step, 0), 2, edge=True)
         spread = DYADIC.quantile(of_pairs, 0.5, self._pooled_sd(step, 1), 2)
         if not far or not spread:
             return None, spread
-        plan = self._planned_mean(t, n, max(far, spread), spread)
-        if plan.noise > min(_FARTHEST, sqrt(_TOO_FAR * t)) * spread:
+        plan = self._planned_mean(max(far, spread), spread)
+        if plan.noise > min(_FARTHEST, sqrt(_TOO_FAR * self._rule.t)) * spread:
             return None, spread
         center = np.zeros(self._d)
         for step_share, radius in zip(plan.shares, plan.radii, strict=True):
@@ -387,28 +478,29 @@ class Preparation:
             center = center + moved.total * (radius / RADIUS / moved.n_rows)
         return center, spread
 
-    def _planned_mean(self, t: float, n: float, far: float, spread: float) -> _Mean:
+    def _planned_mean(self, far: float, spread: float) -> _Mean:
         """As few steps as bring the noise of the center below what is lost in that of the release."""
-        whole = min(max(10 * t, 0.05), 0.4)
+        whole = self._rule.mean_share
         best: _Mean | None = None
-        for total in (whole, min(2 * whole, 0.4)):
+        for total in (whole, min(2 * whole, _MOST_FOR_MEAN * self._rule.after_scale)):
             for count in range(1, _MEAN_STEPS + 1):
                 first = [total / 2 / (count - 1)] * (count - 1) if count > 1 else []
-                shares = [share * self._after_scale for share in (*first, total - sum(first))]
-                plan = self._mean_of(shares, n, far, spread)
+                plan = self._mean_of([*first, total - sum(first)], far, spread)
                 if best is None or plan.noise < 0.9 * best.noise:
                     best = plan
-                if best.noise < sqrt(_NEAR * t) * spread:
+                if best.noise < sqrt(_NEAR * self._rule.t) * spread:
                     return best
         assert best is not None
         return best
 
-    def _mean_of(self, shares: list[float], n: float, far: float, spread: float) -> _Mean:
+    def _mean_of(self, shares: list[float], far: float, spread: float) -> _Mean:
         radii, radius, noise = [], far, 0.0
         for share in shares:
             radii.append(radius)
-            mu, rows = (self._mu, self._mean_rows) if self._is_stream else (self._mu * sqrt(share), n)
+            mu, rows = self._mu * sqrt(share), self._rule.n_rows
+            if self._is_stream:
+                mu, rows = self._mu, self._mean_rows
             sensitivity = 2.0 if self._privacy.adjacency == "replace-one" else 1.0
-            noise = sensitivity * radius * sqrt(self._d * self._owners) / (mu * rows)
+            noise = sensitivity * radius * sqrt(self._d * self._rule.owners) / (mu * rows)
             radius = _MARGIN * hypot(spread, noise)
         return _Mean(noise, shares, radii)

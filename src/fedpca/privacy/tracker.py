@@ -66,8 +66,8 @@ class PrivateTracker:
     what was released and nothing else.
 
     It goes through three stages, each with an object that holds what that stage must keep secret:
-    `_Preparing`, where the scale, the center or the bound are to be found; `PrivateSums`, rows in and releases
-    out; and `_Closed`, after the last planned release and in every copy.
+    `_Preparing`, where the scale, the center or the bound is to be found; `PrivateSums`, rows in and
+    releases out; and `_Closed`, after the last planned release and in every copy.
 
     Args:
         n_features: d.
@@ -140,7 +140,8 @@ class PrivateTracker:
 
         A private center is corrected by the sum of the rows about it, so that its noise is no component.
         """
-        assert isinstance(self._stage, _Preparing) and self.ledger is not None
+        assert isinstance(self._stage, _Preparing)
+        assert self.ledger is not None
         preparation, noise = self._stage.preparation, self._stage.noise
         if preparation.found is None:
             return
@@ -237,7 +238,9 @@ class PrivateTracker:
         """Let the last release state how good its components are, and what that cost."""
         view = self._view()
         certificate = view.whole.certificate
-        assert certificate is not None and certificate.ledger is not None and self.ledger is not None
+        assert certificate is not None
+        assert certificate.ledger is not None
+        assert self.ledger is not None
         state = replace(certificate.ledger, spent=self.ledger.spent())
         self._released = view.evaluated(replace(certificate, ledger=state).evaluated(found))
 
@@ -323,8 +326,8 @@ class PrivateTracker:
             raise ValueError("there is nothing to release: no rows were taken.")
         if not isinstance(stage, PrivateSums) or stage.is_empty:
             raise ValueError(
-                "what is not public about the rows, scale, center and bound, is found from the first rows of a "
-                f"stream, and {self._n_rows} were not enough; bring more, give public numbers, or use fit, "
+                "what is not public about the rows, scale, center and bound, is found from the first rows of "
+                f"a stream, and {self._n_rows} were not enough; bring more, give public numbers, or use fit, "
                 "which reads the rows several times."
             )
         self._check_settings(self._n_rows)

@@ -223,8 +223,8 @@ class Certificate(_Record):
         sampler: how the noise was drawn.
         center: where the center that was subtracted from rows came from.
         bound: the length rows were clipped to; several after a merge of different ones.
-        clipping: "ball", or "sphere" if every row was scaled to length one; of differences of pairs of rows, if
-            so stated.
+        clipping: "ball", or "sphere" if every row was scaled to length one; of differences of pairs of rows,
+            if so stated.
         scale: where the scale that features were divided by came from; None if there is none.
         warnings: what weakens the promise.
         calibration, sensitivity, sigma: how the noise was scaled.
@@ -391,7 +391,7 @@ def combine(
     kinds = {part.clipping or "ball" for part in parts}
     if len(kinds) > 1:
         raise ValueError(
-            f"releases of rows clipped in different ways do not add up: {' and '.join(map(repr, sorted(kinds)))}; "
+            f"releases of rows clipped in different ways do not add up, {' and '.join(sorted(kinds))}; "
             "let all owners take the private steps together, or give all the same bound and center."
         )
     epsilon, delta, mu = _total(releases)

@@ -251,7 +251,8 @@ class Moments(BaseSummary):
         Found from a histogram, the scale was rough; the release knows better, at no cost. The diagonal keeps
         its mean, so that the edge of the noise stays about the same.
         """
-        assert self.certificate is not None and isinstance(self.scale, np.ndarray)
+        assert self.certificate is not None
+        assert isinstance(self.scale, np.ndarray)
         diagonal = np.diag(self.scatter)
         varying = diagonal > 0
         certificate = replace(self.certificate, scale="private, corrected by the release")
