@@ -20,6 +20,7 @@ _MOST_NOISE = 10.0  # times that of the settings: stronger promises than require
 # symmetric matrix: off the diagonal) with a probability below 1e-12.
 _TAIL_VECTOR = 7.5
 _TAIL_MATRIX = 10.5
+_FEW_FEATURES = 10  # of fewer, the trace can exceed that of the rows by as many edges of the noise
 _PAIRS = "none: differences of pairs"
 _CENTER_KINDS = {"none: about the origin", "public", "private", _PAIRS}
 _CLIPPING_KINDS = ("ball", "sphere", "ball, differences of pairs", "sphere, differences of pairs")
@@ -54,8 +55,8 @@ def check_private(summary: Summary, privacy: Privacy) -> None:
     rows = summary.count * (bound**2 + (reach**2 if merged > 1 and summary.centered else 0.0))
     if isinstance(summary, Subspace):
         n_features = summary.n_features
-        edge = calibrate(privacy, n_features).edge(n_features)
-        noise = _unit(certificate, privacy) * merged * n_features * edge * _strength(certificate, privacy)
+        edge = calibrate(privacy, n_features, pairs=True).edge(n_features) * _strength(certificate, privacy)
+        noise = _unit(certificate, privacy) * merged * max(n_features, _FEW_FEATURES) * edge
     else:
         extra = _center_noise(summary, certificate, privacy)
         noise = 5 * noise_edge(certificate) + extra  # of the trace: seven standard deviations
@@ -143,6 +144,8 @@ def _reach(summary: Summary, certificate: Certificate, privacy: Privacy) -> floa
     A private center may be anywhere, and so may a public one that the settings do not have.
     """
     kinds = set(certificate.center.split(" | "))
+    if kinds == {_PAIRS} and summary.mean.any():
+        raise ValueError("its mean must be zero: differences of pairs of rows show none.")
     if not summary.centered or kinds == {_PAIRS}:
         return 0.0
     public = privacy.public_center(summary.n_features)

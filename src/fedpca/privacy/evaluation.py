@@ -11,7 +11,7 @@ from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.preparation import BlockSum, Found
 from fedpca.privacy.settings import Privacy
-from fedpca.privacy.steps import BEYOND, ENERGY, Step, StepSum, evaluation
+from fedpca.privacy.steps import BELOW, BEYOND, ENERGY, Step, StepSum, evaluation
 from fedpca.summaries.certificate import Evaluation
 from fedpca.summaries.subspace import Subspace
 
@@ -39,7 +39,7 @@ class PrivateEvaluation:
     @property
     def mu(self) -> float:
         """What it costs."""
-        return self._privacy.mu * sqrt(self._privacy.evaluation_share)
+        return self._privacy.mu * sqrt(self._privacy.evaluation_share) * BELOW
 
     def check(self) -> None:
         """Whether rows may still be evaluated."""

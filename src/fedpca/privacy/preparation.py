@@ -29,7 +29,7 @@ from fedpca.privacy.clipping import RADIUS, Clipping, Pairing
 from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.settings import Privacy
-from fedpca.privacy.steps import DYADIC, Histogram, Step, StepSum
+from fedpca.privacy.steps import BELOW, DYADIC, Histogram, Step, StepSum
 
 _FEW = 0.1  # t above which only pairs are used
 _FEW_ROWS = 40.0  # mu n below which a histogram finds nothing
@@ -48,7 +48,7 @@ _SCALE_QUANTILE, _SCALE_FACTOR = 0.75, 1.627  # of |differences|: of a Gaussian,
 _EVALUATED = 1.5  # of the spread: the radius of an evaluation, where no quantile is known
 _EVALUATED_QUANTILES = ((2000.0, 0.99), (0.0, 0.95))  # least mu n
 _HISTOGRAM_STREAM = 100.0  # rows of a stream, in units of 1 / mu
-_MEAN_STREAM = 8.0  # in units of sqrt(d) / mu
+_MEAN_STREAM = 10.0  # in units of sqrt(d) / mu: with 8, a center off the origin would never be good enough
 _HORIZON = 10.0  # a stream is taken to be this many times as long as a mean step
 
 
@@ -341,7 +341,9 @@ class Preparation:
     @property
     def mu_left(self) -> float:
         """What is left of mu for the release of the rows that come next."""
-        return self._mu if self._is_stream else self._mu * sqrt(1 - self._spent)
+        if self._is_stream or not self._spent:
+            return self._mu
+        return self._mu * sqrt(1 - self._spent) * BELOW
 
     def _check_affordable(self) -> None:
         """Before anything is spent: that the rows after the steps can be afforded as well."""

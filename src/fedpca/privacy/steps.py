@@ -32,6 +32,8 @@ LOWEST, HIGHEST = -60, 60
 """Powers of two between which lengths are told apart: public, whatever the rows."""
 _FALSE_BINS = 3e-4  # expected in a histogram of nothing
 _FINE = 2.0**20
+BELOW = 1 - 1e-12
+"""By which the last part of a budget is smaller, so that rounding takes no sum of parts above the whole."""
 ENERGY = RADIUS**2
 """An energy of one, in an evaluation."""
 BEYOND = 0.5
