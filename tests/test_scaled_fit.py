@@ -223,8 +223,8 @@ def test_the_binomial_scale_of_genotypes(rng):
         np.testing.assert_allclose(pca.scale_, np.sqrt(2 * p * (1 - p)), rtol=1e-6)
     for tracker in ("exact", "nystrom"):
         pca = StreamingPCA(4, scale="binomial", tracker=tracker)
-        with pytest.raises(ValueError, match="means from 0 to 2, but that of 'feature 1'"):
-            pca.partial_fit(np.arange(12.0).reshape(2, 6) % 5)
+        with pytest.raises(ValueError, match="means from 0 to 2, but that of 'c' is 2.5"):
+            pca.partial_fit(pd.DataFrame(np.arange(12.0).reshape(2, 6) % 5, columns=list("abcdef")))
         assert not hasattr(pca, "components_")
 
 

@@ -448,7 +448,8 @@ class StreamingPCA(BasePCA):
             tracker.update(self._dense_parts(X), X.shape[0], n_rows_before=known)
             return tracker
         if isinstance(tracker, Standardized):
-            scaled = tracker.with_more(Scaling.of_checked(X, weights), validation.forget(self.forget))
+            more = Scaling.of_checked(X, weights, self._names())
+            scaled = tracker.with_more(more, validation.forget(self.forget))
             updated = self._update_plain(tracker.tracker, tracker.in_units(X), weights, gaps)
             assert isinstance(updated, Exact | LateFeatures)
             return scaled.with_tracker(updated)
