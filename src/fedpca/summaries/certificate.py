@@ -404,6 +404,7 @@ def combine(
         releases=releases,
         clipping=kinds.pop(),
         scale=parts[0].scale,
+        steps=parts[0].steps if all(part.steps == parts[0].steps for part in parts) else None,
     )
 
 
