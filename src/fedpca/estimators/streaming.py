@@ -298,7 +298,10 @@ class StreamingPCA(BasePCA):
             summaries = [other.summary_ if isinstance(other, StreamingPCA) else other for other in others]
             fitted = self._has_source()
             self._check_settings(first=not fitted)
-            names = check_compatible([self.subspace_, *summaries] if fitted else summaries)
+            names = check_compatible(
+                [self.subspace_, *summaries] if fitted else summaries,
+                option="fedpca.merge(..., features='intersection')",
+            )
             first = summaries[0]
             if first.centered != bool(self.center):
                 raise ValueError(

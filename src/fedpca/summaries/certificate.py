@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from math import hypot, isclose
+from math import hypot, isclose, sqrt
 from types import NoneType, UnionType
 from typing import Any, Self, get_args
 
@@ -257,6 +257,15 @@ class Certificate(_Record):
     def scaled(self, weight: float) -> Self:
         """The certificate of the same release with its scatter multiplied by a weight."""
         return self if self.noise_edge is None else replace(self, noise_edge=weight * self.noise_edge)
+
+    def of_features(self, n_features: int, of: int) -> Self:
+        """The certificate of `n_features` of the `of` features of the same release, the others removed.
+
+        That is post-processing: the promise stays. The noise is a symmetric mask with independent entries of
+        the same size, whose largest eigenvalue grows with the root of the number of features.
+        """
+        edge = None if self.noise_edge is None else sqrt(n_features / of) * self.noise_edge
+        return replace(self, noise_edge=edge, n_features=self.n_features and n_features)
 
     def describe(self) -> str:
         """The promise in a few words, as `repr` of a summary shows it.
