@@ -91,7 +91,8 @@ def require_names(names: Names | None, whose: str) -> Names:
     """Names to match features by: every feature has one of its own."""
     if names is None:
         raise ValueError(
-            f"features are matched by name, and those of {whose} have none; fit rows whose columns have names."
+            f"features are matched by name, and those of {whose} have none; fit rows whose columns have "
+            "names."
         )
     twice, times = Counter(names).most_common(1)[0]
     if times > 1:
@@ -160,8 +161,8 @@ def with_columns(part: Summary, columns: AnyArray, names: Names | None) -> Summa
         if part.certificate.noise_edge is None:
             raise ValueError(
                 "features of a private subspace cannot be left out, because its certificate does not state "
-                "the edge of its noise; leave out the columns before the release, or release with the mechanism "
-                "gram."
+                "the edge of its noise; leave out the columns before the release, or release with the "
+                "mechanism gram."
             )
         # Directions above the edge of noise come out of its removal above the half of it.
         floor = max(floor, float(np.sqrt(noise_edge(changes["certificate"]) / 2)))
