@@ -306,7 +306,7 @@ def test_the_edge_of_the_noise_is_that_of_the_features_that_remain():
     names = [f"c{i}" for i in range(200)]
     zeros = pd.DataFrame(np.zeros((50, 200)), columns=names)
     kept = tuple(names[::4])
-    whole = release(zeros)
+    whole = release(zeros, insecure_seed_for_tests=0)
     part = select(whole, kept)
     assert noise_edge(part.certificate) == pytest.approx(noise_edge(whole.certificate) / 2)
     assert part.certificate.n_features == 50
@@ -341,13 +341,13 @@ def test_noise_in_what_remains_is_not_a_direction(rng, directions):
     rows = rng.normal(size=(4000, 60)) * 0.01
     rows[:, :3] += rng.normal(size=(4000, 1))
     table = pd.DataFrame(rows, columns=[f"c{i}" for i in range(60)])
-    for _ in range(5):
-        released = release(table, 2, epsilon=2.0)
+    for seed in range(5):
+        released = release(table, 2, epsilon=2.0, insecure_seed_for_tests=seed)
         if directions:
             released = released.subspace()
-            assert released.rank >= 1
+            assert released.rank > 0
         part = select(released, tuple(table.columns[30:])).subspace()
-        assert part.rank <= (not directions)  # one eigenvalue of noise may pass its edge
+        assert part.rank == 0
         view = fedpca.summaries.view.SummaryView(part, None, "auto", float)
         assert view.n_components() == 0
 
