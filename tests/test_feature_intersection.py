@@ -155,6 +155,17 @@ def test_small_features_beside_large_ones_that_are_left_out(rng, dtype):
         np.testing.assert_allclose(part.singular_values, expected, rtol=0.2 if dtype == np.float32 else 1e-7)
 
 
+def test_rounding_of_what_is_left_out_is_no_direction(rng):
+    """Components in float32 have errors of 1e-7 of the largest direction, and the others have one."""
+    rows = np.concatenate([1e3 * rng.normal(size=(300, 5)), rng.normal(size=(300, 1)) * [1, 3.3]], axis=1)
+    rows = pd.DataFrame(rows.astype(np.float32), columns=[*"abcdefg"])
+    assert select(Subspace.from_rows(rows), ("f", "g")).rank == 1
+    indefinite = Moments(
+        9, np.zeros(3), np.diag([1e12, 1.0, -1e-5]), feature_names=[*"abc"]
+    )  # within rounding
+    np.testing.assert_allclose(select(indefinite, ("b", "c")).scatter, np.diag([1.0, 0.0]))
+
+
 def test_an_owner_without_rows_changes_nothing():
     rows = Subspace.from_rows(frame("abc"))
     with pytest.warns(UserWarning, match=r"summary 1: d \(0.0% of its variance\)"):
