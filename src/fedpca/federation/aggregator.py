@@ -15,7 +15,7 @@ from fedpca._util.text import join_names, sanitize
 from fedpca.errors import SummaryRejected
 from fedpca.federation.admission import check_private, check_size
 from fedpca.federation.message import Message, child_name, require_summary, version_number
-from fedpca.federation.pool import Pool
+from fedpca.federation.pool import INTERSECTION, Pool
 from fedpca.federation.store import (
     ChildEvent,
     FolderStore,
@@ -393,7 +393,7 @@ class Aggregator:
         """Raise for a summary that breaks a rule, or does not merge with those of the other children."""
         check_size(summary, self.max_rows, self.max_rms)
         if self.expected is not None:
-            check_compatible([self.expected, summary])
+            check_compatible([self.expected, summary], INTERSECTION)
         if self.privacy is not None:
             check_private(summary, self.privacy)
         self._pool.try_merge(child, summary, self.privacy)

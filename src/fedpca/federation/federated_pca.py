@@ -13,7 +13,6 @@ from scipy import sparse
 from fedpca import progress
 from fedpca._typing import Array
 from fedpca.backend.threads import single_threaded_blas
-from fedpca.errors import SummaryRejected
 from fedpca.estimators.base import BasePCA, warn_if_fewer
 from fedpca.estimators.rank_rule import rank_rule
 from fedpca.estimators.streaming import StreamingPCA
@@ -23,7 +22,7 @@ from fedpca.privacy import CENTER_STEPS, CenterSum, Privacy
 from fedpca.privacy.tracker import warn_of_refit
 from fedpca.summaries import validation
 from fedpca.summaries.features import FeatureRule, LeftOut, check_rule, require_names
-from fedpca.summaries.merging import intersect, left_out_warning, merge_distinct
+from fedpca.summaries.merging import check_compatible, intersect, left_out_warning, merge_distinct
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import EnergyBand
 from fedpca.summaries.subspace import Subspace
@@ -158,13 +157,15 @@ class FederatedPCA(BasePCA):
         if not fitted:
             raise ValueError(f"no client could contribute: {problems}.")
         sent, lost = self._of_common_features(sent, problems)
-        aggregator = Aggregator(fanout=self.fanout, expected=_features_of_most(sent.values()))
+        expected = _features_of_most(sent.values())
+        aggregator = Aggregator(fanout=self.fanout, expected=expected)
         summaries: dict[str, Summary] = {}
         for name, summary in sent.items():
             try:
+                check_compatible([expected, summary])
                 aggregator.receive(name, 0, summary)
                 summaries[name] = summary
-            except SummaryRejected as error:
+            except ValueError as error:
                 problems[name] = str(error)
         if not summaries:
             raise ValueError(f"no client could contribute: {problems}.")
