@@ -236,6 +236,8 @@ def test_a_refusal_names_what_differs_and_the_remedy():
         "summaries must have the same features: only one has 'b', 'c', 'd', 'e' and 2 more, and only another "
         "'z'; select the same columns, or leave out what not all have with features='intersection'."
     )
+    with pytest.raises(ValueError, match=r"and only another 'x'; select the same columns\.$"):
+        merge([Moments.from_rows(frame("a")), Moments.from_rows(frame("x"))])  # have nothing in common
     with pytest.raises(ValueError, match="only one has 'b', 'c'; select"):
         merge([Moments.from_rows(frame("abc")), Moments.from_rows(frame("a"))])
     with pytest.raises(ValueError, match="got 2 and 3; select the same columns, or name them and leave out"):
@@ -547,8 +549,8 @@ def test_clients_that_cannot_be_matched():
         FederatedPCA(1, features="intersection").fit_clients({"a": frame("ab"), "z": frame("xy")})
     with pytest.raises(ValueError, match=r"no client could contribute: .*matched by name"):
         FederatedPCA(1, features="intersection").fit_clients({"a": np.eye(3), "z": np.eye(2)})
-    with pytest.warns(UserWarning, match="with features='intersection'"):
-        FederatedPCA(1).fit_clients({"a": frame("ab"), "b": frame("ab"), "z": frame("xy")})
+    with pytest.warns(UserWarning, match="what not all have with features='intersection'"):
+        FederatedPCA(1).fit_clients({"a": frame("ab"), "b": frame("ab"), "z": frame("xb")})
 
 
 @ignore_left_out

@@ -81,10 +81,8 @@ columns, or leave out what not all have with --features intersection.
     what = f"got {len(ours)} and {len(theirs)}, some of them twice"
     if shown:
         what = f"only one has {', and only another '.join(shown)}"
-    return (
-        f"summaries must have the same features: {what}; select the same columns, or leave out what not all "
-        f"have with {option}."
-    )
+    remedy = f", or leave out what not all have with {option}" if mine & others else ""
+    return f"summaries must have the same features: {what}; select the same columns{remedy}."
 
 
 def require_names(names: Names | None, whose: str) -> Names:
