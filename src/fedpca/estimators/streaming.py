@@ -402,7 +402,7 @@ class StreamingPCA(BasePCA):
             fitted = self._has_source()
             self._check_settings(first=not fitted)
             own = [self._state_with_scale()] if fitted else []
-            names = check_compatible([*own, *summaries])
+            names = check_compatible([*own, *summaries], option="fedpca.merge(..., features='intersection')")
             first = summaries[0]
             if first.centered != bool(self.center):
                 raise ValueError(

@@ -168,6 +168,10 @@ class Scaling(Frozen):
         """The same scaling with these feature names."""
         return type(self)(self.observed, self.mean, self.variance, feature_names)  # type: ignore[arg-type]
 
+    def with_columns(self, columns: AnyArray) -> Self:
+        """The scaling of these of its features, in this order, without names."""
+        return type(self)(self.observed[columns], self.mean[columns], self.variance[columns])
+
     @property
     def arrays(self) -> dict[str, Array]:
         """The arrays, by name."""
