@@ -212,8 +212,8 @@ class Evaluation(_Record):
         share, low, high = self.explained(n_components)
         return (
             f"Measured privately: the components explain {share:.1%} of the variance of rows clipped to "
-            f"length {self.radius:.3g} (95% interval: {low:.1%} to {high:.1%}); {self.beyond:.0%} of rows are "
-            "longer."
+            f"length {self.radius:.3g} (95% interval: {low:.1%} to {high:.1%}); {self.beyond:.0%} of rows "
+            "are longer."
         )
 
 
