@@ -115,6 +115,7 @@ class PrivateTracker:
         key = _new_key(privacy)
         self._random = np.random.default_rng(list(hashlib.blake2b(b"pairs", key=key).digest()))
         self._evaluation: PrivateEvaluation | None = None
+        self._left_out: AnyArray | None = None
         preparation = Preparation(
             privacy,
             n_features,
@@ -146,6 +147,7 @@ class PrivateTracker:
         if preparation.found is None:
             return
         clipping = preparation.found.clipping
+        self._left_out = None if clipping.scale is None else clipping.left_out
         if self.privacy.evaluation_share and preparation.found.radius:
             self._evaluation = PrivateEvaluation(
                 self.privacy, preparation.found, self._stage.evaluation_noise, self._random, self.ledger
@@ -391,6 +393,11 @@ class PrivateTracker:
             raise NotReleasedError("nothing was released yet: call release() first.")
         return self._released
 
+    @property
+    def left_out(self) -> AnyArray | None:
+        """Which features have no scale that was found, shape (d,)."""
+        return self._left_out
+
     def feature_variances(self) -> None:
         """Not estimated from a release."""
 
@@ -415,6 +422,7 @@ class PrivateTracker:
             "_released": self._released,
             "_settings_checked": self._settings_checked,
             "_evaluation": None,
+            "_left_out": self._left_out,
             "_stage": self._stage if isinstance(self._stage, _Closed) else copied,
         }
 
