@@ -48,7 +48,8 @@ _SCALE_QUANTILE, _SCALE_FACTOR = 0.75, 1.627  # of |differences|: of a Gaussian,
 _EVALUATED = 1.5  # of the spread: the radius of an evaluation, where no quantile is known
 _EVALUATED_QUANTILES = ((2000.0, 0.99), (0.0, 0.95))  # least mu n
 _HISTOGRAM_STREAM = 100.0  # rows of a stream, in units of 1 / mu
-_MEAN_STREAM = 10.0  # in units of sqrt(d) / mu: with 8, a center off the origin would never be good enough
+_MEAN_STREAM = 10.0  # in units of (sqrt(d) + 4) / mu
+_TAIL = 4.0  # standard deviations: a noise vector is longer than sqrt(d) and these once in 3000 times
 _HORIZON = 10.0  # a stream is taken to be this many times as long as a mean step
 
 
@@ -435,7 +436,7 @@ class Preparation:
     @property
     def _mean_rows(self) -> int:
         """Rows of a stream for one step of the mean."""
-        return ceil(_MEAN_STREAM * sqrt(self._d) / self._mu)
+        return ceil(_MEAN_STREAM * (sqrt(self._d) + _TAIL) / self._mu)
 
     def _pooled_sd(self, step: Step, block: int) -> float:
         """Standard deviation of the noise of a block in the sum over all owners."""
@@ -504,5 +505,5 @@ class Preparation:
                 mu, rows = self._mu, self._mean_rows
             sensitivity = 2.0 if self._privacy.adjacency == "replace-one" else 1.0
             noise = sensitivity * radius * sqrt(self._d * self._rule.owners) / (mu * rows)
-            radius = _MARGIN * hypot(spread, noise)
+            radius = _MARGIN * hypot(spread, noise * (1 + _TAIL / sqrt(self._d)))
         return _Mean(noise, shares, radii)
