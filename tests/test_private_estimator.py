@@ -12,7 +12,7 @@ from math import sqrt
 import numpy as np
 import pandas as pd
 import pytest
-from helpers import power_law, rows_of
+from helpers import power_law, rows_of, secrets_in
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -22,10 +22,9 @@ import fedpca
 from fedpca import BudgetExceeded, Ledger, Moments, Privacy, StreamingPCA, Subspace
 from fedpca.privacy import StepSum
 from fedpca.privacy.calibration import composed, mu_of
-from fedpca.privacy.clipping import Pairing, clipped
+from fedpca.privacy.clipping import clipped
 from fedpca.privacy.mechanisms import Mechanism
-from fedpca.privacy.noise import ExactNoise, FastNoise
-from fedpca.privacy.preparation import BlockSum, Preparation
+from fedpca.privacy.noise import ExactNoise
 from fedpca.privacy.tracker import PrivateTracker
 from fedpca.summaries.certificate import Certificate
 
@@ -160,7 +159,7 @@ def assert_nothing_clean(offered, rows):
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_no_attribute_method_or_file_tells_a_clean_statistic(settings, tmp_path):
-    rows = make_rows(1200)
+    rows = make_rows(2500)
     pca = StreamingPCA(3, privacy=private(delta=1e-5, **settings))
     for part in np.array_split(rows, 4):
         pca.partial_fit(part)
@@ -218,22 +217,6 @@ def test_unreleased_rows_cannot_be_copied_out(copier):
     )
     with pytest.raises(TypeError, match=r"release\(\) first"):
         copier(pca._source)
-
-
-def secrets_in(value):
-    """All sums that are not noised, and all keys, that can be reached from an object."""
-    found, seen, todo = [], set(), [value]
-    while todo:
-        value = todo.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, Mechanism | Preparation | BlockSum | Pairing | ExactNoise | FastNoise):
-            found.append(value)
-        todo += getattr(value, "__dict__", {}).values()
-        todo += value.values() if isinstance(value, dict) else ()
-        todo += value if isinstance(value, list | tuple) else ()
-    return found
 
 
 def test_a_copy_holds_what_was_released_and_takes_no_more_rows():

@@ -1,17 +1,13 @@
 """Interrupted at any line, a private stream uses no noise twice, and no row counts twice."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from helpers import interrupted
 
-import fedpca
 from fedpca import BudgetExceeded, Ledger, Moments, Privacy, StreamingPCA
 from fedpca.privacy.calibration import epsilon_of
 from fedpca.privacy.noise import ExactNoise
 
-SOURCE = str(Path(fedpca.__file__).parent)
 ROWS, MORE, FOR_STEPS = (np.random.default_rng(0).normal(size=(n_rows, 2)) for n_rows in (60, 5, 300))
 
 SETTINGS = [
@@ -27,41 +23,6 @@ SETTINGS = [
     {"center": "pairs", "releases": 3},
     {"bound": "private"},
 ]
-
-
-class Interrupter:
-    """Raises KeyboardInterrupt at one line of the library; counts the lines that came before it."""
-
-    def __init__(self, at):
-        self.at = at
-        self.lines = 0
-
-    def __enter__(self):
-        self.before = sys.gettrace()
-        sys.settrace(self.trace)
-        return self
-
-    def __exit__(self, *error):
-        sys.settrace(self.before)
-
-    def trace(self, frame, event, argument):
-        if not frame.f_code.co_filename.startswith(SOURCE):
-            return None
-        if event == "line":
-            self.lines += 1
-            if self.lines == self.at:
-                raise KeyboardInterrupt
-        return self.trace
-
-
-def interrupted(call, at):
-    """Whether the call had so many lines; it was interrupted at the last."""
-    with Interrupter(at):
-        try:
-            call()
-        except KeyboardInterrupt:
-            return True
-    return False
 
 
 @pytest.fixture
