@@ -199,7 +199,7 @@ class BlockSum:
             self.total += self._block.add(part)
 
     def flush(self) -> None:
-        if self._pairing is not None and self._pairing.waits:
+        if self._pairing is not None and self._pairing.n_waiting:
             self.total += self._block.add(self._pairing.flush())
 
 

@@ -64,8 +64,8 @@ class PrivateSums:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no row was taken."""
-        return not self._mechanism.count and not self._pairing.waits
+        """Whether no row was taken, or no pair of rows."""
+        return not self._mechanism.count and self._pairing.n_waiting < 2
 
     @property
     def finished(self) -> bool:
@@ -90,7 +90,7 @@ class PrivateSums:
 
     def release(self, entry: Entry, n_rows: int) -> Summary:
         """The certified summary of all records up to `n_rows`, which `entry` paid for."""
-        if self._pairing.waits:
+        if self._pairing.n_waiting:
             self._mechanism.take(self.clipping.points(self._pairing.flush()))
         report = self._n_releases + 1
         noise = self._schedule.noise(self._noise, report)

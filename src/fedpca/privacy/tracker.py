@@ -326,6 +326,10 @@ class PrivateTracker:
         stage = self._stage
         if not self._n_rows:
             raise ValueError("there is nothing to release: no rows were taken.")
+        if isinstance(stage, PrivateSums) and stage.is_empty and stage.clipping.pairs:
+            raise ValueError(
+                "differences of pairs of rows need two rows or more; bring more, or give a public center."
+            )
         if not isinstance(stage, PrivateSums) or stage.is_empty:
             raise ValueError(
                 "what is not public about the rows, scale, center and bound, is found from the first rows of "
