@@ -489,7 +489,7 @@ class Preparation:
         return Found(replace(self._clipping, bound=bound, center=center), radius, margin)
 
     def _planned_mean(self, far: float, spread: float) -> _Mean:
-        """As few steps as bring the noise of the center near that of the release, or the most there may be."""
+        """As few steps as bring the noise of the center near that of the release, or the most allowed."""
         whole = self._rule.mean_share
         for count in range(1, _MEAN_STEPS + 1):
             first = [whole * (1 - _LAST_STEP) / (count - 1)] * (count - 1) if count > 1 else []
