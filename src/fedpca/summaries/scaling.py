@@ -231,11 +231,11 @@ def different_scales(ours: Scale, theirs: Scale) -> str:
     """Why summaries do not merge, and what to do.
 
     >>> print(different_scales(None, "std"))
-    summaries must have the same scale, got none and 'std'; fit all with the same scale=.
+    summaries must have the same scale, got none and 'std'; fit all with the same scale.
     """
-    remedy = "fit all with the same scale="
+    remedy = "fit all with the same scale"
     if isinstance(ours, np.ndarray) or isinstance(theirs, np.ndarray):
-        remedy = "merge the Scaling of all rows first, and fit all with scale=scaling.scale('std')"
+        remedy = "fit all with the same numbers, such as those of a Scaling merged from all owners"
     both = isinstance(ours, np.ndarray) and isinstance(theirs, np.ndarray)
     others = "other numbers" if both else in_words(theirs)
     return f"summaries must have the same scale, got {in_words(ours)} and {others}; {remedy}."
