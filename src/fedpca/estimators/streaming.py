@@ -462,7 +462,7 @@ class StreamingPCA(BasePCA):
             tracker.update(self._dense_parts(X), X.shape[0], n_rows_before=known)
             return tracker
         if isinstance(tracker, Standardized):
-            more = Scaling.of_checked(X, weights, self._names())
+            more = Scaling.of_checked(X, weights, self._names(), about=tracker.scaling.mean)
             scaled = tracker.with_more(more, validation.forget(self.forget))
             updated = self._update_plain(tracker.tracker, tracker.in_units(X), weights, gaps)
             assert isinstance(updated, Exact | LateFeatures)
