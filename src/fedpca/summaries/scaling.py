@@ -22,7 +22,7 @@ ScaleLike = ScaleRule | ArrayLike | None
 Scale = Array | ScaleRule | None
 """A checked scale."""
 
-_CHUNK_ENTRIES = 2**17  # that fit the cache of a core
+_CHUNK_ENTRIES = 2**19
 _MAX_PARTS = 64  # chunks pooled at once
 _FEW = 8  # features at a time of rows that are stored column by column
 _FAR = 100.0  # squared distance of a mean, in variances, at which squares about it lose digits
@@ -303,7 +303,7 @@ def _chunks(rows: RowsLike, weights: Array | None, about: Array) -> Iterator[_St
     n_rows, n_features = rows.shape
     backend = backend_of(rows)
     if sparse.issparse(rows):
-        size = max(1024, 16 * _CHUNK_ENTRIES // n_features)
+        size = max(1024, 2 * _CHUNK_ENTRIES // n_features)
     elif backend.on_device:
         size = max(1, backend.chunk_entries // n_features)
     else:
