@@ -29,6 +29,7 @@ class PrivateSums:
         stream: a random name of the stream, for the certificates.
         steps: what was released before, for the certificates.
         reserved: the mu of an evaluation to come.
+        edge_margin: by how much the noise of a private center raises the edge.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class PrivateSums:
         stream: str,
         steps: tuple[StepCost, ...] = (),
         reserved: float = 0.0,
+        edge_margin: float = 1.0,
     ) -> None:
         self._privacy = privacy
         self._ledger = ledger
@@ -52,6 +54,7 @@ class PrivateSums:
         self._stream = stream
         self._steps = steps
         self._reserved = reserved
+        self._edge_margin = edge_margin
         self._pairing = Pairing(random)
         self._n_releases = 0
         self._next_record = start  # the first that no release contains yet
@@ -104,6 +107,7 @@ class PrivateSums:
             report=report,
             stream=self._stream,
             steps=self._steps,
+            edge_margin=self._edge_margin,
         )
         released = self._mechanism.release(noise, certificate)
         self._n_releases, self._next_record = report, n_rows
