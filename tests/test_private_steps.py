@@ -870,8 +870,8 @@ def test_units_of_features_make_no_difference_to_scaled_rows():
 
 # --- how good the components are ---
 
-LONG = power_law(np.random.default_rng(5), 1000, 5, mean_size=0.0)
-MODEL = Subspace(DIRECTIONS, [2.0, 1.0], np.zeros(5), 1000.0, 6.0)
+LONG = power_law(np.random.default_rng(5), 1600, 5, mean_size=0.0)
+MODEL = Subspace(DIRECTIONS, [2.0, 1.0], np.zeros(5), 1600.0, 6.0)
 
 
 def evaluations(radius, adjacency, pairs, n_runs=1000):
@@ -883,10 +883,10 @@ def evaluations(radius, adjacency, pairs, n_runs=1000):
         noise = FastNoise(run.to_bytes(32, "little"))
         ledger = Ledger(epsilon=2.0, delta=1e-5)
         private = PrivateEvaluation(privacy, found, noise, InOrder(), ledger)
-        results.append(private.result(private.sum_rows([LONG], 1000, MODEL), MODEL))
+        results.append(private.result(private.sum_rows([LONG], 1600, MODEL), MODEL))
     (block,) = steps.evaluation(MODEL, radius, 0.05, of_pairs=pairs).blocks
     *energies, rest, beyond = summed(block, LONG) / RADIUS**2 * (2 if pairs else 1)
-    return results, np.array(energies) * radius**2, rest * radius**2, 2 * beyond / 1000
+    return results, np.array(energies) * radius**2, rest * radius**2, 2 * beyond / 1600
 
 
 @pytest.mark.parametrize("pairs", [False, True])
