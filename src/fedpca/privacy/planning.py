@@ -163,10 +163,7 @@ def plan(
         affinity=None if quality is None else quality[0],
         captured=None if quality is None else quality[1],
         memory=mechanism.memory(n_features, n_components),
-        advice=f"With {n_rows:,} rows the fit will be refused: the scale of {n_features} features needs about "
-        f"{_rounded(fewest):,}."
-        if n_rows is not None and n_rows < fewest
-        else _advice(privacy, n_features, n_components, rows_needed, n_rows, found, condition),
+        advice=_advice(privacy, n_features, n_components, rows_needed, n_rows, found, condition, fewest),
     )
 
 
@@ -271,6 +268,7 @@ def _advice(
     n_rows: int | None,
     found: int | None,
     condition: str,
+    fewest: int,
 ) -> str:
     components = "1 component" if n_components == 1 else f"{n_components} components"
     wanted = f"About {_rounded(needed):,} rows are needed for {components}"
@@ -284,6 +282,8 @@ def _advice(
     if n_rows is None:
         return f"{wanted}, {condition}.\n{remedy}"
     start = f"With {n_rows:,} rows and {n_features} features"
+    if n_rows < fewest:
+        return f"{start} the fit will be refused: their scale needs about {_rounded(fewest):,} rows."
     if n_rows >= needed:
         return f"{start} {components} will be found, {condition}; about {_rounded(needed):,} rows would do."
     if not found:
