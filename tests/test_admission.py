@@ -8,6 +8,7 @@ from helpers import power_law, rows_of
 
 from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace, merge
 from fedpca.errors import SummaryRejected
+from fedpca.privacy import StepSum
 from fedpca.summaries.certificate import Certificate
 
 PRIVACY = Privacy(2.0, 1e-5, 3.0, center=None, evaluate=False)
@@ -16,6 +17,16 @@ PRIVACY = Privacy(2.0, 1e-5, 3.0, center=None, evaluate=False)
 def release_of(seed=0, privacy=PRIVACY, n_rows=300, n_features=6, **changes):
     rows = power_law(np.random.default_rng(seed), n_rows, n_features)
     return replace(StreamingPCA(min(2, n_features), privacy=privacy).fit(rows).release(), **changes)
+
+
+def releases_of(tables, privacy):
+    """What owners release who take the private steps together, if there are any."""
+    owners = [StreamingPCA(min(2, rows.shape[1]), privacy=replace(privacy)) for rows in tables]
+    while privacy.needs_steps and not all(owner.is_prepared for owner in owners):
+        pooled = StepSum.pooled([owner.step_sum(rows) for owner, rows in zip(owners, tables, strict=True)])
+        for owner in owners:
+            owner.advance(pooled)
+    return [owner.partial_fit(rows).release() for owner, rows in zip(owners, tables, strict=True)]
 
 
 def certified(release, **changes):
@@ -288,8 +299,8 @@ def test_honest_releases_are_accepted(privacy, n_features, n_rows):
     if isinstance(privacy.bound, str):
         accepted = replace(accepted, bound="private")
     aggregator, parent = Aggregator(privacy=accepted), Aggregator(privacy=accepted)
-    for seed in range(6):
-        release = release_of(seed, privacy, n_rows=n_rows, n_features=n_features)
+    tables = [power_law(np.random.default_rng(seed), n_rows, n_features) for seed in range(6)]
+    for seed, release in enumerate(releases_of(tables, privacy)):
         assert aggregator.receive(f"{seed}", 1, release)
         assert aggregator.receive(f"{seed}, directions", 1, certified(release.subspace(), stream=f"{seed}"))
     assert parent.receive("region", 1, aggregator.summary())
@@ -300,7 +311,7 @@ def test_honest_streams_that_find_their_center_are_accepted():
     aggregator, parent = Aggregator(privacy=PRIVACY), Aggregator(privacy=PRIVACY)
     for seed in range(6):
         pca = StreamingPCA(2, privacy=privacy)
-        for part in np.array_split(power_law(np.random.default_rng(seed), 600, 6) + 2.0, 6):
+        for part in np.array_split(power_law(np.random.default_rng(seed), 3000, 6) + 2.0, 6):
             pca.partial_fit(part)
         assert aggregator.receive(f"{seed}", 1, pca.release())
     assert parent.receive("region", 1, aggregator.summary())

@@ -319,7 +319,9 @@ def test_shared_private_steps_are_paid_for_by_every_client(tmp_path):
     ledger = Ledger(tmp_path / "ledger", epsilon=2.0, delta=1e-5)
     pca = FederatedPCA(2, privacy=Privacy(2.0, 1e-5, ledger=ledger)).fit(rows)
     paid = [(entry.mechanism, entry.mu) for entry in ledger.entries]
-    assert [name for name, _ in paid] == ["lengths and spread", "mean", "radius", "gram", "evaluation"]
+    first, *means, released, evaluated = [name for name, _ in paid]
+    assert (first, released, evaluated) == ("lengths and spread", "gram", "evaluation")
+    assert set(means) == {"mean"}
     certificate = pca.model_.certificate
     assert [(step.step, step.mu) for step in certificate.steps] == paid
     assert ledger.spent() == pytest.approx(2.0)

@@ -403,7 +403,7 @@ def test_a_private_step_is_debited_before_its_noise_too(run_client, tmp_path, wh
 
 def test_an_evaluation_is_debited_before_its_noise_too(run_client, tmp_path):
     path = tmp_path / "ledger"
-    status, printed, errors = run_client(path, "at the evaluation", "{'bound': 9.0, 'evaluate': True}")
+    status, _, errors = run_client(path, "at the evaluation", "{'bound': 9.0, 'evaluate': True}")
     assert status == -signal.SIGKILL, errors
     ledger = Ledger(path)
     assert [(entry.mechanism, entry.completed) for entry in ledger.entries] == [

@@ -711,7 +711,13 @@ class StreamingPCA(BasePCA):
         """`privacy` with the bound and the center that were found, for owners who come later: they need not
         spend anything on them. With `scale="std"` they take `summary_.scale` for their scale.
         """
-        return self._private_source("privacy_").found_settings()
+        source = self._source if self._has_source() else None
+        found = source.found_settings() if isinstance(source, PrivateTracker) else None
+        if found is None:
+            raise AttributeError(
+                "privacy_ is what private steps found: finish them, or fit with privacy=Privacy(...), first."
+            )
+        return found
 
     @property
     def summary_(self) -> Summary:

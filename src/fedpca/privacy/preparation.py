@@ -43,13 +43,13 @@ _MOST_FOR_MEAN = 0.4  # of mu²
 _LENGTHS = {0.9: 1.15, 0.75: 1.07, 0.5: 1.0}  # quantiles of lengths over their root mean square, if alike
 _MARGIN = 1.1  # of a radius over what it has to contain
 _FINE = 4  # bins per octave about a public center, where there are rows enough for them
-_FINE_ROWS = 1000.0  # mu n
+_FINE_ROWS = 8000.0  # mu n: below, most fine bins would drown
 _SCALE_ROWS = 54.0  # times sqrt(2 d) / mu
 _SCALE_MARGIN = 1.5
 _SCALE_QUANTILE, _SCALE_FACTOR = 0.75, 1.627  # of |differences|: of a Gaussian, in standard deviations
 _EVALUATED_QUANTILES = ((2000.0, 0.99), (0.0, 0.95))  # least mu n
 _HISTOGRAM_STREAM = 100.0  # rows of a stream, in units of 1 / mu
-_MEAN_STREAM = 10.0  # in units of (sqrt(d) + 4) / mu
+_MEAN_STREAM = 16.0  # in units of (sqrt(d) + 4) / mu
 _TAIL = 4.0  # standard deviations: a noise vector is longer than sqrt(d) and these once in 3000 times
 _HORIZON = 10.0  # a stream is taken to be this many times as long as a mean step
 
@@ -162,11 +162,14 @@ class Found(NamedTuple):
         clipping: how rows become points.
         radius: that an evaluation clips rows to; 0 where no length was found.
         margin: by how much the noise of the center raises the edge of that of the release.
+        joint: whether the sum of rows has to be released, too, to correct the center: nobody knows how many
+            rows of a stream will follow, and how much its noise will weigh.
     """
 
     clipping: Clipping
     radius: float
     margin: float = 1.0
+    joint: bool = False
 
 
 class Outlook(NamedTuple):
@@ -500,8 +503,9 @@ class Preparation:
             center = center + moved.total * (length / RADIUS / moved.n_rows)
         if self._privacy.bound == "private" and rule.quantile:
             bound = spread(rule.quantile) or None
-        margin = _raised((plan.noise / near) ** 2 / (2 * rule.t))
-        return Found(replace(self._clipping, bound=bound, center=center), radius, margin)
+        margin = 1.0 if self._is_stream else _raised((plan.noise / near) ** 2 / (2 * rule.t))
+        clipping = replace(self._clipping, bound=bound, center=center)
+        return Found(clipping, radius, margin, joint=self._is_stream)
 
     def _planned_mean(self, far: float, spread: float) -> _Mean:
         """As few steps as bring the noise of the center near that of the release, or the most allowed."""

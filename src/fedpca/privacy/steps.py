@@ -69,8 +69,9 @@ class StepSum:
         if any(part.step != first.step or part.total.shape != first.total.shape for part in sums):
             raise ValueError("only sums of the same step, of equally many features, add up.")
         if len(radii := {part.radius for part in sums}) > 1:
+            given = " and ".join(f"{radius:g}" for radius in sorted(radii))
             raise ValueError(
-                f"only sums of rows clipped to the same length add up, got {', '.join(f'{r:g}' for r in radii)}; "
+                f"only sums of rows clipped to the same length add up, got {given}; "
                 "let all owners have the same settings and take the private steps together."
             )
         total: Array = sum((part.total for part in sums), start=np.zeros_like(first.total))

@@ -154,6 +154,7 @@ class PrivateTracker:
             clipping,
             self.n_features,
             mu=preparation.mu_left,
+            joint=preparation.found.joint,
             rank=self._rank,
             batch_rows=self._batch_rows,
             noise=noise,
@@ -182,11 +183,14 @@ class PrivateTracker:
         """Whether nothing is left to be found before rows are taken."""
         return not isinstance(self._stage, _Preparing)
 
-    def found_settings(self) -> Privacy:
-        """The settings with what was found filled in, as public numbers, for owners who come later."""
+    def found_settings(self) -> Privacy | None:
+        """The settings with what was found filled in, as public numbers, for owners who come later.
+
+        None as long as something is to be found.
+        """
         clipping = self._clipping
         if clipping is None:
-            raise ValueError("nothing was found yet: finish the private steps, or release, first.")
+            return None
         settings = replace(self.privacy, bound=clipping.bound or "sphere", ledger=None)
         if clipping.pairs:
             return replace(settings, center="pairs")
