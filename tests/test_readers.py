@@ -739,7 +739,7 @@ class TestText:
         assert all_of(open_rows(self.write(tmp_path, whole_then_not, "rows.jsonl")))[-1] == 2.5
 
     def test_lines_longer_than_a_block(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("fedpca.readers.tables._TEXT_BLOCK", 1000)
+        monkeypatch.setattr("fedpca.readers.text.TEXT_BLOCK", 1000)
         rows = numbers(5, 300, seed=2)
         path = self.write(tmp_path, "\n".join(",".join(map(repr, row.tolist())) for row in rows))
         np.testing.assert_array_equal(all_of(open_rows(path)), rows)
@@ -927,7 +927,7 @@ class TestText:
         np.testing.assert_array_equal(rows, [[np.nan, 3], [3, 4]])
 
     def test_a_stream_of_bytes_without_lines(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("fedpca.readers.tables._MAX_LINE", 1000)
+        monkeypatch.setattr("fedpca.readers.text.MAX_LINE", 1000)
         with pytest.raises(FileFormatError, match="lines must be shorter than 1000 bytes"):
             open_rows(self.write(tmp_path, "1" * 2000))
 

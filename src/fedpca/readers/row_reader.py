@@ -16,10 +16,14 @@ import numpy as np
 
 from fedpca._util.text import join_names, pluralize
 from fedpca.errors import FileFormatError
-from fedpca.readers import anndata, arrays, plink, tables
+from fedpca.readers import anndata, arrays, plink
+from fedpca.readers.columnar import ArrowFile, ParquetFile
 from fedpca.readers.data_file import Batch, DataFile, ReadRequest
 from fedpca.readers.dialect import DELIMITERS, Dialect
+from fedpca.readers.json_lines import JsonFile
 from fedpca.readers.paths import Paths, StandardInput, find, is_standard_input, state
+from fedpca.readers.tables import TableFile
+from fedpca.readers.text import TextFile
 from fedpca.summaries import validation
 
 _log = logging.getLogger(__name__)
@@ -210,7 +214,7 @@ def open_rows(
     for file in files:
         _require_same_columns(files[0], file, columns, drop, passthrough)
         _require_numeric(file, features)
-    if columns is None and not private and isinstance(files[0], tables.TableFile):
+    if columns is None and not private and isinstance(files[0], TableFile):
         _warn_of_ids(files[0], features or ())
     n_features = files[0].n_columns if features is None else len(features)
     if batch_rows is None:
@@ -239,18 +243,18 @@ def _opener(kind: str, header: bool | None, dialect: Dialect, private: bool) -> 
     match kind:
         case "csv" | "tsv" | "txt":
             return partial(
-                tables.TextFile,
+                TextFile,
                 delimiters=DELIMITERS[kind],
                 header=header,
                 dialect=dialect,
                 private=private,
             )
         case "jsonl":
-            return tables.JsonFile
+            return JsonFile
         case "parquet":
-            return partial(tables.ParquetFile, private=private)
+            return partial(ParquetFile, private=private)
         case "arrow":
-            return partial(tables.ArrowFile, private=private)
+            return partial(ArrowFile, private=private)
         case "npy":
             return arrays.open_npy
         case "npz":
@@ -283,7 +287,7 @@ def _left_out(files: Iterable[DataFile], columns: Names | None, known: Collectio
     return tuple(found)
 
 
-def _warn_of_ids(file: tables.TableFile, features: Names) -> None:
+def _warn_of_ids(file: TableFile, features: Names) -> None:
     """Warn of features that are ids by their names, or because they never repeat."""
     never_repeat = file.counters(features)
     ids = [name for name in features if name in never_repeat or _ID.fullmatch(name)]
@@ -316,7 +320,7 @@ def _features(file: DataFile, columns: Names | None, drop: Names, passthrough: N
         return None
     _require_columns(file, columns or (), file.names)
     # In some formats passthrough columns are stored apart from the rows.
-    excluded = {*drop, *(_elements(passthrough, [file]) if isinstance(file, tables.TableFile) else ())}
+    excluded = {*drop, *(_elements(passthrough, [file]) if isinstance(file, TableFile) else ())}
     features = tuple(name for name in (file.names if columns is None else columns) if name not in excluded)
     if "" in features:
         raise FileFormatError(
