@@ -912,6 +912,47 @@ class TestText:
             np.testing.assert_array_equal(rows[row], [{"7": 7, "1e999": np.inf}.get(cell, np.nan), 3])
             np.testing.assert_array_equal(rows[row + 1 :], np.tile([4, 1], (200_001 - row, 1)))
 
+    @pytest.mark.parametrize(
+        ("text", "given", "remedy"),
+        [
+            ("x:y\n1:2\n3:4\n", {}, ":"),
+            ("1 2\n3 4\n", {}, " "),
+            ("x;y\n1;2\n", {"delimiter": ","}, ";"),
+            ("x;y\n1;2\n", {"delimiter": ",", "private": True}, ";"),
+            ("x^y\n1^2\n", {"private": True}, "^"),
+        ],
+    )
+    def test_an_unknown_delimiter_is_named_if_found(self, tmp_path, text, given, remedy):
+        path = self.write(tmp_path, text)
+        with pytest.raises(
+            FileFormatError, match="delimiter must be in the first line, and ',' is not"
+        ) as caught:
+            open_rows(path, **given)
+        assert f"; pass delimiter={remedy!r} if that divides the cells." in str(caught.value)
+        assert open_rows(path, **given | {"delimiter": remedy}).n_features == 2
+
+    def test_one_column_has_no_delimiter(self, tmp_path):
+        assert all_of(open_rows(self.write(tmp_path, "body mass\n1\n2\n"))).tolist() == [[1], [2]]
+        assert all_of(open_rows(self.write(tmp_path, "body mass\n1\n2\n"), private=True)).tolist() == [
+            [1],
+            [2],
+        ]
+        with pytest.raises(FileFormatError, match="note contains text"):
+            open_rows(self.write(tmp_path, "note\nhello world\nyou\n"))
+
+    def test_bytes_that_are_no_text(self, tmp_path):
+        path = tmp_path / "rows.csv"
+        path.write_bytes(b"x,y\n1,2\n3,\xff\n")
+        rule = r"y contains text that is not UTF-8; name the encoding .* leave it out with drop=\['y'\]\."
+        with pytest.raises(FileFormatError, match=rule):
+            open_rows(path)
+        assert all_of(open_rows(path, drop=["y"])).tolist() == [[1], [3]]
+        path.write_bytes(b"x,y\n" + b"1,2\n" * 300_000 + b'3,"4\n' + b"1,2\n" * 2_000_000)
+        with pytest.raises(
+            FileFormatError, match=r"after line \d{6}: cannot be parsed; look for an open quote"
+        ):
+            all_of(open_rows(path))
+
     def test_private_dialects_come_from_header_and_options(self, tmp_path):
         path = self.write(tmp_path, "x;y\n1,5;2\n-9;2\n")
         np.testing.assert_array_equal(all_of(open_rows(path, private=True)), [[np.nan, 2], [-9, 2]])

@@ -63,7 +63,8 @@ _READING = {  # arguments of `open_rows`
         str | None, metavar="NAME", help="Encoding of text, as in latin-1. By default UTF-8."
     ),
 }
-_CHARACTERS = {"tab": "\t", "\\t": "\t", "space": " "}
+_NAMES = {"\t": "tab", " ": "space"}
+_CHARACTERS = {"\\t": "\t"} | {name: character for character, name in _NAMES.items()}
 BatchRows = Annotated[
     int | None,
     typer.Option(metavar="ROWS", min=1, help="Maximum rows per batch; a few batches are in memory."),
@@ -147,6 +148,8 @@ def spell_option(name: str, value: Any) -> str:
     --drop 'patient id,"ward, bed"' --header
     >>> print(spell_option("na_values", None), spell_option("comment", "#"))
     --na-values VALUES --comment '#'
+    >>> print(spell_option("delimiter", "\\t"))
+    --delimiter tab
     """
     option = f"--{name.replace('_', '-')}"
     if name == "header":
@@ -156,7 +159,7 @@ def spell_option(name: str, value: Any) -> str:
     if value is None:
         return f"{option} {'VALUES' if name == 'na_values' else 'NAMES'}"
     if isinstance(value, str):
-        return f"{option} {shlex.quote(value)}"
+        return f"{option} {shlex.quote(_NAMES.get(value, value))}"
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(value)
     return f"{option} {shlex.quote(line.getvalue())}"

@@ -15,6 +15,7 @@ _LINES_LOOKED_AT = 50
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+([eE][+-]?[0-9]+)?")
 _GROUPS_OF_THREE = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+")
 _DECIMAL_POINT = re.compile(r"[+-]?[0-9]*\.[0-9]+([eE][+-]?[0-9]+)?")
+_IN_CELLS = "\"'.+-_()[]%$"  # common in names or numbers
 _LIKE_A_NUMBER = re.compile(r"[+-]?[0-9][0-9.,' ]*")
 
 
@@ -116,6 +117,25 @@ class Dialect:
 
 
 _EXAMPLES = {"delimiter": ";", "decimal": ",", "thousands": ","}
+
+
+def other_delimiter(text: str, only_first_line: bool) -> str | None:
+    """A character, whichever it is, that divides all of the first lines evenly; None if there is none.
+
+    Names have spaces, too: one line alone does not show whether these divide it.
+
+    >>> other_delimiter("width:depth\\n1.5:2\\n", only_first_line=False)
+    ':'
+    """
+    n_lines = 1 if only_first_line else _LINES_LOOKED_AT
+    first = next(iter(text.strip().splitlines()), "")
+    found = {
+        each: _likelihood(_records(text, each, n_lines))
+        for each in dict.fromkeys(first)
+        if each.isascii() and not each.isalnum() and each not in _IN_CELLS + " " * only_first_line
+    }
+    best = max(found, key=lambda each: found[each], default=None)
+    return best if best is not None and found[best][0] else None
 
 
 def _records(text: str, delimiter: str, n_lines: int) -> list[list[str]]:

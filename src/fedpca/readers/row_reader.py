@@ -171,8 +171,9 @@ def open_rows(
         encoding: of a text file, a name that Python knows; by default UTF-8, or UTF-16 if it starts with a
             byte order mark.
         private: detect nothing from the rows, because one record could decide it. Of text files the delimiter
-            comes from the header line, the decimal point is ".", all columns are features, and a cell that is
-            not a number is missing; lists must have a fixed size. Set it for a private fit.
+            comes from the header line, the decimal point is ".", all columns are features, a cell that is
+            not a number is missing, and a line that cannot be parsed is a row of missing values; lists must
+            have a fixed size. Set it for a private fit.
         batch_rows: maximum rows per batch; by default as many as make 16 MB, of Parquet 32 MB.
 
     >>> import numpy as np, pathlib, tempfile

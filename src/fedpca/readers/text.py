@@ -4,12 +4,15 @@ import csv
 import io
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedpca.errors import FileFormatError
 from fedpca.readers.data_file import NonNumeric, ReadRequest, translate_errors
-from fedpca.readers.dialect import Dialect, is_like_a_number
+from fedpca.readers.dialect import Dialect, is_like_a_number, other_delimiter
+from fedpca.readers.private_lines import PrivateLines, usual_width
 from fedpca.readers.tables import TableFile, non_numeric, number_after, pyarrow
 from fedpca.readers.text_stream import MAX_LINE, TEXT_BLOCK, encoding_error, first_lines, open_text
 
@@ -25,19 +28,27 @@ class TextFile(TableFile):
         delimiters: those that may be between cells, the usual one first.
         header: whether the first line contains the names; for None, if there is no number in it.
         dialect: how cells are written, as far as it is given.
-        private: whether nothing may be found in the rows; a cell that is not a number is missing then.
+        private: whether nothing may be found in the rows; a cell that is not a number is missing then, and
+            so are all of a line that cannot be parsed.
     """
 
     def __init__(
         self, path: Path, delimiters: str, header: bool | None, dialect: Dialect, private: bool
     ) -> None:
         self.path, self._private = path, private
-        start, is_whole = first_lines(path, dialect)
+        first_is_row = private and header is False  # and decides nothing, then
+        if first_is_row and dialect.encoding is None:
+            dialect = replace(dialect, encoding="utf-8")
+        start, is_whole = first_lines(path, dialect, private)
         look_at = start if is_whole else start[: start.rfind("\n") + 1] or start
-        if private and header is False:
-            look_at = ""  # the first line is a row
-        self._dialect = dialect.found_in(look_at, delimiters, only_first_line=private)
-        cells, self._first_lines, self._longest = _first_line(path, start, self._dialect.delimiter)
+        self._dialect = dialect.found_in("" if first_is_row else look_at, delimiters, only_first_line=private)
+        delimiter = self._dialect.delimiter or ","
+        if first_is_row:
+            cells, self._first_lines, self._longest = [""] * usual_width(look_at, delimiter), 0, 0
+        else:
+            cells, self._first_lines, self._longest = _first_line(path, start, delimiter, private)
+        if not cells:
+            raise FileFormatError(f"{path} contains no rows.")
         self._starts_with_hash = cells[0].startswith("#")
         self._header = _are_names(path, cells, self._dialect, private) if header is None else header
         self._columns = tuple(cells) if self._header else tuple(f"column {i + 1}" for i in range(len(cells)))
@@ -47,6 +58,8 @@ class TextFile(TableFile):
         text = [name for name, kind in self.non_numeric.items() if kind.contains == "text"]
         examined = {name: self._examine_text(name) for name in text[:_MAX_EXAMINED]}
         self.non_numeric = {**self.non_numeric, **examined}
+        if len(cells) == 1 and (self._header if private else self.non_numeric):
+            self._require_no_other_delimiter(look_at)
 
     def _infer(self) -> dict[str, Any]:
         """The types of columns, from the first block."""
@@ -82,33 +95,34 @@ class TextFile(TableFile):
         types = {name: self._types[name] for name in features} | dict.fromkeys(
             [*as_text, *request.passthrough], pa.string()
         )
-        line = self._first_lines if self._header else 0
-        with self._errors(), self._open(types, columns) as batches:
+        read = [self._first_lines if self._header else 0]
+        with self._errors(read), self._open(types, columns) as batches:
             for batch in batches:
                 for name in as_text:
-                    batch = _with_column(batch, name, self._parsed(batch.column(name), name, line))
+                    batch = _with_column(batch, name, self._parsed(batch.column(name), name, read[0]))
                 for name in numbers if self._dialect.codes else ():
                     batch = _with_column(batch, name, _without(batch.column(name), self._dialect.codes))
-                line += batch.num_rows
+                read[0] += batch.num_rows
                 yield batch
 
     @contextmanager
     def _open(self, types: Mapping[str, Any], columns: Sequence[str] = ()) -> Iterator[Any]:
         pc = pyarrow("pyarrow.csv")
+        skip = self._first_lines if self._header else 0
+        rows, block = None, max(TEXT_BLOCK, 4 * self._longest)
+        if self._private:
+            lines = PrivateLines(self._dialect.delimiter or ",", len(self._columns))
+            rows, skip, block = partial(lines.rows, skip=skip), 0, 4 * lines.max_bytes
         # In one thread pyarrow knows the number of a bad line, and is no slower.
         with (
-            open_text(self.path, self._dialect) as text,
+            open_text(self.path, self._dialect, self._private, rows) as text,
             pc.open_csv(
                 text,
                 pc.ReadOptions(
-                    use_threads=False,
-                    block_size=max(TEXT_BLOCK, 4 * self._longest),
-                    skip_rows=self._first_lines if self._header else 0,
-                    column_names=self._columns,
+                    use_threads=False, block_size=block, skip_rows=skip, column_names=self._columns
                 ),
                 pc.ParseOptions(delimiter=self._dialect.delimiter, newlines_in_values=True),
                 pc.ConvertOptions(
-                    check_utf8=not self._private,
                     column_types=types,
                     include_columns=columns,
                     decimal_point=self._dialect.decimal,
@@ -134,10 +148,7 @@ class TextFile(TableFile):
             return plain.cast(pa.float64())
         except pa.ArrowInvalid:
             pass  # its message quotes the cell
-        raw = [
-            None if cell is None else cell.decode(errors="replace")
-            for cell in cells.cast(pa.binary()).to_pylist()
-        ]
+        raw = cells.to_pylist()
         numbers = [None if cell is None else _lenient_number(dialect, cell) for cell in raw]
         if not self._private:
             for i, (cell, number) in enumerate(zip(raw, numbers, strict=True), 1):
@@ -148,6 +159,9 @@ class TextFile(TableFile):
     def _examine_text(self, name: str) -> NonNumeric:
         """What a column of text contains, from which line on: text, or numbers in most of its cells."""
         pa = pyarrow("pyarrow")
+        if pa.types.is_binary(self._types[name]):
+            conversion = "name the encoding of the file, as in {{encoding}}"
+            return NonNumeric("text that is not UTF-8", conversion, {"encoding": "latin-1"})
         try:
             with self._open({name: pa.float64()}, [name]):
                 line = ""
@@ -175,6 +189,16 @@ class TextFile(TableFile):
             {"na_values": None},
         )
 
+    def _require_no_other_delimiter(self, text: str) -> None:
+        """Reject one column that is several, divided by something else."""
+        if other := other_delimiter(text, only_first_line=self._private):
+            mine = self._dialect.delimiter
+            raise FileFormatError(
+                f"{self.path}: the delimiter must be in the first line, and {mine!r} is not",
+                "pass {delimiter} if that divides the cells",
+                delimiter=other,
+            )
+
     def _bad_cell(self, where: str, name: str, kind: str) -> FileFormatError:
         if kind == "a number":
             remedy = "list what stands for a missing value with {na_values}"
@@ -191,8 +215,8 @@ class TextFile(TableFile):
         )
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """What pyarrow reports about a line, without the data it quotes."""
+    def _errors(self, read: Sequence[int] = (0,)) -> Iterator[None]:
+        """What pyarrow reports of a line, without the data it quotes; `read` lines are before its block."""
         try:
             with translate_errors(self.path, "table of numbers"):
                 yield
@@ -221,7 +245,7 @@ class TextFile(TableFile):
             problem = f"{where}: expected {number_after('Expected ', report)} cells, got {found}"
             raise FileFormatError(problem, *remedies, comment="#") from None
         raise FileFormatError(
-            f"{where}: cannot be parsed; look for an open quote or a line without end."
+            f"{where}, after line {read[0]}: cannot be parsed; look for an open quote or a line without end."
         ) from None
 
 
@@ -243,20 +267,22 @@ def _lenient_number(dialect: Dialect, cell: str) -> float | None:
     return {"true": 1.0, "false": 0.0}.get(cell.lower(), dialect.number(cell))
 
 
-def _first_line(path: Path, start: str, delimiter: str | None) -> tuple[list[str], int, int]:
-    """Its cells, how many lines it spans, and the length in bytes of the longer of it and the next."""
-    lines = csv.reader(io.StringIO(start), delimiter=delimiter or ",")
+def _first_line(path: Path, start: str, delimiter: str, private: bool) -> tuple[list[str], int, int]:
+    """Its cells, how many lines it spans, and the length in bytes of the longer of it and the next.
+
+    The next one of private rows is not looked at.
+    """
+    lines = csv.reader(io.StringIO(start), delimiter=delimiter)
     with translate_errors(path, "text file"):
         cells = next(filter(None, lines), [])
     try:
         "".join(cells).encode()  # what comes later may be cut inside a letter; names must be whole
     except UnicodeError:
         raise encoding_error(path) from None
-    if not cells:
-        raise FileFormatError(f"{path} contains no rows.")
-    longest = max(
-        len(line.encode(errors="surrogateescape")) for line in start.split("\n")[: lines.line_num + 1]
-    )
+    if private and "\ufffd" in "".join(cells):  # what is no text has become this
+        raise encoding_error(path)
+    n_lines = lines.line_num if private else lines.line_num + 1
+    longest = max(len(line.encode(errors="surrogateescape")) for line in start.split("\n")[:n_lines])
     if longest >= MAX_LINE:
         raise FileFormatError(f"{path}: lines must be shorter than {MAX_LINE} bytes; check its line endings.")
     return cells, lines.line_num, longest

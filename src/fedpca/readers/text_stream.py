@@ -1,8 +1,9 @@
 """The text of a file, as a stream of UTF-8 that pyarrow parses."""
 
+import codecs
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,27 +16,44 @@ from fedpca.readers.dialect import Dialect
 TEXT_BLOCK = 2**20  # bytes parsed at a time
 MAX_LINE = 2**26
 
+Blocks = Iterator[bytes]
+
 
 @contextmanager
-def open_text(path: Path, dialect: Dialect) -> Iterator[Any]:
-    """The text of a file as UTF-8, decompressed, with comments as empty lines."""
+def open_text(
+    path: Path, dialect: Dialect, private: bool = False, rows: Callable[[Blocks], Blocks] | None = None
+) -> Iterator[Any]:
+    """The text of a file as UTF-8, decompressed, with comments as empty lines.
+
+    Args:
+        path: the file.
+        dialect: its encoding and comments.
+        private: whether bytes that are no text become U+FFFD, rather than an error.
+        rows: changes blocks of whole lines.
+    """
     pa = require("pyarrow", extra="files", purpose="reading CSV, Parquet and Arrow files")
     encoding = dialect.encoding
     if encoding is None:
         with pa.input_stream(str(path), compression="detect") as stream:
             encoding = "utf-16" if stream.read(2) in (b"\xff\xfe", b"\xfe\xff") else None
     with pa.input_stream(str(path), compression="detect") as stream:
-        text = stream if encoding is None else pa.transcoding_input_stream(stream, encoding, "utf8")
+        text = stream
+        if private:
+            text = _File(_decoded(_blocks(text), encoding or "utf-8"))
+        elif encoding is not None:
+            text = pa.transcoding_input_stream(text, encoding, "utf8")
         if dialect.comment is not None:
-            text = pa.PythonFile(_WithoutComments(text, dialect.comment.encode()), mode="r")
-        yield text
+            text = _File(_without_comments(whole_lines(_blocks(text)), dialect.comment.encode()))
+        if rows is not None:
+            text = _File(rows(_blocks(text)))
+        yield pa.PythonFile(text, mode="r") if isinstance(text, _File) else text
 
 
-def first_lines(path: Path, dialect: Dialect) -> tuple[str, bool]:
+def first_lines(path: Path, dialect: Dialect, private: bool = False) -> tuple[str, bool]:
     """At least two lines, and whether there are no more."""
     more = start = b""
     try:
-        with translate_errors(path, "text file"), open_text(path, dialect) as stream:
+        with translate_errors(path, "text file"), open_text(path, dialect, private) as stream:
             while start.count(b"\n") < 2 and len(start) < MAX_LINE and (more := stream.read(TEXT_BLOCK)):
                 start += more
     except FileFormatError as error:
@@ -45,13 +63,47 @@ def first_lines(path: Path, dialect: Dialect) -> tuple[str, bool]:
     return start.decode("utf-8-sig", "surrogateescape"), not more
 
 
-class _WithoutComments(io.RawIOBase):
-    """A stream in which lines of comments are empty."""
+def whole_lines(blocks: Blocks, max_bytes: int | None = None) -> Blocks:
+    """Blocks that end where lines do, except the last; what a line has beyond `max_bytes` may be cut."""
+    rest = b""
+    for block in blocks:
+        end = block.rfind(b"\n") + 1
+        if end:
+            yield rest + block[:end]
+            rest = block[end:]
+        elif max_bytes is None or len(rest) <= max_bytes:
+            rest += block
+    if rest:
+        yield rest
 
-    def __init__(self, stream: Any, comment: bytes) -> None:
-        self._stream, self._comment = stream, comment
-        self._pattern = re.compile(rb"^[ \t]*" + re.escape(comment) + rb"[^\n]*", re.MULTILINE)
-        self._ready, self._rest = memoryview(b""), b""
+
+def _blocks(stream: Any) -> Blocks:
+    while block := stream.read(TEXT_BLOCK):
+        yield block
+
+
+def _decoded(blocks: Blocks, encoding: str) -> Blocks:
+    decoder = codecs.getincrementaldecoder(encoding)("replace")
+    for block in blocks:
+        if text := decoder.decode(block):
+            yield text.encode()
+    if text := decoder.decode(b"", final=True):
+        yield text.encode()
+
+
+def _without_comments(blocks: Blocks, comment: bytes) -> Blocks:
+    """Lines of comments as empty lines."""
+    pattern = re.compile(rb"^[ \t]*" + re.escape(comment) + rb"[^\n]*", re.MULTILINE)
+    for block in blocks:
+        if text := pattern.sub(b"", block) if comment in block else block:
+            yield text
+
+
+class _File(io.RawIOBase):
+    """Blocks as a file."""
+
+    def __init__(self, blocks: Blocks) -> None:
+        self._left, self._ready = blocks, memoryview(b"")
 
     def readable(self) -> bool:
         return True
@@ -59,16 +111,8 @@ class _WithoutComments(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         if size < 0:
             return b"".join(iter(lambda: self.read(TEXT_BLOCK), b""))
-        while not self._ready:
-            more = self._stream.read(TEXT_BLOCK)
-            text = self._rest + more
-            if not text:
-                return b""
-            end = text.rfind(b"\n") + 1 if more else len(text)
-            whole, self._rest = text[:end], text[end:]
-            self._ready = memoryview(self._pattern.sub(b"", whole) if self._comment in whole else whole)
-            if not more and not self._ready:
-                return b""
+        if not self._ready:
+            self._ready = memoryview(next(self._left, b""))
         part, self._ready = bytes(self._ready[:size]), self._ready[size:]
         return part
 
