@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tracemalloc
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,17 @@ def write_csv(path, rows, delimiter=","):
 def write_jsonl(path, rows):
     names = names_for(rows)
     path.write_text("".join(json.dumps(line) + "\n" for line in arrow(rows, names).to_pylist()))
+
+
+def write_xlsx(path, rows):
+    import openpyxl
+
+    book = openpyxl.Workbook(write_only=True)
+    sheet = book.create_sheet()
+    sheet.append(list(names_for(rows)))
+    for row in rows.tolist():  # as text, for openpyxl writes 16 digits of a number
+        sheet.append([None if cell != cell else repr(cell) for cell in row])
+    book.save(path)
 
 
 def write_arrow_stream(path, rows):
@@ -155,6 +167,8 @@ DENSE = {
     "zarr": (".zarr", write_zarr),
     "zarr of AnnData": (".zarr", write_zarr_anndata),
 }
+if find_spec("python_calamine") and find_spec("openpyxl"):  # the excel extra
+    DENSE["xlsx"] = (".xlsx", write_xlsx)
 SPARSE = {
     "npz": (".npz", lambda path, rows: sparse.save_npz(path, rows)),
     "h5ad": (".h5ad", write_h5ad),
@@ -180,7 +194,7 @@ class TestEveryDenseFormat:
     def test_gives_what_was_written(self, tmp_path, kind, dtype):
         rows = numbers(dtype=dtype)
         opened = open_rows(written(tmp_path, DENSE, kind, rows))
-        expected = "float64" if kind in ("csv", "tsv", "jsonl") else dtype
+        expected = "float64" if kind in ("csv", "tsv", "jsonl", "xlsx") else dtype
         assert (opened.n_features, opened.sparse, opened.dtype) == (3, False, expected)
         assert opened.n_rows in (100, None)
         assert opened.feature_names == (None if "np" in kind or kind == "zarr" else NAMES)

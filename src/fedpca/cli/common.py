@@ -65,6 +65,9 @@ _READING = {  # arguments of `open_rows`
     "encoding": _text_option(
         str | None, metavar="NAME", help="Encoding of text, as in latin-1. By default UTF-8."
     ),
+    "sheet": Annotated[
+        str | None, typer.Option(metavar="NAME", help="The sheet of Excel files. By default the first.")
+    ],
 }
 BatchRows = Annotated[
     int | None,

@@ -50,7 +50,7 @@ class TextFile(TableFile):
         if not cells:
             raise FileFormatError(f"{path} contains no rows.")
         self._starts_with_hash = cells[0].startswith("#")
-        self._header = _are_names(path, cells, self._dialect, private) if header is None else header
+        self._header = are_names(path, cells, self._dialect, private) if header is None else header
         self._columns = tuple(cells) if self._header else tuple(f"column {i + 1}" for i in range(len(cells)))
         self._whole: list[str] = []  # columns of whole numbers
         types = dict.fromkeys(self._columns, pyarrow("pyarrow").float64()) if private else self._infer()
@@ -149,7 +149,7 @@ class TextFile(TableFile):
         except pa.ArrowInvalid:
             pass  # its message quotes the cell
         raw = cells.to_pylist()
-        numbers = [None if cell is None else _lenient_number(dialect, cell) for cell in raw]
+        numbers = [None if cell is None else lenient_number(dialect, cell) for cell in raw]
         if not self._private:
             for i, (cell, number) in enumerate(zip(raw, numbers, strict=True), 1):
                 if cell is not None and number is None:
@@ -262,7 +262,7 @@ def _without(column: Any, values: Sequence[Any]) -> Any:
     return compute.if_else(found, pa.scalar(None, column.type), column)
 
 
-def _lenient_number(dialect: Dialect, cell: str) -> float | None:
+def lenient_number(dialect: Dialect, cell: str) -> float | None:
     """The value of a cell, which may be true or false; None if it is no number."""
     return {"true": 1.0, "false": 0.0}.get(cell.lower(), dialect.number(cell))
 
@@ -288,9 +288,15 @@ def _first_line(path: Path, start: str, delimiter: str, private: bool) -> tuple[
     return cells, lines.line_num, longest
 
 
-def _are_names(path: Path, cells: list[str], dialect: Dialect, private: bool) -> bool:
+def have_no_numbers(cells: Sequence[str], dialect: Dialect) -> bool:
+    """Whether cells may be names: none is a number, and not all are missing."""
     filled = [cell for cell in cells if cell.strip() not in dialect.gaps]
-    if filled and not any(is_like_a_number(cell) for cell in filled):
+    return bool(filled) and not any(is_like_a_number(cell) for cell in filled)
+
+
+def are_names(path: Path, cells: Sequence[str], dialect: Dialect, private: bool) -> bool:
+    """Whether the cells of the first line are names; an error if that is not clear."""
+    if have_no_numbers(cells, dialect):
         return True
     if private:
         raise FileFormatError(
@@ -299,6 +305,7 @@ def _are_names(path: Path, cells: list[str], dialect: Dialect, private: bool) ->
             "pass {header}",
             header=None,
         )
+    filled = [cell for cell in cells if cell.strip() not in dialect.gaps]
     if len(filled) > 2 and filled in ([str(i + first) for i in range(len(filled))] for first in (0, 1)):
         raise FileFormatError(
             f"{path}: the first line counts up, so it may contain names or numbers",

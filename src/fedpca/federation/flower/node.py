@@ -36,6 +36,7 @@ _READING: dict[str, Callable[[Any], Any]] = {  # of the rows, as text or flags
     "na-values": split_names,
     "comment": str,
     "encoding": str,
+    "sheet": str,
 }
 _DIALECT = ("delimiter", "decimal", "thousands", "na_values", "comment", "encoding")
 
