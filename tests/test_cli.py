@@ -341,13 +341,12 @@ def test_a_file_given_twice_is_an_error(folder):
 @pytest.mark.parametrize(
     "line",
     [
-        ["fit", "s3://bucket/x.parquet", "-o", "m.safetensors"],
         ["inspect", "s3://bucket/x.parquet"],
         ["merge", "a.safetensors", "s3://bucket/x.parquet", "-o", "m.safetensors"],
         ["fit", "a.csv", "-o", "s3://bucket/x.parquet"],
     ],
 )
-def test_urls_are_refused_as_written(folder, line):
+def test_urls_of_other_files_than_rows_are_refused_as_written(folder, line):
     write_csv("a.csv", numbers())
     result = run(*line)
     assert result.exit_code in (1, 2)

@@ -1095,12 +1095,6 @@ class TestPaths:
         with pytest.raises(OSError, match=rule):
             open_rows(tmp_path / path)
 
-    @pytest.mark.parametrize("path", ["s3://bucket/rows.parquet", "https://host/a/*.csv", "gs://b"])
-    def test_urls_are_refused_as_written(self, path):
-        with pytest.raises(ValueError, match="remote paths are not supported") as caught:
-            open_rows(path)
-        assert path in str(caught.value)
-
     def test_a_file_given_twice(self, tmp_path):
         path = written(tmp_path, DENSE, "csv", numbers())
         other = tmp_path / "link.csv"
