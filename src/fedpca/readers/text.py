@@ -159,8 +159,7 @@ class TextFile(TableFile):
         """What a column of text contains, from which line on: text, or numbers in most of its cells."""
         pa = pyarrow("pyarrow")
         if pa.types.is_binary(self._types[name]):
-            conversion = "name the encoding of the file, as in {{encoding}}"
-            return NonNumeric("text that is not UTF-8", conversion, {"encoding": "latin-1"})
+            return NonNumeric("text that is not UTF-8")
         try:
             with self._open({name: pa.float64()}, [name]):
                 line = ""
