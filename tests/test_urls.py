@@ -53,8 +53,9 @@ def folder(tmp_path_factory):
 def memory(folder):
     """The URL of a folder in fsspec's memory."""
     files = fsspec.filesystem("memory")
-    files.pipe({f"/study/{name}": (folder / name).read_bytes() for name in FILES})
-    return "memory://study"
+    files.pipe({f"/behind-urls/{name}": (folder / name).read_bytes() for name in FILES})
+    yield "memory://behind-urls"
+    files.rm("/behind-urls", recursive=True)
 
 
 class Server(ThreadingHTTPServer):

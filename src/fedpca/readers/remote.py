@@ -95,9 +95,8 @@ def find_remote(url: str) -> list[RemoteFile]:
     """The files that a URL, a pattern or a folder stands for, in the order of their names."""
     scheme = urlsplit(url).scheme.lower()
     fsspec = require("fsspec", extra="url", purpose=f"reading from {scheme}://")
-    options = {"client_kwargs": {"timeout": _patience()}} if scheme in _HTTP else {}
     try:
-        files, path = fsspec.url_to_fs(url, **options)
+        files, path = fsspec.url_to_fs(url, **(_http_settings() if scheme in _HTTP else {}))
     except ValueError as error:
         raise ValueError(
             f"the protocol must be one that fsspec knows, such as https:// or s3://, got {scheme}://."
@@ -120,10 +119,11 @@ def find_remote(url: str) -> list[RemoteFile]:
     return [RemoteFile(files.unstrip_protocol(each), files, each) for each in sorted(found)]
 
 
-def _patience() -> Any:
-    """For how long to wait: not for a whole file of any size."""
+def _http_settings() -> dict[str, Any]:
+    """A limit for each step, not for a file of any size; proxies and passwords as the system has them."""
     aiohttp = require("aiohttp", extra="url", purpose="reading from https://")
-    return aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_READ_SECONDS)
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_READ_SECONDS)
+    return {"client_kwargs": {"timeout": timeout, "trust_env": True}}
 
 
 def _is_hidden(path: str, folder: str) -> bool:
