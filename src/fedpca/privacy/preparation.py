@@ -8,8 +8,9 @@ length one is 2 t of their energy.
 2. Rows of which hardly anything survives the noise (t > 0.1, or mu n < 40): differences of pairs, each scaled
    to length one. Nothing else has to be found, so that all of the budget is left for the release.
 3. Otherwise: how long rows are, and how long differences of pairs are, which is their spread; then the mean,
-   in one to three steps, as these and the known noise require, each clipped to a smaller radius about the
-   last; if the noise would leave it too far off, differences of pairs again.
+   in one to five steps, as these and the known noise require, each clipped to a smaller radius about the
+   last; if the noise would leave it too far off, differences of pairs again. The release contains the sum of
+   its rows as well, which corrects what is left of the center's error.
 4. The length that rows are clipped to: the more components are wanted of fewer rows, the shorter; a quantile
    of the lengths of differences or, where noise dominates, every row is scaled to length one. About a public
    center it is a quantile of the lengths about that.
@@ -28,6 +29,7 @@ from fedpca._typing import Array
 from fedpca.privacy import steps
 from fedpca.privacy.clipping import RADIUS, Clipping, Pairing
 from fedpca.privacy.ledger import Ledger
+from fedpca.privacy.mechanisms.base import SUM_WEIGHT
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.steps import BELOW, DYADIC, Histogram, Step, StepSum
@@ -37,11 +39,12 @@ _FEW_ROWS = 40.0  # mu n below which a histogram finds nothing
 _QUANTILES = ((0.012, 0.9), (0.027, 0.75), (0.04, 0.5))  # largest r t, and the quantile of lengths
 _NEAR, _TOO_FAR = 2.0, 4.0  # (noise of the center / spread)² over t: good enough, and not good enough
 _FARTHEST = 0.7  # of the spread
-_MEAN_STEPS = 3
-_LAST_STEP = 0.8  # of what is spent on the mean
+_MEAN_STEPS = 5
+_LAST_STEP = 0.65  # of what is spent on the mean
 _MOST_FOR_MEAN = 0.4  # of mu²
 _LENGTHS = {0.9: 1.15, 0.75: 1.07, 0.5: 1.0}  # quantiles of lengths over their root mean square, if alike
-_MARGIN = 1.1  # of a radius over what it has to contain
+_MARGIN = 1.25  # of a radius over what it has to contain
+_UNLIKELY = 2.5  # standard deviations of the length of noise, which vary it by 1 / sqrt(2 d)
 _FINE = 4  # bins per octave about a public center, where there are rows enough for them
 _FINE_ROWS = 8000.0  # mu n: below, most fine bins would drown
 _SCALE_ROWS = 54.0  # times sqrt(2 d) / mu
@@ -49,8 +52,7 @@ _SCALE_MARGIN = 1.5
 _SCALE_QUANTILE, _SCALE_FACTOR = 0.75, 1.627  # of |differences|: of a Gaussian, in standard deviations
 _EVALUATED_QUANTILES = ((2000.0, 0.99), (0.0, 0.95))  # least mu n
 _HISTOGRAM_STREAM = 100.0  # rows of a stream, in units of 1 / mu
-_MEAN_STREAM = 16.0  # in units of (sqrt(d) + 4) / mu
-_TAIL = 4.0  # standard deviations: a noise vector is longer than sqrt(d) and these once in 3000 times
+_MEAN_STREAM = 20.0  # in units of sqrt(d) / mu, or a little more of few features
 _HORIZON = 10.0  # a stream is taken to be this many times as long as a mean step
 
 
@@ -162,14 +164,11 @@ class Found(NamedTuple):
         clipping: how rows become points.
         radius: that an evaluation clips rows to; 0 where no length was found.
         margin: by how much the noise of the center raises the edge of that of the release.
-        joint: whether the sum of rows has to be released, too, to correct the center: nobody knows how many
-            rows of a stream will follow, and how much its noise will weigh.
     """
 
     clipping: Clipping
     radius: float
     margin: float = 1.0
-    joint: bool = False
 
 
 class Outlook(NamedTuple):
@@ -178,10 +177,12 @@ class Outlook(NamedTuple):
     Attributes:
         clipping: with the length of rows as their unit, where it is not public.
         mu: what will be left for the release.
+        joint: whether the sum of rows will be released with it.
     """
 
     clipping: Clipping
     mu: float
+    joint: bool
 
 
 def expected(
@@ -197,7 +198,7 @@ def expected(
     if privacy.bound == "private" and not pairs and rule.quantile:
         spent += 0.0 if finds_center else rule.histogram_share
         bound = _LENGTHS[rule.quantile]
-    return Outlook(Clipping(bound, pairs=pairs), rule.mu * sqrt(1 - spent))
+    return Outlook(Clipping(bound, pairs=pairs), rule.mu * sqrt(1 - spent), finds_center)
 
 
 def rows_for_scale(privacy: Privacy, n_features: int, owners: int) -> int:
@@ -453,7 +454,7 @@ class Preparation:
     @property
     def _mean_rows(self) -> int:
         """Rows of a stream for one step of the mean."""
-        return ceil(_MEAN_STREAM * (sqrt(self._d) + _TAIL) / self._mu)
+        return ceil(_MEAN_STREAM * (sqrt(self._d) + _UNLIKELY / sqrt(2)) / self._mu)
 
     def _pooled_sd(self, step: Step, block: int) -> float:
         """Standard deviation of the noise of a block in the sum over all owners."""
@@ -503,9 +504,10 @@ class Preparation:
             center = center + moved.total * (length / RADIUS / moved.n_rows)
         if self._privacy.bound == "private" and rule.quantile:
             bound = spread(rule.quantile) or None
-        margin = 1.0 if self._is_stream else _raised((plan.noise / near) ** 2 / (2 * rule.t))
-        clipping = replace(self._clipping, bound=bound, center=center)
-        return Found(clipping, radius, margin, joint=self._is_stream)
+        # What the sum of rows, released with their products, does not correct.
+        spike = min((plan.noise / near) ** 2 / (2 * rule.t), rule.t / SUM_WEIGHT**2)
+        margin = _raised(spike)
+        return Found(replace(self._clipping, bound=bound, center=center), radius, margin)
 
     def _planned_mean(self, far: float, spread: float) -> _Mean:
         """As few steps as bring the noise of the center near that of the release, or the most allowed."""
@@ -526,5 +528,5 @@ class Preparation:
                 mu, rows = self._mu, self._mean_rows
             sensitivity = 2.0 if self._privacy.adjacency == "replace-one" else 1.0
             noise = sensitivity * radius * sqrt(self._d * self._rule.owners) / (mu * rows)
-            radius = _MARGIN * hypot(spread, noise * (1 + _TAIL / sqrt(self._d)))
+            radius = _MARGIN * hypot(spread, noise * (1 + _UNLIKELY / sqrt(2 * self._d)))
         return _Mean(noise, shares, radii)
