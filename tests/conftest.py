@@ -18,17 +18,18 @@ from fedpca import datasets
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60)
 settings.load_profile("repeatable")
 
-# What a private fit advises. Most tests use settings, rows or many fits that it advises against, to try other
-# things; test_private_advice.py is about the advice. Pages and docstrings have to take it.
+# What a fit advises. Most tests use settings, rows or many fits that it advises against, to try other things;
+# test_private_advice.py and test_scaled_fit.py are about the advice. Pages and docstrings have to take it.
 ADVICE = (
     "epsilon=",
     "bound=",
-    "center='private' failed to locate the mean",
+    "left out, because no scale was found",
     "this is fit number",
     "nothing rises above the noise",
     r"n_components=\d+ was asked for, and",
     r"the \d+ components above the noise",
     r"all \d+ releases were paid for in memory",
+    r".* of the variance of all \d+ features",
 )
 
 

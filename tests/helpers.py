@@ -4,6 +4,7 @@ from dataclasses import fields
 from math import exp, log
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -218,3 +219,65 @@ def edge_of_rounding(n_rows, n_features, radius=2.0**12):
     rest = np.sqrt(np.maximum((rows[:, 0] * radius / halves) ** 2 - rows[:, 0] ** 2, 0))
     rows[:, 1:] *= (rest / np.sqrt((rows[:, 1:] ** 2).sum(axis=1)))[:, None]
     return rows
+
+
+# --- rows in mixed units ---
+
+
+def exact_scaling(rows, weights=None):
+    """Weights, means and variances of the observed entries, in extended precision."""
+    rows = np.asarray(rows, dtype=np.longdouble)
+    weights = np.ones(len(rows)) if weights is None else np.asarray(weights)
+    own = np.where(np.isnan(rows), 0, weights[:, None]).astype(np.longdouble)
+    observed = own.sum(axis=0)
+    divisor = np.where(observed > 0, observed, 1)
+    mean = (own * np.nan_to_num(rows)).sum(axis=0) / divisor
+    variance = (own * np.nan_to_num(rows - mean) ** 2).sum(axis=0) / divisor
+    return observed, mean, variance
+
+
+def standardized(rows, weights=None):
+    """Rows less their means over their standard deviations, in extended precision; 0 if constant."""
+    _, mean, variance = exact_scaling(rows, weights)
+    rows = np.asarray(rows, dtype=np.longdouble)
+    scale = np.where(np.ptp(np.asarray(rows, np.float64), axis=0) > 0, np.sqrt(variance), 1)
+    return np.where(np.ptp(np.asarray(rows, np.float64), axis=0) > 0, (rows - mean) / scale, 0).astype(float)
+
+
+def assert_pca_of(summary, rows, weights=None, atol=1e-10, center=True):
+    """The summary has the scatter, scale and mean of the standardized rows."""
+    subspace = summary.subspace()
+    expected = standardized(rows, weights)
+    weights = np.ones(len(rows)) if weights is None else weights
+    scatter = (expected * np.asarray(weights)[:, None]).T @ expected / np.sum(weights)
+    found = (subspace.components.T * subspace.singular_values**2) @ subspace.components / subspace.count
+    np.testing.assert_allclose(found, scatter, atol=atol)
+    _, mean, variance = exact_scaling(rows, weights)
+    constant = np.ptp(rows, axis=0) == 0
+    scale = np.where(constant, 1, np.sqrt(variance.astype(float)))
+    np.testing.assert_allclose(subspace.scale, scale, rtol=1e-9)
+    np.testing.assert_allclose(subspace.mean * subspace.scale, mean.astype(float), rtol=1e-9, atol=1e-300)
+    assert subspace.total == pytest.approx(subspace.count * np.count_nonzero(~constant), rel=1e-9)
+
+
+@st.composite
+def mixed_units(draw, min_rows=1, max_rows=60, constant=True):
+    """Rows of features in units from 1e-6 to 1e9, means up to a million deviations away, some constant."""
+    n_rows, n_features = draw(st.integers(min_rows, max_rows)), draw(st.integers(1, 7))
+    rng = np.random.default_rng(draw(st.integers(0, 999)))
+    units = 10.0 ** rng.uniform(-6, 9, n_features)
+    away = draw(st.sampled_from([0.0, 1.0, 1e3, 1e6])) * rng.normal(size=n_features)
+    mixed = rng.normal(size=(n_rows, n_features)) @ (
+        np.eye(n_features) + 0.3 * rng.normal(size=(n_features,) * 2)
+    )
+    rows = units * (mixed + away)
+    if constant and draw(st.booleans()):
+        rows[:, draw(st.integers(0, n_features - 1))] = draw(st.sampled_from([0.0, 0.1, 1e9, -3.7]))
+    return rows
+
+
+def cut(draw, rows):
+    """Rows of unequal owners, in any order, some with one row."""
+    places = draw(st.lists(st.integers(0, len(rows)), max_size=5))
+    parts = np.split(rows, sorted(places))
+    return draw(st.permutations([part for part in parts if len(part)]))

@@ -333,7 +333,7 @@ def test_every_rank_rule_works_in_every_tracker(tracker, rng):
 
 @BASELINES_TOO
 def test_a_tracker_takes_the_settings_it_declares(tracker):
-    values = {"backend": HOST, "block_rows": 7, "seed": 3}
+    values = {"backend": HOST, "block_rows": 7, "mixed_units": True, "seed": 3}
     assert tracker.settings <= set(values)
     tracker(20, FixedRank(2), **{name: values[name] for name in tracker.settings})
     for name in {"block_rows", "seed"} - tracker.settings:

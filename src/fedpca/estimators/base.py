@@ -22,13 +22,16 @@ from fedpca.readers.data_file import Batch
 from fedpca.readers.row_reader import RowReader
 from fedpca.summaries import validation
 from fedpca.summaries.missing_values import partial_scores
+from fedpca.summaries.scaling import divided
 from fedpca.summaries.subspace import Subspace
 
 
 class ComponentSource(Protocol):
     """Where the components come from: a tracker of rows, or a view of a summary."""
 
-    dtype: DType
+    @property
+    def dtype(self) -> DType:
+        """Of the components."""
 
     @property
     def is_fitted(self) -> bool:
@@ -135,6 +138,10 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             raise AttributeError(
                 f"{attribute} is learned by fit, partial_fit or merge: call one of them first."
             )
+        return self._summary()
+
+    def _summary(self) -> Subspace:
+        """The directions carried, with the scale of the rows."""
         return self._source.summary()
 
     def _names(self) -> tuple[str, ...] | None:
@@ -160,18 +167,24 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     @property
     def mean_(self) -> Array:
-        return self._fitted_summary("mean_").mean
+        subspace = self._fitted_summary("mean_")
+        return subspace.mean if subspace.scale is None else subspace.mean * subspace.scale
+
+    @property
+    def scale_(self) -> Array | None:
+        """What rows are divided by, shape (n_features,); None if they are not."""
+        return self._fitted_summary("scale_").scale
 
     @property
     def var_(self) -> Array:
-        self._fitted_summary("var_")
+        scale = self._fitted_summary("var_").scale
         variances = self._source.feature_variances()
         if variances is None:
             raise AttributeError(
                 "var_ is known only to the exact tracker, without privacy; fit with tracker='exact', or take "
                 "the diagonal of get_covariance()."
             )
-        return variances.copy()
+        return variances.copy() if scale is None else variances * scale**2
 
     @property
     def explained_variance_(self) -> Array:
@@ -223,16 +236,18 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """
         backend = backend_of(X)
         X, gaps = self._checked(X)
-        components, subspace = self._components_for(X), self._source.summary()
+        components, subspace = self._components_for(X), self._summary()
         far = self._source.mean_dominates(subspace.mean, subspace.total / max(subspace.count, 1.0))
         if not gaps and not far and subspace.observed is None and self._fits(X):
             offsets = subspace.mean @ self.components_.T.astype(np.float64)
-            scores = X @ components.T - backend_of(X).asarray(offsets, self._dtype_for(X))
+            if subspace.scale is not None:
+                components = self._as_here(self.components_ / subspace.scale, X)
+            scores = X @ components.T - self._as_here(offsets, X)
         else:
             with single_threaded_blas():
                 scores = backend_of(X).xp.concat([scores for _, scores in self._scored(X, gaps)])
         if self.whiten:
-            scores = scores / backend_of(X).asarray(self._scale(), self._dtype_for(X))
+            scores = scores / self._as_here(self._deviations(), X)
         return backend.asarray(scores)
 
     def inverse_transform(self, X: RowsLike) -> DeviceArray:
@@ -252,15 +267,18 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if backend.on_device:
             components = backend.asarray(components, dtype)
         if self.whiten:
-            X = X * backend.asarray(self._scale(), dtype)
-        return X @ components + backend.asarray(self.mean_, dtype)
+            X = X * backend.asarray(self._deviations(), dtype)
+        subspace = self._summary()
+        rows = X @ components + backend.asarray(subspace.mean, dtype)
+        return rows if subspace.scale is None else rows * backend.asarray(subspace.scale, dtype)
 
     def anomaly_scores(self, X: RowsLike) -> tuple[DeviceArray, DeviceArray]:
         """How unusual rows are: squared prediction error and Hotelling's T².
 
         Returns:
             spe, the squared distance from the subspace, over observed entries; and t2, the squared distance
-            from the mean within the subspace, in units of its variances. Each of shape (n_samples,).
+            from the mean within the subspace, in units of its variances. Each of shape (n_samples,), and of
+            the rows divided by `scale_`.
 
         >>> import fedpca
         >>> rows = np.random.default_rng(0).normal(size=(500, 3)) * [5.0, 3.0, 0.1]
@@ -316,8 +334,13 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         It is that of the features of which any value was observed in the fit.
         """
         spe, t2 = (to_host(scores) for scores in self.anomaly_scores(X))
-        n_known = self._source.summary().n_known
-        return log_likelihood(spe, t2, self.explained_variance_, self.noise_variance_, n_known)
+        subspace = self._summary()
+        likelihoods = log_likelihood(
+            spe, t2, self.explained_variance_, self.noise_variance_, subspace.n_known
+        )
+        if subspace.scale is None:
+            return likelihoods
+        return likelihoods - float(np.log(subspace.scale[subspace.known]).sum())
 
     def score(self, X: RowsLike, y: object = None) -> float:
         """Mean log-likelihood of rows, for example to choose n_components by cross-validation."""
@@ -329,20 +352,26 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
         Zero for features without any observed value.
         """
-        known = self._fitted().summary().known
+        self._fitted()
+        subspace = self._summary()
         scaled = (self.explained_variance_ - self.noise_variance_)[:, None] * self.components_
         covariance: Array = self.components_.T @ scaled
-        covariance.flat[:: self.n_features_in_ + 1] += self.noise_variance_ * known
+        covariance.flat[:: self.n_features_in_ + 1] += self.noise_variance_ * subspace.known
+        if subspace.scale is not None:
+            covariance *= np.outer(subspace.scale, subspace.scale)
         return covariance
 
     def get_precision(self) -> Array:
         """The inverse of `get_covariance()`, shape (d, d); the pseudo-inverse where it has none."""
-        known = self._fitted().summary().known
+        self._fitted()
+        subspace = self._summary()
         noise = self.noise_variance_
         background = 1 / noise if noise else 0.0
         scaled = (1 / self.explained_variance_ - background)[:, None] * self.components_
         precision: Array = self.components_.T @ scaled
-        precision.flat[:: self.n_features_in_ + 1] += background * known
+        precision.flat[:: self.n_features_in_ + 1] += background * subspace.known
+        if subspace.scale is not None:
+            precision /= np.outer(subspace.scale, subspace.scale)
         return precision
 
     def _checked(self, X: RowsLike) -> tuple[DeviceArray, bool]:
@@ -360,7 +389,11 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return np.result_type(ops.working_dtype(backend_of(X).numpy_dtype(X)), self._source.dtype)
 
     def _components_for(self, X: RowsLike) -> DeviceArray:
-        return backend_of(X).asarray(self.components_, self._dtype_for(X))
+        return self._as_here(self.components_, X)
+
+    def _as_here(self, values: Array, X: RowsLike) -> DeviceArray:
+        """Values where rows are, in the dtype that these are worked on in."""
+        return backend_of(X).asarray(values, self._dtype_for(X))
 
     def _fits(self, X: RowsLike) -> bool:
         """Whether rows can be multiplied as they are."""
@@ -370,8 +403,8 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _scored(self, X: RowsLike, gaps: bool) -> Iterator[tuple[DeviceArray, DeviceArray]]:
         """Deviations from the mean and scores, a chunk of rows at a time."""
-        subspace, backend, dtype = self._source.summary(), backend_of(X), self._dtype_for(X)
-        components, mean = self._components_for(X), backend.asarray(self.mean_, dtype)
+        subspace, backend, dtype = self._summary(), backend_of(X), self._dtype_for(X)
+        components, mean = self._components_for(X), backend.asarray(subspace.mean, dtype)
         size = chunk_rows(X.shape[1], backend)
         variances = self._source.feature_variances() if gaps else None
         known = None if subspace.observed is None else backend.asarray(subspace.known)
@@ -379,6 +412,8 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             rows = dense(X[part, :])
             if backend.on_device:
                 rows = backend.asarray(rows, dtype)
+            if subspace.scale is not None:
+                rows = divided(rows, subspace.scale)
             if known is not None:  # values of a feature that no row of the fit had say nothing
                 rows = backend.xp.where(known, rows, mean)
             deviations = rows - mean
@@ -391,7 +426,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 scores[incomplete] = estimated[:, : len(components)].astype(dtype)
             yield deviations, scores
 
-    def _scale(self) -> Array:
+    def _deviations(self) -> Array:
         """Standard deviations along the components, by which whitening divides."""
         return np.sqrt(self.explained_variance_)
 

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from sklearn.exceptions import NotFittedError
@@ -18,24 +18,38 @@ from fedpca.estimators.rank_rule import rank_rule
 from fedpca.privacy import Ledger, Privacy, PrivateTracker, StepSum
 from fedpca.summaries import validation
 from fedpca.summaries.certificate import Evaluation
-from fedpca.summaries.merging import check_compatible, known_to_any
+from fedpca.summaries.merging import check_compatible, known_to_any, merge_distinct
 from fedpca.summaries.missing_values import impute, impute_cold_start, late_starts
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.parts import warn_if_unknown
 from fedpca.summaries.rank import EnergyBand, FixedRank, Oversample, RankRule
+from fedpca.summaries.scale_advice import constant_features, dominant_feature, no_scale
+from fedpca.summaries.scaling import Scale, ScaleLike, Scaling, check_scale, divided, in_words, same_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.trackers import BASELINES, TRACKERS, LateFeatures, Tracker, TrackerName, fastest
+from fedpca.trackers import (
+    BASELINES,
+    TRACKERS,
+    Exact,
+    LateFeatures,
+    Standardized,
+    Tracker,
+    TrackerName,
+    fastest,
+)
 
 _BATCH_ROWS = 1024
 _MAX_FEATURES_FOR_ALL = 4096
 
 # Settings that a stream takes from its first batch on; a later change would have no effect.
 _STREAM_SETTINGS = (
-    "n_components", "energy", "center", "tracker", "privacy", "oversample", "batch_size", "random_state",
+    "n_components", "energy", "center", "scale", "tracker", "privacy", "oversample", "batch_size",
+    "random_state",
 )  # fmt: skip
 
-_Source = Tracker | LateFeatures | PrivateTracker
+_Source = Tracker | LateFeatures | Standardized | PrivateTracker
+
+_S = TypeVar("_S", Subspace, Summary)
 
 
 class StreamingPCA(BasePCA):
@@ -55,6 +69,12 @@ class StreamingPCA(BasePCA):
         forget: in (0, 1]. Every batch scales the singular values of all earlier rows by it, and their count
             by its square: memory fades over about 1 / (1 - forget²) batches.
         center: subtract the running mean; False gives the paper's uncentered algebra.
+        scale: what every feature is divided by: "std", its standard deviation, as `StandardScaler` does;
+            "binomial", of counts of an allele, sqrt(2 p (1 - p)); one positive number per feature; or None.
+            The exact tracker needs one pass for it, also in `partial_fit`. Other trackers must know it before
+            they begin: `fit` reads the rows twice, and `partial_fit` takes the scale of the first batch for
+            all rows; give numbers, as of `Scaling.scale`, to have that of others. With missing entries it is
+            the scale of the observed ones. With `privacy`, "std" is found privately.
         whiten: scale the scores to unit variance.
         tracker: "exact" (d² memory), "nystrom" (the fast one), "block" (the paper's), or "auto": exact for
             at most max(256, 8 n_components) features, nystrom above. For comparison only:
@@ -73,7 +93,10 @@ class StreamingPCA(BasePCA):
     Attributes:
         components_: shape (`n_components_`, n_features), by falling variance, the largest entry positive.
         explained_variance_, explained_variance_ratio_, singular_values_: shape (`n_components_`,).
-        mean_: shape (n_features,).
+        mean_: shape (n_features,), in the units of the rows.
+        scale_: what rows are divided by, shape (n_features,), 1 for features that do not vary; or None.
+            `components_` and the variances along them are those of the divided rows; `transform` divides and
+            `inverse_transform` multiplies.
         var_: variance of each feature, shape (n_features,), with divisor n; only the exact tracker knows it.
         noise_variance_: mean variance of the discarded directions.
         n_components_: at most n_components; fewer while the rows seen span fewer.
@@ -104,6 +127,7 @@ class StreamingPCA(BasePCA):
         energy: EnergyBand | tuple[float, float] | None = None,
         forget: float = 1.0,
         center: bool = True,
+        scale: ScaleLike = None,
         whiten: bool = False,
         tracker: TrackerName = "auto",
         privacy: Privacy | None = None,
@@ -115,6 +139,7 @@ class StreamingPCA(BasePCA):
         self.energy = energy
         self.forget = forget
         self.center = center
+        self.scale = scale
         self.whiten = whiten
         self.tracker = tracker
         self.privacy = privacy
@@ -124,6 +149,8 @@ class StreamingPCA(BasePCA):
 
     _source: _Source
     _settings: JSON  # those that the stream began with
+    _divisor: Array | None = None  # of rows on their way to the tracker
+    _constant: AnyArray | None = None  # features that do not vary in the rows that the divisor comes from
 
     # --- fitting ---
 
@@ -139,17 +166,33 @@ class StreamingPCA(BasePCA):
             else:
                 size = self.batch_size or _BATCH_ROWS
                 if tracker.backend.on_device and validation.forget(self.forget) == 1:
-                    size = X.shape[0]  # without forgetting, one batch gives the same result faster
+                    # Without forgetting, one batch gives the same result faster; scaled rows are a copy.
+                    size = X.shape[0] if self.scale is None else chunk_rows(X.shape[1], tracker.backend)
                 for part in batch_slices(X.shape[0], size):
                     tracker = self._update(tracker, X[part, :], _part(weights, part), gaps)
             self._source, self._n_rows_seen = tracker, X.shape[0]
-            if isinstance(tracker, LateFeatures):
+            if isinstance(_plain(tracker), LateFeatures):
                 warn_if_unknown(self.subspace_)
         if self.privacy is not None:
             self._warn_of_shortfall()
-        elif self.energy is None:
-            warn_if_fewer(self.n_components, self.n_components_, stacklevel=3)
+        else:
+            self._warn_of_scale(stacklevel=3)
+            if self.energy is None:
+                warn_if_fewer(self.n_components, self.n_components_, stacklevel=3)
         return self
+
+    def _warn_of_scale(self, stacklevel: int) -> None:
+        """Warn of features that do not vary, if they are to be scaled, or else of one that dominates."""
+        constant = self._constant
+        if isinstance(self._source, Standardized):
+            constant = self._source.scaling.constant
+        text = constant_features(constant, self._names())
+        if self.scale is None and self.center:
+            subspace, variances = self._summary(), self._source.feature_variances()
+            energies = None if variances is None else variances * subspace.count
+            text = dominant_feature(subspace, energies, self._names())
+        if text:
+            warnings.warn(text, stacklevel=stacklevel)
 
     def partial_fit(self, X: RowsLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
         """Fit one more batch, shape (n_samples, n_features), of any size from one row up."""
@@ -158,6 +201,14 @@ class StreamingPCA(BasePCA):
             X, weights, gaps, tracker = self._prepared(X, sample_weight, first=first)
             self._source = self._update(tracker, X, weights, gaps)
             self._n_rows_seen = X.shape[0] + (0 if first else self._n_rows_seen)
+            if first and self._constant is not None:
+                if self._constant.all():
+                    raise ValueError(
+                        f"scale={self.scale!r} is here that of the first batch, in which no feature varies; "
+                        "begin with more rows, or give one number per feature."
+                    )
+                if text := constant_features(self._constant, self._names(), " in the first batch"):
+                    warnings.warn(text, stacklevel=2)
             return self  # within: interrupted here, it would not know that the rows were taken
 
     def _prepared(
@@ -174,7 +225,9 @@ class StreamingPCA(BasePCA):
 
     def _known_spectrum(self) -> Subspace:
         source = self._fitted()
-        return source.state().subspace() if isinstance(source, Tracker | LateFeatures) else source.summary()
+        if isinstance(source, Tracker | LateFeatures | Standardized):
+            return source.state().subspace()
+        return source.summary()
 
     def _check_settings(self, *, first: bool) -> None:
         """Note the settings that a stream begins with; reject a change in mid-stream."""
@@ -306,7 +359,7 @@ class StreamingPCA(BasePCA):
         """
         before = self._source.state() if self.__sklearn_is_fitted__() else None
         released = self._release_for_merging()
-        if released is not before:
+        if self._source.state() is not before:
             self._warn_of_shortfall()
         return released
 
@@ -319,11 +372,17 @@ class StreamingPCA(BasePCA):
                 "release is for private summaries, StreamingPCA(privacy=Privacy(...)); share subspace_ "
                 "without."
             )
-        return self._source.release()
+        return self._with_divisor(self._source.release())
 
     def _warn_of_shortfall(self) -> None:
-        """Warn if noise hides components that were asked for."""
-        if isinstance(self._source, PrivateTracker) and (text := self._source.shortfall()):
+        """Warn of what a release does not show: components, or the scale of features."""
+        source = self._source
+        if not isinstance(source, PrivateTracker):
+            return
+        texts = [source.shortfall(), no_scale(source.left_out, self._names())]
+        if self.scale is None and source.n_components():
+            texts.append(dominant_feature(self._summary(), None, self._names()))
+        for text in filter(None, texts):
             warnings.warn(text, stacklevel=3)
 
     def merge(self, *others: "StreamingPCA | Summary") -> Self:
@@ -348,20 +407,26 @@ class StreamingPCA(BasePCA):
             summaries = [other.summary_ if isinstance(other, StreamingPCA) else other for other in others]
             fitted = self._has_source()
             self._check_settings(first=not fitted)
-            names = check_compatible([self.subspace_, *summaries] if fitted else summaries)
+            own = [self._state_with_scale()] if fitted else []
+            names = check_compatible([*own, *summaries], option="fedpca.merge(..., features='intersection')")
             first = summaries[0]
             if first.centered != bool(self.center):
                 raise ValueError(
                     f"center={self.center} here, but the others are "
                     f"{'' if first.centered else 'un'}centered; build all with the same `center`."
                 )
-            tracker: Tracker | LateFeatures
+            source: Tracker | LateFeatures | Standardized
             if fitted:
-                assert isinstance(self._source, Tracker | LateFeatures)
-                tracker = deepcopy(self._source)
+                assert not isinstance(self._source, PrivateTracker)
+                source = deepcopy(self._source)
             else:
-                dtype = first.components.dtype if isinstance(first, Subspace) else np.dtype(np.float64)
-                tracker = self._plain_tracker(first.n_features, dtype)
+                source, summaries = self._source_for(summaries, names)
+            if isinstance(source, Standardized):
+                source = source.with_more(Scaling.merge([_scaling(part) for part in summaries]))
+                summaries = [source.summary_in_units(part) for part in summaries]
+            else:
+                summaries = [part.with_scale(None) for part in summaries]
+            tracker = _plain(source)
             # Noise makes some eigenvalues of a private release negative; rows have none.
             summaries = [
                 part.subspace() if isinstance(part, Moments) and part.certificate else part
@@ -386,10 +451,45 @@ class StreamingPCA(BasePCA):
                 other._n_rows_seen if isinstance(other, StreamingPCA) else other.count for other in others
             ]
             self._n_rows_seen = round(sum(rows)) + (self._n_rows_seen if fitted else 0)
-            self._source, self.n_features_in_ = tracker, first.n_features
+            self._source = source.with_tracker(tracker) if isinstance(source, Standardized) else tracker
+            self.n_features_in_ = first.n_features
             if names is not None:
                 self.feature_names_in_ = np.array(names, dtype=object)
         return self
+
+    def _state_with_scale(self) -> Summary:
+        """What the stream knows, as far as another summary has to go with it."""
+        return self.summary_ if isinstance(self._source, Standardized) else self.subspace_
+
+    def _source_for(
+        self, summaries: list[Summary], names: tuple[str, ...] | None
+    ) -> tuple[Tracker | Standardized, list[Summary]]:
+        """A stream without rows that can go on from summaries, and these as it takes them."""
+        first = next((part for part in summaries if part.count), summaries[0])
+        dtype = first.components.dtype if isinstance(first, Subspace) else np.dtype(np.float64)
+        tracker = self._plain_tracker(first.n_features, dtype)
+        scale = check_scale(self.scale, first.n_features, names)
+        self._constant = None
+        if isinstance(scale, str) and not isinstance(tracker, Exact):
+            # It must know the scale before it begins: that of the rows that come first.
+            if isinstance(first.scale, str):
+                together = merge_distinct(summaries).subspace()
+                summaries, self._divisor = [together], together.scale
+            else:
+                self._divisor = first.scale
+            is_same = self._divisor is not None
+        else:
+            self._divisor = None if isinstance(scale, str) else scale
+            is_same = not first.count or same_scale(scale, first.scale)
+        if not is_same:
+            raise ValueError(
+                f"scale must be that of what is merged, {in_words(first.scale)}, got {in_words(scale)}; pass "
+                "scale=summary.scale."
+            )
+        if isinstance(scale, str) and isinstance(tracker, Exact):
+            scaling = Scaling.merge([_scaling(part) for part in summaries])
+            return Standardized.start(tracker, scale, scaling), summaries
+        return tracker, summaries
 
     def _resume(self, summary: Summary, n_rows: int) -> None:
         """Go on from a summary of so many rows, more than its count if some were forgotten or skipped."""
@@ -403,6 +503,22 @@ class StreamingPCA(BasePCA):
             known = self._n_rows_seen if self._has_source() and tracker is self._source else 0
             tracker.update(_dense_parts(X), X.shape[0], n_rows_before=known)
             return tracker
+        if isinstance(tracker, Standardized):
+            more = Scaling.of_checked(X, weights, self._names())
+            scaled = tracker.with_more(more, validation.forget(self.forget))
+            updated = self._update_plain(tracker.tracker, tracker.in_units(X), weights, gaps)
+            assert isinstance(updated, Exact | LateFeatures)
+            return scaled.with_tracker(updated)
+        if self._divisor is not None:
+            X = divided(X, self._divisor)
+            if not backend_of(X).on_device:
+                validation.has_nan(stored_values(X), tracker.dtype, ops.max_weight(weights))
+        return self._update_plain(tracker, X, weights, gaps)
+
+    def _update_plain(
+        self, tracker: Tracker | LateFeatures, X: RowsLike, weights: Array | None, gaps: bool
+    ) -> Tracker | LateFeatures:
+        """`_update` of a tracker that takes rows as they are."""
         if isinstance(tracker, LateFeatures):
             X, gaps = self._check_values(X, tracker.dtype, HOST, weights)
         elif not isinstance(X, np.ndarray) and backend_of(X).on_device:
@@ -478,18 +594,38 @@ class StreamingPCA(BasePCA):
                 return X, False
             X = to_host(X)
         if self.privacy is None:
+            if self.scale is not None:
+                dtype = np.dtype(np.float64)  # divided, they may fit float32
             return X, validation.has_nan(stored_values(X), dtype, ops.max_weight(weights))
         return X, False  # no value of a row makes a private fit fail: it is clipped, or counts as missing
 
-    def _new_tracker(self, X: RowsLike, weights: Array | None, dtype: DTypeLike) -> Tracker | PrivateTracker:
+    def _new_tracker(self, X: RowsLike, weights: Array | None, dtype: DTypeLike) -> _Source:
         """A tracker for the first rows of a stream."""
+        scale = check_scale(self.scale, X.shape[1], self._names())
+        self._divisor = self._constant = None
         if self.privacy is not None:
-            return self._private_tracker(X.shape[1], weights, dtype)
+            return self._private_tracker(X.shape[1], weights, dtype, scale)
+        self._divisor = None if isinstance(scale, str) else scale
         if not backend_of(X).on_device:  # there it is checked while updating
-            validation.require_no_underflow(stored_values(X), dtype)
-        return self._plain_tracker(X.shape[1], dtype, backend_of(X))
+            first = X if self._divisor is None else divided(X[:_BATCH_ROWS], self._divisor)
+            validation.require_no_underflow(stored_values(first), dtype)
+        tracker = self._plain_tracker(X.shape[1], dtype, backend_of(X))
+        if isinstance(scale, str) and isinstance(tracker, Exact):
+            scaling = Scaling.of_checked(X[:_BATCH_ROWS, :], _part(weights, slice(_BATCH_ROWS)))
+            return Standardized.start(tracker, scale, scaling)
+        if isinstance(scale, str):
+            scaling = Scaling.of_checked(X, weights, self._names())
+            self._divisor, self._constant = scaling.scale(scale), scaling.constant
+        return tracker
 
-    def _private_tracker(self, n_features: int, weights: Array | None, dtype: DTypeLike) -> PrivateTracker:
+    def _private_tracker(
+        self, n_features: int, weights: Array | None, dtype: DTypeLike, scale: Scale
+    ) -> PrivateTracker:
+        if isinstance(scale, str) and scale != "std":
+            raise ValueError(
+                f"scale must be None, 'std' or public numbers with privacy, got scale={scale!r}; take public "
+                "frequencies for the numbers."
+            )
         if not isinstance(self.privacy, Privacy):
             raise TypeError(f"privacy must be a Privacy or None, got privacy={self.privacy!r}.")
         _no_weights(weights)
@@ -505,6 +641,7 @@ class StreamingPCA(BasePCA):
             n_features,
             rank_rule(self.n_components, self.energy, n_features),
             self.privacy,
+            scale=scale,
             oversample=self.oversample,
             batch_rows=self.batch_size,
             dtype=dtype,
@@ -528,7 +665,8 @@ class StreamingPCA(BasePCA):
         if not isinstance(name, str) or name not in known:
             raise ValueError(f"tracker must be 'auto' or one of {list(known)}, got {self.tracker!r}.")
         kind = known[name]
-        settings: JSON = {"block_rows": self.batch_size, "backend": backend}
+        mixed_units = isinstance(self.scale, str)
+        settings: JSON = {"block_rows": self.batch_size, "backend": backend, "mixed_units": mixed_units}
         if "seed" in kind.settings and self.random_state is not None:
             settings["seed"] = check_random_state(self.random_state).randint(2**31)
         settings = {name: value for name, value in settings.items() if name in kind.settings}
@@ -556,7 +694,14 @@ class StreamingPCA(BasePCA):
     def summary_(self) -> Summary:
         """The most exact summary to send or merge: `Moments` where they are known, else a `Subspace`."""
         self._fitted()
-        return replace(self._source.state(), feature_names=self._names())
+        return replace(self._with_divisor(self._source.state()), feature_names=self._names())
+
+    def _summary(self) -> Subspace:
+        return self._with_divisor(self._source.summary())
+
+    def _with_divisor(self, summary: _S) -> _S:
+        """A summary of rows as the tracker has them, with what they were divided by."""
+        return summary if self._divisor is None else summary.with_scale(self._divisor)
 
 
 def _known(tracker: Tracker | LateFeatures, n_features: int) -> AnyArray:
@@ -569,7 +714,17 @@ def _is_same(before: object, now: object) -> bool:
     try:
         return bool(before == now)
     except ValueError:  # of arrays
-        return False
+        return np.array_equal(before, now)  # type: ignore[arg-type]
+
+
+def _plain(source: _Source) -> Any:
+    """The tracker behind a source."""
+    return source.tracker if isinstance(source, Standardized) else source
+
+
+def _scaling(summary: Summary) -> Scaling:
+    """Of the rows of moments; of no rows that of any summary."""
+    return summary.scaling_of_rows() if isinstance(summary, Moments) else Scaling.empty(summary.n_features)
 
 
 def _part(values: Array | None, part: slice) -> Array | None:

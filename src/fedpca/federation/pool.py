@@ -12,11 +12,13 @@ from fedpca._typing import Array
 from fedpca.privacy import Privacy
 from fedpca.summaries import validation
 from fedpca.summaries.certificate import Certificate, Release, shared_cost
-from fedpca.summaries.merging import merge_distinct
+from fedpca.summaries.merging import check_compatible, merge_distinct
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
+INTERSECTION = "Aggregator(features='intersection', expected=...)"
+"""How to merge children of different features."""
 _TINY = np.finfo(np.float64).tiny
 _FAR_ABOVE = 10.0  # times its share of rows
 
@@ -150,7 +152,10 @@ class Pool:
         """Raise if a summary does not merge with those of the other children, or cannot be stored."""
         self._check_releases(child, summary, privacy)
         others = self._stand_in(child, summary)
-        merged = summary if others is None else merge_distinct([others, summary])
+        merged = summary
+        if others is not None:
+            check_compatible([others, summary], INTERSECTION)
+            merged = merge_distinct([others, summary])
         validation.raw_energy(merged.total, merged.count, merged.mean)
         json.dumps(merged.metadata, allow_nan=False)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, sqrt
 
 import numpy as np
@@ -26,12 +27,13 @@ _SMALLEST_GAP = 0.1  # of a variance: directions closer than this count as this 
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """What a private release would be like. Sums and eigenvalues are in the units of the data, squared.
+    """What a private release would be like. Sums and eigenvalues are in the units of the data, squared; where
+    the bound is not public, in units of the mean square of the lengths of rows.
 
     Attributes:
         privacy: the settings.
         mu: the cost of all releases to every record.
-        sensitivity, sigma: in units of bound².
+        sensitivity, sigma: in units of bound², or of rows of length one.
         noise_edge: the largest eigenvalue that noise alone has, in a sum over rows; signals below it drown.
         spectrum: variances along the leading directions that were given or assumed.
         n_components: how many are wanted.
@@ -63,10 +65,11 @@ class Plan:
 
     def __repr__(self) -> str:
         rows = "" if self.n_rows is None else f", rows={self.n_rows:,}, found={self.components_found}"
+        unit = "" if isinstance(self.privacy.bound, str) else " bound²"
         if self.affinity is not None:
             rows += f", affinity={self.affinity:.2f}, captured={self.captured:.2f}"
         return (
-            f"Plan(mu={self.mu:.4g}, sigma={self.sigma:.4g} bound², noise_edge={self.noise_edge:.4g},\n"
+            f"Plan(mu={self.mu:.4g}, sigma={self.sigma:.4g}{unit}, noise_edge={self.noise_edge:.4g},\n"
             f"     rows_needed={self.rows_needed:,}{rows}, memory={self.memory / 1e6:.1f} MB)\n{self.advice}"
         )
 
@@ -98,11 +101,11 @@ def plan(
             0.7 times the bound by default. Rows much shorter than the bound drown in its noise.
 
     >>> plan(Privacy(epsilon=1.0, delta=1e-5), n_features=784, n_rows=400)
-    Plan(mu=0.2681, sigma=5.276 bound², noise_edge=208.9,
-         rows_needed=3,505, rows=400, found=0, memory=14.8 MB)
-    With 400 rows and 784 features nothing will survive the noise, if rows are about as long as the bound.
-    About 3,500 rows are needed for 1 component.
-    A larger epsilon, fewer features or a tighter bound need fewer.
+    Plan(mu=0.2681, sigma=5.413, noise_edge=428.7,
+         rows_needed=2,489, rows=400, found=0, affinity=0.01, captured=0.03, memory=14.8 MB)
+    With 400 rows and 784 features nothing will survive the noise, if variances fall as 1, 1/2, 1/3.
+    About 2,500 rows are needed for 1 component.
+    A larger epsilon or fewer features need fewer.
     """
     if not isinstance(privacy, Privacy):
         raise TypeError(f"plan needs a Privacy, got {privacy!r}.")
@@ -118,7 +121,7 @@ def plan(
     owners = validation.integer(owners, "owners", at_least=1)
     variances, condition = _spectrum(spectrum, typical, privacy, n_features, n_components)
 
-    def edge_of(rows: float, rank: int) -> tuple[Calibration, float]:
+    def noise_of(rank: int, rows: float) -> tuple[Calibration, float]:
         outlook = expected(privacy, n_features, rank, rows, owners)
         calibration = calibrate(
             privacy, n_features, mu=outlook.mu, joint=outlook.joint, pairs=outlook.clipping.pairs
@@ -126,11 +129,14 @@ def plan(
         edge = mechanism.noise_edge(privacy, n_features, calibration, report=privacy.releases)
         return calibration, edge * outlook.clipping.unit * sqrt(owners)
 
+    def edge_of(rank: int, rows: float) -> float:
+        return noise_of(rank, rows)[1]
+
     needed = [
-        _rows_needed(mechanism, lambda rows, rank=rank: edge_of(rows, rank)[1], variances, rank, n_features)
+        _rows_needed(mechanism, partial(edge_of, rank), variances, rank, n_features)
         for rank in range(1, n_components + 1)
     ]
-    calibration, edge = edge_of(needed[-1] if n_rows is None else n_rows, n_components)
+    calibration, edge = noise_of(n_components, needed[-1] if n_rows is None else n_rows)
     quality = (
         None
         if n_rows is None
@@ -176,7 +182,7 @@ def _spectrum(
             if typical is not None:
                 raise ValueError("typical is compared with a public bound: give one, or leave out typical.")
             weights = 1 / np.arange(1.0, n_features + 1)
-            return weights / weights.sum(), "if variances fall as 1, 1/2, 1/3, ..."
+            return weights / weights.sum(), "if variances fall as 1, 1/2, 1/3"
         length = _TYPICAL * bound if typical is None else min(typical, bound)
         weights = 1 / np.arange(1.0, n_features + 1)
         about = "as long as the bound" if typical is None else f"{typical:g} long"
@@ -261,7 +267,9 @@ def _advice(
 ) -> str:
     components = "1 component" if n_components == 1 else f"{n_components} components"
     wanted = f"About {_rounded(needed):,} rows are needed for {components}"
-    remedy = "A larger epsilon, fewer features or a tighter bound need fewer."
+    remedy = "A larger epsilon or fewer features need fewer."
+    if not isinstance(privacy.bound, str):
+        remedy = "A larger epsilon, fewer features or a tighter bound need fewer."
     if privacy.paper_calibrated:
         remedy = "mechanism='gram' needs hundreds of times fewer."
     elif mechanism_class(privacy).less_accurate and n_features <= Gram.max_features:

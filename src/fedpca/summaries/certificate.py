@@ -203,6 +203,19 @@ class Evaluation(_Record):
         low, high = (min(max(share + side * _INTERVAL * sd, 0.0), 1.0) for side in (-1, 1))
         return min(max(share, 0.0), 1.0), low, high
 
+    def describe(self, n_components: int | None = None) -> str:
+        """How good the components are, in one sentence.
+
+        >>> Evaluation((60.0, 20.0), 20.0, 2.0, 3.5, 0.07, 100, 0.1).describe()[:57]
+        'Measured privately: the components explain 80.0% of the v'
+        """
+        share, low, high = self.explained(n_components)
+        return (
+            f"Measured privately: the components explain {share:.1%} of the variance of rows clipped to "
+            f"length {self.radius:.3g} (95% interval: {low:.1%} to {high:.1%}); {self.beyond:.0%} of rows "
+            "are longer."
+        )
+
 
 @dataclass(frozen=True)
 class Certificate(_Record):
@@ -340,6 +353,15 @@ class Certificate(_Record):
         steps = (*(self.steps or ()), StepCost("evaluation", found.mu))
         return replace(self, evaluation=found, steps=steps)
 
+    def of_features(self, n_features: int, of: int) -> Self:
+        """The certificate of `n_features` of the `of` features of the same release, the others removed.
+
+        That is post-processing: the promise stays. The noise is a symmetric mask with independent entries of
+        the same size, whose largest eigenvalue grows with the root of the number of features.
+        """
+        edge = None if self.noise_edge is None else sqrt(n_features / of) * self.noise_edge
+        return replace(self, noise_edge=edge, n_features=self.n_features and n_features, evaluation=None)
+
     def describe(self) -> str:
         """The promise in a few words, as `repr` of a summary shows it.
 
@@ -404,6 +426,7 @@ def combine(
         releases=releases,
         clipping=kinds.pop(),
         scale=parts[0].scale,
+        steps=parts[0].steps if all(part.steps == parts[0].steps for part in parts) else None,
     )
 
 

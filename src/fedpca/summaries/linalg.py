@@ -14,8 +14,12 @@ _GRAM_CLEAN = 1e-2
 
 def mean_dominates(mean: Array, spread: float, dtype: np.dtype[np.floating]) -> bool:
     """Whether products of rows, in a dtype, would lose too many digits to a mean this large."""
-    limit = 1e1 if dtype == np.float32 else 1e4
-    return float(mean @ mean) > limit * spread
+    return float(mean @ mean) > far_limit(dtype) * spread
+
+
+def far_limit(dtype: np.dtype[np.floating]) -> float:
+    """Up to how many times the variance the square of a mean may be for products of rows in a dtype."""
+    return 1e1 if dtype == np.float32 else 1e4
 
 
 def leading_singular_pairs(rows: Array, rank: int | None = None, floor: float = 0.0) -> tuple[Array, Array]:

@@ -168,6 +168,10 @@ class Scaling(Frozen):
         """The same scaling with these feature names."""
         return type(self)(self.observed, self.mean, self.variance, feature_names)  # type: ignore[arg-type]
 
+    def with_columns(self, columns: AnyArray) -> Self:
+        """The scaling of these of its features, in this order, without names."""
+        return type(self)(self.observed[columns], self.mean[columns], self.variance[columns])
+
     @property
     def arrays(self) -> dict[str, Array]:
         """The arrays, by name."""
@@ -236,14 +240,15 @@ def different_scales(ours: Scale, theirs: Scale) -> str:
     remedy = "fit all with the same scale="
     if isinstance(ours, np.ndarray) or isinstance(theirs, np.ndarray):
         remedy = "merge the Scaling of all rows first, and fit all with scale=scaling.scale('std')"
-    return (
-        f"summaries must have the same scale, got {_in_words(ours)} and {_in_words(theirs, ours)}; {remedy}."
-    )
+    both = isinstance(ours, np.ndarray) and isinstance(theirs, np.ndarray)
+    others = "other numbers" if both else in_words(theirs)
+    return f"summaries must have the same scale, got {in_words(ours)} and {others}; {remedy}."
 
 
-def _in_words(scale: Scale, other: Scale = None) -> str:
+def in_words(scale: Scale) -> str:
+    """A scale in a message."""
     if isinstance(scale, np.ndarray):
-        return "other numbers" if isinstance(other, np.ndarray) else "numbers"
+        return "numbers"
     return "none" if scale is None else repr(scale)
 
 

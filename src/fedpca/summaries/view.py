@@ -36,7 +36,7 @@ class SummaryView:
     def __init__(
         self, summary: Summary, rule: RankRule | None, oversample: Oversample, dtype: DTypeLike
     ) -> None:
-        self.whole = summary
+        self.whole = summary.standardized() if isinstance(summary, Moments) else summary
         self.rule = rule
         self.oversample = oversample
         self.dtype: DType = np.dtype(dtype)
@@ -108,7 +108,7 @@ class SummaryView:
         return SummaryView(whole, self.rule, self.oversample, self.dtype)
 
     def feature_variances(self) -> Array | None:
-        """Variance of each feature, shape (d,), if the summary is of moments that are not private."""
+        """Variance of each feature of the rows, divided by any scale, if known: not of private moments."""
         if not isinstance(self.whole, Moments) or self.whole.certificate or not self.whole.count:
             return None
         return np.diag(self.whole.scatter) / self.whole.count

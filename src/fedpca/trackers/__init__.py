@@ -10,9 +10,10 @@ from fedpca.trackers.exact import Exact
 from fedpca.trackers.late_features import LateFeatures
 from fedpca.trackers.nystrom.tracker import Nystrom
 from fedpca.trackers.registry import BASELINES, TRACKERS, TrackerName, fastest
+from fedpca.trackers.standardized import Standardized
 
 __all__ = [
     "BASELINES", "TRACKERS", "Block", "EnergyThresholds", "Exact", "FrequentDirections", "Grouse",
-    "LateFeatures", "Nystrom", "PowerMethod", "RobustFrequentDirections", "Spirit", "Tracker", "TrackerName",
-    "fastest",
+    "LateFeatures", "Nystrom", "PowerMethod", "RobustFrequentDirections", "Spirit", "Standardized", "Tracker",
+    "TrackerName", "fastest",
 ]  # fmt: skip

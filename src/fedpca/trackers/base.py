@@ -45,7 +45,7 @@ class Tracker(ABC):
     """
 
     settings: ClassVar[frozenset[str]] = frozenset()
-    """Which of the settings "backend", "block_rows" and "seed" the constructor takes besides the others."""
+    """Which of "backend", "block_rows", "mixed_units" and "seed" the constructor takes besides the others."""
     takes_sparse: ClassVar[bool] = False
     """Whether panels may be CSR; else they are made dense."""
     takes_gaps: ClassVar[bool] = False

@@ -16,7 +16,7 @@ from fedpca.summaries.algebra import (
     rounding_share,
     without_negative_eigenvalues,
 )
-from fedpca.summaries.linalg import leading_singular_pairs, with_fixed_signs
+from fedpca.summaries.linalg import far_limit, leading_singular_pairs, with_fixed_signs
 from fedpca.summaries.merging import sum_moments
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import RankRule, fixed_point
@@ -91,6 +91,11 @@ class Exact(Tracker):
     this is not enough, rows with the same scatter are kept instead, by one QR factorization per panel: some
     six times as slow, and as accurate as a singular value decomposition of all rows.
 
+    Args:
+        mixed_units: whether features have units of their own, to be divided by their deviations in the end:
+            then a mean is far if it is so for its own feature, however small that is beside others, and the
+            state is always moments.
+
     >>> from fedpca.summaries.rank import FixedRank
     >>> tracker = Exact(3, FixedRank(1), center=False)
     >>> tracker.update(np.diag([1.0, 2.0, 5.0]))
@@ -98,10 +103,13 @@ class Exact(Tracker):
     array([5., 2., 1.])
     """
 
-    settings = frozenset({"backend"})
+    settings = frozenset({"backend", "mixed_units"})
 
-    def __init__(self, n_features: int, rule: RankRule, **settings: Any) -> None:
+    def __init__(
+        self, n_features: int, rule: RankRule, *, mixed_units: bool = False, **settings: Any
+    ) -> None:
         super().__init__(n_features, rule, **settings)
+        self.mixed_units = mixed_units
         self._limits_threads &= n_features <= _ONE_THREAD_FEATURES
         self._panels = _DEVICE_PANELS if self.backend.on_device else _HOST_PANELS
         self._n_rows = 0
@@ -206,7 +214,16 @@ class Exact(Tracker):
         if not sums.weight:
             return False
         mean = sums.mean
+        if self.mixed_units:
+            return self._any_far(mean, np.diag(sums.scatter) / sums.weight - mean**2)
         return self.mean_dominates(mean, sums.energy / sums.weight - float(mean @ mean))
+
+    def _any_far(self, mean: Array, variances: Array) -> bool:
+        """The same of each feature on its own; what rounding of the origin leaves of a mean is not far."""
+        size = mean if self._origin is None else mean + self._origin
+        least = (rounding_share(self.dtype) * size) ** 2
+        limit = far_limit(self.dtype)
+        return self.center and bool((mean**2 > limit * np.maximum(variances, 0.0) + least).any())
 
     def _use_dtype(self, dtype: DType) -> None:
         """Take products in this dtype from now on."""
@@ -336,13 +353,16 @@ class Exact(Tracker):
     def state(self) -> Summary:
         current = self._current()
         # Moments cannot have lost energy, and would lose digits; a subspace of all directions serves both.
-        if current._discarded or current._factor is not None:
+        if not self.mixed_units and (current._discarded or current._factor is not None):
             return current._truncated(current._absorbed_spectrum(), self.n_features)
         return current._moments()
 
     def _moments(self) -> Moments:
         """The moments of everything absorbed."""
-        count, offset, scatter = self._centered(self._sums)
+        if self._factor is None:
+            count, offset, scatter = self._centered(self._sums)
+        else:
+            count, offset, scatter = self._factor.count, self._factor.mean, self._factor.scatter
         mean = offset if self._origin is None else offset + self._origin
         if self.dtype != _FLOAT64:
             scatter = without_negative_eigenvalues(scatter)
@@ -395,7 +415,11 @@ class Exact(Tracker):
         merged = sum_moments([(own, 1.0), *((part, 1.0) for part in moments)])
         origin, self._origin = self._origin, None
         offset = merged.mean
-        if merged.count and self.mean_dominates(offset, merged.total / merged.count):
+        if merged.count and (
+            self._any_far(offset, np.diag(merged.scatter) / merged.count)
+            if self.mixed_units
+            else self.mean_dominates(offset, merged.total / merged.count)
+        ):
             offset = offset - self._move_origin(offset)
         row_sum = merged.count * offset
         scatter = merged.scatter + np.outer(row_sum, offset)

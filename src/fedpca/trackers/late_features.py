@@ -9,6 +9,7 @@ import numpy as np
 from fedpca._typing import AnyArray, Array, DType, RowsLike
 from fedpca.backend import HOST
 from fedpca.summaries.merging import merge, merge_leaves, restricted
+from fedpca.summaries.rank import Oversample, RankRule
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.summaries.view import SummaryView
@@ -36,6 +37,16 @@ class LateFeatures:
         self._tracker = tracker
         self._earlier: tuple[Summary, ...] = ()  # one per set of known features
         self._cached_view: SummaryView | None = None  # until more rows come
+
+    @property
+    def rule(self) -> RankRule:
+        """How many directions are wanted."""
+        return self._tracker.rule
+
+    @property
+    def oversample(self) -> Oversample:
+        """Directions carried beyond those."""
+        return self._tracker.oversample
 
     @property
     def n_exchanged(self) -> int:
@@ -98,7 +109,7 @@ class LateFeatures:
         return self._cached_view
 
     def _view_of(self, summary: Summary) -> SummaryView:
-        return SummaryView(summary, self._tracker.rule, self._tracker.oversample, self.dtype)
+        return SummaryView(summary, self.rule, self.oversample, self.dtype)
 
     def summary(self) -> Subspace:
         """The leading directions of all rows so far: those to exchange, more than are wanted."""
