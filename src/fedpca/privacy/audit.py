@@ -32,7 +32,7 @@ from fedpca.summaries.subspace import Subspace
 
 _ROWS = 64
 _OUTLIER = 8.0
-_LONG, _SHORTER = 1.43 * 2.0**13, 1.43 * 2.0**9  # in the same bins whether features are scaled or not
+_LONG, _SHORTER = 1.43 * 2.0**13, 1.43 * 2.0**9
 _MANY, _FEW = 10**6, 5  # rows of other owners
 _SPHERE = 0.03  # sqrt(d) / (mu n) with rows enough for a center, not for a length
 _FAR, _NEAR = 8, 1  # powers of two: how far from the origin these rows are
@@ -237,6 +237,11 @@ class _Case:
     def reports(self) -> int:
         return max(self.privacy.releases, 2 if mechanism_class(self.privacy).continuous else 1)
 
+    def opposite(self) -> "_Case":
+        """The same with a row that is replaced by the one across the center, where means differ most."""
+        missing = np.isnan(self.theirs).all()
+        return self if missing else replace(self, theirs=2 * self.center - self.ours)
+
 
 def _cases(privacy: Privacy, scale: _Scale, d: int) -> Iterator[_Case]:
     """All pairs of worlds, each with the blocks that were not seen before, each of them alone."""
@@ -250,7 +255,8 @@ def _cases(privacy: Privacy, scale: _Scale, d: int) -> Iterator[_Case]:
             known.add(block.name)
             mu = privacy.mu**2 / block.promised if block.promised else _LOUD * privacy.mu
             louder = replace(privacy, epsilon=epsilon_of(mu, privacy.delta))
-            yield replace(case, name=f"{block.name} alone", privacy=louder, only=block.name)
+            alone = replace(case, name=f"{block.name} alone", privacy=louder, only=block.name)
+            yield alone.opposite() if block.name == "mean" else alone
     if finds:
         yield from _cases_of_stream(privacy, scale, d)
 
@@ -294,14 +300,16 @@ def _cases_of_stream(privacy: Privacy, scale: _Scale, d: int) -> Iterator[_Case]
         if trial.pairs == pairs:
             break
     taken = sum(summed.n_rows for _, summed in trial.steps)
-    case = replace(case, scale=scale, others=np.concatenate([usual[:taken], case.others]))
+    rest = case.others if pairs else np.full_like(case.others, np.nan)  # nothing is exactly at the center
+    case = replace(case, scale=scale, others=np.concatenate([usual[:taken], rest]))
     start, names = 0, set()
     for step, summed in trial.steps:
         if step.name not in names:
             names.add(step.name)
-            yield replace(case, name=f"stream, {step.name}", index=start, step=step)
+            of_step = replace(case, name=f"stream, {step.name}", index=start, step=step)
+            yield of_step.opposite() if step.name == "mean" else of_step
         start += summed.n_rows
-    yield replace(case, name=f"stream, {_RELEASE}", index=start)
+    yield replace(case, name=f"stream, {_RELEASE}", index=len(case.others))
 
 
 def _case(name: str, privacy: Privacy, one: Array, other: Array, *, pairs: bool, shift: float = 0.0) -> _Case:
@@ -353,6 +361,7 @@ class _Run:
         blocks: all that was seen.
         pairs: whether differences of pairs were released.
         steps: of a stream.
+        scale: what features were divided by, in rounds; 1 for nothing.
         promised: the mu that the ledger was debited for the row in question.
     """
 
@@ -363,6 +372,7 @@ class _Run:
         self.blocks: list[_Block] = []
         self.steps: list[tuple[Step, StepSum]] = []
         self.pairs = False
+        self.scale: Array | float = 1.0
         ended = False
         if case.owners is not None:
             ended = self._go_rounds(case.owners)
@@ -390,8 +400,10 @@ class _Run:
     def _go_rounds(self, owners: _Owners) -> bool:
         """All rounds of private steps, or those up to the block that is looked at; whether there was one."""
         while not self._tracker.is_prepared:
-            step, before = self._tracker._preparation().step, self._n_entries
+            preparation, before = self._tracker._preparation(), self._n_entries
+            step, scale = preparation.step, preparation._clipping.scale
             assert step is not None
+            self.scale = 1.0 if scale is None else scale
             summed = self._tracker.step_sum([self._rows], len(self._rows))
             self._add_blocks(step, summed.total, self._debited(before))
             if self._case.only in _PARTS[step.name]:
@@ -470,7 +482,7 @@ def _looks(case: _Case, runs: int) -> Iterator[_Look]:
     """Run both worlds, and combine what their blocks show."""
     first = _Run(case, case.ours)
     blocks = first.blocks
-    weights = [_weights(case, block.name, len(block.numbers)) for block in blocks]
+    weights = [_weights(case, block.name, len(block.numbers), first.scale) for block in blocks]
     views = [(i, i) for i in range(len(blocks))]  # of a block, where the row shows in another
     if case.only is not None:
         views = [(i, i) for i, block in enumerate(blocks) if block.name == case.only][:1]
@@ -518,7 +530,7 @@ def _combined(*worlds: tuple[Array, Array]) -> tuple[Array, Array]:
     return ours @ weights, theirs @ weights
 
 
-def _weights(case: _Case, name: str, length: int) -> Array:
+def _weights(case: _Case, name: str, length: int, scale: Array | float) -> Array:
     """Where the row of a case shows in a block of so many numbers, shape (length, scores)."""
     rows = [row for row in (case.ours, case.theirs) if np.isfinite(row).all()]
     if name.startswith(_EVALUATION):
@@ -528,9 +540,10 @@ def _weights(case: _Case, name: str, length: int) -> Array:
     if name == "scales":
         return _indicators([sqrt(0.5) * (row - case.partner) for row in rows], length)
     if name in ("lengths", "radius", "spread"):
-        about = {"lengths": 0.0 * case.center, "radius": case.center, "spread": case.partner}[name]
+        about = {"lengths": 0.0 * case.center, "radius": case.center, "spread": case.partner / scale}[name]
         factor = sqrt(0.5) if name == "spread" else 1.0
-        return _indicators([np.array([factor * np.linalg.norm(row - about)]) for row in rows], length)
+        lengths = [factor * np.linalg.norm(row / scale - about) for row in rows]
+        return _indicators([np.array([value]) for value in lengths], length)
     assert name == _RELEASE
     d = len(case.ours)
     products = [np.outer(one, other).ravel() for one in case.look for other in case.look]
