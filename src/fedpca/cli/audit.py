@@ -84,7 +84,7 @@ def audit(
     with progress_bars():
         result = run_audit(
             privacy,
-            scale=None if scale is None else scale.value,
+            scale=None if scale is None else "std",
             epsilon=epsilon,
             delta=delta,
             n_features=features,

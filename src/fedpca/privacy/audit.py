@@ -21,11 +21,12 @@ from scipy.special import betaincinv, ndtri
 
 from fedpca._typing import Array
 from fedpca.privacy.calibration import epsilon_of
-from fedpca.privacy.ledger import total_mu
+from fedpca.privacy.ledger import Ledger, total_mu
 from fedpca.privacy.mechanisms.registry import mechanism_class
 from fedpca.privacy.preparation import Found
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.steps import DYADIC, HIGHEST, LOWEST, Histogram, Step, StepSum
+from fedpca.privacy.sums import PrivateSums
 from fedpca.privacy.tracker import PrivateTracker
 from fedpca.summaries import validation
 from fedpca.summaries.subspace import Subspace
@@ -36,8 +37,8 @@ _LONG, _SHORTER = 1.43 * 2.0**13, 1.43 * 2.0**9
 _MANY, _FEW = 10**6, 5  # rows of other owners
 _SPHERE = 0.03  # sqrt(d) / (mu n) with rows enough for a center, not for a length
 _FAR, _NEAR = 8, 1  # powers of two: how far from the origin these rows are
-_STREAM = 10_000
 _LOUD = 10.0
+_WITHIN = 0.99
 _PARTS = {
     "rows": (),
     "scales": ("scales",),
@@ -249,16 +250,28 @@ def _cases(privacy: Privacy, scale: _Scale, d: int) -> Iterator[_Case]:
     known = set()
     for case in _cases_of_steps(privacy, scale, d) if finds else _cases_of_release(privacy, d):
         yield case
-        for block in _Run(case, case.ours).blocks:
-            if block.name == _RELEASE or block.name in known:
-                continue
-            known.add(block.name)
-            mu = privacy.mu**2 / block.promised if block.promised else _LOUD * privacy.mu
-            louder = replace(privacy, epsilon=epsilon_of(mu, privacy.delta))
-            alone = replace(case, name=f"{block.name} alone", privacy=louder, only=block.name)
-            yield alone.opposite() if block.name == "mean" else alone
+        run = _Run(case, case.ours)
+        for block in run.blocks:
+            if block.name != _RELEASE and block.name not in known:
+                known.add(block.name)
+                mu = privacy.mu**2 / block.promised if block.promised else _LOUD * privacy.mu
+                louder = replace(privacy, epsilon=epsilon_of(mu, privacy.delta))
+                yield _alone(replace(case, privacy=louder), block.name, run)
     if finds:
         yield from _cases_of_stream(privacy, scale, d)
+
+
+def _alone(case: _Case, block: str, run: "_Run") -> _Case:
+    """The worlds that show most in one block of a run."""
+    alone, (one, other) = case, case.look
+    if block in ("scales", "spread"):
+        alone = _case("", case.privacy, _LONG * one, _SHORTER * other, pairs=True)
+    elif block == "mean":
+        alone = case.opposite()
+    elif block.startswith(_EVALUATION):  # one row beyond the radius, one within it
+        radius = run.radius * (sqrt(2) if run.pairs else 1.0)
+        alone = _case("", case.privacy, _LONG * radius * one, _WITHIN * radius * other, pairs=run.pairs)
+    return replace(alone, name=f"{block} alone", scale=case.scale, owners=case.owners, only=block)
 
 
 def _cases_of_release(privacy: Privacy, d: int) -> Iterator[_Case]:
@@ -291,25 +304,37 @@ def _cases_of_steps(privacy: Privacy, scale: _Scale, d: int) -> Iterator[_Case]:
 
 def _cases_of_stream(privacy: Privacy, scale: _Scale, d: int) -> Iterator[_Case]:
     """A row in every step of a stream, and one in the release."""
+    usual, steps, pairs = _usual_stream(privacy, scale, d)
     one, other = _dense_directions(d)
-    shift = 2.0 if privacy.center == "private" else 0.0
-    for pairs in (False, True):
-        case = _case("", privacy, _LONG * one, _SHORTER * other, pairs=pairs, shift=shift)
-        usual = np.random.default_rng(0).normal(size=(_STREAM, d)) + case.center
-        trial = _Run(replace(case, scale=scale, others=usual, index=_STREAM), usual[0])
-        if trial.pairs == pairs:
-            break
-    taken = sum(summed.n_rows for _, summed in trial.steps)
+    case = _case("", privacy, _LONG * one, _SHORTER * other, pairs=pairs, shift=_shift(privacy))
     rest = case.others if pairs else np.full_like(case.others, np.nan)  # nothing is exactly at the center
-    case = replace(case, scale=scale, others=np.concatenate([usual[:taken], rest]))
+    case = replace(case, scale=scale, others=np.concatenate([usual, rest]))
     start, names = 0, set()
-    for step, summed in trial.steps:
+    for step, summed in steps:
         if step.name not in names:
             names.add(step.name)
             of_step = replace(case, name=f"stream, {step.name}", index=start, step=step)
             yield of_step.opposite() if step.name == "mean" else of_step
         start += summed.n_rows
     yield replace(case, name=f"stream, {_RELEASE}", index=len(case.others))
+
+
+def _usual_stream(privacy: Privacy, scale: _Scale, d: int) -> tuple[Array, list[tuple[Step, StepSum]], bool]:
+    """As many usual rows as the steps of a stream take, these steps, and whether pairs are released then."""
+    tracker = PrivateTracker(d, None, replace(privacy), scale=scale)
+    steps: list[tuple[Step, StepSum]] = []
+    _overhear(tracker, steps)
+    public, rng, parts = privacy.public_center(d), np.random.default_rng(0), []
+    while not isinstance(tracker._stage, PrivateSums):
+        parts.append(rng.normal(size=(_ROWS, d)) + (_shift(privacy) if public is None else public))
+        tracker.update(parts[-1:], _ROWS)
+    taken = sum(summed.n_rows for _, summed in steps)
+    return np.concatenate(parts)[:taken], steps, tracker._stage.clipping.pairs
+
+
+def _shift(privacy: Privacy) -> float:
+    """Where the rows of a stream are about, if that is to be found."""
+    return 2.0 if privacy.center == "private" else 0.0
 
 
 def _case(name: str, privacy: Privacy, one: Array, other: Array, *, pairs: bool, shift: float = 0.0) -> _Case:
@@ -362,24 +387,26 @@ class _Run:
         pairs: whether differences of pairs were released.
         steps: of a stream.
         scale: what features were divided by, in rounds; 1 for nothing.
+        radius: that of the evaluation, if there is one.
         promised: the mu that the ledger was debited for the row in question.
     """
 
     def __init__(self, case: _Case, row: Array) -> None:
         self._case = case
         self._rows = np.insert(case.others, case.index, row, axis=0)
-        self._tracker = PrivateTracker(len(row), None, case.privacy, scale=case.scale, batch_rows=_ROWS)
+        self._ledger = Ledger(epsilon=case.privacy.epsilon, delta=case.privacy.delta)
+        privacy = replace(case.privacy, ledger=self._ledger)
+        self._tracker = PrivateTracker(len(row), None, privacy, scale=case.scale, batch_rows=_ROWS)
         self.blocks: list[_Block] = []
         self.steps: list[tuple[Step, StepSum]] = []
         self.pairs = False
         self.scale: Array | float = 1.0
+        self.radius = 0.0
         ended = False
         if case.owners is not None:
             ended = self._go_rounds(case.owners)
         elif not self._tracker.is_prepared:
-            preparation = self._tracker._preparation()
-            preparation._search = _overheard(preparation._search, self.steps)
-            next(preparation._search)
+            _overhear(self._tracker, self.steps)
         if not ended:
             self._release()
             self._evaluate()
@@ -387,20 +414,13 @@ class _Run:
 
     def _debited(self, since: int = 0) -> float:
         """For the row in question, by entries of the ledger."""
-        assert self._tracker.ledger is not None
-        index = self._case.index
-        entries = self._tracker.ledger.entries[since:]
+        index, entries = self._case.index, self._ledger.entries[since:]
         return total_mu([e for e in entries if e.start <= index < (inf if e.stop is None else e.stop)])
-
-    @property
-    def _n_entries(self) -> int:
-        assert self._tracker.ledger is not None
-        return len(self._tracker.ledger.entries)
 
     def _go_rounds(self, owners: _Owners) -> bool:
         """All rounds of private steps, or those up to the block that is looked at; whether there was one."""
         while not self._tracker.is_prepared:
-            preparation, before = self._tracker._preparation(), self._n_entries
+            preparation, before = self._tracker._preparation(), len(self._ledger.entries)
             step, scale = preparation.step, preparation._clipping.scale
             assert step is not None
             self.scale = 1.0 if scale is None else scale
@@ -419,13 +439,14 @@ class _Run:
 
     def _release(self) -> None:
         tracker, rows, seen = self._tracker, self._rows, []
-        before = self._n_entries
+        more = np.repeat(self._case.others[-1:], _ROWS, axis=0)
+        before = len(self._ledger.entries)
         tracker.update([rows], len(rows))
         while not tracker.is_prepared:  # a stream that took more steps than usual
-            tracker.update([rows[-_ROWS:]], _ROWS)
+            tracker.update([more], _ROWS)
         for report in range(self._case.reports):
             if report:
-                tracker.update([rows[-_ROWS:]], _ROWS)
+                tracker.update([more], _ROWS)
             release = tracker.release()
             seen += [release.scatter.ravel(), release.mean]
         assert release.certificate is not None
@@ -437,9 +458,10 @@ class _Run:
 
     def _evaluate(self) -> None:
         """Along public directions: those in which the row shows."""
-        if not self._tracker.can_evaluate:
+        if (evaluation := self._tracker._evaluation) is None:
             return
-        case, before = self._case, self._n_entries
+        self.radius = evaluation._found.radius
+        case, before = self._case, len(self._ledger.entries)
         ones = np.ones(2)
         model = Subspace(case.look, ones, case.center, float(_ROWS), 2.0)
         total = self._tracker.evaluation_sum([self._rows], len(self._rows), model).total
@@ -447,10 +469,17 @@ class _Run:
         self.blocks.append(_Block(name, total, self._debited(before)))
 
 
-def _overheard(
+def _overhear(tracker: PrivateTracker, steps: list[tuple[Step, StepSum]]) -> None:
+    """Note the steps of a stream with their noisy sums, of which nobody else hears."""
+    preparation = tracker._preparation()
+    preparation._search = _noted(preparation._search, steps)
+    next(preparation._search)
+
+
+def _noted(
     search: Generator[Step, StepSum, Found], steps: list[tuple[Step, StepSum]]
 ) -> Generator[Step, StepSum, Found]:
-    """The search of a stream, which nobody else hears of: every step with its noisy sum is noted."""
+    """A search that has begun already."""
     summed: StepSum = yield None  # type: ignore[misc]
     while True:
         try:
@@ -509,7 +538,8 @@ def _seen(run: _Run, weights: list[Array], views: list[tuple[int, int]]) -> list
     """The scores of every view."""
     scores: list[Array] = []
     for block, where in views:
-        numbers, of_row = run.blocks[block].numbers, weights[where]
+        seen = run.blocks[block : block + 1]  # some runs of a stream cannot be evaluated
+        numbers, of_row = seen[0].numbers if seen else np.zeros(0), weights[where]
         length = min(len(numbers), len(of_row))
         scores.append(numbers[:length] @ of_row[:length])
     return scores
