@@ -104,6 +104,7 @@ class StreamingPCA(BasePCA):
         subspace_: the `Subspace` to save, send or merge: all directions carried, more than `n_components_`.
         summary_: the most exact summary: `Moments` where they are known, else a `Subspace`.
         ledger_: the `Ledger` that pays for releases; None without privacy.
+        privacy_: `privacy` with the bound and the center that were found.
 
     Missing entries (NaN) are imputed by least squares on the observed ones with the subspace so far; those of
     the first batch by probabilistic PCA of that batch. A feature without an observed value so far is unknown:
@@ -151,12 +152,14 @@ class StreamingPCA(BasePCA):
     _settings: JSON  # those that the stream began with
     _divisor: Array | None = None  # of rows on their way to the tracker
     _constant: AnyArray | None = None  # features that do not vary in the rows that the divisor comes from
+    _scaling: Scaling | None = None  # of rows read beforehand, for a tracker that must know the scale
 
     # --- fitting ---
 
     def fit(self, X: RowsLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
         """Fit X, shape (n_samples, n_features); any earlier fit is discarded."""
         with self._rollback_on_error():
+            self._scaling = None
             X, weights, gaps, tracker = self._prepared(X, sample_weight, first=True)
             if weights is not None and not weights.any():
                 raise ValueError("sample_weight must not be all zero: no row would count.")
@@ -201,7 +204,7 @@ class StreamingPCA(BasePCA):
             X, weights, gaps, tracker = self._prepared(X, sample_weight, first=first)
             self._source = self._update(tracker, X, weights, gaps)
             self._n_rows_seen = X.shape[0] + (0 if first else self._n_rows_seen)
-            if first and self._constant is not None:
+            if first and self._constant is not None and self._scaling is None:
                 if self._constant.all():
                     raise ValueError(
                         f"scale={self.scale!r} is here that of the first batch, in which no feature varies; "
@@ -222,6 +225,18 @@ class StreamingPCA(BasePCA):
         backend = self._backend_for(X) if first else self._source.backend
         X, gaps = self._check_values(X, dtype, backend, weights)
         return X, weights, gaps, self._new_tracker(X, weights, dtype) if first else self._source
+
+    def _needs_scaling(self, n_features: int, names: tuple[str, ...] | None) -> bool:
+        """Whether a stream of so many features would take its scale from its first batch."""
+        if self._has_source() or self.privacy is not None:
+            return False
+        scale = check_scale(self.scale, n_features, names)
+        return isinstance(scale, str) and not isinstance(self._plain_tracker(n_features, float), Exact)
+
+    def _use_scaling(self, scaling: Scaling) -> None:
+        """Take the scale from this scaling of all rows to come, instead of the first batch."""
+        scaling.scale(self.scale)  # type: ignore[arg-type]  # raises if the rule does not fit the features
+        self._scaling = scaling
 
     def _known_spectrum(self) -> Subspace:
         source = self._fitted()
@@ -257,8 +272,8 @@ class StreamingPCA(BasePCA):
         Scale, center and bound, where `Privacy` does not state them, are found in a few rounds, before any
         rows are learned. A sum may be sent to anybody. The owners' sums, added up by `StepSum.pooled`, end a
         round with `advance`. When `is_prepared`, `partial_fit` takes the same rows, and `release` follows.
-        `fit` does all this for one owner, and `FederatedPCA` for many. An owner who comes later, with the
-        bound, center and scale that were found as public numbers, spends everything on the release.
+        `fit` does all this for one owner, and `FederatedPCA` for many. An owner who comes later takes
+        `privacy_` for its settings, and spends everything on the release.
 
         Args:
             X: all rows, shape (n_samples, n_features).
@@ -504,7 +519,7 @@ class StreamingPCA(BasePCA):
             tracker.update(_dense_parts(X), X.shape[0], n_rows_before=known)
             return tracker
         if isinstance(tracker, Standardized):
-            more = Scaling.of_checked(X, weights, self._names())
+            more = Scaling.of_checked(X, weights, self._names(), about=tracker.scaling.mean)
             scaled = tracker.with_more(more, validation.forget(self.forget))
             updated = self._update_plain(tracker.tracker, tracker.in_units(X), weights, gaps)
             assert isinstance(updated, Exact | LateFeatures)
@@ -614,7 +629,7 @@ class StreamingPCA(BasePCA):
             scaling = Scaling.of_checked(X[:_BATCH_ROWS, :], _part(weights, slice(_BATCH_ROWS)))
             return Standardized.start(tracker, scale, scaling)
         if isinstance(scale, str):
-            scaling = Scaling.of_checked(X, weights, self._names())
+            scaling = self._scaling or Scaling.of_checked(X, weights, self._names())
             self._divisor, self._constant = scaling.scale(scale), scaling.constant
         return tracker
 
@@ -689,6 +704,13 @@ class StreamingPCA(BasePCA):
         if not self._has_source():
             raise AttributeError("ledger_ is opened by fit or partial_fit: call one of them first.")
         return self._source.ledger if isinstance(self._source, PrivateTracker) else None
+
+    @property
+    def privacy_(self) -> Privacy:
+        """`privacy` with the bound and the center that were found, for owners who come later: they need not
+        spend anything on them. With `scale="std"` they take `summary_.scale` for their scale.
+        """
+        return self._private_source("privacy_").found_settings()
 
     @property
     def summary_(self) -> Summary:
