@@ -35,9 +35,9 @@ _ROWS = 64
 _OUTLIER = 8.0
 _LONG, _SHORTER = 1.43 * 2.0**13, 1.43 * 2.0**9
 _MANY, _FEW = 10**6, 5  # rows of other owners
-_SPHERE = 0.03  # sqrt(d) / (mu n) with rows enough for a center, not for a length
+_SPHERE = 0.02  # sqrt(d) / (mu n) with rows enough for a center, not for a length
 _FAR, _NEAR = 8, 1  # powers of two: how far from the origin these rows are
-_LOUD = 10.0
+_LOUD = 16.0  # where the ledger was debited nothing
 _WITHIN = 0.99
 _PARTS = {
     "rows": (),
@@ -254,24 +254,30 @@ def _cases(privacy: Privacy, scale: _Scale, d: int) -> Iterator[_Case]:
         for block in run.blocks:
             if block.name != _RELEASE and block.name not in known:
                 known.add(block.name)
-                mu = privacy.mu**2 / block.promised if block.promised else _LOUD * privacy.mu
-                louder = replace(privacy, epsilon=epsilon_of(mu, privacy.delta))
-                yield _alone(replace(case, privacy=louder), block.name, run)
+                yield _louder(_alone(case, block.name, run))
     if finds:
         yield from _cases_of_stream(privacy, scale, d)
 
 
+def _louder(alone: _Case) -> _Case:
+    """The same at an epsilon so large that what is looked at costs what the whole did before."""
+    privacy = alone.privacy
+    promised = next(block.promised for block in _Run(alone, alone.ours).blocks if block.name == alone.only)
+    mu = privacy.mu * (privacy.mu / promised if promised else _LOUD)
+    return replace(alone, privacy=replace(privacy, epsilon=epsilon_of(mu, privacy.delta)))
+
+
 def _alone(case: _Case, block: str, run: "_Run") -> _Case:
     """The worlds that show most in one block of a run."""
-    alone, (one, other) = case, case.look
+    alone, (one, other), owners = case, case.look, case.owners
     if block in ("scales", "spread"):
         alone = _case("", case.privacy, _LONG * one, _SHORTER * other, pairs=True)
     elif block == "mean":
-        alone = case.opposite()
+        alone, owners = case.opposite(), _Owners(_MANY, far=_NEAR)  # which takes one step
     elif block.startswith(_EVALUATION):  # one row beyond the radius, one within it
         radius = run.radius * (sqrt(2) if run.pairs else 1.0)
         alone = _case("", case.privacy, _LONG * radius * one, _WITHIN * radius * other, pairs=run.pairs)
-    return replace(alone, name=f"{block} alone", scale=case.scale, owners=case.owners, only=block)
+    return replace(alone, name=f"{block} alone", scale=case.scale, owners=owners, only=block)
 
 
 def _cases_of_release(privacy: Privacy, d: int) -> Iterator[_Case]:
