@@ -11,12 +11,14 @@ mechanism, debited in the ledger before its noise is drawn. These are all of the
     radius      a histogram of lengths about the center               sqrt(2)
     evaluation  energies along released directions, and the rest      3/2
 
-and, as ever, the release itself (see `mechanisms`). Sensitivities are for a record that is replaced. For one
-that is taken out they are half or the root of half of that, but for pairs, where it leaves its partner.
+and, as ever, the release itself (see `mechanisms`). Sensitivities are for a record that is replaced. One that
+is taken out lies at the center and adds nothing (a length of zero is in no bin): for rows, a histogram then
+has 1, a mean 1, an evaluation sqrt(5) / 2; for pairs, where it leaves its partner, all stays the same.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import sqrt
 from typing import Self
 
@@ -193,10 +195,10 @@ def scales(n_features: int, share: float, stream_rows: int) -> Step:
 def lengths_and_spread(share: float, stream_rows: int) -> Step:
     """Two histograms at once: of lengths of rows, and of differences of pairs."""
 
-    def add(rows: Array) -> Array:
-        return DYADIC.counts(lengths(rows))
+    def add(differences: Array) -> Array:
+        return DYADIC.counts(lengths(differences))
 
-    of_rows = Block(DYADIC.n_bins, share, False, (sqrt(2.0), 1.0), add)
+    of_rows = Block(DYADIC.n_bins, share, False, (sqrt(2.0), 1.0), partial(_counts_off_center, DYADIC))
     of_pairs = Block(DYADIC.n_bins, share, True, (sqrt(2.0), sqrt(2.0)), add)
     return Step("lengths and spread", (of_rows, of_pairs), stream_rows)
 
@@ -214,11 +216,14 @@ def mean(center: Array, radius: float, share: float, stream_rows: int) -> Step:
 
 def radius(histogram: Histogram, share: float, stream_rows: int) -> Step:
     """A histogram of lengths of rows about the center."""
-
-    def add(rows: Array) -> Array:
-        return histogram.counts(lengths(rows))
-
+    add = partial(_counts_off_center, histogram)
     return Step("radius", (Block(histogram.n_bins, share, False, (sqrt(2.0), 1.0), add),), stream_rows)
+
+
+def _counts_off_center(histogram: Histogram, rows: Array) -> Array:
+    """How many rows are in every bin, but for those at the center: they are as if they were not there."""
+    of_rows = lengths(rows)
+    return histogram.counts(of_rows[of_rows > 0])
 
 
 def evaluation(model: Subspace, limit: float, share: float, *, of_pairs: bool) -> Step:
