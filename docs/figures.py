@@ -208,7 +208,7 @@ def private_affinity() -> Figure:
     rng = np.random.default_rng(1)
     rows = 1 + rng.normal(size=(70_000, 3)) @ shared + 0.5 * rng.normal(size=(70_000, 12))
     epsilons = (0.05, 0.1, 0.2, 0.5, 1, 2, 4)
-    nothing, public = {}, {"bound": 11.0, "center": np.ones(12)}
+    nothing, public = {}, {"center": np.ones(12)}
 
     def affinity(epsilon: float, people: int, settings: dict) -> float:
         """Of the three leading directions, above the noise or not: the mean of 20 releases."""
@@ -227,7 +227,7 @@ def private_affinity() -> Figure:
                 found = [affinity(epsilon, people, settings) for epsilon in epsilons]
             label = f"{people:,} people" if settings is nothing else None
             axis.plot(epsilons, found, style, color=color, markersize=4, label=label)
-    axis.plot([], [], ":", color=GRAY, label="public bound and center")
+    axis.plot([], [], ":", color=GRAY, label="with a public center")
     axis.set(xlabel="epsilon", ylabel="affinity to the exact components", xscale="log", ylim=(0, 1.02))
     axis.set_xticks(epsilons, [str(epsilon) for epsilon in epsilons])
     axis.minorticks_off()
