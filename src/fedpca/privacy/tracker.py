@@ -136,10 +136,7 @@ class PrivateTracker:
         return min(8, self.n_features) if self.rule is None else self.rule.start(self.n_features)
 
     def _open_if_found(self) -> None:
-        """Go on to the stage that takes rows, once everything is found that it needs.
-
-        A private center is corrected by the sum of the rows about it, so that its noise is no component.
-        """
+        """Go on to the stage that takes rows, once everything is found that it needs."""
         assert isinstance(self._stage, _Preparing)
         assert self.ledger is not None
         preparation, noise = self._stage.preparation, self._stage.noise
@@ -157,7 +154,6 @@ class PrivateTracker:
             clipping,
             self.n_features,
             mu=preparation.mu_left,
-            joint=self.privacy.center == "private" and not clipping.pairs,
             rank=self._rank,
             batch_rows=self._batch_rows,
             noise=noise,
@@ -171,6 +167,7 @@ class PrivateTracker:
             start=self._n_rows,
             stream=secrets.token_hex(8),
             steps=tuple(StepCost(*cost) for cost in preparation.costs),
+            edge_margin=preparation.found.margin,
         )
 
     # --- private steps over rows that are all at hand, in rounds ---
