@@ -181,10 +181,10 @@ class Outlook(NamedTuple):
 
 
 def expected(
-    privacy: Privacy, n_features: int, rank: int, n_rows: float, owners: int = 1, *, scale: bool = False
+    privacy: Privacy, n_features: int, rank: int, n_rows: float, owners: int, *, finds_scale: bool
 ) -> Outlook:
     """The outlook for so many rows of so many owners, if their mean is about as far off as they spread."""
-    rule = _Rule(privacy, n_features, rank, n_rows, owners, scale)
+    rule = _Rule(privacy, n_features, rank, n_rows, owners, finds_scale)
     bound = None if isinstance(privacy.bound, str) else privacy.bound
     spent, finds_center = rule.scale_share, privacy.center == "private" and rule.enough
     if finds_center:
@@ -194,6 +194,11 @@ def expected(
         spent += 0.0 if finds_center else rule.histogram_share
         bound = _LENGTHS[rule.quantile]
     return Outlook(Clipping(bound, pairs=pairs), rule.mu * sqrt(1 - spent))
+
+
+def rows_for_scale(privacy: Privacy, n_features: int, owners: int) -> int:
+    """How many rows the scale of features takes, of all owners together."""
+    return _Rule(privacy, n_features, 1, 1, owners, finds_scale=True).rows_for_scale
 
 
 class BlockSum:
