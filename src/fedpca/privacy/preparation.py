@@ -411,7 +411,7 @@ class Preparation:
         center = privacy.public_center(self._d)
         if not self._finds_scale and not privacy.needs_steps:
             pairs = privacy.center == "pairs"
-            return Found(replace(self._clipping, bound=bound, center=center, pairs=pairs), bound or 0.0)
+            return Found(self._clipping.about(center, bound=bound, pairs=pairs), bound or 0.0)
         counted = yield steps.count_rows()
         n_rows = _HORIZON * self._mean_rows if self._is_stream else counted.n_rows
         self._rule = rule = _Rule(privacy, self._d, self._rank, n_rows, counted.owners, self._finds_scale)
@@ -421,7 +421,7 @@ class Preparation:
             return (yield from self._find_center(bound))
         if privacy.center in ("private", "pairs"):
             return Found(replace(self._clipping, bound=bound, pairs=True), bound or 0.0)
-        self._clipping = replace(self._clipping, center=center)
+        self._clipping = self._clipping.about(center)
         if privacy.bound != "private" or not rule.quantile:
             return Found(replace(self._clipping, bound=bound), bound or 0.0)
         histogram = Histogram(_FINE if rule.strength > _FINE_ROWS else 1)
