@@ -129,7 +129,9 @@ def plan(
 
     def noise_of(rank: int, rows: float) -> tuple[Calibration, float]:
         outlook = expected(privacy, n_features, rank, rows, owners, finds_scale=scale is not None)
-        calibration = calibrate(privacy, n_features, mu=outlook.mu, pairs=outlook.clipping.pairs)
+        calibration = calibrate(
+            privacy, n_features, mu=outlook.mu, joint=outlook.joint, pairs=outlook.clipping.pairs
+        )
         edge = mechanism.noise_edge(privacy, n_features, calibration, report=privacy.releases)
         return calibration, edge * outlook.clipping.unit * sqrt(owners)
 
