@@ -17,8 +17,10 @@ _MAX_NUMBER = 1e300
 _MAX_COUNT = 2**63
 _INTERVAL = 1.96  # standard deviations
 _SIGNED = ("energies", "rest")  # noise may make them negative
-PRIVATE_SCALE = "private"
-"""Of a scale that was found with noise: the diagonal of a release corrects it."""
+PUBLIC_SCALE, PRIVATE_SCALE = "public", "private"
+"""Where a scale came from. One that was found with noise is corrected by the diagonal of a release."""
+CORRECTED_SCALE = "private, corrected by the release"
+"""Of directions found after that."""
 IN_MEMORY = "in memory"
 """Of a ledger that is gone with its process."""
 _ASSUMES = "no record is held by two owners; if one is, its costs add up"
@@ -425,7 +427,7 @@ def combine(
         assumes=_ASSUMES,
         releases=releases,
         clipping=kinds.pop(),
-        scale=parts[0].scale,
+        scale=_scale_kind(parts),
         steps=parts[0].steps if all(part.steps == parts[0].steps for part in parts) else None,
     )
 
@@ -450,6 +452,14 @@ def same_rows_warning(certificates: Sequence[Certificate | None]) -> str:
 def _joined(parts: Sequence[Certificate], name: str) -> str:
     found = {text for part in parts for text in getattr(part, name).split(" | ") if text}
     return " | ".join(sorted(found))[:_MAX_TEXT]
+
+
+def _scale_kind(parts: Sequence[Certificate]) -> str | None:
+    """That of all, which have the same scale: who came later was given it, and takes it to be public."""
+    kinds = sorted({part.scale for part in parts if part.scale is not None})
+    if len(kinds) > 1 and PUBLIC_SCALE in kinds:
+        kinds.remove(PUBLIC_SCALE)
+    return kinds[0] if kinds else None
 
 
 def _bounds(part: Certificate) -> tuple[float, ...]:
