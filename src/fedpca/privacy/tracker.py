@@ -4,7 +4,7 @@ import hashlib
 import secrets
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import sqrt
 from typing import Literal
 
@@ -234,10 +234,9 @@ class PrivateTracker:
         view = self._view()
         certificate = view.whole.certificate
         assert certificate is not None
-        assert certificate.ledger is not None
         assert self.ledger is not None
-        state = replace(certificate.ledger, spent=self.ledger.spent())
-        self._released = view.evaluated(replace(certificate, ledger=state).evaluated(found))
+        certificate = certificate.with_spent({self.ledger.id: self.ledger.spent()})
+        self._released = view.evaluated(certificate.evaluated(found))
 
     def _private_evaluation(self) -> PrivateEvaluation:
         if self._evaluation is None:

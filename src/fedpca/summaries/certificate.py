@@ -350,6 +350,18 @@ class Certificate(_Record):
         """The certificate of the same release with its scatter multiplied by a weight."""
         return self if self.noise_edge is None else replace(self, noise_edge=weight * self.noise_edge)
 
+    def with_spent(self, spent: Mapping[str, float]) -> Self:
+        """The certificate after more was spent: by the id of a ledger, epsilon so far."""
+        if self.releases is not None:
+            releases = [
+                replace(part, spent=spent.get(part.ledger or "", part.spent)) for part in self.releases
+            ]
+            return replace(self, releases=tuple(releases))
+        if self.ledger is None:
+            return self
+        state = replace(self.ledger, spent=spent.get(self.ledger.id, self.ledger.spent))
+        return replace(self, ledger=state)
+
     def evaluated(self, found: Evaluation) -> Self:
         """The certificate of the same release that states how good its components are."""
         steps = (*(self.steps or ()), StepCost("evaluation", found.mu))
