@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from fedpca.privacy.planning import Plan
 
 _FIELDS = (
-    "mu", "sigma", "noise_edge", "rows_needed", "n_rows", "components_found", "memory", "advice",
+    "mu", "sigma", "noise_edge", "rows_needed", "n_rows", "components_found", "affinity", "captured",
+    "memory", "advice",
 )  # fmt: skip
 
 

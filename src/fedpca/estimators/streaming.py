@@ -23,7 +23,7 @@ from fedpca.summaries.missing_values import impute, impute_cold_start, late_star
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.parts import warn_if_unknown
 from fedpca.summaries.rank import EnergyBand, FixedRank, Oversample, RankRule
-from fedpca.summaries.scale_advice import constant_features, dominant_feature
+from fedpca.summaries.scale_advice import constant_features, dominant_feature, no_scale
 from fedpca.summaries.scaling import Scale, ScaleLike, Scaling, check_scale, divided, in_words, same_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
@@ -375,8 +375,14 @@ class StreamingPCA(BasePCA):
         return self._with_divisor(self._source.release())
 
     def _warn_of_shortfall(self) -> None:
-        """Warn if noise hides components that were asked for."""
-        if isinstance(self._source, PrivateTracker) and (text := self._source.shortfall()):
+        """Warn of what a release does not show: components, or the scale of features."""
+        source = self._source
+        if not isinstance(source, PrivateTracker):
+            return
+        texts = [source.shortfall(), no_scale(source.left_out, self._names())]
+        if self.scale is None and source.n_components():
+            texts.append(dominant_feature(self._summary(), None, self._names()))
+        for text in filter(None, texts):
             warnings.warn(text, stacklevel=3)
 
     def merge(self, *others: "StreamingPCA | Summary") -> Self:

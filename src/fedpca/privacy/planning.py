@@ -101,11 +101,11 @@ def plan(
             0.7 times the bound by default. Rows much shorter than the bound drown in its noise.
 
     >>> plan(Privacy(epsilon=1.0, delta=1e-5), n_features=784, n_rows=400)
-    Plan(mu=0.2681, sigma=5.276 bound², noise_edge=208.9,
-         rows_needed=3,505, rows=400, found=0, memory=14.8 MB)
-    With 400 rows and 784 features nothing will survive the noise, if rows are about as long as the bound.
-    About 3,500 rows are needed for 1 component.
-    A larger epsilon, fewer features or a tighter bound need fewer.
+    Plan(mu=0.2681, sigma=5.413, noise_edge=428.7,
+         rows_needed=2,489, rows=400, found=0, affinity=0.01, captured=0.03, memory=14.8 MB)
+    With 400 rows and 784 features nothing will survive the noise, if variances fall as 1, 1/2, 1/3.
+    About 2,500 rows are needed for 1 component.
+    A larger epsilon or fewer features need fewer.
     """
     if not isinstance(privacy, Privacy):
         raise TypeError(f"plan needs a Privacy, got {privacy!r}.")

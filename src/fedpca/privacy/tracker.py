@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedpca._typing import JSON, Array, DTypeLike
+from fedpca._typing import JSON, AnyArray, Array, DTypeLike
 from fedpca.backend import HOST
 from fedpca.errors import BudgetExceeded, NotReleasedError
 from fedpca.privacy.calibration import epsilon_of
@@ -116,6 +116,7 @@ class PrivateTracker:
         self._random = np.random.default_rng(list(hashlib.blake2b(b"pairs", key=key).digest()))
         self._evaluation_noise: Noise | None = _noise(privacy, key, "evaluation")
         self._evaluation: PrivateEvaluation | None = None
+        self._left_out: AnyArray | None = None
         preparation = Preparation(
             privacy,
             n_features,
@@ -145,6 +146,7 @@ class PrivateTracker:
         if preparation.found is None:
             return
         clipping = preparation.found.clipping
+        self._left_out = None if clipping.scale is None else clipping.left_out
         if self.privacy.evaluation_share and preparation.found.radius:
             assert self._evaluation_noise is not None
             self._evaluation = PrivateEvaluation(
@@ -385,6 +387,11 @@ class PrivateTracker:
             raise NotReleasedError("nothing was released yet: call release() first.")
         return self._released
 
+    @property
+    def left_out(self) -> AnyArray | None:
+        """Which features have no scale that was found, shape (d,)."""
+        return self._left_out
+
     def feature_variances(self) -> None:
         """Not estimated from a release."""
 
@@ -409,6 +416,7 @@ class PrivateTracker:
             "_released": self._released,
             "_settings_checked": self._settings_checked,
             "_evaluation": None,
+            "_left_out": self._left_out,
             "_stage": self._stage if isinstance(self._stage, _Closed) else copied,
         }
 
