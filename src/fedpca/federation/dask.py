@@ -15,10 +15,9 @@ from fedpca.summaries.merging import all_moments, merge
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import exchange_rank
 from fedpca.summaries.scale_advice import constant_features, dominant_feature
-from fedpca.summaries.scaling import Scale, ScaleLike, Scaling, check_scale
+from fedpca.summaries.scaling import Scale, ScaleLike, ScaleRule, Scaling, check_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.trackers import Exact
 
 _RETRIES = 3
 _INNER_RANK = 128  # directions that inner nodes keep, where there are too many features for all
@@ -56,7 +55,7 @@ def fit(
     validation.integer(fanout, "fanout", at_least=2)
     parts = _partitions(data, n_components)
     checked, text = _checked_scale(data, scale), ""
-    if isinstance(checked, str) and not _has_moments(data, n_components):
+    if isinstance(checked, str) and _needs_scaling(data, n_components, checked):
         merge_scalings = dask.delayed(_merged_scaling, pure=True)
         scalings = [dask.delayed(_scaling, pure=True)(part) for part in parts]
         scaling = _reduced(dask, scalings, merge_scalings, merge_scalings, fanout)
@@ -84,12 +83,12 @@ def _checked_scale(data: Any, scale: ScaleLike) -> Scale:
     return check_scale(scale, n_features, names)
 
 
-def _has_moments(data: Any, n_components: int) -> bool:
-    """Whether partitions are summarized by moments, from whose sum the scale of all rows follows."""
+def _needs_scaling(data: Any, n_components: int, scale: ScaleRule) -> bool:
+    """Whether the scale of all rows must be known before partitions are summarized; else it follows."""
     n_features = data.shape[1]
-    if n_features != n_features:
-        return False
-    return isinstance(_estimator(n_components, n_features)._plain_tracker(n_features, np.float64), Exact)
+    return n_features != n_features or _estimator(n_components, n_features, scale=scale)._needs_scaling(
+        n_features
+    )
 
 
 def _reduced(dask: Any, leaves: list[Any], inner: Any, root: Any, fanout: int) -> Any:

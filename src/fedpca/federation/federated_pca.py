@@ -21,7 +21,7 @@ from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.message import child_name
 from fedpca.privacy import Privacy, StepSum
-from fedpca.privacy.tracker import warn_of_refit
+from fedpca.privacy.tracker import PrivateTracker, warn_of_refit
 from fedpca.summaries import validation
 from fedpca.summaries.features import (
     FeatureRule,
@@ -34,12 +34,12 @@ from fedpca.summaries.features import (
 from fedpca.summaries.merging import check_compatible, intersect, left_out_warning, merge_distinct
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import EnergyBand
-from fedpca.summaries.scale_advice import constant_features, dominant_feature
+from fedpca.summaries.scale_advice import constant_features, dominant_feature, no_scale
 from fedpca.summaries.scaling import ScaleLike, ScaleRule, Scaling, check_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.summaries.view import SummaryView
-from fedpca.trackers import Exact, TrackerName
+from fedpca.trackers import TrackerName
 
 _STACK_ENTRIES = 2**24  # 128 MB
 
@@ -214,7 +214,12 @@ class FederatedPCA(BasePCA):
             )
             for name in sorted(clients)
         }
-        if text := self._scale_warning(merged, team.constant, view):
+        constant = team.constant
+        if isinstance(merged, Moments) and isinstance(merged.scale, str):
+            constant = merged.scaling_of_rows().constant
+        source = fitted[next(iter(summaries))]._source
+        not_found = source.left_out if isinstance(source, PrivateTracker) else None
+        if text := self._scale_warning(view, constant, not_found):
             warnings.warn(text, stacklevel=4)
         if text := view.shortfall():
             warnings.warn(text, stacklevel=4)
@@ -222,17 +227,16 @@ class FederatedPCA(BasePCA):
             warn_if_fewer(self.n_components, self.n_components_, stacklevel=4)
         return self
 
-    def _scale_warning(self, merged: Summary, constant: AnyArray | None, view: SummaryView) -> str:
-        """Which features are to be scaled but do not vary, or else which one dominates, or ""."""
-        if isinstance(merged, Moments) and isinstance(merged.scale, str):
-            constant = merged.scaling_of_rows().constant
-        if constant is not None:
-            return constant_features(constant, self._names())
-        if self.scale is not None or not self.center or self.privacy is not None:
+    def _scale_warning(self, view: SummaryView, constant: AnyArray | None, not_found: AnyArray | None) -> str:
+        """Which features could not be scaled, or else which one dominates, or ""."""
+        names = self._names()
+        if self.scale is not None:
+            return constant_features(constant, names) or no_scale(not_found, names)
+        if not view.whole.centered or not view.n_components():
             return ""
         variances = view.feature_variances()
-        energies = None if variances is None else variances * merged.count
-        return dominant_feature(view.summary(), energies, self._names())
+        energies = None if variances is None else variances * view.whole.count
+        return dominant_feature(view.summary(), energies, names)
 
     def _of_common_features(
         self, sent: dict[str, Summary], problems: dict[str, str]
@@ -280,7 +284,7 @@ class FederatedPCA(BasePCA):
                     _require_tables(clients, self.scale)
                 if finds_scale or self.privacy.needs_steps:
                     self._take_private_steps(team, tables)
-            elif finds_scale and any(team.each(_takes_its_own_scale, tables).values()):
+            elif finds_scale and any(team.each(_needs_scaling, tables).values()):
                 _require_tables(clients, self.scale)
                 self._share_scale(team, tables)
             sent = team.each(_fit_client, clients, last=True)
@@ -439,9 +443,9 @@ def _require_tables(clients: Mapping[str, Any], scale: ScaleLike) -> None:
         raise _NoTable(scale, join_names(streams, 4))
 
 
-def _takes_its_own_scale(client: StreamingPCA, rows: Any) -> bool:
-    """Whether a client of so many features would have to know the scale before it begins."""
-    return not isinstance(client._plain_tracker(rows.shape[1], np.float64, backend_of(rows)), Exact)
+def _needs_scaling(client: StreamingPCA, rows: Any) -> bool:
+    """Whether a client must know the scale before it begins."""
+    return client._needs_scaling(rows.shape[1], backend=backend_of(rows))
 
 
 def _scaling(client: StreamingPCA, rows: Any) -> Scaling:

@@ -14,10 +14,9 @@ from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.store import MemoryStore
 from fedpca.metrics import principal_angles
 from fedpca.summaries import validation
-from fedpca.summaries.scaling import ScaleLike, ScaleRule, Scaling, check_scale
+from fedpca.summaries.scaling import ScaleLike, ScaleRule, Scaling
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.trackers import Exact
 
 _SNAPSHOTS = 40
 
@@ -139,8 +138,9 @@ def simulate(
     rng = np.random.default_rng(faults.seed)
     batches = {name: list(parts) for name, parts in clients.items()}
     pca = StreamingPCA(n_components, center=center, scale=scale)
-    if isinstance(scale, str):
-        pca.scale = _shared_scale(pca, [batch for parts in batches.values() for batch in parts])
+    rows = [batch for parts in batches.values() for batch in parts]
+    if rows and pca._needs_scaling(np.shape(rows[0])[1]):
+        pca.scale = Scaling.merge(map(Scaling.from_rows, rows)).scale(cast("ScaleRule", scale))
     sent, dropped_out = _messages(batches, pca, faults, rng)
     tree = _Tree(sorted(clients), n_components, fanout)
     timeline: list[Delivery] = []
@@ -166,15 +166,6 @@ def simulate(
 def _snapshot(time: float, clients: int, model: Subspace, final: Subspace) -> Snapshot:
     angle = float(principal_angles(model, final).max(initial=0.0))
     return Snapshot(time, model.count, clients, float(model.explained_variance_ratio.sum()), angle)
-
-
-def _shared_scale(pca: StreamingPCA, batches: list[Any]) -> ScaleLike:
-    """What every client's estimator gets: the rule, or the scale of all rows if it has to know it before."""
-    n_features = np.shape(batches[0])[1] if batches else 1
-    check_scale(pca.scale, n_features)
-    if isinstance(pca._plain_tracker(n_features, np.float64), Exact):
-        return pca.scale
-    return Scaling.merge(map(Scaling.from_rows, batches)).scale(cast("ScaleRule", pca.scale))
 
 
 _Sent = tuple[float, int, str, int, Summary]  # time of arrival, order of sending, client, version, summary

@@ -105,7 +105,10 @@ def _merge_scaled(
     scale = some[0][0].scale
     plain = [(summary.with_scale(None), weight) for summary, weight in some]
     if not isinstance(scale, str):
-        return _merge_plain(plain, rank, names).with_scale(scale)
+        # Moments are cut once they have their scale: the sum of private ones corrects it.
+        merged = _merge_plain(plain, None if all_moments(summary for summary, _ in plain) else rank, names)
+        merged = merged.with_scale(scale)
+        return merged if rank is None else merged.subspace(rank)
     scaling = None
     if any(summary.scaling is not None for summary, _ in some):
         scaling = Scaling.merge(
