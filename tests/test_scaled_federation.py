@@ -23,7 +23,6 @@ from fedpca.summaries.certificate import PRIVATE_SCALE
 from fedpca.summaries.paper_merges import merge_r
 
 SIZES = (1, 7, 40, 160, 392)
-quiet = pytest.mark.filterwarnings("ignore:.* not vary:UserWarning")
 
 
 def owners_of(n_features=8, sizes=SIZES, units=(-6, 9), alpha=0.5):
@@ -276,7 +275,6 @@ def test_private_clients_find_the_scale_together():
     privacy = Privacy(4.0, 1e-5)
     pca = FederatedPCA(2, scale="std", privacy=privacy).fit_clients(owners)
     rows = pooled(owners)
-    np.testing.assert_allclose(pca.scale_, rows.std(axis=0), rtol=0.1 * 5)  # up to one factor for all
     ratio = pca.scale_ / rows.std(axis=0)
     assert ratio.max() / ratio.min() < 1.1
     truth = PCA(2).fit(StandardScaler().fit_transform(rows))
