@@ -341,6 +341,15 @@ def test_private_streams_cannot_share_a_scale_before_anything_is_spent():
         FederatedPCA(2, scale="binomial", privacy=privacy).fit_clients(owners)
 
 
+@pytest.mark.parametrize("features", ["same", "intersection"])
+def test_private_clients_of_different_columns_do_not_share_a_scale(features):
+    owners = {name: pd.DataFrame(rows, columns=list("vwxyz")) for name, rows in private_owners().items()}
+    owners["c"] = owners["c"].drop(columns="x")
+    privacy = Privacy(4.0, 1e-5)
+    with pytest.raises(ValueError, match="the columns of 'a' and 'c' differ; select the same columns of all"):
+        FederatedPCA(2, scale="std", privacy=privacy, features=features).fit_clients(owners)
+
+
 def test_too_few_private_rows_for_a_scale_spend_nothing():
     owners = {name: rows[:40] for name, rows in private_owners().items()}
     message = (

@@ -214,12 +214,11 @@ class FederatedPCA(BasePCA):
             )
             for name in sorted(clients)
         }
-        constant = team.constant
         if isinstance(merged, Moments) and isinstance(merged.scale, str):
-            constant = merged.scaling_of_rows().constant
+            team.constant = merged.scaling_of_rows().constant
         source = fitted[next(iter(summaries))]._source
         not_found = source.left_out if isinstance(source, PrivateTracker) else None
-        if text := self._scale_warning(view, constant, not_found):
+        if text := self._scale_warning(view, team.constant, not_found):
             warnings.warn(text, stacklevel=4)
         if text := view.shortfall():
             warnings.warn(text, stacklevel=4)
@@ -282,6 +281,7 @@ class FederatedPCA(BasePCA):
             if isinstance(self.privacy, Privacy):
                 if finds_scale and len(clients) > 1:
                     _require_tables(clients, self.scale)
+                    _require_the_same_names(tables)
                 if finds_scale or self.privacy.needs_steps:
                     self._take_private_steps(team, tables)
             elif finds_scale and any(team.each(_needs_scaling, tables).values()):
@@ -376,7 +376,7 @@ class _Team:
     Attributes:
         members: those that take part.
         problems: why the others do not.
-        constant: features that do not vary, where the scale was found before the fit.
+        constant: features that are to be scaled but do not vary.
     """
 
     def __init__(self, members: dict[str, StreamingPCA], pool: ThreadPoolExecutor, bar: progress.Bar) -> None:
@@ -441,6 +441,18 @@ def _require_tables(clients: Mapping[str, Any], scale: ScaleLike) -> None:
     streams = [repr(name) for name, rows in clients.items() if not _is_table(rows)]
     if streams:
         raise _NoTable(scale, join_names(streams, 4))
+
+
+def _require_the_same_names(tables: Mapping[str, Any]) -> None:
+    """Before anything is spent: private clients of different columns would find different scales."""
+    named = {name: names for name, rows in tables.items() if (names := validation.names_of(rows)) is not None}
+    first = next(iter(named), "")
+    other = next((name for name, names in named.items() if names != named[first]), None)
+    if other is not None:
+        raise ValueError(
+            f"scale='std' with privacy is found for all clients together, and the columns of {first!r} and "
+            f"{other!r} differ; select the same columns of all, in one order, or give public numbers."
+        )
 
 
 def _needs_scaling(client: StreamingPCA, rows: Any) -> bool:
