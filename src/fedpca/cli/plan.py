@@ -1,7 +1,7 @@
 """fedpca plan: what to expect of private components, before anything is spent."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -58,6 +58,9 @@ def plan(
             "[default: about as long as the bound]",
         ),
     ] = None,
+    scale: Annotated[
+        str | None, typer.Option(metavar="NAME", help="std if columns will be scaled. [default: not scaled]")
+    ] = None,
     center: PrivateCenter = None,
     bound: Annotated[str | None, BOUND] = None,
     evaluate: Evaluate = None,
@@ -101,6 +104,7 @@ def plan(
         n_components=components,
         owners=owners,
         typical=typical,
+        scale=cast("Literal['std'] | None", scale),
     )
     text = f"{_table(result)}\n{NO_LEDGER}"
     print_result({name: getattr(result, name) for name in _FIELDS}, as_json, text)

@@ -61,9 +61,9 @@ def fit_files(
 ) -> int:
     """Feed all rows of files to an estimator, reading ahead in a thread; it learns the feature names, too.
 
-    Without privacy the files are read once; twice if the estimator has `scale="std"` or "binomial" and its
-    tracker must know the scale before it begins, as all but the exact one must. With privacy they are read
-    once for each noisy sum, and the model is released.
+    The files are read once; twice if the estimator has `scale="std"` or "binomial" and its tracker must know
+    the scale before it begins, as all but the exact one must. With privacy they are read once for each noisy
+    sum, and the model is released.
 
     Args:
         pca: a `StreamingPCA`; an empty one if there is a checkpoint.
@@ -114,6 +114,27 @@ def fit_files(
     return done
 
 
+def _scaling_of(
+    rows: RowReader, saved: "_Checkpoint | None", should_stop: Callable[[], bool]
+) -> Scaling | None:
+    """The scaling of all rows of files, in a pass of its own; None if it was stopped."""
+    scaling, done = Scaling.empty(rows.n_features, rows.feature_names), 0
+    if saved is not None and saved.scaling is not None:
+        scaling, done = saved.scaling
+    with progress.bar("scale", rows.n_rows, "rows") as bar, prefetch(rows.batches(skip=done)) as batches:
+        bar.advance(done)
+        for batch in batches:
+            scaling = Scaling.merge([scaling, Scaling.from_rows(batch.rows)])
+            done += len(batch)
+            bar.advance(len(batch))
+            stopped = should_stop()
+            if saved is not None:
+                saved.update_scaling(scaling, done, now=stopped)
+            if stopped:
+                return None
+    return scaling
+
+
 def _fit_private(pca: Estimator, rows: RowReader, should_stop: Callable[[], bool]) -> int:
     """A private fit of files, in several passes; 0 rows if it was stopped."""
 
@@ -136,27 +157,6 @@ def _fit_private(pca: Estimator, rows: RowReader, should_stop: Callable[[], bool
 
 class _Stopped(Exception):
     """A private fit that was stopped half-way: what was spent until then is spent."""
-
-
-def _scaling_of(
-    rows: RowReader, saved: "_Checkpoint | None", should_stop: Callable[[], bool]
-) -> Scaling | None:
-    """The scaling of all rows of files, in a pass of its own; None if it was stopped."""
-    scaling, done = Scaling.empty(rows.n_features, rows.feature_names), 0
-    if saved is not None and saved.scaling is not None:
-        scaling, done = saved.scaling
-    with progress.bar("scale", rows.n_rows, "rows") as bar, prefetch(rows.batches(skip=done)) as batches:
-        bar.advance(done)
-        for batch in batches:
-            scaling = Scaling.merge([scaling, Scaling.from_rows(batch.rows)])
-            done += len(batch)
-            bar.advance(len(batch))
-            stopped = should_stop()
-            if saved is not None:
-                saved.update_scaling(scaling, done, now=stopped)
-            if stopped:
-                return None
-    return scaling
 
 
 class _Checkpoint:

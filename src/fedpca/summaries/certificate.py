@@ -439,7 +439,7 @@ def combine(
         assumes=_ASSUMES,
         releases=releases,
         clipping=kinds.pop(),
-        scale=_scale_kind(parts),
+        scale=PRIVATE_SCALE if any(part.scale == PRIVATE_SCALE for part in parts) else parts[0].scale,
         steps=parts[0].steps if all(part.steps == parts[0].steps for part in parts) else None,
     )
 
@@ -464,14 +464,6 @@ def same_rows_warning(certificates: Sequence[Certificate | None]) -> str:
 def _joined(parts: Sequence[Certificate], name: str) -> str:
     found = {text for part in parts for text in getattr(part, name).split(" | ") if text}
     return " | ".join(sorted(found))[:_MAX_TEXT]
-
-
-def _scale_kind(parts: Sequence[Certificate]) -> str | None:
-    """That of all, which have the same scale: who came later was given it, and takes it to be public."""
-    kinds = sorted({part.scale for part in parts if part.scale is not None})
-    if len(kinds) > 1 and PUBLIC_SCALE in kinds:
-        kinds.remove(PUBLIC_SCALE)
-    return kinds[0] if kinds else None
 
 
 def _bounds(part: Certificate) -> tuple[float, ...]:
