@@ -136,7 +136,10 @@ class PrivateTracker:
         return min(8, self.n_features) if self.rule is None else self.rule.start(self.n_features)
 
     def _open_if_found(self) -> None:
-        """Go on to the stage that takes rows, once everything is found that it needs."""
+        """Go on to the stage that takes rows, once everything is found that it needs.
+
+        A private center is corrected by the sum of the rows about it, so that its noise is no component.
+        """
         assert isinstance(self._stage, _Preparing)
         assert self.ledger is not None
         preparation, noise = self._stage.preparation, self._stage.noise
@@ -154,6 +157,7 @@ class PrivateTracker:
             clipping,
             self.n_features,
             mu=preparation.mu_left,
+            joint=self.privacy.center == "private" and not clipping.pairs,
             rank=self._rank,
             batch_rows=self._batch_rows,
             noise=noise,
