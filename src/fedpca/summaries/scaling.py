@@ -358,8 +358,8 @@ def _of_features(rows: DeviceArray, weights: DeviceArray, about: Array) -> _Stat
         (squares,) = backend.to_numpy(weights @ deviations)
         if not np.isfinite(squares).all():
             raise NonFiniteError(
-                "Input X contains infinity, or values too large to square: entries must be finite (NaN marks a "
-                "missing one); drop or clip them."
+                "Input X contains infinity, or values too large to square: entries must be finite (NaN marks "
+                "a missing one); drop or clip them."
             )
         divisor = np.where(observed > 0, observed, _TINY)
         step = sums / divisor
