@@ -227,12 +227,16 @@ class StreamingPCA(BasePCA):
         X, gaps = self._check_values(X, dtype, backend, weights)
         return X, weights, gaps, self._new_tracker(X, weights, dtype) if first else self._source
 
-    def _needs_scaling(self, n_features: int, names: tuple[str, ...] | None) -> bool:
+    def _needs_scaling(
+        self, n_features: int, names: tuple[str, ...] | None = None, backend: Backend = HOST
+    ) -> bool:
         """Whether a stream of so many features would take its scale from its first batch."""
         if self._has_source() or self.privacy is not None:
             return False
         scale = check_scale(self.scale, n_features, names)
-        return isinstance(scale, str) and not isinstance(self._plain_tracker(n_features, float), Exact)
+        return isinstance(scale, str) and not isinstance(
+            self._plain_tracker(n_features, np.float64, backend), Exact
+        )
 
     def _use_scaling(self, scaling: Scaling) -> None:
         """Take the scale from this scaling of all rows to come, instead of the first batch."""

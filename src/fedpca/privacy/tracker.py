@@ -255,10 +255,9 @@ class PrivateTracker:
         view = self._view()
         certificate = view.whole.certificate
         assert certificate is not None
-        assert certificate.ledger is not None
         assert self.ledger is not None
-        state = replace(certificate.ledger, spent=self.ledger.spent())
-        self._released = view.evaluated(replace(certificate, ledger=state).evaluated(found))
+        certificate = certificate.with_spent({self.ledger.id: self.ledger.spent()})
+        self._released = view.evaluated(certificate.evaluated(found))
 
     def _private_evaluation(self) -> PrivateEvaluation:
         if self._evaluation is None:

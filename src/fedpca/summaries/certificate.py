@@ -17,8 +17,10 @@ _MAX_NUMBER = 1e300
 _MAX_COUNT = 2**63
 _INTERVAL = 1.96  # standard deviations
 _SIGNED = ("energies", "rest")  # noise may make them negative
-PRIVATE_SCALE = "private"
-"""Of a scale that was found with noise: the diagonal of a release corrects it."""
+PUBLIC_SCALE, PRIVATE_SCALE = "public", "private"
+"""Where a scale came from. One that was found with noise is corrected by the diagonal of a release."""
+CORRECTED_SCALE = "private, corrected by the release"
+"""Of directions found after that."""
 IN_MEMORY = "in memory"
 """Of a ledger that is gone with its process."""
 _ASSUMES = "no record is held by two owners; if one is, its costs add up"
@@ -357,6 +359,18 @@ class Certificate(_Record):
             noise_edge=None if edge is None else weight * edge,
             evaluation=None if found is None else found.scaled(weight),
         )
+
+    def with_spent(self, spent: Mapping[str, float]) -> Self:
+        """The certificate after more was spent: by the id of a ledger, epsilon so far."""
+        if self.releases is not None:
+            releases = [
+                replace(part, spent=spent.get(part.ledger or "", part.spent)) for part in self.releases
+            ]
+            return replace(self, releases=tuple(releases))
+        if self.ledger is None:
+            return self
+        state = replace(self.ledger, spent=spent.get(self.ledger.id, self.ledger.spent))
+        return replace(self, ledger=state)
 
     def evaluated(self, found: Evaluation) -> Self:
         """The certificate of the same release that states how good its components are."""
