@@ -1,19 +1,19 @@
 """How good private components are when nothing about the rows is public: Privacy(epsilon, delta) alone.
 
-    python -m benchmarks.private_defaults                   # 20 seeds, 3 for the cells, 1000 evaluations
-    python -m benchmarks.private_defaults --quick           # 3 seeds, 1 for a part of the cells, 50 evaluations
-    python -m benchmarks.private_defaults figures plan      # some of its parts
+    python -m benchmarks.private_defaults                # 20 seeds, 3 for the cells, 1000 evaluations
+    python -m benchmarks.private_defaults --quick        # 3 seeds, 1 for a part of the cells, 50 evaluations
+    python -m benchmarks.private_defaults figures plan   # some of its parts
 
 figures      real data, against the best public bound about the true mean, which nobody has.
 cells        507 combinations of data, rows, epsilon and components, by t = sqrt(d) / (mu n).
 plan         what fedpca.plan predicts from the true variances, against private fits of every data set.
 evaluation   how often the interval of the private evaluation holds the truth.
 
-Everything is found within epsilon: the center, the length that rows are clipped to, with scale="std" the scale
-of the features, and the evaluation is on. delta = 1e-5, adjacency is replace-one. The answer that components
-are compared with is the exact one of the rows as they are, or of standardized columns with scale="std".
-Affinity is ||U^T U_hat||_F^2 / r; captured is the variance inside the components over the most that so many
-can hold, both of the r leading directions of the release, whether or not they rise above its noise. Mean ±
+Everything is found within epsilon: the center, the length that rows are clipped to, and the scale of features
+with scale="std"; the evaluation is on. delta = 1e-5, adjacency is replace-one. The answer that components are
+compared with is the exact one of the rows as they are, or of standardized columns with scale="std". Affinity
+is ||U^T U_hat||_F^2 / r; captured is the variance inside the components over the most that so many can hold.
+Where fewer than r components rise above the noise, the r leading directions of the release are judged. Mean ±
 standard deviation over the seeds, which change the noise. Floats stand in for the exact noise.
 """
 
@@ -24,12 +24,16 @@ import gzip
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from benchmarks.common import Array, batches, heading, machine, options, table, verdict
 from benchmarks.private import found, key, mean_and_spread
+
+if TYPE_CHECKING:
+    from fedpca import StreamingPCA
 
 PARTS = ("figures", "cells", "plan", "evaluation")
 DELTA = 1e-5
@@ -58,7 +62,7 @@ def loaded(name: str) -> Array | None:
     try:
         return np.asarray(load(name).rows, dtype=np.float64)
     except FileNotFoundError:
-        print(f"Left out: {name} is neither in the folder that FEDPCA_DATA names nor to be had.\n", flush=True)
+        print(f"Left out: {name} is not in the folder that FEDPCA_DATA names.\n", flush=True)
         return None
 
 
@@ -242,20 +246,21 @@ def fitted(case: Case, seed: int) -> Fit:
 
     privacy = Privacy(case.epsilon, DELTA, **settings(case, seed))  # type: ignore[arg-type]
     model = StreamingPCA(case.rank, privacy=privacy, scale="std" if case.scaled else None).fit(case.table)
-    return Fit(case.truth.score(leading(model.release(), case.rank), case.rank), model.n_components_)
+    return Fit(case.truth.score(leading(model, case.rank), case.rank), model.n_components_)
 
 
-def leading(released: object, rank: int) -> Array:
-    """Directions of a release, those included that do not rise above its noise."""
-    from fedpca import Moments, Subspace
+def leading(model: StreamingPCA, rank: int) -> Array:
+    """Its components, or the directions of its release where fewer rise above the noise."""
+    from scipy.linalg import eigh
 
-    if isinstance(released, Moments):
-        from scipy.linalg import eigh
+    from fedpca import Moments
 
-        d = len(released.scatter)
-        return eigh(released.scatter, subset_by_index=[d - rank, d - 1])[1].T[::-1]
-    assert isinstance(released, Subspace)
-    return released.components[:rank]
+    released = model.release()
+    if model.n_components_ == rank or not isinstance(released, Moments):
+        return model.components_
+    d = released.n_features
+    vectors: Array = eigh(released.scatter, subset_by_index=[d - rank, d - 1])[1].T[::-1]
+    return vectors
 
 
 QUANTILES = (0.1, 0.5, 0.75, 0.9)
@@ -282,7 +287,7 @@ def best_public(case: Case, seeds: range) -> list[float]:
                 **settings(case, seed),  # type: ignore[arg-type]
             )
             model = StreamingPCA(case.rank, privacy=privacy, scale=scale).fit(case.table)
-            affinities.append(exact.score(leading(model.release(), case.rank), case.rank).affinity)
+            affinities.append(exact.score(leading(model, case.rank), case.rank).affinity)
         tried.append(affinities)
     return max(tried, key=np.mean)
 
@@ -384,7 +389,7 @@ def cells(seeds: range, *, quick: bool) -> None:
         [np.sqrt(case.truth.n_features) / (mu_of(case.epsilon, DELTA) * case.truth.n_rows) for case in cases]
     )
     lines = []
-    for low, high in zip(RANGES, RANGES[1:], strict=False):
+    for low, high in pairwise(RANGES):
         lines.append((f"{low:g} to {high:g}", *averages(scores[(t >= low) & (t < high)])))
     table(("t", "cells", "affinity", "captured"), [*lines, ("all", *averages(scores))])
     names = np.array([case.name for case in cases])
@@ -522,7 +527,12 @@ def main() -> None:
     def seeds(usual: int, few: int) -> range:
         return range(arguments.seeds or (few if quick else usual))
 
-    for expected in ("n_components=", "one feature has", "delta="):  # what noise hides is counted here
+    for expected in (
+        "n_components=",
+        "one feature has",
+        "left out",
+        "delta=",
+    ):  # what noise hides is counted here
         warnings.filterwarnings("ignore", message=expected)
     print(f"# Private components without public knowledge\n\n{machine()}")
     if "figures" in parts:
