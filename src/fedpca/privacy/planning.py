@@ -107,7 +107,7 @@ def plan(
 
     >>> plan(Privacy(epsilon=1.0, delta=1e-5), n_features=784, n_rows=400)
     Plan(mu=0.2681, sigma=5.413, noise_edge=428.7,
-         rows_needed=2,220, rows=400, found=0, affinity=0.01, captured=0.03, memory=14.8 MB)
+         rows_needed=2,240, rows=400, found=0, affinity=0.01, captured=0.03, memory=14.8 MB)
     With 400 rows and 784 features nothing will survive the noise, if variances fall as 1, 1/2, 1/3.
     About 2,200 rows are needed for 1 component.
     A larger epsilon or fewer features need fewer.
@@ -130,7 +130,9 @@ def plan(
 
     def noise_of(rank: int, rows: float) -> tuple[Calibration, float, Outlook]:
         outlook = expected(privacy, n_features, rank, rows, owners, finds_scale=scale is not None)
-        calibration = calibrate(privacy, n_features, mu=outlook.mu, pairs=outlook.clipping.pairs)
+        calibration = calibrate(
+            privacy, n_features, mu=outlook.mu, joint=outlook.joint, pairs=outlook.clipping.pairs
+        )
         edge = mechanism.noise_edge(privacy, n_features, calibration, report=privacy.releases)
         return calibration, edge * outlook.clipping.unit * sqrt(owners), outlook
 

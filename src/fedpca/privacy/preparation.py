@@ -8,8 +8,9 @@ length one is 2 t of their energy.
 2. Rows of which hardly anything survives the noise (t > 0.1, or mu n < 40): differences of pairs, each scaled
    to length one. Nothing else has to be found, so that all of the budget is left for the release.
 3. Otherwise: how long rows are, and how long differences of pairs are, which is their spread; then the mean,
-   in one to three steps, as these and the known noise require, each clipped to a smaller radius about the
-   last; if the noise would leave it too far off, differences of pairs again.
+   in one to five steps, as these and the known noise require, each clipped to a smaller radius about the
+   last; if the noise would leave it too far off, differences of pairs again. The release contains the sum of
+   its rows as well, which corrects what is left of the center's error.
 4. The length that rows are clipped to: the more components are wanted of fewer rows, the shorter; a quantile
    of the lengths of differences or, where noise dominates, every row is scaled to length one. About a public
    center it is a quantile of the lengths about that.
@@ -28,6 +29,7 @@ from fedpca._typing import Array
 from fedpca.privacy import steps
 from fedpca.privacy.clipping import RADIUS, Clipping, Pairing
 from fedpca.privacy.ledger import Ledger
+from fedpca.privacy.mechanisms.base import SUM_WEIGHT
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.steps import DYADIC, Histogram, Step, StepSum
@@ -37,8 +39,8 @@ _FEW_ROWS = 40.0  # mu n below which a histogram finds nothing
 _QUANTILES = ((0.012, 0.9), (0.027, 0.75), (0.04, 0.5))  # largest r t, and the quantile of lengths
 _NEAR, _TOO_FAR = 2.0, 4.0  # (noise of the center / spread)² over t: good enough, and not good enough
 _FARTHEST = 0.7  # of the spread
-_MEAN_STEPS = 3
-_LAST_STEP = 0.8  # of what is spent on the mean
+_MEAN_STEPS = 5
+_LAST_STEP = 0.65  # of what is spent on the mean
 _MOST_FOR_MEAN = 0.4  # of mu²
 _LENGTHS = {0.9: 1.15, 0.75: 1.07, 0.5: 1.0}  # quantiles of lengths over their root mean square, if alike
 _TYPICAL_FAR = 2.0  # of the spread: the end of the bin that rows as far from the origin as they spread are in
@@ -176,6 +178,13 @@ class _Rule:
         """Whether a center with this noise is better than none."""
         return plan.noise <= min(_FARTHEST, sqrt(_TOO_FAR * self.t)) * spread
 
+    def spike(self, plan: _Mean, spread: float) -> float:
+        """Energy that the noise of the center gives a direction, in units of the edge.
+
+        At most what the sum of rows, released with their products, does not correct.
+        """
+        return min((plan.noise / spread) ** 2 / (2 * self.t), self.t / SUM_WEIGHT**2)
+
 
 def _clamped(value: float, low: float, high: float) -> float:
     return min(max(value, low), high)
@@ -206,12 +215,14 @@ class Outlook(NamedTuple):
     Attributes:
         clipping: with the length of rows as their unit, where it is not public.
         mu: what will be left for the release.
+        joint: whether the sum of rows will be released with it.
         quantile: of the lengths, that rows will be clipped to; 0 for a public length, or the sphere.
         offset: how far off the center will be, in units of the length of rows.
     """
 
     clipping: Clipping
     mu: float
+    joint: bool
     quantile: float = 0.0
     offset: float = 0.0
 
@@ -230,13 +241,13 @@ def expected(
         finds_center = rule.is_good(plan, 1.0)
     if finds_center:
         spent += rule.mean_share
-        offset = plan.noise
+        offset = sqrt(2 * rule.t * rule.spike(plan, 1.0))
     pairs = privacy.center in ("private", "pairs") and not finds_center
     if privacy.bound == "private" and not pairs and rule.quantile:
         spent += 0.0 if finds_center else rule.histogram_share
         quantile = rule.quantile
         bound = _LENGTHS[quantile]
-    return Outlook(Clipping(bound, pairs=pairs), rule.mu * sqrt(1 - spent), quantile, offset)
+    return Outlook(Clipping(bound, pairs=pairs), rule.mu * sqrt(1 - spent), finds_center, quantile, offset)
 
 
 def rows_for_scale(privacy: Privacy, n_features: int, owners: int) -> int:
@@ -454,7 +465,7 @@ class Preparation:
         center = privacy.public_center(self._d)
         if not self._finds_scale and not privacy.needs_steps:
             pairs = privacy.center == "pairs"
-            return Found(replace(self._clipping, bound=bound, center=center, pairs=pairs), bound or 0.0)
+            return Found(self._clipping.about(center, bound=bound, pairs=pairs), bound or 0.0)
         counted = yield steps.count_rows()
         n_rows = _HORIZON * self._mean_rows if self._is_stream else counted.n_rows
         self._rule = rule = _Rule(privacy, self._d, self._rank, n_rows, counted.owners, self._finds_scale)
@@ -464,7 +475,7 @@ class Preparation:
             return (yield from self._find_center(bound))
         if privacy.center in ("private", "pairs"):
             return Found(replace(self._clipping, bound=bound, pairs=True), bound or 0.0)
-        self._clipping = replace(self._clipping, center=center)
+        self._clipping = self._clipping.about(center)
         if privacy.bound != "private" or not rule.quantile:
             return Found(replace(self._clipping, bound=bound), bound or 0.0)
         histogram = Histogram(_FINE if rule.strength > _FINE_ROWS else 1)
@@ -533,5 +544,5 @@ class Preparation:
             center = center + moved.total * (length / RADIUS / moved.n_rows)
         if self._privacy.bound == "private" and rule.quantile:
             bound = spread(rule.quantile) or None
-        margin = _raised((plan.noise / near) ** 2 / (2 * rule.t))
+        margin = _raised(rule.spike(plan, near))
         return Found(replace(self._clipping, bound=bound, center=center), radius, margin)
