@@ -43,6 +43,7 @@ _MEAN_STEPS = 5
 _LAST_STEP = 0.65  # of what is spent on the mean
 _MOST_FOR_MEAN = 0.4  # of mu²
 _LENGTHS = {0.9: 1.15, 0.75: 1.07, 0.5: 1.0}  # quantiles of lengths over their root mean square, if alike
+_TYPICAL_FAR = 2.0  # of the spread: the end of the bin that rows as far from the origin as they spread are in
 _MARGIN = 1.25  # of a radius over what it has to contain
 _UNLIKELY = 2.5  # standard deviations of the length of noise, which vary it by 1 / sqrt(2 d)
 _FINE = 4  # bins per octave about a public center, where there are rows enough for them
@@ -54,6 +55,18 @@ _EVALUATED_QUANTILES = ((2000.0, 0.99), (0.0, 0.95))  # least mu n
 _HISTOGRAM_STREAM = 100.0  # rows of a stream, in units of 1 / mu
 _MEAN_STREAM = 20.0  # in units of sqrt(d) / mu, or a little more of few features
 _HORIZON = 10.0  # a stream is taken to be this many times as long as a mean step
+
+
+class _Mean(NamedTuple):
+    """The steps to a center.
+
+    Attributes:
+        noise: standard deviation of its length at the end.
+    """
+
+    noise: float
+    shares: list[float]
+    radii: list[float]
 
 
 @dataclass(frozen=True)
@@ -135,6 +148,43 @@ class _Rule:
         """Of the lengths, that rows are clipped to; 0 for the sphere."""
         return next((q for most, q in _QUANTILES if self.rank * self.t < most), 0.0) if self.enough else 0.0
 
+    def planned_mean(self, far: float, spread: float, stream_rows: int | None = None) -> _Mean:
+        """As few steps as bring the noise of the center near that of the release, or the most allowed.
+
+        Args:
+            far: how long rows are.
+            spread: how long they are about their mean.
+            stream_rows: rows of a stream for each step, which pay with all they have.
+        """
+        whole = self.mean_share
+        for count in range(1, _MEAN_STEPS + 1):
+            first = [whole * (1 - _LAST_STEP) / (count - 1)] * (count - 1) if count > 1 else []
+            plan = self._mean_of([*first, whole - sum(first)], far, spread, stream_rows)
+            if plan.noise < sqrt(_NEAR * self.t) * spread:
+                break
+        return plan
+
+    def _mean_of(self, shares: list[float], far: float, spread: float, stream_rows: int | None) -> _Mean:
+        radii, radius, noise = [], far, 0.0
+        sensitivity = 2.0 if self.privacy.adjacency == "replace-one" else 1.0
+        for share in shares:
+            radii.append(radius)
+            mu, rows = (self.mu * sqrt(share), self.n_rows) if stream_rows is None else (self.mu, stream_rows)
+            noise = sensitivity * radius * sqrt(self.n_features * self.owners) / (mu * rows)
+            radius = _MARGIN * hypot(spread, noise * (1 + _UNLIKELY / sqrt(2 * self.n_features)))
+        return _Mean(noise, shares, radii)
+
+    def is_good(self, plan: _Mean, spread: float) -> bool:
+        """Whether a center with this noise is better than none."""
+        return plan.noise <= min(_FARTHEST, sqrt(_TOO_FAR * self.t)) * spread
+
+    def spike(self, plan: _Mean, spread: float) -> float:
+        """Energy that the noise of the center gives a direction, in units of the edge.
+
+        At most what the sum of rows, released with their products, does not correct.
+        """
+        return min((plan.noise / spread) ** 2 / (2 * self.t), self.t / SUM_WEIGHT**2)
+
 
 def _clamped(value: float, low: float, high: float) -> float:
     return min(max(value, low), high)
@@ -143,18 +193,6 @@ def _clamped(value: float, low: float, high: float) -> float:
 def _raised(spike: float) -> float:
     """By how much a direction of this energy raises the edge of noise, both in units of the edge."""
     return spike + 1 / (4 * spike) if spike > 0.5 else 1.0
-
-
-class _Mean(NamedTuple):
-    """The steps to a center.
-
-    Attributes:
-        noise: standard deviation of its length at the end.
-    """
-
-    noise: float
-    shares: list[float]
-    radii: list[float]
 
 
 class Found(NamedTuple):
@@ -178,11 +216,15 @@ class Outlook(NamedTuple):
         clipping: with the length of rows as their unit, where it is not public.
         mu: what will be left for the release.
         joint: whether the sum of rows will be released with it.
+        quantile: of the lengths, that rows will be clipped to; 0 for a public length, or the sphere.
+        offset: how far off the center will be, in units of the length of rows.
     """
 
     clipping: Clipping
     mu: float
     joint: bool
+    quantile: float = 0.0
+    offset: float = 0.0
 
 
 def expected(
@@ -191,14 +233,21 @@ def expected(
     """The outlook for so many rows of so many owners, if their mean is about as far off as they spread."""
     rule = _Rule(privacy, n_features, rank, n_rows, owners, finds_scale)
     bound = None if isinstance(privacy.bound, str) else privacy.bound
-    spent, finds_center = rule.scale_share, privacy.center == "private" and rule.enough
+    spent, quantile, offset = rule.scale_share, 0.0, 0.0
+    finds_center = privacy.center == "private" and rule.enough
     if finds_center:
-        spent += 2 * rule.histogram_share + rule.mean_share
+        spent += 2 * rule.histogram_share
+        plan = rule.planned_mean(_TYPICAL_FAR, 1.0)
+        finds_center = rule.is_good(plan, 1.0)
+    if finds_center:
+        spent += rule.mean_share
+        offset = sqrt(2 * rule.t * rule.spike(plan, 1.0))
     pairs = privacy.center in ("private", "pairs") and not finds_center
     if privacy.bound == "private" and not pairs and rule.quantile:
         spent += 0.0 if finds_center else rule.histogram_share
-        bound = _LENGTHS[rule.quantile]
-    return Outlook(Clipping(bound, pairs=pairs), rule.mu * sqrt(1 - spent), finds_center)
+        quantile = rule.quantile
+        bound = _LENGTHS[quantile]
+    return Outlook(Clipping(bound, pairs=pairs), rule.mu * sqrt(1 - spent), finds_center, quantile, offset)
 
 
 def rows_for_scale(privacy: Privacy, n_features: int, owners: int) -> int:
@@ -495,8 +544,8 @@ class Preparation:
         near, radius = spread(0.5), bound or spread(rule.evaluated_quantile)
         if not far or not near:
             return Found(in_pairs, radius)
-        plan = self._planned_mean(max(far, near), near)
-        if plan.noise > min(_FARTHEST, sqrt(_TOO_FAR * rule.t)) * near:
+        plan = rule.planned_mean(max(far, near), near, self._mean_rows if self._is_stream else None)
+        if not rule.is_good(plan, near):
             return Found(in_pairs, radius)
         center = np.zeros(self._d)
         for share, length in zip(plan.shares, plan.radii, strict=True):
@@ -504,29 +553,5 @@ class Preparation:
             center = center + moved.total * (length / RADIUS / moved.n_rows)
         if self._privacy.bound == "private" and rule.quantile:
             bound = spread(rule.quantile) or None
-        # What the sum of rows, released with their products, does not correct.
-        spike = min((plan.noise / near) ** 2 / (2 * rule.t), rule.t / SUM_WEIGHT**2)
-        margin = _raised(spike)
+        margin = _raised(rule.spike(plan, near))
         return Found(replace(self._clipping, bound=bound, center=center), radius, margin)
-
-    def _planned_mean(self, far: float, spread: float) -> _Mean:
-        """As few steps as bring the noise of the center near that of the release, or the most allowed."""
-        whole = self._rule.mean_share
-        for count in range(1, _MEAN_STEPS + 1):
-            first = [whole * (1 - _LAST_STEP) / (count - 1)] * (count - 1) if count > 1 else []
-            plan = self._mean_of([*first, whole - sum(first)], far, spread)
-            if plan.noise < sqrt(_NEAR * self._rule.t) * spread:
-                break
-        return plan
-
-    def _mean_of(self, shares: list[float], far: float, spread: float) -> _Mean:
-        radii, radius, noise = [], far, 0.0
-        for share in shares:
-            radii.append(radius)
-            mu, rows = self._mu * sqrt(share), self._rule.n_rows
-            if self._is_stream:
-                mu, rows = self._mu, self._mean_rows
-            sensitivity = 2.0 if self._privacy.adjacency == "replace-one" else 1.0
-            noise = sensitivity * radius * sqrt(self._d * self._rule.owners) / (mu * rows)
-            radius = _MARGIN * hypot(spread, noise * (1 + _UNLIKELY / sqrt(2 * self._d)))
-        return _Mean(noise, shares, radii)
