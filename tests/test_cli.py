@@ -1056,6 +1056,7 @@ def test_simulate_digits_and_a_file_with_clients(folder):
     result = run_json("simulate", "a.parquet", "--client", "site", "--components", 2)
     assert (result["clients"], result["rows"]) == (3, 300)
     assert "bit for bit" in run_ok("simulate", "a.parquet", "--client", "site")
+    assert "n_features=2" in run_ok("simulate", "a.parquet", "--client", "site", "--columns", "depth,width")
     assert run_json("simulate", "--dropouts", 1)["dropped_out"] == [f"{digit}" for digit in range(10)]
     run_misused("simulate", "a.parquet")
 

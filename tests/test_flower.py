@@ -2,6 +2,7 @@
 
 import fcntl
 import logging
+import re
 import threading
 import time
 import tomllib
@@ -15,7 +16,7 @@ from helpers import aggregate, disk_full, rows_of
 
 import fedpca
 from fedpca import Aggregator, Ledger, StreamingPCA
-from fedpca.errors import NodeError, SummaryRejected
+from fedpca.errors import FileFormatError, NodeError, SummaryRejected
 from fedpca.federation.flower.node import Node
 from fedpca.federation.flower.region import Region
 from fedpca.federation.flower.scaffold import write_template
@@ -212,11 +213,79 @@ class TestNode:
             ({"client-id": "a", "source": "a.npy", "min-rank": 0}, "min-rank must be at least 1"),
             ({"client-id": "a", "source": "a.npy"} | PRIVATE | {"epsilon": -1.0}, "epsilon must be above 0"),
             ({"client-id": "a", "source": "a.npy"} | PRIVATE | {"center": "no.npy"}, "no.npy"),
+            ({"client-id": "a", "source": "a.csv", "delimiter": "::"}, "delimiter must be one character"),
+            ({"client-id": "a", "source": "a.csv", "na-values": -9}, "na-values must be text in .* got -9"),
+            (
+                {"client-id": "a", "source": "a.csv", "header": "no"},
+                "header must be true or false in .* 'no'",
+            ),
+            (
+                {"client-id": "a", "source": "a.csv", "encoding": "x"},
+                "encoding must be one that Python knows",
+            ),
+            (
+                {"client-id": "a", "source": "a.csv", "passthrough": "id"},
+                "unknown key .*: passthrough; known",
+            ),
         ],
     )
     def test_bad_configs(self, config, rule):
         with pytest.raises(NodeError, match=rule):
             Node.from_config(config)
+
+    @pytest.mark.parametrize("privacy", [{}, PRIVATE], ids=["plain", "private"])
+    def test_text_is_read_as_the_config_says(self, tmp_path, privacy):
+        rows = rows_of(1, 900, 3)
+        lines = [f"north\t{x}\t{y}\t{z}".replace(".", ",") for x, y, z in rows]
+        lines[5] = "north\t?\t?\t?"
+        text = "\n".join(["% 2025", "größe\tx\ty\tz", *lines])
+        (tmp_path / "rows.csv").write_bytes(text.encode("latin-1"))
+        config = {
+            "client-id": "north",
+            "source": str(tmp_path / "rows.csv"),
+            "delimiter": "tab",
+            "decimal": ",",
+            "thousands": " ",
+            "na-values": "?,missing",
+            "comment": "%",
+            "encoding": "latin-1",
+            "header": True,
+            "drop": "größe,y",
+        } | privacy
+        request = REQUEST | {"rank": 1, "center": not privacy}
+        summary = ChildMessage.decode(Node.from_config(config).release(request)).summary
+        assert summary.feature_names == ("x", "z")
+        if not privacy:
+            np.testing.assert_allclose(summary.mean, np.delete(rows[:, [0, 2]], 5, axis=0).mean(axis=0))
+        changed = config | {"drop": "größe,z"}
+        with pytest.raises(NodeError, match=r"released with .*'drop': \['größe', 'y'\].*increase version"):
+            Node.from_config(changed).release(request)
+        del config["drop"]
+        selected = config | {"columns": "z, x", "version": 2, "state": str(tmp_path / "other")}
+        release = Node.from_config(selected).release(request)
+        assert ChildMessage.decode(release).summary.feature_names == ("z", "x")
+
+    def test_columns_that_are_not_numeric_are_left_out(self, tmp_path):
+        (tmp_path / "rows.csv").write_text("x,name\n1,a\n2,b\n4,c\n")
+        config = {"client-id": "north", "source": str(tmp_path / "rows.csv"), "numeric-only": True}
+        with pytest.warns(UserWarning, match="left out because not numeric: name"):
+            release = Node.from_config(config).release(REQUEST | {"rank": 1})
+        assert ChildMessage.decode(release).summary.feature_names == ("x",)
+
+    @pytest.mark.parametrize(
+        "text",
+        ["x,name\n1,a\n2,b\n4,c\n", "x;y\n1;2,500\n2;3,500\n", "x:y\n1:2\n2:5\n", "0,1,2\n2,3,5\n1,2,5\n"],
+    )
+    def test_what_an_error_advises_is_a_key_that_helps(self, tmp_path, text):
+        (tmp_path / "rows.csv").write_text(text)
+        config = {"client-id": "north", "source": str(tmp_path / "rows.csv")}
+        with pytest.raises(FileFormatError) as caught:
+            Node.from_config(config).release(REQUEST | {"rank": 1})
+        advised = re.findall(r'[a-z-]+ = (?:"[^"]*"|true)', str(caught.value))
+        for number, line in enumerate(advised or ["header = true", "header = false"]):
+            changed = config | tomllib.loads(line) | {"state": str(tmp_path / f"{number}")}
+            assert Node.from_config(changed).release(REQUEST | {"rank": 1})
+        assert advised or "pass header." in str(caught.value)
 
 
 @pytest.fixture(autouse=True)

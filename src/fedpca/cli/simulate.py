@@ -8,6 +8,7 @@ import typer
 from fedpca._util.text import pluralize
 from fedpca.cli.common import (
     AsJson,
+    Columns,
     Drop,
     Force,
     NumericOnly,
@@ -39,6 +40,7 @@ def simulate(
         int | None,
         typer.Option("--components", "-n", metavar="N", min=1, help="Components; by default at most 10."),
     ] = None,
+    columns: Columns = None,
     drop: Drop = None,
     numeric_only: NumericOnly = False,
     batches: Annotated[int, typer.Option(metavar="N", min=1, help="Batches per client.")] = 5,
@@ -79,7 +81,11 @@ def simulate(
     from fedpca.metrics import affinity
 
     faults = Faults(stragglers, late, dropouts, duplicates, crashes, seed)
-    reading |= {"drop": parse_names(drop) or (), "numeric_only": numeric_only}
+    reading |= {
+        "columns": parse_names(columns),
+        "drop": parse_names(drop) or (),
+        "numeric_only": numeric_only,
+    }
     owners = _owners(path, client, reading, batches) if path and client else _digits(batches)
     n_features = next(iter(owners.values()))[0].shape[1]
     components = components or min(10, n_features)

@@ -20,6 +20,7 @@ FORMATS = {
     ".tsv": "tsv",
     ".txt": "txt",
     ".jsonl": "jsonl",
+    ".xlsx": "xlsx",
     ".parquet": "parquet",
     ".arrow": "arrow",
     ".feather": "arrow",

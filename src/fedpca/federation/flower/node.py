@@ -1,20 +1,22 @@
 """Node: one owner of rows. Each version is released once and then served unchanged."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
 from fedpca._util.files import atomic_write, file_lock
-from fedpca.errors import BudgetExceeded, NodeError
+from fedpca._util.option_text import format_names, parse_character, split_names
+from fedpca.errors import BudgetExceeded, FileFormatError, NodeError
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.message import Message
 from fedpca.privacy import Privacy
 from fedpca.readers import fit_files, open_rows
+from fedpca.readers.dialect import Dialect
 from fedpca.summaries import validation
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
@@ -22,6 +24,21 @@ from fedpca.summaries.summary import Summary
 _PLAIN = ("client-id", "source", "state", "version", "min-rank")
 _REQUIRED = ("epsilon", "delta", "bound")  # for privacy
 _PRIVATE = (*_REQUIRED, "adjacency", "mechanism", "center", "ledger")
+_FLAGS = ("numeric-only", "header")
+_READING: dict[str, Callable[[Any], Any]] = {  # of the rows, as text or flags
+    "columns": split_names,
+    "drop": split_names,
+    "numeric-only": bool,
+    "header": bool,
+    "delimiter": parse_character,
+    "decimal": str,
+    "thousands": str,
+    "na-values": split_names,
+    "comment": str,
+    "encoding": str,
+    "sheet": str,
+}
+_DIALECT = ("delimiter", "decimal", "thousands", "na_values", "comment", "encoding")
 
 
 @dataclass(frozen=True)
@@ -36,6 +53,7 @@ class Node:
         privacy: of its rows; None sends summaries without noise.
         min_rank: the fewest components a release is made for, whatever a run requests: the first request
             decides on the rank of a version, and another one may cost a second budget.
+        reading: arguments of `open_rows`: which columns are read, and how text is written.
     """
 
     client: str
@@ -44,6 +62,7 @@ class Node:
     version: int = 1
     privacy: Privacy | None = None
     min_rank: int = 1
+    reading: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
@@ -53,18 +72,18 @@ class Node:
         >>> node.state.name, node.version, node.privacy
         ('rows.npy.fedpca', 1, None)
         """
-        if unknown := sorted(set(config) - {*_PLAIN, *_PRIVATE}):
-            known = ", ".join((*_PLAIN, *_PRIVATE))
+        if unknown := sorted(set(config) - {*_PLAIN, *_READING, *_PRIVATE}):
+            known = ", ".join((*_PLAIN, *_READING, *_PRIVATE))
             raise NodeError(f"unknown key in the node config: {', '.join(unknown)}; known are {known}.")
         client, source = require_text(config, "client-id"), Path(require_text(config, "source"))
         state = Path(config.get("state") or f"{source}.fedpca")
         try:
             version = validation.integer(config.get("version", 1), "version", at_least=0)
             min_rank = validation.integer(config.get("min-rank", 1), "min-rank", at_least=1)
-            privacy = _privacy(config, state)
+            reading, privacy = _reading(config), _privacy(config, state)
         except (TypeError, ValueError, OSError) as error:
             raise NodeError(f"node config: {error}") from error
-        return cls(client, source, state, version, privacy, min_rank)
+        return cls(client, source, state, version, privacy, min_rank, reading)
 
     def release(self, request: Mapping[str, Any]) -> bytes:
         """The release of this version, as an encoded `Message`.
@@ -107,16 +126,20 @@ class Node:
 
     def _summary(self, rank: int, center: bool) -> Summary:
         pca = StreamingPCA(rank, center=center, privacy=self.privacy)
-        fit_files(pca, open_rows(self.source, private=self.privacy is not None))
+        try:
+            fit_files(pca, open_rows(self.source, private=self.privacy is not None, **self.reading))
+        except FileFormatError as error:
+            raise FileFormatError(error.message(_spell_key)) from error
         return pca.summary_ if self.privacy is None else pca._release_for_merging()
 
     def _settings(self, center: bool) -> dict[str, Any]:
         """What a release depends on, besides the rows and the rank."""
+        reading = {_key(name): value for name, value in self.reading.items()}
         if self.privacy is None:
-            return {"center": center}
+            return reading | {"center": center}
         settings = {key: getattr(self.privacy, key) for key in (*_REQUIRED, "adjacency", "mechanism")}
         public = isinstance(self.privacy.center, tuple)
-        return settings | {"center": "public" if public else self.privacy.center}
+        return reading | settings | {"center": "public" if public else self.privacy.center}
 
     def _check_kept(self, kept: Message, settings: Mapping[str, Any], rank: int, center: bool) -> None:
         """Raise if a new release would differ; above all, if this one has no noise and privacy is set."""
@@ -147,6 +170,32 @@ def require_text(config: Mapping[str, Any], key: str) -> str:
     if not isinstance(value, str) or not value:
         raise NodeError(f"{key} must be a non-empty string in the node config, got {value!r}.")
     return value
+
+
+def _reading(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of `open_rows`."""
+    for key in _READING.keys() & config.keys():
+        kind, rule = (bool, "true or false") if key in _FLAGS else (str, "text")
+        if not isinstance(config[key], kind):
+            raise NodeError(f"{key} must be {rule} in the node config, got {config[key]!r}.")
+    reading = {key.replace("-", "_"): parse(config[key]) for key, parse in _READING.items() if key in config}
+    Dialect(**{name: value for name, value in reading.items() if name in _DIALECT})  # rejects what cannot be
+    return reading
+
+
+def _key(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _spell_key(name: str, value: Any) -> str:
+    """An argument of `open_rows` as a line of a node config; None stands for a value to choose.
+
+    >>> print(_spell_key("drop", ["patient id", "ward"]), _spell_key("numeric_only", True))
+    drop = "patient id,ward" numeric-only = true
+    """
+    if value is None:
+        return _key(name)
+    return f"{_key(name)} = {json.dumps(format_names(value) if isinstance(value, list) else value)}"
 
 
 def _privacy(config: Mapping[str, Any], state: Path) -> Privacy | None:
