@@ -72,4 +72,8 @@ def headline(path: Path, summary: "Summary", description: dict[str, Any]) -> str
     components = pluralize(description["n_components"], "component")
     share = sum(description["explained_variance_ratio"])
     text = f"{path}: {components} of {pluralize(description['rows'], 'row')}, {share:.1%} of the variance"
-    return text if summary.certificate is None else f"{text}; {summary.certificate.describe()}"
+    if summary.certificate is None:
+        return text
+    text = f"{text}; {summary.certificate.describe()}"
+    found = summary.certificate.evaluation
+    return text if found is None else f"{text}\n{found.describe(description['n_components'])}"

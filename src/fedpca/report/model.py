@@ -37,7 +37,8 @@ def _scree(model: Subspace, n_shown: int) -> Chart:
         if 1 < n_shown <= len(shares)
         else "."
     )
-    edge = noise_edge(model.certificate) / 2 / model.total
+    evaluated = model.certificate is not None and model.certificate.evaluation is not None
+    edge = 0.0 if evaluated else noise_edge(model.certificate) / 2 / model.total
     if 0 < edge < np.inf:
         # Half the edge: the variances of a model are already shrunk by what noise adds to them.
         axes.axhline(100 * edge, color=SERIES[1], linestyle="--", linewidth=1.5, label="noise level")
@@ -74,7 +75,13 @@ def _cumulative(model: Subspace, n_shown: int) -> Chart:
     caption = together if n_shown > 1 else "The first component explains"
     caption += f" {percent(total)} of the variance."
     axes.plot(components, 100 * explained, "o-", color=SERIES[0], ms=4, linewidth=1.8, label="this model")
-    if not is_known:
+    if model.certificate is not None and (found := model.certificate.evaluation) is not None:
+        _, low, high = found.explained(n_shown)
+        caption += (
+            f" Measured privately, of rows clipped to length {format_number(found.radius)}: 95 % interval "
+            f"{percent(low)} to {percent(high)}. {percent(found.beyond)} of rows are longer."
+        )
+    elif not is_known:
         caption += " The discarded variance is unknown, because noise was added."
     elif model.discarded > 1e-9 * model.total:
         caption += f" Summarizing and merging discarded {percent(model.discarded / model.total)} of it."
@@ -151,10 +158,12 @@ _LABELS = {
     "mechanism": "noise was added to",
     "calibration": "noise calibration",
     "sampler": "noise sampler",
+    "scale": "features were divided by",
+    "clipping": "rows were clipped to",
     "bound": "rows were clipped to norm",
     "center": "center subtracted from rows",
-    "sensitivity": "sensitivity to one record, in units of bound²",
-    "sigma": "standard deviation of the noise, in units of bound²",
+    "sensitivity": "sensitivity to one record, of clipped rows of length one",
+    "sigma": "standard deviation of the noise, of clipped rows of length one",
     "noise_edge": "largest eigenvalue of the noise",
     "records": "records",
     "merged": "releases merged",
@@ -172,6 +181,16 @@ _VALUES = {
     "public": "a public vector",
     "private": "the mean, estimated privately",
     "none: about the origin": "none",
+    "none: differences of pairs": "none: differences of random pairs of rows were taken",
+    "ball": "a length",
+    "sphere": "length one, all of them",
+    "ball, differences of pairs": "a length, of differences of random pairs",
+    "sphere, differences of pairs": "length one, differences of random pairs",
+}
+_SCALES = {
+    "public": "public numbers",
+    "private": "their standard deviations, estimated privately",
+    "private, corrected by the release": "their standard deviations, estimated privately",
 }
 
 
@@ -188,9 +207,17 @@ def certificate_section(certificate: Certificate) -> Section:
     paragraphs += [f"Warning: {sanitize(text, 200)}." for text in certificate.warnings[:10]]
     stated = certificate.to_json()
     lines = [
-        (label, _value(stated[name])) for name, label in _LABELS.items() if stated.get(name) not in (None, "")
+        (label, _SCALES.get(stated[name], "") if name == "scale" else _value(stated[name]))
+        for name, label in _LABELS.items()
+        if stated.get(name) not in (None, "")
     ]
     items = [Table("Certificate", ("property", "value"), lines)]
+    if certificate.steps:
+        steps = [
+            (step.step, cell(step.mu), percent(step.mu**2 / certificate.mu**2 if certificate.mu else 0.0))
+            for step in certificate.steps
+        ]
+        items.append(Table("Noisy sums", ("sum", "mu", "share of the budget, mu²"), steps))
     if certificate.releases:
         columns = ("release", "records", "epsilon", "delta", "time")
         releases = [
