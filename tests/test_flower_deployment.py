@@ -45,14 +45,14 @@ if sys.argv[0].endswith("flwr-clientapp"):
     from flwr.app import ConfigRecord
     from fedpca.federation.flower.node import Node
 
-    def lie(self, request):
+    def lie(self, request, published=None):
         contents = Path(os.environ["LIE"]).read_bytes()
         if contents == b"unreadable":
             ConfigRecord.deflate = lambda self: b"ConfigRecord  3\\x00\\xff\\xff\\xff"
             raise ValueError("goes out as a ConfigRecord")
-        return contents
+        return "release", contents
 
-    Node.release = lie
+    Node.reply = lie
 """
 
 
@@ -75,7 +75,7 @@ def merged(configs):
 
 def private(folder, *clients, first_seed):
     return {
-        client: config_of(folder, client, seed, **PRIVATE, center="private")
+        client: config_of(folder, client, seed, **PRIVATE, center="pairs")
         for seed, client in enumerate(clients, start=first_seed)
     }
 

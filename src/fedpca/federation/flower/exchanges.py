@@ -18,7 +18,8 @@ from fedpca.summaries.scaling import Scaling, check_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import scaling_from_file
 
-_MAX_SUMS = 32  # more than there are steps
+MAX_SUMS = 32
+"""More than there are private steps."""
 
 ReplyKind = Literal["release", "scaling", "sum", "waits"]
 
@@ -81,8 +82,8 @@ class Published:
             if kind != "published":
                 raise ValueError(f"it is a {kind!r:.80}")
             parts = metadata["sums"]
-            if not isinstance(parts, list) or len(parts) > _MAX_SUMS:
-                raise ValueError("sums must be a list of at most 32.")
+            if not isinstance(parts, list) or len(parts) > MAX_SUMS:
+                raise ValueError(f"sums must be a list of at most {MAX_SUMS}.")
             model = None
             if "model" in metadata:
                 of_model = {key[6:]: array for key, array in arrays.items() if key.startswith("model.")}
@@ -147,6 +148,11 @@ class OwnerScaling:
     child: str
     version: int
     scaling: Scaling
+
+    @property
+    def features(self) -> tuple[int, tuple[str, ...] | None]:
+        """How many, and their names, or None."""
+        return self.scaling.n_features, self.scaling.feature_names
 
     def encode(self) -> bytes:
         """A model file."""

@@ -19,7 +19,7 @@ from fedpca.backend import batch_slices, dense
 from fedpca.backend.prefetch import prefetch
 from fedpca.errors import NodeError
 from fedpca.estimators.base import chunk_rows
-from fedpca.federation.flower.exchanges import OwnerSum, Published, Reply, same_sums
+from fedpca.federation.flower.exchanges import MAX_SUMS, OwnerSum, Published, Reply, same_sums
 from fedpca.federation.message import Message
 from fedpca.privacy import Privacy, PrivateTracker, StepSum
 from fedpca.readers import RowReader
@@ -95,14 +95,14 @@ class PrivateExchange:
 
     def reply(self, published: Published) -> Reply:
         """The reply to a request: a noisy sum, the release, or, given a model, the sum that evaluates it."""
-        known = self._known()
-        if not same_sums(known.sums, published.sums):
+        known = self._known().sums[: self._n_needed()]
+        if not same_sums(known, published.sums):
             raise NodeError(
                 f"version {self._version} took private steps whose published sums differ from those of this "
                 f"run; run in the folder where they were published, or {self._remedy}"
             )
         tracker = self._tracker(published, "release" if published.model is None else "evaluation")
-        if len(published.sums) > len(known.sums):
+        if len(published.sums) > len(known):
             write(self._pooled, Published(sums=published.sums, rank=self._rank).encode())
         if published.model is not None:
             return Reply("sum", self._evaluation(tracker, published))
@@ -120,6 +120,16 @@ class PrivateExchange:
     @property
     def _pooled(self) -> Path:
         return self._folder / "published.safetensors"
+
+    def _n_needed(self) -> int | None:
+        """How many of the sums that are known have decided on something that was paid for; None for all."""
+        if self._release.exists() or self._is_lost("release"):
+            return None
+        paid = [number for number in range(1, MAX_SUMS) if self._has_paid(number)]
+        return max(paid, default=0)
+
+    def _has_paid(self, number: int) -> bool:
+        return self._own(number).exists() or self._is_lost(f"step {number}")
 
     def _known(self) -> Published:
         if not self._pooled.exists():
@@ -140,7 +150,7 @@ class PrivateExchange:
         )
         try:
             for number, pooled in enumerate(published.sums):
-                tracker.replay(pooled, paid=self._own(number).exists() or self._is_lost(f"step {number}"))
+                tracker.replay(pooled, paid=self._has_paid(number))
         except ValueError as error:  # all of it is public
             raise NodeError(f"the published sums do not fit the settings of this node: {error}") from error
         return tracker

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fedpca._typing import JSON
 from fedpca._util.extras import require
@@ -41,6 +41,7 @@ _KINDS = ("release", "scaling", "sum", "waits")
 _LEAST_EVALUATED = 0.5  # of the rows of a model
 
 _Features = tuple[int, tuple[str, ...] | None]
+_Owner = TypeVar("_Owner", OwnerScaling, OwnerSum)
 
 
 class Study:
@@ -128,6 +129,8 @@ class Study:
                 f"{self._file} is of runs with {before}, and this one has {self._settings}; choose another "
                 "folder, or delete the file to begin again, with new versions of all nodes."
             )
+        if len(published.sums) == 1:  # rows were counted, and nothing was spent: whoever is there now begins
+            return replace(published, sums=(), rank=0)
         return published
 
     def _publish(self, published: Published) -> None:
@@ -148,14 +151,9 @@ class Study:
             finally:
                 self.replies |= current.replies
                 self.no_reply = current.no_reply
-            if not self._scalings and not self._sums:
-                if self._tracker is not None and not self._tracker.is_prepared:
-                    self.problem = (
-                        "no node that began the private steps replied in time; run again when they are there."
-                    )
-                return
             try:
-                self._conclude()
+                if not self._conclude():
+                    return
             except ValueError as error:  # public: about numbers of rows and sums
                 self.problem = sanitize(str(error), 500)
 
@@ -194,27 +192,30 @@ class Study:
             return True
         return bool(self._takes_steps and self._awaited and self._awaited <= replies.keys())
 
-    def _conclude(self) -> None:
-        """Publish what an exchange before the releases has found."""
+    def _conclude(self) -> bool:
+        """Publish what an exchange before the releases has found, if there was one."""
         taken: dict[int, OwnerScaling | OwnerSum] = {**self._scalings, **self._sums}
-        first = self._published.scale is None and not self._published.sums
-        if first and len(taken) < self._quorum:
-            raise ValueError(
-                f"quorum not reached: {len(taken)} of {self._quorum} nodes to begin with; nothing was spent, "
-                "run again when more have joined."
+        first = self._published.is_empty
+        stuck = ""
+        if first and 0 < len(taken) < self._quorum:
+            stuck = (
+                f"{len(taken)} of {self._quorum} nodes were there to begin with; nothing was spent. Run "
+                "again when more have joined."
             )
+        elif not taken and self._tracker is not None and not self._tracker.is_prepared:
+            stuck = "no node that began the private steps replied in time; run again when they are there."
+        if stuck and not any(reply.what in CONTRIBUTING for reply in self.replies.values()):
+            self.problem = stuck
+        if stuck or not taken:
+            return False
         published = self._published
         if self._scalings:
-            features = self._features_of_most(
-                {node: (each.scaling.n_features, each.scaling.feature_names)
-                 for node, each in self._scalings.items()}
-            )  # fmt: skip
-            self._reject_others(self._scalings, features)
+            self._reject_others(self._scalings, self._features_of_most(self._scalings))
             merged = Scaling.merge(each.scaling for each in self._scalings.values())
             published = replace(published, scale=merged.scale(self._request["scale"]))
         if self._sums:
             if self._tracker is None:
-                features = self._features_of_most({node: each.features for node, each in self._sums.items()})
+                features = self._features_of_most(self._sums)
                 self._reject_others(self._sums, features)
                 self._begin_steps(features)
                 published = replace(published, rank=self._request["rank"])
@@ -234,6 +235,7 @@ class Study:
             )
         self._awaited = {*self._scalings, *self._sums}
         self._publish(published)
+        return True
 
     def _begin_steps(self, features: _Features) -> None:
         floor = PrivacyFloor.from_config(self._request)
@@ -252,21 +254,21 @@ class Study:
         for pooled in self._published.sums:
             self._tracker.replay(pooled, paid=False)
 
-    def _features_of_most(self, features: Mapping[int, _Features]) -> _Features:
+    def _features_of_most(self, taken: Mapping[int, OwnerScaling | OwnerSum]) -> _Features:
         expected = self._aggregator.expected
         counts = Counter(
-            each for each in features.values() if expected is None or each[0] == expected.n_features
+            each.features
+            for each in taken.values()
+            if expected is None or each.features[0] == expected.n_features
         )
         if not counts:
             raise ValueError("no node has the number of features of the run; correct features.")
         return counts.most_common(1)[0][0]
 
-    def _reject_others(self, taken: dict[int, Any], features: _Features) -> None:
+    def _reject_others(self, taken: dict[int, _Owner], features: _Features) -> None:
         """Go on without nodes of other features than most have."""
         for node in list(taken):
-            each = taken[node]
-            own = each.features if isinstance(each, OwnerSum) else _features_of(each.scaling)
-            if reason := _difference(features, own):
+            if reason := _difference(features, taken[node].features):
                 del taken[node]
                 self.replies[node] = replace(self.replies[node], what="rejected", reason=reason)
                 self._final.add(node)
@@ -290,6 +292,7 @@ class Study:
                 kind, contents = self._contents(message)
                 if kind == "waits":
                     client, what = contents[:1000].decode(), "waiting"
+                    reason = "a private step is taken without it."
                 else:
                     decoded = model_file.decode(contents, f"the {kind}")
                     client = str(decoded[2].get("child", ""))  # as it claims, whatever else is wrong
@@ -444,18 +447,16 @@ class Study:
             what = "rejected"
             kind, contents = self._contents(message)
             owner = OwnerSum.from_contents(*model_file.decode(contents, f"the {kind}"), "the sum")
-            if self._rows.get(node, owner.own.n_rows) != owner.own.n_rows:
-                raise ValueError(f"n_rows must stay {self._rows[node]}, got {owner.own.n_rows}.")
+            client = next(name for name, of in self._node_of.items() if of == node)
+            n_rows = self._aggregator.children[client].count
+            if owner.own.n_rows != n_rows:
+                raise ValueError(f"n_rows must be that of its release, {n_rows:g}, got {owner.own.n_rows}.")
             assert self._tracker is not None
             self._tracker.check_evaluation_sum(owner.own, model)
             sums[node], what, reason = owner, "taken", "its evaluation."
         except Exception as error:
             reason = str(error) or type(error).__name__
         return NodeReply(node, "", what, sanitize(reason, 500), utc_timestamp())
-
-
-def _features_of(scaling: Scaling) -> _Features:
-    return scaling.n_features, scaling.feature_names
 
 
 def _difference(ours: _Features, theirs: _Features) -> str:
