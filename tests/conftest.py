@@ -23,7 +23,7 @@ settings.load_profile("repeatable")
 ADVICE = (
     "epsilon=",
     "bound=",
-    "center='private' failed to locate the mean",
+    "left out, because no scale was found",
     "this is fit number",
     "nothing rises above the noise",
     r"n_components=\d+ was asked for, and",

@@ -255,7 +255,7 @@ def test_names_of_features_are_compared_with_those_of_all_children():
     aggregator = Aggregator()
     aggregator.receive("nameless", 0, Subspace.from_rows(rows_of(0)))
     aggregator.receive("b", 0, replace(Subspace.from_rows(rows_of(1)), feature_names=tuple("abcdefgh")))
-    with pytest.raises(SummaryRejected, match="feature names"):
+    with pytest.raises(SummaryRejected, match="same features in the same order"):
         aggregator.receive("c", 0, replace(Subspace.from_rows(rows_of(2)), feature_names=tuple("hgfedcba")))
     assert aggregator.model().count == 120
 
@@ -265,7 +265,7 @@ def test_what_is_expected_can_be_said_beforehand():
     for summary, rule in (
         (Subspace.from_rows(rows_of(0)[:, :5]), "same features, got 8 and 5"),
         (Subspace.from_rows(rows_of(0), center=False), "uncentered"),
-        (replace(Subspace.from_rows(rows_of(0)), feature_names=tuple("hgfedcba")), "feature names"),
+        (replace(Subspace.from_rows(rows_of(0)), feature_names=tuple("hgfedcba")), "same order"),
     ):
         with pytest.raises(SummaryRejected, match=rule):
             aggregator.receive("first", 0, summary)

@@ -585,12 +585,12 @@ BAD_PARTNERS = {
     "other names": (
         lambda: [summary(names=["other", *NAMES[1:]])],
         ValueError,
-        "same feature names.*'feature 0' and 'other'",
+        "only one has 'feature 0', and only another 'other'; .* with .*features='intersection'",
     ),
     "other order": (
         lambda: [summary(Moments, names=NAMES[::-1])],
         ValueError,
-        "same feature names.*'feature 0' and 'feature 19'",
+        "same order: one has 'feature 0' where another has 'feature 19'; .* with .*features='intersection'",
     ),
     "uncentered": (lambda: [summary(center=False)], ValueError, "centered and uncentered"),
     "uncentered moments": (lambda: [summary(Moments, center=False)], ValueError, "centered and uncentered"),

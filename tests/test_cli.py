@@ -748,7 +748,9 @@ def test_a_model_of_other_features_is_run_fails(folder):
         run_ok("fit", name, "--out", f"{name[0]}.safetensors")
     assert "length" in run_fails(folder, "transform", "a.safetensors", "b.csv", "--out", "s.csv")
     assert "4 features" in run_fails(folder, "transform", "d.safetensors", "c.npy", "--out", "s.csv")
-    assert "names" in run_fails(folder, "merge", "a.safetensors", "b.safetensors", "--out", "all.safetensors")
+    refused = run_fails(folder, "merge", "a.safetensors", "b.safetensors", "--out", "all.safetensors")
+    assert "only one has 'length', 'width', 'depth', 'weight', and only another 'p', 'q', 'r', 's'" in refused
+    assert refused.endswith("; select the same columns.\n")  # they have nothing in common
 
 
 @pytest.mark.parametrize("place", [0, 9, 60, -1])

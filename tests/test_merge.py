@@ -153,7 +153,7 @@ def test_names_travel_and_different_names_are_refused():
     named, nameless = Subspace.from_rows(frame), Subspace.from_rows(np.eye(3))
     assert merge([nameless, named]).feature_names == ("height", "weight", "age")
     reordered = Subspace.from_rows(frame[["weight", "height", "age"]])
-    with pytest.raises(ValueError, match="'height' and 'weight'"):
+    with pytest.raises(ValueError, match="one has 'height' where another has 'weight'"):
         merge([named, reordered])
 
 

@@ -1,4 +1,4 @@
-"""A private tracker that is built again between steps, or comes later, spends no more and has no less noise."""
+"""A private tracker that is built again between steps, or comes later: it spends no more, with as much noise."""
 
 from math import sqrt
 

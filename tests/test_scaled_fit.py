@@ -223,7 +223,7 @@ def test_the_binomial_scale_of_genotypes(rng):
         np.testing.assert_allclose(pca.scale_, np.sqrt(2 * p * (1 - p)), rtol=1e-6)
     for tracker in ("exact", "nystrom"):
         pca = StreamingPCA(4, scale="binomial", tracker=tracker)
-        with pytest.raises(ValueError, match="means from 0 to 2, but that of 'c' is 2.5"):
+        with pytest.raises(ValueError, match=r"means from 0 to 2, but that of 'c' is 2.5"):
             pca.partial_fit(pd.DataFrame(np.arange(12.0).reshape(2, 6) % 5, columns=list("abcdef")))
         assert not hasattr(pca, "components_")
 
@@ -310,9 +310,9 @@ def test_what_was_scaled_otherwise_is_not_merged(rng):
     with pytest.raises(ValueError, match="none, got 'std'"):
         StreamingPCA(2, scale="std").merge(plain)
     halves = [StreamingPCA(2, scale="std").fit(part) for part in (rows[:20], rows[20:])]
-    with pytest.raises(ValueError, match="merge the Scaling of all rows first"):
+    with pytest.raises(ValueError, match="such as those of a Scaling merged from all owners"):
         halves[0].merge(halves[1])
-    with pytest.raises(ValueError, match="merge the Scaling of all rows first"):
+    with pytest.raises(ValueError, match="such as those of a Scaling merged from all owners"):
         merge([half.summary_ for half in halves])
     restored = StreamingPCA(2, scale="std").merge(halves[0].subspace_)  # large: the scale that comes first
     np.testing.assert_array_equal(restored.scale_, halves[0].scale_)

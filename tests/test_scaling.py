@@ -338,9 +338,9 @@ def test_summaries_of_different_scales_do_not_merge(rng):
     rows = rng.normal(size=(9, 2))
     plain, standard = Moments.from_rows(rows), Moments.from_rows(rows, scale="std")
     one, other = (Subspace.from_rows(rows, scale=scale) for scale in ([1.0, 2.0], [1.0, 3.0]))
-    together = "merge the Scaling of all rows first, and fit all with scale="
+    together = "fit all with the same numbers, such as those of a Scaling merged from all owners"
     for summaries, message in (
-        ([plain, standard], "the same scale, got none and 'std'; fit all with the same scale="),
+        ([plain, standard], "the same scale, got none and 'std'; fit all with the same scale"),
         ([standard, standard.with_scale("binomial")], "got 'std' and 'binomial'"),
         ([one, other], f"got numbers and other numbers; {together}"),
         ([standard, one], f"got 'std' and numbers; {together}"),

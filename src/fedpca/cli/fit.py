@@ -1,4 +1,4 @@
-"""fedpca fit: the principal components of files, in one pass that can be stopped and resumed."""
+"""fedpca fit: the principal components of files; it can be stopped and resumed."""
 
 import signal
 from collections.abc import Iterator
@@ -40,6 +40,7 @@ from fedpca.cli.privacy_options import (
 )
 
 if TYPE_CHECKING:
+    from fedpca.summaries.scaling import ScaleLike
     from fedpca.trackers import TrackerName
 
 _MAX_FEATURES_OF_MOMENTS = 1024  # 8 MB
@@ -69,6 +70,15 @@ def fit(
         typer.Option(
             help="What to subtract: mean, none or, of a private model, private: the mean, found privately. "
             "By default mean or private."
+        ),
+    ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SCALE",
+            help="What to divide every column by: std, its standard deviation; binomial, sqrt(2p(1-p)) of "
+            "counts of an allele; or a file with one number per column: .npy, a saved Scaling, or another "
+            "model. By default nothing.",
         ),
     ] = None,
     tracker: Annotated[
@@ -106,6 +116,7 @@ def fit(
 
     ```
     fedpca fit 'year-*.parquet' --drop id,site -n 10 -o model.safetensors
+    fedpca fit lab.csv --scale std -o model.safetensors
     fedpca fit rows.csv --epsilon 1 --delta 1e-6 -o private.safetensors
     ```
     """
@@ -154,6 +165,7 @@ def fit(
     pca = StreamingPCA(
         n_components,
         center=center is not Center.none,
+        scale=None if scale is None else _scale(scale, rows.feature_names),
         tracker=cast("TrackerName", tracker),
         privacy=privacy,
         oversample="auto" if oversample is None else oversample,
@@ -180,6 +192,31 @@ def fit(
     if empty:
         text += f"; {pluralize(empty, 'more row')} without any value skipped"
     print_result({"out": str(out), **description, "rows_without_values": empty}, as_json, text)
+
+
+def _scale(text: str, names: tuple[str, ...] | None) -> "ScaleLike":
+    """A rule, or the numbers in a file."""
+    if text in ("std", "binomial"):
+        return cast("ScaleLike", text)
+    import numpy as np
+
+    from fedpca.summaries import validation
+    from fedpca.summaries.scaling import Scaling
+    from fedpca.summaries.summary import load
+
+    path = Path(text)
+    if not path.exists():
+        raise typer.BadParameter(f"--scale must be std, binomial or a file, got {text!r}.")
+    if path.suffix == ".npy":
+        numbers: ScaleLike = np.load(path, allow_pickle=False)
+        return numbers
+    loaded = load(path)
+    validation.same_names(names, loaded.feature_names)
+    if isinstance(loaded, Scaling):
+        return loaded.scale("std")
+    if not isinstance(loaded.scale, np.ndarray):
+        raise ValueError(f"{path} has no numbers to divide by; pass --scale std, or a file that has.")
+    return loaded.scale
 
 
 def _parse_components(text: str | None) -> int | float | None:

@@ -11,6 +11,13 @@ from fedpca._util.text import join_names, pluralize, sanitize
 from fedpca.cli import model_files, writers
 from fedpca.cli.common import AsJson, Force, ModelPath, check_output_path, print_result
 
+_SCALED = {
+    None: "",
+    "std": ", divided by their standard deviations",
+    "binomial": ", divided by their binomial deviations",
+    "numbers": ", divided by the numbers in the column scale of --loadings",
+}
+
 
 def inspect(
     model: ModelPath,
@@ -18,7 +25,8 @@ def inspect(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A table to write, with one row per feature: its mean and its loading on every component.",
+            help="A table to write, with one row per feature: its mean, its scale if there is one, and its "
+            "loading on every component.",
         ),
     ] = None,
     spectrum: Annotated[
@@ -59,7 +67,7 @@ def inspect(
     features, carried = pluralize(summary.n_features, "feature"), description["carried"]
     lines = [
         model_files.headline(model, summary, description),
-        f"{features}; {pluralize(carried, 'direction')} carried for merging",
+        f"{features}{_SCALED[description['scale']]}; {pluralize(carried, 'direction')} carried for merging",
         "",
         "component  variance  explained  cumulative",
     ]

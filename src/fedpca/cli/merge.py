@@ -1,13 +1,22 @@
 """fedpca merge: one model of the rows of many."""
 
 import warnings
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fedpca._util.text import sanitize
 from fedpca.cli import model_files
 from fedpca.cli.common import AsJson, Force, check_output_path, print_result
+
+
+class Features(StrEnum):
+    """Which features models may have."""
+
+    SAME = "same"
+    INTERSECTION = "intersection"
 
 
 def merge(
@@ -25,20 +34,28 @@ def merge(
             help="Components to show. By default the largest number that any of the models shows.",
         ),
     ] = None,
+    features: Annotated[
+        Features,
+        typer.Option(
+            help="same rejects models of different features; intersection matches them by name, and leaves "
+            "out those that not all models have.",
+        ),
+    ] = Features.SAME,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Merge models, as if all their rows had been in one place.
 
-    Example:
+    Examples:
 
     ```
     fedpca merge north.safetensors south.safetensors -o both.safetensors
+    fedpca merge north.safetensors south.safetensors --features intersection -o common.safetensors
     ```
     """
     from fedpca.readers.paths import require_distinct
     from fedpca.summaries.certificate import same_rows_warning
-    from fedpca.summaries.merging import all_moments, merge_tree
+    from fedpca.summaries.merging import all_moments, check_compatible, intersect, merge_tree
     from fedpca.summaries.rank import oversampled_rank
     from fedpca.summaries.view import SummaryView
 
@@ -46,6 +63,11 @@ def merge(
     check_output_path(out, force)
     parts = [model_files.read(path) for path in model]
     summaries = [summary for summary, _ in parts]
+    lost = {}
+    if features is Features.INTERSECTION:
+        summaries, left_out = intersect(summaries, list(map(str, model)))
+        lost = {str(path): what for path, what in zip(model, left_out, strict=True) if what is not None}
+    check_compatible(summaries, option="--features intersection")
     n_features = summaries[0].n_features
     n_components = min(components or max(shown for _, shown in parts), n_features)
     # Sums stay sums: releases lose nothing in a merge, nor in the next.
@@ -58,4 +80,9 @@ def merge(
     model_files.require_components(out, merged, components)
     model_files.write(out, merged, n_components)
     description = model_files.describe(merged, n_components)
-    print_result({"out": str(out), **description}, as_json, model_files.headline(out, merged, description))
+    description["left_out"] = {
+        path: {"features": list(what.features), "variance_share": what.share} for path, what in lost.items()
+    }
+    lines = [model_files.headline(out, merged, description)]
+    lines += [f"left out of {path}: {sanitize(what)}" for path, what in lost.items()]
+    print_result({"out": str(out), **description}, as_json, "\n".join(lines))

@@ -50,6 +50,7 @@ def describe(summary: "Summary", n_components: int) -> dict[str, Any]:
         "n_components": len(values),
         "carried": directions.rank,
         "centered": summary.centered,
+        "scale": summary.scale if summary.scale is None or isinstance(summary.scale, str) else "numbers",
         "explained_variance": (values**2 / max(summary.count - 1, 1)).tolist(),
         "explained_variance_ratio": directions.explained_variance_ratio[:n_components].tolist(),
         "feature_names": None if summary.feature_names is None else list(summary.feature_names),
@@ -60,9 +61,11 @@ def describe(summary: "Summary", n_components: int) -> dict[str, Any]:
 def loadings(summary: "Summary", n_components: int) -> dict[str, Any]:
     """A table with one row per feature; features without names have numbers, from 0."""
     directions = summary.subspace()
+    scale = directions.scale
+    means = {"mean": directions.mean} if scale is None else {"mean": directions.mean * scale, "scale": scale}
     return {
         "feature": list(summary.feature_names or map(str, range(summary.n_features))),
-        "mean": directions.mean,
+        **means,
         **{f"pc{i}": component for i, component in enumerate(directions.components[:n_components], 1)},
     }
 

@@ -1,7 +1,7 @@
 """fedpca plan: what to expect of private components, before anything is spent."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from fedpca.privacy.planning import Plan
 
 _FIELDS = (
-    "mu", "sigma", "noise_edge", "rows_needed", "n_rows", "components_found", "memory", "advice",
+    "mu", "sigma", "noise_edge", "rows_needed", "n_rows", "components_found", "affinity", "captured",
+    "memory", "advice",
 )  # fmt: skip
 
 
@@ -57,6 +58,9 @@ def plan(
             "[default: about as long as the bound]",
         ),
     ] = None,
+    scale: Annotated[
+        str | None, typer.Option(metavar="NAME", help="std if columns will be scaled. [default: not scaled]")
+    ] = None,
     center: PrivateCenter = None,
     bound: Annotated[str | None, BOUND] = None,
     evaluate: Evaluate = None,
@@ -73,8 +77,8 @@ def plan(
     Example:
 
     ```
-    fedpca plan --epsilon 1 --delta 1e-6 --bound 11 --center private --features 30 --rows 5000 -n 3
-    fedpca plan --epsilon 1 --delta 1e-6 --bound 11 --features 30 --rows 5000 --spectrum published.safetensors
+    fedpca plan --epsilon 1 --delta 1e-6 --features 30 --rows 5000 -n 3
+    fedpca plan --epsilon 1 --delta 1e-6 --features 30 --rows 5000 --spectrum published.safetensors
     ```
     """
     privacy = privacy_settings(
@@ -100,6 +104,7 @@ def plan(
         n_components=components,
         owners=owners,
         typical=typical,
+        scale=cast("Literal['std'] | None", scale),
     )
     text = f"{_table(result)}\n{NO_LEDGER}"
     print_result({name: getattr(result, name) for name in _FIELDS}, as_json, text)
@@ -123,12 +128,15 @@ def _variances(text: str) -> list[float]:
 
 def _table(plan: "Plan") -> str:
     components = pluralize(plan.n_components, "component")
+    unit = "" if isinstance(plan.privacy.bound, str) else " bound²"
     lines = {
         "privacy": f"epsilon={plan.privacy.epsilon:g}, delta={plan.privacy.delta:g}, mu={plan.mu:.4g}",
-        "noise": f"sigma={plan.sigma:.4g} bound²; its largest eigenvalue is about {plan.noise_edge:.4g}",
+        "noise": f"sigma={plan.sigma:.4g}{unit}; its largest eigenvalue is about {plan.noise_edge:.4g}",
         "rows needed": f"{plan.rows_needed:,} for {components}",
     }
     if plan.n_rows is not None:
         lines["found"] = f"{plan.components_found} of {components}, with {pluralize(plan.n_rows, 'row')}"
+        lines["affinity"] = f"{plan.affinity:.2f}, the mean squared cosine to the exact components"
+        lines["captured"] = f"{plan.captured:.0%} of the variance that the exact components explain"
     lines["memory"] = f"{plan.memory / 1e6:.1f} MB per owner"
     return "\n".join([*(f"{name:<12} {value}" for name, value in lines.items()), "", plan.advice])

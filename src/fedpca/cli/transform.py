@@ -93,7 +93,8 @@ def transform(
             "use files with the columns of the fit."
         )
     n_components = min(components or shown, summary.n_features)
-    pca = StreamingPCA(n_components, center=summary.centered, whiten=whiten).merge(summary)
+    pca = StreamingPCA(n_components, center=summary.centered, scale=summary.scale, whiten=whiten)
+    pca.merge(summary)
     columns = writers.score_names(pca.n_components_)
     if not kept:
         known = set(rows.passthrough_names)

@@ -23,7 +23,7 @@ from fedpca.summaries.missing_values import impute, impute_cold_start, late_star
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.parts import warn_if_unknown
 from fedpca.summaries.rank import EnergyBand, FixedRank, Oversample, RankRule
-from fedpca.summaries.scale_advice import constant_features, dominant_feature
+from fedpca.summaries.scale_advice import constant_features, dominant_feature, no_scale
 from fedpca.summaries.scaling import Scale, ScaleLike, Scaling, check_scale, divided, in_words, same_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
@@ -151,12 +151,14 @@ class StreamingPCA(BasePCA):
     _settings: JSON  # those that the stream began with
     _divisor: Array | None = None  # of rows on their way to the tracker
     _constant: AnyArray | None = None  # features that do not vary in the rows that the divisor comes from
+    _scaling: Scaling | None = None  # of rows read beforehand, for a tracker that must know the scale
 
     # --- fitting ---
 
     def fit(self, X: RowsLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
         """Fit X, shape (n_samples, n_features); any earlier fit is discarded."""
         with self._rollback_on_error():
+            self._scaling = None
             X, weights, gaps, tracker = self._prepared(X, sample_weight, first=True)
             if weights is not None and not weights.any():
                 raise ValueError("sample_weight must not be all zero: no row would count.")
@@ -201,7 +203,7 @@ class StreamingPCA(BasePCA):
             X, weights, gaps, tracker = self._prepared(X, sample_weight, first=first)
             self._source = self._update(tracker, X, weights, gaps)
             self._n_rows_seen = X.shape[0] + (0 if first else self._n_rows_seen)
-            if first and self._constant is not None:
+            if first and self._constant is not None and self._scaling is None:
                 if self._constant.all():
                     raise ValueError(
                         f"scale={self.scale!r} is here that of the first batch, in which no feature varies; "
@@ -222,6 +224,18 @@ class StreamingPCA(BasePCA):
         backend = self._backend_for(X) if first else self._source.backend
         X, gaps = self._check_values(X, dtype, backend, weights)
         return X, weights, gaps, self._new_tracker(X, weights, dtype) if first else self._source
+
+    def _needs_scaling(self, n_features: int, names: tuple[str, ...] | None) -> bool:
+        """Whether a stream of so many features would take its scale from its first batch."""
+        if self._has_source() or self.privacy is not None:
+            return False
+        scale = check_scale(self.scale, n_features, names)
+        return isinstance(scale, str) and not isinstance(self._plain_tracker(n_features, float), Exact)
+
+    def _use_scaling(self, scaling: Scaling) -> None:
+        """Take the scale from this scaling of all rows to come, instead of the first batch."""
+        scaling.scale(self.scale)  # type: ignore[arg-type]  # raises if the rule does not fit the features
+        self._scaling = scaling
 
     def _known_spectrum(self) -> Subspace:
         source = self._fitted()
@@ -375,8 +389,14 @@ class StreamingPCA(BasePCA):
         return self._with_divisor(self._source.release())
 
     def _warn_of_shortfall(self) -> None:
-        """Warn if noise hides components that were asked for."""
-        if isinstance(self._source, PrivateTracker) and (text := self._source.shortfall()):
+        """Warn of what a release does not show: components, or the scale of features."""
+        source = self._source
+        if not isinstance(source, PrivateTracker):
+            return
+        texts = [source.shortfall(), no_scale(source.left_out, self._names())]
+        if self.scale is None and source.n_components():
+            texts.append(dominant_feature(self._summary(), None, self._names()))
+        for text in filter(None, texts):
             warnings.warn(text, stacklevel=3)
 
     def merge(self, *others: "StreamingPCA | Summary") -> Self:
@@ -402,7 +422,7 @@ class StreamingPCA(BasePCA):
             fitted = self._has_source()
             self._check_settings(first=not fitted)
             own = [self._state_with_scale()] if fitted else []
-            names = check_compatible([*own, *summaries])
+            names = check_compatible([*own, *summaries], option="fedpca.merge(..., features='intersection')")
             first = summaries[0]
             if first.centered != bool(self.center):
                 raise ValueError(
@@ -498,7 +518,7 @@ class StreamingPCA(BasePCA):
             tracker.update(_dense_parts(X), X.shape[0], n_rows_before=known)
             return tracker
         if isinstance(tracker, Standardized):
-            more = Scaling.of_checked(X, weights, self._names())
+            more = Scaling.of_checked(X, weights, self._names(), about=tracker.scaling.mean)
             scaled = tracker.with_more(more, validation.forget(self.forget))
             updated = self._update_plain(tracker.tracker, tracker.in_units(X), weights, gaps)
             assert isinstance(updated, Exact | LateFeatures)
@@ -608,7 +628,7 @@ class StreamingPCA(BasePCA):
             scaling = Scaling.of_checked(X[:_BATCH_ROWS, :], _part(weights, slice(_BATCH_ROWS)))
             return Standardized.start(tracker, scale, scaling)
         if isinstance(scale, str):
-            scaling = Scaling.of_checked(X, weights, self._names())
+            scaling = self._scaling or Scaling.of_checked(X, weights, self._names())
             self._divisor, self._constant = scaling.scale(scale), scaling.constant
         return tracker
 

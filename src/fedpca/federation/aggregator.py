@@ -15,7 +15,7 @@ from fedpca._util.text import join_names, sanitize
 from fedpca.errors import SummaryRejected
 from fedpca.federation.admission import check_private, check_size
 from fedpca.federation.message import Message, child_name, require_summary, version_number
-from fedpca.federation.pool import Pool
+from fedpca.federation.pool import INTERSECTION, Pool
 from fedpca.federation.store import (
     ChildEvent,
     FolderStore,
@@ -29,7 +29,8 @@ from fedpca.federation.tree import MergeTree
 from fedpca.metrics import principal_angles
 from fedpca.privacy import Privacy
 from fedpca.summaries import validation
-from fedpca.summaries.merging import check_compatible
+from fedpca.summaries.features import FeatureRule, LeftOut, check_rule, left_out, quoted, require_names
+from fedpca.summaries.merging import check_compatible, select
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
@@ -49,12 +50,14 @@ class ChildInfo:
         row_share: its share of all rows.
         energy_share: its share of the energy of all rows about their mean: within the child, and by its mean.
             Far above its share of rows, the child determines the model.
+        left_out: which of its features were left out, and their share of its variance, or "".
     """
 
     version: int
     count: float
     row_share: float
     energy_share: float
+    left_out: str = ""
 
 
 class Aggregator:
@@ -71,6 +74,10 @@ class Aggregator:
         expected: reject summaries that do not merge with this one, such as
             `Subspace.empty(n_features, feature_names=...)`. None: the first summary decides on the features
             and on centering.
+        features: "same" rejects summaries of other features. "intersection" needs `expected`, with feature
+            names, which are those of the model: children match them by name, in any order; what else a child
+            has is left out, also of the store, and a child that lacks one is rejected. So no child decides
+            which features the model has.
         privacy: reject summaries that are less private than this, or larger than its bound allows.
         max_rows: reject a child that claims more rows than this.
         max_rms: reject a child whose rows have a larger root-mean-square length about the origin than this.
@@ -95,6 +102,7 @@ class Aggregator:
         *,
         store: Store | str | os.PathLike[str] | None = None,
         expected: Summary | None = None,
+        features: FeatureRule = "same",
         privacy: Privacy | None = None,
         max_rows: float = 1e15,
         max_rms: float = inf,
@@ -105,6 +113,9 @@ class Aggregator:
         self.rank = rank
         self.fanout = validation.integer(fanout, "fanout", at_least=2)
         self.expected = expected
+        self.features = features
+        if check_rule(features):
+            _require_expected_names(expected)
         self.privacy = privacy
         self.max_rows = _limit(max_rows, "max_rows")
         self.max_rms = _limit(max_rms, "max_rms")
@@ -143,10 +154,9 @@ class Aggregator:
         shapes = Counter(_shape(state) for state in states.values() if state.message.summary is not None)
         usual = shapes.most_common(1)[0][0] if shapes else None
         for state in sorted(states.values(), key=lambda state: (_shape(state) != usual, state.version)):
-            child = state.message.child
             if state.message.summary is not None:
                 try:
-                    self._check(child, state.message.summary)
+                    state = self._checked(state)
                 except MemoryError:
                     raise
                 except Exception as error:
@@ -210,18 +220,25 @@ class Aggregator:
                 if known is not None and version <= known.message.version:
                     return False
                 summary = _constructed_again(require_summary(summary))
-                self._check(child, summary)
+                state = self._checked(State(Message(child, version, summary), self._next_version(), sender))
             except Exception as error:  # anyone may have sent it: whatever is wrong, the others go on
                 reason = _reason(error)
                 self._log_rejection(child, version, reason)
                 raise SummaryRejected(f"{sanitize(child, 100)!r}, version {version}: {reason}") from error
-            self._put(State(Message(child, version, summary), self._next_version(), sender))
+            self._put(state)
             warning = self._pool.share(child).warning()
             event = ChildEvent(
-                child=child, version=version, what="accepted", count=summary.count, warning=warning
+                child=child,
+                version=version,
+                what="accepted",
+                count=summary.count,
+                warning=warning,
+                left_out=state.left_out,
             )
             self.store.log(event)
             _log.info("accepted %r, version %d: %g rows", sanitize(child, 100), version, summary.count)
+            if state.left_out:
+                _log.info("left out of %r: %s", sanitize(child, 100), state.left_out)
             if warning:
                 _log.warning("%r has %s", sanitize(child, 100), warning)
         return True
@@ -347,11 +364,36 @@ class Aggregator:
         self.store.log(ChildEvent(child=child, version=version, what="rejected", reason=reason))
         _log.warning("rejected %r, version %d: %s", sanitize(child, 100), version, reason)
 
+    def _checked(self, state: State) -> State:
+        """The state of a child, which has a summary, of the model's features; raises if it breaks a rule."""
+        message = state.message
+        assert message.summary is not None
+        summary, lost = self._of_model_features(message.summary)
+        self._check(message.child, summary)
+        if summary is message.summary:
+            return state
+        message = replace(message, summary=summary)
+        return replace(state, message=message, left_out=sanitize(lost or "", _MAX_REASON))
+
+    def _of_model_features(self, summary: Summary) -> tuple[Summary, LeftOut | None]:
+        """The summary to merge, and what was left out of the one that came."""
+        if self.features == "same":
+            return summary, None
+        wanted = _require_expected_names(self.expected)
+        known = set(require_names(summary.feature_names, "the summary"))
+        if missing := [name for name in wanted if name not in known]:
+            raise ValueError(
+                f"the summary must have all expected features, and lacks {quoted(missing)}; fit them, or "
+                "expect fewer."
+            )
+        chosen = select(summary, wanted)
+        return chosen, left_out(summary, chosen)
+
     def _check(self, child: str, summary: Summary) -> None:
         """Raise for a summary that breaks a rule, or does not merge with those of the other children."""
         check_size(summary, self.max_rows, self.max_rms)
         if self.expected is not None:
-            check_compatible([self.expected, summary])
+            check_compatible([self.expected, summary], INTERSECTION)
         if self.privacy is not None:
             check_private(summary, self.privacy)
         self._pool.try_merge(child, summary, self.privacy)
@@ -365,9 +407,11 @@ class Aggregator:
             shares = self._pool.shares()
             found = {}
             for child in sorted(shares):
-                message = self._states[child].message
-                assert message.summary is not None
-                found[child] = ChildInfo(message.version, message.summary.count, *shares[child])
+                state = self._states[child]
+                assert state.message.summary is not None
+                found[child] = ChildInfo(
+                    state.message.version, state.message.summary.count, *shares[child], state.left_out
+                )
             return MappingProxyType(found)
 
     @property
@@ -460,6 +504,15 @@ class Aggregator:
         children = self.children
         rows = sum(child.count for child in children.values())
         return f"Aggregator({len(children)} children, {rows:g} rows)"
+
+
+def _require_expected_names(expected: Summary | None) -> tuple[str, ...]:
+    if expected is None or expected.feature_names is None:
+        raise ValueError(
+            "features='intersection' needs expected= with the names of the model's features, so that no "
+            "child decides on them: expected=Subspace.empty(2, feature_names=('age', 'dose'))."
+        )
+    return require_names(expected.feature_names, "expected")
 
 
 def _constructed_again(summary: Summary) -> Summary:

@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -13,7 +13,6 @@ from scipy import sparse
 from fedpca import progress
 from fedpca._typing import Array
 from fedpca.backend.threads import single_threaded_blas
-from fedpca.errors import SummaryRejected
 from fedpca.estimators.base import BasePCA, warn_if_fewer
 from fedpca.estimators.rank_rule import rank_rule
 from fedpca.estimators.streaming import StreamingPCA
@@ -22,7 +21,8 @@ from fedpca.federation.message import child_name
 from fedpca.privacy import Privacy, StepSum
 from fedpca.privacy.tracker import warn_of_refit
 from fedpca.summaries import validation
-from fedpca.summaries.merging import merge_distinct
+from fedpca.summaries.features import FeatureRule, LeftOut, check_rule, require_names
+from fedpca.summaries.merging import check_compatible, intersect, left_out_warning, merge_distinct
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import EnergyBand
 from fedpca.summaries.subspace import Subspace
@@ -42,12 +42,14 @@ class Contribution:
         captured: the share of its own variance along the model's components, by its summary.
         epsilon: the cost of its release for every one of its rows; None without privacy.
         problem: why it was left out, or "".
+        left_out: which of its features were left out, and their share of its variance, or "".
     """
 
     rows: int
     captured: float
     epsilon: float | None = None
     problem: str = ""
+    left_out: str = ""
 
 
 class FederatedPCA(BasePCA):
@@ -60,6 +62,9 @@ class FederatedPCA(BasePCA):
     The settings are those of `StreamingPCA`.
 
     Args:
+        features: "same": `fit_clients` leaves out clients whose features are not those of most clients.
+            "intersection": the model has the features that all clients have, matched by name, in the order
+            of the client whose name comes first; a warning says what was left out.
         fanout: how many summaries are merged at a time, at least; more where they are small.
         n_jobs: how many clients run at once; None for as many as there are processors.
 
@@ -86,6 +91,7 @@ class FederatedPCA(BasePCA):
         whiten: bool = False,
         tracker: TrackerName = "auto",
         privacy: Privacy | None = None,
+        features: FeatureRule = "same",
         fanout: int = 8,
         n_jobs: int | None = None,
         random_state: Any = None,
@@ -96,6 +102,7 @@ class FederatedPCA(BasePCA):
         self.whiten = whiten
         self.tracker = tracker
         self.privacy = privacy
+        self.features = features
         self.fanout = fanout
         self.n_jobs = n_jobs
         self.random_state = random_state
@@ -124,7 +131,8 @@ class FederatedPCA(BasePCA):
         Args:
             clients: by name, rows of shape (n_samples, n_features) (an array, a frame, sparse), or any
                 iterable of batches, which is read once. One of several clients that fails is left out, with
-                a warning; so is one whose features are not those of most clients.
+                a warning; so is one whose features are not those of most clients or, with
+                `features="intersection"`, have no names.
 
         >>> rows = np.random.default_rng(0).normal(size=(100, 5))
         >>> pca = FederatedPCA(2).fit_clients({"north": rows[:60], "south": [rows[60:80], rows[80:]]})
@@ -141,24 +149,30 @@ class FederatedPCA(BasePCA):
         workers = os.cpu_count() or 1
         if self.n_jobs is not None:
             workers = validation.integer(self.n_jobs, "n_jobs", at_least=1)
+        check_rule(self.features)
         self._check_ledger(len(clients))
         if isinstance(self.privacy, Privacy):
             warn_of_refit(self.privacy, stacklevel=4)
         fitted, sent, problems = self._run(clients, workers)
         if not fitted:
             raise ValueError(f"no client could contribute: {problems}.")
-        aggregator = Aggregator(fanout=self.fanout, expected=_features_of_most(sent.values()))
+        sent, lost = self._of_common_features(sent, problems)
+        expected = _features_of_most(sent.values())
+        aggregator = Aggregator(fanout=self.fanout, expected=expected)
         summaries: dict[str, Summary] = {}
         for name, summary in sent.items():
             try:
+                check_compatible([expected, summary])
                 aggregator.receive(name, 0, summary)
                 summaries[name] = summary
-            except SummaryRejected as error:
+            except ValueError as error:
                 problems[name] = str(error)
         if not summaries:
             raise ValueError(f"no client could contribute: {problems}.")
         if problems:
             warnings.warn(f"left out {len(problems)} of {len(clients)} clients: {problems}", stacklevel=4)
+        if text := left_out_warning({repr(name): what for name, what in lost.items()}):
+            warnings.warn(text, stacklevel=4)
         merged = _merge_all(list(summaries.values()), self.fanout)
         self.n_features_in_ = merged.n_features
         if merged.feature_names is not None:
@@ -171,7 +185,10 @@ class FederatedPCA(BasePCA):
         self._source = view
         self._n_rows_seen = sum(fitted[name].n_samples_seen_ for name in summaries)
         self.contributions_ = {
-            name: self._contribution(fitted.get(name), summaries.get(name), problems.get(name, ""))
+            name: replace(
+                self._contribution(fitted.get(name), summaries.get(name), problems.get(name, "")),
+                left_out=str(lost.get(name) or ""),
+            )
             for name in sorted(clients)
         }
         if text := view.shortfall():
@@ -179,6 +196,24 @@ class FederatedPCA(BasePCA):
         elif self.energy is None and self.privacy is None:
             warn_if_fewer(self.n_components, self.n_components_, stacklevel=4)
         return self
+
+    def _of_common_features(
+        self, sent: dict[str, Summary], problems: dict[str, str]
+    ) -> tuple[dict[str, Summary], dict[str, LeftOut | None]]:
+        """What clients sent, of the features to merge, and what each has lost; adds to the problems."""
+        if self.features == "same":
+            return sent, {}
+        named = {}
+        for name, summary in sent.items():
+            try:
+                require_names(summary.feature_names, "the client")
+                named[name] = summary
+            except ValueError as error:
+                problems[name] = str(error)
+        if not named:
+            raise ValueError(f"no client could contribute: {problems}.")
+        chosen, lost = intersect(list(named.values()), [repr(name) for name in named])
+        return dict(zip(named, chosen, strict=True)), dict(zip(named, lost, strict=True))
 
     def _check_ledger(self, n_clients: int) -> None:
         """Reject one ledger for several clients: they are different people, each with a budget of its own."""
@@ -208,7 +243,8 @@ class FederatedPCA(BasePCA):
                 waiting = {name: rows for name, rows in clients.items() if _is_table(rows)}
                 while waiting:
                     sums = team.each(StreamingPCA.step_sum, waiting)
-                    team.each(StreamingPCA.advance, _pooled(sums, team.members))
+                    columns = {name: self._columns(team.members[name]) for name in sums}
+                    team.each(StreamingPCA.advance, _pooled(sums, columns))
                     waiting = {
                         name: waiting[name]
                         for name in waiting.keys() & team.members.keys()
@@ -216,6 +252,13 @@ class FederatedPCA(BasePCA):
                     }
             sent = team.each(_fit_client, clients, last=True)
         return team.members, dict(sorted(sent.items())), team.problems
+
+    def _columns(self, client: StreamingPCA) -> Hashable:
+        """What clients that share a center have in common: their number of features or, if others are merged
+        too, their names."""
+        if self.features == "intersection" and hasattr(client, "feature_names_in_"):
+            return tuple(client.feature_names_in_)
+        return client.n_features_in_
 
     def _client(self) -> StreamingPCA:
         return StreamingPCA(
@@ -281,14 +324,14 @@ class _Team:
         return results
 
 
-def _pooled(sums: Mapping[str, StepSum], members: Mapping[str, StreamingPCA]) -> dict[str, StepSum]:
-    """The sum over all clients with equally many features, for each of them.
+def _pooled(sums: Mapping[str, StepSum], columns: Mapping[str, Hashable]) -> dict[str, StepSum]:
+    """The sum over all clients with the same columns, for each of them.
 
-    Clients with other features are rejected later, when their summaries meet.
+    Clients that do not merge with the others are rejected later, when their summaries meet.
     """
-    groups: dict[int, list[str]] = {}
+    groups: dict[Hashable, list[str]] = {}
     for name in sums:
-        groups.setdefault(members[name].n_features_in_, []).append(name)
+        groups.setdefault(columns[name], []).append(name)
     return {
         name: pooled
         for names in groups.values()

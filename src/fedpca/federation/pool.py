@@ -12,12 +12,14 @@ from fedpca._typing import Array
 from fedpca.privacy import Privacy
 from fedpca.summaries import validation
 from fedpca.summaries.certificate import Certificate, Release, shared_cost
-from fedpca.summaries.merging import merge_distinct
+from fedpca.summaries.merging import check_compatible, merge_distinct
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.scaling import different_scales, same_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
+INTERSECTION = "Aggregator(features='intersection', expected=...)"
+"""How to merge children of different features."""
 _TINY = np.finfo(np.float64).tiny
 _FAR_ABOVE = 10.0  # times its share of rows
 
@@ -154,7 +156,10 @@ class Pool:
         if not same_scale(some.scale, summary.scale):
             raise ValueError(different_scales(some.scale, summary.scale))
         others, summary = self._stand_in(child, summary), summary.with_scale(None)
-        merged = summary if others is None else merge_distinct([others, summary])
+        merged = summary
+        if others is not None:
+            check_compatible([others, summary], INTERSECTION)
+            merged = merge_distinct([others, summary])
         validation.raw_energy(merged.total, merged.count, merged.mean)
         json.dumps(merged.metadata, allow_nan=False)
 

@@ -13,6 +13,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
+from fedpca._typing import JSON
 from fedpca._util.files import append_json_line, atomic_write, file_lock, json_lines, remove_leftovers
 from fedpca._util.text import sanitize, utc_timestamp
 from fedpca.errors import ModelFileError
@@ -39,6 +40,7 @@ class ChildEvent:
         count: rows of the summary; 0 if it was rejected.
         reason: why it was rejected or quarantined.
         warning: what is suspicious about an accepted message, or "".
+        left_out: which features were left out of an accepted summary, and their share of its variance, or "".
         time: UTC.
     """
 
@@ -48,6 +50,7 @@ class ChildEvent:
     count: float = 0.0
     reason: str = ""
     warning: str = ""
+    left_out: str = ""
     time: str = field(default_factory=utc_timestamp)
 
 
@@ -88,16 +91,20 @@ class State:
         message: the latest one that was accepted.
         version: of the aggregator, since this message.
         sender: who sent it, as the network knows them, such as a key; "" if that is not known.
+        left_out: which features were left out of its summary, and their share of its variance, or "".
     """
 
     message: Message
     version: int
     sender: str = ""
+    left_out: str = ""
 
     def encode(self) -> bytes:
         """A model file that also has the child, its version, the sender and the aggregator's version."""
         kind, arrays, metadata = self.message.contents()
-        header = {"aggregator_version": self.version, "sender": self.sender}
+        header: JSON = {"aggregator_version": self.version, "sender": self.sender}
+        if self.left_out:
+            header["left_out"] = self.left_out
         return model_file.encode(kind, arrays, metadata | header)
 
     @classmethod
@@ -107,7 +114,11 @@ class State:
         message = Message.from_contents(kind, arrays, metadata, name)
         try:
             version, sender = version_number(metadata["aggregator_version"]), metadata["sender"]
-            return cls(message, version, "" if sender == "" else child_name(sender, "sender"))
+            left_out = metadata.get("left_out", "")
+            if not isinstance(left_out, str):
+                raise TypeError(f"left_out must be a string, got {left_out!r:.80}.")
+            sender = "" if sender == "" else child_name(sender, "sender")
+            return cls(message, version, sender, sanitize(left_out, _MAX_REASON))
         except KeyError as error:
             raise ModelFileError(f"{name} is not a state: {error} is missing.") from error
         except (TypeError, ValueError) as error:

@@ -20,6 +20,7 @@ def make_certificate(
     report: int,
     stream: str,
     steps: tuple[StepCost, ...],
+    edge_margin: float,
 ) -> Certificate:
     """The certificate of a report of so many records, debited as `entry`."""
     calibration = mechanism.calibration
@@ -32,7 +33,7 @@ def make_certificate(
     edge = None
     if mechanism.edge_known:
         edge = mechanism.noise_edge(privacy, mechanism.n_features, calibration, report=report)
-        edge *= mechanism.clipping.unit
+        edge *= mechanism.clipping.unit * edge_margin
     return Certificate(
         private=not seeded,
         epsilon=privacy.epsilon,

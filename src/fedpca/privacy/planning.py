@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, sqrt
+from typing import Literal
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from fedpca._typing import Array
 from fedpca.privacy.mechanisms.base import Calibration, Mechanism
 from fedpca.privacy.mechanisms.gram import Gram
 from fedpca.privacy.mechanisms.registry import calibrate, mechanism_class
-from fedpca.privacy.preparation import expected
+from fedpca.privacy.preparation import expected, rows_for_scale
 from fedpca.privacy.rules import check_delta_for_rows, warn_of_weak_settings
 from fedpca.privacy.settings import Privacy
 from fedpca.summaries import validation
@@ -83,6 +84,7 @@ def plan(
     n_components: int = 1,
     owners: int = 1,
     typical: float | None = None,
+    scale: Literal["std"] | None = None,
 ) -> Plan:
     """What to expect of private components, from public knowledge alone; nothing is spent.
 
@@ -99,13 +101,15 @@ def plan(
         owners: how many will release and be merged: each adds noise of its own.
         typical: instead of a spectrum, the typical length of a row about the center, its root mean square;
             0.7 times the bound by default. Rows much shorter than the bound drown in its noise.
+        scale: "std" if features will be scaled, which is found privately as well; the spectrum is then that
+            of scaled features.
 
     >>> plan(Privacy(epsilon=1.0, delta=1e-5), n_features=784, n_rows=400)
-    Plan(mu=0.2681, sigma=5.276 bound², noise_edge=208.9,
-         rows_needed=3,505, rows=400, found=0, memory=14.8 MB)
-    With 400 rows and 784 features nothing will survive the noise, if rows are about as long as the bound.
-    About 3,500 rows are needed for 1 component.
-    A larger epsilon, fewer features or a tighter bound need fewer.
+    Plan(mu=0.2681, sigma=5.413, noise_edge=428.7,
+         rows_needed=2,220, rows=400, found=0, affinity=0.01, captured=0.03, memory=14.8 MB)
+    With 400 rows and 784 features nothing will survive the noise, if variances fall as 1, 1/2, 1/3.
+    About 2,200 rows are needed for 1 component.
+    A larger epsilon or fewer features need fewer.
     """
     if not isinstance(privacy, Privacy):
         raise TypeError(f"plan needs a Privacy, got {privacy!r}.")
@@ -119,29 +123,29 @@ def plan(
     mechanism = mechanism_class(privacy)
     mechanism.check_features(n_features)
     owners = validation.integer(owners, "owners", at_least=1)
+    if scale not in (None, "std"):
+        raise ValueError(f"scale must be None or 'std', got scale={scale!r}.")
     variances, condition = _spectrum(spectrum, typical, privacy, n_features, n_components)
 
     def noise_of(rank: int, rows: float) -> tuple[Calibration, float]:
-        outlook = expected(privacy, n_features, rank, rows, owners)
-        calibration = calibrate(
-            privacy, n_features, mu=outlook.mu, joint=outlook.joint, pairs=outlook.clipping.pairs
-        )
+        outlook = expected(privacy, n_features, rank, rows, owners, finds_scale=scale is not None)
+        calibration = calibrate(privacy, n_features, mu=outlook.mu, pairs=outlook.clipping.pairs)
         edge = mechanism.noise_edge(privacy, n_features, calibration, report=privacy.releases)
         return calibration, edge * outlook.clipping.unit * sqrt(owners)
 
     def edge_of(rank: int, rows: float) -> float:
         return noise_of(rank, rows)[1]
 
+    fewest = 1 if scale is None else rows_for_scale(privacy, n_features, owners)
     needed = [
-        _rows_needed(mechanism, partial(edge_of, rank), variances, rank, n_features)
+        max(_rows_needed(mechanism, partial(edge_of, rank), variances, rank, n_features), fewest)
         for rank in range(1, n_components + 1)
     ]
     calibration, edge = noise_of(n_components, needed[-1] if n_rows is None else n_rows)
-    quality = (
-        None
-        if n_rows is None
-        else _quality(edge * mechanism.rows_factor(n_rows), n_rows * variances, n_components, n_features)
-    )
+    quality = None
+    if n_rows is not None:
+        energies = n_rows * variances if n_rows >= fewest else 0 * variances
+        quality = _quality(edge * mechanism.rows_factor(n_rows), energies, n_components, n_features)
     found = None if n_rows is None else sum(rows <= n_rows for rows in needed)
     rows_needed = needed[-1]
     return Plan(
@@ -159,7 +163,10 @@ def plan(
         affinity=None if quality is None else quality[0],
         captured=None if quality is None else quality[1],
         memory=mechanism.memory(n_features, n_components),
-        advice=_advice(privacy, n_features, n_components, rows_needed, n_rows, found, condition),
+        advice=f"With {n_rows:,} rows the fit will be refused: the scale of {n_features} features needs about "
+        f"{_rounded(fewest):,}."
+        if n_rows is not None and n_rows < fewest
+        else _advice(privacy, n_features, n_components, rows_needed, n_rows, found, condition),
     )
 
 

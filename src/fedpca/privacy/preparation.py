@@ -8,10 +8,11 @@ length one is 2 t of their energy.
 2. Rows of which hardly anything survives the noise (t > 0.1, or mu n < 40): differences of pairs, each scaled
    to length one. Nothing else has to be found, so that all of the budget is left for the release.
 3. Otherwise: how long rows are, and how long differences of pairs are, which is their spread; then the mean,
-   in as many steps as these and the known noise require, each clipped to a smaller radius about the last; if
-   the noise would leave it too far off, differences of pairs again.
+   in one to three steps, as these and the known noise require, each clipped to a smaller radius about the
+   last; if the noise would leave it too far off, differences of pairs again.
 4. The length that rows are clipped to: the more components are wanted of fewer rows, the shorter; a quantile
-   of the lengths about the center or, where noise dominates, every row is scaled to length one.
+   of the lengths of differences or, where noise dominates, every row is scaled to length one. About a public
+   center it is a quantile of the lengths about that.
 
 A stream pays with its first rows, each in one step: those cost them what the release costs the others.
 """
@@ -34,18 +35,18 @@ from fedpca.privacy.steps import DYADIC, Histogram, Step, StepSum
 _FEW = 0.1  # t above which only pairs are used
 _FEW_ROWS = 40.0  # mu n below which a histogram finds nothing
 _QUANTILES = ((0.012, 0.9), (0.027, 0.75), (0.04, 0.5))  # largest r t, and the quantile of lengths
-_NEAR, _TOO_FAR = 2.0, 8.0  # (noise of the center / spread)² over t: good enough, and not good enough
+_NEAR, _TOO_FAR = 2.0, 4.0  # (noise of the center / spread)² over t: good enough, and not good enough
 _FARTHEST = 0.7  # of the spread
-_MEAN_STEPS = 5
+_MEAN_STEPS = 3
+_LAST_STEP = 0.8  # of what is spent on the mean
 _MOST_FOR_MEAN = 0.4  # of mu²
 _LENGTHS = {0.9: 1.15, 0.75: 1.07, 0.5: 1.0}  # quantiles of lengths over their root mean square, if alike
-_MARGIN = 1.25  # of a radius over what it has to contain
-_FINE = 4  # bins per octave of the last histogram, where there are rows enough for them
+_MARGIN = 1.1  # of a radius over what it has to contain
+_FINE = 4  # bins per octave about a public center, where there are rows enough for them
 _FINE_ROWS = 1000.0  # mu n
 _SCALE_ROWS = 54.0  # times sqrt(2 d) / mu
 _SCALE_MARGIN = 1.5
 _SCALE_QUANTILE, _SCALE_FACTOR = 0.75, 1.627  # of |differences|: of a Gaussian, in standard deviations
-_EVALUATED = 1.5  # of the spread: the radius of an evaluation, where no quantile is known
 _EVALUATED_QUANTILES = ((2000.0, 0.99), (0.0, 0.95))  # least mu n
 _HISTOGRAM_STREAM = 100.0  # rows of a stream, in units of 1 / mu
 _MEAN_STREAM = 8.0  # in units of sqrt(d) / mu
@@ -114,12 +115,17 @@ class _Rule:
     @property
     def histogram_share(self) -> float:
         """Of mu², for a histogram."""
-        return _clamped((30 / self.strength) ** 2, 0.01, 0.05) * self.after_scale
+        return _clamped((30 / self.strength) ** 2, 0.003, 0.05) * self.after_scale
 
     @property
     def mean_share(self) -> float:
-        """Of mu², for the mean, if it is not far away."""
-        return _clamped(10 * self.t, 0.05, _MOST_FOR_MEAN) * self.after_scale
+        """Of mu², for the mean."""
+        return _clamped(7 * self.t, 0.05, _MOST_FOR_MEAN) * self.after_scale
+
+    @property
+    def evaluated_quantile(self) -> float:
+        """Of the lengths, that an evaluation clips rows to."""
+        return next(q for least, q in _EVALUATED_QUANTILES if self.strength > least)
 
     @property
     def quantile(self) -> float:
@@ -129,6 +135,11 @@ class _Rule:
 
 def _clamped(value: float, low: float, high: float) -> float:
     return min(max(value, low), high)
+
+
+def _raised(spike: float) -> float:
+    """By how much a direction of this energy raises the edge of noise, both in units of the edge."""
+    return spike + 1 / (4 * spike) if spike > 0.5 else 1.0
 
 
 class _Mean(NamedTuple):
@@ -149,10 +160,12 @@ class Found(NamedTuple):
     Attributes:
         clipping: how rows become points.
         radius: that an evaluation clips rows to; 0 where no length was found.
+        margin: by how much the noise of the center raises the edge of that of the release.
     """
 
     clipping: Clipping
     radius: float
+    margin: float = 1.0
 
 
 class Outlook(NamedTuple):
@@ -161,28 +174,31 @@ class Outlook(NamedTuple):
     Attributes:
         clipping: with the length of rows as their unit, where it is not public.
         mu: what will be left for the release.
-        joint: whether the sum of rows will be released with it.
     """
 
     clipping: Clipping
     mu: float
-    joint: bool
 
 
 def expected(
-    privacy: Privacy, n_features: int, rank: int, n_rows: float, owners: int = 1, *, scale: bool = False
+    privacy: Privacy, n_features: int, rank: int, n_rows: float, owners: int, *, finds_scale: bool
 ) -> Outlook:
     """The outlook for so many rows of so many owners, if their mean is about as far off as they spread."""
-    rule = _Rule(privacy, n_features, rank, n_rows, owners, scale)
+    rule = _Rule(privacy, n_features, rank, n_rows, owners, finds_scale)
     bound = None if isinstance(privacy.bound, str) else privacy.bound
-    spent, joint = rule.scale_share, privacy.center == "private" and rule.enough
-    if joint:
-        spent += 3 * rule.histogram_share + rule.mean_share
-    pairs = privacy.center in ("private", "pairs") and not joint
+    spent, finds_center = rule.scale_share, privacy.center == "private" and rule.enough
+    if finds_center:
+        spent += 2 * rule.histogram_share + rule.mean_share
+    pairs = privacy.center in ("private", "pairs") and not finds_center
     if privacy.bound == "private" and not pairs and rule.quantile:
-        spent += rule.histogram_share
+        spent += 0.0 if finds_center else rule.histogram_share
         bound = _LENGTHS[rule.quantile]
-    return Outlook(Clipping(bound, pairs=pairs), rule.mu * sqrt(1 - spent), joint)
+    return Outlook(Clipping(bound, pairs=pairs), rule.mu * sqrt(1 - spent))
+
+
+def rows_for_scale(privacy: Privacy, n_features: int, owners: int) -> int:
+    """How many rows the scale of features takes, of all owners together."""
+    return _Rule(privacy, n_features, 1, 1, owners, finds_scale=True).rows_for_scale
 
 
 class BlockSum:
@@ -430,22 +446,20 @@ class Preparation:
         self._rule = rule = _Rule(privacy, self._d, self._rank, n_rows, counted.owners, self._finds_scale)
         if self._finds_scale:
             yield from self._find_scale()
-        spread = 0.0
         if privacy.center == "private" and rule.enough:
-            center, spread = yield from self._find_center()
-        if privacy.center in ("private", "pairs") and center is None:
-            return Found(replace(self._clipping, bound=bound, pairs=True), bound or _EVALUATED * spread)
+            return (yield from self._find_center(bound))
+        if privacy.center in ("private", "pairs"):
+            return Found(replace(self._clipping, bound=bound, pairs=True), bound or 0.0)
         self._clipping = replace(self._clipping, center=center)
         if privacy.bound != "private" or not rule.quantile:
-            return Found(replace(self._clipping, bound=bound), bound or _EVALUATED * spread)
+            return Found(replace(self._clipping, bound=bound), bound or 0.0)
         histogram = Histogram(_FINE if rule.strength > _FINE_ROWS else 1)
         step = steps.radius(histogram, rule.histogram_share, self._histogram_rows)
         counts = yield step
         sd = self._pooled_sd(step, 0, counts)
-        found = histogram.quantile(counts.total, rule.quantile, sd)
-        evaluated = next(q for least, q in _EVALUATED_QUANTILES if rule.strength > least)
-        radius = histogram.quantile(counts.total, evaluated, sd)
-        return Found(replace(self._clipping, bound=found or None), radius)
+        length = histogram.quantile(counts.total, rule.quantile, sd)
+        radius = histogram.quantile(counts.total, rule.evaluated_quantile, sd)
+        return Found(replace(self._clipping, bound=length or None), radius)
 
     @property
     def _histogram_rows(self) -> int:
@@ -482,38 +496,41 @@ class Preparation:
         scale = np.where(found > 0, found * (sqrt(2.0) / _SCALE_FACTOR), np.inf)
         self._clipping = replace(self._clipping, scale=scale)
 
-    def _find_center(self) -> Generator[Step, StepSum, tuple[Array | None, float]]:
-        """The center, or None, and the spread of rows about it, or 0: what was not found."""
-        step = steps.lengths_and_spread(self._rule.histogram_share, self._histogram_rows)
+    def _find_center(self, bound: float | None) -> Generator[Step, StepSum, Found]:
+        """The center, or pairs if it cannot be found, and the length to clip to, if it is not public."""
+        rule, in_pairs = self._rule, replace(self._clipping, bound=bound, pairs=True)
+        step = steps.lengths_and_spread(rule.histogram_share, self._histogram_rows)
         counts = yield step
         of_rows, of_pairs = np.split(counts.total, 2)
-        far = DYADIC.quantile(of_rows, 0.9, self._pooled_sd(step, 0, counts), 2, edge=True)
-        spread = DYADIC.quantile(of_pairs, 0.5, self._pooled_sd(step, 1, counts), 2)
-        if not far or not spread:
-            return None, spread
-        plan = self._planned_mean(max(far, spread), spread)
-        if plan.noise > min(_FARTHEST, sqrt(_TOO_FAR * self._rule.t)) * spread:
-            return None, spread
+        far = DYADIC.quantile(of_rows, 0.5, self._pooled_sd(step, 0, counts), 2, edge=True)
+
+        def spread(q: float) -> float:
+            return DYADIC.quantile(of_pairs, q, self._pooled_sd(step, 1, counts), 2)
+
+        near, radius = spread(0.5), bound or spread(rule.evaluated_quantile)
+        if not far or not near:
+            return Found(in_pairs, radius)
+        plan = self._planned_mean(max(far, near), near)
+        if plan.noise > min(_FARTHEST, sqrt(_TOO_FAR * rule.t)) * near:
+            return Found(in_pairs, radius)
         center = np.zeros(self._d)
-        for step_share, radius in zip(plan.shares, plan.radii, strict=True):
-            moved = yield steps.mean(center, radius, step_share, self._mean_rows)
-            center = center + moved.total * (radius / RADIUS / moved.n_rows)
-        return center, spread
+        for share, length in zip(plan.shares, plan.radii, strict=True):
+            moved = yield steps.mean(center, length, share, self._mean_rows)
+            center = center + moved.total * (length / RADIUS / moved.n_rows)
+        if self._privacy.bound == "private" and rule.quantile:
+            bound = spread(rule.quantile) or None
+        margin = _raised((plan.noise / near) ** 2 / (2 * rule.t))
+        return Found(replace(self._clipping, bound=bound, center=center), radius, margin)
 
     def _planned_mean(self, far: float, spread: float) -> _Mean:
-        """As few steps as bring the noise of the center below what is lost in that of the release."""
+        """As few steps as bring the noise of the center near that of the release, or the most allowed."""
         whole = self._rule.mean_share
-        best: _Mean | None = None
-        for total in (whole, min(2 * whole, _MOST_FOR_MEAN * self._rule.after_scale)):
-            for count in range(1, _MEAN_STEPS + 1):
-                first = [total / 2 / (count - 1)] * (count - 1) if count > 1 else []
-                plan = self._mean_of([*first, total - sum(first)], far, spread)
-                if best is None or plan.noise < 0.9 * best.noise:
-                    best = plan
-                if best.noise < sqrt(_NEAR * self._rule.t) * spread:
-                    return best
-        assert best is not None
-        return best
+        for count in range(1, _MEAN_STEPS + 1):
+            first = [whole * (1 - _LAST_STEP) / (count - 1)] * (count - 1) if count > 1 else []
+            plan = self._mean_of([*first, whole - sum(first)], far, spread)
+            if plan.noise < sqrt(_NEAR * self._rule.t) * spread:
+                break
+        return plan
 
     def _mean_of(self, shares: list[float], far: float, spread: float) -> _Mean:
         radii, radius, noise = [], far, 0.0

@@ -26,6 +26,7 @@ class PrivateSums:
         start: number of the first record.
         stream: a random name of the stream, for the certificates.
         steps: what was released before, for the certificates.
+        edge_margin: by how much the noise of a private center raises the edge.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class PrivateSums:
         start: int,
         stream: str,
         steps: tuple[StepCost, ...] = (),
+        edge_margin: float = 1.0,
     ) -> None:
         self._privacy = privacy
         self._ledger = ledger
@@ -47,6 +49,7 @@ class PrivateSums:
         self._schedule = Schedule(privacy.releases)
         self._stream = stream
         self._steps = steps
+        self._edge_margin = edge_margin
         self._pairing = Pairing(random)
         self._n_releases = 0
         self._next_record = start  # the first that no release contains yet
@@ -99,6 +102,7 @@ class PrivateSums:
             report=report,
             stream=self._stream,
             steps=self._steps,
+            edge_margin=self._edge_margin,
         )
         released = self._mechanism.release(noise, certificate)
         self._n_releases, self._next_record = report, n_rows

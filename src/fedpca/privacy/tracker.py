@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedpca._typing import JSON, Array, DTypeLike
+from fedpca._typing import JSON, AnyArray, Array, DTypeLike
 from fedpca.backend import HOST
 from fedpca.errors import BudgetExceeded, NotReleasedError
 from fedpca.privacy.calibration import epsilon_of
@@ -123,6 +123,7 @@ class PrivateTracker:
         self._random = np.random.default_rng(list(hashlib.blake2b(b"pairs", key=key).digest()))
         self._evaluation_noise: Noise | None = _noise(privacy, key, "evaluation")
         self._evaluation: PrivateEvaluation | None = None
+        self._left_out: AnyArray | None = None
         preparation = Preparation(
             privacy,
             n_features,
@@ -142,16 +143,14 @@ class PrivateTracker:
         return min(8, self.n_features) if self.rule is None else self.rule.start(self.n_features)
 
     def _open_if_found(self) -> None:
-        """Go on to the stage that takes rows, once everything is found that it needs.
-
-        A private center is corrected by the sum of the rows about it, so that its noise is no component.
-        """
+        """Go on to the stage that takes rows, once everything is found that it needs."""
         assert isinstance(self._stage, _Preparing)
         assert self.ledger is not None
         preparation, noise = self._stage.preparation, self._stage.noise
         if preparation.found is None:
             return
         clipping = preparation.found.clipping
+        self._left_out = None if clipping.scale is None else clipping.left_out
         if self.privacy.evaluation_share and preparation.found.radius:
             assert self._evaluation_noise is not None
             self._evaluation = PrivateEvaluation(
@@ -162,7 +161,6 @@ class PrivateTracker:
             clipping,
             self.n_features,
             mu=preparation.mu_left,
-            joint=self.privacy.center == "private" and not clipping.pairs,
             rank=self._rank,
             batch_rows=self._batch_rows,
             noise=noise,
@@ -176,6 +174,7 @@ class PrivateTracker:
             start=self._n_rows,
             stream=secrets.token_hex(8),
             steps=tuple(StepCost(*cost) for cost in preparation.costs),
+            edge_margin=preparation.found.margin,
         )
 
     # --- private steps over rows that are all at hand, in rounds ---
@@ -417,6 +416,11 @@ class PrivateTracker:
             raise NotReleasedError("nothing was released yet: call release() first.")
         return self._released
 
+    @property
+    def left_out(self) -> AnyArray | None:
+        """Which features have no scale that was found, shape (d,)."""
+        return self._left_out
+
     def feature_variances(self) -> None:
         """Not estimated from a release."""
 
@@ -441,6 +445,7 @@ class PrivateTracker:
             "_released": self._released,
             "_settings_checked": self._settings_checked,
             "_evaluation": None,
+            "_left_out": self._left_out,
             "_stage": self._stage if isinstance(self._stage, _Closed) else copied,
         }
 

@@ -1,4 +1,4 @@
-"""fit_files: the one loop that feeds an estimator from files, in one pass that can be stopped and resumed."""
+"""fit_files: the one loop that feeds an estimator from files; it can be stopped and resumed."""
 
 import hashlib
 import logging
@@ -7,14 +7,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from fedpca import progress
+from fedpca._typing import JSON
 from fedpca.backend.prefetch import prefetch
 from fedpca.readers.data_file import Batch
 from fedpca.readers.row_reader import RowReader
 from fedpca.summaries import model_file
+from fedpca.summaries.frozen import Frozen
 from fedpca.summaries.parts import warn_if_unknown
+from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.subspace import Subspace
-from fedpca.summaries.summary import Summary, from_file
+from fedpca.summaries.summary import Summary, from_file, scaling_from_file
 
 _log = logging.getLogger(__name__)
 _CHECKPOINT_SECONDS = 60
@@ -28,6 +33,12 @@ class Estimator(Protocol):
     def fit_private(self, read: Callable[[], Iterator[Batch]], n_rows: int) -> Any: ...
 
     def _resume(self, summary: Summary, n_rows: int) -> None: ...
+
+    def _needs_scaling(self, n_features: int, names: tuple[str, ...] | None) -> bool: ...
+
+    def _use_scaling(self, scaling: Scaling) -> None: ...
+
+    def _warn_of_scale(self, stacklevel: int) -> None: ...
 
     def get_params(self) -> dict[str, Any]: ...
 
@@ -50,8 +61,9 @@ def fit_files(
 ) -> int:
     """Feed all rows of files to an estimator, reading ahead in a thread; it learns the feature names, too.
 
-    Without privacy the files are read once. With privacy they are read once for each noisy sum, and the model
-    is released.
+    The files are read once; twice if the estimator has `scale="std"` or "binomial" and its tracker must know
+    the scale before it begins, as all but the exact one must. With privacy they are read once for each noisy
+    sum, and the model is released.
 
     Args:
         pca: a `StreamingPCA`; an empty one if there is a checkpoint.
@@ -81,6 +93,11 @@ def fit_files(
     if pca.get_params().get("privacy") is not None:
         return _fit_private(pca, rows, should_stop)
     done = 0 if saved is None else saved.resume()
+    if pca._needs_scaling(rows.n_features, rows.feature_names):
+        scaling = _scaling_of(rows, saved, should_stop)
+        if scaling is None:
+            return 0
+        pca._use_scaling(scaling)
     with progress.bar("rows", rows.n_rows, "rows") as bar, prefetch(rows.batches(skip=done)) as batches:
         bar.advance(done)
         for batch in batches:
@@ -93,7 +110,29 @@ def fit_files(
             if stopped:
                 return done
     warn_if_unknown(pca.subspace_)
+    pca._warn_of_scale(stacklevel=3)
     return done
+
+
+def _scaling_of(
+    rows: RowReader, saved: "_Checkpoint | None", should_stop: Callable[[], bool]
+) -> Scaling | None:
+    """The scaling of all rows of files, in a pass of its own; None if it was stopped."""
+    scaling, done = Scaling.empty(rows.n_features, rows.feature_names), 0
+    if saved is not None and saved.scaling is not None:
+        scaling, done = saved.scaling
+    with progress.bar("scale", rows.n_rows, "rows") as bar, prefetch(rows.batches(skip=done)) as batches:
+        bar.advance(done)
+        for batch in batches:
+            scaling = Scaling.merge([scaling, Scaling.from_rows(batch.rows)])
+            done += len(batch)
+            bar.advance(len(batch))
+            stopped = should_stop()
+            if saved is not None:
+                saved.update_scaling(scaling, done, now=stopped)
+            if stopped:
+                return None
+    return scaling
 
 
 def _fit_private(pca: Estimator, rows: RowReader, should_stop: Callable[[], bool]) -> int:
@@ -128,11 +167,14 @@ class _Checkpoint:
         if settings.get("privacy") is not None:
             raise ValueError("checkpoint cannot be combined with privacy: it stores un-noised sums.")
         self._path, self._pca = path, pca
+        self.scaling: tuple[Scaling, int] | None = None  # of so many rows, where the file has it
+        if isinstance(settings.get("scale"), np.ndarray):
+            settings["scale"] = settings["scale"].tolist()  # an array is abbreviated
         self._source = hashlib.sha256(f"{rows.fingerprint()} {sorted(settings.items())}".encode()).hexdigest()
         self._due = 0.0  # first written at once: that it cannot be should be known before hours of work
 
     def resume(self) -> int:
-        """Merge what the file contains; returns its number of rows."""
+        """Merge what the file contains; returns its number of rows learned."""
         if not self._path.exists():
             return 0
         kind, arrays, metadata = model_file.read(self._path)
@@ -142,17 +184,28 @@ class _Checkpoint:
                 f"{self._path} must be a checkpoint of the same files, unchanged, and the same settings; "
                 "delete it, or choose another path."
             )
-        self._pca._resume(from_file(self._path, kind, arrays, metadata), int(saved["rows"]))
         _log.info("resuming from %s after %d rows", self._path, saved["rows"])
+        if kind == Scaling.kind:
+            self.scaling = scaling_from_file(self._path, arrays, metadata), int(saved["rows"])
+            return 0
+        self._pca._resume(from_file(self._path, kind, arrays, metadata), int(saved["rows"]))
         return int(saved["rows"])
 
     def update(self, n_rows: int, now: bool) -> None:
         """Write the file if it is due, or `now`."""
-        if not now and time.monotonic() < self._due:
-            return
-        summary = self._pca.summary_
-        saved = {"rows": n_rows, "source": self._source}
-        more = {"n_components": self._pca.n_components_, "checkpoint": saved}
-        model_file.write(self._path, summary.kind, summary.arrays, summary.metadata | more)
+        if self._is_due(now):
+            self._write(self._pca.summary_, n_rows, {"n_components": self._pca.n_components_})
+
+    def update_scaling(self, scaling: Scaling, n_rows: int, now: bool) -> None:
+        """The same in the pass before, of the scaling of so many rows."""
+        if self._is_due(now):
+            self._write(scaling, n_rows, {})
+
+    def _is_due(self, now: bool) -> bool:
+        return now or time.monotonic() >= self._due
+
+    def _write(self, learned: Frozen, n_rows: int, more: JSON) -> None:
+        saved = {"checkpoint": {"rows": n_rows, "source": self._source}}
+        model_file.write(self._path, learned.kind, learned.arrays, learned.metadata | more | saved)
         self._due = time.monotonic() + _CHECKPOINT_SECONDS
         _log.info("checkpoint %s written after %d rows", self._path, n_rows)

@@ -38,10 +38,12 @@ def contributions(run: Run) -> Section:
             format_number(rows),
             percent(rows / total),
             *([percent(run.energy_shares[name])] if name in run.energy_shares else []),
+            *([sanitize(run.left_out.get(name, ""), 300)] if run.left_out else []),
         )
         for name, rows in ordered
     ]
     head = ("client", "rows", "share", *(("share of energy",) if run.energy_shares else ()))
+    head = (*head, *(("features left out",) if run.left_out else ()))
     numbers = Table("Rows per client", head, lines)
     chart = Chart("contributions", "Rows per client", caption, figure, numbers)
     return Section("contributions", "Contributions", run.notes, (chart,))

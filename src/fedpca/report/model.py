@@ -114,6 +114,11 @@ def loadings(model: Subspace, n_shown: int) -> Section:
     charts = [_component_loadings(model, i) for i in range(count)]
     labels = [str(i + 1) for i in range(count)]
     paragraphs = ["The weight of each feature in a component. The overall sign of a component is arbitrary."]
+    if model.scale is not None:
+        paragraphs.append(
+            "Every feature was divided by its scale before the components were computed, so loadings compare "
+            "features in units of their scales."
+        )
     if n_shown > count:
         paragraphs.append(f"The first {count} of {format_number(n_shown)} components are shown.")
     items = charts if count == 1 else [Choice("loadings", "Component", labels, charts)]
@@ -140,9 +145,14 @@ def _component_loadings(model: Subspace, i: int) -> Chart:
             f" The {len(order)} of {format_number(len(weights))} features shown account for {percent(share)} "
             "of the squared loadings."
         )
-    lines = [(sanitize(name, 60), f"{weight:+.4g}") for name, weight in zip(names, values, strict=True)]
+    columns = [[sanitize(name, 60) for name in names], [f"{weight:+.4g}" for weight in values]]
+    heads = ["feature", "loading"]
+    if model.scale is not None:
+        columns.append([f"{number:.4g}" for number in model.scale[order]])
+        heads.append("scale")
     title = f"Loadings of component {i + 1}"
-    return Chart(f"loadings-{i + 1}", title, caption, figure, Table(title, ("feature", "loading"), lines))
+    lines = list(zip(*columns, strict=True))
+    return Chart(f"loadings-{i + 1}", title, caption, figure, Table(title, heads, lines))
 
 
 def _feature_name(model: Subspace, feature: int) -> str:

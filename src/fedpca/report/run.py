@@ -55,6 +55,7 @@ class Run:
         steps: whether times are steps of a simulation.
         notes: further remarks, as sentences.
         energy_shares: each client's share of the energy of all rows about their mean, where it is known.
+        left_out: features that were left out of a client's summary, and their share of its variance.
     """
 
     contributions: Mapping[str, float]
@@ -66,6 +67,7 @@ class Run:
     steps: bool = False
     notes: tuple[str, ...] = ()
     energy_shares: Mapping[str, float] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def stragglers(self) -> dict[str, float]:
@@ -84,7 +86,11 @@ def load_run(source: object) -> Run:
     if isinstance(source, Aggregator):
         children = source.children
         run = _from_history(source.history, {name: child.count for name, child in children.items()})
-        return replace(run, energy_shares={name: child.energy_share for name, child in children.items()})
+        return replace(
+            run,
+            energy_shares={name: child.energy_share for name, child in children.items()},
+            left_out={name: child.left_out for name, child in children.items() if child.left_out},
+        )
     if isinstance(source, FederatedPCA):
         return _from_estimator(source)
     if isinstance(source, str | os.PathLike):
@@ -153,6 +159,7 @@ def _from_history(events: list[HistoryEvent], contributions: Mapping[str, float]
         return Run(contributions or {})
     start = events[0].time
     rows: dict[str, float] = {}
+    left_out: dict[str, str] = {}
     growth, updates, reply_times, incidents = [], [], {}, []
     total, warning = 0.0, ""
     for event in events:
@@ -168,15 +175,23 @@ def _from_history(events: list[HistoryEvent], contributions: Mapping[str, float]
             case "accepted":
                 total += event.count - rows.get(event.child, 0.0)
                 rows[event.child] = event.count
+                left_out[event.child] = event.left_out
                 reply_times[event.child] = seconds
             case "withdrawn" | "quarantined":
                 total -= rows.pop(event.child, 0.0)
+                left_out.pop(event.child, None)
                 reason = event.reason or f"removed from the model: {pluralize(event.count, 'row')}."
                 incidents.append(Incident(event.child, event.what, event.time, reason))
         growth.append(Growth(seconds, total, len(rows)))
     notes = (f"Warning: {warning}",) if warning else ()
     return Run(
-        contributions or rows, growth, updates, reply_times=reply_times, incidents=incidents, notes=notes
+        contributions or rows,
+        growth,
+        updates,
+        reply_times=reply_times,
+        incidents=incidents,
+        notes=notes,
+        left_out={client: text for client, text in left_out.items() if text},
     )
 
 
@@ -209,7 +224,11 @@ def _from_simulation(simulation: Simulation) -> Run:
 def _from_estimator(pca: FederatedPCA) -> Run:
     clients = pca.contributions_.items()
     incidents = [Incident(name, "failed", "", one.problem) for name, one in clients if one.problem]
-    return Run({name: float(one.rows) for name, one in clients if not one.problem}, incidents=incidents)
+    return Run(
+        {name: float(one.rows) for name, one in clients if not one.problem},
+        incidents=incidents,
+        left_out={name: one.left_out for name, one in clients if one.left_out},
+    )
 
 
 def _seconds(start: str, end: str) -> float:

@@ -60,7 +60,8 @@ def sample_rows(rows: RowsLike, model: Subspace, n_shown: int, color: object) ->
         n_shown: number of components to compute scores for.
         color: see `write_report`.
     """
-    pca = StreamingPCA(n_shown, center=model.centered, oversample=max(model.rank - n_shown, 0))
+    oversample = max(model.rank - n_shown, 0)
+    pca = StreamingPCA(n_shown, center=model.centered, scale=model.scale, oversample=oversample)
     pca.merge(replace(model, certificate=None))
     spe_limit, t2_limit = pca.anomaly_limits(CONFIDENCE)
     rng = np.random.default_rng(0)

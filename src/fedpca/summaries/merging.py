@@ -13,7 +13,7 @@ That holds for rows that know the same features. Rows that know others are kept 
 """
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -24,6 +24,17 @@ from fedpca.backend import ops
 from fedpca.summaries import validation
 from fedpca.summaries.algebra import pooled_mean, rounding_floor, subtract_mean
 from fedpca.summaries.certificate import combine, same_rows_warning
+from fedpca.summaries.features import (
+    FeatureRule,
+    LeftOut,
+    Names,
+    check_rule,
+    columns_of,
+    common_names,
+    difference,
+    left_out,
+    with_columns,
+)
 from fedpca.summaries.linalg import leading_singular_pairs, with_fixed_signs
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.parts import MAX_PARTS, feature_labels, pattern
@@ -32,8 +43,16 @@ from fedpca.summaries.scaling import Scaling, different_scales, same_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
+_MAX_OWNERS = 4  # named in a warning
 
-def merge(summaries: Iterable[Summary], rank: int | None = None, *, forget: float = 1.0) -> Summary:
+
+def merge(
+    summaries: Iterable[Summary],
+    rank: int | None = None,
+    *,
+    forget: float = 1.0,
+    features: FeatureRule = "same",
+) -> Summary:
     """The summary of all rows behind the summaries, as if they had been in one place.
 
     Exact when nothing is truncated, whatever the order: means, counts and totals are merged too.
@@ -41,9 +60,11 @@ def merge(summaries: Iterable[Summary], rank: int | None = None, *, forget: floa
     `merge_tree` is faster.
 
     Args:
-        summaries: at least one; of the same features; left as they are.
+        summaries: at least one; left as they are.
         rank: directions to keep; all by default.
         forget: in (0, 1]; scales the singular values of all summaries but the last.
+        features: "same" rejects summaries of different features. "intersection" matches features by name,
+            in the order of the first summary, and leaves out those that not all have, with a warning.
 
     Returns:
         A Subspace; Moments when every summary is one and no rank is asked for.
@@ -54,7 +75,7 @@ def merge(summaries: Iterable[Summary], rank: int | None = None, *, forget: floa
     >>> bool(np.allclose(together.singular_values, pooled.singular_values))
     True
     """
-    summaries = _as_list(summaries)
+    summaries = _of_rule(_as_list(summaries), features)
     if text := same_rows_warning([getattr(summary, "certificate", None) for summary in summaries]):
         warnings.warn(text, stacklevel=2)
     return merge_distinct(summaries, rank, forget)
@@ -279,7 +300,13 @@ def _merge_subspaces(
     )
 
 
-def merge_tree(summaries: Iterable[Summary], rank: int | None = None, *, fanout: int = 8) -> Summary:
+def merge_tree(
+    summaries: Iterable[Summary],
+    rank: int | None = None,
+    *,
+    fanout: int = 8,
+    features: FeatureRule = "same",
+) -> Summary:
     """The same as `merge`, `fanout` subspaces at a time, level by level; moments are added up.
 
     Inner nodes keep more than `rank` directions, so little is lost on the way up. A sum of moments is
@@ -289,7 +316,7 @@ def merge_tree(summaries: Iterable[Summary], rank: int | None = None, *, fanout:
     >>> merge_tree(parts, rank=2, fanout=2).singular_values
     array([4., 3.])
     """
-    summaries = _as_list(summaries)
+    summaries = _of_rule(_as_list(summaries), features)
     check_compatible(summaries)
     validation.integer(fanout, "fanout", at_least=2)
     inner_rank = None
@@ -313,27 +340,105 @@ def _as_list(summaries: Iterable[Summary]) -> list[Summary]:
     return list(summaries)
 
 
-def check_compatible(summaries: Sequence[Summary]) -> tuple[str, ...] | None:
-    """Reject summaries that do not merge; return the feature names, if any summary has them."""
+# --- summaries of different features ---
+
+
+def _of_rule(summaries: list[Summary], features: object) -> list[Summary]:
+    """The summaries to merge; a warning says what was left out of them."""
+    if not check_rule(features):
+        return summaries
+    owners = [f"summary {i}" for i in range(len(summaries))]
+    summaries, lost = intersect(summaries, owners)
+    if text := left_out_warning(dict(zip(owners, lost, strict=True))):
+        warnings.warn(text, stacklevel=3)
+    return summaries
+
+
+def intersect(
+    summaries: Sequence[Summary], owners: Sequence[str]
+) -> tuple[list[Summary], list[LeftOut | None]]:
+    """The summaries of the features that all have, in the order of the first; what each has lost.
+
+    Args:
+        summaries: with feature names.
+        owners: what to call each in an error.
+    """
+    _require_summaries(summaries)
+    names = common_names(summaries, owners)
+    chosen = []
+    for summary, owner in zip(summaries, owners, strict=True):
+        try:
+            chosen.append(select(summary, names))
+        except ValueError as error:
+            raise ValueError(f"{owner}: {error}") from error
+    return chosen, [left_out(before, after) for before, after in zip(summaries, chosen, strict=True)]
+
+
+def select(summary: Summary, names: Names) -> Summary:
+    """The summary of these of its features, in this order; it must have them all.
+
+    >>> moments = Moments(9, [1.0, 2.0], [[4.0, 1.0], [1.0, 3.0]], feature_names=["age", "dose"])
+    >>> select(moments, ("dose",)).scatter
+    array([[3.]])
+    """
+    if summary.feature_names == names:
+        return summary
+    assert summary.feature_names is not None
+    columns = columns_of(summary.feature_names, names)
+    scale = summary.scale[columns] if isinstance(summary.scale, np.ndarray) else summary.scale
+    if isinstance(summary, Moments) and summary.scaling is not None:
+        scaling = summary.scaling.with_columns(columns)
+        return select(summary.with_scale(None), names).with_scale(scale, scaling)
+    if scale is not None:
+        return select(summary.with_scale(None), names).with_scale(scale)
+    if not summary.parts:
+        return with_columns(summary, columns, names)
+    leaves = [(with_columns(part, columns, None), 1.0) for part in summary.parts]
+    rank = min(summary.rank or 1, len(names)) if isinstance(summary, Subspace) else None
+    return _merge_parts(leaves, rank, names)
+
+
+def left_out_warning(lost: Mapping[str, LeftOut | None]) -> str:
+    """What was left out of whose features, or ""."""
+    texts = [f"{owner}: {what}" for owner, what in lost.items() if what is not None]
+    if not texts:
+        return ""
+    more = f"; and of {len(texts) - _MAX_OWNERS} more" if len(texts) > _MAX_OWNERS else ""
+    return f"left out features that not all have, of {'; of '.join(texts[:_MAX_OWNERS])}{more}."
+
+
+def _require_summaries(summaries: Sequence[Summary]) -> None:
     if not summaries:
         raise ValueError("merge needs at least one summary, got none.")
     for summary in summaries:
         if not isinstance(summary, Summary):
             remedy = "; pass its subspace_" if hasattr(summary, "subspace_") else ""
             raise TypeError(f"only Subspace and Moments merge, got {type(summary).__name__}{remedy}.")
+
+
+def check_compatible(
+    summaries: Sequence[Summary], option: str = "features='intersection'"
+) -> tuple[str, ...] | None:
+    """Reject summaries that do not merge; return the feature names, if any summary has them.
+
+    `option` is how the caller asks for the features that all have.
+    """
+    _require_summaries(summaries)
     first = summaries[0]
     names = next((summary.feature_names for summary in summaries if summary.feature_names), None)
     for summary in summaries:
+        if names and summary.feature_names and summary.feature_names != names:
+            raise ValueError(difference(names, summary.feature_names, option))
         if summary.n_features != first.n_features:
             raise ValueError(
-                f"summaries must have the same features, got {first.n_features} and {summary.n_features}."
+                f"summaries must have the same features, got {first.n_features} and {summary.n_features}; "
+                f"select the same columns, or name them and leave out what not all have with {option}."
             )
         if summary.centered != first.centered:
             raise ValueError(
                 "centered and uncentered summaries do not merge; build all with the same `center`, or the "
                 "same kind of Privacy(center=...)."
             )
-        validation.same_names(names, summary.feature_names)
     _check_scales([summary for summary in summaries if summary.count])
     return names
 

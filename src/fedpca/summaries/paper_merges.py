@@ -56,7 +56,7 @@ def faster_merge(
 
 
 def _check_uncentered(first: Subspace, second: Subspace) -> None:
-    check_compatible([first, second])
+    check_compatible([first, second], option="fedpca.merge(..., features='intersection')")
     if not (isinstance(first, Subspace) and isinstance(second, Subspace)):
         raise TypeError("the paper's merges take two Subspace values, not Moments; those have .subspace().")
     if first.centered:

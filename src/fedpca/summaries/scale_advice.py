@@ -40,6 +40,21 @@ def dominant_feature(subspace: Subspace, energies: Array | None, names: Sequence
     )
 
 
+def no_scale(left_out: AnyArray | None, names: Sequence[str] | None) -> str:
+    """The warning of features whose scale was not found privately, or "".
+
+    >>> no_scale(np.array([False, True]), ["height", "year"])
+    'left out, because no scale was found under privacy: year. It hardly varies, or there are too few rows.'
+    """
+    if left_out is None or not left_out.any():
+        return ""
+    varies = "It hardly varies" if np.count_nonzero(left_out) == 1 else "They hardly vary"
+    label = feature_labels(left_out, names)
+    return (
+        f"left out, because no scale was found under privacy: {label}. {varies}, or there are too few rows."
+    )
+
+
 def constant_features(constant: AnyArray | None, names: Sequence[str] | None, where: str = "") -> str:
     """The warning of features that are to be scaled but do not vary `where`, or "".
 

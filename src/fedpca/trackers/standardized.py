@@ -16,6 +16,9 @@ from fedpca.summaries.view import SummaryView
 from fedpca.trackers.exact import Exact
 from fedpca.trackers.late_features import LateFeatures
 
+# Of units, up to which products tell features apart well enough, and dividing them would only take time.
+_MAX_RATIO = {"float32": 2.0, "float64": 2.0**10}
+
 
 @final
 @dataclass(frozen=True)
@@ -23,13 +26,13 @@ class Standardized:
     """A tracker that knows the moments of all rows, and the scaling of their observed entries.
 
     The scale is known when all rows have come, and moments can be divided by it then. Until then rows are
-    divided by powers of two near their deviations, which rounds nothing, so that the tracker need not tell
-    features of different units apart.
+    divided by powers of two near their deviations, which rounds nothing, where these differ so much that
+    products of rows would not tell all features apart.
 
     Attributes:
         tracker: of the rows in `units`, missing entries filled in.
         rule: how features are scaled.
-        units: powers of two, shape (d,).
+        units: powers of two, shape (d,), or all 1.
         scaling: of the rows as they are.
     """
 
@@ -43,7 +46,10 @@ class Standardized:
     @classmethod
     def start(cls, tracker: Exact, rule: ScaleRule, first: Scaling) -> Self:
         """A stream without rows, in units that suit the first ones."""
-        return cls(tracker, rule, _units(first), Scaling.empty(first.n_features))
+        units = _units(first)
+        if units.max() <= _MAX_RATIO[str(tracker.dtype)] * units.min():
+            units = np.ones_like(units)
+        return cls(tracker, rule, units, Scaling.empty(first.n_features))
 
     @property
     def dtype(self) -> DType:
@@ -57,7 +63,7 @@ class Standardized:
 
     def in_units(self, rows: RowsLike) -> RowsLike:
         """Rows as the tracker takes them."""
-        return divided(rows, self.units)
+        return rows if (self.units == 1).all() else divided(rows, self.units)
 
     def summary_in_units(self, summary: Summary) -> Summary:
         """Moments of rows as the tracker takes them; of no rows, any summary is the same."""

@@ -1,0 +1,178 @@
+"""Features of summaries, by name: how two summaries differ, what all have, and a summary of some features."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+from unicodedata import normalize
+
+import numpy as np
+
+from fedpca._typing import AnyArray
+from fedpca._util.text import join_names
+from fedpca.backend import ops
+from fedpca.summaries.algebra import rounding_floor, without_negative_eigenvalues
+from fedpca.summaries.certificate import noise_edge
+from fedpca.summaries.linalg import leading_singular_pairs, with_fixed_signs
+from fedpca.summaries.moments import Moments
+from fedpca.summaries.parts import check_observed
+from fedpca.summaries.summary import Summary
+
+FeatureRule = Literal["same", "intersection"]
+Names = tuple[str, ...]
+_SHOWN = 4  # names in a message
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Features of a summary that a merge left out.
+
+    Attributes:
+        features: their names.
+        share: their share of the variance of the summary.
+
+    >>> print(LeftOut(("dose", "ward"), 0.125))
+    dose, ward (12.5% of its variance)
+    """
+
+    features: Names
+    share: float
+
+    def __str__(self) -> str:
+        return f"{join_names(self.features, _SHOWN)} ({self.share:.1%} of its variance)"
+
+
+def quoted(names: Sequence[str], quote: Callable[[str], str] = repr) -> str:
+    """Some names, for a message; anybody may have chosen them.
+
+    >>> quoted(["age", "bmi", "dose", "ward", "room"])
+    "'age', 'bmi', 'dose', 'ward' and 1 more"
+    """
+    shown = [quote(name)[:80] for name in names[:_SHOWN]]
+    return join_names([*shown, *names[_SHOWN:]], _SHOWN)
+
+
+def check_rule(features: object) -> bool:
+    """Whether features that not all have are left out; rejects what is not a rule."""
+    if features not in ("same", "intersection"):
+        raise ValueError(f"features must be 'same' or 'intersection', got features={features!r}.")
+    return features == "intersection"
+
+
+def difference(ours: Names, theirs: Names, option: str) -> str:
+    """How names of features differ, and what to do: `option` is how to ask for the intersection.
+
+    >>> print(difference(("age", "bmi"), ("age", "dose"), "--features intersection"))
+    summaries must have the same features: only one has 'bmi', and only another 'dose'; select the same \
+columns, or leave out what not all have with --features intersection.
+    """
+    mine, others = set(ours), set(theirs)
+    one = [name for name in ours if name not in others]
+    another = [name for name in theirs if name not in mine]
+    if not one and not another and len(ours) == len(theirs):
+        first, second = next(pair for pair in zip(ours, theirs, strict=True) if pair[0] != pair[1])
+        return (
+            f"summaries must have the same features in the same order: one has {first!r:.80} where another "
+            f"has {second!r:.80}; order the columns alike, or match them by name with {option}."
+        )
+    # é can be one letter or two.
+    alike = {normalize("NFKC", name) for name in one} & {normalize("NFKC", name) for name in another}
+    shown = [quoted(names, ascii if alike else repr) for names in (one, another) if names]
+    what = f"got {len(ours)} and {len(theirs)}, some of them twice"
+    if shown:
+        what = f"only one has {', and only another '.join(shown)}"
+    remedy = f", or leave out what not all have with {option}" if mine & others else ""
+    return f"summaries must have the same features: {what}; select the same columns{remedy}."
+
+
+def require_names(names: Names | None, whose: str) -> Names:
+    """Names to match features by: every feature has one of its own."""
+    if names is None:
+        raise ValueError(
+            f"features are matched by name, and those of {whose} have none; fit rows whose columns have "
+            "names."
+        )
+    twice, times = Counter(names).most_common(1)[0]
+    if times > 1:
+        raise ValueError(
+            f"features are matched by name, and {whose} has {twice!r:.80} twice; rename one of them."
+        )
+    return names
+
+
+def common_names(summaries: Sequence[Summary], owners: Sequence[str]) -> Names:
+    """The features that all summaries have, in the order of the first."""
+    named = [
+        require_names(summary.feature_names, owner) for summary, owner in zip(summaries, owners, strict=True)
+    ]
+    common = set(named[0])
+    for names, owner in zip(named, owners, strict=True):
+        common &= set(names)
+        if not common:
+            raise ValueError(
+                f"no feature is in all summaries: {owner} has {quoted(names)}, and none of those that all "
+                "before it have; leave it out, or rename its columns."
+            )
+    return tuple(name for name in named[0] if name in common)
+
+
+def columns_of(names: Names, wanted: Names) -> AnyArray:
+    """Where the wanted features are among the names, all of which are known to be there."""
+    positions = {name: i for i, name in enumerate(names)}
+    return np.array([positions[name] for name in wanted])
+
+
+def left_out(before: Summary, after: Summary) -> LeftOut | None:
+    """What a summary has lost of its features, which have names; None if nothing."""
+    assert before.feature_names is not None
+    kept = set(after.feature_names or ())
+    names = tuple(name for name in before.feature_names if name not in kept)
+    if not names:
+        return None
+    if isinstance(before.scale, str):  # of the rows as they are divided
+        before, after = before.subspace(), after.subspace()
+    share = 1 - after.total / before.total if before.total > 0 else 0.0
+    return LeftOut(names, min(max(share, 0.0), 1.0))  # noise may make it anything
+
+
+def with_columns(part: Summary, columns: AnyArray, names: Names | None) -> Summary:
+    """The summary, which has no parts, of these of its features, in this order.
+
+    Exact for moments. Of a subspace, what truncation lost is taken to be spread evenly over the features that
+    its rows know. Of a private one, only directions above the noise of what remains are kept.
+    """
+    changes: dict[str, Any] = {
+        "mean": part.mean[columns],
+        "feature_names": names,
+        "observed": None if part.observed is None else part.observed[columns],
+    }
+    changes["observed"] = check_observed(changes["observed"], part.count, len(columns))
+    if part.certificate is not None:
+        changes["certificate"] = part.certificate.of_features(len(columns), part.n_features)
+    if isinstance(part, Moments):
+        scatter = part.scatter[np.ix_(columns, columns)]
+        if part.certificate is None:  # rounding of large features may show among small ones
+            scatter = without_negative_eigenvalues(scatter)
+        return replace(part, scatter=scatter, **changes)
+    if len(columns) == part.n_features:
+        return replace(part, components=part.components[:, columns], **changes)
+    floor = rounding_floor(part.total, part.count, changes["mean"], part.components.dtype)
+    if part.certificate is not None:
+        if part.certificate.noise_edge is None:
+            raise ValueError(
+                "features of a private subspace cannot be left out, because its certificate does not state "
+                "the edge of its noise; leave out the columns before the release, or release with the "
+                "mechanism gram."
+            )
+        # Directions above the edge of noise come out of its removal above the half of it.
+        floor = max(floor, float(np.sqrt(noise_edge(changes["certificate"]) / 2)))
+    rows = part.singular_values[:, None] * part.components[:, columns]
+    components, singular_values = leading_singular_pairs(rows, floor=floor)
+    share = np.count_nonzero(part.known[columns]) / max(part.n_known, 1)
+    return replace(
+        part,
+        components=with_fixed_signs(components).astype(part.components.dtype, copy=False),
+        singular_values=singular_values,
+        total=ops.energy(rows) + part.discarded * share,
+        **changes,
+    )
