@@ -72,16 +72,21 @@ class PrivateExchange:
         self._n_rows = int(self._head["n_rows"])
 
     def _begun(self, now: JSON) -> JSON:
-        """What the exchange began with: made now, or compared with what was kept."""
+        """What the exchange began with: made now, or compared with what was kept.
+
+        As long as nothing was paid for, it may begin again, with other settings or rows.
+        """
         self._folder.mkdir(mode=0o700, exist_ok=True)
         path = self._folder / "exchange.json"
-        if not path.exists():
+        kept: JSON = json.loads(path.read_bytes()) if path.exists() else {}
+        if not kept or (self._n_needed() == 0 and any(kept[name] != now[name] for name in now)):
+            for stale in (self._pooled, self._own(0)):
+                stale.unlink(missing_ok=True)
             n_rows = self._rows.n_rows
             if n_rows is None:
                 n_rows = sum(len(batch) for batch in self._rows.batches())
-            made = now | {"key": secrets.token_hex(32), "n_rows": n_rows}
-            write(path, json.dumps(made).encode())
-        kept: JSON = json.loads(path.read_bytes())
+            kept = now | {"key": secrets.token_hex(32), "n_rows": n_rows}
+            write(path, json.dumps(kept).encode())
         if kept["settings"] != now["settings"]:
             raise NodeError(
                 f"version {self._version} began its private steps with {kept['settings']}, but the settings "

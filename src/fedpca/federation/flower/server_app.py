@@ -179,7 +179,11 @@ def _save_model(
     if (found := len(aggregator.children)) < quorum:
         return f"quorum not reached: {found} of {quorum} clients; run again when more have joined."
     try:
-        model = study.evaluated(aggregator.model())
+        model = aggregator.model()
+        try:
+            model = study.evaluated(model)
+        except Exception:  # there is a model all the same
+            _log.exception("fedpca: no evaluation")
         model.save(folder / "model.safetensors")
     except Exception as error:
         _log.exception("fedpca: no model")
