@@ -143,7 +143,7 @@ class PrivateExchange:
 
     def _tracker(self, published: Published, purpose: str) -> PrivateTracker:
         """A tracker that went through what was published; its noise is for this purpose only."""
-        bound_to = f"{purpose}\n{self._head['fingerprint']}\n".encode() + published.encode()
+        bound_to = f"{purpose}\n{self._head['fingerprint']}\n".encode() + self._decisive(published)
         tracker = PrivateTracker(
             self._rows.n_features,
             FixedRank(min(self._rank, self._rows.n_features)),
@@ -159,6 +159,10 @@ class PrivateExchange:
         except ValueError as error:  # all of it is public
             raise NodeError(f"the published sums do not fit the settings of this node: {error}") from error
         return tracker
+
+    def _decisive(self, published: Published) -> bytes:
+        """All that a sum depends on besides the rows and the settings."""
+        return Published(sums=published.sums, rank=self._rank, model=published.model).encode()
 
     # --- what leaves ---
 
@@ -191,7 +195,8 @@ class PrivateExchange:
             raise NodeError(f"version {self._version} has no release that could be evaluated.")
         if model.n_features != self._rows.n_features or not tracker.can_evaluate:
             raise NodeError("this model cannot be evaluated: other features, or no known length of rows.")
-        path = self._folder / f"evaluation-{hashlib.sha256(published.encode()).hexdigest()[:32]}.safetensors"
+        digest = hashlib.sha256(self._decisive(published)).hexdigest()[:32]
+        path = self._folder / f"evaluation-{digest}.safetensors"
         if not path.exists():
             if any(self._folder.glob("evaluation-*.safetensors")):
                 raise NodeError(f"version {self._version} evaluated another model already: it does so once.")
