@@ -104,6 +104,7 @@ class StreamingPCA(BasePCA):
         subspace_: the `Subspace` to save, send or merge: all directions carried, more than `n_components_`.
         summary_: the most exact summary: `Moments` where they are known, else a `Subspace`.
         ledger_: the `Ledger` that pays for releases; None without privacy.
+        privacy_: `privacy` with the bound and the center that were found.
 
     Missing entries (NaN) are imputed by least squares on the observed ones with the subspace so far; those of
     the first batch by probabilistic PCA of that batch. A feature without an observed value so far is unknown:
@@ -271,8 +272,8 @@ class StreamingPCA(BasePCA):
         Scale, center and bound, where `Privacy` does not state them, are found in a few rounds, before any
         rows are learned. A sum may be sent to anybody. The owners' sums, added up by `StepSum.pooled`, end a
         round with `advance`. When `is_prepared`, `partial_fit` takes the same rows, and `release` follows.
-        `fit` does all this for one owner, and `FederatedPCA` for many. An owner who comes later, with the
-        bound, center and scale that were found as public numbers, spends everything on the release.
+        `fit` does all this for one owner, and `FederatedPCA` for many. An owner who comes later takes
+        `privacy_` for its settings, and spends everything on the release.
 
         Args:
             X: all rows, shape (n_samples, n_features).
@@ -703,6 +704,13 @@ class StreamingPCA(BasePCA):
         if not self._has_source():
             raise AttributeError("ledger_ is opened by fit or partial_fit: call one of them first.")
         return self._source.ledger if isinstance(self._source, PrivateTracker) else None
+
+    @property
+    def privacy_(self) -> Privacy:
+        """`privacy` with the bound and the center that were found, for owners who come later: they need not
+        spend anything on them. With `scale="std"` they take `summary_.scale` for their scale.
+        """
+        return self._private_source("privacy_").found_settings()
 
     @property
     def summary_(self) -> Summary:

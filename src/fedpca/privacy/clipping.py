@@ -6,8 +6,9 @@ sums can reveal a record (Casacuberta et al. 2022), cannot arise.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +70,19 @@ class Clipping:
         """For certificates: what does not add up with others."""
         shape = "ball" if self.bound is not None else "sphere"
         return f"{shape}, differences of pairs" if self.pairs else shape
+
+    def about(self, center: Array | None, **changes: Any) -> Self:
+        """The same clipping about a center in the units of the rows."""
+        if center is not None and self.scale is not None:
+            center = center / self.scale
+        return replace(self, center=center, **changes)
+
+    @property
+    def center_of_rows(self) -> Array | None:
+        """The center in the units of the rows; 0 for features that are left out."""
+        if self.center is None or self.scale is None:
+            return self.center
+        return self.center * np.where(self.left_out, 0.0, self.scale)
 
     def deviations(self, rows: Array) -> Array:
         """Rows as float64, divided and less the center; NaN for entries that are missing or infinite.

@@ -106,7 +106,7 @@ def plan(
 
     >>> plan(Privacy(epsilon=1.0, delta=1e-5), n_features=784, n_rows=400)
     Plan(mu=0.2681, sigma=5.413, noise_edge=428.7,
-         rows_needed=2,220, rows=400, found=0, affinity=0.01, captured=0.03, memory=14.8 MB)
+         rows_needed=2,240, rows=400, found=0, affinity=0.01, captured=0.03, memory=14.8 MB)
     With 400 rows and 784 features nothing will survive the noise, if variances fall as 1, 1/2, 1/3.
     About 2,200 rows are needed for 1 component.
     A larger epsilon or fewer features need fewer.
@@ -129,7 +129,9 @@ def plan(
 
     def noise_of(rank: int, rows: float) -> tuple[Calibration, float]:
         outlook = expected(privacy, n_features, rank, rows, owners, finds_scale=scale is not None)
-        calibration = calibrate(privacy, n_features, mu=outlook.mu, pairs=outlook.clipping.pairs)
+        calibration = calibrate(
+            privacy, n_features, mu=outlook.mu, joint=outlook.joint, pairs=outlook.clipping.pairs
+        )
         edge = mechanism.noise_edge(privacy, n_features, calibration, report=privacy.releases)
         return calibration, edge * outlook.clipping.unit * sqrt(owners)
 
@@ -163,10 +165,7 @@ def plan(
         affinity=None if quality is None else quality[0],
         captured=None if quality is None else quality[1],
         memory=mechanism.memory(n_features, n_components),
-        advice=f"With {n_rows:,} rows the fit will be refused: the scale of {n_features} features needs about "
-        f"{_rounded(fewest):,}."
-        if n_rows is not None and n_rows < fewest
-        else _advice(privacy, n_features, n_components, rows_needed, n_rows, found, condition),
+        advice=_advice(privacy, n_features, n_components, rows_needed, n_rows, found, condition, fewest),
     )
 
 
@@ -271,6 +270,7 @@ def _advice(
     n_rows: int | None,
     found: int | None,
     condition: str,
+    fewest: int,
 ) -> str:
     components = "1 component" if n_components == 1 else f"{n_components} components"
     wanted = f"About {_rounded(needed):,} rows are needed for {components}"
@@ -284,6 +284,8 @@ def _advice(
     if n_rows is None:
         return f"{wanted}, {condition}.\n{remedy}"
     start = f"With {n_rows:,} rows and {n_features} features"
+    if n_rows < fewest:
+        return f"{start} the fit will be refused: their scale needs about {_rounded(fewest):,} rows."
     if n_rows >= needed:
         return f"{start} {components} will be found, {condition}; about {_rounded(needed):,} rows would do."
     if not found:

@@ -8,8 +8,9 @@ length one is 2 t of their energy.
 2. Rows of which hardly anything survives the noise (t > 0.1, or mu n < 40): differences of pairs, each scaled
    to length one. Nothing else has to be found, so that all of the budget is left for the release.
 3. Otherwise: how long rows are, and how long differences of pairs are, which is their spread; then the mean,
-   in one to three steps, as these and the known noise require, each clipped to a smaller radius about the
-   last; if the noise would leave it too far off, differences of pairs again.
+   in one to five steps, as these and the known noise require, each clipped to a smaller radius about the
+   last; if the noise would leave it too far off, differences of pairs again. The release contains the sum of
+   its rows as well, which corrects what is left of the center's error.
 4. The length that rows are clipped to: the more components are wanted of fewer rows, the shorter; a quantile
    of the lengths of differences or, where noise dominates, every row is scaled to length one. About a public
    center it is a quantile of the lengths about that.
@@ -28,6 +29,7 @@ from fedpca._typing import Array
 from fedpca.privacy import steps
 from fedpca.privacy.clipping import RADIUS, Clipping, Pairing
 from fedpca.privacy.ledger import Ledger
+from fedpca.privacy.mechanisms.base import SUM_WEIGHT
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.steps import DYADIC, Histogram, Step, StepSum
@@ -37,11 +39,11 @@ _FEW_ROWS = 40.0  # mu n below which a histogram finds nothing
 _QUANTILES = ((0.012, 0.9), (0.027, 0.75), (0.04, 0.5))  # largest r t, and the quantile of lengths
 _NEAR, _TOO_FAR = 2.0, 4.0  # (noise of the center / spread)² over t: good enough, and not good enough
 _FARTHEST = 0.7  # of the spread
-_MEAN_STEPS = 3
-_LAST_STEP = 0.8  # of what is spent on the mean
+_MEAN_STEPS = 5
+_LAST_STEP = 0.65  # of what is spent on the mean
 _MOST_FOR_MEAN = 0.4  # of mu²
 _LENGTHS = {0.9: 1.15, 0.75: 1.07, 0.5: 1.0}  # quantiles of lengths over their root mean square, if alike
-_MARGIN = 1.1  # of a radius over what it has to contain
+_MARGIN = 1.25  # of a radius over what it has to contain
 _FINE = 4  # bins per octave about a public center, where there are rows enough for them
 _FINE_ROWS = 1000.0  # mu n
 _SCALE_ROWS = 54.0  # times sqrt(2 d) / mu
@@ -174,10 +176,12 @@ class Outlook(NamedTuple):
     Attributes:
         clipping: with the length of rows as their unit, where it is not public.
         mu: what will be left for the release.
+        joint: whether the sum of rows will be released with it.
     """
 
     clipping: Clipping
     mu: float
+    joint: bool
 
 
 def expected(
@@ -193,7 +197,7 @@ def expected(
     if privacy.bound == "private" and not pairs and rule.quantile:
         spent += 0.0 if finds_center else rule.histogram_share
         bound = _LENGTHS[rule.quantile]
-    return Outlook(Clipping(bound, pairs=pairs), rule.mu * sqrt(1 - spent))
+    return Outlook(Clipping(bound, pairs=pairs), rule.mu * sqrt(1 - spent), finds_center)
 
 
 def rows_for_scale(privacy: Privacy, n_features: int, owners: int) -> int:
@@ -440,7 +444,7 @@ class Preparation:
         center = privacy.public_center(self._d)
         if not self._finds_scale and not privacy.needs_steps:
             pairs = privacy.center == "pairs"
-            return Found(replace(self._clipping, bound=bound, center=center, pairs=pairs), bound or 0.0)
+            return Found(self._clipping.about(center, bound=bound, pairs=pairs), bound or 0.0)
         counted = yield steps.count_rows()
         n_rows = _HORIZON * self._mean_rows if self._is_stream else counted.n_rows
         self._rule = rule = _Rule(privacy, self._d, self._rank, n_rows, counted.owners, self._finds_scale)
@@ -450,7 +454,7 @@ class Preparation:
             return (yield from self._find_center(bound))
         if privacy.center in ("private", "pairs"):
             return Found(replace(self._clipping, bound=bound, pairs=True), bound or 0.0)
-        self._clipping = replace(self._clipping, center=center)
+        self._clipping = self._clipping.about(center)
         if privacy.bound != "private" or not rule.quantile:
             return Found(replace(self._clipping, bound=bound), bound or 0.0)
         histogram = Histogram(_FINE if rule.strength > _FINE_ROWS else 1)
@@ -519,7 +523,9 @@ class Preparation:
             center = center + moved.total * (length / RADIUS / moved.n_rows)
         if self._privacy.bound == "private" and rule.quantile:
             bound = spread(rule.quantile) or None
-        margin = _raised((plan.noise / near) ** 2 / (2 * rule.t))
+        # What the sum of rows, released with their products, does not correct.
+        spike = min((plan.noise / near) ** 2 / (2 * rule.t), rule.t / SUM_WEIGHT**2)
+        margin = _raised(spike)
         return Found(replace(self._clipping, bound=bound, center=center), radius, margin)
 
     def _planned_mean(self, far: float, spread: float) -> _Mean:

@@ -123,7 +123,7 @@ class PrivateTracker:
         self._random = np.random.default_rng(list(hashlib.blake2b(b"pairs", key=key).digest()))
         self._evaluation_noise: Noise | None = _noise(privacy, key, "evaluation")
         self._evaluation: PrivateEvaluation | None = None
-        self._left_out: AnyArray | None = None
+        self._clipping: Clipping | None = None
         preparation = Preparation(
             privacy,
             n_features,
@@ -143,14 +143,17 @@ class PrivateTracker:
         return min(8, self.n_features) if self.rule is None else self.rule.start(self.n_features)
 
     def _open_if_found(self) -> None:
-        """Go on to the stage that takes rows, once everything is found that it needs."""
+        """Go on to the stage that takes rows, once everything is found that it needs.
+
+        A private center is corrected by the sum of the rows about it, so that its noise is no component.
+        """
         assert isinstance(self._stage, _Preparing)
         assert self.ledger is not None
         preparation, noise = self._stage.preparation, self._stage.noise
         if preparation.found is None:
             return
         clipping = preparation.found.clipping
-        self._left_out = None if clipping.scale is None else clipping.left_out
+        self._clipping = clipping
         if self.privacy.evaluation_share and preparation.found.radius:
             assert self._evaluation_noise is not None
             self._evaluation = PrivateEvaluation(
@@ -161,6 +164,7 @@ class PrivateTracker:
             clipping,
             self.n_features,
             mu=preparation.mu_left,
+            joint=self.privacy.center == "private" and not clipping.pairs,
             rank=self._rank,
             batch_rows=self._batch_rows,
             noise=noise,
@@ -183,6 +187,16 @@ class PrivateTracker:
     def is_prepared(self) -> bool:
         """Whether nothing is left to be found before rows are taken."""
         return not isinstance(self._stage, _Preparing)
+
+    def found_settings(self) -> Privacy:
+        """The settings with what was found filled in, as public numbers, for owners who come later."""
+        clipping = self._clipping
+        if clipping is None:
+            raise ValueError("nothing was found yet: finish the private steps, or release, first.")
+        settings = replace(self.privacy, bound=clipping.bound or "sphere", ledger=None)
+        if clipping.pairs:
+            return replace(settings, center="pairs")
+        return replace(settings, center=clipping.center_of_rows)
 
     def step_sum(self, parts: Iterable[Array], n_rows: int) -> StepSum:
         """One round: the noisy sum of the next step over all rows, given in parts.
@@ -419,7 +433,7 @@ class PrivateTracker:
     @property
     def left_out(self) -> AnyArray | None:
         """Which features have no scale that was found, shape (d,)."""
-        return self._left_out
+        return None if self._clipping is None or self._clipping.scale is None else self._clipping.left_out
 
     def feature_variances(self) -> None:
         """Not estimated from a release."""
@@ -445,7 +459,7 @@ class PrivateTracker:
             "_released": self._released,
             "_settings_checked": self._settings_checked,
             "_evaluation": None,
-            "_left_out": self._left_out,
+            "_clipping": self._clipping,
             "_stage": self._stage if isinstance(self._stage, _Closed) else copied,
         }
 

@@ -425,7 +425,7 @@ def combine(
         assumes=_ASSUMES,
         releases=releases,
         clipping=kinds.pop(),
-        scale=parts[0].scale,
+        scale=PRIVATE_SCALE if any(part.scale == PRIVATE_SCALE for part in parts) else parts[0].scale,
         steps=parts[0].steps if all(part.steps == parts[0].steps for part in parts) else None,
     )
 

@@ -104,15 +104,16 @@ def _merge_scaled(
     some = [(summary, weight) for summary, weight in summaries if summary.count] or summaries[:1]
     scale = some[0][0].scale
     plain = [(summary.with_scale(None), weight) for summary, weight in some]
-    if not isinstance(scale, str):
+    if not isinstance(scale, str) and not all_moments(summary for summary, _ in some):
         return _merge_plain(plain, rank, names).with_scale(scale)
     scaling = None
-    if any(summary.scaling is not None for summary, _ in some):
+    if any(getattr(summary, "scaling", None) is not None for summary, _ in some):
         scaling = Scaling.merge(
             summary.scaling_of_rows().weighted(weight)  # type: ignore[union-attr]  # only moments have a rule
             for summary, weight in some
         )
-    merged = _merge_plain(plain, None, names).with_scale(scale, scaling)
+    merged = _merge_plain(plain, None, names)
+    merged = merged.with_scale(scale) if scaling is None else merged.with_scale(scale, scaling)
     return merged if rank is None else merged.subspace(rank)
 
 

@@ -287,7 +287,8 @@ class Moments(BaseSummary):
             rank = validation.rank(rank, self.n_features)
         if isinstance(self.scale, str):
             return self.standardized().subspace(rank)
-        if self.certificate is not None and self.certificate.scale == PRIVATE_SCALE:
+        private_scale = self.certificate is not None and self.certificate.scale == PRIVATE_SCALE
+        if private_scale and self.scale is not None:
             return self._with_equal_diagonal().subspace(rank)
         if self.parts:
             width = None if rank is None else part_rank(rank, self.n_features)
