@@ -20,7 +20,7 @@ DataPaths = Annotated[
     list[str],
     typer.Argument(
         metavar="PATH...",
-        help="Files, folders or glob patterns of rows, read in this order; - is text on standard input.",
+        help="Files, folders, patterns or URLs of rows, read in this order; - is text on standard input.",
     ),
 ]
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, as fit and merge write it.")]

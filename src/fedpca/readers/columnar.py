@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedpca.readers.data_file import ReadRequest, translate_errors
+from fedpca.readers.data_file import ReadRequest, Source, translate_errors
+from fedpca.readers.remote import RemoteFile
 from fedpca.readers.tables import TableFile, pyarrow
 
 _COLUMN_BUFFER = 2**16  # bytes read at a time from a column of a Parquet file
@@ -13,9 +14,9 @@ _BIG_BATCH = 2**28  # record batches of an Arrow file larger than this, in bytes
 
 
 class ParquetFile(TableFile):
-    """A Parquet file, page after page of each column."""
+    """A Parquet file, page after page of each column; from a URL, row group after row group."""
 
-    def __init__(self, path: Path, private: bool) -> None:
+    def __init__(self, path: Source, private: bool) -> None:
         self.path = path
         with translate_errors(path, "Parquet file"), _open_parquet(path) as file:
             schema, n_rows = file.schema_arrow, file.metadata.num_rows
@@ -35,10 +36,17 @@ class ParquetFile(TableFile):
                     left = max(left - batch.num_rows, 0)
 
 
-def _open_parquet(path: Path) -> Any:
-    # A small buffer for each column, and nothing ahead: memory is the batch, not the row group.
+@contextmanager
+def _open_parquet(path: Source) -> Iterator[Any]:
     pq = pyarrow("pyarrow.parquet")
-    return pq.ParquetFile(path, buffer_size=_COLUMN_BUFFER, pre_buffer=False)
+    if isinstance(path, RemoteFile):
+        # Every read is a request: as few as there are row groups, or little more.
+        with path.open(at_random=True) as file, pq.ParquetFile(file, pre_buffer=True) as parquet:
+            yield parquet
+        return
+    # A small buffer for each column, and nothing ahead: memory is the batch, not the row group.
+    with pq.ParquetFile(path, buffer_size=_COLUMN_BUFFER, pre_buffer=False) as parquet:
+        yield parquet
 
 
 class ArrowFile(TableFile):

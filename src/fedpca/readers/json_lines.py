@@ -3,11 +3,10 @@
 import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from fedpca.errors import FileFormatError
-from fedpca.readers.data_file import ReadRequest, translate_errors
+from fedpca.readers.data_file import ReadRequest, Source, translate_errors
 from fedpca.readers.dialect import Dialect
 from fedpca.readers.tables import TableFile, is_list, non_numeric, number_after, pyarrow
 from fedpca.readers.text_stream import TEXT_BLOCK, first_lines, open_text
@@ -16,7 +15,7 @@ from fedpca.readers.text_stream import TEXT_BLOCK, first_lines, open_text
 class JsonFile(TableFile):
     """One JSON object per line; those of the first block define the columns and their types."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Source) -> None:
         pa = pyarrow("pyarrow")
         self.path = path
         start, _ = first_lines(path, Dialect())

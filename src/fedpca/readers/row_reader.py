@@ -6,10 +6,9 @@ import logging
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,11 @@ from fedpca._util.text import join_names, pluralize
 from fedpca.errors import FileFormatError
 from fedpca.readers import anndata, arrays, plink
 from fedpca.readers.columnar import ArrowFile, ParquetFile
-from fedpca.readers.data_file import Batch, DataFile, ReadRequest
+from fedpca.readers.data_file import Batch, DataFile, ReadRequest, Source
 from fedpca.readers.dialect import DELIMITERS, Dialect
 from fedpca.readers.excel import ExcelFile
 from fedpca.readers.json_lines import JsonFile
-from fedpca.readers.paths import Paths, StandardInput, find, is_standard_input, state
+from fedpca.readers.paths import Paths, StandardInput, State, find, is_standard_input, state
 from fedpca.readers.tables import TableFile
 from fedpca.readers.text import TextFile
 from fedpca.summaries import validation
@@ -61,7 +60,7 @@ class RowReader:
     batch_rows: int
     passthrough: tuple[str, ...]
     _files: tuple[DataFile, ...]
-    _states: tuple[tuple[int, int, int], ...]  # of the files when they were opened
+    _states: tuple[State, ...]  # of the files when they were opened
     _options: str  # those of text and Excel files, as given
     _copy: StandardInput | None  # exists as long as the reader
 
@@ -154,8 +153,9 @@ def open_rows(
     Args:
         path: a file, a glob, a folder (with those in it; hidden ones and those that start with "_" are
             skipped), or a list of these. All files must have one format and the same columns; columns are
-            matched by name, files read in the order of their paths. "-" is text on standard input, which is
-            first copied to a temporary file, because rows may be read twice.
+            matched by name, files read in the order of their paths. Text and Parquet files may be
+            behind URLs such as https:// or s3://. "-" is text on standard input, which is first copied to a
+            temporary file, because rows may be read twice.
         columns: names of the columns to read, in this order; all of them if None. The name of a column of
             lists stands for all its elements, also in `drop`.
         drop: names of columns to leave out.
@@ -192,6 +192,7 @@ def open_rows(
     columns = None if columns is None else _names(columns, "columns")
     dialect = Dialect(delimiter, decimal, thousands, _names(na_values, "na_values"), comment, encoding)
     copy = StandardInput() if is_standard_input(path) else None
+    paths: Sequence[Source]
     kind, paths = find(path) if copy is None else ("txt", [copy.path])
     if kind == "jsonl" and private:
         raise FileFormatError(
@@ -251,7 +252,7 @@ def open_rows(
 
 def _opener(
     kind: str, header: bool | None, dialect: Dialect, sheet: str | None, private: bool
-) -> Callable[[Path], DataFile]:
+) -> Callable[[Any], DataFile]:
     match kind:
         case "csv" | "tsv" | "txt":
             return partial(
@@ -442,9 +443,11 @@ def _them(names: Collection[str]) -> str:
     return "it" if len(names) == 1 else "them"
 
 
-def _require_unchanged(path: Path, opened: tuple[int, int, int]) -> None:
+def _require_unchanged(path: Source, opened: State) -> None:
     try:
         now = state(path)
+    except ConnectionError:
+        raise
     except OSError as error:
         raise FileNotFoundError(f"{path} was removed since it was opened; reopen what exists now.") from error
     if now != opened:

@@ -5,7 +5,6 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedpca._util.extras import require
 from fedpca.errors import FileFormatError
-from fedpca.readers.data_file import Batch, DataFile, NonNumeric, ReadRequest
+from fedpca.readers.data_file import Batch, DataFile, NonNumeric, ReadRequest, Source
 
 _MAX_INTEGERS = 64  # columns of whole numbers in which ids are looked for
 _ROWS_COMPARED, _MIN_COMPARED, _MIN_COUNTED = 1000, 100, 10  # first rows in which ids never repeat
@@ -28,7 +27,7 @@ class TableFile(DataFile):
 
     def _describe(
         self,
-        path: Path,
+        path: Source,
         names: tuple[str, ...] | None,
         types: Mapping[str, Any],
         n_rows: int | None = None,

@@ -6,11 +6,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from fedpca.errors import FileFormatError
-from fedpca.readers.data_file import NonNumeric, ReadRequest, translate_errors
+from fedpca.readers.data_file import NonNumeric, ReadRequest, Source, translate_errors
 from fedpca.readers.dialect import Dialect, is_like_a_number, other_delimiter
 from fedpca.readers.private_lines import PrivateLines, usual_width
 from fedpca.readers.tables import TableFile, non_numeric, number_after, pyarrow
@@ -33,7 +32,7 @@ class TextFile(TableFile):
     """
 
     def __init__(
-        self, path: Path, delimiters: str, header: bool | None, dialect: Dialect, private: bool
+        self, path: Source, delimiters: str, header: bool | None, dialect: Dialect, private: bool
     ) -> None:
         self.path, self._private = path, private
         first_is_row = private and header is False  # and decides nothing, then
@@ -160,8 +159,7 @@ class TextFile(TableFile):
         """What a column of text contains, from which line on: text, or numbers in most of its cells."""
         pa = pyarrow("pyarrow")
         if pa.types.is_binary(self._types[name]):
-            conversion = "name the encoding of the file, as in {{encoding}}"
-            return NonNumeric("text that is not UTF-8", conversion, {"encoding": "latin-1"})
+            return NonNumeric("text that is not UTF-8")
         try:
             with self._open({name: pa.float64()}, [name]):
                 line = ""
@@ -267,7 +265,7 @@ def lenient_number(dialect: Dialect, cell: str) -> float | None:
     return {"true": 1.0, "false": 0.0}.get(cell.lower(), dialect.number(cell))
 
 
-def _first_line(path: Path, start: str, delimiter: str, private: bool) -> tuple[list[str], int, int]:
+def _first_line(path: Source, start: str, delimiter: str, private: bool) -> tuple[list[str], int, int]:
     """Its cells, how many lines it spans, and the length in bytes of the longer of it and the next.
 
     The next one of private rows is not looked at.
@@ -294,7 +292,7 @@ def have_no_numbers(cells: Sequence[str], dialect: Dialect) -> bool:
     return bool(filled) and not any(is_like_a_number(cell) for cell in filled)
 
 
-def are_names(path: Path, cells: Sequence[str], dialect: Dialect, private: bool) -> bool:
+def are_names(path: Source, cells: Sequence[str], dialect: Dialect, private: bool) -> bool:
     """Whether the cells of the first line are names; an error if that is not clear."""
     if have_no_numbers(cells, dialect):
         return True

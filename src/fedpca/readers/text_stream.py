@@ -5,23 +5,25 @@ import io
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from fedpca._util.extras import require
 from fedpca.errors import FileFormatError
-from fedpca.readers.data_file import translate_errors
+from fedpca.readers.data_file import Source, translate_errors
 from fedpca.readers.dialect import Dialect
+from fedpca.readers.remote import RemoteFile
 
 TEXT_BLOCK = 2**20  # bytes parsed at a time
 MAX_LINE = 2**26
+
+_PACKED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 
 Blocks = Iterator[bytes]
 
 
 @contextmanager
 def open_text(
-    path: Path, dialect: Dialect, private: bool = False, rows: Callable[[Blocks], Blocks] | None = None
+    path: Source, dialect: Dialect, private: bool = False, rows: Callable[[Blocks], Blocks] | None = None
 ) -> Iterator[Any]:
     """The text of a file as UTF-8, decompressed, with comments as empty lines.
 
@@ -34,9 +36,9 @@ def open_text(
     pa = require("pyarrow", extra="files", purpose="reading CSV, Parquet and Arrow files")
     encoding = dialect.encoding
     if encoding is None:
-        with pa.input_stream(str(path), compression="detect") as stream:
+        with _open_bytes(path) as stream:
             encoding = "utf-16" if stream.read(2) in (b"\xff\xfe", b"\xfe\xff") else None
-    with pa.input_stream(str(path), compression="detect") as stream:
+    with _open_bytes(path) as stream:
         text = stream
         if private:
             text = _File(_decoded(_blocks(text), encoding or "utf-8"))
@@ -49,7 +51,22 @@ def open_text(
         yield pa.PythonFile(text, mode="r") if isinstance(text, _File) else text
 
 
-def first_lines(path: Path, dialect: Dialect, private: bool = False) -> tuple[str, bool]:
+@contextmanager
+def _open_bytes(path: Source) -> Iterator[Any]:
+    """A stream of bytes, decompressed."""
+    pa = require("pyarrow", extra="files", purpose="reading CSV, Parquet and Arrow files")
+    if not isinstance(path, RemoteFile):
+        with pa.input_stream(str(path), compression="detect") as stream:
+            yield stream
+        return
+    with (
+        path.open() as file,
+        pa.input_stream(file, compression=_PACKED.get(path.suffixes[-1].lower())) as stream,
+    ):
+        yield stream
+
+
+def first_lines(path: Source, dialect: Dialect, private: bool = False) -> tuple[str, bool]:
     """At least two lines, and whether there are no more."""
     more = start = b""
     try:
@@ -117,7 +134,7 @@ class _File(io.RawIOBase):
         return part
 
 
-def encoding_error(path: Path) -> FileFormatError:
+def encoding_error(path: Source) -> FileFormatError:
     """Of bytes that are no UTF-8."""
     return FileFormatError(
         f"{path} is not a valid UTF-8 text file",

@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from fedpca._typing import JSON, Array
-from fedpca._util.files import file_lock
+from fedpca._util.files import file_lock, is_url
 from fedpca._util.option_text import format_names, parse_character, split_names
 from fedpca.errors import BudgetExceeded, FileFormatError, NodeError
 from fedpca.estimators.streaming import StreamingPCA
@@ -57,7 +57,7 @@ class Node:
 
     Attributes:
         client: the name of the owner, whatever machine its releases come from.
-        source: its rows: a file or folder that `fedpca.readers.open_rows` reads.
+        source: its rows: a file, folder or URL that `fedpca.readers.open_rows` reads.
         state: a folder for its releases, one per version, and its ledger.
         version: which release to send; a new one is made only for a new version.
         privacy: of its rows; None sends summaries without noise.
@@ -67,7 +67,7 @@ class Node:
     """
 
     client: str
-    source: Path
+    source: Path | str
     state: Path
     version: int = 1
     privacy: Privacy | None = None
@@ -85,15 +85,19 @@ class Node:
         if unknown := sorted(set(config) - {*_PLAIN, *_READING, *_PRIVATE}):
             known = ", ".join((*_PLAIN, *_READING, *_PRIVATE))
             raise NodeError(f"unknown key in the node config: {', '.join(unknown)}; known are {known}.")
-        client, source = require_text(config, "client-id"), Path(require_text(config, "source"))
-        state = Path(config.get("state") or f"{source}.fedpca")
+        client, source = require_text(config, "client-id"), require_text(config, "source")
+        state = Path(
+            require_text(config, "state") if is_url(source) else config.get("state") or f"{source}.fedpca"
+        )
         try:
             version = validation.integer(config.get("version", 1), "version", at_least=0)
             min_rank = validation.integer(config.get("min-rank", 1), "min-rank", at_least=1)
             reading, privacy = _reading(config), _privacy(config, state)
         except (TypeError, ValueError, OSError) as error:
             raise NodeError(f"node config: {error}") from error
-        return cls(client, source, state, version, privacy, min_rank, reading)
+        return cls(
+            client, source if is_url(source) else Path(source), state, version, privacy, min_rank, reading
+        )
 
     def reply(self, request: Mapping[str, Any], published: Published | None = None) -> Reply:
         """The reply to a request: the release or, before and after it, what all nodes have to know together.
