@@ -44,6 +44,7 @@ _LAST_STEP = 0.65  # of what is spent on the mean
 _MOST_FOR_MEAN = 0.4  # of mu²
 _LENGTHS = {0.9: 1.15, 0.75: 1.07, 0.5: 1.0}  # quantiles of lengths over their root mean square, if alike
 _MARGIN = 1.25  # of a radius over what it has to contain
+_UNLIKELY = 2.5  # standard deviations of the length of noise, which vary it by 1 / sqrt(2 d)
 _FINE = 4  # bins per octave about a public center, where there are rows enough for them
 _FINE_ROWS = 1000.0  # mu n
 _SCALE_ROWS = 54.0  # times sqrt(2 d) / mu
@@ -547,5 +548,5 @@ class Preparation:
                 mu, rows = self._mu, self._mean_rows
             sensitivity = 2.0 if self._privacy.adjacency == "replace-one" else 1.0
             noise = sensitivity * radius * sqrt(self._d * self._rule.owners) / (mu * rows)
-            radius = _MARGIN * hypot(spread, noise)
+            radius = _MARGIN * hypot(spread, noise * (1 + _UNLIKELY / sqrt(2 * self._d)))
         return _Mean(noise, shares, radii)
