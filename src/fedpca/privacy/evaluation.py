@@ -11,7 +11,7 @@ from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.preparation import BlockSum, Found
 from fedpca.privacy.settings import Privacy
-from fedpca.privacy.steps import BELOW, BEYOND, ENERGY, Step, StepSum, evaluation
+from fedpca.privacy.steps import BELOW, BEYOND, ENERGY, Step, StepSum, check_sum, evaluation
 from fedpca.summaries.certificate import Evaluation
 from fedpca.summaries.subspace import Subspace
 
@@ -66,6 +66,12 @@ class PrivateEvaluation:
         drawn = noise.entries((0,), block.length, block.sensitivity(adjacency) / self.mu)
         self._ledger.complete(entry)
         return StepSum(step.name, total.total + drawn, n_rows, radius=step.radius)
+
+    def check_sum(self, own: StepSum, model: Subspace) -> None:
+        """Refuse the sum of an owner that cannot be one of this evaluation."""
+        step = self._step(model)
+        (block,) = step.blocks
+        check_sum(own, step, [block.sensitivity(self._privacy.adjacency) / self.mu])
 
     def result(self, pooled: StepSum, model: Subspace) -> Evaluation:
         """What the sum over all owners' rows says."""

@@ -347,6 +347,10 @@ class Preparation:
         """Whether a round may end with this sum."""
         if self.step is None or not self._summed:
             raise ValueError("a round of private steps ends with a sum: call step_sum first.")
+        self._check_pooled(pooled)
+
+    def _check_pooled(self, pooled: StepSum) -> None:
+        assert self.step is not None
         if pooled.step != self.step.name or pooled.total.shape != (self.step.length,):
             raise ValueError(
                 f"this round sums {self.step.name!r}, {self.step.length} numbers, got {pooled.step!r} with "
@@ -366,6 +370,31 @@ class Preparation:
         self._advanced = True
         self._spent += self.step.share
         self._next(pooled)
+
+    # --- rounds that others took, or an earlier preparation of the same rows ---
+
+    def check_replay(self, pooled: StepSum) -> None:
+        """Whether a round may end with this sum, without one over the rows of this owner."""
+        if self.step is None:
+            raise ValueError("all private steps were taken already.")
+        if self._summed or self.n_rows:
+            raise ValueError("a round of private steps that began here ends here: call advance.")
+        self._check_pooled(pooled)
+
+    def replay(self, pooled: StepSum, *, paid: bool) -> None:
+        """End a round without a sum over rows: its share is spent only if it was paid for before."""
+        assert self.step is not None
+        if paid and self.step.blocks:
+            self.costs.append((self.step.name, self._mu * sqrt(self.step.share)))
+            self._spent += self.step.share
+        self._next(pooled)
+
+    def check_sum(self, own: StepSum) -> None:
+        """Refuse the sum of an owner that cannot be one of the next step."""
+        if self.step is None:
+            raise ValueError("all private steps were taken already.")
+        mu = self._mu * sqrt(self.step.share)
+        steps.check_sum(own, self.step, [self._sd(self.step, i, mu) for i in range(len(self.step.blocks))])
 
     # --- the first rows of a stream ---
 
@@ -490,7 +519,7 @@ class Preparation:
         histogram = Histogram(_FINE if rule.strength > _FINE_ROWS else 1)
         step = steps.radius(histogram, rule.histogram_share, self._histogram_rows)
         counts = yield step
-        sd = self._pooled_sd(step, 0)
+        sd = self._pooled_sd(step, 0, counts)
         length = histogram.quantile(counts.total, rule.quantile, sd)
         radius = histogram.quantile(counts.total, rule.evaluated_quantile, sd)
         return Found(replace(self._clipping, bound=length or None), radius)
@@ -505,10 +534,10 @@ class Preparation:
         """Rows of a stream for one step of the mean."""
         return ceil(_MEAN_STREAM * (sqrt(self._d) + _UNLIKELY / sqrt(2)) / self._mu)
 
-    def _pooled_sd(self, step: Step, block: int) -> float:
-        """Standard deviation of the noise of a block in the sum over all owners."""
+    def _pooled_sd(self, step: Step, block: int, pooled: StepSum) -> float:
+        """Standard deviation of the noise of a block in the sum over the owners that sent one."""
         mu = self._mu if self._is_stream else self._mu * sqrt(step.share)
-        return self._sd(step, block, mu) * sqrt(self._rule.owners)
+        return self._sd(step, block, mu) * sqrt(pooled.owners)
 
     def _find_scale(self) -> Generator[Step, StepSum, None]:
         needed, n_rows = self._rule.rows_for_scale, int(self._rule.n_rows)
@@ -520,7 +549,7 @@ class Preparation:
             )
         step = steps.scales(self._d, self._rule.scale_share, ceil(needed / 2))
         counts = yield step
-        sd = self._pooled_sd(step, 0)
+        sd = self._pooled_sd(step, 0, counts)
         found = np.array(
             [
                 DYADIC.quantile(of_feature, _SCALE_QUANTILE, sd, self._d)
@@ -536,10 +565,10 @@ class Preparation:
         step = steps.lengths_and_spread(rule.histogram_share, self._histogram_rows)
         counts = yield step
         of_rows, of_pairs = np.split(counts.total, 2)
-        far = DYADIC.quantile(of_rows, 0.5, self._pooled_sd(step, 0), 2, edge=True)
+        far = DYADIC.quantile(of_rows, 0.5, self._pooled_sd(step, 0, counts), 2, edge=True)
 
         def spread(q: float) -> float:
-            return DYADIC.quantile(of_pairs, q, self._pooled_sd(step, 1), 2)
+            return DYADIC.quantile(of_pairs, q, self._pooled_sd(step, 1, counts), 2)
 
         near, radius = spread(0.5), bound or spread(rule.evaluated_quantile)
         if not far or not near:

@@ -27,7 +27,7 @@ from scipy.special import ndtri
 
 from fedpca._typing import AnyArray, Array
 from fedpca.privacy.calibration import Adjacency
-from fedpca.privacy.clipping import RADIUS, clipped, lengths
+from fedpca.privacy.clipping import MAX_ROWS, RADIUS, clipped, lengths
 from fedpca.summaries.subspace import Subspace
 
 LOWEST, HIGHEST = -60, 60
@@ -40,6 +40,7 @@ ENERGY = RADIUS**2
 """An energy of one, in an evaluation."""
 BEYOND = 0.5
 """Weight of the number of rows beyond the radius, in an evaluation."""
+_TAIL = 10.0  # standard deviations, by which the norm of Gaussian noise never exceeds what is expected
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,34 @@ class Step:
     @property
     def length(self) -> int:
         return sum(block.length for block in self.blocks)
+
+
+def check_sum(own: StepSum, step: Step, sds: Sequence[float]) -> None:
+    """Refuse a sum that no single owner can have sent who takes this step with noise of these deviations.
+
+    A lie within these limits does no more than other rows could.
+    """
+    if own.step != step.name or own.total.shape != (step.length,):
+        raise ValueError(
+            f"the sum must be that of {step.name!r}, {step.length} numbers, got {own.step!r:.80} with shape "
+            f"{own.total.shape}."
+        )
+    if own.owners != 1 or not 1 <= own.n_rows <= MAX_ROWS:
+        raise ValueError(f"the sum must be of one owner with 1 to {MAX_ROWS} rows, got {own.n_rows}.")
+    if not np.isfinite(own.total).all() or (own.total != np.rint(own.total)).any():
+        raise ValueError("the sum must consist of whole numbers, as exact noise has them.")
+    rest = own.total
+    for block, sd in zip(step.blocks, sds, strict=True):
+        part, rest = np.split(rest, [block.length])
+        points = own.n_rows / 2 if block.of_pairs else own.n_rows
+        largest = points * min(block.sensitivities) + sd * (sqrt(block.length) + _TAIL)
+        with np.errstate(over="ignore"):
+            length = float(np.linalg.norm(part))
+        if not length <= largest:
+            raise ValueError(
+                f"its sum of {step.name!r} is {length:.4g} long; {own.n_rows} rows and noise have at most "
+                f"{largest:.4g}."
+            )
 
 
 @dataclass(frozen=True)

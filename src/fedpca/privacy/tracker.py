@@ -78,6 +78,9 @@ class PrivateTracker:
         batch_rows: rows that "streaming-mod-sulq" noises at a time; None for 1024.
         dtype: of the components shown.
         feature_names: one per feature, or None.
+        key: 32 secret bytes that all noise and pairs follow from; None for random ones. With the key of an
+            earlier tracker this one draws the same noise again: give it the same rows and sums, or the
+            difference of what comes out reveals them.
 
     Attributes:
         ledger: what pays for the releases; None in a copy.
@@ -96,6 +99,7 @@ class PrivateTracker:
         batch_rows: int | None = None,
         dtype: DTypeLike = np.float64,
         feature_names: tuple[str, ...] | None = None,
+        key: bytes | None = None,
     ) -> None:
         self.n_features = n_features
         self.rule = rule
@@ -112,7 +116,10 @@ class PrivateTracker:
         ledger = privacy.open_ledger()
         self.ledger: Ledger | None = ledger
         mechanism_class(privacy).check_features(n_features)  # before anything is spent
-        key = _new_key(privacy)
+        if key is None:
+            key = _new_key(privacy)
+        elif len(key) != 32:
+            raise ValueError(f"key must have 32 bytes, got {len(key)}.")
         self._random = np.random.default_rng(list(hashlib.blake2b(b"pairs", key=key).digest()))
         self._evaluation: PrivateEvaluation | None = None
         self._clipping: Clipping | None = None
@@ -223,6 +230,26 @@ class PrivateTracker:
                 preparation.advance(pooled)
                 self._open_if_found()
 
+    def replay(self, pooled: StepSum, *, paid: bool) -> None:
+        """End a round in which no rows are summed here, with the sum over the owners that took part in it.
+
+        Args:
+            pooled: it must come from noisy sums, never from rows.
+            paid: whether these rows took part, in an earlier tracker, and so have paid for the round. If not,
+                what it costs is left for the release.
+        """
+        with self._guard.exclusive():
+            self._guard.check_intact()
+            preparation = self._preparation()
+            preparation.check_replay(pooled)
+            with self._guard.whole("a round of private steps"):
+                preparation.replay(pooled, paid=paid)
+                self._open_if_found()
+
+    def check_sum(self, own: StepSum) -> None:
+        """Refuse the sum of an owner that cannot be one of the next step, by its name, size or numbers."""
+        self._preparation().check_sum(own)
+
     def _preparation(self) -> Preparation:
         if not isinstance(self._stage, _Preparing):
             raise ValueError(
@@ -245,6 +272,10 @@ class PrivateTracker:
             private.check()
             with self._guard.whole("an evaluation"):
                 return private.sum_rows(parts, n_rows, model)
+
+    def check_evaluation_sum(self, own: StepSum, model: Subspace) -> None:
+        """Refuse the sum of an owner that cannot be one of this evaluation, by its name, size or numbers."""
+        self._private_evaluation().check_sum(own, model)
 
     def evaluation(self, pooled: StepSum, model: Subspace) -> Evaluation:
         """How good a model is, by the sum over all owners' rows."""
