@@ -440,9 +440,9 @@ class Preparation:
     @property
     def mu_left(self) -> float:
         """What is left of mu for the release of the rows that come next."""
-        if self._is_stream or not self._spent:
+        if not self.costs:
             return self._mu
-        return self._mu * sqrt(1 - self._spent) * BELOW
+        return self._mu * BELOW * (1.0 if self._is_stream else sqrt(1 - self._spent))
 
     def _check_affordable(self) -> None:
         """Before anything is spent: that the rows after the steps can be afforded as well."""
