@@ -24,7 +24,7 @@ from benchmarks.common import Array, random_basis
 
 if TYPE_CHECKING:
     from fedpca import Privacy
-    from fedpca.privacy.mechanisms import ClippingBall
+    from fedpca.privacy.clipping import Clipping
     from fedpca.summaries.certificate import Certificate
 
 DATA = Path(os.environ.get("FEDPCA_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -76,15 +76,15 @@ class Task:
         return f"d = {self.n_features}, n = {len(self.rows)}, r = {self.rank}"
 
     @cached_property
-    def ball(self) -> ClippingBall:
-        from fedpca.privacy.mechanisms import ClippingBall
+    def clipping(self) -> Clipping:
+        from fedpca.privacy.clipping import Clipping
 
-        return ClippingBall(self.center, self.bound)
+        return Clipping(self.bound, self.center)
 
     @cached_property
     def points(self) -> Array:
         """The clipped rows, on the lattice."""
-        return self.ball.points(self.rows)
+        return self.clipping.points(self.clipping.deviations(self.rows))
 
     @cached_property
     def covariance(self) -> Array:
@@ -172,7 +172,7 @@ def found(name: str) -> Path | None:
 def settings(task: Task, name: str, epsilon: float, delta: float) -> Privacy:
     from fedpca import Privacy
 
-    return Privacy(epsilon, delta, task.bound, **MECHANISMS[name], evaluate=False)
+    return Privacy(epsilon, delta, task.bound, **MECHANISMS[name], center=None, evaluate=False)
 
 
 def key(*parts: object) -> bytes:
@@ -193,7 +193,7 @@ def released(task: Task, name: str, epsilon: float, delta: float, *, seed: int, 
     noise = NOISES[privacy.noise](key(task.name, name, epsilon, delta, seed))
     mechanism = build(
         privacy,
-        task.ball,
+        task.clipping,
         task.n_features,
         rank=task.rank,
         batch_rows=batch,

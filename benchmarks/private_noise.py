@@ -114,7 +114,8 @@ def product(rounds: int) -> None:
 def release(rounds: int) -> None:
     """Of the sums that a client has: noise and certificate, then the eigenvectors of the noisy sum."""
     from fedpca import Privacy
-    from fedpca.privacy.mechanisms import ClippingBall, build
+    from fedpca.privacy.clipping import Clipping
+    from fedpca.privacy.mechanisms import build
     from fedpca.privacy.noise import ExactNoise
 
     noise = ExactNoise(bytes(32))
@@ -123,13 +124,13 @@ def release(rounds: int) -> None:
         privacy = Privacy(1.0, 1e-5, 1.0, center=None, evaluate=False)
         mechanism = build(
             privacy,
-            ClippingBall(None, 1.0),
+            Clipping(1.0),
             d,
             rank=10,
             noise=noise,
         )
         rows = np.random.default_rng(0).standard_normal((2 * d, d)) / np.sqrt(d)
-        mechanism.take(mechanism.ball.points(rows))
+        mechanism.take(mechanism.clipping.points(rows))
         promise = certificate(privacy)
         summary = mechanism.release(noise, promise)
         runs = {

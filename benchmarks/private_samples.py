@@ -106,7 +106,7 @@ def by_library(task: Task, name: str, epsilon: float, delta: float) -> Contender
         privacy = replace(privacy, adjacency="zero-out")
     mechanism = build(
         privacy,
-        task.ball,
+        task.clipping,
         task.n_features,
         rank=task.rank,
         noise=FastNoise(bytes(32)),

@@ -214,7 +214,14 @@ def by_estimator(task: Task, releases: int, seed: int) -> list[Array]:
     """The components of every report of an estimator that was told how many there will be."""
     from fedpca import Privacy, StreamingPCA
 
-    privacy = Privacy(*REPORTS_BUDGET, task.bound, releases=releases, insecure_seed_for_tests=seed)
+    privacy = Privacy(
+        *REPORTS_BUDGET,
+        task.bound,
+        center=None,
+        evaluate=False,
+        releases=releases,
+        insecure_seed_for_tests=seed,
+    )
     model = StreamingPCA(privacy=privacy)
     found = []
     for part in np.array_split(task.rows, releases):

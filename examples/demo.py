@@ -7,6 +7,7 @@ default build/demo.
 import io
 import re
 import sys
+import warnings
 from pathlib import Path
 
 import matplotlib as mpl
@@ -22,7 +23,6 @@ from fedpca.report import write_report
 from fedpca.summaries.certificate import Certificate
 
 RANK = 10
-PUBLIC = 97  # images that everybody may see, to choose the settings that must not depend on the others
 
 INK = "#123456"  # stands for the page's own text color
 BLUE, RED = "#2f81d6", "#d9483b"  # readable on white and on black
@@ -81,8 +81,10 @@ and its federation.</p>
 <p>A summary without noise can reveal a single image. With <code>privacy=</code> each owner adds noise to
 its sums before they leave: someone who sees all releases and knows every image except one can hardly tell
 whether that one was included. The more images, the less the noise matters; the smallest components are lost
-first. The center and the bound that privacy needs come from {public} public images.</p>
-<div class="charts">{spectrum}</div>
+first. Only epsilon and delta are chosen. Everything else that privacy needs, the center and the length of the
+images, is found with noise by all owners together, and so is how good the components are:</p>
+{evaluations}
+<div class="charts">{explained}</div>
 <table class="text">
 <tr><th>certificate<th>epsilon = 4<th>epsilon = 1
 {certificates}
@@ -93,7 +95,6 @@ first. The center and the bound that privacy needs come from {public} public ima
 
 def main(folder: Path) -> None:
     images, digits = load_digits(return_X_y=True)
-    public, images, digits = images[:PUBLIC], images[PUBLIC:], digits[PUBLIC:]
     owners = {
         "owner of 0-3": images[digits <= 3],
         "owner of 4-6": images[(digits >= 4) & (digits <= 6)],
@@ -108,15 +109,11 @@ def main(folder: Path) -> None:
     merged = fedpca.merge(summaries.values(), rank=RANK)
     pooled = fedpca.Subspace.from_rows(images, rank=RANK)
 
-    center = public.mean(axis=0)
-    bound = float(np.quantile(np.linalg.norm(public - center, axis=1), 0.9))
     private = {}
     for epsilon in (4, 1):
-        releases = []
-        for rows in owners.values():  # each with its own settings: these are other images
-            privacy = fedpca.Privacy(epsilon, delta=1e-5, bound=bound, center=center, evaluate=False)
-            releases.append(fedpca.StreamingPCA(privacy=privacy).fit(rows).release())
-        private[f"merged, private, epsilon = {epsilon}"] = fedpca.merge(releases, rank=RANK)
+        pca = fedpca.FederatedPCA(n_components=RANK, privacy=fedpca.Privacy(epsilon, delta=1e-5))
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # of components that noise hides
+            private[f"merged, private, epsilon = {epsilon}"] = pca.fit_clients(owners).model_
 
     clients = {
         f"{name}, {part}": np.array_split(rows, 6)
@@ -147,7 +144,7 @@ def main(folder: Path) -> None:
                 draw_components("all images in one place", pooled, merged),
             ],
             "growth": [draw_growth(faulty, len(images))],
-            "spectrum": [draw_spectrum(name, model, pooled) for name, model in private.items()],
+            "explained": [draw_explained(name, model, pooled) for name, model in private.items()],
         }
     page = PAGE.format(
         table="\n".join(lines),
@@ -157,7 +154,7 @@ def main(folder: Path) -> None:
         angle=np.degrees(principal_angles(merged.truncate(5), pooled.truncate(5)).max()),
         crashes=faulty.crashes,
         dropped=len(faulty.dropped_out),
-        public=PUBLIC,
+        evaluations="\n".join(evaluation_rows(private)),
         certificates=certificate_rows([model.certificate for model in private.values()]),
         **{name: "\n".join(svgs) for name, svgs in charts.items()},
     )
@@ -211,18 +208,21 @@ def draw_growth(faulty: Simulation, everything: int) -> str:
     return svg(figure, "Images in the model over time: nearly all at the end. Crosses mark crashes.")
 
 
-def draw_spectrum(name: str, model: fedpca.Subspace, pooled: fedpca.Subspace) -> str:
+def draw_explained(name: str, model: fedpca.Subspace, pooled: fedpca.Subspace) -> str:
     figure = Figure(figsize=(5, 3.6), layout="constrained")
     axis = figure.subplots()
     numbers = np.arange(1, RANK + 1)
-    axis.bar(numbers, pooled.singular_values**2 / pooled.count, color="#8888", label="all images, no noise")
-    variances = model.singular_values**2 / model.count
-    axis.plot(numbers[: len(variances)], variances, "o-", color=BLUE, label=name)
-    edge = model.certificate.noise_edge / model.count
-    axis.axhline(edge / 2, color=RED, linestyle="--", label="noise floor")
-    axis.set(xlabel="component", ylabel="variance", xticks=numbers, ylim=(0, 210))
-    axis.legend()
-    return svg(figure, f"Scree plot: {name}, beside that of all images without noise, and the noise floor.")
+    best = 100 * np.cumsum(pooled.explained_variance_ratio)
+    axis.bar(numbers, best, color="#8888", label="all images, no noise")
+    if found := model.certificate.evaluation:
+        shares = 100 * np.array([found.explained(k) for k in range(1, model.rank + 1)]).T
+        errors = np.abs(shares[1:] - shares[0])
+        axis.errorbar(
+            numbers[: model.rank], shares[0], errors, fmt="o", capsize=3, color=BLUE, label="95% interval"
+        )
+    axis.set(title=name, xlabel="components", ylabel="explained variance, %", xticks=numbers, ylim=(0, 100))
+    axis.legend(loc="upper left")
+    return svg(figure, f"Explained variance: {name}, measured privately, and all images without noise.")
 
 
 def svg(figure: Figure, label: str) -> str:
@@ -236,8 +236,13 @@ def svg(figure: Figure, label: str) -> str:
     return re.sub(r'width="[^"]*" height="[^"]*"', f'role="img" aria-label="{label}"', code, count=1)
 
 
+def evaluation_rows(private: dict[str, fedpca.Subspace]) -> list[str]:
+    measured = {name: model.certificate.evaluation for name, model in private.items()}
+    return [f"<p><b>{name}.</b> {found.describe()}</p>" for name, found in measured.items() if found]
+
+
 def certificate_rows(certificates: list[Certificate]) -> str:
-    shown = ("epsilon", "delta", "adjacency", "unit", "mechanism", "sampler", "merged", "assumes")
+    shown = ("epsilon", "delta", "adjacency", "unit", "mechanism", "clipping", "sampler", "merged", "assumes")
     return "\n".join(
         f"<tr><td>{name}" + "".join(f"<td>{getattr(certificate, name)}" for certificate in certificates)
         for name in shown

@@ -125,7 +125,9 @@ class Projections(Experiment):
         """The components that a method with noise finds, shape (r, d)."""
         if method in MECHANISMS:
             delta = self.small_delta if method == FEDPCA_SMALL_DELTA else self.delta
-            privacy = Privacy(epsilon, delta, self._bound(name), **MECHANISMS[method], evaluate=False)
+            privacy = Privacy(
+                epsilon, delta, self._bound(name), **MECHANISMS[method], center=None, evaluate=False
+            )
             return release_components(rows, privacy, self.rank, rng, self.block_rows)
         n_rows, n_features = rows.shape
         if method == MASK_RELEASED:

@@ -1,5 +1,6 @@
 """The command line does what the library does; what goes wrong is one line, and leaves nothing behind."""
 
+import datetime
 import json
 import logging
 import os
@@ -341,13 +342,12 @@ def test_a_file_given_twice_is_an_error(folder):
 @pytest.mark.parametrize(
     "line",
     [
-        ["fit", "s3://bucket/x.parquet", "-o", "m.safetensors"],
         ["inspect", "s3://bucket/x.parquet"],
         ["merge", "a.safetensors", "s3://bucket/x.parquet", "-o", "m.safetensors"],
         ["fit", "a.csv", "-o", "s3://bucket/x.parquet"],
     ],
 )
-def test_urls_are_refused_as_written(folder, line):
+def test_urls_of_other_files_than_rows_are_refused_as_written(folder, line):
     write_csv("a.csv", numbers())
     result = run(*line)
     assert result.exit_code in (1, 2)
@@ -454,29 +454,27 @@ def test_standard_input(folder):
     assert "must be the only path" in run_fails(folder, "fit", "-", "a.csv", "-o", "n.safetensors")
 
 
-def test_a_private_fit_says_which_rows_its_model_is_of(folder):
+@pytest.mark.parametrize("center", ["private", "none"])
+def test_a_private_fit_says_which_rows_its_model_is_of(folder, center):
     write_csv("a.csv", numbers(2000))
-    private = [*PRIVATE, "--center", "private", "--ledger", "m.ledger"]
+    private = [*PRIVATE, "--center", center, "--ledger", "m.ledger"]
     stdout = run_ok("fit", "a.csv", *private, "--out", "m.safetensors")
-    rows, center = re.search(r"of ([\d,]+) rows, .*; (\d+) more rows used for the center", stdout).groups()
     result = run_json("inspect", "m.safetensors")
-    assert int(rows.replace(",", "")) == result["rows"]
-    assert result["rows"] + int(center) == result["certificate"]["records"] == 2000
-    public = run_ok("fit", "a.csv", *PRIVATE, "--ledger", "n.ledger", "--out", "n.safetensors")
-    assert "of 2,000 rows" in public
-    assert "center" not in public
-    assert "; private: epsilon=8, delta=1e-06\n" in public
+    assert result["rows"] == result["certificate"]["records"] == 2000  # in every pass, all of them
+    assert "of 2,000 rows" in stdout
+    assert "; private: epsilon=8, delta=1e-06\n" in stdout
 
 
-def test_a_private_center_that_was_not_found_is_a_warning(folder):
-    private = [*PRIVATE, "--center", "private"]
-    write_csv("near.csv", numbers(2000))
-    write_csv("far.csv", numbers(2000) + 100)
-    near = run("fit", "near.csv", *private, "--ledger", "near.ledger", "--out", "near.safetensors")
-    assert near.stderr == ""
-    far = run_warns("fit", "far.csv", *private, "--ledger", "far.ledger", "--out", "far.safetensors")
-    assert far.startswith("fedpca: warning: center='private' failed to locate the mean")
-    assert "bound=15" in far
+@pytest.mark.parametrize("mean", [0, 100, 1e9])
+def test_a_private_model_does_not_depend_on_how_far_away_the_mean_is(folder, mean):
+    """A center that cannot be found is none: differences of pairs of rows need none."""
+    write_csv("a.csv", numbers(2000) + mean)
+    private = ["--epsilon", 8, "--delta", 1e-6, "-n", 1, "--ledger", "m.ledger"]
+    result = run("fit", "a.csv", *private, "--out", "m.safetensors")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert abs(fedpca.load("m.safetensors").subspace(1).components[0, 0]) > 0.9
+    certificate = run_json("inspect", "m.safetensors")["certificate"]
+    assert certificate["center"] == ("none: differences of pairs" if mean == 1e9 else "private")
 
 
 def test_a_private_fit_without_a_ledger_says_so_in_a_line(folder):
@@ -493,7 +491,8 @@ def test_a_private_model_without_components_is_written_and_merges_into_one_that_
         patch.setattr(warnings, "filters", [])
         for name, part in zip(names, np.array_split(rows, 24), strict=True):
             write_csv("a.csv", part, list("abcdef"))
-            weak = ["--epsilon", 0.1, "--delta", 1e-6, "--bound", 2, "--ledger", f"{name}.ledger"]
+            weak = ["--epsilon", 0.1, "--delta", 1e-6, "--bound", 2, "--center", "none", "--no-evaluate"]
+            weak += ["--ledger", f"{name}.ledger"]
             result = run("fit", "a.csv", *weak, "--out", name)
             assert result.exit_code == 0
     shown = [run_json("inspect", name)["n_components"] for name in names]
@@ -587,23 +586,24 @@ def test_privacy_settings_have_the_same_options_everywhere(command):
 
 def test_plan_and_audit():
     options = ["--epsilon", 1, "--delta", 1e-5, "--bound", 1, "--features", 784, "--rows", 400]
-    planned = fedpca.plan(fedpca.Privacy(1.0, 1e-5, 1.0, center=None, evaluate=False), 784, 400)
+    planned = fedpca.plan(fedpca.Privacy(1.0, 1e-5, 1.0), 784, 400)
     assert run_json("plan", *options)["rows_needed"] == planned.rows_needed
+    public = fedpca.Privacy(1.0, 1e-5, 1.0, center=None, evaluate=False)
+    given = run_json("plan", *options, "--center", "none", "--no-evaluate")
+    assert given["rows_needed"] == fedpca.plan(public, 784, 400).rows_needed < planned.rows_needed
     text = run_ok("plan", *options)
     assert f"rows needed  {planned.rows_needed:,} for 1 component\n" in text
     assert f"\n\n{planned.advice}\nFit with --ledger FILE" in text
     assert "Plan(" not in text
     private = [*options, "--center", "private", "--adjacency", "zero-out", "--mechanism", "sketch"]
-    settings = fedpca.Privacy(
-        1.0, 1e-5, 1.0, center="private", adjacency="zero-out", mechanism="sketch", evaluate=False
-    )
+    settings = fedpca.Privacy(1.0, 1e-5, 1.0, adjacency="zero-out", mechanism="sketch")
     assert run_json("plan", *private)["rows_needed"] == fedpca.plan(settings, 784, 400).rows_needed
-    assert run_json("audit", "--bound", 1, "--runs", 100)["passed"]
+    assert run_json("audit", "--bound", 1, "--center", "none", "--no-evaluate", "--runs", 100)["passed"]
 
 
 def test_a_plan_takes_a_spectrum_or_a_typical_length(folder):
     options = ["--epsilon", 1, "--delta", 1e-6, "--bound", 8, "--features", 5, "--rows", 2000, "-n", 2]
-    privacy, variances = fedpca.Privacy(1.0, 1e-6, 8.0, center=None, evaluate=False), [9.0, 4.0, 1.0]
+    privacy, variances = fedpca.Privacy(1.0, 1e-6, 8.0), [9.0, 4.0, 1.0]
     planned = fedpca.plan(privacy, 5, 2000, variances, n_components=2)
     Path("spectrum.txt").write_text("9 4\n1\n")
     for spectrum in ("9,4,1", "9, 4, 1", "spectrum.txt"):
@@ -847,6 +847,11 @@ BAD_COLUMNS = {  # what a CSV file contains; whether it can be read without the 
     "commas of either kind": ("a;b;c\n1;2;3,500\n3;5;1,250\n2;2;7,125\n", True),
     "a comment": ("# of 2025\na,b,c\n1,2,3\n3,5,4\n2,2,7\n", True),
     "another encoding": ("a,b,größe\n1,2,3\n3,5,4\n2,2,7\n", True),
+    "cells in another encoding": ("a,b,c\n1,2,ä\n3,5,ö\n2,2,ü\n", True),
+    "an unknown delimiter": ("a:b:c\n1:2:3\n3:5:4\n2:2:7\n", True),
+    "a tab that was not expected": ("a\tb\tc\n1\t2\t3\n3\t5\t4\n2\t2\t7\n", True),
+    "a line too long": ("a,b,c\n1,2,3\n3,5,4,4\n2,2,7\n", False),
+    "an open quote": ('a,b,c\n1,2,3\n3,5,"4\n2,2,7\n', False),
 }
 
 
@@ -858,20 +863,85 @@ FORCE = {"fit": ["--force"], "transform": ["--force"], "report": ["--force"], "s
 def test_the_options_that_an_error_advises_exist_and_help(folder, command, kind):
     text, readable = BAD_COLUMNS[kind]
     Path("bad.csv").write_text(text, encoding="latin-1")
-    names = re.split("[,;]", next(line for line in text.split("\n") if line[0] != "#"))
+    names = re.split("[,;:\t]", next(line for line in text.split("\n") if line[0] != "#"))
+    given = ["--delimiter", ";"] if kind == "a tab that was not expected" else []
+    check_advice(command, "bad.csv", names, kind, readable, given)
+
+
+BAD_SHEETS = {  # what an Excel file contains
+    "text": [["a", "b", "c"], [1, 2, "x"], [3, 5, "y"], [2, 2, "z"]],
+    "dates": [["a", "b", "c"], *([i, 2, datetime.date(2025, 1, i)] for i in (1, 2, 3))],
+    "question marks": [["a", "b", "c"], [1, 2, 3], [3, 5, "?"], [2, 2, 7]],
+    "names or numbers": [[0, 1, 2], [3, 5, 5], [2, 2, 7], [1, 4, 3]],
+    "a title": [["of 2025"], ["a", "b", "c"], [1, 2, 3], [3, 5, 4]],
+}
+
+
+def write_sheet(path, rows):
+    openpyxl = pytest.importorskip("openpyxl", reason="it writes the files that are read")
+    pytest.importorskip("python_calamine", reason="the excel extra")
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append(row)
+    book.save(path)
+
+
+@pytest.mark.parametrize("kind", BAD_SHEETS)
+@pytest.mark.parametrize("command", ["fit", "transform", "report", "simulate"])
+def test_the_options_that_an_error_about_a_sheet_advises_exist_and_help(folder, command, kind):
+    write_sheet("bad.xlsx", BAD_SHEETS[kind])
+    names = ["0", "1", "2"] if kind == "names or numbers" else ["a", "b", "c"]
+    check_advice(command, "bad.xlsx", names, kind, readable=kind != "a title")
+
+
+@pytest.mark.parametrize("command", ["fit", "transform", "report", "simulate"])
+def test_the_options_that_an_error_about_lists_advises_exist_and_help(folder, command):
+    columns = {"a": [1.0, 3.0, 2.0], "b": [2.0, 5.0, 2.0], "v": [[1.0, 2.0], [3.0], [4.0, 5.0]]}
+    pa.parquet.write_table(pa.table(columns), "bad.parquet")
+    stderr = check_advice(command, "bad.parquet", ["a", "b", "v_0", "v_1"], "lists", readable=True)
+    assert "row 2: lists of v must all have 2 elements, as the first one, got 1; correct or empty" in stderr
+    assert ("--drop v" in stderr) == (command in ("fit", "simulate"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "ending"),
+    [
+        ("names or numbers", ".csv"),
+        ("names or numbers", ".xlsx"),
+        ("an unknown delimiter", ".csv"),
+        ("a tab that was not expected", ".csv"),
+    ],
+)
+def test_the_options_that_an_error_about_private_rows_advises_exist_and_help(folder, kind, ending):
+    if ending == ".csv":
+        Path("bad.csv").write_text(BAD_COLUMNS[kind][0])
+    else:
+        write_sheet("bad.xlsx", BAD_SHEETS[kind])
+    given = ["--delimiter", ";"] if kind == "a tab that was not expected" else []
+    line = ["fit", f"bad{ending}", *PRIVATE, "-o", "n.safetensors", "--force"]
+    result = run(*line, *given)
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 2)  # one about the ledger
+    advised = re.findall(r"--header|--no-header|--delimiter \S+", result.stderr)
+    assert advised
+    for options in advised:
+        assert run(*line, *shlex.split(options)).exit_code == 0, options
+
+
+def check_advice(command, bad, names, kind, readable, given=()):
+    """Run a command on a bad file and, if it can be read at all, every advice; returns the error."""
     write_csv("good.csv", numbers()[:, : len(names)], names=names)
     run_ok("fit", "good.csv", "--header", *(["--drop", ""] if "" in names else []), "-o", "m.safetensors")
     line = {
-        "fit": ["fit", "bad.csv", "-o", "n.safetensors"],
-        "transform": ["transform", "m.safetensors", "bad.csv", "-o", "s.csv"],
-        "report": ["report", "m.safetensors", "--rows", "bad.csv", "-o", "r.html"],
-        "simulate": ["simulate", "bad.csv", "--client", "1" if "1" in names else "b"],
+        "fit": ["fit", bad, "-o", "n.safetensors"],
+        "transform": ["transform", "m.safetensors", bad, "-o", "s.csv"],
+        "report": ["report", "m.safetensors", "--rows", bad, "-o", "r.html"],
+        "simulate": ["simulate", bad, "--client", "1" if "1" in names else "b"],
     }[command]
-    result = run(*line)
+    result = run(*line, *given)
     if result.exit_code == 0:  # a model needs no unnamed column
         assert kind == "an unnamed column"
         assert command != "fit"
-        return
+        return ""
     assert result.stderr.count("\n") == 1
     context = typer.Context(typer.main.get_command(app).commands[command])
     parameters = context.command.get_params(context)
@@ -879,16 +949,18 @@ def test_the_options_that_an_error_advises_exist_and_help(folder, command, kind)
     advised = re.findall(r"(--[a-z-]+)", result.stderr)
     assert set(advised) <= known
     if advised and readable:
-        given = (
+        values = (
             r"drop \S+?(?=[., ])|header|(?:thousands|decimal) ,|comment '#'|encoding latin-1|na-values VALUES"
+            r"|delimiter \S+"
         )
-        remedies = re.findall(rf"--(?:{given})", result.stderr)
+        remedies = re.findall(rf"--(?:{values})", result.stderr)
         assert len(remedies) == len([option for option in advised if option != "--no-header"])
         for remedy in remedies:
             options = shlex.split(remedy.replace("VALUES", NA_VALUES.get(kind, "")))
             assert run(*line, *options, *FORCE[command]).exit_code == 0, remedy
     elif not advised:
-        assert re.search(r"; (correct|encode|name|write) .*\.$", result.stderr)
+        assert re.search(r"; (correct|encode|name|write|look) .*\.$", result.stderr)
+    return result.stderr
 
 
 def test_scores_have_a_known_ending_and_npy_has_no_ids(folder):
@@ -1058,6 +1130,7 @@ def test_simulate_digits_and_a_file_with_clients(folder):
     result = run_json("simulate", "a.parquet", "--client", "site", "--components", 2)
     assert (result["clients"], result["rows"]) == (3, 300)
     assert "bit for bit" in run_ok("simulate", "a.parquet", "--client", "site")
+    assert "n_features=2" in run_ok("simulate", "a.parquet", "--client", "site", "--columns", "depth,width")
     assert run_json("simulate", "--dropouts", 1)["dropped_out"] == [f"{digit}" for digit in range(10)]
     run_misused("simulate", "a.parquet")
 

@@ -47,8 +47,16 @@ PROGRAMS = {
     "files": "import pathlib; pathlib.Path('a.csv').write_text('1,2\\n3,5\\n')\n"
     "from fedpca.readers import open_rows; print(*open_rows('a.csv'))\n"
     "import h5py, zarr",
+    "excel": "import pathlib; pathlib.Path('a.xlsx').write_text('no zip')\n"
+    "from fedpca.readers import open_rows\n"
+    "try: open_rows('a.xlsx')\n"
+    "except ValueError as error: assert 'not a valid Excel file' in str(error)",
     "folder": ROWS + "import fedpca, fedpca.federation.folder as f\n"
     "f.publish('memory://study', 'north', 1, fedpca.Subspace.from_rows(rows))",
+    "url": "from fedpca.readers import open_rows\n"
+    "try: import fsspec; fsspec.filesystem('memory').pipe('/a.csv', b'1,2\\n3,5\\n'); import aiohttp\n"
+    "except ImportError: pass\n"
+    "print(*open_rows('memory://a.csv'))",
     "gpu": "class Tensor: __dlpack__ = None\nfrom fedpca.backend import backend_of; backend_of(Tensor())",
     "progress": "import fedpca\nwith fedpca.progress.enabled(): pass",
 }

@@ -13,6 +13,15 @@ from typing import Any
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
 
+def is_url(text: str) -> bool:
+    """Whether a path has a protocol.
+
+    >>> is_url("https://example.org/rows.csv"), is_url("C:/rows.csv")
+    (True, False)
+    """
+    return bool(_URL.match(text))
+
+
 def local_path(path: str | os.PathLike[str]) -> Path:
     """A path of this machine; rejects URLs.
 
@@ -22,7 +31,7 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     ValueError: remote paths are not supported, got s3://bucket/rows.parquet; use a file on this machine.
     """
     text = os.fspath(path)
-    if _URL.match(text):
+    if is_url(text):
         raise ValueError(f"remote paths are not supported, got {text}; use a file on this machine.")
     return Path(path)
 

@@ -1,8 +1,6 @@
 """What commands share: options, results on stdout, progress bars, output files."""
 
-import csv
 import inspect as introspection
-import io
 import json
 import os
 import shlex
@@ -16,14 +14,19 @@ from typing import Annotated, Any
 
 import typer
 
+from fedpca._util.option_text import CHARACTERS, format_names, parse_character, split_names
+
 DataPaths = Annotated[
     list[str],
     typer.Argument(
         metavar="PATH...",
-        help="Files, folders or glob patterns of rows, read in this order; - is text on standard input.",
+        help="Files, folders, patterns or URLs of rows, read in this order; - is text on standard input.",
     ),
 ]
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, as fit and merge write it.")]
+Columns = Annotated[
+    str | None, typer.Option(metavar="NAMES", help="Columns to read, as in a,b,c. By default all.")
+]
 Drop = Annotated[str | None, typer.Option(metavar="NAMES", help="Columns to leave out, as in id,site.")]
 NumericOnly = Annotated[
     bool, typer.Option("--numeric-only", help="Leave out columns that are not numeric, with a warning.")
@@ -62,8 +65,10 @@ _READING = {  # arguments of `open_rows`
     "encoding": _text_option(
         str | None, metavar="NAME", help="Encoding of text, as in latin-1. By default UTF-8."
     ),
+    "sheet": Annotated[
+        str | None, typer.Option(metavar="NAME", help="The sheet of Excel files. By default the first.")
+    ],
 }
-_CHARACTERS = {"tab": "\t", "\\t": "\t", "space": " "}
 BatchRows = Annotated[
     int | None,
     typer.Option(metavar="ROWS", min=1, help="Maximum rows per batch; a few batches are in memory."),
@@ -111,7 +116,8 @@ def reading_options(function: Callable[..., None]) -> Callable[..., None]:
     @wraps(function)
     def run(**arguments: Any) -> None:
         reading = {name: arguments.pop(name) for name in _READING}
-        reading["delimiter"] = _CHARACTERS.get(reading["delimiter"], reading["delimiter"])
+        if reading["delimiter"] is not None:
+            reading["delimiter"] = parse_character(reading["delimiter"])
         reading["na_values"] = parse_names(reading["na_values"]) or ()
         function(**arguments, reading=reading)
 
@@ -130,14 +136,8 @@ def reading_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def parse_names(text: str | None) -> list[str] | None:
-    """Names separated by commas; one that contains a comma is in double quotes, as in CSV.
-
-    >>> parse_names("height, weight"), parse_names('"glucose, fasting",weight'), parse_names("")
-    (['height', 'weight'], ['glucose, fasting', 'weight'], [''])
-    """
-    if text is None:
-        return None
-    return [name.strip() for name in next(csv.reader([text], skipinitialspace=True))] or [""]
+    """The names of an option; None if it is not given."""
+    return None if text is None else split_names(text)
 
 
 def spell_option(name: str, value: Any) -> str:
@@ -147,6 +147,8 @@ def spell_option(name: str, value: Any) -> str:
     --drop 'patient id,"ward, bed"' --header
     >>> print(spell_option("na_values", None), spell_option("comment", "#"))
     --na-values VALUES --comment '#'
+    >>> print(spell_option("delimiter", "\\t"))
+    --delimiter tab
     """
     option = f"--{name.replace('_', '-')}"
     if name == "header":
@@ -156,10 +158,8 @@ def spell_option(name: str, value: Any) -> str:
     if value is None:
         return f"{option} {'VALUES' if name == 'na_values' else 'NAMES'}"
     if isinstance(value, str):
-        return f"{option} {shlex.quote(value)}"
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(value)
-    return f"{option} {shlex.quote(line.getvalue())}"
+        return f"{option} {shlex.quote(CHARACTERS.get(value, value))}"
+    return f"{option} {shlex.quote(format_names(value))}"
 
 
 def check_output_path(out: Path, force: bool) -> None:

@@ -13,6 +13,7 @@ from fedpca.cli import model_files
 from fedpca.cli.common import (
     AsJson,
     BatchRows,
+    Columns,
     DataPaths,
     Drop,
     Force,
@@ -61,9 +62,7 @@ def fit(
             "private model, those above the noise.",
         ),
     ] = None,
-    columns: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Columns to read, as in a,b,c. By default all.")
-    ] = None,
+    columns: Columns = None,
     drop: Drop = None,
     numeric_only: NumericOnly = False,
     center: Annotated[

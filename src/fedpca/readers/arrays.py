@@ -45,6 +45,8 @@ class ArrayFile(DataFile):
         open_file: opens it.
     """
 
+    path: Path
+
     def __init__(
         self, path: Path, kind: str, open_file: Callable[[Path], AbstractContextManager[OpenFile]]
     ) -> None:

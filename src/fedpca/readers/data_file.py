@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from fedpca.errors import FileFormatError
+from fedpca.readers.remote import RemoteFile
+
+Source = Path | RemoteFile
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -91,7 +94,7 @@ class DataFile(ABC):
         lists: columns that contain lists, each with the names of its elements, which are features.
     """
 
-    path: Path
+    path: Source
     names: tuple[str, ...] | None
     n_columns: int
     n_rows: int | None = None
@@ -110,15 +113,17 @@ class DataFile(ABC):
 
 
 @contextmanager
-def translate_errors(path: Path, kind: str, remedy: str = "write or copy it again") -> Iterator[None]:
+def translate_errors(path: Source, kind: str, remedy: str = "write or copy it again") -> Iterator[None]:
     """Turn whatever a library raises about a file into one line that names the file."""
     try:
         yield
     except (FileFormatError, ImportError, MemoryError):
         raise
-    except FileNotFoundError as error:
+    except (ConnectionError, FileNotFoundError, PermissionError) as error:
+        if isinstance(path, RemoteFile):  # the message names it
+            raise
+        if isinstance(error, PermissionError):
+            raise PermissionError(f"cannot read {path}: Permission denied; ask its owner.") from error
         raise FileNotFoundError(f"{path} was removed while being read; reopen it.") from error
-    except PermissionError as error:
-        raise PermissionError(f"cannot read {path}: Permission denied; ask its owner.") from error
     except Exception as error:  # libraries raise anything on bytes they do not expect
         raise FileFormatError(f"{path} is not a valid {kind} (truncated or corrupt); {remedy}.") from error

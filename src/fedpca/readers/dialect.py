@@ -4,22 +4,18 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
-from typing import Any
 
 from fedpca._util.extras import require
-from fedpca.errors import FileFormatError
 
 DELIMITERS = {"csv": ",;\t|", "tsv": "\t", "txt": "\t,;| "}  # by format; the first is the default
-_TEXT_BLOCK = 2**20  # bytes filtered at a time
 _LINES_LOOKED_AT = 50
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+([eE][+-]?[0-9]+)?")
 _GROUPS_OF_THREE = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+")
 _DECIMAL_POINT = re.compile(r"[+-]?[0-9]*\.[0-9]+([eE][+-]?[0-9]+)?")
+_IN_CELLS = "\"'.+-_()[]%$"  # common in names or numbers
 _LIKE_A_NUMBER = re.compile(r"[+-]?[0-9][0-9.,' ]*")
 
 
@@ -123,6 +119,25 @@ class Dialect:
 _EXAMPLES = {"delimiter": ";", "decimal": ",", "thousands": ","}
 
 
+def other_delimiter(text: str, only_first_line: bool) -> str | None:
+    """A character, whichever it is, that divides all of the first lines evenly; None if there is none.
+
+    Names have spaces, too: one line alone does not show whether these divide it.
+
+    >>> other_delimiter("width:depth\\n1.5:2\\n", only_first_line=False)
+    ':'
+    """
+    n_lines = 1 if only_first_line else _LINES_LOOKED_AT
+    first = next(iter(text.strip().splitlines()), "")
+    found = {
+        each: _likelihood(_records(text, each, n_lines))
+        for each in dict.fromkeys(first)
+        if each.isascii() and not each.isalnum() and each not in _IN_CELLS + " " * only_first_line
+    }
+    best = max(found, key=lambda each: found[each], default=None)
+    return best if best is not None and found[best][0] else None
+
+
 def _records(text: str, delimiter: str, n_lines: int) -> list[list[str]]:
     lines = csv.reader(io.StringIO(text), delimiter=delimiter)
     try:
@@ -151,56 +166,3 @@ def _has_decimal_commas(cells: Sequence[str]) -> bool:
 def is_like_a_number(cell: str) -> bool:
     """Whether a cell of the first line is a number in some dialect, and so no name."""
     return Dialect().number(cell) is not None or bool(_LIKE_A_NUMBER.fullmatch(cell.strip()))
-
-
-@contextmanager
-def open_text(path: Path, dialect: Dialect) -> Iterator[Any]:
-    """The text of a file as UTF-8, decompressed, with comments as empty lines."""
-    pa = require("pyarrow", extra="files", purpose="reading CSV, Parquet and Arrow files")
-    encoding = dialect.encoding
-    if encoding is None:
-        with pa.input_stream(str(path), compression="detect") as stream:
-            encoding = "utf-16" if stream.read(2) in (b"\xff\xfe", b"\xfe\xff") else None
-    with pa.input_stream(str(path), compression="detect") as stream:
-        text = stream if encoding is None else pa.transcoding_input_stream(stream, encoding, "utf8")
-        if dialect.comment is not None:
-            text = pa.PythonFile(_WithoutComments(text, dialect.comment.encode()), mode="r")
-        yield text
-
-
-class _WithoutComments(io.RawIOBase):
-    """A stream in which lines of comments are empty."""
-
-    def __init__(self, stream: Any, comment: bytes) -> None:
-        self._stream, self._comment = stream, comment
-        self._pattern = re.compile(rb"^[ \t]*" + re.escape(comment) + rb"[^\n]*", re.MULTILINE)
-        self._ready, self._rest = memoryview(b""), b""
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        if size < 0:
-            return b"".join(iter(lambda: self.read(_TEXT_BLOCK), b""))
-        while not self._ready:
-            more = self._stream.read(_TEXT_BLOCK)
-            text = self._rest + more
-            if not text:
-                return b""
-            end = text.rfind(b"\n") + 1 if more else len(text)
-            whole, self._rest = text[:end], text[end:]
-            self._ready = memoryview(self._pattern.sub(b"", whole) if self._comment in whole else whole)
-            if not more and not self._ready:
-                return b""
-        part, self._ready = bytes(self._ready[:size]), self._ready[size:]
-        return part
-
-
-def encoding_error(path: Path) -> FileFormatError:
-    """Of bytes that are no UTF-8."""
-    return FileFormatError(
-        f"{path} is not a valid UTF-8 text file",
-        "save it again as UTF-8",
-        "name its encoding, as in {encoding}",
-        encoding="latin-1",
-    )

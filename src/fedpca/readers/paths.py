@@ -10,16 +10,21 @@ from glob import glob, has_magic
 from pathlib import Path
 from shutil import copyfileobj, rmtree
 from tempfile import mkdtemp
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
-from fedpca._util.files import local_path
+from fedpca._util.files import is_url
 from fedpca._util.text import join_names
 from fedpca.errors import FileFormatError
+from fedpca.readers.data_file import Source
+from fedpca.readers.remote import RemoteFile, find_remote
 
 FORMATS = {
     ".csv": "csv",
     ".tsv": "tsv",
     ".txt": "txt",
     ".jsonl": "jsonl",
+    ".xlsx": "xlsx",
     ".parquet": "parquet",
     ".arrow": "arrow",
     ".feather": "arrow",
@@ -30,20 +35,22 @@ FORMATS = {
     ".bed": "bed",
 }
 _TEXT = (".csv", ".tsv", ".txt", ".jsonl")
+_REMOTE = ("csv", "tsv", "txt", "jsonl", "parquet")  # formats that are read from URLs
 _PACKED = (".gz", ".bz2", ".zst")  # text only
 _BESIDE_BED = (".bim", ".fam")
 
+State = tuple[int, int, int | str]  # the second is its size
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
-def find(paths: Paths) -> tuple[str, list[Path]]:
+def find(paths: Paths) -> tuple[str, list[Source]]:
     """The format, and the files in the order of their names."""
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not given:
         raise ValueError("path must name a file, a folder or a glob, got an empty list.")
-    files = [file for path in given for file in _files(path)]
+    files: list[Source] = [file for path in given for file in _files(path)]
     require_distinct(files)
-    kinds: dict[str, Path] = {}
+    kinds: dict[str, Source] = {}
     for file in files:
         kinds.setdefault(format_of(file), file)
     if len(kinds) > 1:
@@ -51,7 +58,11 @@ def find(paths: Paths) -> tuple[str, list[Path]]:
             f"all files must have one format, got {join_names([str(file) for file in kinds.values()])}; "
             "select one format, as in 'folder/*.parquet'."
         )
-    return next(iter(kinds)), files
+    kind = next(iter(kinds))
+    remote = [file for file in files if isinstance(file, RemoteFile)]
+    if remote and kind not in _REMOTE:
+        raise FileFormatError(f"{remote[0]}: URLs must be of text or Parquet files; copy it to this machine.")
+    return kind, files
 
 
 def is_standard_input(paths: Paths) -> bool:
@@ -74,17 +85,17 @@ class StandardInput:
             copyfileobj(sys.stdin.buffer, file)
 
 
-def require_distinct(files: Sequence[Path]) -> None:
+def require_distinct(files: Sequence[Source]) -> None:
     """Reject files given more than once, also under several names."""
-    times = Counter(os.path.realpath(file) for file in files)
-    if repeated := list(dict.fromkeys(str(file) for file in files if times[os.path.realpath(file)] > 1)):
+    times = Counter(str(file.resolve()) for file in files)
+    if repeated := list(dict.fromkeys(str(file) for file in files if times[str(file.resolve())] > 1)):
         raise ValueError(
             f"files must be given once, because all their rows count, but {join_names(repeated)} appears "
             "more than once; leave it out."
         )
 
 
-def format_of(path: Path) -> str:
+def format_of(path: Source) -> str:
     """By the ending of the name."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if len(suffixes) > 1 and suffixes[-1] in _PACKED and suffixes[-2] in _TEXT:
@@ -97,15 +108,20 @@ def format_of(path: Path) -> str:
     return FORMATS[suffixes[-1]]
 
 
-def state(path: Path) -> tuple[int, int, int]:
+def state(path: Source) -> State:
     """Changes when the file is written to or replaced."""
+    if isinstance(path, RemoteFile):
+        return path.state()
     found = path.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _files(path: str | os.PathLike[str]) -> list[Path]:
+def _files(path: str | os.PathLike[str]) -> Sequence[Source]:
     text = os.fspath(path)
-    path = local_path(path)
+    if is_url(text):
+        if urlsplit(text).scheme.lower() != "file":
+            return find_remote(text)
+        text = url2pathname(urlsplit(text).path)
     if text == "-":
         raise ValueError("standard input (-) must be the only path, got others; leave them out.")
     if has_magic(text) and not os.path.lexists(text):
@@ -113,7 +129,7 @@ def _files(path: str | os.PathLike[str]) -> list[Path]:
         if not found:
             raise FileNotFoundError(f"no file matches {text}; check the pattern.")
         return [file for match in found for file in _inside(match)]
-    found = list(_inside(path))
+    found = list(_inside(Path(text)))
     if not found:
         raise FileNotFoundError(f"{text} is an empty folder; it must contain files of rows.")
     return found

@@ -6,26 +6,31 @@ import logging
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedpca._util.text import join_names, pluralize
 from fedpca.errors import FileFormatError
-from fedpca.readers import anndata, arrays, plink, tables
-from fedpca.readers.data_file import Batch, DataFile, ReadRequest
+from fedpca.readers import anndata, arrays, plink
+from fedpca.readers.columnar import ArrowFile, ParquetFile
+from fedpca.readers.data_file import Batch, DataFile, ReadRequest, Source
 from fedpca.readers.dialect import DELIMITERS, Dialect
-from fedpca.readers.paths import Paths, StandardInput, find, is_standard_input, state
+from fedpca.readers.excel import ExcelFile
+from fedpca.readers.json_lines import JsonFile
+from fedpca.readers.paths import Paths, StandardInput, State, find, is_standard_input, state
+from fedpca.readers.tables import TableFile
+from fedpca.readers.text import TextFile
 from fedpca.summaries import validation
 
 _log = logging.getLogger(__name__)
 _BATCH_ENTRIES = 2**21  # 16 MB as float64
 _MIN_ROWS, _MAX_ROWS = 16, 2**16
 _ID = re.compile(r"(.*[^A-Za-z])?[iI][dD]|.*[a-z]I[dD]")  # and not: acid, grid
+_OF_CELLS = ("decimal", "thousands", "na_values")  # what a dialect says about cells of any file
 _MAX_DROPPED = 8  # more columns are better selected than dropped
 
 Names = tuple[str, ...]
@@ -55,8 +60,8 @@ class RowReader:
     batch_rows: int
     passthrough: tuple[str, ...]
     _files: tuple[DataFile, ...]
-    _states: tuple[tuple[int, int, int], ...]  # of the files when they were opened
-    _dialect: Dialect  # as given
+    _states: tuple[State, ...]  # of the files when they were opened
+    _options: str  # those of text and Excel files, as given
     _copy: StandardInput | None  # exists as long as the reader
 
     def __iter__(self) -> Iterator[Any]:
@@ -100,12 +105,12 @@ class RowReader:
         return tuple(name for name in first if all(name in other for other in others))
 
     def fingerprint(self) -> str:
-        """A hash of the files, as they were when opened, of the columns read, and of the text options."""
+        """A hash of the files, as they were when opened, of the columns read, and of the options."""
         files = [
             (str(file.path.resolve()), size, changed)
             for file, (_, size, changed) in zip(self._files, self._states, strict=True)
         ]
-        contents = json.dumps([files, self.feature_names, str(self.dtype), repr(self._dialect)])
+        contents = json.dumps([files, self.feature_names, str(self.dtype), self._options])
         return hashlib.sha256(contents.encode()).hexdigest()
 
     @property
@@ -134,29 +139,32 @@ def open_rows(
     na_values: Iterable[str] = (),
     comment: str | None = None,
     encoding: str | None = None,
+    sheet: str | None = None,
     private: bool = False,
     batch_rows: int | None = None,
 ) -> RowReader:
     """Open files of rows, of any size, to be read a batch at a time.
 
-    Formats, by the ending of the name: .csv, .tsv, .txt and .jsonl (also .gz, .bz2, .zst), .parquet, .arrow
-    and .feather, .npy, .npz, .h5ad, .zarr, and .bed of PLINK. Integers, decimals and booleans become float64;
-    float32 stays. An empty cell, NA, null or NaN is a missing entry. Lists in a column of Parquet, Arrow
-    or .jsonl files, such as embeddings, are features named embedding_0, embedding_1 and so on.
+    Formats, by the ending of the name: .csv, .tsv, .txt and .jsonl (also .gz, .bz2, .zst), .xlsx, .parquet,
+    .arrow and .feather, .npy, .npz, .h5ad, .zarr, and .bed of PLINK. Integers, decimals and booleans become
+    float64; float32 stays. An empty cell, NA, null or NaN is a missing entry. Lists in a column of Parquet,
+    Arrow or .jsonl files, such as embeddings, are features named embedding_0, embedding_1 and so on.
 
     Args:
         path: a file, a glob, a folder (with those in it; hidden ones and those that start with "_" are
             skipped), or a list of these. All files must have one format and the same columns; columns are
-            matched by name, files read in the order of their paths. "-" is text on standard input, which is
-            first copied to a temporary file, because rows may be read twice.
+            matched by name, files read in the order of their paths. Text and Parquet files may be
+            behind URLs such as https:// or s3://. "-" is text on standard input, which is first copied to a
+            temporary file, because rows may be read twice.
         columns: names of the columns to read, in this order; all of them if None. The name of a column of
             lists stands for all its elements, also in `drop`.
         drop: names of columns to leave out.
         passthrough: names of columns that are not features but are returned beside the rows, such as ids or
-            labels. From text files they come as the text they are; from .h5ad and .zarr they are columns of
+            labels. From text and Excel files they come as text; from .h5ad and .zarr they are columns of
             `obs`, from .bed those of the .fam file, from .npz other arrays.
         numeric_only: leave out columns that are not numeric, with a warning that names them.
-        header: whether the first line of a text file contains names; by default if there is no number in it.
+        header: whether the first line of a text or Excel file contains names; by default if there is no
+            number in it.
         delimiter: the character between cells of a text file. By default a tab in .tsv; otherwise comma,
             semicolon, tab, "|" or, in .txt, a space, whichever divides the first lines evenly.
         decimal: the decimal point of a text file; by default a comma if the first lines leave no doubt.
@@ -166,9 +174,12 @@ def open_rows(
         comment: what a line of a text file starts with if it is to be ignored.
         encoding: of a text file, a name that Python knows; by default UTF-8, or UTF-16 if it starts with a
             byte order mark.
+        sheet: the name of the sheet of an Excel file; by default the first one. `decimal`, `thousands` and
+            `na_values` apply to its cells, too.
         private: detect nothing from the rows, because one record could decide it. Of text files the delimiter
-            comes from the header line, the decimal point is ".", all columns are features, and a cell that is
-            not a number is missing; lists must have a fixed size. Set it for a private fit.
+            comes from the header line, the decimal point is ".", all columns are features, a cell that is
+            not a number is missing, and a line that cannot be parsed is a row of missing values; lists must
+            have a fixed size. Set it for a private fit.
         batch_rows: maximum rows per batch; by default as many as make 16 MB, of Parquet 32 MB.
 
     >>> import numpy as np, pathlib, tempfile
@@ -181,24 +192,28 @@ def open_rows(
     columns = None if columns is None else _names(columns, "columns")
     dialect = Dialect(delimiter, decimal, thousands, _names(na_values, "na_values"), comment, encoding)
     copy = StandardInput() if is_standard_input(path) else None
+    paths: Sequence[Source]
     kind, paths = find(path) if copy is None else ("txt", [copy.path])
     if kind == "jsonl" and private:
         raise FileFormatError(
             f"{paths[0]}: columns of a private fit must not depend on its rows, as those of .jsonl files do; "
             "convert it to Parquet or CSV."
         )
-    if dialect.given and kind not in DELIMITERS:
-        raise ValueError(f"{dialect.given[0]} is for text files, and {paths[0]} is none; leave it out.")
+    of_cells = _OF_CELLS if kind == "xlsx" else dialect.given if kind in DELIMITERS else ()
+    if wrong := [name for name in dialect.given if name not in of_cells]:
+        raise ValueError(f"{wrong[0]} is for text files, and {paths[0]} is none; leave it out.")
+    if sheet is not None and kind != "xlsx":
+        raise ValueError(f"sheet is for Excel files, and {paths[0]} is none; leave it out.")
     states = [state(each) for each in paths]
     for each, (_, n_bytes, _) in zip(paths, states, strict=True):
         if not n_bytes and each.is_file():
             raise FileFormatError(f"{each} contains no rows.")
-    open_file = _opener(kind, header, dialect, private)
+    open_file = _opener(kind, header, dialect, sheet, private)
     files = [open_file(each) for each in paths]
     columns = None if columns is None else _elements(columns, files[:1])
     drop = _elements(drop, files)
     if numeric_only:
-        if private and kind in DELIMITERS:
+        if private and kind in (*DELIMITERS, "xlsx"):
             raise FileFormatError(
                 f"numeric_only needs the types of columns, but in {paths[0]} private rows would decide them",
                 "leave columns out with {drop}",
@@ -210,7 +225,7 @@ def open_rows(
     for file in files:
         _require_same_columns(files[0], file, columns, drop, passthrough)
         _require_numeric(file, features)
-    if columns is None and not private and isinstance(files[0], tables.TableFile):
+    if columns is None and not private and isinstance(files[0], TableFile):
         _warn_of_ids(files[0], features or ())
     n_features = files[0].n_columns if features is None else len(features)
     if batch_rows is None:
@@ -228,29 +243,33 @@ def open_rows(
         passthrough=passthrough,
         _files=tuple(files),
         _states=tuple(states),
-        _dialect=dialect,
+        _options=repr((dialect, sheet)),
         _copy=copy,
     )
     _log.info("opened %s of format %s: %r", pluralize(len(files), "file"), kind, reader)
     return reader
 
 
-def _opener(kind: str, header: bool | None, dialect: Dialect, private: bool) -> Callable[[Path], DataFile]:
+def _opener(
+    kind: str, header: bool | None, dialect: Dialect, sheet: str | None, private: bool
+) -> Callable[[Any], DataFile]:
     match kind:
         case "csv" | "tsv" | "txt":
             return partial(
-                tables.TextFile,
+                TextFile,
                 delimiters=DELIMITERS[kind],
                 header=header,
                 dialect=dialect,
                 private=private,
             )
+        case "xlsx":
+            return partial(ExcelFile, sheet=sheet, header=header, dialect=dialect, private=private)
         case "jsonl":
-            return tables.JsonFile
+            return JsonFile
         case "parquet":
-            return partial(tables.ParquetFile, private=private)
+            return partial(ParquetFile, private=private)
         case "arrow":
-            return partial(tables.ArrowFile, private=private)
+            return partial(ArrowFile, private=private)
         case "npy":
             return arrays.open_npy
         case "npz":
@@ -283,7 +302,7 @@ def _left_out(files: Iterable[DataFile], columns: Names | None, known: Collectio
     return tuple(found)
 
 
-def _warn_of_ids(file: tables.TableFile, features: Names) -> None:
+def _warn_of_ids(file: TableFile, features: Names) -> None:
     """Warn of features that are ids by their names, or because they never repeat."""
     never_repeat = file.counters(features)
     ids = [name for name in features if name in never_repeat or _ID.fullmatch(name)]
@@ -316,7 +335,7 @@ def _features(file: DataFile, columns: Names | None, drop: Names, passthrough: N
         return None
     _require_columns(file, columns or (), file.names)
     # In some formats passthrough columns are stored apart from the rows.
-    excluded = {*drop, *(_elements(passthrough, [file]) if isinstance(file, tables.TableFile) else ())}
+    excluded = {*drop, *(_elements(passthrough, [file]) if isinstance(file, TableFile) else ())}
     features = tuple(name for name in (file.names if columns is None else columns) if name not in excluded)
     if "" in features:
         raise FileFormatError(
@@ -424,9 +443,11 @@ def _them(names: Collection[str]) -> str:
     return "it" if len(names) == 1 else "them"
 
 
-def _require_unchanged(path: Path, opened: tuple[int, int, int]) -> None:
+def _require_unchanged(path: Source, opened: State) -> None:
     try:
         now = state(path)
+    except ConnectionError:
+        raise
     except OSError as error:
         raise FileNotFoundError(f"{path} was removed since it was opened; reopen what exists now.") from error
     if now != opened:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # the settings check themselves against the mechanisms
 
 CalibrationName = Literal["analytic", "paper"]
 
-SUM_WEIGHT = 0.3
+SUM_WEIGHT = 0.15
 """Weight of the sum of rows beside the sum of their products, in a joint release."""
 
 
@@ -181,11 +181,16 @@ class Mechanism(ABC):
             self._sum += points.sum(axis=0)
 
     def _noisy_sum(self, noise: Noise) -> Array | None:
-        """The sum of rows in the unit ball, shape (d,), in a joint release."""
+        """The sum of rows in the unit ball, shape (d,), in a joint release.
+
+        It is shortened by what noise adds to its length, to nothing if that is all there is.
+        """
         if self._sum is None:
             return None
         drawn = noise.entries((1,), self.n_features, self.calibration.sigma / SUM_WEIGHT * RADIUS)
-        return (self._sum + drawn) / RADIUS
+        total = (self._sum + drawn) / RADIUS
+        of_noise = self.n_features * (self.calibration.sigma / SUM_WEIGHT) ** 2
+        return total * sqrt(max(0.0, 1 - of_noise / max(float(total @ total), 1e-300)))
 
     def _sum_margin(self, sigma: float) -> float:
         """By how much a joint release lowers a total on average: the square of the sum's noise comes off."""

@@ -1,0 +1,201 @@
+"""Excel files: one sheet, whose first row that is not empty may contain names."""
+
+import datetime
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca._util.extras import require
+from fedpca._util.text import join_names
+from fedpca.errors import FileFormatError
+from fedpca.readers.data_file import NonNumeric, ReadRequest, translate_errors
+from fedpca.readers.dialect import Dialect
+from fedpca.readers.tables import TableFile, pyarrow
+from fedpca.readers.text import are_names, have_no_numbers, lenient_number
+
+_DATES = (datetime.date, datetime.time, datetime.timedelta)
+
+
+class ExcelFile(TableFile):
+    """The table in one sheet of an .xlsx file; the sheet is in memory while it is read.
+
+    Args:
+        path: the file.
+        sheet: its name; the first one for None.
+        header: as of a `TextFile`.
+        dialect: how numbers are written that are stored as text, and which values are missing.
+        private: as of a `TextFile`. Columns are those that the header names.
+    """
+
+    def __init__(
+        self, path: Path, sheet: str | None, header: bool | None, dialect: Dialect, private: bool
+    ) -> None:
+        self.path, self._private, self._dialect = path, private, dialect
+        self._sheet = self._find(sheet)
+        self._gaps, self._codes = {"", *dialect.gaps}, set(dialect.codes)
+        self._first, cells = next(self._filled_rows(), (0, []))
+        if not cells:
+            raise FileFormatError(f"{path} contains no rows.")
+        filled = [i for i, cell in enumerate(cells) if cell != ""]
+        named = slice(filled[0], filled[-1] + 1)
+        names = tuple(_text(cell) or "" for cell in cells[named])
+        if header is None:
+            header = have_no_numbers(names, dialect) if private else are_names(path, names, dialect, False)
+        if private and not header:
+            raise FileFormatError(
+                f"{path}: the first row must contain names, because nothing is detected from private rows",
+                "name the columns",
+                "pass {header} if it does",
+                header=True,
+            )
+        self._first += header
+        self._span = named if header else slice(0, len(cells))
+        columns = names if header else tuple(f"column {i + 1}" for i in range(len(cells)))
+        self._places = {name: i for i, name in enumerate(columns)}
+        contents = {name: _Contents() for name in columns}
+        n_rows = self._look_at(contents)
+        pa = pyarrow("pyarrow")
+        reasons = {name: found.reason() for name, found in contents.items()}
+        types = {name: pa.float64() if reason is None else pa.string() for name, reason in reasons.items()}
+        self._whole = [name for name, found in contents.items() if found.is_whole]
+        self._describe(path, columns if header else None, types, n_rows, private)
+        self.non_numeric = {name: reason for name, reason in reasons.items() if reason is not None}
+
+    def _look_at(self, contents: Mapping[str, "_Contents"]) -> int:
+        """Collect what columns contain, unless it is private; returns the number of rows."""
+        n_rows = 0
+        for number, row in self._table_rows():
+            n_rows += 1
+            for name, found in () if self._private else contents.items():
+                cell = row[self._places[name]]
+                found.add(number, cell, self._number(cell))
+        return n_rows
+
+    def _integers(self) -> Collection[str]:
+        return self._whole
+
+    def _find(self, sheet: str | None) -> str:
+        """The name of the sheet to read."""
+        cells = _calamine().SheetTypeEnum.WorkSheet  # and not a chart
+        with translate_errors(self.path, "Excel file"):
+            sheets = [each.name for each in self._workbook().sheets_metadata if each.typ == cells]
+        if not sheets:
+            raise FileFormatError(f"{self.path} contains no sheets of cells.")
+        if sheet is not None and sheet not in sheets:
+            raise FileFormatError(f"{self.path} has no sheet {sheet!r}; it has {join_names(sheets)}.")
+        return sheets[0] if sheet is None else sheet
+
+    def _workbook(self) -> Any:
+        return _calamine().CalamineWorkbook.from_path(self.path)
+
+    def _all_rows(self) -> Iterator[tuple[int, list[Any]]]:
+        """The rows of the sheet with their numbers, from 1."""
+        with translate_errors(self.path, "Excel file"):
+            yield from enumerate(self._workbook().get_sheet_by_name(self._sheet).iter_rows(), 1)
+
+    def _filled_rows(self) -> Iterator[tuple[int, list[Any]]]:
+        return ((number, row) for number, row in self._all_rows() if any(cell != "" for cell in row))
+
+    def _table_rows(self) -> Iterator[tuple[int, list[Any]]]:
+        """The rows of the table. Empty ones are skipped, unless they are private."""
+        for number, row in self._all_rows() if self._private else self._filled_rows():
+            if number < self._first:
+                continue
+            inside = row[self._span]
+            if not self._private and len(inside) < len(row):
+                outside = [*row[: self._span.start], *row[self._span.stop :]]
+                if any(cell != "" for cell in outside):
+                    raise FileFormatError(
+                        f"{self.path}, row {number}: cells must be below a name; correct the row, or remove "
+                        "what is above the names."
+                    )
+            yield number, inside
+
+    def _records(self, request: ReadRequest, columns: list[str]) -> Iterator[Any]:
+        pa = pyarrow("pyarrow")
+        rows = islice((row for _, row in self._table_rows()), request.skip, None)
+        while block := list(islice(rows, request.batch_rows)):
+            arrays = []
+            for name in columns:
+                cells = [row[self._places[name]] for row in block]
+                if name in request.passthrough:
+                    arrays.append(pa.array([_text(cell) for cell in cells], pa.string()))
+                else:
+                    arrays.append(pa.array(self._numbers(cells)))
+            yield pa.RecordBatch.from_arrays(arrays, columns)
+
+    def _numbers(self, cells: Sequence[Any]) -> NDArray[Any]:
+        return np.array([self._number(cell) for cell in cells], float)  # None is NaN
+
+    def _number(self, cell: Any) -> float | None:
+        """The value of a cell, NaN if it is missing; None if it is no number."""
+        if isinstance(cell, str):
+            text = cell.strip()
+            if text in self._gaps:
+                return np.nan
+            number = lenient_number(self._dialect, text)
+        elif isinstance(cell, _DATES):
+            return None
+        else:
+            number = float(cell)
+        return np.nan if number in self._codes else number
+
+
+class _Contents:
+    """What a column contains, cell by cell.
+
+    Attributes:
+        is_whole: whether it contains whole numbers only.
+    """
+
+    def __init__(self) -> None:
+        self.is_whole = True
+        self._n_numbers = self._n_dates = self._n_texts = 0
+        self._first_bad = 0  # its row
+
+    def add(self, row: int, cell: Any, number: float | None) -> None:
+        """Add a cell with its value, None if it is no number."""
+        if number is not None:
+            self._n_numbers += not math.isnan(number)
+            self.is_whole = self.is_whole and number.is_integer()
+            return
+        self.is_whole = False
+        self._first_bad = self._first_bad or row
+        if isinstance(cell, _DATES):
+            self._n_dates += 1
+        else:
+            self._n_texts += 1
+
+    def reason(self) -> NonNumeric | None:
+        """Why it cannot be a feature; None if it can."""
+        if not self._first_bad:
+            return None
+        what = " and ".join(["dates or times"] * bool(self._n_dates) + ["text"] * bool(self._n_texts))
+        if self._n_numbers <= self._n_dates + self._n_texts:
+            return NonNumeric(f"{what} from row {self._first_bad}")
+        return NonNumeric(
+            f"numbers and, from row {self._first_bad} on, {what}",
+            "correct or empty the cells of {} that are not numbers, or list what stands for a missing value "
+            "with {{na_values}}",
+            {"na_values": None},
+        )
+
+
+def _text(cell: Any) -> str | None:
+    """A cell as text; None if it is empty.
+
+    >>> [_text(cell) for cell in ("a", 7.0, 2.5, True, datetime.date(2025, 1, 31), "")]
+    ['a', '7', '2.5', 'True', '2025-01-31', None]
+    """
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    return str(cell) or None
+
+
+def _calamine() -> Any:
+    return require("python_calamine", extra="excel", purpose="reading Excel files")

@@ -1,0 +1,144 @@
+"""The text of a file, as a stream of UTF-8 that pyarrow parses."""
+
+import codecs
+import io
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fedpca._util.extras import require
+from fedpca.errors import FileFormatError
+from fedpca.readers.data_file import Source, translate_errors
+from fedpca.readers.dialect import Dialect
+from fedpca.readers.remote import RemoteFile
+
+TEXT_BLOCK = 2**20  # bytes parsed at a time
+MAX_LINE = 2**26
+
+_PACKED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+
+Blocks = Iterator[bytes]
+
+
+@contextmanager
+def open_text(
+    path: Source, dialect: Dialect, private: bool = False, rows: Callable[[Blocks], Blocks] | None = None
+) -> Iterator[Any]:
+    """The text of a file as UTF-8, decompressed, with comments as empty lines.
+
+    Args:
+        path: the file.
+        dialect: its encoding and comments.
+        private: whether bytes that are no text become U+FFFD, rather than an error.
+        rows: changes blocks of whole lines.
+    """
+    pa = require("pyarrow", extra="files", purpose="reading CSV, Parquet and Arrow files")
+    encoding = dialect.encoding
+    if encoding is None:
+        with _open_bytes(path) as stream:
+            encoding = "utf-16" if stream.read(2) in (b"\xff\xfe", b"\xfe\xff") else None
+    with _open_bytes(path) as stream:
+        text = stream
+        if private:
+            text = _File(_decoded(_blocks(text), encoding or "utf-8"))
+        elif encoding is not None:
+            text = pa.transcoding_input_stream(text, encoding, "utf8")
+        if dialect.comment is not None:
+            text = _File(_without_comments(whole_lines(_blocks(text)), dialect.comment.encode()))
+        if rows is not None:
+            text = _File(rows(_blocks(text)))
+        yield pa.PythonFile(text, mode="r") if isinstance(text, _File) else text
+
+
+@contextmanager
+def _open_bytes(path: Source) -> Iterator[Any]:
+    """A stream of bytes, decompressed."""
+    pa = require("pyarrow", extra="files", purpose="reading CSV, Parquet and Arrow files")
+    if not isinstance(path, RemoteFile):
+        with pa.input_stream(str(path), compression="detect") as stream:
+            yield stream
+        return
+    with (
+        path.open() as file,
+        pa.input_stream(file, compression=_PACKED.get(path.suffixes[-1].lower())) as stream,
+    ):
+        yield stream
+
+
+def first_lines(path: Source, dialect: Dialect, private: bool = False) -> tuple[str, bool]:
+    """At least two lines, and whether there are no more."""
+    more = start = b""
+    try:
+        with translate_errors(path, "text file"), open_text(path, dialect, private) as stream:
+            while start.count(b"\n") < 2 and len(start) < MAX_LINE and (more := stream.read(TEXT_BLOCK)):
+                start += more
+    except FileFormatError as error:
+        if isinstance(error.__cause__, UnicodeError):
+            raise encoding_error(path) from None
+        raise
+    return start.decode("utf-8-sig", "surrogateescape"), not more
+
+
+def whole_lines(blocks: Blocks, max_bytes: int | None = None) -> Blocks:
+    """Blocks that end where lines do, except the last; what a line has beyond `max_bytes` may be cut."""
+    rest = b""
+    for block in blocks:
+        end = block.rfind(b"\n") + 1
+        if end:
+            yield rest + block[:end]
+            rest = block[end:]
+        elif max_bytes is None or len(rest) <= max_bytes:
+            rest += block
+    if rest:
+        yield rest
+
+
+def _blocks(stream: Any) -> Blocks:
+    while block := stream.read(TEXT_BLOCK):
+        yield block
+
+
+def _decoded(blocks: Blocks, encoding: str) -> Blocks:
+    decoder = codecs.getincrementaldecoder(encoding)("replace")
+    for block in blocks:
+        if text := decoder.decode(block):
+            yield text.encode()
+    if text := decoder.decode(b"", final=True):
+        yield text.encode()
+
+
+def _without_comments(blocks: Blocks, comment: bytes) -> Blocks:
+    """Lines of comments as empty lines."""
+    pattern = re.compile(rb"^[ \t]*" + re.escape(comment) + rb"[^\n]*", re.MULTILINE)
+    for block in blocks:
+        if text := pattern.sub(b"", block) if comment in block else block:
+            yield text
+
+
+class _File(io.RawIOBase):
+    """Blocks as a file."""
+
+    def __init__(self, blocks: Blocks) -> None:
+        self._left, self._ready = blocks, memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        if size < 0:
+            return b"".join(iter(lambda: self.read(TEXT_BLOCK), b""))
+        if not self._ready:
+            self._ready = memoryview(next(self._left, b""))
+        part, self._ready = bytes(self._ready[:size]), self._ready[size:]
+        return part
+
+
+def encoding_error(path: Source) -> FileFormatError:
+    """Of bytes that are no UTF-8."""
+    return FileFormatError(
+        f"{path} is not a valid UTF-8 text file",
+        "save it again as UTF-8",
+        "name its encoding, as in {encoding}",
+        encoding="latin-1",
+    )
