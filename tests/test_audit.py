@@ -7,7 +7,7 @@ more than its sensitivity, and some pair moves it by that much.
 import sys
 from dataclasses import replace
 from itertools import product
-from math import sqrt
+from math import hypot, sqrt
 
 import numpy as np
 import pytest
@@ -18,9 +18,11 @@ from fedpca import Privacy, StreamingPCA, Subspace, audit
 from fedpca.estimators import streaming
 from fedpca.privacy import steps
 from fedpca.privacy.audit import _distinguish
-from fedpca.privacy.calibration import SENSITIVITY, epsilon_of, mu_of
+from fedpca.privacy.calibration import epsilon_of, mu_of
 from fedpca.privacy.clipping import Clipping, Pairing
 from fedpca.privacy.ledger import total_mu
+from fedpca.privacy.mechanisms.base import SUM_WEIGHT
+from fedpca.privacy.mechanisms.gram import Gram
 from fedpca.privacy.steps import StepSum
 from fedpca.privacy.tracker import PrivateTracker
 
@@ -140,7 +142,7 @@ def test_what_is_audited_is_what_the_estimator_releases(settings, at_once, rng, 
     if isinstance(settings.get("center"), tuple):
         settings["center"] *= 3
     privacy = replace(PRIVACY, **settings)
-    monkeypatch.setattr(streaming, "_shuffled_parts", lambda rows: iter([rows]))
+    monkeypatch.setattr(streaming, "_shuffled_parts", lambda rows, _: iter([rows]))
     batches = rng.normal(size=(2, 400, 3)) + 2.0
     pca = StreamingPCA(privacy=privacy, batch_size=8)
     tracker = PrivateTracker(3, None, privacy, batch_rows=8)
@@ -260,19 +262,24 @@ def test_the_energies_of_an_evaluation_are_those_of_one_row_at_most(rank):
         assert beyond in (0.0, steps.BEYOND * steps.ENERGY)
 
 
+@pytest.mark.parametrize("joint", [False, True])
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
-def test_no_two_rows_of_the_ball_move_the_gram_beyond_its_sensitivity(adjacency):
-    """Ascent from many starts, over rows of any length up to one: those of the sphere, the ball and pairs."""
+def test_no_two_rows_of_the_ball_move_a_release_beyond_its_sensitivity(adjacency, joint):
+    """Ascent from many starts, over rows of any length up to one: those of the sphere, the ball and pairs.
+
+    Of the products alone, and of the products and the sum together.
+    """
 
     def negative(both):
         x, y = (row / max(np.linalg.norm(row), 1.0) for row in both.reshape(2, 3))
         y = y * (adjacency == "replace-one")
-        return -np.linalg.norm(np.outer(x, x) - np.outer(y, y))
+        products = np.linalg.norm(np.outer(x, x) - np.outer(y, y))
+        return -hypot(products, joint * SUM_WEIGHT * np.linalg.norm(x - y))
 
     rng = np.random.default_rng(0)
     starts = rng.normal(size=(20, 6)) * rng.uniform(0.1, 2.0, size=(20, 1))
     largest = max(-minimize(negative, start, method="Nelder-Mead").fun for start in starts)
-    allowed = SENSITIVITY[adjacency]
+    allowed = Gram.sensitivity(adjacency, joint=joint)
     assert 0.999 * allowed < largest <= allowed * (1 + 1e-9)
 
 
@@ -304,7 +311,7 @@ def any_sum(step, rng):
         n_bins = steps.DYADIC.n_bins
         for start in range(0, step.length, n_bins):
             total[start + rng.integers(min(n_bins, step.length - start))] = 10.0 ** rng.uniform(0, 9)
-    return StepSum(step.name, total, int(10 ** rng.uniform(0, 8)), int(10 ** rng.uniform(0, 3)))
+    return StepSum(step.name, total, int(10 ** rng.uniform(0, 8)), int(10 ** rng.uniform(0, 3)), step.radius)
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)

@@ -15,7 +15,7 @@ import pytest
 import fedpca
 from fedpca import Ledger, Privacy, audit
 from fedpca.privacy import clipping, evaluation, noise, schedule, steps, tracker
-from fedpca.privacy.mechanisms import gram, registry, streaming_mod_sulq
+from fedpca.privacy.mechanisms import base, gram, registry, streaming_mod_sulq
 
 AUDIT = sys.modules[audit.__module__]
 PRIVACY = Privacy(epsilon=1.0, delta=1e-6, bound=5.0, center=None, evaluate=False)
@@ -94,8 +94,7 @@ def test_no_clipping_is_caught(monkeypatch):
 @pytest.mark.slow
 def test_noise_too_small_by_the_root_of_two_is_caught(monkeypatch):
     monkeypatch.setitem(gram.SENSITIVITY, "replace-one", 1.0)
-    fast = replace(PRIVACY, noise="fast")
-    assert failing(monkeypatch, fast, "diagonal", "off the diagonal", runs=1500, epsilon=LARGE)
+    assert failing(monkeypatch, replace(PRIVACY, noise="fast"), "diagonal", runs=1500, epsilon=LARGE)
 
 
 @pytest.mark.slow
@@ -150,6 +149,15 @@ def test_the_same_noise_in_every_batch_is_caught(monkeypatch):
 def test_mod_sulq_is_held_to_its_own_certificate(monkeypatch):
     mutate_calibration(monkeypatch, sigma=1 / 8, off_diagonal=1 / 8)  # within (8, 1e-5), but not as certified
     assert not audit(replace(PRIVACY, mechanism="mod-sulq"), runs=200).passed
+
+
+def test_a_sum_of_rows_without_noise_is_caught(monkeypatch):
+    monkeypatch.setattr(base, "SUM_WEIGHT", 1e9)
+    calibrate = registry.calibrate
+    monkeypatch.setattr(
+        registry, "calibrate", lambda *args, joint=False, **settings: calibrate(*args, **settings)
+    )
+    assert "many rows" in failing(monkeypatch, UNKNOWN, "many rows", runs=200)
 
 
 def test_rows_on_the_sphere_that_are_longer_than_one_are_caught(monkeypatch):
