@@ -26,6 +26,7 @@ NAMES = (
     "readers",
     "fit_file",
     "private_utility",
+    "private_defaults",
     "private_samples",
     "private_noise",
 )

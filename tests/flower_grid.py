@@ -7,12 +7,13 @@ import pytest
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 
 from fedpca.federation.flower import client_app, server_app
+from fedpca.federation.flower.round import Round
 
 RUN = {
-    "rank": 3, "center": True, "features": 0,
+    "rank": 3, "center": True, "scale": "", "features": 0,
     "deadline": 60.0, "expect": 0, "quorum": 1, "retries": 2,
     "max-bytes": 2**20, "max-rows": 0, "max-rms": 0.0,
-    "epsilon": 0.0, "delta": 1e-6, "bound": 1.0, "adjacency": "replace-one",
+    "epsilon": 0.0, "delta": 1e-6, "bound": 0.0, "adjacency": "replace-one",
 }  # fmt: skip
 
 
@@ -33,8 +34,9 @@ class FakeGrid:
             message.metadata.__dict__["_message_id"] = name
             node = message.metadata.dst_node_id
             self.requested.append(node)
-            if self.nodes[node] is not None:
-                self.replies[name] = self.nodes[node](message)
+            reply = None if self.nodes[node] is None else self.nodes[node](message)
+            if reply is not None:
+                self.replies[name] = reply
             yield name
 
     def pull_messages(self, names):
@@ -52,11 +54,11 @@ def client(config):
     return lambda message: client_app.app(message, Context(1, 1, config, RecordDict(), {}))
 
 
-def sends(contents):
-    """A node that sends something else as its release."""
+def sends(contents, kind="release"):
+    """A node that sends something else as its release, or another kind of reply."""
     encoded = Array("uint8", (len(contents),), "", contents)
-    release = RecordDict({"release": ArrayRecord({"message": encoded})})
-    return lambda message: Message(release, reply_to=message)
+    reply = RecordDict({kind: ArrayRecord({"message": encoded})})
+    return lambda message: Message(reply, reply_to=message)
 
 
 def run(grid, folder, *, replies=0, **config):
@@ -66,7 +68,7 @@ def run(grid, folder, *, replies=0, **config):
     with pytest.MonkeyPatch.context() as patch:
         if replies:
             complete = property(lambda self: len(self.replies) >= replies)
-            patch.setattr(server_app._Round, "_complete", complete)
+            patch.setattr(Round, "_complete", complete)
         server_app.run(grid, config, folder)
     return summary_in(folder)
 

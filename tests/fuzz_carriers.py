@@ -24,7 +24,7 @@ import fedpca
 from fedpca import Aggregator, Moments, Subspace
 from fedpca.errors import ModelFileError
 from fedpca.federation import Message as ChildMessage
-from fedpca.federation.flower import server_app
+from fedpca.federation.flower import round as flower_round
 from fedpca.federation.folder import collect, publish
 from fedpca.federation.message import file_name
 
@@ -95,6 +95,9 @@ def hostile(contents, random_):
         {"release": ArrayRecord({"other": array})},
         {"release": ConfigRecord({"message": contents})},
         {"release": MetricRecord({"message": 1.0})},
+        {"sum": ArrayRecord({"message": array})},
+        {"scaling": ArrayRecord({"message": array})},
+        {"waits": ArrayRecord({"message": array})},
         {"failed": ConfigRecord({"client": "x" * 9999, "reason": "\x00" * 9999})},
         {"failed": ConfigRecord({"client": 5, "reason": [1.5]})},
         {"failed": ConfigRecord({})},
@@ -118,7 +121,7 @@ def check(count, seed, folder, show=lambda text: None):
     taken, random_, batch = {"collect": 0, "run": 0}, random.Random(seed), []
     patch = pytest.MonkeyPatch()
     pretend_to_be_flower(patch)
-    patch.setattr(server_app, "_PAUSE", 0.01)
+    patch.setattr(flower_round, "_PAUSE", 0.01)
     logging.disable()
     try:
         with warnings.catch_warnings():

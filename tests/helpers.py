@@ -1,15 +1,22 @@
 """Awkward rows, what independent linear algebra says about them, and what several files of tests do."""
 
+import sys
 from dataclasses import fields
 from math import exp, log
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import strategies as st
 from scipy import sparse
 
+import fedpca
 from fedpca import Aggregator, Moments, Subspace
 from fedpca.backend.ops import batch_slices
+from fedpca.privacy.clipping import Pairing
+from fedpca.privacy.mechanisms import Mechanism
+from fedpca.privacy.noise import ExactNoise, FastNoise
+from fedpca.privacy.preparation import BlockSum, Preparation
 from fedpca.summaries.rank import FixedRank
 
 
@@ -281,3 +288,57 @@ def cut(draw, rows):
     places = draw(st.lists(st.integers(0, len(rows)), max_size=5))
     parts = np.split(rows, sorted(places))
     return draw(st.permutations([part for part in parts if len(part)]))
+
+
+def secrets_in(value):
+    """All sums that are not noised, and all keys, that can be reached from an object."""
+    found, seen, todo = [], set(), [value]
+    while todo:
+        value = todo.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Mechanism | Preparation | BlockSum | Pairing | ExactNoise | FastNoise):
+            found.append(value)
+        todo += getattr(value, "__dict__", {}).values()
+        todo += value.values() if isinstance(value, dict) else ()
+        todo += value if isinstance(value, list | tuple) else ()
+    return found
+
+
+_SOURCE = str(Path(fedpca.__file__).parent)
+
+
+class Interrupter:
+    """Raises KeyboardInterrupt at one line of the library; counts the lines that came before it."""
+
+    def __init__(self, at):
+        self.at = at
+        self.lines = 0
+
+    def __enter__(self):
+        self.before = sys.gettrace()
+        sys.settrace(self.trace)
+        return self
+
+    def __exit__(self, *error):
+        sys.settrace(self.before)
+
+    def trace(self, frame, event, argument):
+        if not frame.f_code.co_filename.startswith(_SOURCE):
+            return None
+        if event == "line":
+            self.lines += 1
+            if self.lines == self.at:
+                raise KeyboardInterrupt
+        return self.trace
+
+
+def interrupted(call, at):
+    """Whether the call had so many lines; it was interrupted at the last."""
+    with Interrupter(at):
+        try:
+            call()
+        except KeyboardInterrupt:
+            return True
+    return False

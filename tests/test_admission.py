@@ -8,6 +8,7 @@ from helpers import power_law, rows_of
 
 from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace, merge
 from fedpca.errors import SummaryRejected
+from fedpca.privacy import StepSum
 from fedpca.summaries.certificate import Certificate
 
 PRIVACY = Privacy(2.0, 1e-5, 3.0, center=None, evaluate=False)
@@ -16,6 +17,16 @@ PRIVACY = Privacy(2.0, 1e-5, 3.0, center=None, evaluate=False)
 def release_of(seed=0, privacy=PRIVACY, n_rows=300, n_features=6, **changes):
     rows = power_law(np.random.default_rng(seed), n_rows, n_features)
     return replace(StreamingPCA(min(2, n_features), privacy=privacy).fit(rows).release(), **changes)
+
+
+def releases_of(tables, privacy):
+    """What owners release who take the private steps together, if there are any."""
+    owners = [StreamingPCA(min(2, rows.shape[1]), privacy=replace(privacy)) for rows in tables]
+    while privacy.needs_steps and not all(owner.is_prepared for owner in owners):
+        pooled = StepSum.pooled([owner.step_sum(rows) for owner, rows in zip(owners, tables, strict=True)])
+        for owner in owners:
+            owner.advance(pooled)
+    return [owner.partial_fit(rows).release() for owner, rows in zip(owners, tables, strict=True)]
 
 
 def certified(release, **changes):
@@ -233,21 +244,41 @@ def test_private_scatters_lie_between_the_noise_and_the_rows():
 
 def test_private_means_lie_where_clipped_rows_can_have_them():
     known = replace(PRIVACY, center=(1.0,) * 6)
-    found = replace(PRIVACY, center="private")
-    for privacy, match in ((known, "from the origin|from the public center"), (found, "from the origin")):
-        aggregator = federation(privacy)
-        honest = release_of(5, privacy)
-        far = replace(honest, mean=np.full(6, 1e9), count=10.0, scatter=np.zeros((6, 6)))
-        refuse(aggregator, far, match)
-        assert aggregator.receive("honest", 1, honest)
+    honest = release_of(5, known)
+    aggregator = federation(known)
+    far = {"mean": np.full(6, 1e9), "count": 10.0, "scatter": np.zeros((6, 6))}
+    refuse(aggregator, replace(honest, **far), "from the public center")
+    assert aggregator.receive("honest", 1, honest)
     near = replace(release_of(6, known), mean=np.full(6, -0.5))
     refuse(federation(known), near, "from the public center; at most bound=3")
+    pairs = replace(PRIVACY, center="pairs")
+    refuse(federation(pairs), replace(release_of(5, pairs), **far), "mean must be zero: differences of pairs")
+
+
+def test_a_private_mean_may_be_anywhere_within_the_length_of_rows_that_is_accepted():
+    """Nobody knows beforehand where a private center will be found."""
+    found = replace(PRIVACY, center="private")
+    aggregator = Aggregator(2, privacy=found, max_rms=100.0)
+    honest = [release_of(seed, found, n_rows=2000) for seed in range(3)]
+    assert {release.certificate.center for release in honest} == {"private"}
+    for seed in range(2):
+        aggregator.receive(f"honest {seed}", 1, honest[seed])
+    refuse(aggregator, replace(honest[2], mean=np.full(6, 1e9)), "root-mean-square length")
+    assert aggregator.receive("honest", 1, replace(honest[2], mean=np.full(6, 10.0)))
 
 
 HONEST = [
     PRIVACY,
     replace(PRIVACY, epsilon=0.25),
     replace(PRIVACY, center="private"),
+    replace(PRIVACY, center="pairs"),
+    replace(PRIVACY, center="pairs", adjacency="zero-out"),
+    replace(PRIVACY, bound="sphere"),
+    replace(PRIVACY, bound="sphere", center="pairs"),
+    replace(PRIVACY, bound="private"),
+    replace(PRIVACY, bound="private", center="private"),
+    replace(PRIVACY, bound="private", center="private", evaluate=True),
+    replace(PRIVACY, bound="private", center="private", mechanism="sketch"),
     replace(PRIVACY, center=(0.1,) * 6),
     replace(PRIVACY, releases=12),
     replace(PRIVACY, mechanism="sketch"),
@@ -265,9 +296,11 @@ def test_honest_releases_are_accepted(privacy, n_features, n_rows):
     if isinstance(privacy.center, tuple):
         privacy = replace(privacy, center=(0.1,) * n_features)
     accepted = replace(PRIVACY, adjacency=privacy.adjacency)  # as a run of Flower has it
+    if isinstance(privacy.bound, str):
+        accepted = replace(accepted, bound="private")
     aggregator, parent = Aggregator(privacy=accepted), Aggregator(privacy=accepted)
-    for seed in range(6):
-        release = release_of(seed, privacy, n_rows=n_rows, n_features=n_features)
+    tables = [power_law(np.random.default_rng(seed), n_rows, n_features) for seed in range(6)]
+    for seed, release in enumerate(releases_of(tables, privacy)):
         assert aggregator.receive(f"{seed}", 1, release)
         assert aggregator.receive(f"{seed}, directions", 1, certified(release.subspace(), stream=f"{seed}"))
     assert parent.receive("region", 1, aggregator.summary())
@@ -278,7 +311,7 @@ def test_honest_streams_that_find_their_center_are_accepted():
     aggregator, parent = Aggregator(privacy=PRIVACY), Aggregator(privacy=PRIVACY)
     for seed in range(6):
         pca = StreamingPCA(2, privacy=privacy)
-        for part in np.array_split(power_law(np.random.default_rng(seed), 600, 6) + 2.0, 6):
+        for part in np.array_split(power_law(np.random.default_rng(seed), 3000, 6) + 2.0, 6):
             pca.partial_fit(part)
         assert aggregator.receive(f"{seed}", 1, pca.release())
     assert parent.receive("region", 1, aggregator.summary())

@@ -240,7 +240,7 @@ def test_an_adversary_gets_close_to_the_sensitivity_of_the_sketch(adjacency, rng
         1.0, 1e-5, bound=1.0, mechanism="sketch", adjacency=adjacency, center=None, evaluate=False
     )
     calibration = calibrate(privacy, n_features)
-    sketch = build(privacy(None, 1.0), n_features, rank=1, noise=ExactNoise(bytes(32)))
+    sketch = build(privacy, Clipping(1.0), n_features, rank=1, noise=ExactNoise(bytes(32)))
     omega = sketch._omega / np.linalg.norm(sketch._omega, axis=0)
     hidden = rng.normal(size=n_features)
     hidden -= omega @ (omega.T @ hidden)

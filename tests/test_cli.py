@@ -454,29 +454,27 @@ def test_standard_input(folder):
     assert "must be the only path" in run_fails(folder, "fit", "-", "a.csv", "-o", "n.safetensors")
 
 
-def test_a_private_fit_says_which_rows_its_model_is_of(folder):
+@pytest.mark.parametrize("center", ["private", "none"])
+def test_a_private_fit_says_which_rows_its_model_is_of(folder, center):
     write_csv("a.csv", numbers(2000))
-    private = [*PRIVATE, "--center", "private", "--ledger", "m.ledger"]
+    private = [*PRIVATE, "--center", center, "--ledger", "m.ledger"]
     stdout = run_ok("fit", "a.csv", *private, "--out", "m.safetensors")
-    rows, center = re.search(r"of ([\d,]+) rows, .*; (\d+) more rows used for the center", stdout).groups()
     result = run_json("inspect", "m.safetensors")
-    assert int(rows.replace(",", "")) == result["rows"]
-    assert result["rows"] + int(center) == result["certificate"]["records"] == 2000
-    public = run_ok("fit", "a.csv", *PRIVATE, "--ledger", "n.ledger", "--out", "n.safetensors")
-    assert "of 2,000 rows" in public
-    assert "center" not in public
-    assert "; private: epsilon=8, delta=1e-06\n" in public
+    assert result["rows"] == result["certificate"]["records"] == 2000  # in every pass, all of them
+    assert "of 2,000 rows" in stdout
+    assert "; private: epsilon=8, delta=1e-06\n" in stdout
 
 
-def test_a_private_center_that_was_not_found_is_a_warning(folder):
-    private = [*PRIVATE, "--center", "private"]
-    write_csv("near.csv", numbers(2000))
-    write_csv("far.csv", numbers(2000) + 100)
-    near = run("fit", "near.csv", *private, "--ledger", "near.ledger", "--out", "near.safetensors")
-    assert near.stderr == ""
-    far = run_warns("fit", "far.csv", *private, "--ledger", "far.ledger", "--out", "far.safetensors")
-    assert far.startswith("fedpca: warning: center='private' failed to locate the mean")
-    assert "bound=15" in far
+@pytest.mark.parametrize("mean", [0, 100, 1e9])
+def test_a_private_model_does_not_depend_on_how_far_away_the_mean_is(folder, mean):
+    """A center that cannot be found is none: differences of pairs of rows need none."""
+    write_csv("a.csv", numbers(2000) + mean)
+    private = ["--epsilon", 8, "--delta", 1e-6, "-n", 1, "--ledger", "m.ledger"]
+    result = run("fit", "a.csv", *private, "--out", "m.safetensors")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert abs(fedpca.load("m.safetensors").subspace(1).components[0, 0]) > 0.9
+    certificate = run_json("inspect", "m.safetensors")["certificate"]
+    assert certificate["center"] == ("none: differences of pairs" if mean == 1e9 else "private")
 
 
 def test_a_private_fit_without_a_ledger_says_so_in_a_line(folder):
@@ -493,7 +491,8 @@ def test_a_private_model_without_components_is_written_and_merges_into_one_that_
         patch.setattr(warnings, "filters", [])
         for name, part in zip(names, np.array_split(rows, 24), strict=True):
             write_csv("a.csv", part, list("abcdef"))
-            weak = ["--epsilon", 0.1, "--delta", 1e-6, "--bound", 2, "--ledger", f"{name}.ledger"]
+            weak = ["--epsilon", 0.1, "--delta", 1e-6, "--bound", 2, "--center", "none", "--no-evaluate"]
+            weak += ["--ledger", f"{name}.ledger"]
             result = run("fit", "a.csv", *weak, "--out", name)
             assert result.exit_code == 0
     shown = [run_json("inspect", name)["n_components"] for name in names]
@@ -587,23 +586,24 @@ def test_privacy_settings_have_the_same_options_everywhere(command):
 
 def test_plan_and_audit():
     options = ["--epsilon", 1, "--delta", 1e-5, "--bound", 1, "--features", 784, "--rows", 400]
-    planned = fedpca.plan(fedpca.Privacy(1.0, 1e-5, 1.0, center=None, evaluate=False), 784, 400)
+    planned = fedpca.plan(fedpca.Privacy(1.0, 1e-5, 1.0), 784, 400)
     assert run_json("plan", *options)["rows_needed"] == planned.rows_needed
+    public = fedpca.Privacy(1.0, 1e-5, 1.0, center=None, evaluate=False)
+    given = run_json("plan", *options, "--center", "none", "--no-evaluate")
+    assert given["rows_needed"] == fedpca.plan(public, 784, 400).rows_needed < planned.rows_needed
     text = run_ok("plan", *options)
     assert f"rows needed  {planned.rows_needed:,} for 1 component\n" in text
     assert f"\n\n{planned.advice}\nFit with --ledger FILE" in text
     assert "Plan(" not in text
     private = [*options, "--center", "private", "--adjacency", "zero-out", "--mechanism", "sketch"]
-    settings = fedpca.Privacy(
-        1.0, 1e-5, 1.0, center="private", adjacency="zero-out", mechanism="sketch", evaluate=False
-    )
+    settings = fedpca.Privacy(1.0, 1e-5, 1.0, adjacency="zero-out", mechanism="sketch")
     assert run_json("plan", *private)["rows_needed"] == fedpca.plan(settings, 784, 400).rows_needed
-    assert run_json("audit", "--bound", 1, "--runs", 100)["passed"]
+    assert run_json("audit", "--bound", 1, "--center", "none", "--no-evaluate", "--runs", 100)["passed"]
 
 
 def test_a_plan_takes_a_spectrum_or_a_typical_length(folder):
     options = ["--epsilon", 1, "--delta", 1e-6, "--bound", 8, "--features", 5, "--rows", 2000, "-n", 2]
-    privacy, variances = fedpca.Privacy(1.0, 1e-6, 8.0, center=None, evaluate=False), [9.0, 4.0, 1.0]
+    privacy, variances = fedpca.Privacy(1.0, 1e-6, 8.0), [9.0, 4.0, 1.0]
     planned = fedpca.plan(privacy, 5, 2000, variances, n_components=2)
     Path("spectrum.txt").write_text("9 4\n1\n")
     for spectrum in ("9,4,1", "9, 4, 1", "spectrum.txt"):

@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 from helpers import fit_in_batches, power_law, shortfall, singular_values
 from sklearn.base import clone
+from sklearn.decomposition import PCA
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 import fedpca
 from fedpca.backend import backend_of, to_host
@@ -290,3 +293,29 @@ def test_owners_on_devices_federate(to_device, rng):
     owners = {f"{owner}": to_device(part) for owner, part in enumerate(np.array_split(rows, 3))}
     pca = fedpca.FederatedPCA(5).fit_clients(owners)
     assert shortfall(pca.components_, rows) < 1e-5
+
+
+@pytest.mark.parametrize("tracker", ["exact", "nystrom"])
+@pytest.mark.parametrize("scale", ["std", "numbers"])
+def test_scaled_rows_on_a_device(to_device, tracker, scale, rng):
+    rows = rng.normal(size=(2000, 6)) @ rng.normal(size=(6, 6)) * np.logspace(-3, 3, 6) + 1
+    numbers = rows.std(axis=0)
+    assert np.allclose(fedpca.Scaling.from_rows(to_device(rows)).scale("std"), numbers, rtol=1e-12)
+    settings = {"scale": numbers if scale == "numbers" else "std", "tracker": tracker}
+    pca = fedpca.StreamingPCA(2, **settings).fit(to_device(rows))
+    assert pca._source.backend.on_device
+    expected = make_pipeline(StandardScaler(), PCA(2)).fit(rows)
+    assert np.allclose(pca.explained_variance_, expected[-1].explained_variance_, rtol=1e-4)
+    scores = pca.transform(to_device(rows))
+    assert backend_of(scores).on_device
+    assert np.allclose(np.abs(to_host(scores)), np.abs(expected.transform(rows)), atol=1e-2)
+    restored = to_host(pca.inverse_transform(scores)) / numbers
+    assert np.allclose(restored, expected.inverse_transform(expected.transform(rows)) / numbers, atol=1e-2)
+    rows[3, 2], rows[5, 4] = np.nan, np.nan
+    with_gaps = fedpca.StreamingPCA(2, **settings).fit(to_device(rows))
+    assert np.allclose(with_gaps.scale_, np.nanstd(rows, axis=0), rtol=1e-12 if scale == "std" else 1e-3)
+    before = with_gaps.summary_
+    rows[7, 1] = np.inf
+    with pytest.raises(ValueError, match="infinity"):
+        with_gaps.partial_fit(to_device(rows))
+    assert with_gaps.summary_ == before

@@ -298,26 +298,34 @@ def test_private_clients_release_and_are_summed():
     assert FederatedPCA(privacy=drowned).fit(rows).n_components_ < 10  # those above the noise
 
 
-def test_private_clients_share_a_center():
-    """Centers of their own are noisier, and what noise adds to their differences is taken out of each."""
+@pytest.mark.parametrize("bound", [40.0, "private"])
+def test_private_clients_share_what_they_find(bound):
+    """What each would find alone is noisier, and does not add up."""
     digits = load_digits().data
     exact, groups = fedpca.Subspace.from_rows(digits, 5), np.arange(len(digits)) % 10
-    privacy = Privacy(2.0, 1e-5, 40.0, center="private", evaluate=False)
+    privacy = Privacy(2.0, 1e-5, bound, evaluate=False)
     shared = [FederatedPCA(5, privacy=privacy).fit(digits, groups=groups) for _ in range(3)]
     together = np.mean([fedpca.metrics.affinity(pca, exact) for pca in shared])
-    assert together > 0.55  # 0.72 ± 0.03
+    assert together > 0.55  # 0.70 ± 0.03, 0.75 ± 0.03
+    assert {pca.model_.certificate.center for pca in shared} == {"private"}
     apart = [StreamingPCA(5, privacy=privacy).fit(digits[groups == g]).release() for g in range(10)]
-    assert 0.28 < fedpca.metrics.affinity(fedpca.merge(apart, rank=5), exact) < together  # 0.47 ± 0.04
+    assert len({release.certificate.clipping for release in apart}) == 2
+    with pytest.raises(ValueError, match="let all owners take the private steps together, or give all the"):
+        fedpca.merge(apart, rank=5)
 
 
-def test_a_shared_private_center_is_paid_for_by_every_client(tmp_path):
-    rows = power_law(np.random.default_rng(0), 600, 5)
-    ledger = Ledger(tmp_path / "ledger", epsilon=1.0, delta=1e-5)
-    FederatedPCA(2, privacy=Privacy(1.0, 1e-5, 3.0, center="private", ledger=ledger, evaluate=False)).fit(
-        rows
-    )
-    assert [entry.mechanism for entry in ledger.entries] == ["center", "center", "gram"]
-    assert ledger.spent() == pytest.approx(1.0)
+def test_shared_private_steps_are_paid_for_by_every_client(tmp_path):
+    rows = power_law(np.random.default_rng(0), 2000, 5)
+    ledger = Ledger(tmp_path / "ledger", epsilon=2.0, delta=1e-5)
+    pca = FederatedPCA(2, privacy=Privacy(2.0, 1e-5, ledger=ledger)).fit(rows)
+    paid = [(entry.mechanism, entry.mu) for entry in ledger.entries]
+    first, *means, released, evaluated = [name for name, _ in paid]
+    assert (first, released, evaluated) == ("lengths and spread", "gram", "evaluation")
+    assert set(means) == {"mean"}
+    certificate = pca.model_.certificate
+    assert [(step.step, step.mu) for step in certificate.steps] == paid
+    assert ledger.spent() == pytest.approx(2.0)
+    assert certificate.ledger.spent == ledger.spent()
 
 
 def test_a_client_with_other_features_neither_shares_the_center_nor_moves_it():

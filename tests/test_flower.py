@@ -64,7 +64,7 @@ class TestSource:
             summaries.append(ChildMessage.decode(node.release(REQUEST)).summary)
         assert summaries[0] == summaries[1]
 
-    @pytest.mark.parametrize("promise", [{}, PRIVATE])
+    @pytest.mark.parametrize("promise", [{}, PRIVATE | {"center": "none"}])
     @pytest.mark.parametrize(
         ("name", "contents", "kind"),
         [
@@ -105,7 +105,7 @@ class TestNode:
         assert message.summary.feature_names[0] == "feature 0"
 
     def test_a_private_release_is_repeated_and_paid_once(self, tmp_path):
-        config = config_of(tmp_path, "north", 1, **PRIVATE, center="private")
+        config = config_of(tmp_path, "north", 1, **PRIVATE, center="pairs")
         first = Node.from_config(config).release(REQUEST)
         cost = spent(config)
         assert Node.from_config(config).release(REQUEST | {"rank": 5}) == first
@@ -114,21 +114,21 @@ class TestNode:
             Node.from_config(config | {"version": 2}).release(REQUEST)
 
     @pytest.mark.parametrize("cell", ["", "1.5", "inf", "1e308"])
-    @pytest.mark.parametrize("center", [None, "private"])
+    @pytest.mark.parametrize("center", ["none", "pairs"])
     def test_no_single_record_decides_whether_a_private_node_fails(self, tmp_path, cell, center):
         """A column that only record 17 fills, if at all."""
         source = tmp_path / "rows.csv"
         lines = [f"{x},{y},{cell if i == 17 else ''}" for i, (x, y) in enumerate(rows_of(1, 900, 2))]
         source.write_text("\n".join(["x,y,z", *lines]) + "\n")
-        more = PRIVATE | ({} if center is None else {"center": center})
+        more = PRIVATE | {"center": center}
         node = Node.from_config({"client-id": "north", "source": str(source)} | more)
-        release = node.release({"rank": 2, "center": center is not None})
-        assert ChildMessage.decode(release).summary.count > 800  # the first rows find the center
+        release = node.release({"rank": 2, "center": center != "none"})
+        assert ChildMessage.decode(release).summary.count == 900
 
     def test_a_larger_budget_pays_for_a_second_version(self, tmp_path):
         ledger = tmp_path / "ledger"
         Ledger(ledger, epsilon=4.0, delta=1e-6)
-        config = config_of(tmp_path, "north", 1, **PRIVATE, center="private", ledger=str(ledger))
+        config = config_of(tmp_path, "north", 1, **PRIVATE, center="pairs", ledger=str(ledger))
         first = Node.from_config(config).release(REQUEST)
         assert Node.from_config(config | {"version": 2}).release(REQUEST) != first
         assert Node.from_config(config).release(REQUEST) == first
@@ -137,7 +137,7 @@ class TestNode:
         config = config_of(tmp_path, "north", 1)
         Node.from_config(config).release(REQUEST)
         with pytest.raises(NodeError, match="increase version"):
-            Node.from_config(config | PRIVATE | {"center": "private"}).release(REQUEST)
+            Node.from_config(config | PRIVATE | {"center": "pairs"}).release(REQUEST)
 
     def test_a_release_without_its_settings_is_not_sent(self, tmp_path):
         config = config_of(tmp_path, "north", 1)
@@ -158,18 +158,21 @@ class TestNode:
             (PRIVATE | {"epsilon": 1.0}, "epsilon must be at most 1"),
             (PRIVATE | {"bound": 1.0}, "bound must be at most 1"),
             (PRIVATE | {"adjacency": "zero-out"}, "adjacency must be 'zero-out'"),
-            ({"center": False}, "the run requires center=False, but this node has center='private'"),
+            ({"center": False}, "the run requires center=False, but this node has center='pairs'"),
         ],
     )
     def test_nothing_is_spent_on_what_would_be_refused(self, tmp_path, changes, rule):
-        config = config_of(tmp_path, "north", 1, **PRIVATE, center="private")
+        config = config_of(tmp_path, "north", 1, **PRIVATE, center="pairs")
         with pytest.raises(NodeError, match=rule):
             Node.from_config(config).release(REQUEST | {"adjacency": "replace-one"} | changes)
         assert not Path(config["source"] + ".fedpca").exists()
 
     def test_centers(self, tmp_path):
         np.save(tmp_path / "center.npy", np.full(8, 0.1))
-        for center, centered in (({}, False), ({"center": str(tmp_path / "center.npy")}, True)):
+        for center, centered in (
+            ({"center": "none"}, False),
+            ({"center": str(tmp_path / "center.npy")}, True),
+        ):
             config = config_of(tmp_path, f"client {centered}", 1, **PRIVATE, **center)
             contents = Node.from_config(config).release(REQUEST | {"center": centered})
             assert ChildMessage.decode(contents).summary.centered is centered
@@ -177,6 +180,7 @@ class TestNode:
     def test_a_node_sets_its_least_rank(self, tmp_path):
         source = write(tmp_path / "wide.npy", rows_of(1, 900, 300))
         config = {"client-id": "wide", "source": str(source), "mechanism": "sketch", "min-rank": 5} | PRIVATE
+        config["center"] = "none"
         node = Node.from_config(config)
         first = node.release({"rank": 1, "center": False})
         assert node.release({"rank": 5, "center": False}) == first
@@ -208,7 +212,7 @@ class TestNode:
                 {"client-id": "a", "source": "a.npy", "epsilom": 1.0},
                 "unknown key .*: epsilom; known",
             ),
-            ({"client-id": "a", "source": "a.npy", "epsilon": 1.0}, "missing: delta, bound"),
+            ({"client-id": "a", "source": "a.npy", "epsilon": 1.0}, "missing: delta"),
             ({"client-id": "a", "source": "a.npy", "version": -1}, "version"),
             ({"client-id": "a", "source": "a.npy", "min-rank": 0}, "min-rank must be at least 1"),
             ({"client-id": "a", "source": "a.npy"} | PRIVATE | {"epsilon": -1.0}, "epsilon must be above 0"),
@@ -233,7 +237,7 @@ class TestNode:
         with pytest.raises(NodeError, match=rule):
             Node.from_config(config)
 
-    @pytest.mark.parametrize("privacy", [{}, PRIVATE], ids=["plain", "private"])
+    @pytest.mark.parametrize("privacy", [{}, PRIVATE | {"center": "none"}], ids=["plain", "private"])
     def test_text_is_read_as_the_config_says(self, tmp_path, privacy):
         rows = rows_of(1, 900, 3)
         lines = [f"north\t{x}\t{y}\t{z}".replace(".", ",") for x, y, z in rows]
@@ -337,7 +341,7 @@ class TestRun:
         other = {"client-id": "other", "source": str(write(tmp_path / "o.npy", rows_of(1, n_features=5)))}
         good = config_of(tmp_path, "good", 1)
         release = Node.from_config(good).release(REQUEST)
-        private = bad | {"client-id": "private", "state": str(tmp_path / "s"), "center": "private"} | PRIVATE
+        private = bad | {"client-id": "private", "state": str(tmp_path / "s"), "center": "pairs"} | PRIVATE
         grid = FakeGrid(
             n1=client(good),
             n2=client(bad),
@@ -387,7 +391,7 @@ class TestRun:
         assert "model.safetensors is that of an earlier run" in problem
 
     def test_lies_are_refused_and_the_others_unaffected(self, tmp_path):
-        private = PRIVATE | {"center": "private"}
+        private = PRIVATE | {"center": "pairs"}
         honest, liar = (config_of(tmp_path, name, seed, **private) for seed, name in enumerate("ab"))
         contents = lies(Node.from_config(liar).release(REQUEST))
         liars = {f"n{node}": sends(lie) for node, (lie, _) in enumerate(contents, start=2)}
@@ -551,7 +555,7 @@ class TestRun:
         assert list(summary_in(tmp_path)["contributors"]) == ["north"]
 
     def test_what_is_written_is_for_its_owner_only(self, tmp_path):
-        north = config_of(tmp_path, "north", 1, **PRIVATE, center="private")
+        north = config_of(tmp_path, "north", 1, **PRIVATE, center="pairs")
         folder = tmp_path / "a" / "server"
         config = RUN | {"folder": str(folder), "expect": 1}
         grid = FakeGrid(n1=client(north))
@@ -582,7 +586,7 @@ class TestRun:
         assert {record.name.partition(".")[0] for record in shown} == {"fedpca"}
 
     def test_one_private_release_under_two_names(self, tmp_path):
-        north = config_of(tmp_path, "north", 1, **PRIVATE, center="private")
+        north = config_of(tmp_path, "north", 1, **PRIVATE, center="pairs")
         release = ChildMessage.decode(Node.from_config(north).release(REQUEST))
         grid = FakeGrid(n1=client(north), n2=sends(replace(release, child="copy").encode()))
         summary = run(grid, tmp_path / "server", replies=2)
@@ -591,7 +595,7 @@ class TestRun:
 
     @pytest.mark.parametrize("certificate", [{"warnings": 5}, {"mu": "x"}, {"releases": 7}], ids=repr)
     def test_a_hostile_certificate_is_rejected_by_name(self, tmp_path, certificate):
-        private = PRIVATE | {"center": "private"}
+        private = PRIVATE | {"center": "pairs"}
         north, evil = (config_of(tmp_path, name, seed, **private) for seed, name in enumerate(("a", "evil")))
         kind, arrays, metadata = model_file.decode(Node.from_config(evil).release(REQUEST), "evil")
         forged = seal(kind, arrays, metadata | {"certificate": metadata["certificate"] | certificate})
@@ -715,7 +719,7 @@ class TestRegion:
 
     def test_privacy_is_that_of_its_clients(self, tmp_path):
         request = REQUEST | PRIVATE | {"adjacency": "replace-one"}
-        aggregator, region = self.region_of(tmp_path, **PRIVATE, center="private")
+        aggregator, region = self.region_of(tmp_path, **PRIVATE, center="pairs")
         assert ChildMessage.decode(region.release(request)).summary == aggregator.summary()
         with pytest.raises(SummaryRejected, match="its epsilon is 2; at most 1 is accepted"):
             region.release(request | {"epsilon": 1.0})

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flower_clients import PRIVATE, REQUEST, config_of, lies, spent
-from helpers import aggregate, shortfall
+from helpers import aggregate, rows_of, shortfall
 
 import fedpca
 from fedpca import FederatedPCA
@@ -45,14 +45,14 @@ if sys.argv[0].endswith("flwr-clientapp"):
     from flwr.app import ConfigRecord
     from fedpca.federation.flower.node import Node
 
-    def lie(self, request):
+    def lie(self, request, published=None):
         contents = Path(os.environ["LIE"]).read_bytes()
         if contents == b"unreadable":
             ConfigRecord.deflate = lambda self: b"ConfigRecord  3\\x00\\xff\\xff\\xff"
             raise ValueError("goes out as a ConfigRecord")
-        return contents
+        return "release", contents
 
-    Node.release = lie
+    Node.reply = lie
 """
 
 
@@ -75,7 +75,7 @@ def merged(configs):
 
 def private(folder, *clients, first_seed):
     return {
-        client: config_of(folder, client, seed, **PRIVATE, center="private")
+        client: config_of(folder, client, seed, **PRIVATE, center="pairs")
         for seed, client in enumerate(clients, start=first_seed)
     }
 
@@ -255,6 +255,51 @@ def test_a_limit_removes_what_was_accepted_without_it(west):
     assert "root-mean-square" in summary["quarantined"]["huge"]
     assert (summary["warning"], summary["problem"]) == ("", "")
     assert model == merged({"dora": configs["dora"]})
+
+
+# --- nodes that know nothing about the rows of others ---
+
+
+def test_nodes_find_scale_center_and_length_together(deployment, tmp_path):
+    """Every sum is made by a process of its own. One node is stopped and started again, and one joins."""
+    units, promise = np.array([1.0, 100.0, 0.01, 1e4, 1.0, 5.0, 20.0, 0.1]), {"epsilon": 4.0, "delta": 1e-6}
+    configs, mixing = {}, np.random.default_rng(0).normal(size=(8, 8))
+    for seed, name in enumerate(("emma", "frida", "greta", "hanna")):
+        source = tmp_path / f"{name}.npy"
+        np.save(source, (rows_of(seed, 3000) @ mixing + 3) * units)
+        configs[name] = {"client-id": name, "source": str(source)} | promise
+    folder = tmp_path / "server"
+    settings = {"folder": str(folder), "rank": 2, "scale": "std"} | promise
+    first = dict(zip(KEYS, list(configs)[:3], strict=False))
+    with visitors(deployment):
+        for key, name in first.items():
+            deployment.start_node(key, configs[name])
+        run = deployment.start_run(**settings, expect=3, quorum=3, deadline=2 * PATIENCE)
+        until((folder / "published.safetensors").exists)
+        deployment.stop(KEYS[2])
+        deployment.start_node(KEYS[2], configs["greta"])
+        run_loopback.finished(run, 2 * PATIENCE + 60)
+        summary, model = result(folder)
+        assert summary["problem"] == ""
+        assert list(summary["contributors"]) == list(first.values())
+        assert summary["evaluation"]["rows"] == 9000
+        deployment.start_node(KEYS[3], configs["hanna"])
+        deployment.run(**settings, expect=4, quorum=4, deadline=PATIENCE)
+    rows = np.concatenate([np.load(configs[name]["source"]) for name in first.values()])
+    scaled = (rows - rows.mean(axis=0)) / rows.std(axis=0)
+    assert abs(shortfall(model.components, scaled)) < 0.02
+    np.testing.assert_allclose(
+        model.scale / rows.std(axis=0), np.full(8, np.mean(model.scale / rows.std(axis=0))), rtol=0.2
+    )
+    again, larger = result(folder)
+    replies = {reply["client"]: (reply["what"], reply["reason"]) for reply in again["replies"]}
+    assert replies.pop("hanna") == (
+        "accepted", "it joined later: what was found privately is that of the rows of others."
+    )  # fmt: skip
+    assert set(replies.values()) == {("unchanged", "")}
+    assert larger.count == 12000
+    for name in first.values():
+        assert spent(configs[name]) == pytest.approx(4.0)
 
 
 # --- and their parent ---

@@ -80,7 +80,7 @@ def test_a_ledger_has_the_adjacency_of_its_first_debit(tmp_path, first, second):
     Ledger(path, epsilon=1.0, delta=1e-5)
     for center in (None, "private"):
         privacy = Privacy(0.5, 1e-5, 3.0, adjacency=first, ledger=path, center=center, evaluate=False)
-        StreamingPCA(1, privacy=privacy).partial_fit(rows).release()
+        StreamingPCA(1, privacy=privacy).fit(rows)
         before = path.read_bytes()
         for reopened in (path, Ledger(path)):
             other = Privacy(0.5, 1e-5, 3.0, adjacency=second, ledger=reopened, center=center, evaluate=False)
@@ -348,12 +348,20 @@ from fedpca.privacy import noise
 ledger, when = sys.argv[1], sys.argv[2]
 if when == "before the noise":
     noise.ExactNoise.weighted = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+if when == "at the evaluation":
+    entries = noise.ExactNoise.entries
+    def killed(self, label, count, sd):
+        if label == (0,) and count == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return entries(self, label, count, sd)
+    noise.ExactNoise.entries = killed
 if when == "after the noise":
     from fedpca.privacy.ledger import Ledger
     Ledger.complete = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
-privacy = Privacy(epsilon=1.0, delta=1e-4, bound=1.0, ledger=ledger, {extra})
-rows = np.random.default_rng(0).normal(size=(60, 4))
-pca = StreamingPCA(2, privacy=privacy).fit(rows)
+settings = {"bound": 1.0, "center": None, "evaluate": False} | {extra}
+privacy = Privacy(epsilon=1.0, delta=1e-4, ledger=ledger, **settings)
+rows = np.random.default_rng(0).normal(size=(600, 4)) * [9, 1, 1, 1]
+pca = StreamingPCA(1, privacy=privacy).fit(rows)
 print("released")
 """
 
@@ -362,7 +370,7 @@ print("released")
 def run_client(fork):
     """Runs a client that releases once: its exit status, output and errors."""
 
-    def run(ledger, when, extra=""):
+    def run(ledger, when, extra="{}"):
         return fork(CLIENT.replace("{extra}", extra), ledger, when).wait()
 
     return run
@@ -384,12 +392,25 @@ def test_a_killed_process_leaves_a_debit_that_counts(run_client, tmp_path, when)
     assert "released" not in printed
 
 
-def test_the_center_is_debited_before_its_noise_too(run_client, tmp_path):
+@pytest.mark.parametrize("when", ["before the noise", "after the noise"])
+def test_a_private_step_is_debited_before_its_noise_too(run_client, tmp_path, when):
     path = tmp_path / "ledger"
-    assert run_client(path, "before the noise", "center='private'")[0] == -signal.SIGKILL
+    assert run_client(path, when, "{'center': 'private'}")[0] == -signal.SIGKILL
     ledger = Ledger(path)
-    assert [entry.mechanism for entry in ledger.entries] == ["center"]
+    assert [(entry.mechanism, entry.completed) for entry in ledger.entries] == [("lengths and spread", False)]
     assert 0 < ledger.spent() < 1
+
+
+def test_an_evaluation_is_debited_before_its_noise_too(run_client, tmp_path):
+    path = tmp_path / "ledger"
+    status, _, errors = run_client(path, "at the evaluation", "{'bound': 9.0, 'evaluate': True}")
+    assert status == -signal.SIGKILL, errors
+    ledger = Ledger(path)
+    assert [(entry.mechanism, entry.completed) for entry in ledger.entries] == [
+        ("gram", True),
+        ("evaluation", False),
+    ]
+    assert ledger.spent() == pytest.approx(1.0)
 
 
 RELEASING = """

@@ -14,10 +14,23 @@ from fedpca.privacy.calibration import mu_of
 PRIVACY = Privacy(epsilon=1.0, delta=1e-6, bound=2.0, center=None, evaluate=False)
 
 
+def vars_of(privacy):
+    return {name: getattr(privacy, name) for name in ("bound", "center", "evaluate")}
+
+
 def test_the_plan_announces_what_the_certificate_will_say():
     rows = power_law(np.random.default_rng(0), 500, 12)
-    for settings in ({}, {"adjacency": "zero-out"}, {"mechanism": "mod-sulq"}, {"releases": 7}):
-        privacy = Privacy(1.0, 1e-5, 2.0, **settings, evaluate=False)
+    for settings in (
+        {},
+        {"adjacency": "zero-out"},
+        {"mechanism": "mod-sulq"},
+        {"releases": 7},
+        {"evaluate": True},
+        {"center": "pairs"},
+        {"center": "pairs", "adjacency": "zero-out"},
+        {"bound": "sphere"},
+    ):
+        privacy = Privacy(**({"epsilon": 1.0, "delta": 1e-5} | vars_of(PRIVACY) | settings))
         pca = StreamingPCA(2, privacy=privacy)
         for part in np.array_split(rows, privacy.releases):
             certificate = pca.partial_fit(part).release().certificate

@@ -14,6 +14,7 @@ from sklearn.model_selection import GridSearchCV
 
 import fedpca
 from fedpca import FederatedPCA, Ledger, Moments, Privacy, StreamingPCA, Subspace
+from fedpca.privacy import StepSum
 from fedpca.privacy.calibration import epsilon_of, mu_of
 from fedpca.privacy.clipping import RADIUS, clipped
 from fedpca.report.write import write_report
@@ -31,9 +32,8 @@ def messages(call):
 
 
 def about_digits(**settings):
-    return Privacy(
-        **({"epsilon": 1.0, "delta": 1e-5, "bound": 35.0, "center": CENTER} | settings), evaluate=False
-    )
+    given = {"epsilon": 1.0, "delta": 1e-5, "bound": 35.0, "center": CENTER, "evaluate": False} | settings
+    return Privacy(**given)
 
 
 def true_shares(bound=35.0):
@@ -108,6 +108,16 @@ def leading(model):
     return model.components if isinstance(model, Subspace) else model.components_
 
 
+def released_together(parts, privacy):
+    """Releases of owners who take the private steps together."""
+    owners = [StreamingPCA(1, privacy=replace(privacy)) for _ in parts]
+    while not all(owner.is_prepared for owner in owners):
+        sums = [owner.step_sum(part) for owner, part in zip(owners, parts, strict=True)]
+        for owner in owners:
+            owner.advance(StepSum.pooled(sums))
+    return [owner.partial_fit(part).release() for owner, part in zip(owners, parts, strict=True)]
+
+
 @pytest.mark.parametrize("path", ["fit", "federated", "merged"])
 def test_the_noise_of_a_private_center_is_not_shown_as_a_component(path):
     """Rows vary along the first two features only; the center's noise is along all of them."""
@@ -122,10 +132,7 @@ def test_the_noise_of_a_private_center_is_not_shown_as_a_component(path):
                 lambda r=rows, p=privacy: FederatedPCA(1, privacy=p).fit(r, groups=np.arange(300) % 3)
             )
         else:
-            parts = [rows[:151], rows[151:]]
-            releases, _ = messages(
-                lambda q=parts, p=privacy: [StreamingPCA(1, privacy=p).fit(part).release() for part in q]
-            )
+            releases, _ = messages(lambda r=rows, p=privacy: released_together([r[:151], r[151:]], p))
             model = fedpca.merge(releases, 1)
         shown += [(component[:2] ** 2).sum() for component in leading(model)]
     assert len(shown) > 3
@@ -218,7 +225,7 @@ def test_noise_alone_is_no_reason_to_call_a_bound_too_large():
     assert not [text for text in said if text.startswith("bound=")]
 
 
-# --- a center that was not found ---
+# --- a center far away, or not found ---
 
 
 def paths_to_a_model(rows, privacy):
@@ -239,15 +246,24 @@ def paths_to_a_model(rows, privacy):
 
 @pytest.mark.parametrize("path", ["fit", "stream", "federated"])
 @pytest.mark.parametrize("mechanism", ["gram", "sketch"])
-def test_a_missed_center_warns_in_every_path(path, mechanism):
-    privacy = Privacy(4.0, 1e-5, 3.0, center="private", mechanism=mechanism, evaluate=False)
+@pytest.mark.parametrize("bound", [3.0, "private"])
+def test_wherever_the_mean_is_the_component_is_found_and_nothing_is_warned_of(path, mechanism, bound):
+    """A center that is not found is said in the certificate: differences of pairs of rows need none."""
+    privacy = Privacy(4.0, 1e-5, bound, mechanism=mechanism)
     rows = np.random.default_rng(0).normal(size=(6000, 8)) * [2, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.5]
-    for bounds in (0, 1, 30):
+    for distance in (0.0, 3.0, 90.0, 1e6):
         mean = np.zeros(8)
-        mean[1] = 3.0 * bounds
-        _, said = messages(paths_to_a_model(rows + mean, privacy)[path])
-        missed = [text for text in said if "failed to locate the mean" in text]
-        assert bool(missed) == (bounds > 2), (bounds, said)
+        mean[1] = distance
+        model, said = messages(paths_to_a_model(rows + mean, privacy)[path])
+        assert said == []
+        summary = model.subspace(1) if isinstance(model, Moments | Subspace) else model.subspace_
+        assert abs(summary.components[0, 0]) > 0.95
+        if summary.certificate.center == "private":
+            assert np.linalg.norm(summary.mean - mean) < 1.0
+        else:
+            assert summary.certificate.center == "none: differences of pairs"
+            assert not summary.mean.any()
+        assert summary.certificate.center == "private" or distance > 3
 
 
 # --- one account for every fit ---

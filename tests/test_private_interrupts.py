@@ -1,18 +1,14 @@
 """Interrupted at any line, a private stream uses no noise twice, and no row counts twice."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from helpers import interrupted
 
-import fedpca
 from fedpca import BudgetExceeded, Ledger, Moments, Privacy, StreamingPCA
 from fedpca.privacy.calibration import epsilon_of
 from fedpca.privacy.noise import ExactNoise
 
-SOURCE = str(Path(fedpca.__file__).parent)
-ROWS, MORE = (np.random.default_rng(0).normal(size=(n_rows, 2)) for n_rows in (60, 5))
+ROWS, MORE, FOR_STEPS = (np.random.default_rng(0).normal(size=(n_rows, 2)) for n_rows in (60, 5, 300))
 
 SETTINGS = [
     {},
@@ -23,42 +19,10 @@ SETTINGS = [
     {"mechanism": "streaming-mod-sulq"},
     {"center": "private"},
     {"center": "private", "mechanism": "sketch"},
+    {"center": "pairs"},
+    {"center": "pairs", "releases": 3},
+    {"bound": "private"},
 ]
-
-
-class Interrupter:
-    """Raises KeyboardInterrupt at one line of the library; counts the lines that came before it."""
-
-    def __init__(self, at):
-        self.at = at
-        self.lines = 0
-
-    def __enter__(self):
-        self.before = sys.gettrace()
-        sys.settrace(self.trace)
-        return self
-
-    def __exit__(self, *error):
-        sys.settrace(self.before)
-
-    def trace(self, frame, event, argument):
-        if not frame.f_code.co_filename.startswith(SOURCE):
-            return None
-        if event == "line":
-            self.lines += 1
-            if self.lines == self.at:
-                raise KeyboardInterrupt
-        return self.trace
-
-
-def interrupted(call, at):
-    """Whether the call had so many lines; it was interrupted at the last."""
-    with Interrupter(at):
-        try:
-            call()
-        except KeyboardInterrupt:
-            return True
-    return False
 
 
 @pytest.fixture
@@ -75,9 +39,9 @@ def drawn(monkeypatch):
 
 
 def stream(settings):
-    return StreamingPCA(
-        1, privacy=Privacy(8.0, 1e-5, 3.0, **settings, evaluate=False), batch_size=25
-    ).partial_fit(ROWS)
+    given = {"epsilon": 8.0, "delta": 1e-5, "bound": 3.0, "center": None, "evaluate": False} | settings
+    rows = FOR_STEPS if {"private"} & set(given.values()) else ROWS
+    return StreamingPCA(1, privacy=Privacy(**given), batch_size=25).partial_fit(rows)
 
 
 @pytest.mark.slow
@@ -103,7 +67,7 @@ def test_a_release_interrupted_at_any_line_draws_its_noise_once(settings, drawn)
         if released.certificate.report == 1 and second:
             kinds.add("made now")
             assert not first & second
-        assert released.count <= len(ROWS) + len(MORE)
+        assert released.count <= pca.n_samples_seen_
         certificate = released.certificate
         assert certificate.ledger.spent >= epsilon_of(certificate.mu, 1e-5) * (1 - 1e-9)
     assert at > 40
@@ -112,7 +76,9 @@ def test_a_release_interrupted_at_any_line_draws_its_noise_once(settings, drawn)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "settings", [{}, {"mechanism": "streaming-mod-sulq"}, {"center": "private"}], ids=str
+    "settings",
+    [{}, {"mechanism": "streaming-mod-sulq"}, {"center": "private"}, {"center": "pairs"}],
+    ids=str,
 )
 def test_a_batch_interrupted_at_any_line_never_counts_twice(settings):
     """Whoever is interrupted brings the batch again."""
@@ -120,6 +86,7 @@ def test_a_batch_interrupted_at_any_line_never_counts_twice(settings):
     while True:
         at += 1
         pca = stream(settings)
+        n_rows = pca._n_rows_seen
         if not interrupted(lambda pca=pca: pca.partial_fit(MORE), at):
             break
         try:
@@ -128,23 +95,8 @@ def test_a_batch_interrupted_at_any_line_never_counts_twice(settings):
         except RuntimeError as refusal:
             refused += "interrupted" in str(refusal)
         else:
-            assert pca.n_samples_seen_ == pca._source._n_rows == len(ROWS) + len(MORE)
+            assert pca.n_samples_seen_ == pca._source._n_rows == n_rows + len(MORE)
     assert refused > 5
-
-
-def test_a_round_of_the_center_interrupted_at_any_line_moves_it_once(drawn):
-    at = 0
-    while True:
-        at += 1
-        pca = StreamingPCA(1, privacy=Privacy(8.0, 1e-5, 3.0, center="private", evaluate=False))
-        total, n_rows = pca.center_sum(ROWS)
-        if not interrupted(lambda pca=pca, offset=total / n_rows: pca.move_center(offset), at):
-            break
-        try:
-            pca.move_center(total / n_rows)
-        except (RuntimeError, ValueError):
-            continue
-        np.testing.assert_array_equal(pca._source._stage.center.vector, total / n_rows)
 
 
 @pytest.mark.parametrize("settings", SETTINGS[:6], ids=str)

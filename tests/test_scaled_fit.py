@@ -399,25 +399,6 @@ def test_a_private_fit_is_that_of_rows_divided_by_public_numbers(rng):
         StreamingPCA(2, scale="std", privacy=Privacy(**settings)).fit(rows)
 
 
-@pytest.mark.parametrize("tracker", ["exact", "nystrom"])
-@pytest.mark.parametrize("scale", ["std", "numbers"])
-def test_torch_tensors(tracker, scale, rng):
-    torch = pytest.importorskip("torch")
-    rows = rng.normal(size=(2000, 6)) @ rng.normal(size=(6, 6)) * np.logspace(-3, 3, 6) + 1
-    given = rows.std(axis=0) if scale == "numbers" else scale
-    pca = StreamingPCA(2, scale=given, tracker=tracker).fit(torch.from_numpy(rows))
-    expected = standard_pca(rows, 2)
-    scores = pca.transform(torch.from_numpy(rows))
-    assert isinstance(scores, torch.Tensor)
-    np.testing.assert_allclose(pca.explained_variance_, expected[-1].explained_variance_, rtol=1e-4)
-    np.testing.assert_allclose(np.abs(scores.numpy()), np.abs(expected.transform(rows)), atol=1e-2)
-    restored = pca.inverse_transform(scores)
-    assert isinstance(restored, torch.Tensor)
-    rows[3, 2] = np.nan
-    gappy = StreamingPCA(2, scale=given, tracker=tracker).fit(torch.from_numpy(rows))
-    np.testing.assert_allclose(gappy.scale_, np.nanstd(rows, axis=0), rtol=1e-3)
-
-
 def test_the_exact_tracker_of_mixed_units_has_moments_whatever_the_rows(rng):
     from fedpca.summaries.rank import FixedRank
 

@@ -35,7 +35,7 @@ def test_a_scaling_is_that_of_all_rows_in_any_order(rows, data):
         assert (abs(scaling.variance - variance.astype(float)) <= 1e-9 * variance + floor).all()
 
 
-@pytest.mark.parametrize("kind", ["float32", "int", "csr", "csc", "fortran", "frame", "list", "torch"])
+@pytest.mark.parametrize("kind", ["float32", "int", "csr", "csc", "fortran", "frame", "list"])
 def test_a_scaling_of_any_rows(kind, rng):
     dense = np.round(rng.normal(size=(300, 4)) * [1, 10, 100, 1000] + 5000)
     dense[rng.uniform(size=dense.shape) < 0.5] = 0
@@ -47,7 +47,6 @@ def test_a_scaling_of_any_rows(kind, rng):
         "fortran": lambda: np.asfortranarray(dense),
         "frame": lambda: pd.DataFrame(dense, columns=list("abcd")),
         "list": lambda: dense.tolist(),
-        "torch": lambda: pytest.importorskip("torch").from_numpy(dense),
     }[kind]()
     scaling = Scaling.from_rows(rows)
     assert scaling.feature_names == (tuple("abcd") if kind == "frame" else None)

@@ -1,8 +1,10 @@
-"""A complete federation on this machine: a SuperLink with TLS, three authenticated SuperNodes, and a run.
+"""A complete federation on this machine: a SuperLink with TLS, five authenticated SuperNodes, a private run.
 
     python examples/flower/run_loopback.py
 
-Every process listens on 127.0.0.1 only and makes no other connections.
+Five hospitals have tables in raw units, and nobody knows anything about them: scale, center and length of
+rows are found privately, by all of them together. Every process listens on 127.0.0.1 only and makes no other
+connections.
 """
 
 import datetime
@@ -27,6 +29,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 import fedpca
+from fedpca import Privacy
 from fedpca.federation.flower.scaffold import write_template
 
 TOOLS = Path(sys.executable).parent
@@ -234,27 +237,42 @@ def write_private(path, key, form):
         file.write(contents)
 
 
+HOSPITALS = {"north": 4000, "south": 2500, "east": 3500, "west": 1800, "center": 5200}
+NAMES = ("age", "weight", "systolic", "glucose", "creatinine", "platelets", "crp", "albumin")
+TYPICAL = np.array([55.0, 75.0, 130.0, 6.0, 0.09, 250e9, 8.0, 42.0])
+SPREAD = np.array([17.0, 15.0, 18.0, 1.8, 0.03, 70e9, 9.0, 5.0])
+PROMISE = {"epsilon": 2.0, "delta": 1e-6}
+
+
+def write_tables(home):
+    """A table per hospital, in the units of its laboratory."""
+    shared = np.random.default_rng(0).normal(size=(2, 8)) * [[0.9], [0.6]]
+    for number, (name, people) in enumerate(HOSPITALS.items()):
+        rng = np.random.default_rng([1, number])
+        rows = rng.normal(size=(people, 2)) @ shared + 0.5 * rng.normal(size=(people, 8))
+        lines = [",".join(NAMES), *(",".join(f"{x:.6g}" for x in row) for row in TYPICAL + SPREAD * rows)]
+        (home / f"{name}.csv").write_text("\n".join(lines) + "\n")
+
+
 def main():
+    people = sum(HOSPITALS.values())
+    print(fedpca.plan(Privacy(**PROMISE), len(NAMES), people, n_components=2, owners=5, scale="std"))
     with tempfile.TemporaryDirectory(prefix="fedpca-flower-") as home:
         home = Path(home)
-        rng = np.random.default_rng(0)
-        mixing = rng.normal(size=(8, 8))
-        configs = {}
-        for i, client in enumerate(("north", "south", "west")):
-            rows = rng.normal(size=(2000, 8)) * [9, 5, 1, 1, 1, 1, 1, 1] @ mixing + i
-            np.save(home / f"{client}.npy", rows)
-            privacy = {"epsilon": 2.0, "delta": 1e-6, "bound": 40.0, "center": "private"}
-            configs[client] = {"client-id": client, "source": str(home / f"{client}.npy")} | privacy
+        write_tables(home)
         with Deployment(home / "deployment") as deployment:
             print(f"SuperLink at {deployment.address}, with TLS and node authentication")
-            deployment.register(*configs)
-            for name, config in configs.items():
+            deployment.register(*HOSPITALS)
+            for name in HOSPITALS:
+                config = {"client-id": name, "source": str(home / f"{name}.csv")} | PROMISE
                 deployment.start_node(name, config)
             folder = home / "federation"
-            required = {"epsilon": 2.0, "delta": 1e-6, "bound": 40.0}
-            deployment.run(folder=str(folder), rank=2, expect=3, deadline=120.0, **required)
+            settings = {"rank": 2, "scale": "std", "expect": 5, "quorum": 5, "deadline": 900.0} | PROMISE
+            deployment.run(folder=str(folder), **settings)
         print((folder / "summary.json").read_text())
-        print(fedpca.load(folder / "model.safetensors"))
+        model = fedpca.load(folder / "model.safetensors")
+        print(model)
+        print(json.dumps(model.certificate.to_json(), indent=2))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """fedpca audit: an empirical test of a privacy guarantee."""
 
 from dataclasses import asdict
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -18,6 +19,12 @@ from fedpca.cli.privacy_options import (
 )
 
 
+class PrivateScale(StrEnum):
+    """A scale that is found privately."""
+
+    std = "std"
+
+
 def audit(
     epsilon: Annotated[
         float,
@@ -32,6 +39,13 @@ def audit(
     ] = 1e-5,
     center: PrivateCenter = None,
     bound: Annotated[str | None, BOUND] = None,
+    scale: Annotated[
+        PrivateScale | None,
+        typer.Option(
+            help="std: audit that the scale of every column is found privately, too.",
+            rich_help_panel="Privacy",
+        ),
+    ] = None,
     evaluate: Evaluate = None,
     mechanism: Mechanism = None,
     adjacency: Adjacency = None,
@@ -43,13 +57,13 @@ def audit(
 ) -> None:
     """Empirically audit a private configuration.
 
-    It runs on pairs of datasets that differ in one row. The exit code is 1 if the releases reveal more than
-    the guarantee allows.
+    It runs on pairs of datasets that differ in one row. Whatever is found privately is audited step by step
+    and as a whole. The exit code is 1 if anything reveals more than the guarantee allows.
 
     Example:
 
     ```
-    fedpca audit --bound 11 --center private --runs 1000
+    fedpca audit --runs 1000
     ```
     """
     privacy = privacy_settings(
@@ -68,7 +82,14 @@ def audit(
     from fedpca.privacy.audit import audit as run_audit
 
     with progress_bars():
-        result = run_audit(privacy, epsilon=epsilon, delta=delta, n_features=features, runs=runs)
+        result = run_audit(
+            privacy,
+            scale=None if scale is None else "std",
+            epsilon=epsilon,
+            delta=delta,
+            n_features=features,
+            runs=runs,
+        )
     findings = [asdict(finding) for finding in result.findings]
     data = {"passed": result.passed, "mu": result.mu, "runs": result.runs, "findings": findings}
     print_result(data, as_json, repr(result))

@@ -1,5 +1,6 @@
 """fedpca simulate: a federation with faults, compared with one without."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
     from fedpca.federation.simulate import Simulation
 
 
+class Scale(StrEnum):
+    """What columns are divided by."""
+
+    STD = "std"
+    BINOMIAL = "binomial"
+
+
 @reading_options
 def simulate(
     path: Annotated[
@@ -43,6 +51,13 @@ def simulate(
     columns: Columns = None,
     drop: Drop = None,
     numeric_only: NumericOnly = False,
+    scale: Annotated[
+        Scale | None,
+        typer.Option(
+            help="What to divide every column by: std, its standard deviation over all clients, or binomial, "
+            "sqrt(2p(1-p)) of counts of an allele. By default nothing."
+        ),
+    ] = None,
     batches: Annotated[int, typer.Option(metavar="N", min=1, help="Batches per client.")] = 5,
     fanout: Annotated[int, typer.Option(metavar="N", min=2, help="Clients per region.")] = 8,
     stragglers: Annotated[float, typer.Option(metavar="SHARE", help="Share of slow clients.")] = 0.2,
@@ -90,8 +105,9 @@ def simulate(
     n_features = next(iter(owners.values()))[0].shape[1]
     components = components or min(10, n_features)
     with progress_bars():
-        faulty = run_simulation(owners, components, faults=faults, fanout=fanout)
-        reference = run_simulation(owners, components, fanout=fanout)
+        rule = None if scale is None else scale.value
+        faulty = run_simulation(owners, components, faults=faults, fanout=fanout, scale=rule)
+        reference = run_simulation(owners, components, fanout=fanout, scale=rule)
     if report is not None:
         _report(report, faulty, owners)
     same = faulty.model == reference.model

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -165,7 +166,7 @@ class StreamingPCA(BasePCA):
                 raise ValueError("sample_weight must not be all zero: no row would count.")
             if isinstance(tracker, PrivateTracker):
                 _no_weights(weights)
-                _fit_private(tracker, lambda: _shuffled_parts(X), X.shape[0])
+                _fit_private(tracker, partial(_shuffled_parts, X, tracker), X.shape[0])
             else:
                 size = self.batch_size or _BATCH_ROWS
                 if tracker.backend.on_device and validation.forget(self.forget) == 1:
@@ -226,12 +227,16 @@ class StreamingPCA(BasePCA):
         X, gaps = self._check_values(X, dtype, backend, weights)
         return X, weights, gaps, self._new_tracker(X, weights, dtype) if first else self._source
 
-    def _needs_scaling(self, n_features: int, names: tuple[str, ...] | None) -> bool:
+    def _needs_scaling(
+        self, n_features: int, names: tuple[str, ...] | None = None, backend: Backend = HOST
+    ) -> bool:
         """Whether a stream of so many features would take its scale from its first batch."""
         if self._has_source() or self.privacy is not None:
             return False
         scale = check_scale(self.scale, n_features, names)
-        return isinstance(scale, str) and not isinstance(self._plain_tracker(n_features, float), Exact)
+        return isinstance(scale, str) and not isinstance(
+            self._plain_tracker(n_features, np.float64, backend), Exact
+        )
 
     def _use_scaling(self, scaling: Scaling) -> None:
         """Take the scale from this scaling of all rows to come, instead of the first batch."""
@@ -295,7 +300,7 @@ class StreamingPCA(BasePCA):
             X, _, _, tracker = self._prepared(X, None, first=first)
             if not isinstance(tracker, PrivateTracker):
                 raise ValueError("step_sum needs StreamingPCA(privacy=Privacy(...)).")
-            summed = tracker.step_sum(_shuffled_parts(X), X.shape[0])
+            summed = tracker.step_sum(_shuffled_parts(X, tracker), X.shape[0])
             if first:
                 self._source, self._n_rows_seen = tracker, 0
         return summed
@@ -321,9 +326,9 @@ class StreamingPCA(BasePCA):
             X: all rows of this owner, shape (n_samples, n_features).
             model: of the releases, merged.
         """
-        X = self._validated(X, reset=False)
         source = self._private_source("evaluation_sum")
-        return source.evaluation_sum(_shuffled_parts(X), X.shape[0], model)
+        X, *_ = self._prepared(X, None, first=False)
+        return source.evaluation_sum(_shuffled_parts(X, source), X.shape[0], model)
 
     def evaluation(self, pooled: StepSum, model: Subspace) -> Evaluation:
         """How much of all owners' variance a model explains, by their sums, added up."""
@@ -710,7 +715,13 @@ class StreamingPCA(BasePCA):
         """`privacy` with the bound and the center that were found, for owners who come later: they need not
         spend anything on them. With `scale="std"` they take `summary_.scale` for their scale.
         """
-        return self._private_source("privacy_").found_settings()
+        source = self._source if self._has_source() else None
+        found = source.found_settings() if isinstance(source, PrivateTracker) else None
+        if found is None:
+            raise AttributeError(
+                "privacy_ is what private steps found: finish them, or fit with privacy=Privacy(...), first."
+            )
+        return found
 
     @property
     def summary_(self) -> Summary:
@@ -771,9 +782,8 @@ def _fit_private(tracker: PrivateTracker, parts: Callable[[], Iterator[Array]], 
         tracker.add_evaluation(tracker.evaluation(pooled, model))
 
 
-def _shuffled_parts(X: RowsLike) -> Iterator[Array]:
-    """Rows in a random order: where pairs of rows are taken, they should not be neighbors."""
-    order = np.random.default_rng().permutation(X.shape[0])
+def _shuffled_parts(X: RowsLike, tracker: PrivateTracker) -> Iterator[Array]:
+    order = tracker.random_order(X.shape[0])
     for part in batch_slices(X.shape[0], chunk_rows(X.shape[1])):
         yield dense(X[order[part]])
 

@@ -9,7 +9,8 @@ from fedpca.backend import ops
 from fedpca.privacy import Privacy
 from fedpca.privacy.mechanisms import MECHANISMS, calibrate
 from fedpca.privacy.mechanisms.base import SUM_WEIGHT
-from fedpca.summaries.certificate import Certificate, noise_edge
+from fedpca.summaries.certificate import CORRECTED_SCALE, PRIVATE_SCALE, PUBLIC_SCALE, Certificate, noise_edge
+from fedpca.summaries.moments import Moments
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
@@ -20,8 +21,11 @@ _MOST_NOISE = 10.0  # times that of the settings: stronger promises than require
 # symmetric matrix: off the diagonal) with a probability below 1e-12.
 _TAIL_VECTOR = 7.5
 _TAIL_MATRIX = 10.5
+_FEW_FEATURES = 10  # of fewer, the trace can exceed that of the rows by as many edges of the noise
 _PAIRS = "none: differences of pairs"
 _CENTER_KINDS = {"none: about the origin", "public", "private", _PAIRS}
+_SCALE_KINDS = {PUBLIC_SCALE, PRIVATE_SCALE, CORRECTED_SCALE}
+_SCALING_ROUNDING = 1e-3  # of float32 rows
 _CLIPPING_KINDS = ("ball", "sphere", "ball, differences of pairs", "sphere, differences of pairs")
 
 
@@ -39,12 +43,35 @@ def check_size(summary: Summary, max_rows: float, max_rms: float) -> None:
         raise ValueError(f"its energy {energy:.3g} is too large to be merged with others; rescale the rows.")
 
 
+def check_scaling(summary: Summary) -> None:
+    """Reject moments whose scaling claims more than their rows can have: it is not limited by anything else.
+
+    The entries that were observed are entries of the rows, and have no more energy than all of them.
+    """
+    if not isinstance(summary, Moments) or not isinstance(summary.scale, str):
+        return
+    scaling = summary.scaling_of_rows()
+    scaling.with_names(summary.feature_names).scale(summary.scale)  # raises if the rule does not fit
+    if summary.scaling is None:
+        return
+    known, energy = np.zeros(summary.n_features), np.zeros(summary.n_features)
+    for leaf in summary.leaves:
+        known += leaf.count * leaf.known
+        energy += np.diag(leaf.scatter) + leaf.count * leaf.mean**2
+    claimed = scaling.observed * (scaling.variance + scaling.mean**2)
+    slack = 1 + _SCALING_ROUNDING
+    if (scaling.observed > slack * known).any() or (claimed > slack * energy).any():
+        raise ValueError(
+            "its scaling has more observed entries, or larger ones, than its rows; fit the rows again."
+        )
+
+
 def check_private(summary: Summary, privacy: Privacy) -> None:
     """Reject a summary that is less private than required, or larger than clipped rows and noise can be."""
     certificate = summary.certificate
     if certificate is None:
         raise ValueError("the summary has no privacy certificate; fit with privacy=Privacy(...).")
-    _check_promise(certificate, privacy)
+    _check_promise(summary, certificate, privacy)
     if not certificate.merged <= summary.count:
         raise ValueError(f"{summary.count:g} rows cannot be in {certificate.merged} releases.")
     _check_noise(summary, certificate, privacy)
@@ -54,8 +81,8 @@ def check_private(summary: Summary, privacy: Privacy) -> None:
     rows = summary.count * (bound**2 + (reach**2 if merged > 1 and summary.centered else 0.0))
     if isinstance(summary, Subspace):
         n_features = summary.n_features
-        edge = calibrate(privacy, n_features).edge(n_features)
-        noise = _unit(certificate, privacy) * merged * n_features * edge * _strength(certificate, privacy)
+        edge = calibrate(privacy, n_features, pairs=True).edge(n_features) * _strength(certificate, privacy)
+        noise = _unit(certificate, privacy) * merged * max(n_features, _FEW_FEATURES) * edge
     else:
         extra = _center_noise(summary, certificate, privacy)
         noise = 5 * noise_edge(certificate) + extra  # of the trace: seven standard deviations
@@ -68,7 +95,7 @@ def check_private(summary: Summary, privacy: Privacy) -> None:
         _check_eigenvalues(summary.scatter, rows, certificate, extra)
 
 
-def _check_promise(certificate: Certificate, privacy: Privacy) -> None:
+def _check_promise(summary: Summary, certificate: Certificate, privacy: Privacy) -> None:
     if not certificate.private:
         raise ValueError("its noise came from a seed, so it is not private; fit without a seed.")
     if certificate.warnings and privacy.noise == "exact":
@@ -83,6 +110,15 @@ def _check_promise(certificate: Certificate, privacy: Privacy) -> None:
         raise ValueError(f"its mechanism is {unknown[0]!r:.80}; known are {', '.join(MECHANISMS)}.")
     if unknown := sorted(set(certificate.center.split(" | ")) - _CENTER_KINDS):
         raise ValueError(f"its center is {unknown[0]!r:.80}; known are {', '.join(sorted(_CENTER_KINDS))}.")
+    if (certificate.scale is None) != (summary.scale is None):
+        raise ValueError(
+            "its certificate must state where its scale came from, and only if it has one, got "
+            f"{certificate.scale!r:.80}; release it again."
+        )
+    if certificate.scale is not None and certificate.scale not in _SCALE_KINDS:
+        raise ValueError(
+            f"its scale is {certificate.scale!r:.80}; known are {', '.join(sorted(_SCALE_KINDS))}."
+        )
     if certificate.clipping not in _CLIPPING_KINDS:
         raise ValueError(
             f"its clipping is {certificate.clipping!r:.80}; known are {', '.join(_CLIPPING_KINDS)}."
@@ -143,6 +179,8 @@ def _reach(summary: Summary, certificate: Certificate, privacy: Privacy) -> floa
     A private center may be anywhere, and so may a public one that the settings do not have.
     """
     kinds = set(certificate.center.split(" | "))
+    if kinds == {_PAIRS} and summary.mean.any():
+        raise ValueError("its mean must be zero: differences of pairs of rows show none.")
     if not summary.centered or kinds == {_PAIRS}:
         return 0.0
     public = privacy.public_center(summary.n_features)

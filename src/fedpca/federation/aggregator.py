@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 
 from fedpca._util.text import join_names, sanitize
 from fedpca.errors import SummaryRejected
-from fedpca.federation.admission import check_private, check_size
+from fedpca.federation.admission import check_private, check_scaling, check_size
 from fedpca.federation.message import Message, child_name, require_summary, version_number
 from fedpca.federation.pool import INTERSECTION, Pool
 from fedpca.federation.store import (
@@ -30,7 +30,8 @@ from fedpca.metrics import principal_angles
 from fedpca.privacy import Privacy
 from fedpca.summaries import validation
 from fedpca.summaries.features import FeatureRule, LeftOut, check_rule, left_out, quoted, require_names
-from fedpca.summaries.merging import check_compatible, select
+from fedpca.summaries.merging import check_compatible, check_scales, select
+from fedpca.summaries.scaling import in_words
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
@@ -48,8 +49,9 @@ class ChildInfo:
         version: of its latest message.
         count: its number of rows.
         row_share: its share of all rows.
-        energy_share: its share of the energy of all rows about their mean: within the child, and by its mean.
-            Far above its share of rows, the child determines the model.
+        energy_share: its share of the energy of all rows about their mean: within the child, and by its mean;
+            of features that are scaled, each in units of its variance over all children. Far above its share
+            of rows, the child determines the model.
         left_out: which of its features were left out, and their share of its variance, or "".
     """
 
@@ -72,15 +74,16 @@ class Aggregator:
             the same model, bit for bit. None keeps them in memory. States in it that break the rules below
             are quarantined.
         expected: reject summaries that do not merge with this one, such as
-            `Subspace.empty(n_features, feature_names=...)`. None: the first summary decides on the features
-            and on centering.
+            `Subspace.empty(n_features, feature_names=...)`; if it has a scale, all must have the same. None:
+            the first summary decides on the features, on centering and on the scale.
         features: "same" rejects summaries of other features. "intersection" needs `expected`, with feature
             names, which are those of the model: children match them by name, in any order; what else a child
             has is left out, also of the store, and a child that lacks one is rejected. So no child decides
             which features the model has.
         privacy: reject summaries that are less private than this, or larger than its bound allows.
         max_rows: reject a child that claims more rows than this.
-        max_rms: reject a child whose rows have a larger root-mean-square length about the origin than this.
+        max_rms: reject a child whose rows have a larger root-mean-square length about the origin than this:
+            rows divided by their scale, if that is numbers, and else as they are.
         fanout: how many summaries are merged at a time.
 
     >>> import numpy as np
@@ -189,7 +192,9 @@ class Aggregator:
 
     # --- messages ---
 
-    def receive(self, child: str, version: int, summary: Summary, *, sender: str = "") -> bool:
+    def receive(
+        self, child: str, version: int, summary: Summary, *, sender: str = "", warning: str = ""
+    ) -> bool:
         """Accept the summary of a child if its version is newer than the one before.
 
         Args:
@@ -198,6 +203,7 @@ class Aggregator:
             summary: of all rows of the child so far.
             sender: who sent it, as the network knows them, such as a key. A name belongs to the first sender
                 that used it, until the child is withdrawn.
+            warning: what the history is to say about it, if it is accepted, beside warnings of its own.
 
         Returns:
             Whether it is newer; then it is in the store. Older versions are ignored.
@@ -226,7 +232,8 @@ class Aggregator:
                 self._log_rejection(child, version, reason)
                 raise SummaryRejected(f"{sanitize(child, 100)!r}, version {version}: {reason}") from error
             self._put(state)
-            warning = self._pool.share(child).warning()
+            warnings = (sanitize(warning, _MAX_REASON), self._pool.share(child).warning())
+            warning = " ".join(text for text in warnings if text)
             event = ChildEvent(
                 child=child,
                 version=version,
@@ -240,7 +247,7 @@ class Aggregator:
             if state.left_out:
                 _log.info("left out of %r: %s", sanitize(child, 100), state.left_out)
             if warning:
-                _log.warning("%r has %s", sanitize(child, 100), warning)
+                _log.warning("%r: %s", sanitize(child, 100), warning)
         return True
 
     def withdraw(self, child: str) -> bool:
@@ -392,8 +399,11 @@ class Aggregator:
     def _check(self, child: str, summary: Summary) -> None:
         """Raise for a summary that breaks a rule, or does not merge with those of the other children."""
         check_size(summary, self.max_rows, self.max_rms)
+        check_scaling(summary)
         if self.expected is not None:
             check_compatible([self.expected, summary], INTERSECTION)
+            if self.expected.scale is not None:
+                check_scales([self.expected, summary])
         if self.privacy is not None:
             check_private(summary, self.privacy)
         self._pool.try_merge(child, summary, self.privacy)
@@ -522,10 +532,10 @@ def _constructed_again(summary: Summary) -> Summary:
     return replace(summary)
 
 
-def _shape(state: State) -> tuple[int, bool] | None:
-    """Number of features, and whether they are centered; None for a withdrawn child."""
+def _shape(state: State) -> tuple[int, bool, str] | None:
+    """Number of features, whether they are centered, and how scaled; None for a withdrawn child."""
     summary = state.message.summary
-    return None if summary is None else (summary.n_features, summary.centered)
+    return None if summary is None else (summary.n_features, summary.centered, in_words(summary.scale))
 
 
 def _works(tree: MergeTree) -> bool:

@@ -5,13 +5,15 @@ import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from scipy import sparse
 
 from fedpca import progress
-from fedpca._typing import Array
+from fedpca._typing import AnyArray, Array
+from fedpca._util.text import join_names
+from fedpca.backend import backend_of
 from fedpca.backend.threads import single_threaded_blas
 from fedpca.estimators.base import BasePCA, warn_if_fewer
 from fedpca.estimators.rank_rule import rank_rule
@@ -19,12 +21,21 @@ from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.message import child_name
 from fedpca.privacy import Privacy, StepSum
-from fedpca.privacy.tracker import warn_of_refit
+from fedpca.privacy.tracker import PrivateTracker, warn_of_refit
 from fedpca.summaries import validation
-from fedpca.summaries.features import FeatureRule, LeftOut, check_rule, require_names
+from fedpca.summaries.features import (
+    FeatureRule,
+    LeftOut,
+    check_rule,
+    columns_of,
+    common_names,
+    require_names,
+)
 from fedpca.summaries.merging import check_compatible, intersect, left_out_warning, merge_distinct
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import EnergyBand
+from fedpca.summaries.scale_advice import constant_features, dominant_feature, no_scale
+from fedpca.summaries.scaling import ScaleLike, ScaleRule, Scaling, check_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.summaries.view import SummaryView
@@ -62,6 +73,10 @@ class FederatedPCA(BasePCA):
     The settings are those of `StreamingPCA`.
 
     Args:
+        scale: as for `StreamingPCA`, "std" and "binomial" being the scale of all clients' rows together. Of
+            few features it follows from the sum of the clients' moments. Of more, where `tracker` is not
+            exact, clients first exchange a `Scaling`, for which they need their rows twice: as tables. With
+            `privacy`, "std" is found together, and needs tables, too.
         features: "same": `fit_clients` leaves out clients whose features are not those of most clients.
             "intersection": the model has the features that all clients have, matched by name, in the order
             of the client whose name comes first; a warning says what was left out.
@@ -88,6 +103,7 @@ class FederatedPCA(BasePCA):
         *,
         energy: EnergyBand | tuple[float, float] | None = None,
         center: bool = True,
+        scale: ScaleLike = None,
         whiten: bool = False,
         tracker: TrackerName = "auto",
         privacy: Privacy | None = None,
@@ -99,6 +115,7 @@ class FederatedPCA(BasePCA):
         self.n_components = n_components
         self.energy = energy
         self.center = center
+        self.scale = scale
         self.whiten = whiten
         self.tracker = tracker
         self.privacy = privacy
@@ -153,11 +170,17 @@ class FederatedPCA(BasePCA):
         self._check_ledger(len(clients))
         if isinstance(self.privacy, Privacy):
             warn_of_refit(self.privacy, stacklevel=4)
-        fitted, sent, problems = self._run(clients, workers)
+        if isinstance(self.scale, str):
+            check_scale(self.scale, 1)
+        team, sent = self._run(clients, workers)
+        fitted, problems = team.members, team.problems
         if not fitted:
-            raise ValueError(f"no client could contribute: {problems}.")
+            raise ValueError(_nobody(problems))
         sent, lost = self._of_common_features(sent, problems)
-        expected = _features_of_most(sent.values())
+        votes = [(each.n_features, each.feature_names, each.count) for each in sent.values()]
+        n_features, names = _features_of_most(votes)
+        centered = next(iter(sent.values())).centered
+        expected = Subspace.empty(n_features, centered=centered, feature_names=names)
         aggregator = Aggregator(fanout=self.fanout, expected=expected)
         summaries: dict[str, Summary] = {}
         for name, summary in sent.items():
@@ -168,7 +191,7 @@ class FederatedPCA(BasePCA):
             except ValueError as error:
                 problems[name] = str(error)
         if not summaries:
-            raise ValueError(f"no client could contribute: {problems}.")
+            raise ValueError(_nobody(problems))
         if problems:
             warnings.warn(f"left out {len(problems)} of {len(clients)} clients: {problems}", stacklevel=4)
         if text := left_out_warning({repr(name): what for name, what in lost.items()}):
@@ -191,11 +214,28 @@ class FederatedPCA(BasePCA):
             )
             for name in sorted(clients)
         }
+        if isinstance(merged, Moments) and isinstance(merged.scale, str):
+            team.constant = merged.scaling_of_rows().constant
+        source = fitted[next(iter(summaries))]._source
+        not_found = source.left_out if isinstance(source, PrivateTracker) else None
+        if text := self._scale_warning(view, team.constant, not_found):
+            warnings.warn(text, stacklevel=4)
         if text := view.shortfall():
             warnings.warn(text, stacklevel=4)
         elif self.energy is None and self.privacy is None:
             warn_if_fewer(self.n_components, self.n_components_, stacklevel=4)
         return self
+
+    def _scale_warning(self, view: SummaryView, constant: AnyArray | None, not_found: AnyArray | None) -> str:
+        """Which features could not be scaled, or else which one dominates, or ""."""
+        names = self._names()
+        if self.scale is not None:
+            return constant_features(constant, names) or no_scale(not_found, names)
+        if not view.whole.centered or not view.n_components():
+            return ""
+        variances = view.feature_variances()
+        energies = None if variances is None else variances * view.whole.count
+        return dominant_feature(view.summary(), energies, names)
 
     def _of_common_features(
         self, sent: dict[str, Summary], problems: dict[str, str]
@@ -211,7 +251,7 @@ class FederatedPCA(BasePCA):
             except ValueError as error:
                 problems[name] = str(error)
         if not named:
-            raise ValueError(f"no client could contribute: {problems}.")
+            raise ValueError(_nobody(problems))
         chosen, lost = intersect(list(named.values()), [repr(name) for name in named])
         return dict(zip(named, chosen, strict=True)), dict(zip(named, lost, strict=True))
 
@@ -224,34 +264,76 @@ class FederatedPCA(BasePCA):
                 "and merge the releases."
             )
 
-    def _run(
-        self, clients: Mapping[str, Any], workers: int
-    ) -> tuple[dict[str, StreamingPCA], dict[str, Summary], dict[str, str]]:
-        """All clients, as many at once as there are workers: those that learned, what they send, by name,
-        and why others did not.
+    def _run(self, clients: Mapping[str, Any], workers: int) -> tuple["_Team", dict[str, Summary]]:
+        """All clients, as many at once as there are workers: those that learned, and what they send, by name.
 
-        What privacy needs to know about the rows is found by all clients whose rows are at hand, together;
-        streams find their own.
+        The scale, and what privacy needs to know about the rows, is found by all clients whose rows are at
+        hand, together; a center and a bound are found by streams for themselves.
         """
+        tables = {name: rows for name, rows in clients.items() if _is_table(rows)}
         with (
             single_threaded_blas(),
             ThreadPoolExecutor(workers) as pool,
             progress.bar("federation", len(clients), "clients") as bar,
         ):
             team = _Team({name: self._client() for name in clients}, pool, bar)
-            if isinstance(self.privacy, Privacy) and self.privacy.needs_steps:
-                waiting = {name: rows for name, rows in clients.items() if _is_table(rows)}
-                while waiting:
-                    sums = team.each(StreamingPCA.step_sum, waiting)
-                    columns = {name: self._columns(team.members[name]) for name in sums}
-                    team.each(StreamingPCA.advance, _pooled(sums, columns))
-                    waiting = {
-                        name: waiting[name]
-                        for name in waiting.keys() & team.members.keys()
-                        if not team.members[name].is_prepared
-                    }
+            finds_scale = isinstance(self.scale, str)
+            if isinstance(self.privacy, Privacy):
+                if finds_scale and len(clients) > 1:
+                    _require_tables(clients, self.scale)
+                    _require_the_same_names(tables)
+                if finds_scale or self.privacy.needs_steps:
+                    self._take_private_steps(team, tables)
+            elif finds_scale and any(team.each(_needs_scaling, tables).values()):
+                _require_tables(clients, self.scale)
+                self._share_scale(team, tables)
             sent = team.each(_fit_client, clients, last=True)
-        return team.members, dict(sorted(sent.items())), team.problems
+        return team, dict(sorted(sent.items()))
+
+    def _take_private_steps(self, team: "_Team", tables: Mapping[str, Any]) -> None:
+        waiting = dict(tables)
+        while waiting:
+            sums = team.each(StreamingPCA.step_sum, waiting)
+            columns = {name: self._columns(team.members[name]) for name in sums}
+            team.each(StreamingPCA.advance, _pooled(sums, columns))
+            waiting = {
+                name: waiting[name]
+                for name in waiting.keys() & team.members.keys()
+                if not team.members[name].is_prepared
+            }
+
+    def _share_scale(self, team: "_Team", tables: Mapping[str, Any]) -> None:
+        """Let all clients that will merge divide their rows by the scale of all of these."""
+        scalings = team.each(_scaling, tables)
+        names, columns = self._shared_columns(scalings)
+        if not columns:
+            return
+        rule = cast("ScaleRule", self.scale)
+        shared = Scaling.merge(scalings[name].with_columns(own) for name, own in columns.items())
+        for name, each in scalings.items():
+            scale = None  # of a client that will not merge
+            if name in columns:
+                scale = each.scale(rule)
+                scale[columns[name]] = shared.with_names(names).scale(rule)
+            team.members[name].scale = scale
+        team.constant = shared.constant
+
+    def _shared_columns(
+        self, scalings: Mapping[str, Scaling]
+    ) -> tuple[tuple[str, ...] | None, dict[str, AnyArray]]:
+        """The names of the features to merge, and where they are, by client; clients that will not merge have
+        none."""
+        if self.features == "intersection":
+            named = {name: each for name, each in scalings.items() if each.feature_names}
+            names = common_names(list(named.values()), [repr(name) for name in named]) if named else ()
+            return names, {name: columns_of(each.feature_names or (), names) for name, each in named.items()}
+        votes = [(each.n_features, each.feature_names, each.observed.max()) for each in scalings.values()]
+        n_features, usual = _features_of_most(votes) if votes else (0, None)
+        return usual, {
+            name: np.arange(n_features)
+            for name, each in scalings.items()
+            if each.n_features == n_features and each.feature_names in (None, usual)
+        }
 
     def _columns(self, client: StreamingPCA) -> Hashable:
         """What clients that share a center have in common: their number of features or, if others are merged
@@ -265,6 +347,7 @@ class FederatedPCA(BasePCA):
             self.n_components,
             energy=self.energy,
             center=self.center,
+            scale=self.scale,
             whiten=self.whiten,
             tracker=self.tracker,
             privacy=_own_account(self.privacy),
@@ -278,7 +361,9 @@ class FederatedPCA(BasePCA):
             return Contribution(0, 0.0, problem=problem)
         certificate = summary.certificate
         epsilon = None if certificate is None else float(certificate.epsilon)
-        return Contribution(client.n_samples_seen_, _captured(summary, self.components_), epsilon)
+        return Contribution(
+            client.n_samples_seen_, _captured(summary, self.components_, self.scale_), epsilon
+        )
 
     @property
     def model_(self) -> Subspace:
@@ -291,11 +376,13 @@ class _Team:
     Attributes:
         members: those that take part.
         problems: why the others do not.
+        constant: features that are to be scaled but do not vary.
     """
 
     def __init__(self, members: dict[str, StreamingPCA], pool: ThreadPoolExecutor, bar: progress.Bar) -> None:
         self.members = members
         self.problems: dict[str, str] = {}
+        self.constant: AnyArray | None = None
         self._alone = len(members) == 1
         self._pool = pool
         self._bar = bar
@@ -316,7 +403,7 @@ class _Team:
                 self._bar.advance()
             if error is None:
                 results[name] = future.result()
-            elif self._alone or not isinstance(error, Exception):
+            elif self._alone or isinstance(error, _NoTable) or not isinstance(error, Exception):
                 raise error
             else:
                 self.problems[name] = f"{type(error).__name__}: {error}"
@@ -340,6 +427,49 @@ def _pooled(sums: Mapping[str, StepSum], columns: Mapping[str, Hashable]) -> dic
     }
 
 
+class _NoTable(ValueError):
+    """Rows that can be read once where they have to be read twice: no client is left out for that."""
+
+    def __init__(self, scale: ScaleLike, whose: str) -> None:
+        super().__init__(
+            f"scale={scale!r} has to be found before rows are learned, and those of {whose} are batches that "
+            "are read once; pass tables, or as scale one number per feature, as of Scaling.scale."
+        )
+
+
+def _require_tables(clients: Mapping[str, Any], scale: ScaleLike) -> None:
+    streams = [repr(name) for name, rows in clients.items() if not _is_table(rows)]
+    if streams:
+        raise _NoTable(scale, join_names(streams, 4))
+
+
+def _require_the_same_names(tables: Mapping[str, Any]) -> None:
+    """Before anything is spent: private clients of different columns would find different scales."""
+    named = {name: names for name, rows in tables.items() if (names := validation.names_of(rows)) is not None}
+    first = next(iter(named), "")
+    other = next((name for name, names in named.items() if names != named[first]), None)
+    if other is not None:
+        raise ValueError(
+            f"scale='std' with privacy is found for all clients together, and the columns of {first!r} and "
+            f"{other!r} differ; select the same columns of all, in one order, or give public numbers."
+        )
+
+
+def _needs_scaling(client: StreamingPCA, rows: Any) -> bool:
+    """Whether a client must know the scale before it begins."""
+    return client._needs_scaling(rows.shape[1], backend=backend_of(rows))
+
+
+def _scaling(client: StreamingPCA, rows: Any) -> Scaling:
+    return Scaling.from_rows(client._validated(rows, reset=True)).with_names(client._names())
+
+
+def _nobody(problems: Mapping[str, str]) -> str:
+    """Why there is no model."""
+    reasons = sorted(set(problems.values()))
+    return f"no client could contribute: {reasons[0] if len(reasons) == 1 else problems}"
+
+
 def _fit_client(client: StreamingPCA, rows: Any) -> Summary:
     """One client: all its batches, and what it sends, a release if it is private."""
     batches = (rows,) if _is_table(rows) else rows
@@ -348,6 +478,8 @@ def _fit_client(client: StreamingPCA, rows: Any) -> Summary:
     empty = True
     for batch in batches:
         client.partial_fit(batch)
+        if empty and isinstance(client.scale, str) and client._divisor is not None:
+            raise _NoTable(client.scale, "a client")
         empty = False
     if empty:
         raise ValueError("the client has no rows.")
@@ -357,9 +489,18 @@ def _fit_client(client: StreamingPCA, rows: Any) -> Summary:
 
 
 def _evaluated(view: SummaryView, clients: Mapping[str, tuple[StreamingPCA, Any]]) -> SummaryView:
-    """The view with a measure of how good its components are, if all clients can take part in it."""
-    shown = view.n_components()
-    able = all(client.can_evaluate and _is_table(rows) for client, rows in clients.values())
+    """The view with a measure of how good its components are, if all clients can take part in it.
+
+    Their rows must be at hand, and have the features of the model and no others.
+    """
+    shown, names = view.n_components(), view.whole.feature_names
+    able = all(
+        client.can_evaluate
+        and _is_table(rows)
+        and client.n_features_in_ == view.whole.n_features
+        and client._names() in (None, names)
+        for client, rows in clients.values()
+    )
     if not shown or not able:
         return view
     model = view.summary().truncate(shown)
@@ -367,6 +508,8 @@ def _evaluated(view: SummaryView, clients: Mapping[str, tuple[StreamingPCA, Any]
     first, _ = next(iter(clients.values()))
     certificate = view.whole.certificate
     assert certificate is not None
+    ledgers = [client.ledger_ for client, _ in clients.values() if client.ledger_ is not None]
+    certificate = certificate.with_spent({ledger.id: ledger.spent() for ledger in ledgers})
     return view.evaluated(certificate.evaluated(first.evaluation(StepSum.pooled(sums), model)))
 
 
@@ -375,13 +518,14 @@ def _own_account(privacy: Privacy | None) -> Privacy | None:
     return replace(privacy) if isinstance(privacy, Privacy) else privacy
 
 
-def _features_of_most(summaries: Iterable[Summary]) -> Summary:
-    """An empty summary with the features of most clients; of as many, those with more rows."""
-    summaries = list(summaries)
-    n_features = _most_frequent((summary.n_features, summary.count) for summary in summaries)
-    named = [each for each in summaries if each.n_features == n_features and each.feature_names is not None]
-    names = _most_frequent((each.feature_names, each.count) for each in named) if named else None
-    return Subspace.empty(n_features, centered=summaries[0].centered, feature_names=names)
+def _features_of_most(
+    votes: Iterable[tuple[int, tuple[str, ...] | None, float]],
+) -> tuple[int, tuple[str, ...] | None]:
+    """The number and names of the features of most clients; of as many, of those with more rows."""
+    votes = list(votes)
+    n_features = _most_frequent((number, rows) for number, _, rows in votes)
+    named = [(names, rows) for number, names, rows in votes if number == n_features and names is not None]
+    return n_features, _most_frequent(named) if named else None
 
 
 def _most_frequent(votes: Iterable[tuple[Any, float]]) -> Any:
@@ -451,11 +595,16 @@ def _is_table(rows: Any) -> bool:
     return sparse.issparse(rows) or getattr(rows, "ndim", None) == 2 or hasattr(rows, "columns")
 
 
-def _captured(summary: Summary, components: Array) -> float:
-    """The share of a summary's variance along components."""
-    if isinstance(summary, Moments):
-        along = float(np.einsum("ij,jk,ik->", components, summary.scatter, components))
-    else:
+def _captured(summary: Summary, components: Array, scale: Array | None) -> float:
+    """The share of a summary's variance along components of rows divided by a scale."""
+    if not isinstance(summary, Moments):
         scaled = summary.singular_values[:, None] * (summary.components @ components.T)
-        along = float(np.vdot(scaled, scaled))
-    return along / summary.total if summary.total > 0 else 0.0
+        along, total = float(np.vdot(scaled, scaled)), summary.total
+    else:
+        divisor = np.ones(summary.n_features) if scale is None else scale
+        if isinstance(summary.scale, np.ndarray):  # of rows that were divided already
+            divisor = divisor / summary.scale
+        components = components / divisor
+        along = float(np.einsum("ij,jk,ik->", components, summary.scatter, components))
+        total = float(np.sum(np.diag(summary.scatter) / divisor**2))
+    return along / total if total > 0 else 0.0

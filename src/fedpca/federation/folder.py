@@ -1,23 +1,32 @@
-"""A federation without a server: owners publish summaries in a shared folder, and its readers merge them."""
+"""A federation without a server: owners publish summaries in a shared folder, and its readers merge them.
+
+Where rows are to be divided by the scale of all of them, owners publish their scalings first.
+"""
 
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from fedpca._util.extras import require
 from fedpca._util.files import create_exclusive
 from fedpca._util.text import sanitize
 from fedpca.errors import ModelFileError, SummaryRejected
 from fedpca.federation.aggregator import Aggregator
-from fedpca.federation.message import Message, file_name, require_summary
-from fedpca.summaries import validation
-from fedpca.summaries.summary import Summary
+from fedpca.federation.message import Message, child_name, file_name, require_summary, version_number
+from fedpca.summaries import model_file, validation
+from fedpca.summaries.scaling import Scaling
+from fedpca.summaries.summary import Summary, scaling_from_file
 
-_FILE_NAME = re.compile(r"([a-z0-9_%-]+)\.(0|[1-9][0-9]{0,18})\.safetensors")
+_SUMMARY, _SCALING = ".safetensors", ".scaling.safetensors"
+_FILE_NAME = re.compile(r"([a-z0-9_%-]+)\.(0|[1-9][0-9]{0,18})(\.scaling)?\.safetensors")
+_NOT_IN_SCALE = "not in the scale: its rows are divided by that of the owners who published a Scaling."
 
 
 @dataclass(frozen=True)
@@ -36,17 +45,34 @@ class SkippedFile:
     stamp: str = field(default="", repr=False)
 
 
-def publish(folder: str | os.PathLike[str], child: str, version: int, summary: Summary) -> str:
+@dataclass(frozen=True)
+class CollectedScaling:
+    """The scalings in a shared folder, merged.
+
+    Attributes:
+        scaling: of all rows of the owners: `scaling.scale("std")` is what all divide their rows by.
+        owners: who published one.
+        skipped: files of scalings that do not count.
+    """
+
+    scaling: Scaling
+    owners: tuple[str, ...]
+    skipped: tuple[SkippedFile, ...]
+
+
+def publish(folder: str | os.PathLike[str], child: str, version: int, summary: Summary | Scaling) -> str:
     """Write a summary to a shared folder, completely or not at all, for `collect` to find.
 
     The file is a model file like any other: `fedpca.load` reads it, too. Publishing it again changes nothing.
+    A `Scaling` is for `collect_scaling` to find, in a file of its own kind and with versions of its own.
 
     Args:
         folder: a folder that exists, or a URL such as "s3://bucket/study", which needs the extra "folder".
         child: the name of the owner: any text.
         version: a whole number, larger than those before. Files of older versions stay in the folder;
             readers use the newest.
-        summary: of all rows of this child so far: a `Subspace` or `Moments`, a private release included.
+        summary: of all rows of this child so far: a `Subspace` or `Moments`, a private release included; or
+            a `Scaling`, which is not private.
 
     Returns:
         The path of the file.
@@ -61,13 +87,19 @@ def publish(folder: str | os.PathLike[str], child: str, version: int, summary: S
     ...     Path(path).name, fedpca.load(path).count
     ('north.1.safetensors', 20.0)
     """
-    message = Message(child, version, require_summary(summary))
-    name, contents = _file_name(message), message.encode()
+    child, version = child_name(child), version_number(version)
+    if isinstance(summary, Scaling):
+        name = _file_name(child, version, _SCALING)
+        metadata = summary.metadata | {"child": child, "version": version}
+        contents = model_file.encode(summary.kind, summary.arrays, metadata)
+    else:
+        name = _file_name(child, version, _SUMMARY)
+        contents = Message(child, version, require_summary(summary)).encode()
     storage = _open_storage(folder)
     if not storage.create(name, contents) and storage.read(name, len(contents) + 1) != contents:
         raise FileExistsError(
-            f"version {message.version} of {message.child!r} already exists in {folder} with other contents; "
-            "publish a newer version."
+            f"version {version} of {child!r} already exists in {folder} with other contents; publish a newer "
+            "version."
         )
     return storage.path(name)
 
@@ -82,9 +114,12 @@ def collect(
     """Hand the newest valid version of every child in a shared folder to an aggregator.
 
     No file can make it fail, or make it read or write anything outside the folder. Versions that the
-    aggregator has are not read again; hidden files, such as unfinished ones, are skipped. The resulting model
-    is recorded in the aggregator's history. Limits on what counts, such as `max_rows` and `max_rms`, are
-    those of the aggregator.
+    aggregator has are not read again; hidden files, such as unfinished ones, and scalings are skipped. The
+    resulting model is recorded in the aggregator's history. Limits on what counts, such as `max_rows` and
+    `max_rms`, are those of the aggregator.
+
+    Where owners published scalings, the history names children who divided their rows by numbers without
+    having published one: their rows count, but had no part in the scale.
 
     Args:
         folder: as for `publish`.
@@ -112,14 +147,16 @@ def collect(
     storage = _open_storage(folder)
     known = {(old.file, old.stamp): old for old in before}
     received = {file_name(child): version for child, version in aggregator.versions.items()}
-    candidates, skipped = _candidates(storage, max_bytes)
-    for stem, versions in sorted(candidates.items()):
+    files = _listed(storage, max_bytes)
+    skipped = files.others
+    for stem, versions in sorted(files.summaries.items()):
+        warning = _NOT_IN_SCALE if files.scalings and stem not in files.scalings else ""
         for version, entry in sorted(versions, reverse=True):
             if version <= received.get(stem, -1):
                 break
             problem = known.get((entry.shown, entry.stamp))
             problem = problem or known.get((entry.shown, _stamp_of_rejection(entry, aggregator)))
-            problem = problem or _hand_over(storage, entry, aggregator, max_bytes)
+            problem = problem or _hand_over(storage, entry, aggregator, max_bytes, warning)
             if problem is None:
                 break  # older versions do not count
             skipped.append(problem)
@@ -127,39 +164,113 @@ def collect(
     return sorted(skipped, key=lambda item: item.file)
 
 
-def _candidates(
-    storage: "_Storage", max_bytes: int
-) -> tuple[dict[str, list[tuple[int, "_Entry"]]], list[SkippedFile]]:
-    """The files that may be messages, with their versions, by child; and those that cannot be."""
-    candidates: dict[str, list[tuple[int, _Entry]]] = {}
+def collect_scaling(folder: str | os.PathLike[str], *, max_bytes: int = 2**30) -> CollectedScaling:
+    """The scaling of the rows of all owners who published theirs: the newest valid version of each.
+
+    No file can make it fail. Everybody who calls it gets the same, as long as nobody publishes another. So
+    wait until all owners are there, and let who comes later use it without publishing one.
+
+    Args:
+        folder: as for `publish`.
+        max_bytes: larger files are skipped unread.
+
+    Raises:
+        ValueError: there is none yet.
+
+    >>> import tempfile, numpy as np, fedpca
+    >>> rows = {"north": [[1.0, 20.0], [3.0, 60.0]], "south": [[2.0, 40.0]]}
+    >>> with tempfile.TemporaryDirectory() as shared:
+    ...     for child, part in rows.items():
+    ...         path = publish(shared, child, 1, fedpca.Scaling.from_rows(part))
+    ...     collected = collect_scaling(shared)
+    >>> collected.owners, collected.scaling.mean
+    (('north', 'south'), array([ 2., 40.]))
+    """
+    validation.integer(max_bytes, "max_bytes", at_least=1)
+    storage = _open_storage(folder)
+    found: list[tuple[_Entry, str, Scaling]] = []
     skipped = []
+    for _, versions in sorted(_listed(storage, max_bytes).scalings.items()):
+        for _, entry in sorted(versions, reverse=True):
+            try:
+                if entry.size > max_bytes:
+                    raise ValueError(_too_large(entry, max_bytes))
+                found.append((entry, *_read_scaling(storage, entry.name, max_bytes)))
+                break  # older versions do not count
+            except Exception as error:  # anyone may have written the file: no fault of it may stop the others
+                skipped.append(entry.skipped(str(error) or type(error).__name__))
+    # The features of most decide.
+    usual = Counter((scaling.n_features, scaling.feature_names) for _, _, scaling in found)
+    found.sort(key=lambda item: -usual[item[2].n_features, item[2].feature_names])
+    merged: dict[str, Scaling] = {}
+    together: Scaling | None = None
+    for entry, child, scaling in found:
+        try:
+            together = scaling if together is None else Scaling.merge([together, scaling])
+        except ValueError as error:
+            skipped.append(entry.skipped(str(error)))
+        else:
+            merged[child] = scaling
+    if not merged:
+        raise ValueError(
+            f"there is no scaling in {folder}: {'; '.join(item.reason for item in skipped) or 'none yet'}. "
+            "Let every owner publish(folder, child, version, fedpca.Scaling.from_rows(rows))."
+        )
+    owners = tuple(sorted(merged))
+    whole = Scaling.merge([merged[child] for child in owners])  # in this order: the same for everybody
+    return CollectedScaling(whole, owners, tuple(sorted(skipped, key=lambda item: item.file)))
+
+
+_Versions = dict[str, list[tuple[int, "_Entry"]]]
+
+
+class _Files(NamedTuple):
+    """What is in a folder: files that may be messages, by child, with their versions; and all others."""
+
+    summaries: _Versions
+    scalings: _Versions
+    others: list[SkippedFile]
+
+
+def _listed(storage: "_Storage", max_bytes: int) -> _Files:
+    files = _Files({}, {}, [])
     for entry in storage.entries():
         match = _FILE_NAME.fullmatch(entry.name)
         if entry.name.startswith("."):
             continue
         if not entry.is_file:
-            skipped.append(entry.skipped("not a regular file."))
+            files.others.append(entry.skipped("not a regular file."))
         elif match is None:
-            skipped.append(entry.skipped("file name is not <child>.<version>.safetensors."))
+            files.others.append(entry.skipped("file name is not <child>.<version>.safetensors."))
+        elif match[3]:
+            files.scalings.setdefault(match[1], []).append((int(match[2]), entry))
         elif entry.size > max_bytes:
-            skipped.append(entry.skipped(f"{entry.size} bytes are more than max_bytes={max_bytes}."))
+            files.others.append(entry.skipped(_too_large(entry, max_bytes)))
         else:
-            candidates.setdefault(match[1], []).append((int(match[2]), entry))
-    return candidates, skipped
+            files.summaries.setdefault(match[1], []).append((int(match[2]), entry))
+    return files
+
+
+def _too_large(entry: "_Entry", max_bytes: int) -> str:
+    return f"{entry.size} bytes are more than max_bytes={max_bytes}."
 
 
 def _hand_over(
-    storage: "_Storage", entry: "_Entry", aggregator: Aggregator, max_bytes: int
+    storage: "_Storage", entry: "_Entry", aggregator: Aggregator, max_bytes: int, warning: str
 ) -> SkippedFile | None:
-    """Read a file and hand its message to the aggregator; returns why it does not count, or None."""
+    """Read a file and hand its message to the aggregator; returns why it does not count, or None.
+
+    The warning is for summaries of rows that were divided by numbers.
+    """
     try:
         message, summary = _read(storage, entry.name, max_bytes)
     except ModelFileError as error:
         return entry.skipped(str(error), entry.stamp)
     except Exception as error:  # permissions and networks change without a trace in the file
         return entry.skipped(str(error) or type(error).__name__)
+    warning = warning if isinstance(summary.scale, np.ndarray) else ""
     try:
-        aggregator.receive(message.child, message.version, summary)
+        aggregator.receive(message.child, message.version, summary, warning=warning)
     except SummaryRejected as rejection:
         return entry.skipped(f"rejected: {rejection}", _stamp_of_rejection(entry, aggregator))
     except OSError:  # of the store, for all files alike
@@ -170,16 +281,34 @@ def _hand_over(
 
 
 def _read(storage: "_Storage", name: str, max_bytes: int) -> tuple[Message, Summary]:
-    """The message in a file, decoded from a copy in memory that nobody can change meanwhile."""
-    contents = storage.read(name, max_bytes + 1)
-    if len(contents) > max_bytes:
-        raise ValueError(f"it has grown to more than max_bytes={max_bytes}.")
-    message = Message.decode(contents, name)
-    if name != _file_name(message):
-        raise ModelFileError(f"renamed: it is version {message.version} of {message.child!r}.")
+    """The message in a file."""
+    message = Message.decode(_contents(storage, name, max_bytes), name)
+    _check_file_name(name, message.child, message.version, _SUMMARY)
     if message.summary is None:
         raise ModelFileError("it has no summary; only the aggregator withdraws a child.")
     return message, message.summary
+
+
+def _read_scaling(storage: "_Storage", name: str, max_bytes: int) -> tuple[str, Scaling]:
+    """The owner and the scaling in a file."""
+    kind, arrays, metadata = model_file.decode(_contents(storage, name, max_bytes), name)
+    if kind != Scaling.kind:
+        raise ModelFileError(f"{name} must be a Scaling, but contains {kind!r:.80}.")
+    scaling = scaling_from_file(name, arrays, metadata)
+    try:
+        child, version = child_name(metadata.get("child")), version_number(metadata.get("version"))
+    except (TypeError, ValueError) as error:
+        raise ModelFileError(f"{name} is not a valid message: {error}") from error
+    _check_file_name(name, child, version, _SCALING)
+    return child, scaling
+
+
+def _contents(storage: "_Storage", name: str, max_bytes: int) -> bytes:
+    """A copy of a file in memory that nobody can change meanwhile."""
+    contents = storage.read(name, max_bytes + 1)
+    if len(contents) > max_bytes:
+        raise ValueError(f"it has grown to more than max_bytes={max_bytes}.")
+    return contents
 
 
 def _stamp_of_rejection(entry: "_Entry", aggregator: Aggregator) -> str:
@@ -187,8 +316,13 @@ def _stamp_of_rejection(entry: "_Entry", aggregator: Aggregator) -> str:
     return f"{entry.stamp} {aggregator.version}"
 
 
-def _file_name(message: Message) -> str:
-    return f"{file_name(message.child)}.{message.version}.safetensors"
+def _file_name(child: str, version: int, suffix: str) -> str:
+    return f"{file_name(child)}.{version}{suffix}"
+
+
+def _check_file_name(name: str, child: str, version: int, suffix: str) -> None:
+    if name != _file_name(child, version, suffix):
+        raise ModelFileError(f"renamed: it is version {version} of {child!r}.")
 
 
 # --- folders and buckets ---

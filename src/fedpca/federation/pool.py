@@ -12,8 +12,9 @@ from fedpca._typing import Array
 from fedpca.privacy import Privacy
 from fedpca.summaries import validation
 from fedpca.summaries.certificate import Certificate, Release, shared_cost
-from fedpca.summaries.merging import check_compatible, merge_distinct
+from fedpca.summaries.merging import check_compatible, check_scales, merge_distinct
 from fedpca.summaries.moments import Moments
+from fedpca.summaries.scaling import different_scales, same_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
@@ -43,15 +44,19 @@ class Share(NamedTuple):
 
 @dataclass
 class _Sums:
-    """Sums over children that can be added and subtracted; means are about the mean of the first child."""
+    """Sums over children that can be added and subtracted; means are about the mean of the first child.
+
+    Energies, `within` children and of their means, `squares`, are those of all features together, shape (1,).
+    Where features are yet to be scaled, they are those of each, shape (d,).
+    """
 
     number: int
     named: int
     count: float
     observed: Array  # rows that know each feature
-    within: float
+    within: Array
     offset: Array
-    squares: float
+    squares: Array
 
     def plus(self, other: "_Sums", sign: int = 1) -> "_Sums":
         return _Sums(
@@ -69,9 +74,10 @@ class _Sums:
         return self.offset / np.maximum(self.observed, _TINY)
 
     @property
-    def energy(self) -> float:
-        """Of all rows about their mean."""
-        return self.within + max(self.squares - float(self.observed @ self.mean**2), 0.0)
+    def energies(self) -> Array:
+        """Of all rows about their mean, in the shape of `within`."""
+        of_mean = _in_shape_of(self.within, self.observed * self.mean**2)
+        return np.maximum(self.within, 0.0) + np.maximum(self.squares - of_mean, 0.0)
 
 
 class Pool:
@@ -117,7 +123,7 @@ class Pool:
         part, left = self._part(summary), self._sums.plus(self._part(summary), -1)
         if not self._summaries:
             self._sums = None
-        elif left.within + left.squares < 1e-6 * (part.within + part.squares):  # only rounding would be left
+        elif np.sum(left.within + left.squares) < 1e-6 * np.sum(part.within + part.squares):  # only rounding
             parts = [self._part(other) for other in self._summaries.values()]
             self._sums = parts[0]
             for other in parts[1:]:
@@ -136,14 +142,15 @@ class Pool:
     def _part(self, summary: Summary) -> _Sums:
         assert self._origin is not None
         observed, offset = _observed(summary), summary.mean - self._origin
+        within = _within(summary)
         return _Sums(
             1,
             summary.feature_names is not None,
             summary.count,
             observed,
-            max(summary.total, 0.0),
+            within,
             observed * offset,
-            float(observed @ offset**2),
+            _in_shape_of(within, observed * offset**2),
         )
 
     # --- a new summary ---
@@ -151,11 +158,16 @@ class Pool:
     def try_merge(self, child: str, summary: Summary, privacy: Privacy | None) -> None:
         """Raise if a summary does not merge with those of the other children, or cannot be stored."""
         self._check_releases(child, summary, privacy)
-        others = self._stand_in(child, summary)
+        some = next((other for name, other in self._summaries.items() if name != child), summary)
+        if not same_scale(some.scale, summary.scale):
+            raise ValueError(different_scales(some.scale, summary.scale))
+        others, summary = self._stand_in(child, summary), summary.with_scale(None)
         merged = summary
         if others is not None:
-            check_compatible([others, summary], INTERSECTION)
-            merged = merge_distinct([others, summary])
+            merged = summary.with_scale(None)  # all have the same, and it changes nothing else
+            check_compatible([others, merged], INTERSECTION)
+            check_scales([next(iter(self._summaries.values())), summary])
+            merged = merge_distinct([others, merged])
         validation.raw_energy(merged.total, merged.count, merged.mean)
         json.dumps(merged.metadata, allow_nan=False)
 
@@ -172,16 +184,16 @@ class Pool:
         known = sums.observed > 0
         mean = np.where(known, self._origin + sums.mean, 0.0) if some.centered else np.zeros(some.n_features)
         observed = None if known.all() else sums.count * known
-        energy, d = sums.energy, some.n_features
+        energies, d = sums.energies, some.n_features
         if isinstance(summary, Subspace):
-            components = np.zeros((0, d), summary.components.dtype)
+            components, energy = np.zeros((0, d), summary.components.dtype), float(energies.sum())
             return Subspace(
                 components, np.zeros(0), mean, sums.count, energy, some.centered, names, observed=observed
             )
         certificate = summary.certificate and _NEUTRAL
         if certificate is not None and some.certificate is not None:
             certificate = replace(certificate, clipping=some.certificate.clipping)
-        scatter = np.diag(known * (energy / d))
+        scatter = np.diag(known * (energies / (d if len(energies) < d else 1)))
         return Moments(sums.count, mean, scatter, some.centered, names, certificate, observed)
 
     def _check_releases(self, child: str, summary: Summary, privacy: Privacy | None) -> None:
@@ -208,9 +220,11 @@ class Pool:
     def share(self, child: str) -> Share:
         """The share of one child, in constant time."""
         assert self._sums is not None
-        part = self._part(self._summaries[child])
-        energy = part.within + float(part.observed @ (part.mean - self._sums.mean) ** 2)
-        return Share(part.count / self._sums.count, _ratio(energy, max(self._sums.energy, energy)))
+        part, whole = self._part(self._summaries[child]), self._sums.energies
+        apart = _in_shape_of(part.within, part.observed * (part.mean - self._sums.mean) ** 2)
+        divisor = _divisor(whole, self._sums.observed)
+        energy, total = float(np.sum((part.within + apart) / divisor)), float(np.sum(whole / divisor))
+        return Share(part.count / self._sums.count, _ratio(energy, max(total, energy)))
 
     def shares(self) -> Mapping[str, Share]:
         """The shares of all children."""
@@ -221,13 +235,35 @@ class Pool:
         means = np.array([summary.mean for summary in summaries]) - self._origin
         observed = np.array([_observed(summary) for summary in summaries])
         means -= np.einsum("ij,ij->j", observed, means) / np.maximum(observed.sum(axis=0), _TINY)
-        within = np.array([max(summary.total, 0.0) for summary in summaries])
-        energies = within + np.einsum("ij,ij,ij->i", observed, means, means)
+        within = np.array([_within(summary) for summary in summaries])
+        energies = within + _in_shape_of(within, observed * means**2)
+        energies /= _divisor(energies.sum(axis=0), observed.sum(axis=0))
         rows, total = counts / counts.sum(), float(energies.sum())
         return {
             child: Share(float(row), _ratio(float(energy), total))
-            for child, row, energy in zip(self._summaries, rows, energies, strict=True)
+            for child, row, energy in zip(self._summaries, rows, energies.sum(axis=1), strict=True)
         }
+
+
+def _within(summary: Summary) -> Array:
+    """The energy of rows about their mean: of all features, or of each if they are yet to be scaled."""
+    if isinstance(summary, Moments) and isinstance(summary.scale, str):
+        return np.maximum(np.diag(summary.scatter), 0.0)
+    return np.array([max(summary.total, 0.0)])
+
+
+def _in_shape_of(energies: Array, of_features: Array) -> Array:
+    """Numbers of each feature, shape (..., d); summed, if `energies` are those of all features together."""
+    if energies.shape[-1] == of_features.shape[-1]:
+        return of_features
+    return of_features.sum(axis=-1, keepdims=True)
+
+
+def _divisor(energies: Array, observed: Array) -> Array:
+    """What energies of all rows are divided by: of each feature so that it has an energy of one per row."""
+    if len(energies) < len(observed):
+        return np.ones_like(energies)
+    return np.where(energies > 0, energies / np.maximum(observed, _TINY), 1.0)
 
 
 _NEUTRAL = Certificate(private=True, epsilon=0.0, delta=0.0, mu=0.0)

@@ -3,9 +3,10 @@
 import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from sklearn.base import clone
 
 from fedpca import progress
 from fedpca.estimators.streaming import StreamingPCA
@@ -13,6 +14,7 @@ from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.store import MemoryStore
 from fedpca.metrics import principal_angles
 from fedpca.summaries import validation
+from fedpca.summaries.scaling import ScaleLike, ScaleRule, Scaling
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
@@ -111,6 +113,7 @@ def simulate(
     faults: Faults | None = None,
     fanout: int = 8,
     center: bool = True,
+    scale: ScaleLike = None,
 ) -> Simulation:
     """Simulate clients that send a summary to their region after every batch, and regions that do the same
     to the root.
@@ -121,6 +124,8 @@ def simulate(
         faults: none by default.
         fanout: clients per region.
         center: whether to subtract the mean.
+        scale: what every feature is divided by: "std", "binomial", numbers or nothing. Where summaries are no
+            moments, the rules stand for the scale of all rows, which clients exchange beforehand.
 
     >>> rng = np.random.default_rng(0)
     >>> clients = {f"{c}": [rng.normal(size=(20, 4)) for _ in range(5)] for c in range(6)}
@@ -131,7 +136,12 @@ def simulate(
     """
     faults = faults or Faults()
     rng = np.random.default_rng(faults.seed)
-    sent, dropped_out = _messages(clients, n_components, faults, rng, center)
+    batches = {name: list(parts) for name, parts in clients.items()}
+    pca = StreamingPCA(n_components, center=center, scale=scale)
+    rows = [batch for parts in batches.values() for batch in parts]
+    if rows and pca._needs_scaling(np.shape(rows[0])[1]):
+        pca.scale = Scaling.merge(map(Scaling.from_rows, rows)).scale(cast("ScaleRule", scale))
+    sent, dropped_out = _messages(batches, pca, faults, rng)
     tree = _Tree(sorted(clients), n_components, fanout)
     timeline: list[Delivery] = []
     contributions: dict[str, float] = {}
@@ -162,11 +172,7 @@ _Sent = tuple[float, int, str, int, Summary]  # time of arrival, order of sendin
 
 
 def _messages(
-    clients: Mapping[str, Iterable[Any]],
-    n_components: int,
-    faults: Faults,
-    rng: np.random.Generator,
-    center: bool,
+    clients: Mapping[str, list[Any]], estimator: StreamingPCA, faults: Faults, rng: np.random.Generator
 ) -> tuple[list[_Sent], tuple[str, ...]]:
     """All messages of all clients, as a heap by time of arrival; and the clients that drop out."""
     messages: list[_Sent] = []
@@ -174,12 +180,11 @@ def _messages(
     for name, batches in sorted(clients.items()):
         pace = 10.0 if rng.uniform() < faults.stragglers else 1.0
         joins = 5.0 if rng.uniform() < faults.late else 0.0
-        batches = list(batches)
         last = len(batches)
         if rng.uniform() < faults.dropouts and last > 1:
             last = int(rng.integers(1, last))
             dropped_out.append(name)
-        pca = StreamingPCA(n_components, center=center)
+        pca = clone(estimator)
         for version, batch in enumerate(batches[:last]):
             pca.partial_fit(batch)
             sent = joins + pace * (version + rng.uniform())

@@ -6,7 +6,14 @@ from fedpca.privacy.ledger import Entry, Ledger
 from fedpca.privacy.mechanisms.base import Mechanism
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.settings import Privacy
-from fedpca.summaries.certificate import IN_MEMORY, PRIVATE_SCALE, Certificate, LedgerState, StepCost
+from fedpca.summaries.certificate import (
+    IN_MEMORY,
+    PRIVATE_SCALE,
+    PUBLIC_SCALE,
+    Certificate,
+    LedgerState,
+    StepCost,
+)
 
 
 def make_certificate(
@@ -74,7 +81,7 @@ def make_certificate(
 def _scale_kind(steps: tuple[StepCost, ...], clipping: Clipping) -> str | None:
     if clipping.scale is None:
         return None
-    return PRIVATE_SCALE if any(step.step == "scales" for step in steps) else "public"
+    return PRIVATE_SCALE if any(step.step == "scales" for step in steps) else PUBLIC_SCALE
 
 
 def _center_kind(privacy: Privacy, clipping: Clipping) -> str:

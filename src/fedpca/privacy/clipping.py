@@ -151,9 +151,9 @@ class Pairing:
         return differences
 
     @property
-    def waits(self) -> bool:
-        """Whether rows wait for a partner."""
-        return self._n_waiting > 0
+    def n_waiting(self) -> int:
+        """How many rows wait for a partner."""
+        return self._n_waiting
 
 
 def lengths(deviations: Array) -> Array:

@@ -11,7 +11,7 @@ from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.preparation import BlockSum, Found
 from fedpca.privacy.settings import Privacy
-from fedpca.privacy.steps import BEYOND, ENERGY, Step, StepSum, evaluation
+from fedpca.privacy.steps import BELOW, BEYOND, ENERGY, Step, StepSum, check_sum, evaluation
 from fedpca.summaries.certificate import Evaluation
 from fedpca.summaries.subspace import Subspace
 
@@ -32,20 +32,25 @@ class PrivateEvaluation:
     ) -> None:
         self._privacy = privacy
         self._found = found
-        self._noise = noise
+        self._noise: Noise | None = noise  # until it is used
         self._random = random
         self._ledger = ledger
-        self._done = False
+
+    @property
+    def mu(self) -> float:
+        """What it costs."""
+        return self._privacy.mu * sqrt(self._privacy.evaluation_share) * BELOW
 
     def check(self) -> None:
         """Whether rows may still be evaluated."""
-        if self._done:
+        if self._noise is None:
             raise ValueError(
                 "a private model is evaluated once, and was; fit anew, with a budget of its own."
             )
 
     def sum_rows(self, parts: Iterable[Array], n_rows: int, model: Subspace) -> StepSum:
         """The noisy sum over all rows of one owner."""
+        assert self._noise is not None
         step = self._step(model)
         (block,) = step.blocks
         total = BlockSum(block, self._random)
@@ -55,21 +60,27 @@ class PrivateEvaluation:
         for rows in parts:
             total.take(clipping.deviations(rows))
         total.flush()
-        mu, adjacency = self._privacy.mu * sqrt(block.share), self._privacy.adjacency
-        entry = self._ledger.debit(0, n_rows, step.name, mu, adjacency=adjacency)
-        self._done = True
-        drawn = self._noise.entries((0,), block.length, block.sensitivity(adjacency) / mu)
+        adjacency = self._privacy.adjacency
+        entry = self._ledger.debit(0, n_rows, step.name, self.mu, adjacency=adjacency)
+        noise, self._noise = self._noise, None
+        drawn = noise.entries((0,), block.length, block.sensitivity(adjacency) / self.mu)
         self._ledger.complete(entry)
-        return StepSum(step.name, total.total + drawn, n_rows)
+        return StepSum(step.name, total.total + drawn, n_rows, radius=step.radius)
+
+    def check_sum(self, own: StepSum, model: Subspace) -> None:
+        """Refuse the sum of an owner that cannot be one of this evaluation."""
+        step = self._step(model)
+        (block,) = step.blocks
+        check_sum(own, step, [block.sensitivity(self._privacy.adjacency) / self.mu])
 
     def result(self, pooled: StepSum, model: Subspace) -> Evaluation:
         """What the sum over all owners' rows says."""
         step = self._step(model)
         (block,) = step.blocks
-        if pooled.step != step.name or pooled.total.shape != (block.length,):
+        same = pooled.step == step.name and pooled.radius == step.radius
+        if not same or pooled.total.shape != (block.length,):
             raise ValueError("the sum must be that of an evaluation of the same model.")
-        mu = self._privacy.mu * sqrt(block.share)
-        sd = block.sensitivity(self._privacy.adjacency) / mu * sqrt(pooled.owners)
+        sd = block.sensitivity(self._privacy.adjacency) / self.mu * sqrt(pooled.owners)
         per_point = 2.0 if self._found.clipping.pairs else 1.0
         unit = per_point * self._found.radius**2 / ENERGY
         *energies, rest = (float(number) * unit for number in pooled.total[:-1])
@@ -81,7 +92,7 @@ class PrivateEvaluation:
             radius=self._found.radius,
             beyond=min(max(beyond, 0.0), 1.0),
             records=pooled.n_rows,
-            mu=mu,
+            mu=self.mu,
         )
 
     def _step(self, model: Subspace) -> Step:

@@ -12,7 +12,7 @@ from fedpca._typing import Array
 from fedpca.privacy.mechanisms.base import Calibration, Mechanism
 from fedpca.privacy.mechanisms.gram import Gram
 from fedpca.privacy.mechanisms.registry import calibrate, mechanism_class
-from fedpca.privacy.preparation import expected, rows_for_scale
+from fedpca.privacy.preparation import Outlook, expected, rows_for_scale
 from fedpca.privacy.rules import check_delta_for_rows, warn_of_weak_settings
 from fedpca.privacy.settings import Privacy
 from fedpca.summaries import validation
@@ -23,6 +23,7 @@ _NEVER = 2**62
 _ITERATIONS = 8  # of rows, and what is spent on private steps over so many
 _SIMULATED = 256  # features
 _DRAWS = 8
+_SIMULATED_ROWS = 1000
 _SMALLEST_GAP = 0.1  # of a variance: directions closer than this count as this far apart
 
 
@@ -106,7 +107,7 @@ def plan(
 
     >>> plan(Privacy(epsilon=1.0, delta=1e-5), n_features=784, n_rows=400)
     Plan(mu=0.2681, sigma=5.413, noise_edge=428.7,
-         rows_needed=2,240, rows=400, found=0, affinity=0.01, captured=0.03, memory=14.8 MB)
+         rows_needed=2,240, rows=400, found=0, affinity=0.02, captured=0.04, memory=14.8 MB)
     With 400 rows and 784 features nothing will survive the noise, if variances fall as 1, 1/2, 1/3.
     About 2,200 rows are needed for 1 component.
     A larger epsilon or fewer features need fewer.
@@ -127,13 +128,13 @@ def plan(
         raise ValueError(f"scale must be None or 'std', got scale={scale!r}.")
     variances, condition = _spectrum(spectrum, typical, privacy, n_features, n_components)
 
-    def noise_of(rank: int, rows: float) -> tuple[Calibration, float]:
+    def noise_of(rank: int, rows: float) -> tuple[Calibration, float, Outlook]:
         outlook = expected(privacy, n_features, rank, rows, owners, finds_scale=scale is not None)
         calibration = calibrate(
             privacy, n_features, mu=outlook.mu, joint=outlook.joint, pairs=outlook.clipping.pairs
         )
         edge = mechanism.noise_edge(privacy, n_features, calibration, report=privacy.releases)
-        return calibration, edge * outlook.clipping.unit * sqrt(owners)
+        return calibration, edge * outlook.clipping.unit * sqrt(owners), outlook
 
     def edge_of(rank: int, rows: float) -> float:
         return noise_of(rank, rows)[1]
@@ -143,11 +144,14 @@ def plan(
         max(_rows_needed(mechanism, partial(edge_of, rank), variances, rank, n_features), fewest)
         for rank in range(1, n_components + 1)
     ]
-    calibration, edge = noise_of(n_components, needed[-1] if n_rows is None else n_rows)
+    calibration, edge, outlook = noise_of(n_components, needed[-1] if n_rows is None else n_rows)
     quality = None
     if n_rows is not None:
-        energies = n_rows * variances if n_rows >= fewest else 0 * variances
-        quality = _quality(edge * mechanism.rows_factor(n_rows), energies, n_components, n_features)
+        if n_rows >= fewest:
+            noise = edge * mechanism.rows_factor(n_rows) / n_rows
+            quality = _quality(noise, variances, outlook, n_components, n_features)
+        else:
+            quality = 0.0, 0.0
     found = None if n_rows is None else sum(rows <= n_rows for rows in needed)
     rows_needed = needed[-1]
     return Plan(
@@ -241,25 +245,40 @@ def _rows_needed(
     return min(ceil(needed), _NEVER)
 
 
-def _quality(edge: float, energies: Array, rank: int, n_features: int) -> tuple[float, float]:
-    """The affinity and the captured variance to expect, from a few draws of noise of this edge.
+def _quality(
+    edge: float, variances: Array, outlook: Outlook, rank: int, n_features: int
+) -> tuple[float, float]:
+    """The affinity and the captured variance to expect, from a few draws of noise of this edge per row.
 
     Many features are replaced by fewer with the same edge: only that matters far from the leading directions.
+    That the center is off adds a direction to the scatter.
     """
     size = min(n_features, _SIMULATED)
-    known = np.zeros(size)
-    known[: min(len(energies), size)] = energies[:size]
     random = np.random.default_rng(0)
+    points, shrinkage = _clipped(variances, outlook, random)
+    known, energies = np.zeros((2, size))
+    known[: len(variances)], energies[: len(variances)] = variances[:size], points[:size]
     best = float(known[:rank].sum())
     affinities, captured = [], []
     for _ in range(_DRAWS):
         noise = random.standard_normal((size, size))
-        scatter = np.diag(known) + edge / sqrt(8 * size) * (noise + noise.T)
-        _, vectors = np.linalg.eigh(scatter)
+        off = random.standard_normal(size) * (outlook.offset * shrinkage / sqrt(size))
+        scatter = np.diag(energies) + edge / outlook.clipping.unit / sqrt(8 * size) * (noise + noise.T)
+        _, vectors = np.linalg.eigh(scatter + np.outer(off, off))
         squares = vectors[:, -rank:] ** 2
         affinities.append(float(squares[:rank].sum()) / rank)
-        captured.append(float(known @ squares.sum(axis=1)) / best if best else 0.0)
+        captured.append(float(known @ squares.sum(axis=1)) / best)
     return float(np.mean(affinities)), min(float(np.mean(captured)), 1.0)
+
+
+def _clipped(variances: Array, outlook: Outlook, random: np.random.Generator) -> tuple[Array, float]:
+    """Variances of points of the unit ball, of Gaussian rows, and how much shorter than rows points are."""
+    normal = random.standard_normal((_SIMULATED_ROWS, len(variances)))
+    lengths = np.sqrt(normal**2 @ variances)
+    bound = np.quantile(lengths, outlook.quantile) if outlook.quantile else outlook.clipping.bound
+    factors = 1 / (lengths if bound is None else np.maximum(lengths, bound))
+    squares = normal**2
+    return variances * (factors**2 @ squares) / squares.sum(axis=0), sqrt(float(np.mean(factors**2)))
 
 
 def _advice(

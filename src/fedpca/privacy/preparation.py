@@ -32,7 +32,7 @@ from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.mechanisms.base import SUM_WEIGHT
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.settings import Privacy
-from fedpca.privacy.steps import DYADIC, Histogram, Step, StepSum
+from fedpca.privacy.steps import BELOW, DYADIC, Histogram, Step, StepSum
 
 _FEW = 0.1  # t above which only pairs are used
 _FEW_ROWS = 40.0  # mu n below which a histogram finds nothing
@@ -43,17 +43,30 @@ _MEAN_STEPS = 5
 _LAST_STEP = 0.65  # of what is spent on the mean
 _MOST_FOR_MEAN = 0.4  # of mu²
 _LENGTHS = {0.9: 1.15, 0.75: 1.07, 0.5: 1.0}  # quantiles of lengths over their root mean square, if alike
+_TYPICAL_FAR = 2.0  # of the spread: the end of the bin that rows as far from the origin as they spread are in
 _MARGIN = 1.25  # of a radius over what it has to contain
 _UNLIKELY = 2.5  # standard deviations of the length of noise, which vary it by 1 / sqrt(2 d)
 _FINE = 4  # bins per octave about a public center, where there are rows enough for them
-_FINE_ROWS = 1000.0  # mu n
+_FINE_ROWS = 8000.0  # mu n: below, most fine bins would drown
 _SCALE_ROWS = 54.0  # times sqrt(2 d) / mu
 _SCALE_MARGIN = 1.5
 _SCALE_QUANTILE, _SCALE_FACTOR = 0.75, 1.627  # of |differences|: of a Gaussian, in standard deviations
 _EVALUATED_QUANTILES = ((2000.0, 0.99), (0.0, 0.95))  # least mu n
 _HISTOGRAM_STREAM = 100.0  # rows of a stream, in units of 1 / mu
-_MEAN_STREAM = 8.0  # in units of sqrt(d) / mu
+_MEAN_STREAM = 20.0  # in units of sqrt(d) / mu, or a little more of few features
 _HORIZON = 10.0  # a stream is taken to be this many times as long as a mean step
+
+
+class _Mean(NamedTuple):
+    """The steps to a center.
+
+    Attributes:
+        noise: standard deviation of its length at the end.
+    """
+
+    noise: float
+    shares: list[float]
+    radii: list[float]
 
 
 @dataclass(frozen=True)
@@ -135,6 +148,43 @@ class _Rule:
         """Of the lengths, that rows are clipped to; 0 for the sphere."""
         return next((q for most, q in _QUANTILES if self.rank * self.t < most), 0.0) if self.enough else 0.0
 
+    def planned_mean(self, far: float, spread: float, stream_rows: int | None = None) -> _Mean:
+        """As few steps as bring the noise of the center near that of the release, or the most allowed.
+
+        Args:
+            far: how long rows are.
+            spread: how long they are about their mean.
+            stream_rows: rows of a stream for each step, which pay with all they have.
+        """
+        whole = self.mean_share
+        for count in range(1, _MEAN_STEPS + 1):
+            first = [whole * (1 - _LAST_STEP) / (count - 1)] * (count - 1) if count > 1 else []
+            plan = self._mean_of([*first, whole - sum(first)], far, spread, stream_rows)
+            if plan.noise < sqrt(_NEAR * self.t) * spread:
+                break
+        return plan
+
+    def _mean_of(self, shares: list[float], far: float, spread: float, stream_rows: int | None) -> _Mean:
+        radii, radius, noise = [], far, 0.0
+        sensitivity = 2.0 if self.privacy.adjacency == "replace-one" else 1.0
+        for share in shares:
+            radii.append(radius)
+            mu, rows = (self.mu * sqrt(share), self.n_rows) if stream_rows is None else (self.mu, stream_rows)
+            noise = sensitivity * radius * sqrt(self.n_features * self.owners) / (mu * rows)
+            radius = _MARGIN * hypot(spread, noise * (1 + _UNLIKELY / sqrt(2 * self.n_features)))
+        return _Mean(noise, shares, radii)
+
+    def is_good(self, plan: _Mean, spread: float) -> bool:
+        """Whether a center with this noise is better than none."""
+        return plan.noise <= min(_FARTHEST, sqrt(_TOO_FAR * self.t)) * spread
+
+    def spike(self, plan: _Mean, spread: float) -> float:
+        """Energy that the noise of the center gives a direction, in units of the edge.
+
+        At most what the sum of rows, released with their products, does not correct.
+        """
+        return min((plan.noise / spread) ** 2 / (2 * self.t), self.t / SUM_WEIGHT**2)
+
 
 def _clamped(value: float, low: float, high: float) -> float:
     return min(max(value, low), high)
@@ -143,18 +193,6 @@ def _clamped(value: float, low: float, high: float) -> float:
 def _raised(spike: float) -> float:
     """By how much a direction of this energy raises the edge of noise, both in units of the edge."""
     return spike + 1 / (4 * spike) if spike > 0.5 else 1.0
-
-
-class _Mean(NamedTuple):
-    """The steps to a center.
-
-    Attributes:
-        noise: standard deviation of its length at the end.
-    """
-
-    noise: float
-    shares: list[float]
-    radii: list[float]
 
 
 class Found(NamedTuple):
@@ -178,11 +216,15 @@ class Outlook(NamedTuple):
         clipping: with the length of rows as their unit, where it is not public.
         mu: what will be left for the release.
         joint: whether the sum of rows will be released with it.
+        quantile: of the lengths, that rows will be clipped to; 0 for a public length, or the sphere.
+        offset: how far off the center will be, in units of the length of rows.
     """
 
     clipping: Clipping
     mu: float
     joint: bool
+    quantile: float = 0.0
+    offset: float = 0.0
 
 
 def expected(
@@ -191,14 +233,21 @@ def expected(
     """The outlook for so many rows of so many owners, if their mean is about as far off as they spread."""
     rule = _Rule(privacy, n_features, rank, n_rows, owners, finds_scale)
     bound = None if isinstance(privacy.bound, str) else privacy.bound
-    spent, finds_center = rule.scale_share, privacy.center == "private" and rule.enough
+    spent, quantile, offset = rule.scale_share, 0.0, 0.0
+    finds_center = privacy.center == "private" and rule.enough
     if finds_center:
-        spent += 2 * rule.histogram_share + rule.mean_share
+        spent += 2 * rule.histogram_share
+        plan = rule.planned_mean(_TYPICAL_FAR, 1.0)
+        finds_center = rule.is_good(plan, 1.0)
+    if finds_center:
+        spent += rule.mean_share
+        offset = sqrt(2 * rule.t * rule.spike(plan, 1.0))
     pairs = privacy.center in ("private", "pairs") and not finds_center
     if privacy.bound == "private" and not pairs and rule.quantile:
         spent += 0.0 if finds_center else rule.histogram_share
-        bound = _LENGTHS[rule.quantile]
-    return Outlook(Clipping(bound, pairs=pairs), rule.mu * sqrt(1 - spent), finds_center)
+        quantile = rule.quantile
+        bound = _LENGTHS[quantile]
+    return Outlook(Clipping(bound, pairs=pairs), rule.mu * sqrt(1 - spent), finds_center, quantile, offset)
 
 
 def rows_for_scale(privacy: Privacy, n_features: int, owners: int) -> int:
@@ -219,7 +268,7 @@ class BlockSum:
             self.total += self._block.add(part)
 
     def flush(self) -> None:
-        if self._pairing is not None and self._pairing.waits:
+        if self._pairing is not None and self._pairing.n_waiting:
             self.total += self._block.add(self._pairing.flush())
 
 
@@ -270,6 +319,7 @@ class Preparation:
         self.step: Step | None = None
         self._is_stream = False
         self._summed = False
+        self._advanced = False
         self._spent = 0.0  # of mu², evaluation apart
         self._search = self._find()
         self._next(None)
@@ -287,7 +337,7 @@ class Preparation:
 
     def check_round(self) -> None:
         """Whether a round over all rows may begin."""
-        if self.n_rows:
+        if self._is_stream:
             raise ValueError("the first rows of a stream went into its private steps already; fit anew.")
         if self._summed:
             raise ValueError("a round of private steps is not complete: call advance first.")
@@ -297,10 +347,19 @@ class Preparation:
         """Whether a round may end with this sum."""
         if self.step is None or not self._summed:
             raise ValueError("a round of private steps ends with a sum: call step_sum first.")
+        self._check_pooled(pooled)
+
+    def _check_pooled(self, pooled: StepSum) -> None:
+        assert self.step is not None
         if pooled.step != self.step.name or pooled.total.shape != (self.step.length,):
             raise ValueError(
                 f"this round sums {self.step.name!r}, {self.step.length} numbers, got {pooled.step!r} with "
                 f"{pooled.total.shape}: all owners must take the same steps."
+            )
+        if pooled.radius != self.step.radius:
+            raise ValueError(
+                f"this round clips rows to {self.step.radius:g}, got a sum of rows clipped to "
+                f"{pooled.radius:g}: all owners must have the same settings."
             )
         if not np.isfinite(pooled.total).all() or pooled.n_rows < 1 or pooled.owners < 1:
             raise ValueError("the sum of a round must be finite, of at least one row and one owner.")
@@ -308,20 +367,46 @@ class Preparation:
     def advance(self, pooled: StepSum) -> None:
         """End a round with the sum over one or many owners, which is public."""
         assert self.step is not None
+        self._advanced = True
         self._spent += self.step.share
         self._next(pooled)
+
+    # --- rounds that others took, or an earlier preparation of the same rows ---
+
+    def check_replay(self, pooled: StepSum) -> None:
+        """Whether a round may end with this sum, without one over the rows of this owner."""
+        if self.step is None:
+            raise ValueError("all private steps were taken already.")
+        if self._summed or self.n_rows:
+            raise ValueError("a round of private steps that began here ends here: call advance.")
+        self._check_pooled(pooled)
+
+    def replay(self, pooled: StepSum, *, paid: bool) -> None:
+        """End a round without a sum over rows: its share is spent only if it was paid for before."""
+        assert self.step is not None
+        if paid and self.step.blocks:
+            self.costs.append((self.step.name, self._mu * sqrt(self.step.share)))
+            self._spent += self.step.share
+        self._next(pooled)
+
+    def check_sum(self, own: StepSum) -> None:
+        """Refuse the sum of an owner that cannot be one of the next step."""
+        if self.step is None:
+            raise ValueError("all private steps were taken already.")
+        mu = self._mu * sqrt(self.step.share)
+        steps.check_sum(own, self.step, [self._sd(self.step, i, mu) for i in range(len(self.step.blocks))])
 
     # --- the first rows of a stream ---
 
     def check_stream(self) -> None:
         """Whether rows of a stream may come."""
-        if (self.costs or self._summed) and not self.n_rows:
+        if (self._summed or self._advanced) and not self._is_stream:
             raise ValueError("the rounds of private steps are not complete; finish them, or fit anew.")
         self._check_affordable()
 
     def take_stream(self, rows: Array) -> Array:
         """Take as many rows as are still needed; returns the others."""
-        if not self.n_rows:
+        if not self._is_stream:
             self._is_stream = True
             self._next(StepSum("rows", np.zeros(0), 0))
             self._begin_stream_step()
@@ -355,7 +440,9 @@ class Preparation:
     @property
     def mu_left(self) -> float:
         """What is left of mu for the release of the rows that come next."""
-        return self._mu if self._is_stream else self._mu * sqrt(1 - self._spent)
+        if self._is_stream or not self._spent:
+            return self._mu
+        return self._mu * sqrt(1 - self._spent) * BELOW
 
     def _check_affordable(self) -> None:
         """Before anything is spent: that the rows after the steps can be afforded as well."""
@@ -401,7 +488,7 @@ class Preparation:
             for i, block in enumerate(self.step.blocks)
         ]
         self._ledger.complete(entry)
-        return StepSum(self.step.name, total + np.concatenate(drawn), n_rows)
+        return StepSum(self.step.name, total + np.concatenate(drawn), n_rows, radius=self.step.radius)
 
     def _sd(self, step: Step, block: int, mu: float) -> float:
         """Standard deviation of the noise of a block, in a step that costs mu."""
@@ -432,7 +519,7 @@ class Preparation:
         histogram = Histogram(_FINE if rule.strength > _FINE_ROWS else 1)
         step = steps.radius(histogram, rule.histogram_share, self._histogram_rows)
         counts = yield step
-        sd = self._pooled_sd(step, 0)
+        sd = self._pooled_sd(step, 0, counts)
         length = histogram.quantile(counts.total, rule.quantile, sd)
         radius = histogram.quantile(counts.total, rule.evaluated_quantile, sd)
         return Found(replace(self._clipping, bound=length or None), radius)
@@ -445,12 +532,12 @@ class Preparation:
     @property
     def _mean_rows(self) -> int:
         """Rows of a stream for one step of the mean."""
-        return ceil(_MEAN_STREAM * sqrt(self._d) / self._mu)
+        return ceil(_MEAN_STREAM * (sqrt(self._d) + _UNLIKELY / sqrt(2)) / self._mu)
 
-    def _pooled_sd(self, step: Step, block: int) -> float:
-        """Standard deviation of the noise of a block in the sum over all owners."""
+    def _pooled_sd(self, step: Step, block: int, pooled: StepSum) -> float:
+        """Standard deviation of the noise of a block in the sum over the owners that sent one."""
         mu = self._mu if self._is_stream else self._mu * sqrt(step.share)
-        return self._sd(step, block, mu) * sqrt(self._rule.owners)
+        return self._sd(step, block, mu) * sqrt(pooled.owners)
 
     def _find_scale(self) -> Generator[Step, StepSum, None]:
         needed, n_rows = self._rule.rows_for_scale, int(self._rule.n_rows)
@@ -462,7 +549,7 @@ class Preparation:
             )
         step = steps.scales(self._d, self._rule.scale_share, ceil(needed / 2))
         counts = yield step
-        sd = self._pooled_sd(step, 0)
+        sd = self._pooled_sd(step, 0, counts)
         found = np.array(
             [
                 DYADIC.quantile(of_feature, _SCALE_QUANTILE, sd, self._d)
@@ -478,16 +565,16 @@ class Preparation:
         step = steps.lengths_and_spread(rule.histogram_share, self._histogram_rows)
         counts = yield step
         of_rows, of_pairs = np.split(counts.total, 2)
-        far = DYADIC.quantile(of_rows, 0.5, self._pooled_sd(step, 0), 2, edge=True)
+        far = DYADIC.quantile(of_rows, 0.5, self._pooled_sd(step, 0, counts), 2, edge=True)
 
         def spread(q: float) -> float:
-            return DYADIC.quantile(of_pairs, q, self._pooled_sd(step, 1), 2)
+            return DYADIC.quantile(of_pairs, q, self._pooled_sd(step, 1, counts), 2)
 
         near, radius = spread(0.5), bound or spread(rule.evaluated_quantile)
         if not far or not near:
             return Found(in_pairs, radius)
-        plan = self._planned_mean(max(far, near), near)
-        if plan.noise > min(_FARTHEST, sqrt(_TOO_FAR * rule.t)) * near:
+        plan = rule.planned_mean(max(far, near), near, self._mean_rows if self._is_stream else None)
+        if not rule.is_good(plan, near):
             return Found(in_pairs, radius)
         center = np.zeros(self._d)
         for share, length in zip(plan.shares, plan.radii, strict=True):
@@ -495,29 +582,5 @@ class Preparation:
             center = center + moved.total * (length / RADIUS / moved.n_rows)
         if self._privacy.bound == "private" and rule.quantile:
             bound = spread(rule.quantile) or None
-        # What the sum of rows, released with their products, does not correct.
-        spike = min((plan.noise / near) ** 2 / (2 * rule.t), rule.t / SUM_WEIGHT**2)
-        margin = _raised(spike)
+        margin = _raised(rule.spike(plan, near))
         return Found(replace(self._clipping, bound=bound, center=center), radius, margin)
-
-    def _planned_mean(self, far: float, spread: float) -> _Mean:
-        """As few steps as bring the noise of the center near that of the release, or the most allowed."""
-        whole = self._rule.mean_share
-        for count in range(1, _MEAN_STEPS + 1):
-            first = [whole * (1 - _LAST_STEP) / (count - 1)] * (count - 1) if count > 1 else []
-            plan = self._mean_of([*first, whole - sum(first)], far, spread)
-            if plan.noise < sqrt(_NEAR * self._rule.t) * spread:
-                break
-        return plan
-
-    def _mean_of(self, shares: list[float], far: float, spread: float) -> _Mean:
-        radii, radius, noise = [], far, 0.0
-        for share in shares:
-            radii.append(radius)
-            mu, rows = self._mu * sqrt(share), self._rule.n_rows
-            if self._is_stream:
-                mu, rows = self._mu, self._mean_rows
-            sensitivity = 2.0 if self._privacy.adjacency == "replace-one" else 1.0
-            noise = sensitivity * radius * sqrt(self._d * self._rule.owners) / (mu * rows)
-            radius = _MARGIN * hypot(spread, noise * (1 + _UNLIKELY / sqrt(2 * self._d)))
-        return _Mean(noise, shares, radii)

@@ -11,32 +11,36 @@ mechanism, debited in the ledger before its noise is drawn. These are all of the
     radius      a histogram of lengths about the center               sqrt(2)
     evaluation  energies along released directions, and the rest      3/2
 
-and, as ever, the release itself (see `mechanisms`). Sensitivities are for a record that is replaced. For one
-that is taken out they are half or the root of half of that, but for pairs, where it leaves its partner.
+and, as ever, the release itself (see `mechanisms`). Sensitivities are for a record that is replaced. One that
+is taken out lies at the center and adds nothing (a length of zero is in no bin): for rows, a histogram then
+has 1, a mean 1, an evaluation sqrt(5) / 2; for pairs, where it leaves its partner, all stays the same.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import sqrt
 from typing import Self
 
 import numpy as np
 from scipy.special import ndtri
 
-from fedpca._typing import Array
+from fedpca._typing import AnyArray, Array
 from fedpca.privacy.calibration import Adjacency
-from fedpca.privacy.clipping import RADIUS, clipped, lengths
+from fedpca.privacy.clipping import MAX_ROWS, RADIUS, clipped, lengths
 from fedpca.summaries.subspace import Subspace
 
 LOWEST, HIGHEST = -60, 60
 """Powers of two between which lengths are told apart: public, whatever the rows."""
-_SMALLEST = 2.0**-200
 _FALSE_BINS = 3e-4  # expected in a histogram of nothing
 _FINE = 2.0**20
+BELOW = 1 - 1e-12
+"""By which the last part of a budget is smaller, so that rounding takes no sum of parts above the whole."""
 ENERGY = RADIUS**2
 """An energy of one, in an evaluation."""
 BEYOND = 0.5
 """Weight of the number of rows beyond the radius, in an evaluation."""
+_TAIL = 10.0  # standard deviations, by which the norm of Gaussian noise never exceeds what is expected
 
 
 @dataclass(frozen=True)
@@ -48,12 +52,14 @@ class StepSum:
         total: integers, shape (length,).
         n_rows: how many rows.
         owners: whose noise is in the sum.
+        radius: the length that rows were clipped to; 0 where they were not.
     """
 
     step: str
     total: Array
     n_rows: int
     owners: int = 1
+    radius: float = 0.0
 
     @classmethod
     def pooled(cls, sums: Sequence["StepSum"]) -> Self:
@@ -65,8 +71,15 @@ class StepSum:
         first = sums[0]
         if any(part.step != first.step or part.total.shape != first.total.shape for part in sums):
             raise ValueError("only sums of the same step, of equally many features, add up.")
+        if len(radii := {part.radius for part in sums}) > 1:
+            given = " and ".join(f"{radius:g}" for radius in sorted(radii))
+            raise ValueError(
+                f"only sums of rows clipped to the same length add up, got {given}; "
+                "let all owners have the same settings and take the private steps together."
+            )
         total: Array = sum((part.total for part in sums), start=np.zeros_like(first.total))
-        return cls(first.step, total, sum(part.n_rows for part in sums), sum(part.owners for part in sums))
+        n_rows, owners = (sum(getattr(part, name) for part in sums) for name in ("n_rows", "owners"))
+        return cls(first.step, total, n_rows, owners, first.radius)
 
 
 @dataclass(frozen=True)
@@ -99,11 +112,13 @@ class Step:
         name: see the list above.
         blocks: parts of the sum; none where only the rows are counted, which costs nothing.
         stream_rows: how many of the first rows of a stream it takes.
+        radius: the length that rows are clipped to; 0 where they are not.
     """
 
     name: str
     blocks: tuple[Block, ...]
     stream_rows: int = 0
+    radius: float = 0.0
 
     @property
     def share(self) -> float:
@@ -113,6 +128,34 @@ class Step:
     @property
     def length(self) -> int:
         return sum(block.length for block in self.blocks)
+
+
+def check_sum(own: StepSum, step: Step, sds: Sequence[float]) -> None:
+    """Refuse a sum that no single owner can have sent who takes this step with noise of these deviations.
+
+    A lie within these limits does no more than other rows could.
+    """
+    if own.step != step.name or own.total.shape != (step.length,):
+        raise ValueError(
+            f"the sum must be that of {step.name!r}, {step.length} numbers, got {own.step!r:.80} with shape "
+            f"{own.total.shape}."
+        )
+    if own.owners != 1 or not 1 <= own.n_rows <= MAX_ROWS:
+        raise ValueError(f"the sum must be of one owner with 1 to {MAX_ROWS} rows, got {own.n_rows}.")
+    if not np.isfinite(own.total).all() or (own.total != np.rint(own.total)).any():
+        raise ValueError("the sum must consist of whole numbers, as exact noise has them.")
+    rest = own.total
+    for block, sd in zip(step.blocks, sds, strict=True):
+        part, rest = np.split(rest, [block.length])
+        points = own.n_rows / 2 if block.of_pairs else own.n_rows
+        largest = points * min(block.sensitivities) + sd * (sqrt(block.length) + _TAIL)
+        with np.errstate(over="ignore"):
+            length = float(np.linalg.norm(part))
+        if not length <= largest:
+            raise ValueError(
+                f"its sum of {step.name!r} is {length:.4g} long; {own.n_rows} rows and noise have at most "
+                f"{largest:.4g}."
+            )
 
 
 @dataclass(frozen=True)
@@ -125,11 +168,10 @@ class Histogram:
     def n_bins(self) -> int:
         return (HIGHEST - LOWEST) * self.per_octave + 1
 
-    def bins(self, values: Array) -> Array:
-        """The bin of every value."""
-        exponents = np.ceil(self.per_octave * np.log2(np.maximum(values, _SMALLEST)))
-        lowest = LOWEST * self.per_octave
-        return (np.clip(exponents, lowest, HIGHEST * self.per_octave) - lowest).astype(np.int64)
+    def bins(self, values: Array) -> AnyArray:
+        """The bin of every value, by comparisons alone: exact, in whatever company a value comes."""
+        exponents = np.arange(LOWEST * self.per_octave, HIGHEST * self.per_octave) / self.per_octave
+        return np.searchsorted(2.0**exponents, values)
 
     def counts(self, values: Array) -> Array:
         """How many values are in every bin."""
@@ -182,10 +224,10 @@ def scales(n_features: int, share: float, stream_rows: int) -> Step:
 def lengths_and_spread(share: float, stream_rows: int) -> Step:
     """Two histograms at once: of lengths of rows, and of differences of pairs."""
 
-    def add(rows: Array) -> Array:
-        return DYADIC.counts(lengths(rows))
+    def add(differences: Array) -> Array:
+        return DYADIC.counts(lengths(differences))
 
-    of_rows = Block(DYADIC.n_bins, share, False, (sqrt(2.0), 1.0), add)
+    of_rows = Block(DYADIC.n_bins, share, False, (sqrt(2.0), 1.0), partial(_counts_off_center, DYADIC))
     of_pairs = Block(DYADIC.n_bins, share, True, (sqrt(2.0), sqrt(2.0)), add)
     return Step("lengths and spread", (of_rows, of_pairs), stream_rows)
 
@@ -198,16 +240,19 @@ def mean(center: Array, radius: float, share: float, stream_rows: int) -> Step:
         return total
 
     block = Block(len(center), share, False, (2.0 * RADIUS, RADIUS), add)
-    return Step("mean", (block,), stream_rows)
+    return Step("mean", (block,), stream_rows, radius)
 
 
 def radius(histogram: Histogram, share: float, stream_rows: int) -> Step:
     """A histogram of lengths of rows about the center."""
-
-    def add(rows: Array) -> Array:
-        return histogram.counts(lengths(rows))
-
+    add = partial(_counts_off_center, histogram)
     return Step("radius", (Block(histogram.n_bins, share, False, (sqrt(2.0), 1.0), add),), stream_rows)
+
+
+def _counts_off_center(histogram: Histogram, rows: Array) -> Array:
+    """How many rows are in every bin, but for those at the center: they are as if they were not there."""
+    of_rows = lengths(rows)
+    return histogram.counts(of_rows[of_rows > 0])
 
 
 def evaluation(model: Subspace, limit: float, share: float, *, of_pairs: bool) -> Step:
@@ -230,4 +275,5 @@ def evaluation(model: Subspace, limit: float, share: float, *, of_pairs: bool) -
 
     sensitivities = sqrt(2 + BEYOND**2) * ENERGY, sqrt(1 + BEYOND**2) * ENERGY
     sensitivities = sensitivities[0], sensitivities[0] if of_pairs else sensitivities[1]
-    return Step("evaluation", (Block(model.rank + 2, share, of_pairs, sensitivities, add),))
+    block = Block(model.rank + 2, share, of_pairs, sensitivities, add)
+    return Step("evaluation", (block,), radius=limit)

@@ -1,5 +1,7 @@
 """PrivateSums: sums of clipped rows, and their releases."""
 
+from math import hypot
+
 import numpy as np
 
 from fedpca._typing import Array
@@ -26,6 +28,7 @@ class PrivateSums:
         start: number of the first record.
         stream: a random name of the stream, for the certificates.
         steps: what was released before, for the certificates.
+        reserved: the mu of an evaluation to come.
         edge_margin: by how much the noise of a private center raises the edge.
     """
 
@@ -40,6 +43,7 @@ class PrivateSums:
         start: int,
         stream: str,
         steps: tuple[StepCost, ...] = (),
+        reserved: float = 0.0,
         edge_margin: float = 1.0,
     ) -> None:
         self._privacy = privacy
@@ -49,6 +53,7 @@ class PrivateSums:
         self._schedule = Schedule(privacy.releases)
         self._stream = stream
         self._steps = steps
+        self._reserved = reserved
         self._edge_margin = edge_margin
         self._pairing = Pairing(random)
         self._n_releases = 0
@@ -62,8 +67,8 @@ class PrivateSums:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no row was taken."""
-        return not self._mechanism.count and not self._pairing.waits
+        """Whether no row was taken, or no pair of rows."""
+        return not self._mechanism.count and self._pairing.n_waiting < 2
 
     @property
     def finished(self) -> bool:
@@ -88,7 +93,7 @@ class PrivateSums:
 
     def release(self, entry: Entry, n_rows: int) -> Summary:
         """The certified summary of all records up to `n_rows`, which `entry` paid for."""
-        if self._pairing.waits:
+        if self._pairing.n_waiting:
             self._mechanism.take(self.clipping.points(self._pairing.flush()))
         report = self._n_releases + 1
         noise = self._schedule.noise(self._noise, report)
@@ -113,14 +118,16 @@ class PrivateSums:
         self._ledger.complete(entry)
 
     def debit(self, n_rows: int | None) -> Entry:
-        """Pay for the next release, or once for all releases of all records to come; no noise is drawn."""
+        """Pay for the next release, or once for all releases of all records to come; no noise is drawn.
+
+        What was kept for an evaluation has to be left.
+        """
         if self._paid is not None:
             return self._paid
         pays_once = self._mechanism.continuous or not self._schedule.disjoint
         stop = None if pays_once else n_rows
-        mu = self._mechanism.calibration.mu
-        entry = self._ledger.debit(
-            self._next_record, stop, self._mechanism.name, mu, adjacency=self._privacy.adjacency
-        )
+        start, mu, adjacency = self._next_record, self._mechanism.calibration.mu, self._privacy.adjacency
+        self._ledger.check(start, stop, hypot(mu, self._reserved), adjacency=adjacency)
+        entry = self._ledger.debit(start, stop, self._mechanism.name, mu, adjacency=adjacency)
         self._paid = entry if pays_once else None
         return entry

@@ -39,11 +39,12 @@ class _Preparing:
     """The first stage, where something has to be found privately: no row counts yet.
 
     Attributes:
-        noise: of the releases to come.
+        noise, evaluation_noise: of the releases and the evaluation to come.
     """
 
     preparation: Preparation
     noise: Noise
+    evaluation_noise: Noise
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,9 @@ class PrivateTracker:
         batch_rows: rows that "streaming-mod-sulq" noises at a time; None for 1024.
         dtype: of the components shown.
         feature_names: one per feature, or None.
+        key: 32 secret bytes that all noise and pairs follow from; None for random ones. With the key of an
+            earlier tracker this one draws the same noise again: give it the same rows and sums, or the
+            difference of what comes out reveals them.
 
     Attributes:
         ledger: what pays for the releases; None in a copy.
@@ -95,6 +99,7 @@ class PrivateTracker:
         batch_rows: int | None = None,
         dtype: DTypeLike = np.float64,
         feature_names: tuple[str, ...] | None = None,
+        key: bytes | None = None,
     ) -> None:
         self.n_features = n_features
         self.rule = rule
@@ -111,10 +116,11 @@ class PrivateTracker:
         ledger = privacy.open_ledger()
         self.ledger: Ledger | None = ledger
         mechanism_class(privacy).check_features(n_features)  # before anything is spent
-        key = _new_key(privacy)
-        noise = _noise(privacy, key, "rows")
+        if key is None:
+            key = _new_key(privacy)
+        elif len(key) != 32:
+            raise ValueError(f"key must have 32 bytes, got {len(key)}.")
         self._random = np.random.default_rng(list(hashlib.blake2b(b"pairs", key=key).digest()))
-        self._evaluation_noise: Noise | None = _noise(privacy, key, "evaluation")
         self._evaluation: PrivateEvaluation | None = None
         self._clipping: Clipping | None = None
         preparation = Preparation(
@@ -127,7 +133,9 @@ class PrivateTracker:
             ledger=ledger,
             feature_names=feature_names,
         )
-        self._stage: _Preparing | PrivateSums | _Closed = _Preparing(preparation, noise)
+        self._stage: _Preparing | PrivateSums | _Closed = _Preparing(
+            preparation, _noise(privacy, key, "rows"), _noise(privacy, key, "evaluation")
+        )
         self._open_if_found()
 
     @property
@@ -148,9 +156,8 @@ class PrivateTracker:
         clipping = preparation.found.clipping
         self._clipping = clipping
         if self.privacy.evaluation_share and preparation.found.radius:
-            assert self._evaluation_noise is not None
             self._evaluation = PrivateEvaluation(
-                self.privacy, preparation.found, self._evaluation_noise, self._random, self.ledger
+                self.privacy, preparation.found, self._stage.evaluation_noise, self._random, self.ledger
             )
         mechanism = build(
             self.privacy,
@@ -171,8 +178,13 @@ class PrivateTracker:
             start=self._n_rows,
             stream=secrets.token_hex(8),
             steps=tuple(StepCost(*cost) for cost in preparation.costs),
+            reserved=0.0 if self._evaluation is None else self._evaluation.mu,
             edge_margin=preparation.found.margin,
         )
+
+    def random_order(self, n_rows: int) -> AnyArray:
+        """An order of rows: where pairs of them are taken, they should not be neighbors."""
+        return self._random.permutation(n_rows)
 
     # --- private steps over rows that are all at hand, in rounds ---
 
@@ -181,11 +193,14 @@ class PrivateTracker:
         """Whether nothing is left to be found before rows are taken."""
         return not isinstance(self._stage, _Preparing)
 
-    def found_settings(self) -> Privacy:
-        """The settings with what was found filled in, as public numbers, for owners who come later."""
+    def found_settings(self) -> Privacy | None:
+        """The settings with what was found filled in, as public numbers, for owners who come later.
+
+        None as long as something is to be found.
+        """
         clipping = self._clipping
         if clipping is None:
-            raise ValueError("nothing was found yet: finish the private steps, or release, first.")
+            return None
         settings = replace(self.privacy, bound=clipping.bound or "sphere", ledger=None)
         if clipping.pairs:
             return replace(settings, center="pairs")
@@ -215,6 +230,26 @@ class PrivateTracker:
                 preparation.advance(pooled)
                 self._open_if_found()
 
+    def replay(self, pooled: StepSum, *, paid: bool) -> None:
+        """End a round in which no rows are summed here, with the sum over the owners that took part in it.
+
+        Args:
+            pooled: it must come from noisy sums, never from rows.
+            paid: whether these rows took part, in an earlier tracker, and so have paid for the round. If not,
+                what it costs is left for the release.
+        """
+        with self._guard.exclusive():
+            self._guard.check_intact()
+            preparation = self._preparation()
+            preparation.check_replay(pooled)
+            with self._guard.whole("a round of private steps"):
+                preparation.replay(pooled, paid=paid)
+                self._open_if_found()
+
+    def check_sum(self, own: StepSum) -> None:
+        """Refuse the sum of an owner that cannot be one of the next step, by its name, size or numbers."""
+        self._preparation().check_sum(own)
+
     def _preparation(self) -> Preparation:
         if not isinstance(self._stage, _Preparing):
             raise ValueError(
@@ -238,6 +273,10 @@ class PrivateTracker:
             with self._guard.whole("an evaluation"):
                 return private.sum_rows(parts, n_rows, model)
 
+    def check_evaluation_sum(self, own: StepSum, model: Subspace) -> None:
+        """Refuse the sum of an owner that cannot be one of this evaluation, by its name, size or numbers."""
+        self._private_evaluation().check_sum(own, model)
+
     def evaluation(self, pooled: StepSum, model: Subspace) -> Evaluation:
         """How good a model is, by the sum over all owners' rows."""
         return self._private_evaluation().result(pooled, model)
@@ -247,10 +286,9 @@ class PrivateTracker:
         view = self._view()
         certificate = view.whole.certificate
         assert certificate is not None
-        assert certificate.ledger is not None
         assert self.ledger is not None
-        state = replace(certificate.ledger, spent=self.ledger.spent())
-        self._released = view.evaluated(replace(certificate, ledger=state).evaluated(found))
+        certificate = certificate.with_spent({self.ledger.id: self.ledger.spent()})
+        self._released = view.evaluated(certificate.evaluated(found))
 
     def _private_evaluation(self) -> PrivateEvaluation:
         if self._evaluation is None:
@@ -332,6 +370,10 @@ class PrivateTracker:
         stage = self._stage
         if not self._n_rows:
             raise ValueError("there is nothing to release: no rows were taken.")
+        if isinstance(stage, PrivateSums) and stage.is_empty and stage.clipping.pairs:
+            raise ValueError(
+                "differences of pairs of rows need two rows or more; bring more, or give a public center."
+            )
         if not isinstance(stage, PrivateSums) or stage.is_empty:
             raise ValueError(
                 "what is not public about the rows, scale, center and bound, is found from the first rows of "

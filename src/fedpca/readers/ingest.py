@@ -83,7 +83,7 @@ def fit_files(
     >>> from fedpca.readers import open_rows
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "people.csv"
     >>> _ = path.write_text("height,weight\\n1.7,60\\n1.8,70\\n1.6,50\\n")
-    >>> pca = fedpca.StreamingPCA(1)
+    >>> pca = fedpca.StreamingPCA(1, scale="std")
     >>> fit_files(pca, open_rows(path))
     3
     >>> pca.subspace_.feature_names

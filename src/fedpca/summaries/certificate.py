@@ -17,8 +17,10 @@ _MAX_NUMBER = 1e300
 _MAX_COUNT = 2**63
 _INTERVAL = 1.96  # standard deviations
 _SIGNED = ("energies", "rest")  # noise may make them negative
-PRIVATE_SCALE = "private"
-"""Of a scale that was found with noise: the diagonal of a release corrects it."""
+PUBLIC_SCALE, PRIVATE_SCALE = "public", "private"
+"""Where a scale came from. One that was found with noise is corrected by the diagonal of a release."""
+CORRECTED_SCALE = "private, corrected by the release"
+"""Of directions found after that."""
 IN_MEMORY = "in memory"
 """Of a ledger that is gone with its process."""
 _ASSUMES = "no record is held by two owners; if one is, its costs add up"
@@ -188,6 +190,11 @@ class Evaluation(_Record):
         """The energy of all rows."""
         return sum(self.energies) + self.rest
 
+    def scaled(self, weight: float) -> Self:
+        """The evaluation of the same rows with their energies multiplied by a weight."""
+        energies = tuple(weight * energy for energy in self.energies)
+        return replace(self, energies=energies, rest=weight * self.rest, sd=weight * self.sd)
+
     def explained(self, n_components: int | None = None) -> tuple[float, float, float]:
         """The share of the variance along the first components, and its 95 % interval.
 
@@ -346,7 +353,24 @@ class Certificate(_Record):
 
     def scaled(self, weight: float) -> Self:
         """The certificate of the same release with its scatter multiplied by a weight."""
-        return self if self.noise_edge is None else replace(self, noise_edge=weight * self.noise_edge)
+        edge, found = self.noise_edge, self.evaluation
+        return replace(
+            self,
+            noise_edge=None if edge is None else weight * edge,
+            evaluation=None if found is None else found.scaled(weight),
+        )
+
+    def with_spent(self, spent: Mapping[str, float]) -> Self:
+        """The certificate after more was spent: by the id of a ledger, epsilon so far."""
+        if self.releases is not None:
+            releases = [
+                replace(part, spent=spent.get(part.ledger or "", part.spent)) for part in self.releases
+            ]
+            return replace(self, releases=tuple(releases))
+        if self.ledger is None:
+            return self
+        state = replace(self.ledger, spent=spent.get(self.ledger.id, self.ledger.spent))
+        return replace(self, ledger=state)
 
     def evaluated(self, found: Evaluation) -> Self:
         """The certificate of the same release that states how good its components are."""

@@ -16,6 +16,7 @@ from fedpca.summaries.certificate import noise_edge
 from fedpca.summaries.linalg import leading_singular_pairs, with_fixed_signs
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.parts import check_observed
+from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.summary import Summary
 
 FeatureRule = Literal["same", "intersection"]
@@ -100,8 +101,8 @@ def require_names(names: Names | None, whose: str) -> Names:
     return names
 
 
-def common_names(summaries: Sequence[Summary], owners: Sequence[str]) -> Names:
-    """The features that all summaries have, in the order of the first."""
+def common_names(summaries: Sequence[Summary | Scaling], owners: Sequence[str]) -> Names:
+    """The features that all summaries, or scalings, have, in the order of the first."""
     named = [
         require_names(summary.feature_names, owner) for summary, owner in zip(summaries, owners, strict=True)
     ]

@@ -440,11 +440,11 @@ def check_compatible(
                 "centered and uncentered summaries do not merge; build all with the same `center`, or the "
                 "same kind of Privacy(center=...)."
             )
-    _check_scales([summary for summary in summaries if summary.count])
+    check_scales([summary for summary in summaries if summary.count])
     return names
 
 
-def _check_scales(summaries: Sequence[Summary]) -> None:
+def check_scales(summaries: Sequence[Summary]) -> None:
     """Reject summaries of rows that were not divided by the same scale."""
     for summary in summaries[1:]:
         if not same_scale(summaries[0].scale, summary.scale):

@@ -15,7 +15,7 @@ from fedpca.summaries.algebra import (
     shrink_eigenvalues,
 )
 from fedpca.summaries.base import BaseSummary, check_certificate
-from fedpca.summaries.certificate import PRIVATE_SCALE, Certificate, noise_edge
+from fedpca.summaries.certificate import CORRECTED_SCALE, PRIVATE_SCALE, Certificate, noise_edge
 from fedpca.summaries.linalg import with_fixed_signs
 from fedpca.summaries.parts import PooledMeans, check_observed, ordered
 from fedpca.summaries.rank import part_rank
@@ -255,7 +255,7 @@ class Moments(BaseSummary):
         assert isinstance(self.scale, np.ndarray)
         diagonal = np.diag(self.scatter)
         varying = diagonal > 0
-        certificate = replace(self.certificate, scale="private, corrected by the release")
+        certificate = replace(self.certificate, scale=CORRECTED_SCALE)
         changed = replace(self, certificate=certificate)
         if not varying.any():
             return changed

@@ -10,6 +10,7 @@ from scipy import sparse
 from fedpca._typing import JSON, AnyArray, Array, ArrayLike, DeviceArray, RowsLike
 from fedpca._util.text import join_names
 from fedpca.backend import backend_of, batch_slices, ops
+from fedpca.errors import NonFiniteError
 from fedpca.summaries import validation
 from fedpca.summaries.frozen import Frozen
 
@@ -359,6 +360,11 @@ def _of_features(rows: DeviceArray, weights: DeviceArray, about: Array) -> _Stat
             observed, sums = backend.to_numpy(weights @ counts, weights @ deviations)
         deviations *= deviations
         (squares,) = backend.to_numpy(weights @ deviations)
+        if not np.isfinite(squares).all():
+            raise NonFiniteError(
+                "Input X contains infinity, or values too large to square: entries must be finite (NaN marks "
+                "a missing one); drop or clip them."
+            )
         divisor = np.where(observed > 0, observed, _TINY)
         step = sums / divisor
         mean, variance = about + step, np.maximum(squares / divisor - step**2, 0.0)

@@ -1,9 +1,10 @@
-"""The ClientApp: replies to every request with the node's release, or with the reason why there is none."""
+"""The ClientApp: replies to every request as its node does, or with the reason why it cannot."""
 
 import logging
 
 from fedpca._util.extras import require
 from fedpca.errors import NodeError
+from fedpca.federation.flower.exchanges import Published
 from fedpca.federation.flower.logs import show_in_flower
 from fedpca.federation.flower.node import Node
 from fedpca.federation.flower.region import Region
@@ -24,7 +25,9 @@ def reply(message: Message, context: Context) -> Message:
     node = None
     try:
         node = _node(context)
-        contents = node.release(dict(message.content["request"]))
+        given = message.content.get("published")
+        published = Published.decode(given["message"].data) if isinstance(given, ArrayRecord) else None
+        kind, contents = node.reply(dict(message.content["request"]), published)
     except Exception as error:
         _log.exception("fedpca: no release")
         if node is not None:
@@ -34,7 +37,7 @@ def reply(message: Message, context: Context) -> Message:
         failed = ConfigRecord({"client": "" if node is None else node.client, "reason": reason})
         return Message(RecordDict({"failed": failed}), reply_to=message)
     encoded = Array("uint8", (len(contents),), "fedpca message", contents)
-    return Message(RecordDict({"release": ArrayRecord({"message": encoded})}), reply_to=message)
+    return Message(RecordDict({kind: ArrayRecord({"message": encoded})}), reply_to=message)
 
 
 def _node(context: Context) -> Node | Region:

@@ -1,29 +1,39 @@
 """Node: one owner of rows. Each version is released once and then served unchanged."""
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from fedpca._util.files import atomic_write, file_lock, is_url
+from fedpca._typing import JSON, Array
+from fedpca._util.files import file_lock, is_url
 from fedpca._util.option_text import format_names, parse_character, split_names
 from fedpca.errors import BudgetExceeded, FileFormatError, NodeError
 from fedpca.estimators.streaming import StreamingPCA
+from fedpca.federation.flower.exchanges import OwnerScaling, Published, Reply
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
+from fedpca.federation.flower.private_exchange import PrivateExchange, write
 from fedpca.federation.message import Message
 from fedpca.privacy import Privacy
-from fedpca.readers import fit_files, open_rows
+from fedpca.readers import RowReader, fit_files, open_rows
 from fedpca.readers.dialect import Dialect
 from fedpca.summaries import validation
+from fedpca.summaries.rank import FixedRank
+from fedpca.summaries.scaling import Scaling, same_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
+from fedpca.trackers import fastest
 
+_log = logging.getLogger(__name__)
 _PLAIN = ("client-id", "source", "state", "version", "min-rank")
-_REQUIRED = ("epsilon", "delta", "bound")  # for privacy
-_PRIVATE = (*_REQUIRED, "adjacency", "mechanism", "center", "ledger")
+_REQUIRED = ("epsilon", "delta")  # for privacy
+_SHOWN = (*_REQUIRED, "bound", "adjacency", "mechanism")
+_PRIVATE = (*_SHOWN, "center", "ledger")
 _FLAGS = ("numeric-only", "header")
 _READING: dict[str, Callable[[Any], Any]] = {  # of the rows, as text or flags
     "columns": split_names,
@@ -89,28 +99,52 @@ class Node:
             client, source if is_url(source) else Path(source), state, version, privacy, min_rank, reading
         )
 
-    def release(self, request: Mapping[str, Any]) -> bytes:
-        """The release of this version, as an encoded `Message`.
+    def reply(self, request: Mapping[str, Any], published: Published | None = None) -> Reply:
+        """The reply to a request: the release or, before and after it, what all nodes have to know together.
+
+        Args:
+            request: "rank", "center" and "scale" ("std", "binomial" or "") of the model and, if only private
+                releases are accepted, the keys of a `PrivacyFloor`.
+            published: what other nodes found so far.
+        """
+        published = published or Published()
+        scale = self._check(request)
+        if self._takes_steps(scale):
+            return self._private_reply(request, published)
+        if published.scale is None and scale and not self._is_exact(request):
+            return Reply("scaling", self._scaling())
+        return Reply("release", self.release(request, published.scale))
+
+    def release(self, request: Mapping[str, Any], divisor: Array | None = None) -> bytes:
+        """The release of this version, as an encoded `Message`, where no exchange has to come before it.
 
         The first request reads the rows and, with privacy, debits the ledger. Later ones get the same bytes.
 
         Args:
-            request: "rank" and "center" of the model and, if only private releases are accepted, the keys of
-                a `PrivacyFloor`.
+            request: see `reply`.
+            divisor: the scale of all nodes, where a request asks for one that moments do not carry.
         """
-        rank, center = validation.integer(request["rank"], "rank", at_least=1), bool(request["center"])
-        self._check(request)
-        self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = self.state / f"release-{self.version}.safetensors"
-        settings_path = path.with_suffix(".json")
-        with file_lock(self.state / "lock"):  # a second request waits for the release of the first
-            if not path.exists():
+        rank, scale = validation.integer(request["rank"], "rank", at_least=1), self._check(request)
+        settings_path = self._release_path.with_suffix(".json")
+        now = self._settings(request)
+        with self._locked():  # a second request waits for the release of the first
+            if not self._release_path.exists():
                 made_for = max(rank, self.min_rank)
-                _write(settings_path, json.dumps({"rank": made_for} | self._settings(center)).encode())
-                _write(path, Message(self.client, self.version, self._summary(made_for, center)).encode())
-            contents = path.read_bytes()
+                rows = self._opened()
+                if divisor is not None:
+                    self._check_unchanged(rows)
+                write(settings_path, json.dumps({"rank": made_for} | now).encode())
+                summary = self._summary(rows, made_for, bool(request["center"]), scale, divisor)
+                write(self._release_path, Message(self.client, self.version, summary).encode())
+            contents = self._release_path.read_bytes()
             settings = json.loads(settings_path.read_bytes()) if settings_path.exists() else {}
-        self._check_kept(Message.decode(contents, path), settings, rank, center)
+        kept = Message.decode(contents, self._release_path)
+        self._check_kept(kept, settings, rank, now)
+        if divisor is not None and kept.summary is not None and not same_scale(divisor, kept.summary.scale):
+            raise NodeError(
+                f"version {self.version} was released with another scale than that of this run; run in the "
+                "folder of that scale, or increase version in the node config to make a new release."
+            )
         return contents
 
     def public_message(self, error: Exception) -> str:
@@ -119,37 +153,145 @@ class Node:
             return str(error)
         return f"its rows could not be released ({type(error).__name__}); see the log of its SuperNode."
 
-    def _check(self, request: Mapping[str, Any]) -> None:
-        """Raise, before anything is read or spent, if the release would be rejected."""
-        center = bool(request["center"])
+    def _check(self, request: Mapping[str, Any]) -> str:
+        """Raise, before anything is read or spent, if the release would be rejected; returns the scale."""
+        center, scale = bool(request["center"]), str(request.get("scale", ""))
+        if scale not in ("", "std", "binomial"):
+            raise NodeError(f"scale must be 'std', 'binomial' or '', got {scale!r:.80}.")
         if self.privacy is not None and center != (self.privacy.center is not None):
-            mine = self._settings(center)["center"]
+            mine = self._settings(request)["center"]
             raise NodeError(f"the run requires center={center}, but this node has center={mine!r}.")
-        if floor := PrivacyFloor.from_config(request):
+        if self.privacy is not None and scale == "binomial":
+            raise NodeError("scale='binomial' cannot be found privately; use 'std', or none.")
+        floor = PrivacyFloor.from_config(request)
+        if floor is not None:
             floor.check(self.privacy)
+        if self._takes_steps(scale):
+            self._check_steps(request, floor)
+        return scale
 
-    def _summary(self, rank: int, center: bool) -> Summary:
-        pca = StreamingPCA(rank, center=center, privacy=self.privacy)
-        try:
-            fit_files(pca, open_rows(self.source, private=self.privacy is not None, **self.reading))
-        except FileFormatError as error:
-            raise FileFormatError(error.message(_spell_key)) from error
-        return pca.summary_ if self.privacy is None else pca._release_for_merging()
+    def _takes_steps(self, scale: str) -> bool:
+        """Whether something is to be found privately, with all other nodes, before a release."""
+        return self.privacy is not None and (self.privacy.needs_steps or bool(scale))
 
-    def _settings(self, center: bool) -> dict[str, Any]:
-        """What a release depends on, besides the rows and the rank."""
-        reading = {_key(name): value for name, value in self.reading.items()}
+    def _check_steps(self, request: Mapping[str, Any], floor: PrivacyFloor | None) -> None:
+        """Raise unless this node takes the same private steps as all others."""
+        assert self.privacy is not None
+        mine = {key: self._settings(request)[key] for key in ("epsilon", "delta", "bound", "center")}
+        if floor is None:
+            raise NodeError(
+                f"nodes find what is not public together: set epsilon={mine['epsilon']:g} "
+                f"delta={mine['delta']:g} in the run config, or bound and center in this node config."
+            )
+        run: JSON = {"epsilon": floor.epsilon, "delta": floor.delta, "bound": floor.bound or "private"}
+        run["center"] = "private" if request["center"] else None
+        if mine != run:
+            raise NodeError(
+                f"nodes find what is not public together, and need the settings of the run, {run}; this node "
+                f"has {mine}. Correct its node config."
+            )
+        if self.min_rank > request["rank"]:
+            raise NodeError(
+                f"private steps are planned for the rank of the run, {request['rank']}, which is below "
+                f"min-rank={self.min_rank}; take min-rank out of the node config."
+            )
+
+    # --- exchanges before a release ---
+
+    def _private_reply(self, request: Mapping[str, Any], published: Published) -> Reply:
+        """See `PrivateExchange`."""
+        assert self.privacy is not None
+        rank = validation.integer(request["rank"], "rank", at_least=1)
+        now = self._settings(request)
+        with self._locked():
+            if self._release_path.exists():
+                settings = json.loads(self._release_path.with_suffix(".json").read_bytes())
+                kept = Message.decode(self._release_path.read_bytes(), self._release_path)
+                self._check_kept(kept, settings, rank, now)
+            return PrivateExchange(
+                self.state / f"exchange-{self.version}",
+                self._release_path,
+                self.client,
+                self.version,
+                self.privacy,
+                self._opened(),
+                rank=published.rank or rank,
+                finds_scale=bool(now["scale"]),
+                settings=now,
+            ).reply(published)
+
+    def _is_exact(self, request: Mapping[str, Any]) -> bool:
+        """Whether moments travel, which carry the scale: decided by what all nodes have in common."""
+        n_features = self._opened().n_features
+        return fastest(n_features, FixedRank(int(request["rank"]))) == "exact"
+
+    def _scaling(self) -> bytes:
+        """The scaling of the rows of this version, as an encoded `OwnerScaling`."""
+        path = self.state / f"scaling-{self.version}.safetensors"
+        with self._locked():
+            if not path.exists():
+                rows = self._opened()
+                scaling = Scaling.empty(rows.n_features)
+                for batch in rows.batches():
+                    scaling = Scaling.merge([scaling, Scaling.from_rows(batch.rows)])
+                scaling = scaling.with_names(rows.feature_names)
+                write(path.with_suffix(".json"), json.dumps({"fingerprint": rows.fingerprint()}).encode())
+                write(path, OwnerScaling(self.client, self.version, scaling).encode())
+            return path.read_bytes()
+
+    def _check_unchanged(self, rows: RowReader) -> None:
+        """Raise if the rows are no longer those whose scaling was sent."""
+        path = self.state / f"scaling-{self.version}.json"
+        if not path.exists():
+            _log.info("fedpca: the scale of this run was found without the rows of this node.")
+        elif json.loads(path.read_bytes())["fingerprint"] != rows.fingerprint():
+            raise NodeError(
+                f"the rows changed since version {self.version} sent their scale; increase version in the "
+                "node config."
+            )
+
+    # --- the release ---
+
+    @property
+    def _release_path(self) -> Path:
+        return self.state / f"release-{self.version}.safetensors"
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with file_lock(self.state / "lock"):
+            yield
+
+    def _opened(self) -> RowReader:
+        with _own_words():
+            return open_rows(self.source, private=self.privacy is not None, **self.reading)
+
+    def _summary(
+        self, rows: RowReader, rank: int, center: bool, scale: str, divisor: Array | None
+    ) -> Summary:
+        # Nobody could pool an evaluation of what one node alone released.
+        privacy = None if self.privacy is None else replace(self.privacy, evaluate=False)
+        by = (scale or None) if divisor is None else divisor
+        pca = StreamingPCA(rank, center=center, scale=by, privacy=privacy)
+        with _own_words():
+            fit_files(pca, rows)
+        return pca.summary_ if privacy is None else pca._release_for_merging()
+
+    def _settings(self, request: Mapping[str, Any]) -> JSON:
+        """What a release depends on, besides the rows, the rank, and what other nodes found."""
+        settings: JSON = {_key(name): value for name, value in self.reading.items()}
+        settings["scale"] = request.get("scale", "")
         if self.privacy is None:
-            return reading | {"center": center}
-        settings = {key: getattr(self.privacy, key) for key in (*_REQUIRED, "adjacency", "mechanism")}
+            return settings | {"center": bool(request["center"])}
+        settings |= {key: getattr(self.privacy, key) for key in _SHOWN}
         public = isinstance(self.privacy.center, tuple)
-        return reading | settings | {"center": "public" if public else self.privacy.center}
+        return settings | {"center": "public" if public else self.privacy.center}
 
-    def _check_kept(self, kept: Message, settings: Mapping[str, Any], rank: int, center: bool) -> None:
+    def _check_kept(self, kept: Message, settings: Mapping[str, Any], rank: int, now: JSON) -> None:
         """Raise if a new release would differ; above all, if this one has no noise and privacy is set."""
         if kept.child != self.client:
             raise NodeError(f"the state folder belongs to client {kept.child!r}; use one folder per client.")
-        made_with, now = dict(settings), self._settings(center)
+        made_with = dict(settings)
         made_for = made_with.pop("rank", 0)
         if made_with != now:
             raise NodeError(
@@ -163,9 +305,13 @@ class Node:
             )
 
 
-def _write(path: Path, contents: bytes) -> None:
-    with atomic_write(path, owner_only=True) as temporary:
-        temporary.write_bytes(contents)
+@contextmanager
+def _own_words() -> Iterator[None]:
+    """Errors about files advise keys of a node config."""
+    try:
+        yield
+    except FileFormatError as error:
+        raise FileFormatError(error.message(_spell_key)) from error
 
 
 def require_text(config: Mapping[str, Any], key: str) -> str:
@@ -208,7 +354,9 @@ def _privacy(config: Mapping[str, Any], state: Path) -> Privacy | None:
         return None
     if missing := [key for key in _REQUIRED if key not in given]:
         raise NodeError(f"a private node needs {', '.join(_REQUIRED)}; missing: {', '.join(missing)}.")
-    center = given.pop("center", None)
+    center = given.pop("center", "private")
     if isinstance(center, str) and center.endswith(".npy"):
         center = np.load(center, allow_pickle=False)
+    elif center == "none":
+        center = None
     return Privacy(**{"ledger": state / "ledger"} | given, center=center)

@@ -11,7 +11,7 @@ from fedpca.privacy.calibration import Adjacency
 
 @dataclass(frozen=True)
 class PrivacyFloor:
-    """Releases need at most this epsilon, delta and bound, and this adjacency.
+    """Releases need at most this epsilon, delta and, unless it is 0, bound, and this adjacency.
 
     >>> floor = PrivacyFloor.from_config({"rank": 10, "epsilon": 2.0, "delta": 1e-6, "bound": 40.0,
     ...                                   "adjacency": "replace-one"})
@@ -38,15 +38,19 @@ class PrivacyFloor:
     @property
     def privacy(self) -> Privacy:
         """The same as the argument of an `Aggregator`."""
-        return Privacy(**asdict(self))
+        return Privacy(**asdict(self) | {"bound": self.bound or "private"})
 
     def check(self, privacy: Privacy | None) -> None:
         """Raise a NodeError for settings whose releases the run would reject."""
         if privacy is None:
             raise NodeError(
-                "the run accepts only private releases: set epsilon, delta and bound in node config."
+                "the run accepts only private releases: set epsilon and delta in the node config."
             )
-        for name in ("epsilon", "delta", "bound"):
+        if self.bound and isinstance(privacy.bound, str):
+            raise NodeError(
+                f"bound must be a number of at most {self.bound:g} in this run, got {privacy.bound!r}."
+            )
+        for name in ("epsilon", "delta", "bound") if self.bound else ("epsilon", "delta"):
             mine, limit = getattr(privacy, name), getattr(self, name)
             if mine > limit:
                 raise NodeError(f"{name} must be at most {limit:g} in this run, got {mine:g}.")

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from fedpca.errors import NodeError
 from fedpca.federation.aggregator import Aggregator
+from fedpca.federation.flower.exchanges import Published, Reply
 from fedpca.federation.flower.node import require_text
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.message import Message
@@ -44,6 +45,10 @@ class Region:
             )
         return cls(require_text(config, "client-id"), Path(require_text(config, "region")))
 
+    def reply(self, request: Mapping[str, Any], published: Published | None = None) -> Reply:
+        """The reply to a request: the release, whatever was published (see `Node.reply`)."""
+        return Reply("release", self.release(request))
+
     def release(self, request: Mapping[str, Any]) -> bytes:
         """The merged summary of all clients so far, as an encoded message (see `Node.release`)."""
         store = self.folder / "store"
@@ -58,6 +63,8 @@ class Region:
                 f"the run requires center={bool(request['center'])}, but this region has "
                 f"center={summary.centered}."
             )
+        if (summary.scale is None) == bool(scale := request.get("scale", "")):
+            raise NodeError(f"the run requires scale={scale!r}, but this region {_scaled(summary.scale)}.")
         if floor := PrivacyFloor.from_config(request):  # what the parent would reject is not sent
             Aggregator(privacy=floor.privacy).receive(self.client, version, summary)
         return Message(self.client, version, summary).encode()
@@ -65,3 +72,7 @@ class Region:
     def public_message(self, error: Exception) -> str:
         """What others may learn about an error: all of it, for there are no rows here."""
         return str(error)
+
+
+def _scaled(scale: object) -> str:
+    return "has no scale" if scale is None else "has a scale"

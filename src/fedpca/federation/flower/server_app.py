@@ -1,16 +1,12 @@
-"""The ServerApp: requests the release of every node, receives them as they arrive, and ends by a deadline."""
+"""The ServerApp: exchanges with all nodes as they appear, until there is a model, and ends by a deadline."""
 
 import json
 import logging
-import time
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import inf
 from pathlib import Path
-from queue import Empty, Queue
-from threading import Thread
-from typing import Any, Literal
+from typing import Any
 
 from fedpca._util.extras import require
 from fedpca._util.files import atomic_write, file_lock
@@ -18,42 +14,16 @@ from fedpca._util.text import sanitize, utc_timestamp
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.flower.logs import show_in_flower
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
-from fedpca.federation.message import Message, require_summary
-from fedpca.summaries import model_file, validation
+from fedpca.federation.flower.study import Study
+from fedpca.summaries import validation
 from fedpca.summaries.subspace import Subspace
 
 require("flwr", extra="flower", purpose="a Flower federation")
-from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict  # noqa: E402
-from flwr.app import Message as FlowerMessage  # noqa: E402
+from flwr.app import Context  # noqa: E402
 from flwr.serverapp import Grid, ServerApp  # noqa: E402
-from httpx import HTTPError  # noqa: E402
 
 app = ServerApp()
 _log = logging.getLogger(__name__)
-_PAUSE = 0.5  # seconds
-
-Outcome = Literal["accepted", "unchanged", "outdated", "rejected", "failed"]
-_CONTRIBUTING = ("accepted", "unchanged", "outdated")
-
-
-@dataclass(frozen=True)
-class NodeReply:
-    """The final reply of a node in a run.
-
-    Attributes:
-        node: Flower's number of it.
-        client: its name, as it claims; "" if unknown.
-        what: "accepted"; "unchanged", if the aggregator had this version; "outdated", if it had a newer one;
-            "rejected"; or "failed".
-        reason: why it was not accepted, unless it is unchanged.
-        time: UTC.
-    """
-
-    node: int
-    client: str
-    what: Outcome
-    reason: str
-    time: str
 
 
 @app.main()
@@ -87,6 +57,8 @@ def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
         "problem": "",
         "warning": "",
         "rows": 0.0,
+        "scale": None,
+        "evaluation": None,
         "contributors": {},
         "quarantined": {},
         "replies": [],
@@ -125,28 +97,30 @@ def _run(grid: Grid, config: Mapping[str, Any], folder: Path, summary: dict[str,
     aggregator, request = _set_up(config, folder)
     with aggregator:
         aggregator.record()  # the model before: from then on the angles between models are known
-        current = _Round(
+        study = Study(
             grid,
             aggregator,
             request,
+            folder=folder,
             deadline=_deadline(config["deadline"]),
             expect=validation.integer(config["expect"], "expect", at_least=0),
+            quorum=quorum,
             retries=validation.integer(config["retries"], "retries", at_least=0),
             max_bytes=validation.integer(config["max-bytes"], "max-bytes", at_least=1),
             stable_nodes=not config.get("simulate"),
         )
         interrupted = ""
         try:
-            current.run()
+            study.run()
         except Exception as error:  # what was accepted before counts
             _log.exception("fedpca: the run was interrupted")
             interrupted = sanitize(f"interrupted by {type(error).__name__}: {error}", 500)
-        summary["replies"] = [asdict(reply) | {"node": str(reply.node)} for reply in current.replies.values()]
-        summary["no_reply"] = [str(node) for node in current.no_reply]
         aggregator.record()
-        problem = _save_model(aggregator, quorum, folder)
+        problem = _save_model(aggregator, quorum, folder, study, summary)
+        summary["replies"] = [asdict(reply) | {"node": str(reply.node)} for reply in study.replies.values()]
+        summary["no_reply"] = [str(node) for node in study.no_reply]
         summary["model"] = None if problem else "model.safetensors"
-        summary["problem"] = problem or interrupted
+        summary["problem"] = " ".join(filter(None, (problem, study.problem))) or interrupted
         summary.update(_contributions(aggregator))
 
 
@@ -176,7 +150,9 @@ def _set_up(config: Mapping[str, Any], folder: Path) -> tuple[Aggregator, dict[s
     """The aggregator of a run, and the request to every node."""
     rank = validation.integer(config["rank"], "rank", at_least=1)
     features = validation.integer(config["features"], "features", at_least=0)
-    center = bool(config["center"])
+    center, scale = bool(config["center"]), config.get("scale", "")
+    if scale not in ("", "std", "binomial"):
+        raise ValueError(f"scale must be 'std', 'binomial' or '', got scale={scale!r:.80}.")
     floor = PrivacyFloor.from_config(config)
     aggregator = Aggregator(
         rank,
@@ -186,7 +162,8 @@ def _set_up(config: Mapping[str, Any], folder: Path) -> tuple[Aggregator, dict[s
         max_rows=float(config["max-rows"]) or 1e15,
         max_rms=float(config["max-rms"]) or inf,
     )
-    return aggregator, {"rank": rank, "center": center} | ({} if floor is None else floor.to_config())
+    request = {"rank": rank, "center": center, "scale": scale}
+    return aggregator, request | ({} if floor is None else floor.to_config())
 
 
 def _deadline(value: object) -> float:
@@ -195,181 +172,22 @@ def _deadline(value: object) -> float:
     return float(value)
 
 
-def _save_model(aggregator: Aggregator, quorum: int, folder: Path) -> str:
-    """Write the model, or return why there is none."""
+def _save_model(
+    aggregator: Aggregator, quorum: int, folder: Path, study: Study, summary: dict[str, Any]
+) -> str:
+    """Write the model, evaluated if it is private, or return why there is none."""
     if (found := len(aggregator.children)) < quorum:
         return f"quorum not reached: {found} of {quorum} clients; run again when more have joined."
     try:
-        aggregator.model().save(folder / "model.safetensors")
+        model = aggregator.model()
+        try:
+            model = study.evaluated(model)
+        except Exception:  # there is a model all the same
+            _log.exception("fedpca: no evaluation")
+        model.save(folder / "model.safetensors")
     except Exception as error:
         _log.exception("fedpca: no model")
         return sanitize(f"{type(error).__name__}: {error}", 500)
+    summary["scale"] = None if model.scale is None else model.scale.tolist()
+    summary["evaluation"] = study.evaluation
     return ""
-
-
-class _Round:
-    """Requests to all nodes as they appear, and their replies, until the deadline.
-
-    Args:
-        grid: Flower's.
-        aggregator: receives every release as soon as it arrives.
-        request: see `Node.release`.
-        deadline: seconds from now, after which the round ends.
-        expect: end as soon as this many nodes have contributed; 0 waits for the deadline. Nodes that fail or
-            are rejected do not count: one of them must not end the round before the others have replied.
-        retries: how often the request to a node that crashed or was lost is repeated.
-        max_bytes: larger releases are rejected before they are parsed.
-        stable_nodes: whether a node has the same number in every run, so that a client belongs to the node
-            that used its name first.
-
-    Attributes:
-        replies: the final reply of every node, in order of arrival.
-    """
-
-    def __init__(
-        self,
-        grid: Grid,
-        aggregator: Aggregator,
-        request: Mapping[str, Any],
-        *,
-        deadline: float,
-        expect: int = 0,
-        retries: int = 2,
-        max_bytes: int = 2**30,
-        stable_nodes: bool = True,
-    ) -> None:
-        self.replies: dict[int, NodeReply] = {}
-        self._grid = grid
-        self._aggregator = aggregator
-        self._request = dict(request)
-        self._end = time.monotonic() + deadline
-        self._expect = expect
-        self._retries = retries
-        self._max_bytes = max_bytes
-        self._stable_nodes = stable_nodes
-        self._requests: Counter[int] = Counter()  # sent so far, by node
-        self._pending: set[int] = set()  # nodes with a request and no reply to it
-        self._node_of: dict[str, int] = {}  # which node a client's release came from
-        self._incoming: Queue[tuple[int, FlowerMessage | Exception]] = Queue()
-        self._unrecorded = 0  # releases since the model was recorded
-        self._next_record = 0.0  # not before this time
-
-    @property
-    def no_reply(self) -> list[int]:
-        """The nodes that got a request and sent no final reply."""
-        return sorted(set(self._requests) - set(self.replies))
-
-    @property
-    def _complete(self) -> bool:
-        contributed = sum(reply.what in _CONTRIBUTING for reply in self.replies.values())
-        return 0 < self._expect <= contributed
-
-    def run(self) -> None:
-        """Send requests and process replies until the deadline, or until all expected nodes contributed."""
-        while (left := self._end - time.monotonic()) > 0 and not self._complete:
-            self._send_requests(left)
-            try:
-                node, message = self._incoming.get(timeout=min(_PAUSE, left))
-            except Empty:
-                continue
-            self._pending.remove(node)
-            lost = isinstance(message, Exception) or message.has_error()
-            if lost and self._requests[node] <= self._retries:
-                continue  # the request is repeated once the node is there
-            self.replies[node] = reply = self._process_reply(node, message)
-            level = logging.INFO if reply.what in _CONTRIBUTING else logging.WARNING
-            _log.log(level, "fedpca: %r %s. %s", reply.client or node, reply.what, reply.reason)
-            self._unrecorded += reply.what == "accepted"
-            self._record_model()
-
-    def _send_requests(self, left: float) -> None:
-        """Send the request to every node that has none, and listen for the reply."""
-        content = RecordDict({"request": ConfigRecord(self._request)})
-        try:
-            for node in sorted({*self._grid.get_node_ids()} - {*self.replies} - self._pending):
-                for name in self._grid.push_messages([FlowerMessage(content, node, "query", ttl=left)]):
-                    if name:
-                        self._requests[node] += 1
-                        self._pending.add(node)
-                        Thread(target=self._listen, args=(name, node), daemon=True).start()
-        except HTTPError as error:  # a busy SuperLink does not end the round
-            _log.warning("fedpca: the SuperLink does not respond: %s", error)
-
-    def _listen(self, name: str, node: int) -> None:
-        """Put the reply to a message into the queue when it arrives.
-
-        Each listener has its own thread: a reply that Flower cannot read, or that a node never sends
-        completely, delays no other.
-        """
-        reply: FlowerMessage | Exception | None = None
-        while reply is None and time.monotonic() < self._end:
-            try:
-                reply = next(iter(self._grid.pull_messages([name])), None)
-            except HTTPError as error:
-                _log.warning("fedpca: the SuperLink does not respond: %s", error)
-            except Exception as error:
-                reply = error
-            if reply is not None:
-                self._incoming.put((node, reply))
-            time.sleep(_PAUSE)
-
-    def _process_reply(self, node: int, message: FlowerMessage | Exception) -> NodeReply:
-        """Hand a release to the aggregator. Anyone may have sent it: nothing in it may end the run."""
-        client, reason = "", ""
-        what: Outcome = "failed"
-        try:
-            if isinstance(message, Exception):
-                reason = f"Flower cannot read its reply ({type(message).__name__}: {message})"
-            elif message.has_error():
-                reason = f"Flower's error {message.error.code}: {message.error.reason}"
-            elif "failed" in message.content:
-                failed = message.content["failed"]
-                client, reason = str(failed["client"]), str(failed["reason"])
-            else:
-                what = "rejected"
-                contents = model_file.decode(self._contents(message), "the release")
-                client = str(contents[2].get("child", ""))  # as it claims, whatever else is wrong
-                release = Message.from_contents(*contents, "the release")
-                if self._node_of.get(client, node) != node:
-                    raise ValueError(
-                        f"node {self._node_of[client]} is {client!r} already; give each its own client-id."
-                    )
-                summary, sender = require_summary(release.summary), str(node) if self._stable_nodes else ""
-                is_new = self._aggregator.receive(client, release.version, summary, sender=sender)
-                self._node_of[client] = node
-                latest = self._aggregator.versions[client]
-                if is_new or release.version == latest:
-                    what = "accepted" if is_new else "unchanged"
-                else:
-                    what = "outdated"
-                    reason = (
-                        f"version {release.version} is older than version {latest} in the store; increase "
-                        "version in its node config."
-                    )
-        except Exception as error:
-            reason = str(error) or type(error).__name__
-        return NodeReply(node, sanitize(client, 100), what, sanitize(reason, 500), utc_timestamp())
-
-    def _contents(self, message: FlowerMessage) -> bytes:
-        record = message.content.get("release")
-        if not isinstance(record, ArrayRecord):
-            raise TypeError(f"a release must be an ArrayRecord, got {type(record).__name__}.")
-        if "message" not in record:
-            raise ValueError("a release must have an array 'message', and this one has none.")
-        contents = record["message"].data
-        if len(contents) > self._max_bytes:
-            raise ValueError(
-                f"a release of {len(contents)} bytes is larger than max-bytes={self._max_bytes}."
-            )
-        return contents
-
-    def _record_model(self) -> None:
-        """Record the model when a quarter of the children are new since the last time, to bound merge cost.
-
-        Where merges are slow, they take a tenth of the time at most.
-        """
-        now = time.monotonic()
-        many = 4 * self._unrecorded >= len(self._aggregator.children)
-        if self._unrecorded and many and now >= self._next_record:
-            self._aggregator.record()
-            self._unrecorded, self._next_record = 0, now + 10 * (time.monotonic() - now)

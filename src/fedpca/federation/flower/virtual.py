@@ -31,6 +31,6 @@ def virtual_config(number: int, run_config: Mapping[str, Any]) -> dict[str, Any]
     state = Path(str(run_config["folder"])) / "nodes" / source.name
     config = {"client-id": source.stem, "source": str(source), "state": str(state)}
     if floor := PrivacyFloor.from_config(run_config):
-        config |= floor.to_config()
-        config |= {"center": "private"} if run_config["center"] else {}
+        config |= {key: value for key, value in floor.to_config().items() if key != "bound" or value}
+        config |= {} if run_config["center"] else {"center": "none"}
     return config

@@ -1,0 +1,200 @@
+"""What travels besides releases: owners' scalings and noisy sums, and what the server publishes of them.
+
+All are model files, as releases are. What is published is public: pooled scalings, noisy sums, and models.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+
+from fedpca._typing import JSON, AnyArray, Array
+from fedpca.errors import ModelFileError
+from fedpca.federation.message import child_name, version_number
+from fedpca.privacy import StepSum
+from fedpca.summaries import model_file, validation
+from fedpca.summaries.scaling import Scaling, check_scale
+from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import scaling_from_file
+
+MAX_SUMS = 32
+"""More than there are private steps."""
+
+ReplyKind = Literal["release", "scaling", "sum", "waits"]
+
+
+class Reply(NamedTuple):
+    """What a node sends: its release; or, before or after it, its scaling or a noisy sum.
+
+    Attributes:
+        kind: of "waits" there is nothing to send: others take a private step without this one.
+        contents: a model file; of "waits" the name of the client, in UTF-8.
+    """
+
+    kind: ReplyKind
+    contents: bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Published:
+    """What nodes need from others before they release, and the model that they evaluate after it.
+
+    Attributes:
+        scale: what rows are divided by, shape (d,), of nodes without privacy; None if there is none.
+        sums: of every private step so far, over all owners that took it.
+        rank: components that the private steps were planned for; 0 before the first.
+        model: to evaluate, or None.
+        facts: what it belongs to, for the server's file.
+    """
+
+    scale: Array | None = None
+    sums: tuple[StepSum, ...] = ()
+    rank: int = 0
+    model: Subspace | None = None
+    facts: JSON = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing that a node needs."""
+        return self.scale is None and self.model is None and not self.sums
+
+    def with_sum(self, pooled: StepSum) -> Self:
+        """The same with one more step."""
+        return replace(self, sums=(*self.sums, pooled))
+
+    def encode(self) -> bytes:
+        """A model file; the same contents give the same bytes."""
+        arrays: dict[str, AnyArray] = {f"sum.{i}": pooled.total for i, pooled in enumerate(self.sums)}
+        metadata: JSON = {"sums": [_facts_of(pooled) for pooled in self.sums], "rank": self.rank}
+        if self.scale is not None:
+            arrays["scale"] = self.scale
+        if self.model is not None:
+            arrays |= {f"model.{name}": array for name, array in self.model.arrays.items()}
+            metadata["model"] = self.model.metadata
+        return model_file.encode("published", arrays, metadata | {"facts": self.facts})
+
+    @classmethod
+    def decode(cls, contents: bytes, name: Any = "what was published") -> Self:
+        """The inverse of `encode`, every value checked."""
+        kind, arrays, metadata = model_file.decode(contents, name)
+        try:
+            if kind != "published":
+                raise ValueError(f"it is a {kind!r:.80}")
+            parts = metadata["sums"]
+            if not isinstance(parts, list) or len(parts) > MAX_SUMS:
+                raise ValueError(f"sums must be a list of at most {MAX_SUMS}.")
+            model = None
+            if "model" in metadata:
+                of_model = {key[6:]: array for key, array in arrays.items() if key.startswith("model.")}
+                model = Subspace.from_file_contents(of_model, metadata["model"])
+            scale = arrays.get("scale")
+            return cls(
+                None if scale is None else _checked_scale(scale),
+                tuple(_sum(part, arrays[f"sum.{i}"]) for i, part in enumerate(parts)),
+                validation.integer(metadata["rank"], "rank", at_least=0),
+                model,
+                dict(metadata["facts"]),
+            )
+        except KeyError as error:
+            raise ModelFileError(f"{name} is not valid: {error} is missing.") from error
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise ModelFileError(f"{name} is not valid: {error}") from error
+
+
+@dataclass(frozen=True, eq=False)
+class OwnerSum:
+    """The noisy sum of one owner, with its name and version.
+
+    Attributes:
+        features: how many, and their names, or None: owners of others do not take steps together.
+    """
+
+    child: str
+    version: int
+    own: StepSum
+    features: tuple[int, tuple[str, ...] | None]
+
+    def encode(self) -> bytes:
+        """A model file."""
+        n_features, names = self.features
+        header = {"child": self.child, "version": self.version, "n_features": n_features, "names": names}
+        return model_file.encode("sum", {"total": self.own.total}, _facts_of(self.own) | header)
+
+    @classmethod
+    def from_contents(cls, kind: str, arrays: Mapping[str, AnyArray], metadata: JSON, name: Any) -> Self:
+        """The inverse of `encode`, every value checked but for those that depend on the step."""
+        try:
+            if kind != "sum":
+                raise ValueError(f"it is a {kind!r:.80}")
+            n_features = validation.integer(metadata["n_features"], "n_features", at_least=1)
+            names = metadata["names"]
+            return cls(
+                child_name(metadata["child"]),
+                version_number(metadata["version"]),
+                _sum(metadata, arrays["total"]),
+                (n_features, None if names is None else validation.feature_names(names, n_features)),
+            )
+        except KeyError as error:
+            raise ModelFileError(f"{name} is not a valid sum: {error} is missing.") from error
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ModelFileError(f"{name} is not a valid sum: {error}") from error
+
+
+@dataclass(frozen=True)
+class OwnerScaling:
+    """The scaling of one owner's rows, with its name and version."""
+
+    child: str
+    version: int
+    scaling: Scaling
+
+    @property
+    def features(self) -> tuple[int, tuple[str, ...] | None]:
+        """How many, and their names, or None."""
+        return self.scaling.n_features, self.scaling.feature_names
+
+    def encode(self) -> bytes:
+        """A model file."""
+        header = {"child": self.child, "version": self.version}
+        return model_file.encode("scaling", self.scaling.arrays, self.scaling.metadata | header)
+
+    @classmethod
+    def from_contents(cls, kind: str, arrays: Mapping[str, AnyArray], metadata: JSON, name: Any) -> Self:
+        """The inverse of `encode`, every value checked."""
+        if kind != Scaling.kind:
+            raise ModelFileError(f"{name} must be a scaling, got {kind!r:.80}.")
+        scaling = scaling_from_file(name, arrays, metadata)
+        try:
+            return cls(child_name(metadata["child"]), version_number(metadata["version"]), scaling)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelFileError(f"{name} is not a valid message: {error}") from error
+
+
+def same_sums(ours: tuple[StepSum, ...], theirs: tuple[StepSum, ...]) -> bool:
+    """Whether sums are the same as far as both go."""
+    return all(
+        _facts_of(one) == _facts_of(other) and np.array_equal(one.total, other.total)
+        for one, other in zip(ours, theirs, strict=False)
+    )
+
+
+def _facts_of(pooled: StepSum) -> JSON:
+    return {"step": pooled.step, "n_rows": pooled.n_rows, "owners": pooled.owners}
+
+
+def _sum(facts: JSON, total: AnyArray) -> StepSum:
+    step = facts["step"]
+    if not isinstance(step, str) or len(step) > 100:
+        raise TypeError(f"step must be a short text, got {step!r:.80}.")
+    if total.ndim != 1:
+        raise ValueError(f"a sum must have one dimension, got shape {total.shape}.")
+    n_rows = validation.integer(facts["n_rows"], "n_rows", at_least=1)
+    owners = validation.integer(facts["owners"], "owners", at_least=1)
+    return StepSum(step, np.asarray(total, dtype=np.float64), int(n_rows), int(owners))
+
+
+def _checked_scale(scale: AnyArray) -> Array:
+    checked = check_scale(scale, len(scale))
+    assert isinstance(checked, np.ndarray)
+    return checked

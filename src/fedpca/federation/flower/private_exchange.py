@@ -1,0 +1,246 @@
+"""PrivateExchange: a node's part in private steps that the nodes of a run take together, kept in a folder.
+
+Flower may run every request in a new process. So whatever leaves is computed, debited and stored once, and
+then served unchanged; a tracker is built anew for every sum, and goes through the sums published so far
+without spending or drawing anything.
+"""
+
+import hashlib
+import json
+import logging
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from fedpca._typing import JSON, Array
+from fedpca._util.files import atomic_write
+from fedpca.backend import batch_slices, dense
+from fedpca.backend.prefetch import prefetch
+from fedpca.errors import NodeError
+from fedpca.estimators.base import chunk_rows
+from fedpca.federation.flower.exchanges import MAX_SUMS, OwnerSum, Published, Reply, same_sums
+from fedpca.federation.message import Message
+from fedpca.privacy import Privacy, PrivateTracker, StepSum
+from fedpca.readers import RowReader
+from fedpca.summaries.rank import FixedRank
+
+_log = logging.getLogger(__name__)
+_Value = TypeVar("_Value")
+
+
+class PrivateExchange:
+    """One version of one owner's rows in shared private steps.
+
+    Noise follows from a secret key, from which rows, and from all that was published before: computed again,
+    as after a restored backup, a sum is the same to the bit, and after anything else its noise is
+    independent.
+
+    Args:
+        folder: of this version; created, for its owner only.
+        release: where its release is kept, which lies beside.
+        client, version: whose it is.
+        privacy: the settings, with the ledger that pays.
+        rows: all of them, opened for private reading.
+        rank: components that the steps are planned for.
+        finds_scale: whether the scale of features is one of them.
+        settings: what may not change from one request to the next.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        release: Path,
+        client: str,
+        version: int,
+        privacy: Privacy,
+        rows: RowReader,
+        *,
+        rank: int,
+        finds_scale: bool,
+        settings: JSON,
+    ) -> None:
+        self._folder = folder
+        self._release = release
+        self._client, self._version = client, version
+        self._privacy = privacy
+        self._rows = rows
+        self._rank = rank
+        self._finds_scale = finds_scale
+        self._head = self._begun({"settings": settings | {"rank": rank}, "fingerprint": rows.fingerprint()})
+        self._secret = bytes.fromhex(self._head["key"])
+        self._n_rows = int(self._head["n_rows"])
+
+    def _begun(self, now: JSON) -> JSON:
+        """What the exchange began with: made now, or compared with what was kept.
+
+        As long as nothing was paid for, it may begin again, with other settings or rows.
+        """
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        path = self._folder / "exchange.json"
+        kept: JSON = json.loads(path.read_bytes()) if path.exists() else {}
+        if not kept or (self._n_needed() == 0 and any(kept[name] != now[name] for name in now)):
+            for stale in (self._pooled, self._own(0)):
+                stale.unlink(missing_ok=True)
+            n_rows = self._rows.n_rows
+            if n_rows is None:
+                n_rows = sum(len(batch) for batch in self._rows.batches())
+            kept = now | {"key": secrets.token_hex(32), "n_rows": n_rows}
+            write(path, json.dumps(kept).encode())
+        if kept["settings"] != now["settings"]:
+            raise NodeError(
+                f"version {self._version} began its private steps with {kept['settings']}, but the settings "
+                f"now are {now['settings']}; {self._remedy}"
+            )
+        return kept
+
+    @property
+    def _remedy(self) -> str:
+        return "increase version in the node config to begin again, which spends anew."
+
+    def reply(self, published: Published) -> Reply:
+        """The reply to a request: a noisy sum, the release, or, given a model, the sum that evaluates it."""
+        known = self._known().sums[: self._n_needed()]
+        if not same_sums(known, published.sums):
+            raise NodeError(
+                f"version {self._version} took private steps whose published sums differ from those of this "
+                f"run; run in the folder where they were published, or {self._remedy}"
+            )
+        tracker = self._tracker(published, "release" if published.model is None else "evaluation")
+        if len(published.sums) > len(known):
+            write(self._pooled, Published(sums=published.sums, rank=self._rank).encode())
+        if published.model is not None:
+            return Reply("sum", self._evaluation(tracker, published))
+        if tracker.is_prepared:
+            return Reply("release", self._released(tracker))
+        number = len(published.sums)
+        is_lost = not self._own(number).exists() and self._is_lost(f"step {number}")
+        if is_lost or (number and not self._own(0).exists()):
+            _log.info("fedpca: a private step is taken without this node: it waits for the result.")
+            return Reply("waits", self._client.encode())
+        return Reply("sum", self._step(number, self._tracker(published, f"step {number}")))
+
+    # --- what was published ---
+
+    @property
+    def _pooled(self) -> Path:
+        return self._folder / "published.safetensors"
+
+    def _n_needed(self) -> int | None:
+        """How many of the sums that are known have decided on something that was paid for; None for all."""
+        if self._release.exists() or self._is_lost("release"):
+            return None
+        paid = [number for number in range(1, MAX_SUMS) if self._has_paid(number)]
+        return max(paid, default=0)
+
+    def _has_paid(self, number: int) -> bool:
+        return self._own(number).exists() or self._is_lost(f"step {number}")
+
+    def _known(self) -> Published:
+        if not self._pooled.exists():
+            return Published()
+        return Published.decode(self._pooled.read_bytes(), self._pooled)
+
+    def _tracker(self, published: Published, purpose: str) -> PrivateTracker:
+        """A tracker that went through what was published; its noise is for this purpose only."""
+        bound_to = f"{purpose}\n{self._head['fingerprint']}\n".encode() + self._decisive(published)
+        tracker = PrivateTracker(
+            self._rows.n_features,
+            FixedRank(min(self._rank, self._rows.n_features)),
+            self._privacy,
+            scale="std" if self._finds_scale else None,
+            dtype=self._rows.dtype,
+            feature_names=self._rows.feature_names,
+            key=hashlib.blake2b(bound_to, key=self._secret, digest_size=32).digest(),
+        )
+        try:
+            for number, pooled in enumerate(published.sums):
+                tracker.replay(pooled, paid=self._has_paid(number))
+        except ValueError as error:  # all of it is public
+            raise NodeError(f"the published sums do not fit the settings of this node: {error}") from error
+        return tracker
+
+    def _decisive(self, published: Published) -> bytes:
+        """All that a sum depends on besides the rows and the settings."""
+        return Published(sums=published.sums, rank=self._rank, model=published.model).encode()
+
+    # --- what leaves ---
+
+    def _own(self, number: int) -> Path:
+        return self._folder / f"step-{number}.safetensors"
+
+    def _step(self, number: int, tracker: PrivateTracker) -> bytes:
+        path = self._own(number)
+        if not path.exists():
+            own = self._once(f"step {number}", lambda: tracker.step_sum(self._parts(), self._n_rows))
+            write(path, self._encoded(own))
+        return path.read_bytes()
+
+    def _released(self, tracker: PrivateTracker) -> bytes:
+        if not self._release.exists():
+
+            def release() -> bytes:
+                tracker.update(self._parts(), self._n_rows)
+                return Message(self._client, self._version, tracker.release()).encode()
+
+            contents = self._once("release", release)
+            write(self._release.with_suffix(".json"), json.dumps(self._head["settings"]).encode())
+            write(self._release, contents)
+        return self._release.read_bytes()
+
+    def _evaluation(self, tracker: PrivateTracker, published: Published) -> bytes:
+        model = published.model
+        assert model is not None
+        if not self._release.exists():
+            raise NodeError(f"version {self._version} has no release that could be evaluated.")
+        if model.n_features != self._rows.n_features or not tracker.can_evaluate:
+            raise NodeError("this model cannot be evaluated: other features, or no known length of rows.")
+        digest = hashlib.sha256(self._decisive(published)).hexdigest()[:32]
+        path = self._folder / f"evaluation-{digest}.safetensors"
+        if not path.exists():
+            if any(self._folder.glob("evaluation-*.safetensors")):
+                raise NodeError(f"version {self._version} evaluated another model already: it does so once.")
+            own = self._once("evaluation", lambda: tracker.evaluation_sum(self._parts(), self._n_rows, model))
+            write(path, self._encoded(own))
+        return path.read_bytes()
+
+    def _encoded(self, own: StepSum) -> bytes:
+        features = self._rows.n_features, self._rows.feature_names
+        return OwnerSum(self._client, self._version, own, features).encode()
+
+    def _once(self, purpose: str, compute: Callable[[], _Value]) -> _Value:
+        """Compute something that is paid for, unless an earlier process may have paid for it already."""
+        if self._rows.fingerprint() != self._head["fingerprint"]:
+            raise NodeError(
+                f"the rows changed since version {self._version} began its private steps; {self._remedy}"
+            )
+        if self._is_lost(purpose):
+            raise NodeError(
+                f"the {purpose} of version {self._version} was paid for and lost when this node was stopped; "
+                f"go on without it, or {self._remedy}"
+            )
+        write(self._marker(purpose), json.dumps(self._n_debits()).encode())
+        return compute()
+
+    def _is_lost(self, purpose: str) -> bool:
+        """Whether something was debited since this purpose began, and nothing was stored."""
+        marker = self._marker(purpose)
+        return marker.exists() and json.loads(marker.read_bytes()) != self._n_debits()
+
+    def _marker(self, purpose: str) -> Path:
+        return self._folder / f"begun {purpose}"
+
+    def _n_debits(self) -> int:
+        return len(self._privacy.open_ledger().entries)
+
+    def _parts(self) -> Iterator[Array]:
+        with prefetch(self._rows.batches()) as batches:
+            for batch in batches:
+                for part in batch_slices(len(batch), chunk_rows(self._rows.n_features)):
+                    yield dense(batch.rows[part])
+
+
+def write(path: Path, contents: bytes) -> None:
+    """Write a file whole or not at all, for its owner only."""
+    with atomic_write(path, owner_only=True) as temporary:
+        temporary.write_bytes(contents)

@@ -1,0 +1,154 @@
+"""Round: one request to all nodes as they appear, and their replies, until enough have come or time is up."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
+from queue import Empty, Queue
+from threading import Thread
+from typing import Any, Literal
+
+from fedpca._util.extras import require
+from fedpca.federation.flower.exchanges import Published
+
+require("flwr", extra="flower", purpose="a Flower federation")
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict  # noqa: E402
+from flwr.app import Message as FlowerMessage  # noqa: E402
+from flwr.serverapp import Grid  # noqa: E402
+from httpx import HTTPError  # noqa: E402
+
+_log = logging.getLogger("fedpca.federation.flower.server_app")
+_PAUSE = 0.5  # seconds
+
+Outcome = Literal["accepted", "unchanged", "outdated", "taken", "waiting", "rejected", "failed"]
+CONTRIBUTING = ("accepted", "unchanged", "outdated")
+"""Outcomes of a release that is in the model, or a newer one of the same client."""
+
+
+@dataclass(frozen=True)
+class NodeReply:
+    """The final reply of a node in a run.
+
+    Attributes:
+        node: Flower's number of it.
+        client: its name, as it claims; "" if unknown.
+        what: of a release "accepted"; "unchanged", if the aggregator had this version; "outdated", if it had
+            a newer one; of a scaling or sum before a release "taken"; "waiting", if it missed the first of
+            these; "rejected"; or "failed".
+        reason: why it was not accepted, unless it is unchanged; of one that was, what it took no part in.
+        time: UTC.
+    """
+
+    node: int
+    client: str
+    what: Outcome
+    reason: str
+    time: str
+
+
+class Round:
+    """Requests to all nodes as they appear, and their replies.
+
+    Args:
+        grid: Flower's.
+        request, published: see `Node.reply`.
+        receive: makes the reply of a node out of its message, or of what Flower raised instead.
+        end: when the round ends at the latest, in seconds of `time.monotonic`; it may change meanwhile.
+        enough: whether it ends now, given the replies so far.
+        retries: how often the request to a node that crashed or was lost is repeated.
+        only: nodes that get the request; None for all.
+        besides: nodes that do not.
+
+    Attributes:
+        replies: the final reply of every node, in order of arrival.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        request: Mapping[str, Any],
+        published: Published,
+        receive: Callable[[int, FlowerMessage | Exception], NodeReply],
+        *,
+        end: Callable[[], float],
+        enough: Callable[[Mapping[int, NodeReply]], bool],
+        retries: int,
+        only: Container[int] | None = None,
+        besides: Container[int] = (),
+    ) -> None:
+        self.replies: dict[int, NodeReply] = {}
+        self._grid = grid
+        self._content = RecordDict({"request": ConfigRecord(dict(request))})
+        if not published.is_empty:
+            contents = published.encode()
+            self._content["published"] = ArrayRecord(
+                {"message": Array("uint8", (len(contents),), "fedpca message", contents)}
+            )
+        self._receive = receive
+        self._end = end
+        self._enough = enough
+        self._retries = retries
+        self._only = only
+        self._besides = besides
+        self._requests: Counter[int] = Counter()  # sent so far, by node
+        self._pending: set[int] = set()  # nodes with a request and no reply to it
+        self._incoming: Queue[tuple[int, FlowerMessage | Exception]] = Queue()
+
+    @property
+    def no_reply(self) -> list[int]:
+        """The nodes that got a request and sent no final reply."""
+        return sorted(set(self._requests) - set(self.replies))
+
+    @property
+    def _complete(self) -> bool:
+        return self._enough(self.replies)
+
+    def run(self) -> None:
+        """Send requests and process replies until the end, or until there are enough."""
+        while (left := self._end() - time.monotonic()) > 0 and not self._complete:
+            self._send_requests(left)
+            try:
+                node, message = self._incoming.get(timeout=min(_PAUSE, left))
+            except Empty:
+                continue
+            self._pending.remove(node)
+            lost = isinstance(message, Exception) or message.has_error()
+            if lost and self._requests[node] <= self._retries:
+                continue  # the request is repeated once the node is there
+            self.replies[node] = reply = self._receive(node, message)
+            level = logging.WARNING if reply.what in ("rejected", "failed") else logging.INFO
+            _log.log(level, "fedpca: %r %s. %s", reply.client or node, reply.what, reply.reason)
+
+    def _send_requests(self, left: float) -> None:
+        """Send the request to every node that has none, and listen for the reply."""
+        try:
+            for node in sorted({*self._grid.get_node_ids()} - {*self.replies} - self._pending):
+                if node in self._besides or (self._only is not None and node not in self._only):
+                    continue
+                message = FlowerMessage(self._content, node, "query", ttl=left)
+                for name in self._grid.push_messages([message]):
+                    if name:
+                        self._requests[node] += 1
+                        self._pending.add(node)
+                        Thread(target=self._listen, args=(name, node), daemon=True).start()
+        except HTTPError as error:  # a busy SuperLink does not end the round
+            _log.warning("fedpca: the SuperLink does not respond: %s", error)
+
+    def _listen(self, name: str, node: int) -> None:
+        """Put the reply to a message into the queue when it arrives.
+
+        Each listener has its own thread: a reply that Flower cannot read, or that a node never sends
+        completely, delays no other.
+        """
+        reply: FlowerMessage | Exception | None = None
+        while reply is None and time.monotonic() < self._end():
+            try:
+                reply = next(iter(self._grid.pull_messages([name])), None)
+            except HTTPError as error:
+                _log.warning("fedpca: the SuperLink does not respond: %s", error)
+            except Exception as error:
+                reply = error
+            if reply is not None:
+                self._incoming.put((node, reply))
+            time.sleep(_PAUSE)

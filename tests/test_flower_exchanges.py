@@ -1,0 +1,645 @@
+"""Exchanges before and after the releases of a Flower federation: scales, private steps, an evaluation."""
+
+import json
+import stat
+from dataclasses import replace
+from math import sqrt
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flower_clients import write
+from helpers import aggregate
+
+import fedpca
+from fedpca import Ledger, Privacy, StreamingPCA
+from fedpca.errors import NodeError
+from fedpca.federation.flower import private_exchange
+from fedpca.federation.flower.exchanges import OwnerScaling, OwnerSum, Published
+from fedpca.federation.flower.node import Node
+from fedpca.federation.message import Message as ChildMessage
+from fedpca.privacy import StepSum
+from fedpca.summaries import model_file
+
+pytest.importorskip("flwr", reason="the Flower federation needs flwr: pip install 'fedpca[flower]'")
+
+from flower_grid import FakeGrid, client, pretend_to_be_flower, run, sends, summary_in
+
+PROMISE = {"epsilon": 4.0, "delta": 1e-6}
+STEPS = {"rank": 2, "expect": 3, "quorum": 2, "scale": "std", "deadline": 30.0} | PROMISE
+REQUEST = {"rank": 2, "center": True, "scale": "std", "adjacency": "replace-one", "bound": 0.0} | PROMISE
+
+
+@pytest.fixture(autouse=True)
+def _identity(monkeypatch):
+    """Flower's processes know which run they belong to; so must this one, to make messages."""
+    pretend_to_be_flower(monkeypatch)
+
+
+def raw_units(seed, n_rows, n_features=6):
+    """Rows whose columns have units that differ by up to 1e5, and means of their own."""
+    rng = np.random.default_rng(seed)
+    mixing = np.random.default_rng(99).normal(size=(3, n_features))
+    rows = rng.normal(size=(n_rows, 3)) * [4.0, 2.0, 1.0] @ mixing + 0.3 * rng.normal(
+        size=(n_rows, n_features)
+    )
+    units = 10.0 ** (np.arange(n_features) % 6 - 2)
+    return (rows + 5.0) * units
+
+
+def standardized(rows):
+    from sklearn.decomposition import PCA
+    from sklearn.preprocessing import StandardScaler
+
+    scaler = StandardScaler().fit(rows)
+    return scaler.scale_, PCA(svd_solver="full").fit(scaler.transform(rows))
+
+
+def configs_of(folder, sizes, n_features=6, **more):
+    configs = {}
+    for seed, n_rows in enumerate(sizes):
+        source = write(folder / f"h{seed}.npy", raw_units(seed, n_rows, n_features))
+        configs[f"h{seed}"] = {"client-id": f"h{seed}", "source": str(source)} | more
+    return configs
+
+
+def rows_in(configs):
+    return np.concatenate([np.load(config["source"]) for config in configs.values()])
+
+
+def grid_of(configs):
+    return FakeGrid(**{f"n{node}": client(config) for node, config in enumerate(configs.values(), start=1)})
+
+
+def state_of(config):
+    return Path(config["source"] + ".fedpca")
+
+
+def debits(config):
+    return [entry.mechanism for entry in Ledger(state_of(config) / "ledger").entries]
+
+
+def all_steps(folder):
+    """What an owner pays for who takes part in everything."""
+    published = Published.decode((folder / "published.safetensors").read_bytes())
+    counted, *steps = (pooled.step for pooled in published.sums)
+    assert counted == "rows"
+    return [*steps, "gram", "evaluation"]
+
+
+def replies_in(summary):
+    return {reply["client"]: (reply["what"], reply["reason"]) for reply in summary["replies"]}
+
+
+def loaded(folder):
+    return fedpca.load(folder / "model.safetensors")
+
+
+class TestScale:
+    def test_few_features_need_one_exchange(self, tmp_path):
+        configs = configs_of(tmp_path, [60, 90, 200, 35, 500])
+        grid, folder = grid_of(configs), tmp_path / "server"
+        summary = run(grid, folder, expect=5, scale="std")
+        scale, pca = standardized(rows_in(configs))
+        assert len(grid.requested) == 5
+        model = loaded(folder)
+        np.testing.assert_allclose(model.scale, scale, rtol=1e-10)
+        np.testing.assert_allclose(summary["scale"], scale, rtol=1e-10)
+        np.testing.assert_allclose(np.abs(model.components @ pca.components_[:3].T), np.eye(3), atol=1e-10)
+        variances = model.singular_values**2 / (model.count - 1)
+        np.testing.assert_allclose(variances, pca.explained_variance_[:3], rtol=1e-10)
+
+    def test_many_features_need_two(self, tmp_path):
+        configs = configs_of(tmp_path, [60, 90, 200, 35, 500], n_features=300)
+        grid, folder = grid_of(configs), tmp_path / "server"
+        summary = run(grid, folder, expect=5, scale="std")
+        scale, pca = standardized(rows_in(configs))
+        assert len(grid.requested) == 10
+        model = loaded(folder)
+        np.testing.assert_allclose(summary["scale"], scale, rtol=1e-10)
+        np.testing.assert_allclose(np.abs(model.components @ pca.components_[:3].T), np.eye(3), atol=1e-3)
+        again = run(grid, folder, expect=5, scale="std")
+        assert {what for what, _ in replies_in(again).values()} == {"unchanged"}
+        assert len(grid.requested) == 15  # the scale is known
+        assert loaded(folder) == model
+
+    def test_one_that_joins_later_has_the_scale_of_the_others(self, tmp_path):
+        configs = configs_of(tmp_path, [60, 90, 200], n_features=300)
+        late, folder = configs.pop("h2"), tmp_path / "server"
+        grid = grid_of(configs)
+        grid.nodes[3] = only_if(late, lambda published: published.scale is not None)
+        summary = run(grid, folder, scale="std", deadline=3.0)
+        assert replies_in(summary)["h0"] == ("accepted", "")
+        what, reason = replies_in(summary)["h2"]
+        assert (what, reason) == ("accepted", "it joined later: the scale is that of the rows of others.")
+        np.testing.assert_allclose(summary["scale"], standardized(rows_in(configs))[0], rtol=1e-10)
+        assert summary["rows"] == 350
+
+    def test_another_scale_for_the_same_version_is_refused(self, tmp_path):
+        configs = configs_of(tmp_path, [60, 90], n_features=300)
+        run(grid_of(configs), tmp_path / "server", expect=2, scale="std")
+        node = Node.from_config(configs["h0"])
+        request = REQUEST | {"epsilon": 0.0, "rank": 3}
+        scale = loaded(tmp_path / "server").scale
+        kept = node.reply(request, Published(scale=scale))
+        assert kept.kind == "release"
+        assert node.reply(request, Published(scale=scale)) == kept
+        with pytest.raises(NodeError, match=r"another scale than that of this run; .*increase version"):
+            node.reply(request, Published(scale=2 * scale))
+        with pytest.raises(NodeError, match="increase version"):
+            node.reply(request | {"scale": ""})
+
+    def test_rows_that_change_between_the_exchanges_are_refused(self, tmp_path):
+        (config,) = configs_of(tmp_path, [60], n_features=300).values()
+        node, request = Node.from_config(config), REQUEST | {"epsilon": 0.0}
+        first = node.reply(request)
+        assert first.kind == "scaling"
+        assert node.reply(request) == first
+        write(Path(config["source"]), raw_units(8, 70, 300))
+        with pytest.raises(
+            NodeError, match="rows changed since version 1 sent their scale; increase version"
+        ):
+            node.reply(request, Published(scale=np.ones(300)))
+        assert node.reply(request) == first  # served unchanged
+        assert Node.from_config(config | {"version": 2}).reply(request) != first
+
+    def test_binomial(self, tmp_path):
+        rng = np.random.default_rng(0)
+        counts = rng.binomial(2, rng.uniform(0.1, 0.9, 8), size=(300, 8)).astype(float)
+        configs = {}
+        for name, rows in (("a", counts[:100]), ("b", counts[100:])):
+            configs[name] = {"client-id": name, "source": str(write(tmp_path / f"{name}.npy", rows))}
+        summary = run(grid_of(configs), tmp_path / "server", expect=2, scale="binomial")
+        share = counts.mean(axis=0) / 2
+        np.testing.assert_allclose(summary["scale"], np.sqrt(2 * share * (1 - share)), rtol=1e-12)
+
+    def test_a_scaling_that_cannot_be_is_rejected(self, tmp_path):
+        configs = configs_of(tmp_path, [60, 90], n_features=300)
+        narrow = OwnerScaling("narrow", 1, fedpca.Scaling.from_rows(raw_units(1, 50, 7))).encode()
+        many = OwnerScaling("many", 1, fedpca.Scaling.from_rows(raw_units(1, 500, 300))).encode()
+        grid = grid_of(configs)
+        grid.nodes |= {3: sends(narrow, "scaling"), 4: sends(many, "scaling"), 5: sends(b"x", "scaling")}
+        summary = run(grid, tmp_path / "server", scale="std", max_rows=100, deadline=3.0)
+        replies = replies_in(summary)
+        assert "same features, got 300 and 7" in replies["narrow"][1]
+        assert "at most 100" in replies["many"][1]
+        np.testing.assert_allclose(summary["scale"], standardized(rows_in(configs))[0], rtol=1e-10)
+        assert list(summary["contributors"]) == ["h0", "h1"]
+
+    def test_the_settings_of_a_folder_stay(self, tmp_path):
+        configs = configs_of(tmp_path, [60, 90], n_features=300)
+        run(grid_of(configs), tmp_path / "server", expect=2, scale="std")
+        with pytest.raises(ValueError, match="choose another folder, or delete the file"):
+            run(grid_of(configs), tmp_path / "server", expect=2, scale="binomial")
+        with pytest.raises(ValueError, match="scale must be 'std', 'binomial' or ''"):
+            run(grid_of(configs), tmp_path / "other", expect=2, scale="max")
+
+
+def published_in(message):
+    """What a request says was published."""
+    given = message.content.get("published")
+    return Published() if given is None else Published.decode(given["message"].data)
+
+
+def only_if(config, condition):
+    """A node that replies to some requests, and is silent otherwise."""
+    return lambda message: client(config)(message) if condition(published_in(message)) else None
+
+
+@pytest.mark.slow
+class TestPrivateSteps:
+    @pytest.fixture
+    def hospitals(self, tmp_path):
+        return configs_of(tmp_path, [3000, 2500, 4000], **PROMISE)
+
+    def test_epsilon_and_delta_are_enough(self, tmp_path, hospitals):
+        folder, grid = tmp_path / "server", grid_of(hospitals)
+        summary = run(grid, folder, **STEPS)
+        model, rows = loaded(folder), rows_in(hospitals)
+        scale, pca = standardized(rows)
+        assert {what for what, _ in replies_in(summary).values()} == {"accepted"}
+        np.testing.assert_allclose(model.scale / scale, np.full(6, np.mean(model.scale / scale)), rtol=0.1)
+        affinity = np.linalg.norm(model.components @ pca.components_[:2].T) ** 2 / 2
+        assert affinity > 0.99
+        truth = pca.explained_variance_ratio_[:2].sum()
+        assert abs(model.explained_variance_ratio.sum() - truth) < 0.05
+        low, high = summary["evaluation"]["interval"]
+        assert low < summary["evaluation"]["explained"] < high
+        assert summary["evaluation"]["rows"] == model.certificate.evaluation.records == len(rows)
+        assert summary["evaluation"]["missing"] == {}
+        expected = all_steps(folder)
+        assert expected[:2] == ["scales", "lengths and spread"]
+        assert [step.step for step in model.certificate.steps] == expected
+        for config in hospitals.values():
+            ledger = Ledger(state_of(config) / "ledger")
+            assert debits(config) == expected
+            assert ledger.spent() == pytest.approx(4.0)
+            assert all(entry.completed for entry in ledger.entries)
+
+    def test_a_second_run_costs_nothing_and_changes_nothing(self, tmp_path, hospitals):
+        folder, grid = tmp_path / "server", grid_of(hospitals)
+        run(grid, folder, **STEPS)
+        model, kept = loaded(folder), {name: debits(config) for name, config in hospitals.items()}
+        summary = run(grid, folder, **STEPS)
+        assert {what for what, _ in replies_in(summary).values()} == {"unchanged"}
+        assert loaded(folder) == model
+        assert {name: debits(config) for name, config in hospitals.items()} == kept
+        smaller = run(grid, folder, **STEPS | {"rank": 1})  # the same releases serve fewer components
+        assert smaller["problem"] == ""
+        assert "evaluated another model already" in smaller["evaluation"]["missing"]["h0"]
+        assert loaded(folder).certificate.evaluation is None
+
+    def test_what_is_kept_is_for_its_owner_only(self, tmp_path, hospitals):
+        run(grid_of(hospitals), tmp_path / "server", **STEPS)
+        state = state_of(hospitals["h0"])
+        for path in [state, *state.rglob("*"), tmp_path / "server" / "published.safetensors"]:
+            if "lock" not in path.name and path.name != "ledger":  # they lie in a folder of its own
+                assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+
+    def test_one_that_joins_later_spends_everything_on_its_release(self, tmp_path, hospitals):
+        folder = tmp_path / "server"
+        (tmp_path / "late").mkdir()
+        late = configs_of(tmp_path / "late", [3500], **PROMISE)["h0"] | {"client-id": "late"}
+        grid = grid_of(hospitals)
+        grid.nodes[4] = only_if(late, lambda published: len(published.sums) >= 2)
+        summary = run(grid, folder, **STEPS | {"expect": 0, "deadline": 12.0})
+        assert replies_in(summary)["late"] == (
+            "accepted", "it joined later: what was found privately is that of the rows of others."
+        )  # fmt: skip
+        assert debits(late) == ["gram", "evaluation"]
+        privacy = Privacy(**PROMISE)
+        entries = Ledger(state_of(late) / "ledger").entries
+        assert entries[0].mu == pytest.approx(privacy.mu * sqrt(1 - privacy.evaluation_share))
+        assert summary["evaluation"]["rows"] == summary["rows"] == 13000
+        assert loaded(folder).certificate.merged == 4
+
+    def test_one_that_falls_silent_does_not_stop_the_others(self, tmp_path, hospitals):
+        folder, grid = tmp_path / "server", grid_of(hospitals)
+        grid.nodes[3] = only_if(hospitals["h2"], lambda published: len(published.sums) < 3)
+        summary = run(grid, folder, **STEPS | {"deadline": 6.0})
+        assert list(summary["contributors"]) == ["h0", "h1"]
+        assert summary["evaluation"]["rows"] == 5500
+        assert summary["no_reply"] == ["3"]
+        assert replies_in(summary)["h2"] == ("taken", "its sum of 'lengths and spread', but no release yet.")
+        summary = run(grid_of(hospitals), folder, **STEPS)  # it is back
+        assert replies_in(summary)["h2"][0] == "accepted"
+        # What it did not take part in is left for its release, and the others have evaluated another model.
+        assert debits(hospitals["h2"]) == ["scales", "lengths and spread", "gram", "evaluation"]
+        assert Ledger(state_of(hospitals["h2"]) / "ledger").spent() == pytest.approx(4.0)
+
+    def test_after_a_kill_the_next_run_goes_on_with_what_was_published(self, tmp_path, hospitals):
+        folder, grid = tmp_path / "server", grid_of(hospitals)
+
+        def dies(published):
+            if len(published.sums) == 3:
+                raise KeyboardInterrupt
+            return True
+
+        grid.nodes[2] = only_if(hospitals["h1"], dies)
+        with pytest.raises(KeyboardInterrupt):
+            run(grid, folder, **STEPS)
+        summary = run(grid_of(hospitals), folder, **STEPS)
+        assert {what for what, _ in replies_in(summary).values()} == {"accepted"}
+        for config in hospitals.values():
+            assert debits(config) == all_steps(folder)
+
+    def test_too_few_rows_for_a_scale_cost_nothing(self, tmp_path):
+        configs = configs_of(tmp_path, [200, 150], **PROMISE)
+        with pytest.raises(RuntimeError, match="needs about"):
+            run(grid_of(configs), tmp_path / "server", **STEPS | {"expect": 2})
+        assert "needs about" in summary_in(tmp_path / "server")["problem"]
+        assert all(debits(config) == [] for config in configs.values())
+
+    def test_a_quorum_is_needed_to_begin(self, tmp_path, hospitals):
+        grid = grid_of({"h0": hospitals["h0"]})
+        with pytest.raises(RuntimeError, match="1 of 2 nodes were there to begin with; nothing was spent"):
+            run(grid, tmp_path / "server", **STEPS | {"expect": 1})
+        assert debits(hospitals["h0"]) == []
+
+    def test_without_a_scale_and_with_a_public_bound(self, tmp_path):
+        rows = np.random.default_rng(0).normal(size=(6000, 4)) * [3.0, 1.0, 0.5, 0.5] + [9.0, 0.0, 0.0, 2.0]
+        configs = {}
+        for name, part in (("a", rows[:2000]), ("b", rows[2000:])):
+            source = write(tmp_path / f"{name}.npy", part)
+            configs[name] = {"client-id": name, "source": str(source), "bound": 5.0} | PROMISE
+        settings = STEPS | {"expect": 2, "scale": "", "bound": 5.0, "rank": 1}
+        summary = run(grid_of(configs), tmp_path / "server", **settings)
+        model = loaded(tmp_path / "server")
+        assert model.certificate.bound == 5.0
+        assert abs(model.components[0, 0]) > 0.99
+        assert np.linalg.norm(model.mean - rows.mean(axis=0)) < 0.2
+        assert summary["evaluation"]["rows"] == 6000
+
+
+@pytest.mark.slow
+class TestHostileSums:
+    def sums(self):
+        """What liars send as their sum of rows and, once they are in, of the first step."""
+        count = StepSum("rows", np.zeros(0), 3000)
+        features = (6, None)
+        n_bins = 121 * 6
+        return {
+            "other step": ([count, StepSum("mean", np.zeros(6), 3000)], features, "must be that of 'scales'"),
+            "nan": ([count, StepSum("scales", np.full(n_bins, np.nan), 3000)], features, "whole numbers"),
+            "halves": ([count, StepSum("scales", np.full(n_bins, 0.5), 3000)], features, "whole numbers"),
+            "huge": ([count, StepSum("scales", np.full(n_bins, 1e12), 3000)], features, "have at most"),
+            "overflow": ([count, StepSum("scales", np.full(n_bins, 1e300), 3000)], features, "have at most"),
+            "more rows": ([count, StepSum("scales", np.zeros(n_bins), 9000)], features, "must stay 3000"),
+            "owners": ([StepSum("rows", np.zeros(0), 3000, owners=5)], features, "one owner"),
+            "too many": ([StepSum("rows", np.zeros(0), 2**40)], features, "one owner with 1 to"),
+            "wide": ([StepSum("rows", np.zeros(0), 3000)], (7, None), "same features, got 6 and 7"),
+        }  # fmt: skip
+
+    def test_they_are_rejected_and_the_others_unaffected(self, tmp_path):
+        configs = configs_of(tmp_path, [3000, 2500, 4000], **PROMISE)
+        grid = grid_of(configs)
+        for node, (name, (sums, features, _)) in enumerate(self.sums().items(), start=11):
+            encoded = [OwnerSum(name, 1, own, features).encode() for own in sums]
+            grid.nodes[node] = lambda message, encoded=encoded: sends(
+                encoded[min(len(published_in(message).sums), len(encoded) - 1)], "sum"
+            )(message)
+        grid.nodes[30] = sends(b"nonsense", "sum")
+        grid.nodes[31] = sends(b"\xff\xff", "waits")
+        summary = run(grid, tmp_path / "server", **STEPS | {"expect": 0, "deadline": 10.0})
+        replies = replies_in(summary)
+        for name, (_, _, reason) in self.sums().items():
+            assert replies[name][0] == "rejected", (name, replies[name])
+            assert reason in replies[name][1]
+        assert list(summary["contributors"]) == ["h0", "h1", "h2"]
+        assert summary["evaluation"]["rows"] == 9500
+
+    def test_a_false_evaluation_does_not_count(self, tmp_path):
+        configs = configs_of(tmp_path, [3000, 2500, 4000], **PROMISE)
+        grid = grid_of(configs)
+
+        def lies(message):
+            model = published_in(message).model
+            if model is None:
+                return client(configs["h2"])(message)
+            own = StepSum("evaluation", np.full(model.rank + 2, 1e15), 4000)
+            return sends(OwnerSum("h2", 1, own, (6, None)).encode(), "sum")(message)
+
+        grid.nodes[3] = lies
+        summary = run(grid, tmp_path / "server", **STEPS)
+        assert summary["evaluation"]["rows"] == 5500
+        assert "have at most" in summary["evaluation"]["missing"]["h2"]
+        model = loaded(tmp_path / "server")
+        assert model.count == 9500
+        truth = standardized(rows_in(configs))[1].explained_variance_[:2]
+        variances = model.singular_values**2 / model.count  # per row, not per row that was evaluated
+        np.testing.assert_allclose(variances, truth, rtol=0.2)
+
+
+class TestNode:
+    @pytest.fixture
+    def config(self, tmp_path):
+        return configs_of(tmp_path, [3000], **PROMISE)["h0"]
+
+    def advanced(self, config, published=None, until=None):
+        """Go on alone, as if this were the only owner; returns what was published and the last reply."""
+        published = published or Published()
+        while True:
+            reply = Node.from_config(config).reply(REQUEST, published)
+            if reply.kind != "sum" or len(published.sums) == until:
+                return published, reply
+            owner = OwnerSum.from_contents(*model_file.decode(reply.contents, "the sum"), "the sum")
+            published = Published(sums=(*published.sums, owner.own), rank=2)
+
+    def test_every_sum_is_served_again_unchanged(self, config):
+        published, release = self.advanced(config)
+        assert release.kind == "release"
+        paid = debits(config)
+        for number in range(len(published.sums)):
+            before = Published(sums=published.sums[:number], rank=2)
+            first = Node.from_config(config).reply(REQUEST, before)
+            assert OwnerSum.from_contents(*model_file.decode(first.contents, ""), "").own.n_rows == 3000
+            assert first == Node.from_config(config).reply(REQUEST, before)
+        assert Node.from_config(config).reply(REQUEST, published) == release
+        assert debits(config) == paid
+
+    def test_a_restored_backup_gives_the_same_sum(self, config):
+        """Otherwise two noises, or two sums with one noise, would reveal the rows."""
+        published, first = self.advanced(config, until=2)
+        folder = state_of(config) / "exchange-1"
+        (folder / "step-2.safetensors").unlink()
+        (folder / "begun step 2").unlink()
+        Path(state_of(config) / "ledger").unlink()
+        assert Node.from_config(config).reply(REQUEST, published) == first
+
+    def test_other_published_sums_are_refused_once_a_step_was_paid_for(self, config):
+        self.advanced(config, until=0)
+        counted = OwnerSum.from_contents(
+            *model_file.decode((state_of(config) / "exchange-1" / "step-0.safetensors").read_bytes(), ""), ""
+        ).own
+        for n_rows in (9000, 6000):  # nothing was spent yet: whoever is there begins
+            others = Published(sums=(StepSum("rows", counted.total, n_rows, 2),), rank=2)
+            first = Node.from_config(config).reply(REQUEST, others)
+            if n_rows == 9000:
+                (state_of(config) / "exchange-1" / "step-1.safetensors").unlink()
+                (state_of(config) / "exchange-1" / "begun step 1").unlink()
+                (state_of(config) / "ledger").unlink()
+        assert first.kind == "sum"
+        with pytest.raises(NodeError, match=r"published sums differ from those .*increase version"):
+            Node.from_config(config).reply(
+                REQUEST, Published(sums=(StepSum("rows", counted.total, 7000, 2),), rank=2)
+            )
+        assert debits(config) == ["scales"]
+
+    def test_rows_that_change_are_refused(self, config):
+        published, _ = self.advanced(config, until=2)
+        write(Path(config["source"]), raw_units(5, 3000))
+        number = len(published.sums)
+        kept = Node.from_config(config).reply(REQUEST, published)
+        own = OwnerSum.from_contents(*model_file.decode(kept.contents, ""), "").own
+        paid = debits(config)
+        with pytest.raises(NodeError, match=r"rows changed since version 1 began .*increase version"):
+            Node.from_config(config).reply(REQUEST, Published(sums=(*published.sums, own), rank=2))
+        assert debits(config) == paid
+        assert number == 2
+
+    def test_a_sum_that_is_lost_after_its_debit_is_not_drawn_again(self, config, monkeypatch):
+        published, _ = self.advanced(config, until=1)
+        scales = Node.from_config(config).reply(REQUEST, published)
+        published = published.with_sum(
+            OwnerSum.from_contents(*model_file.decode(scales.contents, ""), "").own
+        )
+        real = private_exchange.write
+
+        def full(path, contents):
+            if path.name == "step-2.safetensors":
+                raise OSError("disk full")
+            real(path, contents)
+
+        monkeypatch.setattr(private_exchange, "write", full)
+        with pytest.raises(OSError, match="disk full"):
+            Node.from_config(config).reply(REQUEST, published)
+        monkeypatch.undo()
+        assert debits(config) == ["scales", "lengths and spread"]
+        assert Node.from_config(config).reply(REQUEST, published).kind == "waits"
+        assert debits(config) == ["scales", "lengths and spread"]
+        # Others took the step; this one goes on, and has paid for it.
+        other = config | {"client-id": "other", "state": config["source"] + ".other"}
+        theirs = StepSum("lengths and spread", self.sum_of(other, published), 3000)
+        published = published.with_sum(theirs)
+        published, release = self.advanced(config, published)
+        assert release.kind == "release"
+        spent = Ledger(state_of(config) / "ledger")
+        assert debits(config)[:2] == ["scales", "lengths and spread"]
+        assert spent.spent() < 4.0
+        certificate = ChildMessage.decode(release.contents).summary.certificate
+        assert [step.step for step in certificate.steps] == debits(config)
+
+    def sum_of(self, config, published):
+        """What another owner of the same rows sends for the next step, as one who took those before."""
+        node = Node.from_config(config)
+        for number in range(len(published.sums) + 1):
+            reply = node.reply(REQUEST, Published(sums=published.sums[:number], rank=2))
+        return OwnerSum.from_contents(*model_file.decode(reply.contents, ""), "").own.total
+
+    def test_a_step_that_failed_before_its_debit_is_taken_again(self, config, monkeypatch):
+        published, _ = self.advanced(config, until=1)
+        state = state_of(config) / "exchange-1" / "step-1.safetensors"
+        state.unlink()
+        (state_of(config) / "ledger").unlink()
+        (state.parent / "begun step 1").unlink()
+        with monkeypatch.context() as patch:
+            patch.setattr(Ledger, "debit", lambda *given, **more: (_ for _ in ()).throw(OSError("no disk")))
+            with pytest.raises(OSError, match="no disk"):
+                Node.from_config(config).reply(REQUEST, published)
+        assert Node.from_config(config).reply(REQUEST, published).kind == "sum"
+
+    def test_a_release_that_is_lost_after_its_debit(self, config, monkeypatch):
+        real = private_exchange.write
+
+        def full(path, contents):
+            if path.name == "release-1.safetensors":
+                raise OSError("disk full")
+            real(path, contents)
+
+        monkeypatch.setattr(private_exchange, "write", full)
+        with pytest.raises(OSError, match="disk full"):
+            self.advanced(config)
+        monkeypatch.undo()
+        paid = debits(config)
+        assert paid[-1] == "gram"
+        with pytest.raises(NodeError, match=r"release of version 1 was paid for and lost .*increase version"):
+            self.advanced(config)
+        assert debits(config) == paid
+
+    def test_a_clean_release_is_not_told_once_privacy_is_promised(self, config):
+        plain = {key: config[key] for key in ("client-id", "source")}
+        Node.from_config(plain).reply(REQUEST | {"epsilon": 0.0})
+        with pytest.raises(NodeError, match="increase version"):
+            Node.from_config(config).reply(REQUEST)
+        assert not (state_of(config) / "exchange-1").exists()
+
+    def test_one_model_is_evaluated(self, config):
+        published, release = self.advanced(config)
+        model = ChildMessage.decode(release.contents).summary.subspace(2)
+        asked = Published(sums=published.sums, rank=2, model=model)
+        first = Node.from_config(config).reply(REQUEST, asked)
+        assert first.kind == "sum"
+        assert Node.from_config(config).reply(REQUEST, asked) == first
+        assert debits(config)[-1] == "evaluation"
+        with pytest.raises(NodeError, match="evaluated another model already"):
+            Node.from_config(config).reply(
+                REQUEST, Published(sums=published.sums, rank=2, model=model.truncate(1))
+            )
+        narrow = StreamingPCA(2).fit(raw_units(1, 50, 4)).subspace_
+        with pytest.raises(NodeError, match="cannot be evaluated"):
+            Node.from_config(config).reply(REQUEST, replace(asked, model=narrow))
+        assert debits(config).count("evaluation") == 1
+
+    def test_the_release_is_that_of_an_estimator_with_these_steps(self, config):
+        """Alone, a node finds what `fit` finds."""
+        _, release = self.advanced(config)
+        released = ChildMessage.decode(release.contents).summary
+        pca = StreamingPCA(2, scale="std", privacy=Privacy(**PROMISE)).fit(np.load(config["source"]))
+        theirs = pca.summary_
+        assert released.certificate.clipping == theirs.certificate.clipping
+        assert [step.step for step in released.certificate.steps] == [
+            step.step for step in theirs.certificate.steps[:-1]
+        ]
+        together = aggregate([("a", 1, released)], 2).model()
+        assert np.linalg.norm(together.components @ pca.components_.T) ** 2 / 2 > 0.98
+
+    @pytest.mark.parametrize(
+        ("changes", "request_changes", "rule"),
+        [
+            ({}, {"epsilon": 0.0}, "set epsilon=4 delta=1e-06 in the run config"),
+            ({"epsilon": 2.0}, {}, "need the settings of the run, .*'epsilon': 4.0.* has .*'epsilon': 2.0"),
+            ({"bound": 3.0}, {}, "need the settings of the run, .*'bound': 'private'"),
+            ({"center": "pairs"}, {}, "need the settings of the run"),
+            ({}, {"bound": 3.0}, "bound must be a number of at most 3 in this run, got 'private'"),
+            ({"center": "none"}, {}, "the run requires center=True, but this node has center=None"),
+            ({"min-rank": 5}, {}, "rank of the run, 2, which is below min-rank=5; take min-rank out"),
+            ({}, {"scale": "binomial"}, "'binomial' cannot be found privately"),
+            ({}, {"scale": "max"}, "scale must be 'std', 'binomial' or '', got 'max'"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused_before_anything_is_read(
+        self, config, changes, request_changes, rule
+    ):
+        with pytest.raises(NodeError, match=rule):
+            Node.from_config(config | changes).reply(REQUEST | request_changes)
+        assert not state_of(config).exists()
+
+    def test_it_may_begin_again_before_anything_is_paid_for(self, config):
+        self.advanced(config, until=1)
+        folder = state_of(config) / "exchange-1"
+        for path in (folder / "step-1.safetensors", folder / "begun step 1", state_of(config) / "ledger"):
+            path.unlink()
+        write(Path(config["source"]), raw_units(5, 2000))
+        reply = Node.from_config(config).reply(REQUEST | {"rank": 3})
+        assert OwnerSum.from_contents(*model_file.decode(reply.contents, ""), "").own.n_rows == 2000
+
+    def test_settings_stay_while_steps_are_taken(self, config):
+        self.advanced(config, until=1)
+        with pytest.raises(NodeError, match=r"began its private steps with .*increase version"):
+            Node.from_config(config).reply(REQUEST | {"scale": ""})
+
+    def test_published_sums_that_do_not_fit(self, config):
+        self.advanced(config, until=0)
+        other = Published(sums=(StepSum("mean", np.zeros(6), 3000),), rank=2)
+        with pytest.raises(NodeError, match="do not fit the settings of this node: this round sums 'rows'"):
+            Node.from_config(config).reply(REQUEST, other)
+
+
+class TestPublished:
+    def test_it_survives_its_encoding(self):
+        model = StreamingPCA(2, scale="std").fit(raw_units(1, 50)).subspace_
+        sums = (StepSum("rows", np.zeros(0), 50, 2), StepSum("mean", np.arange(6.0), 50, 2))
+        published = Published(np.arange(1.0, 7.0), sums, 2, model, {"settings": {"scale": "std"}})
+        again = Published.decode(published.encode())
+        assert again.encode() == published.encode()
+        assert again.model == model
+        assert again.facts == {"settings": {"scale": "std"}}
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"sums": 5},
+            {"sums": [{"step": "rows", "n_rows": 0, "owners": 1}]},
+            {"sums": [{"step": "rows", "n_rows": 5}]},
+            {"sums": [{"step": 5, "n_rows": 5, "owners": 1}]},
+            {"rank": -1},
+            {"facts": 7},
+            {"model": {}},
+        ],
+        ids=repr,
+    )
+    def test_anything_else_is_refused(self, change):
+        published = Published(sums=(StepSum("rows", np.zeros(0), 50, 2),), rank=2)
+        kind, arrays, metadata = model_file.decode(published.encode(), "")
+        with pytest.raises(fedpca.ModelFileError, match="not valid"):
+            Published.decode(model_file.encode(kind, arrays, metadata | change))
+        with pytest.raises(fedpca.ModelFileError, match="not valid"):
+            Published.decode(model_file.encode("moments", arrays, metadata))
+
+
+def test_a_summary_says_what_is_json(tmp_path):
+    """summary.json can be read by anything: no NaN, no arrays."""
+    configs = configs_of(tmp_path, [60, 90])
+    run(grid_of(configs), tmp_path / "server", expect=2, scale="std")
+    text = (tmp_path / "server" / "summary.json").read_text()
+    assert len(json.loads(text, parse_constant=pytest.fail)["scale"]) == 6
