@@ -14,7 +14,6 @@ from fedpca.summaries import validation
 from fedpca.summaries.certificate import Certificate, Release, shared_cost
 from fedpca.summaries.merging import check_compatible, check_scales, merge_distinct
 from fedpca.summaries.moments import Moments
-from fedpca.summaries.scaling import different_scales, same_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
@@ -158,10 +157,7 @@ class Pool:
     def try_merge(self, child: str, summary: Summary, privacy: Privacy | None) -> None:
         """Raise if a summary does not merge with those of the other children, or cannot be stored."""
         self._check_releases(child, summary, privacy)
-        some = next((other for name, other in self._summaries.items() if name != child), summary)
-        if not same_scale(some.scale, summary.scale):
-            raise ValueError(different_scales(some.scale, summary.scale))
-        others, summary = self._stand_in(child, summary), summary.with_scale(None)
+        others = self._stand_in(child, summary)
         merged = summary
         if others is not None:
             merged = summary.with_scale(None)  # all have the same, and it changes nothing else
