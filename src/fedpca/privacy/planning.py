@@ -43,7 +43,8 @@ class Plan:
         n_rows: how many there are, if given.
         components_found: how many of those so many rows would show, if `n_rows` is given.
         affinity: the expected mean squared cosine between the components wanted and those found, if `n_rows`
-            is given.
+            is given. For Gaussian rows: where a few rows are much longer than the others, clipping them turns
+            the components as well.
         captured: the variance that those found would explain, as a share of what the best would.
         memory: bytes at an owner of rows.
         advice: all of it in a sentence or two.
