@@ -1,4 +1,4 @@
-"""A private tracker that is built again between steps, or comes later: it spends no more, with as much noise."""
+"""A private tracker built again between steps, or one that comes later: it spends no more, and hides as much."""
 
 from math import sqrt
 
