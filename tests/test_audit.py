@@ -7,7 +7,7 @@ more than its sensitivity, and some pair moves it by that much.
 import sys
 from dataclasses import replace
 from itertools import product
-from math import sqrt
+from math import hypot, sqrt
 
 import numpy as np
 import pytest
@@ -18,9 +18,11 @@ from fedpca import Privacy, StreamingPCA, Subspace, audit
 from fedpca.estimators import streaming
 from fedpca.privacy import steps
 from fedpca.privacy.audit import _distinguish
-from fedpca.privacy.calibration import SENSITIVITY, epsilon_of, mu_of
+from fedpca.privacy.calibration import epsilon_of, mu_of
 from fedpca.privacy.clipping import Clipping, Pairing
 from fedpca.privacy.ledger import total_mu
+from fedpca.privacy.mechanisms.base import SUM_WEIGHT
+from fedpca.privacy.mechanisms.gram import Gram
 from fedpca.privacy.steps import StepSum
 from fedpca.privacy.tracker import PrivateTracker
 
@@ -30,47 +32,45 @@ UNKNOWN = {"center": "private", "bound": "private", "evaluate": True}
 MU = mu_of(8.0, 1e-5)
 ADJACENCIES = ("replace-one", "zero-out")
 
-RUNS = [
-    ({}, 500),
-    ({"adjacency": "zero-out"}, 500),
-    ({"center": (7.0,)}, 500),
-    ({"evaluate": True}, 300),
-    ({"mechanism": "mod-sulq"}, 500),
-    ({"mechanism": "streaming-mod-sulq"}, 300),
-    ({"mechanism": "streaming-mod-sulq", "calibration": "paper"}, 300),
-    ({"mechanism": "sketch"}, 300),
-    ({"releases": 3}, 300),
-    ({"releases": 5}, 300),
-    ({"noise": "fast"}, 300),
-    ({"center": "pairs"}, 300),
-    ({"center": "pairs", "bound": "sphere", "adjacency": "zero-out"}, 300),
-    ({"bound": "sphere"}, 300),
-    ({"center": "private"}, 200),
-    ({"bound": "private"}, 200),
-    (UNKNOWN, 200),
-    ({**UNKNOWN, "adjacency": "zero-out"}, 200),
-    ({**UNKNOWN, "mechanism": "sketch"}, 200),
+SETTINGS = [
+    {},
+    {"adjacency": "zero-out"},
+    {"center": (7.0,)},
+    {"evaluate": True},
+    {"mechanism": "mod-sulq"},
+    {"mechanism": "streaming-mod-sulq"},
+    {"mechanism": "streaming-mod-sulq", "calibration": "paper"},
+    {"mechanism": "sketch"},
+    {"releases": 3},
+    {"releases": 5},
+    {"noise": "fast"},
+    {"center": "pairs"},
+    {"center": "pairs", "bound": "sphere", "adjacency": "zero-out"},
+    {"bound": "sphere"},
+    {"center": "private"},
+    {"bound": "private"},
+    UNKNOWN,
+    {**UNKNOWN, "adjacency": "zero-out"},
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("settings", "runs"), RUNS, ids=str)
-def test_every_private_path_keeps_its_promise(settings, runs):
-    assert audit(replace(PRIVACY, **settings), runs=runs).passed
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("adjacency", ADJACENCIES)
-def test_a_private_scale_keeps_its_promise(adjacency):
-    result = audit(replace(PRIVACY, **UNKNOWN, adjacency=adjacency), scale="std", runs=200)
-    assert result.passed
-    assert {"scales alone", "stream, scales"} <= {finding.pair for finding in result.findings}
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_every_private_path_keeps_its_promise(settings):
+    assert audit(replace(PRIVACY, **settings), runs=200).passed
 
 
 def only(monkeypatch, *names):
     """Let the audit look at these pairs of worlds only."""
     cases = AUDIT._cases
     monkeypatch.setattr(AUDIT, "_cases", lambda *args: (case for case in cases(*args) if case.name in names))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_a_private_scale_keeps_its_promise(monkeypatch, adjacency):
+    only(monkeypatch, "many rows", "no center", "scales alone", "stream, scales", "stream, release")
+    assert audit(replace(PRIVACY, **UNKNOWN, adjacency=adjacency), scale="std", runs=200).passed
 
 
 @pytest.mark.slow
@@ -88,10 +88,10 @@ def test_the_audit_has_power_it_shows_most_of_what_is_promised(monkeypatch):
 def test_of_the_whole_the_audit_shows_most_of_what_is_promised(monkeypatch, adjacency):
     """Steps, release and evaluation together: their squares add up to the promise."""
     only(monkeypatch, "many rows")
-    whole = audit(replace(PRIVACY, **UNKNOWN, noise="fast", adjacency=adjacency), runs=1500).findings[0]
+    whole = audit(replace(PRIVACY, **UNKNOWN, noise="fast", adjacency=adjacency), runs=1000).findings[0]
     assert whole.passed
     assert whole.promised == pytest.approx(MU)
-    assert whole.mu > 0.55 * MU
+    assert whole.mu > 0.5 * MU
 
 
 def test_every_step_is_audited(monkeypatch):
@@ -135,14 +135,14 @@ def in_rounds_and_evaluated(tracker, rows):
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-@pytest.mark.parametrize("settings", [settings for settings, _ in RUNS], ids=str)
+@pytest.mark.parametrize("settings", [*SETTINGS, UNKNOWN | {"mechanism": "sketch"}], ids=str)
 def test_what_is_audited_is_what_the_estimator_releases(settings, at_once, rng, monkeypatch):
     """Given the same key, the estimator and the tracker behind it release the same numbers."""
     settings = {"releases": 2} | settings | {"epsilon": 8.0, "insecure_seed_for_tests": 1}
     if isinstance(settings.get("center"), tuple):
         settings["center"] *= 3
     privacy = replace(PRIVACY, **settings)
-    monkeypatch.setattr(streaming, "_shuffled_parts", lambda rows: iter([rows]))
+    monkeypatch.setattr(streaming, "_shuffled_parts", lambda rows, _: iter([rows]))
     batches = rng.normal(size=(2, 400, 3)) + 2.0
     pca = StreamingPCA(privacy=privacy, batch_size=8)
     tracker = PrivateTracker(3, None, privacy, batch_rows=8)
@@ -262,19 +262,24 @@ def test_the_energies_of_an_evaluation_are_those_of_one_row_at_most(rank):
         assert beyond in (0.0, steps.BEYOND * steps.ENERGY)
 
 
+@pytest.mark.parametrize("joint", [False, True])
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
-def test_no_two_rows_of_the_ball_move_the_gram_beyond_its_sensitivity(adjacency):
-    """Ascent from many starts, over rows of any length up to one: those of the sphere, the ball and pairs."""
+def test_no_two_rows_of_the_ball_move_a_release_beyond_its_sensitivity(adjacency, joint):
+    """Ascent from many starts, over rows of any length up to one: those of the sphere, the ball and pairs.
+
+    Of the products alone, and of the products and the sum together.
+    """
 
     def negative(both):
         x, y = (row / max(np.linalg.norm(row), 1.0) for row in both.reshape(2, 3))
         y = y * (adjacency == "replace-one")
-        return -np.linalg.norm(np.outer(x, x) - np.outer(y, y))
+        products = np.linalg.norm(np.outer(x, x) - np.outer(y, y))
+        return -hypot(products, joint * SUM_WEIGHT * np.linalg.norm(x - y))
 
     rng = np.random.default_rng(0)
     starts = rng.normal(size=(20, 6)) * rng.uniform(0.1, 2.0, size=(20, 1))
     largest = max(-minimize(negative, start, method="Nelder-Mead").fun for start in starts)
-    allowed = SENSITIVITY[adjacency]
+    allowed = Gram.sensitivity(adjacency, joint=joint)
     assert 0.999 * allowed < largest <= allowed * (1 + 1e-9)
 
 
@@ -306,7 +311,7 @@ def any_sum(step, rng):
         n_bins = steps.DYADIC.n_bins
         for start in range(0, step.length, n_bins):
             total[start + rng.integers(min(n_bins, step.length - start))] = 10.0 ** rng.uniform(0, 9)
-    return StepSum(step.name, total, int(10 ** rng.uniform(0, 8)), int(10 ** rng.uniform(0, 3)))
+    return StepSum(step.name, total, int(10 ** rng.uniform(0, 8)), int(10 ** rng.uniform(0, 3)), step.radius)
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)

@@ -310,7 +310,8 @@ def test_a_rule_that_is_none(features):
 
 
 def release(rows, rank=None, **settings):
-    privacy = Privacy(**({"epsilon": 1.0, "delta": 1e-6, "bound": 3.0} | settings))
+    given = {"epsilon": 1.0, "delta": 1e-6, "bound": 3.0, "center": None, "evaluate": False} | settings
+    privacy = Privacy(**given)
     return StreamingPCA(rank, privacy=privacy).fit(rows).release()
 
 
@@ -490,7 +491,7 @@ def test_a_shared_folder_of_different_columns(tmp_path):
 
 
 def test_a_private_aggregator_checks_what_it_merges(rng):
-    privacy = Privacy(1.0, 1e-6, 3.0)
+    privacy = Privacy(1.0, 1e-6, 3.0, center=None, evaluate=False)
     rows = pd.DataFrame(rng.normal(size=(4000, 40)) / 6, columns=[f"c{i}" for i in range(40)])
     expected = Subspace.empty(5, centered=False, feature_names=tuple(rows.columns[:5]))
     aggregator = Aggregator(expected=expected, features="intersection", privacy=privacy)
@@ -565,7 +566,7 @@ def test_private_clients_of_different_columns_do_not_mix_their_centers(rng):
     np.testing.assert_allclose(pca.mean_, [1, 2, 3], atol=0.1)
     assert fedpca.metrics.affinity(pca, Subspace.from_rows(rows[[*"bcd"]], 2)) > 0.9
     streams = {name: iter([each[:8000], each[8000:]]) for name, each in clients.items()}
-    privacy = Privacy(4.0, 1e-6, 6.0)
+    privacy = Privacy(4.0, 1e-6, 6.0, center=None)
     streamed = FederatedPCA(2, privacy=privacy, features="intersection", center=False).fit_clients(streams)
     assert streamed.model_.certificate.merged == 2
 

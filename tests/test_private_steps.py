@@ -127,6 +127,11 @@ def bin_of(size, per_octave=1):
     return min(place + 60 * per_octave, 120 * per_octave)
 
 
+def off_center(rows):
+    """Their lengths, but for those of rows at the center: they are as if they were not there."""
+    return [length(row) for row in rows if length(row) > 0]
+
+
 def histogram(sizes, per_octave=1):
     counts = np.zeros(120 * per_octave + 1)
     for size in sizes:
@@ -161,7 +166,7 @@ def test_histograms_are_those_of_lengths_and_differences(kind):
     rows = AWKWARD[kind]
     of_rows, of_pairs = steps.lengths_and_spread(0.1, 10).blocks
     for cuts in cuts_of(rows):
-        np.testing.assert_array_equal(summed(of_rows, rows, cuts), histogram(map(length, listed(rows))))
+        np.testing.assert_array_equal(summed(of_rows, rows, cuts), histogram(off_center(listed(rows))))
         expected = histogram(map(length, pairs_of(listed(rows))))
         np.testing.assert_array_equal(summed(of_pairs, rows, cuts), expected)
 
@@ -183,7 +188,7 @@ def test_a_radius_is_found_from_lengths_about_the_center(kind, per_octave):
     (block,) = steps.radius(steps.Histogram(per_octave), 0.1, 10).blocks
     center = np.zeros(5) if kind == "powers of two" else AROUND  # else rounding decides
     found = block.add(Clipping(1.0, center).deviations(rows))
-    np.testing.assert_array_equal(found, histogram(map(length, less(listed(rows), center)), per_octave))
+    np.testing.assert_array_equal(found, histogram(off_center(less(listed(rows), center)), per_octave))
 
 
 @pytest.mark.parametrize("radius", [1e-9, 0.7, 5.0, 1e6])
@@ -264,7 +269,7 @@ def test_the_sums_that_an_owner_sends_are_those(settings, in_order, no_noise):
         names.append(found.step)
         about = less(table, center)
         if found.step == "lengths and spread":
-            sizes = (map(length, given) for given in (table, pairs_of(table)))
+            sizes = off_center(table), map(length, pairs_of(table))
             np.testing.assert_array_equal(found.total, np.concatenate([*map(histogram, sizes)]))
         elif found.step == "mean":
             expected = sum(drawn_in(row, found.radius) for row in about) * RADIUS
@@ -272,7 +277,7 @@ def test_the_sums_that_an_owner_sends_are_those(settings, in_order, no_noise):
             center = center + found.total * (found.radius / RADIUS / len(rows))
         elif found.step == "radius":
             per_octave = (len(found.total) - 1) // 120
-            np.testing.assert_array_equal(found.total, histogram(map(length, about), per_octave))
+            np.testing.assert_array_equal(found.total, histogram(off_center(about), per_octave))
         assert (found.n_rows, found.owners) == (3000, 1)
         pca.advance(found)
     about = less(table, center)
@@ -744,7 +749,7 @@ def test_a_federation_evaluates_its_model():
     assert pca.explained_variance_ratio_.sum() == pytest.approx(found.explained()[0])
     deviations = np.concatenate([*tables.values()]) - pca.mean_
     along, _ = clipped_energies(pca.components_, deviations, found.radius)
-    np.testing.assert_allclose(pca.explained_variance_, along / 4499, rtol=0.1)
+    assert np.abs(pca.explained_variance_ - along / 4499).max() < 5 * found.sd / 4499
     streamed = tables | {"c": iter(np.array_split(tables["c"], 5))}
     fitted = FederatedPCA(2, privacy=Privacy(4.0, 1e-5)).fit_clients(streamed)
     assert fitted.model_.certificate.evaluation is None  # rows of a stream are gone
@@ -872,7 +877,7 @@ def test_no_single_row_decides_whether_a_fit_succeeds(wild):
 
 
 @pytest.mark.parametrize("path", ["fit", "stream"])
-@pytest.mark.parametrize("n_rows", [4000, 40_000])
+@pytest.mark.parametrize("n_rows", [4000, 16_000])
 def test_the_noise_of_a_center_is_no_component_however_many_rows_follow(path, n_rows):
     rows = np.random.default_rng(0).normal(size=(n_rows, 20)) * [3.0, 2.0, *[0.0] * 18] + 5.0
     for _ in range(3):
@@ -962,9 +967,10 @@ def test_explained_variances_are_those_measured():
     np.testing.assert_allclose(pca.explained_variance_ratio_, np.sort(found.energies)[::-1] / found.total)
     assert pca.subspace_.total == pytest.approx(found.total)
     along, total = clipped_energies(pca.components_, rows - pca.mean_, found.radius)
-    np.testing.assert_allclose(pca.explained_variance_, along / 4999, rtol=0.1)
+    assert np.abs(pca.explained_variance_ - along / 4999).max() < 5 * found.sd / 4999
     assert found.beyond < 0.25
-    assert found.explained()[0] == pytest.approx(along.sum() / total, abs=0.05)
+    share, low, high = found.explained()
+    assert share == pytest.approx(along.sum() / total, abs=high - low)
 
 
 @pytest.mark.parametrize(
@@ -976,9 +982,10 @@ def test_explained_variances_have_the_unit_of_the_rows(settings):
     """Those of rows scaled to length one would be shares."""
     rows = ordinary(5000) * 100
     pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, **settings)).fit(rows)
-    radius = pca.release().certificate.evaluation.radius
-    along, _ = clipped_energies(pca.components_, rows - rows.mean(axis=0), radius)
-    np.testing.assert_allclose(pca.explained_variance_, along / 4999, rtol=0.15)
+    found = pca.release().certificate.evaluation
+    along, _ = clipped_energies(pca.components_, rows - rows.mean(axis=0), found.radius)
+    assert np.abs(pca.explained_variance_ - along / 4999).max() < 5 * found.sd / 4999 + 0.02 * along[0] / 4999
+    assert pca.explained_variance_[0] > 1000
     assert list(pca.explained_variance_) == sorted(pca.explained_variance_, reverse=True)
 
 

@@ -395,8 +395,10 @@ def test_a_private_fit_is_that_of_rows_divided_by_public_numbers(rng):
     assert released.total / released.count == pytest.approx(3, rel=0.2)
     assert pca.release() == released
     assert pca.inverse_transform(pca.transform(rows)).std(axis=0)[1] > 10
-    with pytest.raises(ValueError, match="public numbers, one per feature, or None with privacy, got 'std'"):
-        StreamingPCA(2, scale="std", privacy=Privacy(**settings)).fit(rows)
+    found = StreamingPCA(2, scale="std", privacy=Privacy(**settings)).fit(rows)
+    np.testing.assert_allclose(found.scale_, rows.std(axis=0), rtol=0.6)
+    with pytest.raises(ValueError, match="'std' or public numbers with privacy, got scale='binomial'"):
+        StreamingPCA(2, scale="binomial", privacy=Privacy(**settings)).fit(rows)
 
 
 def test_the_exact_tracker_of_mixed_units_has_moments_whatever_the_rows(rng):

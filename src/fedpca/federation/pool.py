@@ -12,9 +12,8 @@ from fedpca._typing import Array
 from fedpca.privacy import Privacy
 from fedpca.summaries import validation
 from fedpca.summaries.certificate import Certificate, Release, shared_cost
-from fedpca.summaries.merging import check_compatible, check_scales, merge_distinct
+from fedpca.summaries.merging import check_compatible, check_scales, check_spheres, merge_distinct
 from fedpca.summaries.moments import Moments
-from fedpca.summaries.scaling import different_scales, same_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
@@ -158,15 +157,14 @@ class Pool:
     def try_merge(self, child: str, summary: Summary, privacy: Privacy | None) -> None:
         """Raise if a summary does not merge with those of the other children, or cannot be stored."""
         self._check_releases(child, summary, privacy)
-        some = next((other for name, other in self._summaries.items() if name != child), summary)
-        if not same_scale(some.scale, summary.scale):
-            raise ValueError(different_scales(some.scale, summary.scale))
-        others, summary = self._stand_in(child, summary), summary.with_scale(None)
+        others = self._stand_in(child, summary)
         merged = summary
         if others is not None:
             merged = summary.with_scale(None)  # all have the same, and it changes nothing else
             check_compatible([others, merged], INTERSECTION)
-            check_scales([next(iter(self._summaries.values())), summary])
+            some = next(iter(self._summaries.values()))
+            check_scales([some, summary])
+            check_spheres([some, summary])
             merged = merge_distinct([others, merged])
         validation.raw_energy(merged.total, merged.count, merged.mean)
         json.dumps(merged.metadata, allow_nan=False)

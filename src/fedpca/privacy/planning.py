@@ -100,7 +100,8 @@ def plan(
         n_rows: how many rows there will be, of all owners together; None if not known.
         spectrum: variances along the leading directions, at least `n_components` of them, as public data or
             experience suggest; never taken from the private rows. What exceeds bound² in total is clipped.
-            By default they fall as 1, 1/2, 1/3, ...
+            Without a public bound they are shares of the total variance, or all variances there are. By
+            default they fall as 1, 1/2, 1/3, ...
         n_components: how many components are wanted.
         owners: how many will release and be merged: each adds noise of its own.
         typical: instead of a spectrum, the typical length of a row about the center, its root mean square;
@@ -216,7 +217,13 @@ def _spectrum(
             "given."
         )
     if isinstance(privacy.bound, str):
-        return variances / variances.sum(), "if variances are as given"
+        total = float(variances.sum())
+        if len(variances) < n_features and total > 1 + 1e-9:
+            raise ValueError(
+                f"spectrum must be shares of the total variance, or all {n_features} variances, where no bound "
+                f"is public: {len(variances)} were given, which add up to {total:g}."
+            )
+        return variances / (total if len(variances) == n_features else 1.0), "if variances are as given"
     # Clipped rows vary by at most bound², in proportions that clipping hardly changes.
     return variances * min(1.0, bound**2 / variances.sum()), "if variances are as given"
 

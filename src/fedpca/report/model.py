@@ -79,7 +79,7 @@ def _cumulative(model: Subspace, n_shown: int) -> Chart:
         _, low, high = found.explained(n_shown)
         caption += (
             f" Measured privately, of rows clipped to length {format_number(found.radius)}: 95 % interval "
-            f"{percent(low)} to {percent(high)}. {percent(found.beyond)} of rows are longer."
+            f"{percent(low)} to {percent(high)}. Longer rows: {percent(found.beyond)}."
         )
     elif not is_known:
         caption += " The discarded variance is unknown, because noise was added."
@@ -192,7 +192,6 @@ _VALUES = {
     "private": "the mean, estimated privately",
     "none: about the origin": "none",
     "none: differences of pairs": "none: differences of random pairs of rows were taken",
-    "ball": "a length",
     "sphere": "length one, all of them",
     "ball, differences of pairs": "a length, of differences of random pairs",
     "sphere, differences of pairs": "length one, differences of random pairs",
@@ -219,7 +218,7 @@ def certificate_section(certificate: Certificate) -> Section:
     lines = [
         (label, _SCALES.get(stated[name], "") if name == "scale" else _value(stated[name]))
         for name, label in _LABELS.items()
-        if stated.get(name) not in (None, "")
+        if stated.get(name) not in (None, "") and (name, stated[name]) != ("clipping", "ball")
     ]
     items = [Table("Certificate", ("property", "value"), lines)]
     if certificate.steps:
