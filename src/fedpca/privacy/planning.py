@@ -15,6 +15,7 @@ from fedpca.privacy.mechanisms.registry import calibrate, mechanism_class
 from fedpca.privacy.preparation import Outlook, expected, rows_for_scale
 from fedpca.privacy.rules import check_delta_for_rows, warn_of_weak_settings
 from fedpca.privacy.settings import Privacy
+from fedpca.privacy.steps import DYADIC
 from fedpca.summaries import validation
 
 _GOOD = 0.9  # the expected |<v, v_hat>| that counts as found
@@ -24,6 +25,7 @@ _ITERATIONS = 8  # of rows, and what is spent on private steps over so many
 _SIMULATED = 256  # features
 _DRAWS = 8
 _SIMULATED_ROWS = 1000
+_SHIFTS = 2.0 ** np.array([0.0, 0.25, 0.5, 0.75])
 _SMALLEST_GAP = 0.1  # of a variance: directions closer than this count as this far apart
 
 
@@ -264,6 +266,7 @@ def _quality(
     size = min(n_features, _SIMULATED)
     random = np.random.default_rng(0)
     points, shrinkage = _clipped(variances, outlook, random)
+    length = outlook.clipping.bound or 1.0
     known, energies = np.zeros((2, size))
     known[: len(variances)], energies[: len(variances)] = variances[:size], points[:size]
     best = float(known[:rank].sum())
@@ -271,7 +274,7 @@ def _quality(
     for _ in range(_DRAWS):
         noise = random.standard_normal((size, size))
         off = random.standard_normal(size) * (outlook.offset * shrinkage / sqrt(size))
-        scatter = np.diag(energies) + edge / outlook.clipping.unit / sqrt(8 * size) * (noise + noise.T)
+        scatter = np.diag(energies) + edge / length**2 / sqrt(8 * size) * (noise + noise.T)
         _, vectors = np.linalg.eigh(scatter + np.outer(off, off))
         squares = vectors[:, -rank:] ** 2
         affinities.append(float(squares[:rank].sum()) / rank)
@@ -283,10 +286,14 @@ def _clipped(variances: Array, outlook: Outlook, random: np.random.Generator) ->
     """Variances of points of the unit ball, of Gaussian rows, and how much shorter than rows points are."""
     normal = random.standard_normal((_SIMULATED_ROWS, len(variances)))
     lengths = np.sqrt(normal**2 @ variances)
-    bound = np.quantile(lengths, outlook.quantile) if outlook.quantile else outlook.clipping.bound
+    bound = outlook.clipping.bound
+    if outlook.quantile:  # as a histogram finds it, wherever in an octave lengths are
+        counts = (DYADIC.counts(lengths * shift) for shift in _SHIFTS)
+        found = [DYADIC.quantile(each, outlook.quantile, sd=0.0) for each in counts]
+        bound = float(np.mean(found / _SHIFTS))
     factors = 1 / (lengths if bound is None else np.maximum(lengths, bound))
     squares = normal**2
-    return variances * (factors**2 @ squares) / squares.sum(axis=0), sqrt(float(np.mean(factors**2)))
+    return variances * (factors**2 @ squares) / squares.sum(axis=0), float(factors.mean())
 
 
 def _advice(
