@@ -39,7 +39,7 @@ def lies(release):
     crooked, crooked_facts = honest.arrays, honest.metadata
     crooked["components"] = 1.1 * crooked["components"]
     narrow = Moments.from_rows(rows_of(9, n_features=5))
-    other, other_facts = narrow.arrays, narrow.metadata
+    other, other_facts = narrow.arrays | {"mean": np.zeros(5)}, narrow.metadata
     other_facts |= {"certificate": facts["certificate"]}
     names = (facts | {"child": f"liar {number}"} for number in range(5))
     return [

@@ -107,7 +107,7 @@ def test_a_line_that_cannot_be_parsed_does_not_stop_a_private_fit(tmp_path, line
     privacy = Privacy(50.0, 1e-5, bound=3.0)
     pca = StreamingPCA(1, privacy=privacy, random_state=0)
     assert fit_files(pca, open_rows(path, private=True)) == 400
-    expected = StreamingPCA(1, privacy=privacy, random_state=0).partial_fit(rows)
+    expected = StreamingPCA(1, privacy=privacy, random_state=0).fit(rows)
     assert pca.release().count == expected.release().count
     if line:
         with pytest.raises(FileFormatError, match="line 202: expected 2 cells"):

@@ -46,8 +46,9 @@ def plan(
         str | None,
         typer.Option(
             metavar="NUMBERS|FILE",
-            help="Variances along the leading directions, from public data: numbers as in 4,2,1, a text file "
-            "of them, or a model file. [default: they fall as 1, 1/2, 1/3, ...]",
+            help="Variances along the leading directions, from public data: numbers as in 4,2,1 (without a "
+            "bound, shares of the total as in 0.4,0.2), a text file of them, or a model file. [default: they "
+            "fall as 1, 1/2, 1/3, ...]",
         ),
     ] = None,
     typical: Annotated[
@@ -100,7 +101,7 @@ def plan(
         privacy,
         features,
         rows,
-        None if spectrum is None else _variances(spectrum),
+        None if spectrum is None else _variances(spectrum, shares=bound is None),
         n_components=components,
         owners=owners,
         typical=typical,
@@ -110,12 +111,16 @@ def plan(
     print_result({name: getattr(result, name) for name in _FIELDS}, as_json, text)
 
 
-def _variances(text: str) -> list[float]:
-    """The variances in --spectrum: those of a model, or of a file of numbers, or the numbers themselves."""
+def _variances(text: str, *, shares: bool) -> list[float]:
+    """The variances in --spectrum: those of a model, or of a file of numbers, or the numbers themselves.
+
+    Of a model they are `shares` of the total if no bound is public.
+    """
     path = Path(text)
     if path.suffix == ".safetensors":
         summary, _ = model_files.read(path)
-        values: list[float] = model_files.describe(summary, summary.n_features)["explained_variance"]
+        description = model_files.describe(summary, summary.n_features)
+        values: list[float] = description["explained_variance_ratio" if shares else "explained_variance"]
         return values
     contents = path.read_text() if path.is_file() else text
     try:

@@ -12,7 +12,7 @@ from fedpca._typing import Array
 from fedpca.privacy import Privacy
 from fedpca.summaries import validation
 from fedpca.summaries.certificate import Certificate, Release, shared_cost
-from fedpca.summaries.merging import check_compatible, check_scales, merge_distinct
+from fedpca.summaries.merging import check_compatible, check_scales, check_spheres, merge_distinct
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
@@ -162,7 +162,9 @@ class Pool:
         if others is not None:
             merged = summary.with_scale(None)  # all have the same, and it changes nothing else
             check_compatible([others, merged], INTERSECTION)
-            check_scales([next(iter(self._summaries.values())), summary])
+            some = next(iter(self._summaries.values()))
+            check_scales([some, summary])
+            check_spheres([some, summary])
             merged = merge_distinct([others, merged])
         validation.raw_energy(merged.total, merged.count, merged.mean)
         json.dumps(merged.metadata, allow_nan=False)

@@ -15,6 +15,7 @@ from fedpca.privacy.mechanisms.registry import calibrate, mechanism_class
 from fedpca.privacy.preparation import Outlook, expected, rows_for_scale
 from fedpca.privacy.rules import check_delta_for_rows, warn_of_weak_settings
 from fedpca.privacy.settings import Privacy
+from fedpca.privacy.steps import DYADIC
 from fedpca.summaries import validation
 
 _GOOD = 0.9  # the expected |<v, v_hat>| that counts as found
@@ -24,6 +25,7 @@ _ITERATIONS = 8  # of rows, and what is spent on private steps over so many
 _SIMULATED = 256  # features
 _DRAWS = 8
 _SIMULATED_ROWS = 1000
+_SHIFTS = 2.0 ** np.array([0.0, 0.25, 0.5, 0.75])
 _SMALLEST_GAP = 0.1  # of a variance: directions closer than this count as this far apart
 
 
@@ -98,7 +100,8 @@ def plan(
         n_rows: how many rows there will be, of all owners together; None if not known.
         spectrum: variances along the leading directions, at least `n_components` of them, as public data or
             experience suggest; never taken from the private rows. What exceeds bound² in total is clipped.
-            By default they fall as 1, 1/2, 1/3, ...
+            Without a public bound they are shares of the total variance, or all variances there are. By
+            default they fall as 1, 1/2, 1/3, ...
         n_components: how many components are wanted.
         owners: how many will release and be merged: each adds noise of its own.
         typical: instead of a spectrum, the typical length of a row about the center, its root mean square;
@@ -214,7 +217,13 @@ def _spectrum(
             "given."
         )
     if isinstance(privacy.bound, str):
-        return variances / variances.sum(), "if variances are as given"
+        total = float(variances.sum())
+        if len(variances) < n_features and total > 1 + 1e-9:
+            raise ValueError(
+                f"spectrum must be shares of the total variance, or all {n_features} variances, where no "
+                f"bound is public: {len(variances)} were given, which add up to {total:g}."
+            )
+        return variances / (total if len(variances) == n_features else 1.0), "if variances are as given"
     # Clipped rows vary by at most bound², in proportions that clipping hardly changes.
     return variances * min(1.0, bound**2 / variances.sum()), "if variances are as given"
 
@@ -257,6 +266,7 @@ def _quality(
     size = min(n_features, _SIMULATED)
     random = np.random.default_rng(0)
     points, shrinkage = _clipped(variances, outlook, random)
+    length = outlook.clipping.bound or 1.0
     known, energies = np.zeros((2, size))
     known[: len(variances)], energies[: len(variances)] = variances[:size], points[:size]
     best = float(known[:rank].sum())
@@ -264,7 +274,7 @@ def _quality(
     for _ in range(_DRAWS):
         noise = random.standard_normal((size, size))
         off = random.standard_normal(size) * (outlook.offset * shrinkage / sqrt(size))
-        scatter = np.diag(energies) + edge / outlook.clipping.unit / sqrt(8 * size) * (noise + noise.T)
+        scatter = np.diag(energies) + edge / length**2 / sqrt(8 * size) * (noise + noise.T)
         _, vectors = np.linalg.eigh(scatter + np.outer(off, off))
         squares = vectors[:, -rank:] ** 2
         affinities.append(float(squares[:rank].sum()) / rank)
@@ -276,10 +286,14 @@ def _clipped(variances: Array, outlook: Outlook, random: np.random.Generator) ->
     """Variances of points of the unit ball, of Gaussian rows, and how much shorter than rows points are."""
     normal = random.standard_normal((_SIMULATED_ROWS, len(variances)))
     lengths = np.sqrt(normal**2 @ variances)
-    bound = np.quantile(lengths, outlook.quantile) if outlook.quantile else outlook.clipping.bound
+    bound = outlook.clipping.bound
+    if outlook.quantile:  # as a histogram finds it, wherever in an octave lengths are
+        counts = (DYADIC.counts(lengths * shift) for shift in _SHIFTS)
+        found = [DYADIC.quantile(each, outlook.quantile, sd=0.0) for each in counts]
+        bound = float(np.mean(found / _SHIFTS))
     factors = 1 / (lengths if bound is None else np.maximum(lengths, bound))
     squares = normal**2
-    return variances * (factors**2 @ squares) / squares.sum(axis=0), sqrt(float(np.mean(factors**2)))
+    return variances * (factors**2 @ squares) / squares.sum(axis=0), float(factors.mean())
 
 
 def _advice(

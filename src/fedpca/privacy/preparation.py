@@ -236,7 +236,7 @@ def expected(
     spent, quantile, offset = rule.scale_share, 0.0, 0.0
     finds_center = privacy.center == "private" and rule.enough
     if finds_center:
-        spent += 2 * rule.histogram_share
+        spent += 3 * rule.histogram_share
         plan = rule.planned_mean(_TYPICAL_FAR, 1.0)
         finds_center = rule.is_good(plan, 1.0)
     if finds_center:
@@ -439,10 +439,16 @@ class Preparation:
 
     @property
     def mu_left(self) -> float:
-        """What is left of mu for the release of the rows that come next."""
+        """What is left of mu for the release of the rows that come next.
+
+        Where nothing can be evaluated, the release gets what was kept for that.
+        """
+        evaluates = self.found is None or self.found.radius > 0
+        whole = self._mu if evaluates else self._privacy.mu
         if not self.costs:
-            return self._mu
-        return self._mu * BELOW * (1.0 if self._is_stream else sqrt(1 - self._spent))
+            return whole
+        spent = 0.0 if self._is_stream else self._spent * self._mu**2
+        return sqrt(whole**2 - spent) * BELOW
 
     def _check_affordable(self) -> None:
         """Before anything is spent: that the rows after the steps can be afforded as well."""

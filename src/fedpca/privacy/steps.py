@@ -222,13 +222,13 @@ def scales(n_features: int, share: float, stream_rows: int) -> Step:
 
 
 def lengths_and_spread(share: float, stream_rows: int) -> Step:
-    """Two histograms at once: of lengths of rows, and of differences of pairs."""
+    """Two histograms at once: of lengths of rows, and of differences of pairs, which are half as many."""
 
     def add(differences: Array) -> Array:
         return DYADIC.counts(lengths(differences))
 
     of_rows = Block(DYADIC.n_bins, share, False, (sqrt(2.0), 1.0), partial(_counts_off_center, DYADIC))
-    of_pairs = Block(DYADIC.n_bins, share, True, (sqrt(2.0), sqrt(2.0)), add)
+    of_pairs = Block(DYADIC.n_bins, 2 * share, True, (sqrt(2.0), sqrt(2.0)), add)
     return Step("lengths and spread", (of_rows, of_pairs), stream_rows)
 
 

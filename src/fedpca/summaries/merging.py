@@ -440,8 +440,26 @@ def check_compatible(
                 "centered and uncentered summaries do not merge; build all with the same `center`, or the "
                 "same kind of Privacy(center=...)."
             )
-    check_scales([summary for summary in summaries if summary.count])
+    with_rows = [summary for summary in summaries if summary.count]
+    check_scales(with_rows)
+    check_spheres(with_rows)
     return names
+
+
+def check_spheres(summaries: Sequence[Summary]) -> None:
+    """Reject private releases of rows scaled to length one about different centers.
+
+    Their scatters have no length, and the distance of their centers has: nothing says how they add up.
+    """
+    spheres = [part for part in summaries if part.certificate and part.certificate.clipping == "sphere"]
+    for part in spheres[1:]:
+        distance = float(np.linalg.norm(part.mean - spheres[0].mean))
+        if distance > 1e-6 * float(np.linalg.norm(spheres[0].mean)):
+            raise ValueError(
+                f"private releases of rows scaled to length one must have the same center, and these are "
+                f"{distance:.3g} apart; let all owners take the private steps together, or give all the same "
+                "center, or a bound."
+            )
 
 
 def check_scales(summaries: Sequence[Summary]) -> None:

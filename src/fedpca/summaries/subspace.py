@@ -283,10 +283,19 @@ class Subspace(BaseSummary):
         )
 
     def evaluated(self, found: Evaluation) -> Self:
-        """The directions that were evaluated, with the energies found along them, by falling energy."""
+        """The directions that were evaluated, with the energies found along them, by falling energy.
+
+        Where noise makes some negative, the others are lowered: together they stay as unbiased as they were.
+        """
         energies = np.maximum(found.energies, 0.0)
+        if energies.any():
+            energies *= max(sum(found.energies), 0.0) / energies.sum()
         order = np.argsort(-energies, kind="stable")
+        certificate = self.certificate
+        if certificate is not None and certificate.evaluation is None:
+            certificate = certificate.evaluated(found)
         return self._with(
+            certificate=certificate,
             components=self.components[order],
             singular_values=np.sqrt(energies[order]),
             total=max(found.total, float(energies.sum())),

@@ -5,6 +5,7 @@ All are model files, as releases are. What is published is public: pooled scalin
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -180,7 +181,12 @@ def same_sums(ours: tuple[StepSum, ...], theirs: tuple[StepSum, ...]) -> bool:
 
 
 def _facts_of(pooled: StepSum) -> JSON:
-    return {"step": pooled.step, "n_rows": pooled.n_rows, "owners": pooled.owners}
+    return {
+        "step": pooled.step,
+        "n_rows": pooled.n_rows,
+        "owners": pooled.owners,
+        "radius": pooled.radius,
+    }
 
 
 def _sum(facts: JSON, total: AnyArray) -> StepSum:
@@ -191,7 +197,10 @@ def _sum(facts: JSON, total: AnyArray) -> StepSum:
         raise ValueError(f"a sum must have one dimension, got shape {total.shape}.")
     n_rows = validation.integer(facts["n_rows"], "n_rows", at_least=1)
     owners = validation.integer(facts["owners"], "owners", at_least=1)
-    return StepSum(step, np.asarray(total, dtype=np.float64), int(n_rows), int(owners))
+    radius = facts["radius"]
+    if not validation.is_real(radius) or not 0 <= radius < inf:
+        raise ValueError(f"radius must be a length, got {radius!r:.80}.")
+    return StepSum(step, np.asarray(total, dtype=np.float64), int(n_rows), int(owners), float(radius))
 
 
 def _checked_scale(scale: AnyArray) -> Array:
