@@ -1,4 +1,4 @@
-"""A private tracker that is built again between steps, or one that comes later, spends no more than it may."""
+"""A tracker that is rebuilt with its key and re-advanced: nothing is spent or drawn a second time."""
 
 from math import sqrt
 
