@@ -339,8 +339,7 @@ def test_whatever_other_owners_report_a_record_never_pays_more_than_is_promised(
             tracker.evaluation_sum([rows], len(rows), Subspace.empty(3))
         entries = tracker.ledger.entries
         assert tracker.ledger.mu <= settings.mu * (1 + 1e-9)
-        kept = 1 - (0.0 if tracker.can_evaluate else settings.evaluation_share)
-        assert tracker.ledger.mu == pytest.approx(settings.mu * sqrt(kept))  # and none of it is lost
+        assert tracker.ledger.mu == pytest.approx(settings.mu)  # and none of it is lost
         debits = [(entry.mechanism, entry.mu) for entry in entries if entry.mechanism != "evaluation"]
         assert debits == [(cost.step, cost.mu) for cost in certificate.steps]
         paths.add(tuple(entry.mechanism for entry in entries))

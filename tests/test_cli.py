@@ -628,13 +628,15 @@ def test_an_audit_that_fails_exits_with_1(monkeypatch):
         fedpca.Privacy(1.0, 1e-5, 1.0, center=None, evaluate=False),
         0.1,
         False,
-        (Finding("pair", 9.0, 2.0),),
+        (Finding("pair", epsilon=9.0, mu=2.0, promised=0.1, passed=False),),
         100,
     )
-    monkeypatch.setattr(module, "audit", lambda *args, **settings: broken)
-    result = run("audit", "--bound", 1)
+    given = {}
+    monkeypatch.setattr(module, "audit", lambda *args, **settings: given.update(settings) or broken)
+    result = run("audit", "--bound", 1, "--scale", "std")
     assert result.exit_code == 1
     assert "BROKEN" in result.stdout
+    assert given["scale"] == "std"
 
 
 # --- what goes wrong ---

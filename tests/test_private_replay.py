@@ -1,4 +1,4 @@
-"""A tracker that is rebuilt with its key and re-advanced: nothing is spent or drawn a second time."""
+"""A private tracker that is built again between steps, or one that comes later, spends no more than it may."""
 
 from math import sqrt
 

@@ -639,8 +639,8 @@ def test_owners_who_share_steps_clip_alike_and_their_releases_merge(settings):
 
 
 def test_without_noise_shared_steps_find_what_one_owner_of_all_rows_finds(no_noise, in_order):
-    rows = ordinary(3000)
-    tables = [rows[:1000], rows[1000:]]
+    rows = ordinary(9000)  # so many that no large bin drowns
+    tables = [rows[:3000], rows[3000:]]
     together = rounds(owners_of(tables), tables)
     (alone,) = rounds(owners_of([rows]), [rows])
     one, other = together[0]._source._stage.clipping, alone._source._stage.clipping

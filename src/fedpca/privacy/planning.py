@@ -220,8 +220,8 @@ def _spectrum(
         total = float(variances.sum())
         if len(variances) < n_features and total > 1 + 1e-9:
             raise ValueError(
-                f"spectrum must be shares of the total variance, or all {n_features} variances, where no bound "
-                f"is public: {len(variances)} were given, which add up to {total:g}."
+                f"spectrum must be shares of the total variance, or all {n_features} variances, where no "
+                f"bound is public: {len(variances)} were given, which add up to {total:g}."
             )
         return variances / (total if len(variances) == n_features else 1.0), "if variances are as given"
     # Clipped rows vary by at most bound², in proportions that clipping hardly changes.

@@ -53,8 +53,8 @@ _SCALE_MARGIN = 1.5
 _SCALE_QUANTILE, _SCALE_FACTOR = 0.75, 1.627  # of |differences|: of a Gaussian, in standard deviations
 _EVALUATED_QUANTILES = ((2000.0, 0.99), (0.0, 0.95))  # least mu n
 _HISTOGRAM_STREAM = 100.0  # rows of a stream, in units of 1 / mu
-_MEAN_STREAM = 12.0  # in units of sqrt(d) / mu, or a little more of few features
-_HORIZON = 4.0  # a stream is taken to be this many times as long as a mean step
+_MEAN_STREAM = 20.0  # in units of sqrt(d) / mu, or a little more of few features
+_HORIZON = 10.0  # a stream is taken to be this many times as long as a mean step
 
 
 class _Mean(NamedTuple):
@@ -443,12 +443,12 @@ class Preparation:
 
         Where nothing can be evaluated, the release gets what was kept for that.
         """
+        evaluates = self.found is None or self.found.radius > 0
+        whole = self._mu if evaluates else self._privacy.mu
         if not self.costs:
-            return self._mu
-        left = self._mu**2 * (1.0 if self._is_stream else 1 - self._spent)
-        if self.found is not None and not self.found.radius:
-            left += self._privacy.mu**2 * self._privacy.evaluation_share
-        return sqrt(left) * BELOW
+            return whole
+        spent = 0.0 if self._is_stream else self._spent * self._mu**2
+        return sqrt(whole**2 - spent) * BELOW
 
     def _check_affordable(self) -> None:
         """Before anything is spent: that the rows after the steps can be afforded as well."""
