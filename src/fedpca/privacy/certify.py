@@ -5,6 +5,7 @@ from fedpca.privacy.clipping import Clipping
 from fedpca.privacy.ledger import Entry, Ledger
 from fedpca.privacy.mechanisms.base import Mechanism
 from fedpca.privacy.noise import Noise
+from fedpca.privacy.preparation import CenterNoise
 from fedpca.privacy.settings import Privacy
 from fedpca.summaries.certificate import (
     IN_MEMORY,
@@ -27,7 +28,7 @@ def make_certificate(
     report: int,
     stream: str,
     steps: tuple[StepCost, ...],
-    edge_margin: float,
+    center_noise: CenterNoise,
 ) -> Certificate:
     """The certificate of a report of so many records, debited as `entry`."""
     calibration = mechanism.calibration
@@ -40,7 +41,7 @@ def make_certificate(
     edge = None
     if mechanism.edge_known:
         edge = mechanism.noise_edge(privacy, mechanism.n_features, calibration, report=report)
-        edge *= mechanism.clipping.unit * edge_margin
+        edge *= mechanism.clipping.unit * center_noise.margin(mechanism.count, edge)
     return Certificate(
         private=not seeded,
         epsilon=privacy.epsilon,

@@ -46,6 +46,7 @@ _LENGTHS = {0.9: 1.15, 0.75: 1.07, 0.5: 1.0}  # quantiles of lengths over their 
 _TYPICAL_FAR = 2.0  # of the spread: the end of the bin that rows as far from the origin as they spread are in
 _MARGIN = 1.25  # of a radius over what it has to contain
 _UNLIKELY = 2.5  # standard deviations of the length of noise, which vary it by 1 / sqrt(2 d)
+_UNCORRECTED = 0.5  # of the energy of a center's noise
 _FINE = 4  # bins per octave about a public center, where there are rows enough for them
 _FINE_ROWS = 8000.0  # mu n: below, most fine bins would drown
 _SCALE_ROWS = 54.0  # times sqrt(2 d) / mu
@@ -190,9 +191,24 @@ def _clamped(value: float, low: float, high: float) -> float:
     return min(max(value, low), high)
 
 
-def _raised(spike: float) -> float:
-    """By how much a direction of this energy raises the edge of noise, both in units of the edge."""
-    return spike + 1 / (4 * spike) if spike > 0.5 else 1.0
+class CenterNoise(NamedTuple):
+    """How the noise of a private center shows in a release about it.
+
+    The sum of rows, released with their products, corrects a shift of all points alike. A shift of rows is
+    not one of their points where these are clipped: about half of its energy stays.
+
+    Attributes:
+        offset: its length, in units of the spread of rows.
+        spike: the energy of what is corrected, after that, in units of the edge of all owners' noise.
+    """
+
+    offset: float
+    spike: float
+
+    def margin(self, n_rows: float, edge: float) -> float:
+        """By how much it raises the edge of noise, of so many rows of length one."""
+        spike = max(self.spike, _UNCORRECTED * n_rows * self.offset**2 / edge)
+        return spike + 1 / (4 * spike) if spike > 0.5 else 1.0
 
 
 class Found(NamedTuple):
@@ -201,12 +217,12 @@ class Found(NamedTuple):
     Attributes:
         clipping: how rows become points.
         radius: that an evaluation clips rows to; 0 where no length was found.
-        margin: by how much the noise of the center raises the edge of that of the release.
+        center_noise: of a private center.
     """
 
     clipping: Clipping
     radius: float
-    margin: float = 1.0
+    center_noise: CenterNoise = CenterNoise(0.0, 0.0)
 
 
 class Outlook(NamedTuple):
@@ -588,5 +604,5 @@ class Preparation:
             center = center + moved.total * (length / RADIUS / moved.n_rows)
         if self._privacy.bound == "private" and rule.quantile:
             bound = spread(rule.quantile) or None
-        margin = _raised(rule.spike(plan, near))
-        return Found(replace(self._clipping, bound=bound, center=center), radius, margin)
+        noise = CenterNoise(plan.noise / near, rule.spike(plan, near))
+        return Found(replace(self._clipping, bound=bound, center=center), radius, noise)

@@ -10,6 +10,7 @@ from fedpca.privacy.clipping import Clipping, Pairing
 from fedpca.privacy.ledger import Entry, Ledger
 from fedpca.privacy.mechanisms.base import Mechanism
 from fedpca.privacy.noise import Noise
+from fedpca.privacy.preparation import CenterNoise
 from fedpca.privacy.schedule import Schedule
 from fedpca.privacy.settings import Privacy
 from fedpca.summaries.certificate import StepCost
@@ -29,7 +30,7 @@ class PrivateSums:
         stream: a random name of the stream, for the certificates.
         steps: what was released before, for the certificates.
         reserved: the mu of an evaluation to come.
-        edge_margin: by how much the noise of a private center raises the edge.
+        center_noise: of a private center: it raises the edge.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class PrivateSums:
         stream: str,
         steps: tuple[StepCost, ...] = (),
         reserved: float = 0.0,
-        edge_margin: float = 1.0,
+        center_noise: CenterNoise,
     ) -> None:
         self._privacy = privacy
         self._ledger = ledger
@@ -54,7 +55,7 @@ class PrivateSums:
         self._stream = stream
         self._steps = steps
         self._reserved = reserved
-        self._edge_margin = edge_margin
+        self._center_noise = center_noise
         self._pairing = Pairing(random)
         self._n_releases = 0
         self._next_record = start  # the first that no release contains yet
@@ -107,7 +108,7 @@ class PrivateSums:
             report=report,
             stream=self._stream,
             steps=self._steps,
-            edge_margin=self._edge_margin,
+            center_noise=self._center_noise,
         )
         released = self._mechanism.release(noise, certificate)
         self._n_releases, self._next_record = report, n_rows

@@ -179,7 +179,7 @@ class PrivateTracker:
             stream=secrets.token_hex(8),
             steps=tuple(StepCost(*cost) for cost in preparation.costs),
             reserved=0.0 if self._evaluation is None else self._evaluation.mu,
-            edge_margin=preparation.found.margin,
+            center_noise=preparation.found.center_noise,
         )
 
     def random_order(self, n_rows: int) -> AnyArray:
