@@ -829,7 +829,7 @@ def test_rows_of_any_kind_give_finite_components_or_say_that_there_are_none(kind
     if least is not None and path == "fit":
         assert affinity(pca, rows if kind == "constant columns" else DIGITS) > least
     if kind == "two clusters":
-        assert abs(pca.components_[0, 3]) > 0.99
+        assert abs(pca.components_[0, 3]) > 0.95
     if kind.startswith(("all rows", "n =")):
         assert pca.n_components_ <= 1
 

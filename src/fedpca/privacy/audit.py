@@ -241,8 +241,9 @@ class _Case:
 
     def opposite(self) -> "_Case":
         """The same with a row that is replaced by the one across the center, where means differ most."""
-        missing = np.isnan(self.theirs).all()
-        return self if missing else replace(self, theirs=2 * self.center - self.ours)
+        if self.privacy.adjacency == "zero-out":
+            return self
+        return replace(self, theirs=2 * self.center - self.ours)
 
 
 def _cases(privacy: Privacy, scale: _Scale, d: int) -> Iterator[_Case]:
