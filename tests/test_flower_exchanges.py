@@ -345,6 +345,7 @@ class TestHostileSums:
             "huge": ([count, StepSum("scales", np.full(n_bins, 1e12), 3000)], features, "have at most"),
             "overflow": ([count, StepSum("scales", np.full(n_bins, 1e300), 3000)], features, "have at most"),
             "more rows": ([count, StepSum("scales", np.zeros(n_bins), 9000)], features, "must stay 3000"),
+            "radius": ([count, StepSum("scales", np.zeros(n_bins), 3000, 1, 3.0)], features, "clipped to"),
             "owners": ([StepSum("rows", np.zeros(0), 3000, owners=5)], features, "one owner"),
             "too many": ([StepSum("rows", np.zeros(0), 2**40)], features, "one owner with 1 to"),
             "wide": ([StepSum("rows", np.zeros(0), 3000)], (7, None), "same features, got 6 and 7"),
@@ -373,11 +374,12 @@ class TestHostileSums:
         grid = grid_of(configs)
 
         def lies(message):
-            model = published_in(message).model
-            if model is None:
-                return client(configs["h2"])(message)
-            own = StepSum("evaluation", np.full(model.rank + 2, 1e15), 4000)
-            return sends(OwnerSum("h2", 1, own, (6, None)).encode(), "sum")(message)
+            reply = client(configs["h2"])(message)
+            if published_in(message).model is None:
+                return reply
+            honest = OwnerSum.from_contents(*model_file.decode(reply.content["sum"]["message"].data, ""), "")
+            false = replace(honest, own=replace(honest.own, total=np.full(4, 1e15)))
+            return sends(false.encode(), "sum")(message)
 
         grid.nodes[3] = lies
         summary = run(grid, tmp_path / "server", **STEPS)

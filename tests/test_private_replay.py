@@ -1,5 +1,6 @@
 """A tracker that is rebuilt with its key and re-advanced: nothing is spent or drawn a second time."""
 
+from dataclasses import replace
 from math import sqrt
 
 import numpy as np
@@ -132,13 +133,16 @@ def test_honest_sums_pass_and_others_do_not(adjacency):
         judge.check_sum(own)
         if own.step != "rows":
             with pytest.raises(ValueError, match="rows and noise have at most"):
-                judge.check_sum(StepSum(own.step, own.total + 1e9, own.n_rows))
+                judge.check_sum(replace(own, total=own.total + 1e9))
             with pytest.raises(ValueError, match="whole numbers"):
-                judge.check_sum(StepSum(own.step, own.total + 0.5, own.n_rows))
+                judge.check_sum(replace(own, total=own.total + 0.5))
         with pytest.raises(ValueError, match=f"must be that of {own.step!r}"):
-            judge.check_sum(StepSum(own.step, np.zeros(3), own.n_rows))
+            judge.check_sum(replace(own, total=np.zeros(3)))
+        with pytest.raises(ValueError, match="must be of rows clipped to"):
+            judge.check_sum(replace(own, radius=own.radius + 1))
+        judge.check_sum(replace(own, radius=own.radius * (1 + 1e-15)))  # rounded on another machine
         with pytest.raises(ValueError, match="one owner with 1 to"):
-            judge.check_sum(StepSum(own.step, own.total, 0))
+            judge.check_sum(replace(own, n_rows=0))
         alone.advance(own)
         judge.replay(own, paid=False)
     with pytest.raises(ValueError, match="nothing to find"):
@@ -148,7 +152,7 @@ def test_honest_sums_pass_and_others_do_not(adjacency):
     own = alone.evaluation_sum([rows], len(rows), model)
     judge.check_evaluation_sum(own, model)
     with pytest.raises(ValueError, match="rows and noise have at most"):
-        judge.check_evaluation_sum(StepSum("evaluation", 10 * own.total + 1e12, own.n_rows), model)
+        judge.check_evaluation_sum(replace(own, total=10 * own.total + 1e12), model)
     assert judge.evaluation(own, model) == alone.evaluation(own, model)
 
 

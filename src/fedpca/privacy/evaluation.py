@@ -11,7 +11,7 @@ from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.preparation import BlockSum, Found
 from fedpca.privacy.settings import Privacy
-from fedpca.privacy.steps import BELOW, BEYOND, ENERGY, Step, StepSum, check_sum, evaluation
+from fedpca.privacy.steps import BELOW, BEYOND, ENERGY, Step, StepSum, check_sum, evaluation, same_radius
 from fedpca.summaries.certificate import Evaluation
 from fedpca.summaries.subspace import Subspace
 
@@ -77,7 +77,7 @@ class PrivateEvaluation:
         """What the sum over all owners' rows says."""
         step = self._step(model)
         (block,) = step.blocks
-        same = pooled.step == step.name and pooled.radius == step.radius
+        same = pooled.step == step.name and same_radius(pooled.radius, step.radius)
         if not same or pooled.total.shape != (block.length,):
             raise ValueError("the sum must be that of an evaluation of the same model.")
         sd = block.sensitivity(self._privacy.adjacency) / self.mu * sqrt(pooled.owners)

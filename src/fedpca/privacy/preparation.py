@@ -372,7 +372,7 @@ class Preparation:
                 f"this round sums {self.step.name!r}, {self.step.length} numbers, got {pooled.step!r} with "
                 f"{pooled.total.shape}: all owners must take the same steps."
             )
-        if pooled.radius != self.step.radius:
+        if not steps.same_radius(pooled.radius, self.step.radius):
             raise ValueError(
                 f"this round clips rows to {self.step.radius:g}, got a sum of rows clipped to "
                 f"{pooled.radius:g}: all owners must have the same settings."

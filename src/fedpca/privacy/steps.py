@@ -19,7 +19,7 @@ has 1, a mean 1, an evaluation sqrt(5) / 2; for pairs, where it leaves its partn
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import sqrt
+from math import isclose, sqrt
 from typing import Self
 
 import numpy as np
@@ -71,8 +71,8 @@ class StepSum:
         first = sums[0]
         if any(part.step != first.step or part.total.shape != first.total.shape for part in sums):
             raise ValueError("only sums of the same step, of equally many features, add up.")
-        if len(radii := {part.radius for part in sums}) > 1:
-            given = " and ".join(f"{radius:g}" for radius in sorted(radii))
+        if not all(same_radius(part.radius, first.radius) for part in sums):
+            given = " and ".join(f"{radius:g}" for radius in sorted({part.radius for part in sums}))
             raise ValueError(
                 f"only sums of rows clipped to the same length add up, got {given}; "
                 "let all owners have the same settings and take the private steps together."
@@ -80,6 +80,11 @@ class StepSum:
         total: Array = sum((part.total for part in sums), start=np.zeros_like(first.total))
         n_rows, owners = (sum(getattr(part, name) for part in sums) for name in ("n_rows", "owners"))
         return cls(first.step, total, n_rows, owners, first.radius)
+
+
+def same_radius(ours: float, theirs: float) -> bool:
+    """Whether rows were clipped to the same length, to what machines round differently."""
+    return isclose(ours, theirs, rel_tol=1e-9)
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,8 @@ def check_sum(own: StepSum, step: Step, sds: Sequence[float]) -> None:
             f"the sum must be that of {step.name!r}, {step.length} numbers, got {own.step!r:.80} with shape "
             f"{own.total.shape}."
         )
+    if not same_radius(own.radius, step.radius):
+        raise ValueError(f"the sum must be of rows clipped to {step.radius:g}, got {own.radius:g}.")
     if own.owners != 1 or not 1 <= own.n_rows <= MAX_ROWS:
         raise ValueError(f"the sum must be of one owner with 1 to {MAX_ROWS} rows, got {own.n_rows}.")
     if not np.isfinite(own.total).all() or (own.total != np.rint(own.total)).any():
