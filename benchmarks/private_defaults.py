@@ -427,11 +427,12 @@ def predicted(case: Case) -> Score:
     """By a plan that is given the true variances."""
     from fedpca import Privacy, plan
 
+    exact = case.truth
     made = plan(
         Privacy(case.epsilon, DELTA, mechanism=case.mechanism),  # type: ignore[arg-type]
-        case.truth.n_features,
-        case.truth.n_rows,
-        case.truth.values[: case.truth.n_features].tolist(),
+        exact.n_features,
+        exact.n_rows,
+        np.pad(exact.values, (0, exact.n_features - len(exact.values))).tolist(),
         n_components=case.rank,
         scale="std" if case.scaled else None,
     )

@@ -329,7 +329,7 @@ def _cases_of_stream(privacy: Privacy, scale: _Scale, d: int) -> Iterator[_Case]
 
 def _usual_stream(privacy: Privacy, scale: _Scale, d: int) -> tuple[Array, list[tuple[Step, StepSum]], bool]:
     """As many usual rows as the steps of a stream take, these steps, and whether pairs are released then."""
-    tracker = PrivateTracker(d, None, replace(privacy), scale=scale)
+    tracker = PrivateTracker(d, None, replace(privacy, insecure_seed_for_tests=0), scale=scale)
     steps: list[tuple[Step, StepSum]] = []
     _overhear(tracker, steps)
     public, rng, parts = privacy.public_center(d), np.random.default_rng(0), []

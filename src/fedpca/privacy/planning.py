@@ -268,7 +268,7 @@ def _quality(
     points, shrinkage = _clipped(variances, outlook, random)
     length = outlook.clipping.bound or 1.0
     known, energies = np.zeros((2, size))
-    known[: len(variances)], energies[: len(variances)] = variances[:size], points[:size]
+    known[: len(points)], energies[: len(points)] = variances[:size], points
     best = float(known[:rank].sum())
     affinities, captured = [], []
     for _ in range(_DRAWS):
@@ -283,17 +283,17 @@ def _quality(
 
 
 def _clipped(variances: Array, outlook: Outlook, random: np.random.Generator) -> tuple[Array, float]:
-    """Variances of points of the unit ball, of Gaussian rows, and how much shorter than rows points are."""
-    normal = random.standard_normal((_SIMULATED_ROWS, len(variances)))
-    lengths = np.sqrt(normal**2 @ variances)
+    """Leading variances of points of the unit ball, of Gaussian rows, and how much shorter points are."""
+    leading = variances[:_SIMULATED]
+    squares = np.square(random.standard_normal((_SIMULATED_ROWS, len(leading))))
+    lengths = np.sqrt(squares @ leading + variances[_SIMULATED:].sum())  # many others are alike in all rows
     bound = outlook.clipping.bound
     if outlook.quantile:  # as a histogram finds it, wherever in an octave lengths are
         counts = (DYADIC.counts(lengths * shift) for shift in _SHIFTS)
         found = [DYADIC.quantile(each, outlook.quantile, sd=0.0) for each in counts]
         bound = float(np.mean(found / _SHIFTS))
     factors = 1 / (lengths if bound is None else np.maximum(lengths, bound))
-    squares = normal**2
-    return variances * (factors**2 @ squares) / squares.sum(axis=0), float(factors.mean())
+    return leading * (factors**2 @ squares) / squares.sum(axis=0), float(factors.mean())
 
 
 def _advice(

@@ -400,6 +400,7 @@ class Preparation:
     def replay(self, pooled: StepSum, *, paid: bool) -> None:
         """End a round without a sum over rows: its share is spent only if it was paid for before."""
         assert self.step is not None
+        self._advanced = True
         if paid and self.step.blocks:
             self.costs.append((self.step.name, self._mu * sqrt(self.step.share)))
             self._spent += self.step.share
