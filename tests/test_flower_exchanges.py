@@ -76,7 +76,8 @@ def state_of(config):
 
 
 def debits(config):
-    return [entry.mechanism for entry in Ledger(state_of(config) / "ledger").entries]
+    path = state_of(config) / "ledger"  # created with the first debit
+    return [entry.mechanism for entry in Ledger(path).entries] if path.exists() else []
 
 
 def all_steps(folder):

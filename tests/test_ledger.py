@@ -413,6 +413,37 @@ def test_an_evaluation_is_debited_before_its_noise_too(run_client, tmp_path):
     assert ledger.spent() == pytest.approx(1.0)
 
 
+def test_a_refused_fit_fixes_no_budget(tmp_path):
+    path, rows = tmp_path / "ledger", np.random.default_rng(0).normal(size=(300, 3))
+    few = StreamingPCA(2, scale="std", privacy=Privacy(1.0, 1e-5, noise="fast", ledger=path))
+    with pytest.raises(ValueError, match=r"needs about .* rows .* nothing was spent"):
+        few.fit(rows)
+    with pytest.raises(ValueError, match="two rows or more"):
+        StreamingPCA(2, privacy=Privacy(1.0, 1e-5, ledger=path)).fit(rows[:1])
+    assert os.listdir(tmp_path) == []
+    StreamingPCA(2, scale="std", privacy=Privacy(8.0, 1e-5, noise="fast", ledger=path)).fit(rows)
+    assert (Ledger(path).epsilon, Ledger(path).spent()) == (8.0, pytest.approx(8.0))
+
+
+def test_a_planned_ledger_goes_by_the_file_of_another(tmp_path):
+    path = tmp_path / "ledger"
+    ledgers = [Privacy(epsilon, 1e-5, ledger=path).open_ledger() for epsilon in (1.0, 8.0)]
+    copied = pickle.loads(pickle.dumps(ledgers[0]))
+    assert [ledger.spent() for ledger in ledgers] == [0.0, 0.0]
+    assert not path.exists()
+    ledgers[0].debit(0, 10, "gram", MU)
+    with pytest.raises(BudgetExceeded, match="budget is epsilon=1, of which epsilon=0 is left"):
+        ledgers[1].debit(0, 10, "gram", MU)
+    assert ledgers[0].id == ledgers[1].id == Ledger(path).id
+    assert ledgers[1].epsilon == 1.0
+    assert copied.spent() == pytest.approx(1.0)
+    path.unlink()
+    with pytest.raises(FileNotFoundError):  # what was begun is not begun again
+        ledgers[1].debit(20, 30, "gram", MU)
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        Privacy(1.0, 1e-5, ledger=tmp_path / "none" / "ledger").open_ledger()
+
+
 RELEASING = """
 import sys
 import numpy as np

@@ -727,6 +727,16 @@ def test_too_short_a_stream_for_its_steps_says_so():
     assert pca.ledger_.entries == []
 
 
+def test_a_stream_that_has_paid_for_steps_is_not_told_to_begin_anew():
+    rows = np.random.default_rng(0).normal(size=(400, 5)) + 3.0
+    pca = StreamingPCA(2, scale="std", privacy=Privacy(4.0, 1e-5, noise="fast")).partial_fit(rows)
+    assert pca.ledger_.entries
+    with pytest.raises(ValueError, match="400 were not enough; what was found so far is paid for and kept"):
+        pca.release()
+    pca.partial_fit(np.tile(rows, (5, 1))).release()
+    assert pca.ledger_.spent() <= 4.0 + 1e-9
+
+
 def test_an_outlier_moves_the_release_no_more_than_the_bound(no_noise):
     rows = make_rows(100)
     wild = rows.copy()

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -168,10 +169,18 @@ def test_a_scale_from_a_file(folder, table):
     run("transform", "both", "*.csv", "-o", "scores.tsv")
     run("fit", "*.csv", "-o", "plain")
     np.save("wrong.npy", np.array([1.0, 0.0, 1.0, 1.0]))
+    np.save("objects.npy", np.array([None] * 4))
+    Path("junk.npy").write_text("junk")
+    Path("cut.npy").write_bytes(Path("wrong.npy").read_bytes()[:-8])
+    Path("nothing.npy").touch()
     for source, message in (
         ("max", "--scale must be std, binomial or a file, got 'max'"),
         ("plain", "plain has no numbers to divide by; pass --scale std"),
         ("wrong.npy", "scale must be positive and finite, got 0 for income"),
+        *[
+            (f"{name}.npy", f"{name}.npy must be a .npy file with one number per column, and is not")
+            for name in ("objects", "junk", "cut", "nothing")
+        ],
     ):
         text = run("fit", "*.csv", "--scale", source, "-o", "failed", fails=True).output
         assert message in " ".join(text.split()).replace("│ ", "")

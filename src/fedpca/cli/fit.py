@@ -208,7 +208,13 @@ def _scale(text: str, names: tuple[str, ...] | None) -> "ScaleLike":
     if not path.exists():
         raise typer.BadParameter(f"--scale must be std, binomial or a file, got {text!r}.")
     if path.suffix == ".npy":
-        numbers: ScaleLike = np.load(path, allow_pickle=False)
+        try:
+            numbers: ScaleLike = np.load(path, allow_pickle=False)
+        except (ValueError, EOFError):  # whose text tells to unpickle it
+            raise ValueError(
+                f"{path} must be a .npy file with one number per column, and is not, or is damaged; write it "
+                "with numpy.save."
+            ) from None
         return numbers
     loaded = load(path)
     validation.same_names(names, loaded.feature_names)

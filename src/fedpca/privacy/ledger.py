@@ -75,6 +75,7 @@ class Ledger:
         self.path = None if path is None else Path(path).absolute()
         self._entries: list[Entry] = []  # of a ledger in memory
         self._lock = threading.RLock()
+        self._planned = False
         given = None if epsilon is None and delta is None else check_epsilon_delta(epsilon, delta)
         if self.path is None or not self.path.exists():
             if given is None:
@@ -91,6 +92,24 @@ class Ledger:
                     f"epsilon={epsilon!r}, delta={delta!r}; open it without them, or name another file."
                 )
 
+    @classmethod
+    def planned(cls, path: str | os.PathLike[str], epsilon: float, delta: float) -> "Ledger":
+        """A ledger whose file, if there is none, is created with the first debit.
+
+        So a fit that is refused before it spends anything fixes no budget.
+        """
+        ledger = cls(epsilon=epsilon, delta=delta)
+        ledger.path, ledger._planned = Path(path).absolute(), True
+        ledger._require_folder()
+        ledger._adopt()
+        return ledger
+
+    def _adopt(self) -> None:
+        """Go by the file, once there is one: another process may have created it."""
+        if self._planned and self.path is not None and self.path.exists():
+            self.id, self._budget, _ = self._read()
+            self._planned = False
+
     @property
     def epsilon(self) -> float:
         """The budget's epsilon."""
@@ -104,7 +123,8 @@ class Ledger:
     @property
     def entries(self) -> list[Entry]:
         """All debits so far, oldest first."""
-        return list(self._entries) if self.path is None else self._read()[2]
+        self._adopt()
+        return list(self._entries) if self.path is None or self._planned else self._read()[2]
 
     @property
     def mu(self) -> float:
@@ -134,6 +154,9 @@ class Ledger:
         """Write a release down before it is made; BudgetExceeded if some record could not pay for it."""
         time = datetime.now(UTC).isoformat(timespec="seconds")
         entry = Entry(secrets.token_hex(8), start, stop, mechanism, mu, time, adjacency)
+        if self._planned:
+            self._check(entry)
+            self._begin()
         with self._locked():
             self._check(entry)
             self._append({"event": "debit", **asdict(entry)})
@@ -182,11 +205,23 @@ class Ledger:
 
     # --- the file: one JSON object per line, appended, flushed to disk ---
 
-    def _create(self) -> None:
-        """Create the file with its first line, the budget, whole or not at all; never over another file."""
+    def _require_folder(self) -> None:
         assert self.path is not None
         if not self.path.parent.is_dir():
             raise FileNotFoundError(f"cannot create the ledger {self.path}: no folder {self.path.parent}.")
+
+    def _begin(self) -> None:
+        """Create the file of a planned ledger, unless another process has."""
+        with self._lock:
+            self._adopt()
+            if self._planned:
+                self._create()
+                self._adopt()
+
+    def _create(self) -> None:
+        """Create the file with its first line, the budget, whole or not at all; never over another file."""
+        assert self.path is not None
+        self._require_folder()
         head = {"format": _FORMAT, "id": self.id, "epsilon": self.epsilon, "delta": self.delta}
         with self._file_lock():  # where there are no hard links, creation alone is not exclusive
             create_exclusive(self.path, json.dumps(head).encode() + b"\n")
@@ -247,6 +282,8 @@ class Ledger:
             raise TypeError(
                 "a ledger in memory cannot be pickled: its copies would spend apart; name a file."
             )
+        if self._planned:
+            return Ledger.planned, (self.path, self.epsilon, self.delta)
         return Ledger, (self.path,)
 
     def __repr__(self) -> str:

@@ -186,12 +186,14 @@ class Privacy:
         return np.array(self.center)
 
     def open_ledger(self) -> Ledger:
-        """The ledger named, or a new one in memory."""
+        """The ledger named, whose file is created with its first debit, or a new one in memory."""
         if isinstance(self.ledger, Ledger):
             return self.ledger
-        if self.ledger is not None and os.path.exists(self.ledger):
+        if self.ledger is None:
+            return Ledger(epsilon=self.epsilon, delta=self.delta)
+        if os.path.exists(self.ledger):
             return Ledger(self.ledger)
-        return Ledger(self.ledger, epsilon=self.epsilon, delta=self.delta)
+        return Ledger.planned(self.ledger, self.epsilon, self.delta)
 
     def count_fit(self) -> int:
         """How often these settings, or copies of them, were fitted in this process, this time included."""

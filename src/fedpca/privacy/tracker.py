@@ -375,10 +375,15 @@ class PrivateTracker:
                 "differences of pairs of rows need two rows or more; bring more, or give a public center."
             )
         if not isinstance(stage, PrivateSums) or stage.is_empty:
+            paid = self.ledger is not None and self.ledger.mu > 0
             raise ValueError(
                 "what is not public about the rows, scale, center and bound, is found from the first rows of "
-                f"a stream, and {self._n_rows} were not enough; bring more, give public numbers, or use fit, "
-                "which reads the rows several times."
+                f"a stream, and {self._n_rows} were not enough; "
+                + (
+                    "what was found so far is paid for and kept: bring more."
+                    if paid
+                    else "bring more, give public numbers, or use fit, which reads the rows several times."
+                )
             )
         self._check_settings(self._n_rows)
         entry = stage.debit(self._n_rows)
