@@ -309,7 +309,6 @@ def test_private_clients_share_what_they_find(bound):
     assert together > 0.55  # 0.70 ± 0.03, 0.75 ± 0.03
     assert {pca.model_.certificate.center for pca in shared} == {"private"}
     apart = [StreamingPCA(5, privacy=privacy).fit(digits[groups == g]).release() for g in range(10)]
-    assert len({release.certificate.clipping for release in apart}) == 2
     with pytest.raises(ValueError, match="let all owners take the private steps together, or give all the"):
         fedpca.merge(apart, rank=5)
 

@@ -445,14 +445,15 @@ def test_no_record_of_a_stream_pays_for_two_steps(mechanism, adjacency, evaluate
     for part in np.array_split(rows, 23):
         pca.partial_fit(part)
     release = pca.release()
-    if evaluate:
+    evaluated = evaluate and pca.can_evaluate  # noise may hide the lengths of rows
+    if evaluated:
         pca.evaluation_sum(rows, release.subspace(2))
     entries = pca.ledger_.entries
     steps_of_stream = entries[: len(release.certificate.steps)]
     listed_steps = [(step.step, step.mu) for step in release.certificate.steps]
     assert listed_steps == [(entry.mechanism, entry.mu) for entry in steps_of_stream]
     assert [entry.start for entry in steps_of_stream[1:]] == [entry.stop for entry in steps_of_stream[:-1]]
-    assert len(entries) == len(steps_of_stream) + evaluate
+    assert len(entries) == len(steps_of_stream) + evaluated
     assert 0.999 * privacy.mu**2 < paid_by_a_record(entries) <= privacy.mu**2
     assert release.count == 4000 - steps_of_stream[-1].start
     assert release.certificate.records == 4000

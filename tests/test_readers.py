@@ -1139,6 +1139,16 @@ class TestPaths:
         with pytest.raises(FileFormatError, match=r"rows\.parquet contains no rows"):
             open_rows(tmp_path / "rows.parquet")
 
+    @pytest.mark.parametrize("private", [False, True])
+    @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+    def test_a_header_alone(self, tmp_path, end, private):
+        (tmp_path / "a.csv").write_bytes(f"x,y{end}".encode())
+        with pytest.raises(FileFormatError, match=r"a\.csv contains no rows\.$"):
+            list(open_rows(tmp_path / "a.csv", private=private).batches())
+        (tmp_path / "b.csv").write_text("x,y\n1,2\n")
+        both = open_rows([tmp_path / "a.csv", tmp_path / "b.csv"], private=private)
+        np.testing.assert_array_equal(np.concatenate([batch.rows for batch in both.batches()]), [[1, 2]])
+
     def test_a_name_with_brackets(self, tmp_path):
         path = written(tmp_path, DENSE, "npy", numbers(), name="rows [1]")
         assert open_rows(path).n_rows == 100

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from fedpca.readers.text_stream import MAX_LINE, TEXT_BLOCK, encoding_error, fir
 
 _MAX_EXAMINED = 8  # columns of text in which numbers are looked for
 _COMMA = {"thousands": Dialect(thousands=","), "decimal": Dialect(decimal=",")}  # what commas may be
+_NOTHING_FOLLOWS = ("Empty CSV file", "Could not skip initial")  # what pyarrow reports of a header alone
 
 
 class TextFile(TableFile):
@@ -106,29 +107,30 @@ class TextFile(TableFile):
 
     @contextmanager
     def _open(self, types: Mapping[str, Any], columns: Sequence[str] = ()) -> Iterator[Any]:
-        pc = pyarrow("pyarrow.csv")
+        pa, pc = pyarrow("pyarrow"), pyarrow("pyarrow.csv")
         skip = self._first_lines if self._header else 0
         rows, block = None, max(TEXT_BLOCK, 4 * self._longest)
         if self._private:
             lines = PrivateLines(self._dialect.delimiter or ",", len(self._columns))
             rows, skip, block = partial(lines.rows, skip=skip), 0, 4 * lines.max_bytes
         # In one thread pyarrow knows the number of a bad line, and is no slower.
-        with (
-            open_text(self.path, self._dialect, self._private, rows) as text,
-            pc.open_csv(
-                text,
-                pc.ReadOptions(
-                    use_threads=False, block_size=block, skip_rows=skip, column_names=self._columns
-                ),
-                pc.ParseOptions(delimiter=self._dialect.delimiter, newlines_in_values=True),
-                pc.ConvertOptions(
-                    column_types=types,
-                    include_columns=columns,
-                    decimal_point=self._dialect.decimal,
-                    null_values=self._dialect.gaps,
-                ),
-            ) as batches,
-        ):
+        read = pc.ReadOptions(use_threads=False, block_size=block, skip_rows=skip, column_names=self._columns)
+        parse = pc.ParseOptions(delimiter=self._dialect.delimiter, newlines_in_values=True)
+        convert = pc.ConvertOptions(
+            column_types=types,
+            include_columns=columns,
+            decimal_point=self._dialect.decimal,
+            null_values=self._dialect.gaps,
+        )
+        with open_text(self.path, self._dialect, self._private, rows) as text, ExitStack() as stack:
+            try:
+                batches = stack.enter_context(pc.open_csv(text, read, parse, convert))
+            except pa.ArrowInvalid as error:
+                if not any(report in str(error) for report in _NOTHING_FOLLOWS):
+                    raise
+                # Nothing follows the header: a table without rows, as with one line end more.
+                schema = pa.schema([(name, types.get(name, pa.null())) for name in columns or self._columns])
+                batches = pa.RecordBatchReader.from_batches(schema, [])
             yield batches
 
     def _parsed(self, cells: Any, name: str, line: int) -> Any:
