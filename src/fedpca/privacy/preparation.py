@@ -46,7 +46,7 @@ _LENGTHS = {0.9: 1.15, 0.75: 1.07, 0.5: 1.0}  # quantiles of lengths over their 
 _TYPICAL_FAR = 2.0  # of the spread: the end of the bin that rows as far from the origin as they spread are in
 _MARGIN = 1.25  # of a radius over what it has to contain
 _UNLIKELY = 2.5  # standard deviations of the length of noise, which vary it by 1 / sqrt(2 d)
-_UNCORRECTED = 0.5  # of the energy of a center's noise
+_UNCORRECTED = 1.0  # of the energy of a center's noise
 _FINE = 4  # bins per octave about a public center, where there are rows enough for them
 _FINE_ROWS = 8000.0  # mu n: below, most fine bins would drown
 _SCALE_ROWS = 54.0  # times sqrt(2 d) / mu
@@ -195,7 +195,7 @@ class CenterNoise(NamedTuple):
     """How the noise of a private center shows in a release about it.
 
     The sum of rows, released with their products, corrects a shift of all points alike. A shift of rows is
-    not one of their points where these are clipped: about half of its energy stays.
+    not one of their points where these are clipped: up to all of its energy may stay.
 
     Attributes:
         offset: its length, in units of the spread of rows.
