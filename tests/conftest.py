@@ -13,6 +13,7 @@ from hypothesis import settings
 from processes import Forks
 
 from fedpca import datasets
+from fedpca.privacy.noise import ExactNoise
 
 # The same examples every time, and no deadline: machines are shared, and speed is measured in benchmarks/.
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60)
@@ -41,6 +42,19 @@ def pytest_collection_modifyitems(items):
 
 
 DATA = Path(os.environ.get("FEDPCA_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """All noise drawn: its keys and labels."""
+    found, weighted = [], ExactNoise.weighted
+
+    def recorded(self, labels, weights, count, sd):
+        found.extend((self.key, label) for label in labels)
+        return weighted(self, labels, weights, count, sd)
+
+    monkeypatch.setattr(ExactNoise, "weighted", recorded)
+    return found
 
 
 @pytest.fixture(scope="session")

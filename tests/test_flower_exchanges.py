@@ -96,6 +96,18 @@ def loaded(folder):
     return fedpca.load(folder / "model.safetensors")
 
 
+def no_room_for(monkeypatch, name):
+    """Let the disk be full when a node writes a file of this name."""
+    write = private_exchange.write
+
+    def full(path, contents):
+        if path.name == name:
+            raise OSError("disk full")
+        write(path, contents)
+
+    monkeypatch.setattr(private_exchange, "write", full)
+
+
 class TestScale:
     def test_few_features_need_one_exchange(self, tmp_path):
         configs = configs_of(tmp_path, [60, 90, 200, 35, 500])
@@ -466,14 +478,7 @@ class TestNode:
         published = published.with_sum(
             OwnerSum.from_contents(*model_file.decode(scales.contents, ""), "").own
         )
-        real = private_exchange.write
-
-        def full(path, contents):
-            if path.name == "step-2.safetensors":
-                raise OSError("disk full")
-            real(path, contents)
-
-        monkeypatch.setattr(private_exchange, "write", full)
+        no_room_for(monkeypatch, "step-2.safetensors")
         with pytest.raises(OSError, match="disk full"):
             Node.from_config(config).reply(REQUEST, published)
         monkeypatch.undo()
@@ -512,14 +517,7 @@ class TestNode:
         assert Node.from_config(config).reply(REQUEST, published).kind == "sum"
 
     def test_a_release_that_is_lost_after_its_debit(self, config, monkeypatch):
-        real = private_exchange.write
-
-        def full(path, contents):
-            if path.name == "release-1.safetensors":
-                raise OSError("disk full")
-            real(path, contents)
-
-        monkeypatch.setattr(private_exchange, "write", full)
+        no_room_for(monkeypatch, "release-1.safetensors")
         with pytest.raises(OSError, match="disk full"):
             self.advanced(config)
         monkeypatch.undo()

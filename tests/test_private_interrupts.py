@@ -6,7 +6,6 @@ from helpers import interrupted
 
 from fedpca import BudgetExceeded, Ledger, Moments, Privacy, StreamingPCA
 from fedpca.privacy.calibration import epsilon_of
-from fedpca.privacy.noise import ExactNoise
 
 ROWS, MORE, FOR_STEPS = (np.random.default_rng(0).normal(size=(n_rows, 2)) for n_rows in (60, 5, 300))
 
@@ -23,19 +22,6 @@ SETTINGS = [
     {"center": "pairs", "releases": 3},
     {"bound": "private"},
 ]
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    """All noise drawn: its labels."""
-    found, weighted = [], ExactNoise.weighted
-
-    def recorded(self, labels, weights, count, sd):
-        found.extend((self.key, label) for label in labels)
-        return weighted(self, labels, weights, count, sd)
-
-    monkeypatch.setattr(ExactNoise, "weighted", recorded)
-    return found
 
 
 def stream(settings):

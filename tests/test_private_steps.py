@@ -75,19 +75,6 @@ def no_noise(monkeypatch):
     monkeypatch.setattr(ExactNoise, "weighted", lambda self, labels, weights, count, sd: np.zeros(count))
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-    """All noise drawn: its keys and labels."""
-    found, weighted = [], ExactNoise.weighted
-
-    def recorded(self, labels, weights, count, sd):
-        found.extend((self.key, label) for label in labels)
-        return weighted(self, labels, weights, count, sd)
-
-    monkeypatch.setattr(ExactNoise, "weighted", recorded)
-    return found
-
-
 # --- every sum, computed in another way: row by row, without numpy's linear algebra ---
 
 
