@@ -210,7 +210,7 @@ def _scale(text: str, names: tuple[str, ...] | None) -> "ScaleLike":
     if path.suffix == ".npy":
         try:
             numbers: ScaleLike = np.load(path, allow_pickle=False)
-        except (ValueError, EOFError):  # whose text tells to unpickle it
+        except (ValueError, EOFError):  # whose message advises to unpickle it
             raise ValueError(
                 f"{path} must be a .npy file with one number per column, and is not, or is damaged; write it "
                 "with numpy.save."

@@ -165,7 +165,6 @@ class StreamingPCA(BasePCA):
             if weights is not None and not weights.any():
                 raise ValueError("sample_weight must not be all zero: no row would count.")
             if isinstance(tracker, PrivateTracker):
-                _no_weights(weights)
                 _fit_private(tracker, partial(_shuffled_parts, X, tracker), X.shape[0])
             else:
                 size = self.batch_size or _BATCH_ROWS
@@ -267,9 +266,9 @@ class StreamingPCA(BasePCA):
     @property
     def is_prepared(self) -> bool:
         """Whether nothing is left to be found privately before rows are learned; see `step_sum`."""
-        return self._has_source() and not (
-            isinstance(self._source, PrivateTracker) and not self._source.is_prepared
-        )
+        if not self._has_source():
+            return False
+        return not isinstance(self._source, PrivateTracker) or self._source.is_prepared
 
     def step_sum(self, X: RowsLike) -> StepSum:
         """One round of the private steps that several owners share: the noisy sum over all rows of this one.
@@ -392,7 +391,7 @@ class StreamingPCA(BasePCA):
                 "release is for private summaries, StreamingPCA(privacy=Privacy(...)); share subspace_ "
                 "without."
             )
-        return self._with_divisor(self._source.release())
+        return self._source.release()
 
     def _warn_of_shortfall(self) -> None:
         """Warn of what a release does not show: components, or the scale of features."""

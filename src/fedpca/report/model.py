@@ -6,7 +6,7 @@ from fedpca._util.text import format_number, sanitize
 from fedpca.report.figures import FAINT, INK, MUTED, SERIES, canvas, integer_axis, legend
 from fedpca.report.formatting import cell, percent, timestamp
 from fedpca.report.layout import Chart, Choice, Section, Table
-from fedpca.summaries.certificate import Certificate, noise_edge
+from fedpca.summaries.certificate import CORRECTED_SCALE, PRIVATE_SCALE, PUBLIC_SCALE, Certificate, noise_edge
 from fedpca.summaries.subspace import Subspace
 
 _MAX_COMPONENTS = 50
@@ -197,9 +197,9 @@ _VALUES = {
     "sphere, differences of pairs": "length one, differences of random pairs",
 }
 _SCALES = {
-    "public": "public numbers",
-    "private": "their standard deviations, estimated privately",
-    "private, corrected by the release": "their standard deviations, estimated privately",
+    PUBLIC_SCALE: "public numbers",
+    PRIVATE_SCALE: "their standard deviations, estimated privately",
+    CORRECTED_SCALE: "their standard deviations, estimated privately",
 }
 
 
