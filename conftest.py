@@ -1,4 +1,4 @@
-"""Examples that are slow, those that need torch or triton, which `make test-torch` installs, and their noise."""
+"""Examples that are slow or need torch or triton, which `make test-torch` installs; the noise of all tests."""
 
 import hashlib
 import os
@@ -38,8 +38,8 @@ def pytest_collection_modifyitems(items):
 
 
 # Noise of tests in this process is drawn from keys made of the test's name: a test gives the same every time.
-# Processes that tests start, such as those of the command line, draw keys of their own. FEDPCA_TEST_NOISE, any
-# text, gives other keys: a test has to pass with nearly all of them.
+# Processes that tests start, such as those of the command line, draw keys of their own. FEDPCA_TEST_NOISE,
+# any text, gives other keys: a test has to pass with nearly all of them.
 SALT = os.environ.get("FEDPCA_TEST_NOISE", "")
 
 
