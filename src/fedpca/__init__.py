@@ -8,7 +8,7 @@ from fedpca._util.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from fedpca import metrics, progress
-    from fedpca.errors import BudgetExceeded, ModelFileError
+    from fedpca.errors import BudgetExceeded, ModelFileError, PolicyViolation
     from fedpca.estimators.streaming import StreamingPCA
     from fedpca.federation.aggregator import Aggregator
     from fedpca.federation.federated_pca import FederatedPCA
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fedpca.summaries.scaling import Scaling
     from fedpca.summaries.subspace import Subspace
     from fedpca.summaries.summary import load
+    from fedpca.trust.policy import Policy
 
 _MODULES = {
     "Aggregator": "federation.aggregator",
@@ -31,6 +32,8 @@ _MODULES = {
     "Ledger": "privacy.ledger",
     "ModelFileError": "errors",
     "Moments": "summaries.moments",
+    "Policy": "trust.policy",
+    "PolicyViolation": "errors",
     "Privacy": "privacy.settings",
     "Scaling": "summaries.scaling",
     "StreamingPCA": "estimators.streaming",
@@ -51,6 +54,8 @@ __all__ = [
     "Ledger",
     "ModelFileError",
     "Moments",
+    "Policy",
+    "PolicyViolation",
     "Privacy",
     "Scaling",
     "StreamingPCA",
