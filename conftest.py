@@ -1,4 +1,4 @@
-"""Examples that are slow or need torch or triton, which `make test-torch` installs; the noise of all tests."""
+"""Examples that are slow or need torch or triton (see `make test-torch`); the noise of all tests."""
 
 import hashlib
 import os
