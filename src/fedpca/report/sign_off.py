@@ -97,8 +97,8 @@ def _what_protects(release: JSON) -> list[str]:
     if privacy is None:
         return [
             "The numbers are exact: no noise was added to them. Numbers about a group can tell something "
-            "about its members, above all if the group is small or somebody knows all the others. Rules that keep "
-            "groups large lower this risk; they do not rule it out."
+            "about its members, above all if the group is small or somebody knows all the others. Rules that "
+            "keep groups large lower this risk; they do not rule it out."
         ]
     if not privacy["private"]:
         return ["Noise was added from a known seed, for a test. It protects nothing, and nothing may leave."]

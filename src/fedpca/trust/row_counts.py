@@ -105,6 +105,8 @@ class _Counter:
 
     def _count_dense(self, rows: AnyArray, known: AnyArray) -> None:
         columns = np.flatnonzero(~self._many)
+        if not len(rows) or not len(columns):
+            return
         rest = known if len(columns) == len(self._many) else known[:, columns]
         rows = rows if len(columns) == len(self._many) else rows[:, columns]
         for level, counts in zip(self._levels, self._counts, strict=True):
