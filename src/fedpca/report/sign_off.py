@@ -1,6 +1,6 @@
 """The page to sign: what leaves, under which rules, in words for whoever answers for it."""
 
-from math import exp
+from math import ceil, exp, floor, log10
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from fedpca.trust.policy import NO_POLICY
 
 _jinja2 = require("jinja2", extra="report", purpose="a page to sign")
 _TEMPLATE = Path(__file__).with_name("sign_off.html.jinja")
-_MOST_NAMES, _MOST_LETTERS = 12, 24  # so that all of it fits on one page
+_MOST_NAMES, _MOST_LETTERS = 10, 24  # so that all of it fits on one page
 _RULES = {  # what a rule is about, and in which words its limit is said
     "least_rows": ("Records behind every number", "at least {}"),
     "most_features_per_row": ("Columns per record", "at most {}"),
@@ -103,13 +103,19 @@ def _what_protects(release: JSON) -> list[str]:
     if not privacy["private"]:
         return ["Noise was added from a known seed, for a test. It protects nothing, and nothing may leave."]
     epsilon, delta = privacy["epsilon"], privacy["delta"]
-    factor = format_number(float(f"{exp(min(epsilon, 700.0)):.3g}"))
+    factor, chance = _rounded_up(exp(min(epsilon, 700.0))), f"1 in {_rounded_up(1 / delta)}"
     return [
         "Random noise was added, so that what leaves would be about the same if any one record had been "
         f"different (differential privacy, epsilon = {epsilon:g}, delta = {delta:g}). Whatever anybody knows "
         f"or tries, the odds of a statement about one record change by a factor of at most {factor}, but for "
-        f"a chance of {delta:g}. Rules that look at records are waived: a refusal would tell about them."
+        f"a chance of {chance}. Rules that look at records are waived: a refusal would tell about them."
     ]
+
+
+def _rounded_up(value: float) -> str:
+    """With three digits."""
+    unit = 10.0 ** (floor(log10(value)) - 2)
+    return format_number(float(f"{ceil(value / unit * (1 - 1e-9)) * unit:.3g}"))
 
 
 def _rule(result: JSON) -> tuple[str, str, str, str]:
