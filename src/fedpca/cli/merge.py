@@ -44,6 +44,14 @@ def merge(
         ),
     ] = Features.SAME,
     roster: RosterOption = None,
+    least_rows: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Reject models of fewer rows, or with fewer that alone know the same features.",
+        ),
+    ] = 0,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -58,6 +66,7 @@ def merge(
     ```
     """
     from fedpca.federation import membership
+    from fedpca.federation.admission import check_least_rows
     from fedpca.readers.paths import require_distinct
     from fedpca.summaries import model_file
     from fedpca.summaries.certificate import same_rows_warning
@@ -72,6 +81,11 @@ def merge(
     signed_by = {} if study is None else membership.signers(study, files)
     parts = [model_files.decode(path, files[str(path)]) for path in model]
     summaries = [summary for summary, _ in parts]
+    for path, summary in zip(model, summaries, strict=True):
+        try:
+            check_least_rows(summary, least_rows)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
     lost = {}
     if features is Features.INTERSECTION:
         summaries, left_out = intersect(summaries, list(map(str, model)))
