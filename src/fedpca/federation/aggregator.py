@@ -23,6 +23,7 @@ from fedpca.federation.admission import (
     check_size,
     constructed_again,
 )
+from fedpca.federation.influence import Influence, influence, influence_warning
 from fedpca.federation.message import Message, child_name, require_summary, version_number
 from fedpca.federation.pool import INTERSECTION, Pool
 from fedpca.federation.store import (
@@ -338,7 +339,8 @@ class Aggregator:
                 known = before[0] == version
             if not known:
                 self._begin_write()
-                warning = self._energy_warning()
+                warnings = (self._energy_warning(), self._influence(influence_warning, model))
+                warning = " ".join(text for text in warnings if text)
                 event = ModelEvent(
                     version=version,
                     count=model.count,
@@ -508,6 +510,17 @@ class Aggregator:
         """What to send to a parent: more directions than the model has, or exact moments."""
         with self._lock:
             return self._without_culprits(self._merged)
+
+    def influence(self) -> Mapping[str, Influence]:
+        """What every child has done to the model, by name: how far the model turns without it, and more.
+
+        For many children at the cost of a few merges, and not of one per child.
+        """
+        with self._lock:
+            return MappingProxyType(self._influence(influence, self.model()) if self._pool else {})
+
+    def _influence(self, compute: Callable[..., _Result], model: Subspace) -> _Result:
+        return compute(self._pool.summaries, self._pool.shares(), self._tree, model)
 
     def _without_culprits(self, compute: Callable[[], _Result]) -> _Result:
         """The result; children on whose account there is none are quarantined."""
