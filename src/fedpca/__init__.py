@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from fedpca.summaries.scaling import Scaling
     from fedpca.summaries.subspace import Subspace
     from fedpca.summaries.summary import load
+    from fedpca.trust.keys import SigningKey
     from fedpca.trust.policy import Policy
+    from fedpca.trust.roster import Roster
 
 _MODULES = {
     "Aggregator": "federation.aggregator",
@@ -35,7 +37,9 @@ _MODULES = {
     "Policy": "trust.policy",
     "PolicyViolation": "errors",
     "Privacy": "privacy.settings",
+    "Roster": "trust.roster",
     "Scaling": "summaries.scaling",
+    "SigningKey": "trust.keys",
     "StreamingPCA": "estimators.streaming",
     "Subspace": "summaries.subspace",
     "audit": "privacy.audit",
@@ -57,7 +61,9 @@ __all__ = [
     "Policy",
     "PolicyViolation",
     "Privacy",
+    "Roster",
     "Scaling",
+    "SigningKey",
     "StreamingPCA",
     "Subspace",
     "audit",

@@ -6,6 +6,8 @@
     ├── NodeError           a Flower node cannot answer a request
     ├── NonFiniteError      rows on a device contain NaN, infinity, or values too large to square
     ├── PolicyViolation     a release would break a rule of its owner's policy
+    ├── SignatureError      a file is not signed as the roster of its study asks for
+    │   └── OutdatedRoster  it was signed under a roster that this one does not know: get the newest
     └── SummaryRejected     an aggregator rejected a summary
     RuntimeError
     └── BudgetExceeded      a release would cost more than is left of a privacy budget
@@ -89,6 +91,14 @@ class PolicyViolation(ValueError):
     def __init__(self, text: str, rule: str, limit: Any, value: Any) -> None:
         self.rule, self.limit, self.value = rule, limit, value
         super().__init__(text)
+
+
+class SignatureError(ValueError):
+    """A file is not signed as the roster of its study asks for."""
+
+
+class OutdatedRoster(SignatureError):
+    """A member signed a file under a roster that this one does not know: get the newest roster."""
 
 
 class SummaryRejected(ValueError):
