@@ -43,6 +43,7 @@ def merge(
             "out those that not all models have.",
         ),
     ] = Features.SAME,
+    roster: RosterOption = None,
     least_rows: Annotated[
         int,
         typer.Option(
@@ -51,7 +52,6 @@ def merge(
             help="Reject models of fewer rows, or with fewer that alone know the same features.",
         ),
     ] = 0,
-    roster: RosterOption = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -81,11 +81,11 @@ def merge(
     signed_by = {} if study is None else membership.signers(study, files)
     parts = [model_files.decode(path, files[str(path)]) for path in model]
     summaries = [summary for summary, _ in parts]
-    for name, summary in zip(files, summaries, strict=True):
+    for path, summary in zip(model, summaries, strict=True):
         try:
             check_least_rows(summary, least_rows)
         except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
+            raise ValueError(f"{path}: {error}") from error
     lost = {}
     if features is Features.INTERSECTION:
         summaries, left_out = intersect(summaries, list(map(str, model)))
