@@ -9,7 +9,7 @@ import typer
 
 from fedpca._util.text import sanitize
 from fedpca.cli import model_files
-from fedpca.cli.common import AsJson, Force, check_output_path, print_result
+from fedpca.cli.common import AsJson, Force, MaxShare, Robust, check_output_path, print_result
 
 
 class Features(StrEnum):
@@ -41,6 +41,8 @@ def merge(
             "out those that not all models have.",
         ),
     ] = Features.SAME,
+    robust: Robust = None,
+    max_share: MaxShare = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -51,14 +53,17 @@ def merge(
     ```
     fedpca merge north.safetensors south.safetensors -o both.safetensors
     fedpca merge north.safetensors south.safetensors --features intersection -o common.safetensors
+    fedpca merge site-*.safetensors --robust trim -o all.safetensors
     ```
     """
+    from fedpca.federation.robust import check_robust, merge_robust, too_few
     from fedpca.readers.paths import require_distinct
     from fedpca.summaries.certificate import same_rows_warning
     from fedpca.summaries.merging import all_moments, check_compatible, intersect, merge_tree
     from fedpca.summaries.rank import oversampled_rank
     from fedpca.summaries.view import SummaryView
 
+    check_robust(robust, max_share)
     require_distinct(model)
     check_output_path(out, force)
     parts = [model_files.read(path) for path in model]
@@ -74,7 +79,13 @@ def merge(
     rank = None if all_moments(summaries) else min(oversampled_rank(n_components), n_features)
     if text := same_rows_warning([summary.certificate for summary in summaries]):
         warnings.warn(text, stacklevel=2)
-    merged = merge_tree(summaries, rank)
+    if robust is None:
+        merged = merge_tree(summaries, rank)
+    else:
+        if text := too_few(robust.value, len(summaries)):
+            warnings.warn(text, stacklevel=2)
+        owners = dict(zip(map(str, model), summaries, strict=True))
+        merged = merge_robust(owners, robust.value, max_share=max_share, rank=rank)
     if not n_components:  # nothing rose above the noise of any part; of their sum it may
         n_components = SummaryView(merged, None, "auto", float).n_components()
     model_files.require_components(out, merged, components)
