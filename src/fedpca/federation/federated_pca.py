@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from fedpca import progress
-from fedpca._typing import AnyArray, Array
+from fedpca._typing import AnyArray
 from fedpca._util.text import join_names
 from fedpca.backend import backend_of
 from fedpca.backend.threads import single_threaded_blas
@@ -19,8 +19,11 @@ from fedpca.estimators.base import BasePCA, warn_if_fewer
 from fedpca.estimators.rank_rule import rank_rule
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.aggregator import Aggregator
+from fedpca.federation.influence import Influence, captured, influence
 from fedpca.federation.message import child_name
+from fedpca.federation.pool import Share
 from fedpca.federation.robust import RobustRule, check_robust, merge_robust, too_few
+from fedpca.federation.tree import MergeTree
 from fedpca.privacy import Privacy, StepSum
 from fedpca.privacy.tracker import PrivateTracker, warn_of_refit
 from fedpca.summaries import validation
@@ -91,6 +94,7 @@ class FederatedPCA(BasePCA):
     Attributes:
         model_: the `Subspace` of all rows, with a certificate if they are private.
         contributions_: a `Contribution` per client, by name.
+        influence_: what every client has done to the model, by name: a `fedpca.federation.Influence`.
         components_, explained_variance_, ...: those of `StreamingPCA`.
 
     >>> from sklearn.datasets import load_digits
@@ -231,6 +235,7 @@ class FederatedPCA(BasePCA):
             )
             for name in sorted(clients)
         }
+        self.influence_ = self._influence(summaries, aggregator)
         if isinstance(merged, Moments) and isinstance(merged.scale, str):
             team.constant = merged.scaling_of_rows().constant
         source = fitted[next(iter(summaries))]._source
@@ -378,9 +383,15 @@ class FederatedPCA(BasePCA):
             return Contribution(0, 0.0, problem=problem)
         certificate = summary.certificate
         epsilon = None if certificate is None else float(certificate.epsilon)
-        return Contribution(
-            client.n_samples_seen_, _captured(summary, self.components_, self.scale_), epsilon
-        )
+        return Contribution(client.n_samples_seen_, captured(summary, self.components_, self.scale_), epsilon)
+
+    def _influence(self, summaries: Mapping[str, Summary], aggregator: Aggregator) -> dict[str, Influence]:
+        children, model = aggregator.children, self.model_
+        tree = MergeTree(max(self.n_components_, 1), self.fanout)
+        for name, summary in summaries.items():
+            tree.set(name, summary)
+        shares = {name: Share(children[name].row_share, children[name].energy_share) for name in summaries}
+        return influence(summaries, shares, tree, model)
 
     @property
     def model_(self) -> Subspace:
@@ -610,18 +621,3 @@ def _is_missing(group: Any) -> bool:
 
 def _is_table(rows: Any) -> bool:
     return sparse.issparse(rows) or getattr(rows, "ndim", None) == 2 or hasattr(rows, "columns")
-
-
-def _captured(summary: Summary, components: Array, scale: Array | None) -> float:
-    """The share of a summary's variance along components of rows divided by a scale."""
-    if not isinstance(summary, Moments):
-        scaled = summary.singular_values[:, None] * (summary.components @ components.T)
-        along, total = float(np.vdot(scaled, scaled)), summary.total
-    else:
-        divisor = np.ones(summary.n_features) if scale is None else scale
-        if isinstance(summary.scale, np.ndarray):  # of rows that were divided already
-            divisor = divisor / summary.scale
-        components = components / divisor
-        along = float(np.einsum("ij,jk,ik->", components, summary.scatter, components))
-        total = float(np.sum(np.diag(summary.scatter) / divisor**2))
-    return along / total if total > 0 else 0.0
