@@ -16,6 +16,7 @@ from fedpca._util.option_text import format_names, parse_character, split_names
 from fedpca.errors import BudgetExceeded, FileFormatError, NodeError
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.flower.exchanges import OwnerScaling, Published, Reply
+from fedpca.federation.flower.membership import KEYS, Membership
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.flower.private_exchange import PrivateExchange, write
 from fedpca.federation.message import Message
@@ -30,7 +31,7 @@ from fedpca.summaries.summary import Summary
 from fedpca.trackers import fastest
 
 _log = logging.getLogger(__name__)
-_PLAIN = ("client-id", "source", "state", "version", "min-rank")
+_PLAIN = ("client-id", "source", "state", "version", "min-rank", *KEYS)
 _REQUIRED = ("epsilon", "delta")  # for privacy
 _SHOWN = (*_REQUIRED, "bound", "adjacency", "mechanism")
 _PRIVATE = (*_SHOWN, "center", "ledger")
@@ -64,6 +65,8 @@ class Node:
         min_rank: the fewest components a release is made for, whatever a run requests: the first request
             decides on the rank of a version, and another one may cost a second budget.
         reading: arguments of `open_rows`: which columns are read, and how text is written.
+        membership: in a study with a roster, whose runs alone it answers, with signed replies; None answers
+            any run.
     """
 
     client: str
@@ -73,6 +76,7 @@ class Node:
     privacy: Privacy | None = None
     min_rank: int = 1
     reading: Mapping[str, Any] = field(default_factory=dict)
+    membership: Membership | None = None
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
@@ -93,21 +97,28 @@ class Node:
             version = validation.integer(config.get("version", 1), "version", at_least=0)
             min_rank = validation.integer(config.get("min-rank", 1), "min-rank", at_least=1)
             reading, privacy = _reading(config), _privacy(config, state)
+            membership = Membership.from_config(config, client)
         except (TypeError, ValueError, OSError) as error:
             raise NodeError(f"node config: {error}") from error
-        return cls(
-            client, source if is_url(source) else Path(source), state, version, privacy, min_rank, reading
-        )
+        rows = source if is_url(source) else Path(source)
+        return cls(client, rows, state, version, privacy, min_rank, reading, membership)
 
     def reply(self, request: Mapping[str, Any], published: Published | None = None) -> Reply:
         """The reply to a request: the release or, before and after it, what all nodes have to know together.
 
+        What is kept is unsigned, and a reply is signed when it leaves: after a change of roster or key the
+        same release is sent again, under the new one.
+
         Args:
-            request: "rank", "center" and "scale" ("std", "binomial" or "") of the model and, if only private
-                releases are accepted, the keys of a `PrivacyFloor`.
+            request: "rank", "center" and "scale" ("std", "binomial" or "") of the model; if only private
+                releases are accepted, the keys of a `PrivacyFloor`; of a run with a roster, what
+                `membership.to_request` tells of it.
             published: what other nodes found so far.
         """
-        published = published or Published()
+        reply = self._unsigned(request, published or Published())
+        return reply if self.membership is None else self.membership.sign(reply)
+
+    def _unsigned(self, request: Mapping[str, Any], published: Published) -> Reply:
         scale = self._check(request)
         if self._takes_steps(scale):
             return self._private_reply(request, published)
@@ -116,7 +127,7 @@ class Node:
         return Reply("release", self.release(request, published.scale))
 
     def release(self, request: Mapping[str, Any], divisor: Array | None = None) -> bytes:
-        """The release of this version, as an encoded `Message`, where no exchange has to come before it.
+        """The release of this version, as an encoded `Message`, where no exchange has to come before it; unsigned.
 
         The first request reads the rows and, with privacy, debits the ledger. Later ones get the same bytes.
 
@@ -155,6 +166,8 @@ class Node:
 
     def _check(self, request: Mapping[str, Any]) -> str:
         """Raise, before anything is read or spent, if the release would be rejected; returns the scale."""
+        if self.membership is not None:
+            self.membership.check(request, self.privacy)
         center, scale = bool(request["center"]), str(request.get("scale", ""))
         if scale not in ("", "std", "binomial"):
             raise NodeError(f"scale must be 'std', 'binomial' or '', got {scale!r:.80}.")
@@ -264,7 +277,10 @@ class Node:
 
     def _opened(self) -> RowReader:
         with _own_words():
-            return open_rows(self.source, private=self.privacy is not None, **self.reading)
+            rows = open_rows(self.source, private=self.privacy is not None, **self.reading)
+        if self.membership is not None:
+            self.membership.check_features(rows)
+        return rows
 
     def _summary(
         self, rows: RowReader, rank: int, center: bool, scale: str, divisor: Array | None

@@ -13,16 +13,20 @@ from fedpca._util.files import atomic_write, file_lock
 from fedpca._util.text import sanitize, utc_timestamp
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.flower.logs import show_in_flower
+from fedpca.federation.flower.membership import check_settings, checked_successor, to_request
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.flower.study import Study
 from fedpca.summaries import validation
 from fedpca.summaries.subspace import Subspace
+from fedpca.trust import Roster
+from fedpca.trust.roster import ANYONE
 
 require("flwr", extra="flower", purpose="a Flower federation")
 from flwr.app import Context  # noqa: E402
 from flwr.serverapp import Grid, ServerApp  # noqa: E402
 
 app = ServerApp()
+_ROSTER = "roster.toml"
 _log = logging.getLogger(__name__)
 
 
@@ -47,6 +51,7 @@ def main(grid: Grid, context: Context) -> None:
 def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
     """Request all releases, and write store/, model.safetensors and summary.json to the folder.
 
+    With a roster its copy, roster.toml, is there, too: later runs must have it, or one that follows it.
     summary.json is written whatever happens. An old model of a run without one becomes
     model-previous.safetensors.
     """
@@ -59,6 +64,7 @@ def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
         "rows": 0.0,
         "scale": None,
         "evaluation": None,
+        "roster": ANYONE,
         "contributors": {},
         "quarantined": {},
         "replies": [],
@@ -150,10 +156,16 @@ def _set_up(config: Mapping[str, Any], folder: Path) -> tuple[Aggregator, dict[s
     """The aggregator of a run, and the request to every node."""
     rank = validation.integer(config["rank"], "rank", at_least=1)
     features = validation.integer(config["features"], "features", at_least=0)
+    roster = _roster(config, folder)
     center, scale = bool(config["center"]), config.get("scale", "")
     if scale not in ("", "std", "binomial"):
         raise ValueError(f"scale must be 'std', 'binomial' or '', got scale={scale!r:.80}.")
     floor = PrivacyFloor.from_config(config)
+    request = {"rank": rank, "center": center, "scale": scale} | ({} if floor is None else floor.to_config())
+    if roster is not None:
+        check_settings(roster, request)
+        request |= to_request(roster)
+        roster.save(folder / _ROSTER)
     aggregator = Aggregator(
         rank,
         store=folder / "store",
@@ -161,9 +173,24 @@ def _set_up(config: Mapping[str, Any], folder: Path) -> tuple[Aggregator, dict[s
         privacy=None if floor is None else floor.privacy,
         max_rows=float(config["max-rows"]) or 1e15,
         max_rms=float(config["max-rms"]) or inf,
+        roster=roster,
     )
-    request = {"rank": rank, "center": center, "scale": scale}
-    return aggregator, request | ({} if floor is None else floor.to_config())
+    return aggregator, request
+
+
+def _roster(config: Mapping[str, Any], folder: Path) -> Roster | None:
+    """That of the run, which may not be older than that of the run before it, nor missing after one."""
+    given, kept = str(config["roster"]), folder / _ROSTER
+    if not given:
+        if kept.exists():
+            raise ValueError(f"the runs in {folder} have a roster; set roster, or choose another folder.")
+        _log.warning("fedpca: %s", ANYONE)
+        return None
+    if config.get("simulate"):
+        raise ValueError("a simulation has no keys, and so no roster; take roster out of the run config.")
+    if not Path(given).is_absolute():
+        raise ValueError(f"roster must be an absolute path on the server, got roster={given!r:.80}.")
+    return checked_successor(Roster.load(given), kept)
 
 
 def _deadline(value: object) -> float:

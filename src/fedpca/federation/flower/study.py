@@ -38,6 +38,7 @@ from flwr.serverapp import Grid  # noqa: E402
 
 _log = logging.getLogger("fedpca.federation.flower.server_app")
 _KINDS = ("release", "scaling", "sum", "waits")
+_MAY_CHANGE = ("rank", "rosters", "keys")  # from one run in a folder to the next
 _LEAST_EVALUATED = 0.5  # of the rows of a model
 
 _Features = tuple[int, tuple[str, ...] | None]
@@ -120,7 +121,7 @@ class Study:
     @property
     def _settings(self) -> JSON:
         """What scale and private steps depend on."""
-        return {name: value for name, value in self._request.items() if name != "rank"}
+        return {name: value for name, value in self._request.items() if name not in _MAY_CHANGE}
 
     def _load(self) -> Published:
         if not self._file.exists():
