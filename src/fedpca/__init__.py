@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from fedpca.summaries.scaling import Scaling
     from fedpca.summaries.subspace import Subspace
     from fedpca.summaries.summary import load
+    from fedpca.trust.keys import SigningKey
+    from fedpca.trust.roster import Roster
 
 _MODULES = {
     "Aggregator": "federation.aggregator",
@@ -32,7 +34,9 @@ _MODULES = {
     "ModelFileError": "errors",
     "Moments": "summaries.moments",
     "Privacy": "privacy.settings",
+    "Roster": "trust.roster",
     "Scaling": "summaries.scaling",
+    "SigningKey": "trust.keys",
     "StreamingPCA": "estimators.streaming",
     "Subspace": "summaries.subspace",
     "audit": "privacy.audit",
@@ -52,7 +56,9 @@ __all__ = [
     "ModelFileError",
     "Moments",
     "Privacy",
+    "Roster",
     "Scaling",
+    "SigningKey",
     "StreamingPCA",
     "Subspace",
     "audit",

@@ -5,6 +5,8 @@
     ├── ModelFileError      a file is not a model file, is damaged, or has an unknown format version
     ├── NodeError           a Flower node cannot answer a request
     ├── NonFiniteError      rows on a device contain NaN, infinity, or values too large to square
+    ├── SignatureError      a file is not signed as the roster of its study asks for
+    │   └── OutdatedRoster  it was signed under a roster that this one does not know: get the newest
     └── SummaryRejected     an aggregator rejected a summary
     RuntimeError
     └── BudgetExceeded      a release would cost more than is left of a privacy budget
@@ -74,6 +76,14 @@ class NodeError(ValueError):
 
 class NonFiniteError(ValueError):
     """Rows on a device contain NaN, infinity, or values too large to square."""
+
+
+class SignatureError(ValueError):
+    """A file is not signed as the roster of its study asks for."""
+
+
+class OutdatedRoster(SignatureError):
+    """A member signed a file under a roster that this one does not know: get the newest roster."""
 
 
 class SummaryRejected(ValueError):

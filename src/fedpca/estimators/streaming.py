@@ -371,8 +371,8 @@ class StreamingPCA(BasePCA):
         Returns:
             Noisy `Moments`, cumulative over releases; a `Subspace` from mechanisms that keep no d x d sum.
 
-        >>> rows = np.random.default_rng(0).normal(size=(900, 5)) * [3.0, 2.0, 0.5, 0.5, 0.5]
-        >>> pca = StreamingPCA(2, privacy=Privacy(epsilon=1.0, delta=1e-4, bound=4.0)).partial_fit(rows)
+        >>> rows = np.random.default_rng(0).normal(size=(9000, 5)) * [3.0, 2.0, 0.5, 0.5, 0.5]
+        >>> pca = StreamingPCA(2, privacy=Privacy(epsilon=1.0, delta=1e-5, bound=4.0)).partial_fit(rows)
         >>> pca.release().certificate.epsilon
         1.0
         """

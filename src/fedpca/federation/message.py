@@ -11,8 +11,8 @@ from fedpca._typing import JSON, AnyArray
 from fedpca.errors import ModelFileError
 from fedpca.summaries import model_file, validation
 from fedpca.summaries.summary import Summary, from_file
+from fedpca.summaries.validation import child_name as child_name
 
-_MAX_NAME = 1000  # characters
 _MAX_VERSION = 2**63 - 1
 _WITHDRAWN = "withdrawn"  # the kind of a message without a summary
 
@@ -81,21 +81,6 @@ def require_summary(value: Any) -> Summary:
     if not isinstance(value, Summary):
         raise TypeError(f"a summary must be a Subspace or Moments, got {type(value).__name__}.")
     return value
-
-
-def child_name(child: Any, what: str = "child") -> str:
-    """A valid name of a child: a non-empty string, not too long, that UTF-8 can encode."""
-    if not isinstance(child, str):
-        raise TypeError(f"{what} must be a string, got {child!r:.80}.")
-    if not child:
-        raise ValueError(f"{what} must not be empty.")
-    if len(child) > _MAX_NAME:
-        raise ValueError(f"{what} must have at most {_MAX_NAME} characters, got {len(child)}.")
-    try:
-        child.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{what} must be encodable as UTF-8, got {child!r:.80}.") from error
-    return child
 
 
 def version_number(version: Any) -> int:

@@ -1,15 +1,17 @@
 """Model files: safetensors with JSON metadata and a checksum, never pickle.
 
 The one string in the safetensors metadata, under "fedpca", is a JSON object with `format_version`, `kind`,
-`facts` (the summary's metadata, as JSON text) and `checksum`. Files of every format version so far are read
-by every later release. Version 3 is that of scaled summaries and of scalings, version 2 that of summaries in
-which some rows do not know all features; all others are still written as version 1.
+`facts` (the summary's metadata, as JSON text), `checksum` and, of a signed file, `signature`. Files of every
+format version so far are read by every later release. Version 3 is that of scaled summaries and of scalings,
+version 2 that of summaries in which some rows do not know all features; all others are still written as
+version 1.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 from safetensors import SafetensorError
@@ -71,22 +73,51 @@ def read(path: str | os.PathLike[str]) -> Contents:
 
 def decode(contents: bytes, name: object) -> Contents:
     """The inverse of `encode`; `name` is used in error messages."""
-    try:
-        header = _header(contents, name)
+    with _damage_named(name):
+        found = _header(contents, name)
         tensors = load(contents)
-        kind, text = str(header.get("kind")), str(header.get("facts"))
-        if header.get("checksum") != _checksum(kind, tensors, text):
+        kind, text = str(found.get("kind")), str(found.get("facts"))
+        if found.get("checksum") != _checksum(kind, tensors, text):
             raise ModelFileError(f"{name} is damaged: its checksum does not match; fetch or save it again.")
-        metadata = json.loads(text, parse_constant=_refuse_constant)
+        return kind, tensors, _metadata(text, name)
+
+
+def signature(contents: bytes, name: object) -> tuple[object, JSON]:
+    """What a file has as its signature, None if nothing, and its metadata; only the header is read."""
+    with _damage_named(name):
+        found = _header(contents, name)
+        return found.get("signature"), _metadata(str(found.get("facts")), name)
+
+
+def with_signature(contents: bytes, signature: JSON) -> bytes:
+    """The same file with a signature in its header, which the checksum is not about."""
+    length = int.from_bytes(contents[:8], "little")
+    tensors = json.loads(contents[8 : 8 + length])
+    header = json.loads(tensors["__metadata__"]["fedpca"])
+    tensors["__metadata__"]["fedpca"] = json.dumps(header | {"signature": signature})
+    text = json.dumps(tensors, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # arrays are aligned
+    return b"".join((len(text).to_bytes(8, "little"), text, memoryview(contents)[8 + length :]))
+
+
+@contextmanager
+def _damage_named(name: object) -> Iterator[None]:
+    """Whatever is wrong inside, as a ModelFileError."""
+    try:
+        yield
     except ModelFileError:
         raise
     except (SafetensorError, ValueError, OverflowError, RecursionError, KeyError, TypeError) as error:
         raise ModelFileError(
             f"{name} is not a model file, or is damaged ({error}); name another, or fetch it again."
         ) from error
+
+
+def _metadata(text: str, name: object) -> JSON:
+    metadata = json.loads(text, parse_constant=_refuse_constant)
     if not isinstance(metadata, dict):
         raise ModelFileError(f"{name} is damaged: its metadata is not a JSON object.")
-    return kind, tensors, metadata
+    return metadata
 
 
 def _header(contents: bytes, name: object) -> JSON:
