@@ -16,7 +16,7 @@ from fedpca._util.option_text import format_names, parse_character, split_names
 from fedpca.errors import BudgetExceeded, FileFormatError, NodeError
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.flower.exchanges import OwnerScaling, Published, Reply
-from fedpca.federation.flower.membership import KEYS, Membership
+from fedpca.federation.flower.member import KEYS, Membership
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.flower.private_exchange import PrivateExchange, write
 from fedpca.federation.message import Message
@@ -112,7 +112,7 @@ class Node:
         Args:
             request: "rank", "center" and "scale" ("std", "binomial" or "") of the model; if only private
                 releases are accepted, the keys of a `PrivacyFloor`; of a run with a roster, what
-                `membership.to_request` tells of it.
+                `member.to_request` tells of it.
             published: what other nodes found so far.
         """
         reply = self._unsigned(request, published or Published())

@@ -8,7 +8,7 @@ from typing import Any, Self
 from fedpca.errors import NodeError
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.flower.exchanges import Published, Reply
-from fedpca.federation.flower.membership import KEYS, Membership
+from fedpca.federation.flower.member import KEYS, Membership
 from fedpca.federation.flower.node import require_text
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.message import Message

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from fedpca._util.files import atomic_write, file_lock
 from fedpca._util.text import sanitize, utc_timestamp
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.flower.logs import show_in_flower
-from fedpca.federation.flower.membership import check_settings, checked_successor, to_request
+from fedpca.federation.flower.member import check_settings, checked_successor, to_request
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.flower.study import Study
 from fedpca.summaries import validation
@@ -64,7 +64,7 @@ def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
         "rows": 0.0,
         "scale": None,
         "evaluation": None,
-        "roster": ANYONE,
+        "roster": None,
         "contributors": {},
         "quarantined": {},
         "replies": [],
@@ -101,6 +101,12 @@ def _run(grid: Grid, config: Mapping[str, Any], folder: Path, summary: dict[str,
     """The run itself; enters what happens in the summary, as it happens."""
     quorum = validation.integer(config["quorum"], "quorum", at_least=1)
     aggregator, request = _set_up(config, folder)
+    if (roster := aggregator.roster) is None:
+        summary["roster"] = ANYONE
+        _log.warning("fedpca: %s", ANYONE)
+    else:
+        summary["roster"] = {"study": roster.study, "hash": roster.hash, "members": len(roster.members)}
+        _log.info("fedpca: study %r, %d members, roster %s", roster.study, len(roster.members), roster.hash)
     with aggregator:
         aggregator.record()  # the model before: from then on the angles between models are known
         study = Study(
@@ -128,6 +134,8 @@ def _run(grid: Grid, config: Mapping[str, Any], folder: Path, summary: dict[str,
         summary["model"] = None if problem else "model.safetensors"
         summary["problem"] = " ".join(filter(None, (problem, study.problem))) or interrupted
         summary.update(_contributions(aggregator))
+        if aggregator.roster is not None:
+            summary["roster"] |= {"not_heard_from": list(aggregator.not_heard_from)}
 
 
 def _contributions(aggregator: Aggregator) -> dict[str, Any]:
@@ -162,15 +170,18 @@ def _set_up(config: Mapping[str, Any], folder: Path) -> tuple[Aggregator, dict[s
         raise ValueError(f"scale must be 'std', 'binomial' or '', got scale={scale!r:.80}.")
     floor = PrivacyFloor.from_config(config)
     request = {"rank": rank, "center": center, "scale": scale} | ({} if floor is None else floor.to_config())
+    privacy = None if floor is None else floor.privacy
     if roster is not None:
         check_settings(roster, request)
+        if privacy is not None and "mechanism" in roster.settings:
+            privacy = replace(privacy, mechanism=roster.settings["mechanism"])
         request |= to_request(roster)
         roster.save(folder / _ROSTER)
     aggregator = Aggregator(
         rank,
         store=folder / "store",
         expected=Subspace.empty(features, centered=center) if features else None,
-        privacy=None if floor is None else floor.privacy,
+        privacy=privacy,
         max_rows=float(config["max-rows"]) or 1e15,
         max_rms=float(config["max-rms"]) or inf,
         roster=roster,
@@ -184,7 +195,6 @@ def _roster(config: Mapping[str, Any], folder: Path) -> Roster | None:
     if not given:
         if kept.exists():
             raise ValueError(f"the runs in {folder} have a roster; set roster, or choose another folder.")
-        _log.warning("fedpca: %s", ANYONE)
         return None
     if config.get("simulate"):
         raise ValueError("a simulation has no keys, and so no roster; take roster out of the run config.")

@@ -22,6 +22,7 @@ from fedpca._util.text import sanitize, utc_timestamp
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.flower.exchanges import OwnerScaling, OwnerSum, Published
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
+from fedpca.federation.membership import check_declared
 from fedpca.federation.flower.round import CONTRIBUTING, NodeReply, Outcome, Round
 from fedpca.federation.message import Message, require_summary
 from fedpca.privacy import Privacy, PrivateTracker, StepSum
@@ -108,6 +109,7 @@ class Study:
         self._scalings: dict[str, OwnerScaling] = {}  # of the exchange now, by client
         self._sums: dict[str, OwnerSum] = {}
         self._sent_by: dict[str, set[int]] = {}  # the nodes that these came from
+        self._newest: dict[str, int] = {}  # version of a client's scaling or sum in this run
         self._rows: dict[tuple[str, int], int] = {}  # of clients that take private steps, by version
         self._published = self._load()
         self._features: _Features | None = None
@@ -306,7 +308,7 @@ class Study:
                 else:
                     decoded = model_file.decode(contents, f"the {kind}")
                     client = str(decoded[2].get("child", ""))  # as it claims, whatever else is wrong
-                    what, reason = self._take(node, kind, decoded)
+                    what, reason = self._take(node, kind, contents, decoded)
         except Exception as error:
             reason = str(error) or type(error).__name__
         reply = NodeReply(node, sanitize(client, 100), what, sanitize(reason, 500), utc_timestamp())
@@ -317,9 +319,12 @@ class Study:
         self._record_model()
         return reply
 
-    def _take(self, node: int, kind: str, decoded: model_file.Contents) -> tuple[Outcome, str]:
+    def _take(
+        self, node: int, kind: str, contents: bytes, decoded: model_file.Contents
+    ) -> tuple[Outcome, str]:
         if kind == "scaling":
             scaling = OwnerScaling.from_contents(*decoded, "the scaling")
+            self._check_signed(scaling, contents, float(scaling.scaling.observed.max()))
             if not self._request["scale"] or self._published.scale is not None:
                 raise ValueError("no scaling was requested.")
             if not 0 < scaling.scaling.observed.max() <= self._aggregator.max_rows:
@@ -328,28 +333,54 @@ class Study:
             return "taken", "its scaling, but no release yet."
         if kind == "sum":
             owner = OwnerSum.from_contents(*decoded, "the sum")
+            self._check_signed(owner, contents, owner.own.n_rows)
             self._check_sum(owner)
             self._add(self._sums, node, owner)
             return "taken", f"its sum of {owner.own.step!r}, but no release yet."
-        return self._take_release(node, Message.from_contents(*decoded, "the release"))
+        return self._take_release(node, Message.from_contents(*decoded, "the release"), contents)
+
+    def _check_signed(self, owner: OwnerScaling | OwnerSum, contents: bytes, n_rows: float) -> None:
+        """With a roster, refuse what is not from a member, an older version than known, or of too many rows.
+
+        Releases are checked by the aggregator.
+        """
+        roster = self._aggregator.roster
+        if roster is None:
+            return
+        roster.check(contents, owner.child, f"the {owner.kind}")
+        known = max(self._aggregator.versions.get(owner.child, 0), self._newest.get(owner.child, 0))
+        if owner.version < known:
+            raise ValueError(
+                f"rolled back: version {known} of {owner.child!r:.80} is known, and this is version "
+                f"{owner.version}; send the newest."
+            )
+        check_declared(roster, owner.child, n_rows)
 
     def _add(self, taken: dict[str, _Owner], node: int, owner: _Owner) -> None:
         """What a client says counts once, from however many nodes it came."""
         nodes = self._sent_by.setdefault(owner.child, set())
         known = taken.get(owner.child)
-        if known is not None and nodes != {node} and known.encode() != owner.encode():
+        is_newer = self._aggregator.roster is not None and known is not None and owner.version > known.version
+        if known is not None and nodes != {node} and not is_newer and known.encode() != owner.encode():
             raise ValueError(f"node {min(nodes)} is {owner.child!r} already; give each its own client-id.")
         taken[owner.child] = owner
+        self._newest[owner.child] = owner.version
         nodes.add(node)
 
-    def _take_release(self, node: int, release: Message) -> tuple[Outcome, str]:
-        client = release.child
-        if self._node_of.get(client, node) != node:
+    def _take_release(self, node: int, release: Message, contents: bytes) -> tuple[Outcome, str]:
+        """A name belongs to a key, with a roster, from whatever node it comes; and to a node without one."""
+        client, has_roster = release.child, self._aggregator.roster is not None
+        if self._node_of.get(client, node) != node and not has_roster:
             raise ValueError(
                 f"node {self._node_of[client]} is {client!r} already; give each its own client-id."
             )
-        summary, sender = require_summary(release.summary), str(node) if self._stable_nodes else ""
-        is_new = self._aggregator.receive(client, release.version, summary, sender=sender)
+        is_new = self._aggregator.receive(
+            client,
+            release.version,
+            require_summary(release.summary),
+            sender=str(node) if self._stable_nodes and not has_roster else "",
+            signed=contents if has_roster else b"",
+        )
         self._node_of.setdefault(client, node)
         self._client_of[node] = client
         latest = self._aggregator.versions[client]
@@ -471,6 +502,9 @@ class Study:
             kind, contents = self._contents(message)
             owner = OwnerSum.from_contents(*model_file.decode(contents, f"the {kind}"), "the sum")
             client = self._client_of[node]
+            if owner.child != client:
+                raise ValueError(f"its sum must be that of {client!r:.80}, got {owner.child!r:.80}.")
+            self._check_signed(owner, contents, owner.own.n_rows)
             n_rows = self._aggregator.children[client].count
             if owner.own.n_rows != n_rows:
                 raise ValueError(f"n_rows must be that of its release, {n_rows:g}, got {owner.own.n_rows}.")
