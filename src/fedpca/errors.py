@@ -5,6 +5,7 @@
     ├── ModelFileError      a file is not a model file, is damaged, or has an unknown format version
     ├── NodeError           a Flower node cannot answer a request
     ├── NonFiniteError      rows on a device contain NaN, infinity, or values too large to square
+    ├── PolicyViolation     a release would break a rule of its owner's policy
     ├── SignatureError      a file is not signed as the roster of its study asks for
     │   └── OutdatedRoster  it was signed under a roster that this one does not know: get the newest
     └── SummaryRejected     an aggregator rejected a summary
@@ -76,6 +77,20 @@ class NodeError(ValueError):
 
 class NonFiniteError(ValueError):
     """Rows on a device contain NaN, infinity, or values too large to square."""
+
+
+class PolicyViolation(ValueError):
+    """A release would break a rule of its owner's policy. Nothing left.
+
+    Attributes:
+        rule: the key of the policy.
+        limit: its value there.
+        value: what was found, or None where it is not known.
+    """
+
+    def __init__(self, text: str, rule: str, limit: Any, value: Any) -> None:
+        self.rule, self.limit, self.value = rule, limit, value
+        super().__init__(text)
 
 
 class SignatureError(ValueError):

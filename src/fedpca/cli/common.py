@@ -73,6 +73,18 @@ BatchRows = Annotated[
     int | None,
     typer.Option(metavar="ROWS", min=1, help="Maximum rows per batch; a few batches are in memory."),
 ]
+PolicyPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--policy",
+        metavar="FILE",
+        help="A policy.toml: what may leave, checked before anything is spent or written.",
+    ),
+]
+RowsOfModel = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PATH", help="A file, folder or pattern of all rows of the model; may be repeated."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the output if it exists.")]
 

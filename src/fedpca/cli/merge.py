@@ -41,6 +41,14 @@ def merge(
             "out those that not all models have.",
         ),
     ] = Features.SAME,
+    least_rows: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Reject models of fewer rows, or with fewer that alone know the same features.",
+        ),
+    ] = 0,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -53,6 +61,7 @@ def merge(
     fedpca merge north.safetensors south.safetensors --features intersection -o common.safetensors
     ```
     """
+    from fedpca.federation.admission import check_least_rows
     from fedpca.readers.paths import require_distinct
     from fedpca.summaries.certificate import same_rows_warning
     from fedpca.summaries.merging import all_moments, check_compatible, intersect, merge_tree
@@ -63,6 +72,11 @@ def merge(
     check_output_path(out, force)
     parts = [model_files.read(path) for path in model]
     summaries = [summary for summary, _ in parts]
+    for path, summary in zip(model, summaries, strict=True):
+        try:
+            check_least_rows(summary, least_rows)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
     lost = {}
     if features is Features.INTERSECTION:
         summaries, left_out = intersect(summaries, list(map(str, model)))

@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 
 from fedpca._util.text import join_names, sanitize
 from fedpca.errors import SummaryRejected
-from fedpca.federation.admission import check_private, check_scaling, check_size
+from fedpca.federation.admission import check_least_rows, check_private, check_scaling, check_size
 from fedpca.federation.message import Message, child_name, require_summary, version_number
 from fedpca.federation.pool import INTERSECTION, Pool
 from fedpca.federation.store import (
@@ -81,6 +81,7 @@ class Aggregator:
             has is left out, also of the store, and a child that lacks one is rejected. So no child decides
             which features the model has.
         privacy: reject summaries that are less private than this, or larger than its bound allows.
+        least_rows: reject a child of fewer rows than this, or with fewer that alone know the same features.
         max_rows: reject a child that claims more rows than this.
         max_rms: reject a child whose rows have a larger root-mean-square length about the origin than this:
             rows divided by their scale, if that is numbers, and else as they are.
@@ -107,6 +108,7 @@ class Aggregator:
         expected: Summary | None = None,
         features: FeatureRule = "same",
         privacy: Privacy | None = None,
+        least_rows: int = 0,
         max_rows: float = 1e15,
         max_rms: float = inf,
         fanout: int = 8,
@@ -120,6 +122,7 @@ class Aggregator:
         if check_rule(features):
             _require_expected_names(expected)
         self.privacy = privacy
+        self.least_rows = validation.integer(least_rows, "least_rows", at_least=0)
         self.max_rows = _limit(max_rows, "max_rows")
         self.max_rms = _limit(max_rms, "max_rms")
         self.store: Store
@@ -399,6 +402,7 @@ class Aggregator:
     def _check(self, child: str, summary: Summary) -> None:
         """Raise for a summary that breaks a rule, or does not merge with those of the other children."""
         check_size(summary, self.max_rows, self.max_rms)
+        check_least_rows(summary, self.least_rows)
         check_scaling(summary)
         if self.expected is not None:
             check_compatible([self.expected, summary], INTERSECTION)

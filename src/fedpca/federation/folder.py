@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from fedpca._typing import RowsLike
 from fedpca._util.extras import require
 from fedpca._util.files import create_exclusive
 from fedpca._util.text import sanitize
@@ -23,6 +24,8 @@ from fedpca.federation.message import Message, child_name, file_name, require_su
 from fedpca.summaries import model_file, validation
 from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.summary import Summary, scaling_from_file
+from fedpca.trust.policy import Policy, check_policy
+from fedpca.trust.row_counts import RowCounts
 
 _SUMMARY, _SCALING = ".safetensors", ".scaling.safetensors"
 _FILE_NAME = re.compile(r"([a-z0-9_%-]+)\.(0|[1-9][0-9]{0,18})(\.scaling)?\.safetensors")
@@ -60,7 +63,15 @@ class CollectedScaling:
     skipped: tuple[SkippedFile, ...]
 
 
-def publish(folder: str | os.PathLike[str], child: str, version: int, summary: Summary | Scaling) -> str:
+def publish(
+    folder: str | os.PathLike[str],
+    child: str,
+    version: int,
+    summary: Summary | Scaling,
+    *,
+    policy: Policy | None = None,
+    rows: RowsLike | RowCounts = None,
+) -> str:
     """Write a summary to a shared folder, completely or not at all, for `collect` to find.
 
     The file is a model file like any other: `fedpca.load` reads it, too. Publishing it again changes nothing.
@@ -73,11 +84,15 @@ def publish(folder: str | os.PathLike[str], child: str, version: int, summary: S
             readers use the newest.
         summary: of all rows of this child so far: a `Subspace` or `Moments`, a private release included; or
             a `Scaling`, which is not private.
+        policy: what may leave; None checks nothing.
+        rows: all rows behind the summary, or their counts, where the policy has to count them: see
+            `Policy.check`.
 
     Returns:
         The path of the file.
 
     Raises:
+        PolicyViolation: by the rule that does not hold. Nothing was written.
         FileExistsError: this version exists with other contents; it is left as it is.
 
     >>> import tempfile, numpy as np, fedpca
@@ -88,13 +103,16 @@ def publish(folder: str | os.PathLike[str], child: str, version: int, summary: S
     ('north.1.safetensors', 20.0)
     """
     child, version = child_name(child), version_number(version)
+    if not isinstance(summary, Scaling):
+        require_summary(summary)
+    check_policy(policy, summary, rows)
     if isinstance(summary, Scaling):
         name = _file_name(child, version, _SCALING)
         metadata = summary.metadata | {"child": child, "version": version}
         contents = model_file.encode(summary.kind, summary.arrays, metadata)
     else:
         name = _file_name(child, version, _SUMMARY)
-        contents = Message(child, version, require_summary(summary)).encode()
+        contents = Message(child, version, summary).encode()
     storage = _open_storage(folder)
     if not storage.create(name, contents) and storage.read(name, len(contents) + 1) != contents:
         raise FileExistsError(
