@@ -682,6 +682,108 @@ class TestRegion:
         assert summary["rows"] == 3000
 
 
+class TestPolicy:
+    """What may leave is checked before anything is spent; others learn public numbers alone."""
+
+    def config(self, folder, rules, rows=None, **more):
+        (folder / "policy.toml").write_text(rules)
+        config = config_of(folder, "north", 1, ".csv") if rows is None else {"client-id": "north"}
+        if rows is not None:
+            config["source"] = str(write(folder / "north.csv", rows))
+        return config | {"policy": str(folder / "policy.toml")} | more
+
+    @pytest.mark.parametrize(
+        ("rules", "reason"),
+        [
+            ("least_rows = 2000", "see the log of its SuperNode."),
+            ("most_features_per_row = 0.001", "most_features_per_row: at most 0.001 features per row may leave, got 0.005333"),
+            ("most_directions_per_row = 0.001", "most_directions_per_row: at most 0.001"),
+            ("privacy_required = true", "privacy_required: only private releases may leave"),
+            ("mean_allowed = false", "mean_allowed: the means of columns may not leave"),
+        ],
+    )
+    def test_rules(self, tmp_path, rules, reason):
+        config = self.config(tmp_path, rules)
+        summary = run(
+            FakeGrid(n1=client(config), n2=client(config_of(tmp_path, "south", 2, ".csv"))), tmp_path / "server", replies=2
+        )
+        what, found = by_client(summary)["north"]
+        assert what == "failed"
+        assert found.startswith(f"the policy of its owner does not allow it: {reason}")
+        assert list(summary["contributors"]) == ["south"]
+        assert not list(Path(config["source"] + ".fedpca").glob("release-*.safetensors"))
+
+    def test_a_rare_level_is_not_told(self, tmp_path, caplog):
+        rows = rows_of(1, 900, 3)
+        rows[:, 2] = np.arange(900) == 17
+        config = self.config(tmp_path, "least_level = 3", rows)
+        summary = run(FakeGrid(n1=client(config), n2=client(config_of(tmp_path, "south", 2))), tmp_path / "server", replies=2)
+        assert by_client(summary)["north"] == (
+            "failed", "the policy of its owner does not allow it: see the log of its SuperNode."
+        )  # fmt: skip
+        assert "and one of 'feature 2' has 1; leave the column out" in caplog.text  # its own log
+        private = self.config(tmp_path, "least_level = 3", rows, **PRIVATE, center="pairs")
+        assert Node.from_config(private).reply(REQUEST | {"rank": 2}).kind == "release"
+
+    @pytest.mark.parametrize(
+        ("rules", "reason"),
+        [
+            ("largest_epsilon = 1.0", "largest_epsilon: at most 1 may be spent, got 2; release with less."),
+            ("least_rows = 2000", "least_rows: at least 2000 rows must be behind what leaves, got 1500; wait for more."),
+        ],
+    )
+    def test_nothing_is_spent_on_what_may_not_leave(self, tmp_path, rules, reason):
+        for more in (PRIVATE | {"center": "pairs"}, {"epsilon": 2.0, "delta": 1e-6}):
+            config = self.config(tmp_path, rules, **more)
+            request = REQUEST | {"epsilon": 2.0, "delta": 1e-6, "bound": more.get("bound", 0.0), "adjacency": "replace-one"}
+            with pytest.raises(NodeError) as caught:
+                Node.from_config(config).reply(request)
+            assert str(caught.value) == f"the policy of its owner does not allow it: {reason}"
+            assert debits(config) == []
+
+    def test_a_stricter_policy_holds_for_what_was_released_before(self, tmp_path):
+        config = self.config(tmp_path, "")
+        first = Node.from_config(config).reply(REQUEST)
+        (tmp_path / "policy.toml").write_text("least_rows = 2000")
+        with pytest.raises(NodeError, match="does not allow it"):
+            Node.from_config(config).reply(REQUEST)
+        (tmp_path / "policy.toml").write_text("")
+        assert Node.from_config(config).reply(REQUEST) == first
+
+    def test_a_policy_for_what_was_released_without_one(self, tmp_path):
+        rows = rows_of(1, 900, 3)
+        rows[:, 2] = np.arange(900) == 17
+        config = self.config(tmp_path, "", rows)
+        request = REQUEST | {"rank": 1}
+        Node.from_config({key: config[key] for key in ("client-id", "source")}).reply(request)
+        with pytest.raises(NodeError, match="does not allow it: see the log"):
+            Node.from_config(config).reply(request)
+
+    def test_a_scaling(self, tmp_path):
+        config = self.config(tmp_path, "least_rows = 100", rows_of(1, 60, 300))
+        request = REQUEST | {"scale": "std"}
+        with pytest.raises(NodeError, match="does not allow it"):
+            Node.from_config(config).reply(request)
+        assert not list(Path(config["source"] + ".fedpca").glob("scaling-*"))
+        (tmp_path / "policy.toml").write_text("most_features_per_row = inf")
+        assert Node.from_config(config).reply(request).kind == "scaling"
+        (tmp_path / "policy.toml").write_text("most_features_per_row = inf\nmean_allowed = false")
+        with pytest.raises(NodeError, match="mean_allowed"):
+            Node.from_config(config).reply(request)
+
+    def test_bad_policies(self, tmp_path):
+        for rules, reason in (("leest_rows = 3", "unknown keys: leest_rows"), ("least_rows = -1", "least_rows must be")):
+            with pytest.raises(NodeError, match=reason):
+                Node.from_config(self.config(tmp_path, rules))
+        with pytest.raises(NodeError, match="no such policy"):
+            Node.from_config(self.config(tmp_path, "") | {"policy": str(tmp_path / "none.toml")})
+
+    def test_without_one_the_log_says_so(self, tmp_path, caplog):
+        with caplog.at_level(logging.INFO):
+            Node.from_config(config_of(tmp_path, "north", 1)).reply(REQUEST)
+        assert "no policy: nothing was checked" in caplog.text
+
+
 def test_a_summary_with_a_roster_is_json(club):
     club.run()
     json.loads((club.server / "summary.json").read_text(), parse_constant=pytest.fail)
