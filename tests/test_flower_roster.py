@@ -56,7 +56,10 @@ class Club:
             source = write(
                 self.folder / f"{name}.npy", 3 + rows_of(len(self.configs), self._shape[0], self._shape[1])
             )
-            more = {"key": str(self.folder / f"{name}.key"), "roster": str(self.folder / f"{name}.roster.toml")}
+            more = {
+                "key": str(self.folder / f"{name}.key"),
+                "roster": str(self.folder / f"{name}.roster.toml"),
+            }
             self.configs[name] = {"client-id": name, "source": str(source)} | more | self._more
         self.new_key(name)
         self.agree(self.roster.with_member(Member(name, self.keys[name].public, rows)))
@@ -140,9 +143,14 @@ def meanwhile(config, action, condition):
 class TestRun:
     def test_the_model_is_that_of_the_members(self, club, tmp_path):
         summary = club.run()
-        plain = {name: {key: config[key] for key in ("client-id", "source")} for name, config in club.configs.items()}
+        plain = {
+            name: {key: config[key] for key in ("client-id", "source")}
+            for name, config in club.configs.items()
+        }
         without = run(
-            FakeGrid(**{f"n{i}": client(config) for i, config in enumerate(plain.values())}), tmp_path / "plain", expect=2
+            FakeGrid(**{f"n{i}": client(config) for i, config in enumerate(plain.values())}),
+            tmp_path / "plain",
+            expect=2,
         )
         assert loaded(club.server) == loaded(tmp_path / "plain")
         roster = {"study": "heart", "hash": club.roster.hash, "members": 2, "not_heard_from": []}
@@ -163,7 +171,9 @@ class TestRun:
     def test_a_server_has_the_settings_of_its_roster(self, tmp_path):
         club = Club(tmp_path, "north", rank=5, scale="none", center=True)
         grid = club.grid()
-        with pytest.raises(ValueError, match=r"rank must be 5 in a run of study 'heart', as its roster states, got 3"):
+        with pytest.raises(
+            ValueError, match=r"rank must be 5 in a run of study 'heart', as its roster states, got 3"
+        ):
             club.run(grid)
         assert grid.requested == []
         assert "rank must be 5" in summary_in(club.server)["problem"]
@@ -198,11 +208,15 @@ class TestRun:
         club.add("west")
         club.run()
         old.save(club.path)
-        with pytest.raises(ValueError, match="does not follow that of the run before it .*; get the newest roster"):
+        with pytest.raises(
+            ValueError, match="does not follow that of the run before it .*; get the newest roster"
+        ):
             club.run()
         (tmp_path / "other").mkdir()
         other = Club(tmp_path / "other", "north", study="lung")
-        with pytest.raises(ValueError, match="is of study 'heart', and the roster of 'lung'; choose another folder"):
+        with pytest.raises(
+            ValueError, match="is of study 'heart', and the roster of 'lung'; choose another folder"
+        ):
             other.run(folder=club.server)
 
     def test_what_came_before_the_roster_counts_no_more(self, club):
@@ -280,7 +294,9 @@ class TestAttacks:
     def test_another_release_of_the_same_version(self, club):
         club.run()
         other = Message("south", 1, Subspace.from_rows(rows_of(5))).encode()
-        summary = club.run(FakeGrid(n7=sends(club.sign("south", other)), n2=client(club.configs["south"])), replies=2)
+        summary = club.run(
+            FakeGrid(n7=sends(club.sign("south", other)), n2=client(club.configs["south"])), replies=2
+        )
         assert "two different summaries as version 1" in by_node(summary)["7"][2]
         assert by_node(summary)["2"] == ("south", "unchanged", "")
 
@@ -300,6 +316,7 @@ class TestAttacks:
     def test_a_replay_neither_takes_a_name_nor_ends_a_run(self, club):
         """Whoever repeats what a member signed has done nothing, first or last."""
         contents = club.node("south").reply(club.request()).contents
+
         def late(message):  # appears when the replayed release has come
             grid.nodes[4] = client(club.configs["south"])
             return client(club.configs["north"])(message)
@@ -307,7 +324,12 @@ class TestAttacks:
         grid = FakeGrid(n1=sends(contents), n2=sends(contents), n3=late)
         summary = club.run(grid, replies=4)
         found = by_node(summary)
-        assert sorted(what for _, what, _ in found.values()) == ["accepted", "accepted", "unchanged", "unchanged"]
+        assert sorted(what for _, what, _ in found.values()) == [
+            "accepted",
+            "accepted",
+            "unchanged",
+            "unchanged",
+        ]
         assert list(summary["contributors"]) == ["north", "south"]
         assert summary["rows"] == 3000
 
@@ -337,7 +359,8 @@ class TestAttacks:
         signed = club.sign("west", forged)
         kind, arrays, metadata = model_file.decode(signed, "")
         changed = model_file.with_signature(
-            model_file.encode(kind, arrays | {"mean": arrays["mean"] + 1}, metadata), model_file.signature(signed, "")[0]
+            model_file.encode(kind, arrays | {"mean": arrays["mean"] + 1}, metadata),
+            model_file.signature(signed, "")[0],
         )
         grid = FakeGrid(
             n1=client(club.configs["north"]),
@@ -419,7 +442,9 @@ class TestPrivateSteps:
                 return reply
             contents = reply.content["sum"]["message"].data
             owner = OwnerSum.from_contents(*model_file.decode(contents, ""), "")
-            return sends(replace(owner, own=replace(owner.own, total=1.01 * owner.own.total)).encode(), "sum")(message)
+            return sends(
+                replace(owner, own=replace(owner.own, total=1.01 * owner.own.total)).encode(), "sum"
+            )(message)
 
         summary = private.run(private.grid(n2=lies), **STEPS)
         assert summary["evaluation"]["rows"] == 3000
@@ -435,7 +460,9 @@ class TestPrivateSteps:
         summary = summary_in(private.server)
         # North and south have agreed on a roster that the run does not know: they wait with what is next.
         reasons = {reason for what, reason in by_client(summary).values() if what == "failed"}
-        assert reasons == {"the roster of the run is older than that of this node; give both the newest roster."}
+        assert reasons == {
+            "the roster of the run is older than that of this node; give both the newest roster."
+        }
         before = {name: debits(private.configs[name]) for name in ("north", "south")}
         summary = private.run(**STEPS | {"expect": 3})
         assert {name: what for name, (what, _) in by_client(summary).items()} == dict.fromkeys(
@@ -443,7 +470,9 @@ class TestPrivateSteps:
         )
         for name, paid in before.items():
             assert debits(private.configs[name])[: len(paid)] == paid
-            assert Ledger(Path(private.configs[name]["source"] + ".fedpca") / "ledger").spent() == pytest.approx(4.0)
+            assert Ledger(
+                Path(private.configs[name]["source"] + ".fedpca") / "ledger"
+            ).spent() == pytest.approx(4.0)
 
     def test_a_member_that_is_removed_under_way_spends_nothing_more(self, private):
         private.add("west")
@@ -542,15 +571,27 @@ class TestNode:
     @pytest.mark.parametrize(
         ("change", "rule"),
         [
-            (lambda club: REQUEST, "study 'heart' alone, and the run has no roster; set roster in the run config"),
+            (
+                lambda club: REQUEST,
+                "study 'heart' alone, and the run has no roster; set roster in the run config",
+            ),
             (lambda club: club.request(study="lung"), "study 'heart' alone, and the run is of 'lung'"),
-            (lambda club: club.request(rosters=["sha256:" + 64 * "0"]), "is not one that follows that of this node"),
+            (
+                lambda club: club.request(rosters=["sha256:" + 64 * "0"]),
+                "is not one that follows that of this node",
+            ),
             (
                 lambda club: club.request(rosters=list(club.roster.predecessors)),
                 "the roster of the run is older than that of this node; give both the newest roster",
             ),
-            (lambda club: club.request(keys=[club.keys["south"].public.text]), "no longer the key of 'north'"),
-            (lambda club: club.request(rank=4), "rank must be 3 in a run of study 'heart', as its roster states, got 4"),
+            (
+                lambda club: club.request(keys=[club.keys["south"].public.text]),
+                "no longer the key of 'north'",
+            ),
+            (
+                lambda club: club.request(rank=4),
+                "rank must be 3 in a run of study 'heart', as its roster states, got 4",
+            ),
             (lambda club: club.request(center=False), "center must be True"),
             (lambda club: club.request(scale="std"), "scale must be ''"),
         ],
@@ -576,7 +617,11 @@ class TestNode:
         club.configs["north"] |= {"mechanism": "sketch"}
         with pytest.raises(NodeError, match="mechanism must be 'gram', as the roster states, got 'sketch'"):
             club.node("north").reply(request)
-        plain = {key: value for key, value in club.configs["north"].items() if key not in (*PRIVATE, "center", "mechanism")}
+        plain = {
+            key: value
+            for key, value in club.configs["north"].items()
+            if key not in (*PRIVATE, "center", "mechanism")
+        }
         with pytest.raises(NodeError, match="only private releases|mechanism must be"):
             Node.from_config(plain).reply(request)
         assert nothing_was_read(club.configs["north"])
@@ -590,7 +635,10 @@ class TestNode:
     @pytest.mark.parametrize(
         ("changes", "rule"),
         [
-            ({"key": ""}, "needs key and roster, a file each, got key=''; set both in the node config, or neither"),
+            (
+                {"key": ""},
+                "needs key and roster, a file each, got key=''; set both in the node config, or neither",
+            ),
             ({"roster": 5}, "needs key and roster, a file each, got roster=5"),
             ({"key": "/no/north.key"}, "no such key file"),
             ({"roster": "/no/roster.toml"}, "no such roster"),
@@ -600,7 +648,9 @@ class TestNode:
     def test_bad_configs(self, club, changes, rule):
         with pytest.raises(NodeError, match=rule):
             Node.from_config(club.configs["north"] | changes)
-        region = {key: club.configs["north"][key] for key in ("client-id", "key", "roster")} | {"region": "/srv"}
+        region = {key: club.configs["north"][key] for key in ("client-id", "key", "roster")} | {
+            "region": "/srv"
+        }
         with pytest.raises(NodeError, match=rule):
             Region.from_config(region | changes)
 
@@ -696,7 +746,10 @@ class TestPolicy:
         ("rules", "reason"),
         [
             ("least_rows = 2000", "see the log of its SuperNode."),
-            ("most_features_per_row = 0.001", "most_features_per_row: at most 0.001 features per row may leave, got 0.005333"),
+            (
+                "most_features_per_row = 0.001",
+                "most_features_per_row: at most 0.001 features per row may leave, got 0.005333",
+            ),
             ("most_directions_per_row = 0.001", "most_directions_per_row: at most 0.001"),
             ("privacy_required = true", "privacy_required: only private releases may leave"),
             ("mean_allowed = false", "mean_allowed: the means of columns may not leave"),
@@ -705,7 +758,9 @@ class TestPolicy:
     def test_rules(self, tmp_path, rules, reason):
         config = self.config(tmp_path, rules)
         summary = run(
-            FakeGrid(n1=client(config), n2=client(config_of(tmp_path, "south", 2, ".csv"))), tmp_path / "server", replies=2
+            FakeGrid(n1=client(config), n2=client(config_of(tmp_path, "south", 2, ".csv"))),
+            tmp_path / "server",
+            replies=2,
         )
         what, found = by_client(summary)["north"]
         assert what == "failed"
@@ -717,7 +772,11 @@ class TestPolicy:
         rows = rows_of(1, 900, 3)
         rows[:, 2] = np.arange(900) == 17
         config = self.config(tmp_path, "least_level = 3", rows)
-        summary = run(FakeGrid(n1=client(config), n2=client(config_of(tmp_path, "south", 2))), tmp_path / "server", replies=2)
+        summary = run(
+            FakeGrid(n1=client(config), n2=client(config_of(tmp_path, "south", 2))),
+            tmp_path / "server",
+            replies=2,
+        )
         assert by_client(summary)["north"] == (
             "failed", "the policy of its owner does not allow it: see the log of its SuperNode."
         )  # fmt: skip
@@ -729,13 +788,21 @@ class TestPolicy:
         ("rules", "reason"),
         [
             ("largest_epsilon = 1.0", "largest_epsilon: at most 1 may be spent, got 2; release with less."),
-            ("least_rows = 2000", "least_rows: at least 2000 rows must be behind what leaves, got 1500; wait for more."),
+            (
+                "least_rows = 2000",
+                "least_rows: at least 2000 rows must be behind what leaves, got 1500; wait for more.",
+            ),
         ],
     )
     def test_nothing_is_spent_on_what_may_not_leave(self, tmp_path, rules, reason):
         for more in (PRIVATE | {"center": "pairs"}, {"epsilon": 2.0, "delta": 1e-6}):
             config = self.config(tmp_path, rules, **more)
-            request = REQUEST | {"epsilon": 2.0, "delta": 1e-6, "bound": more.get("bound", 0.0), "adjacency": "replace-one"}
+            request = REQUEST | {
+                "epsilon": 2.0,
+                "delta": 1e-6,
+                "bound": more.get("bound", 0.0),
+                "adjacency": "replace-one",
+            }
             with pytest.raises(NodeError) as caught:
                 Node.from_config(config).reply(request)
             assert str(caught.value) == f"the policy of its owner does not allow it: {reason}"
@@ -772,7 +839,10 @@ class TestPolicy:
             Node.from_config(config).reply(request)
 
     def test_bad_policies(self, tmp_path):
-        for rules, reason in (("leest_rows = 3", "unknown keys: leest_rows"), ("least_rows = -1", "least_rows must be")):
+        for rules, reason in (
+            ("leest_rows = 3", "unknown keys: leest_rows"),
+            ("least_rows = -1", "least_rows must be"),
+        ):
             with pytest.raises(NodeError, match=reason):
                 Node.from_config(self.config(tmp_path, rules))
         with pytest.raises(NodeError, match="no such policy"):

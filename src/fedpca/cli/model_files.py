@@ -13,9 +13,16 @@ if TYPE_CHECKING:
 def read(path: Path) -> "tuple[Summary, int]":
     """The summary in a model file, and how many of its components are shown."""
     from fedpca.summaries import model_file
+
+    return decode(path, model_file.read_bytes(path))
+
+
+def decode(path: Path, contents: bytes) -> "tuple[Summary, int]":
+    """The same, of a file that was read already."""
+    from fedpca.summaries import model_file
     from fedpca.summaries.summary import from_file
 
-    kind, arrays, metadata = model_file.read(path)
+    kind, arrays, metadata = model_file.decode(contents, path)
     summary = from_file(path, kind, arrays, metadata)
     shown = metadata.get("n_components")
     return summary, shown if type(shown) is int and shown >= 0 else summary.subspace().rank

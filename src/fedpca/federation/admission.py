@@ -1,5 +1,6 @@
 """Which summaries an aggregator accepts: private enough, and no larger than clipped rows and noise can be."""
 
+from dataclasses import replace
 from math import inf, sqrt
 
 import numpy as np
@@ -9,6 +10,7 @@ from fedpca.backend import ops
 from fedpca.privacy import Privacy
 from fedpca.privacy.mechanisms import MECHANISMS, calibrate
 from fedpca.privacy.mechanisms.base import SUM_WEIGHT
+from fedpca.summaries import validation
 from fedpca.summaries.certificate import CORRECTED_SCALE, PRIVATE_SCALE, PUBLIC_SCALE, Certificate, noise_edge
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.subspace import Subspace
@@ -27,6 +29,30 @@ _CENTER_KINDS = {"none: about the origin", "public", "private", _PAIRS}
 _SCALE_KINDS = {PUBLIC_SCALE, PRIVATE_SCALE, CORRECTED_SCALE}
 _SCALING_ROUNDING = 1e-3  # of float32 rows
 _CLIPPING_KINDS = ("ball", "sphere", "ball, differences of pairs", "sphere, differences of pairs")
+
+
+def check_limit(value: object, name: str) -> float:
+    """A limit of an aggregator: a number above 0."""
+    if not validation.is_real(value) or not value > 0:
+        raise ValueError(f"{name} must be a number above 0, got {name}={value!r}.")
+    return float(value)
+
+
+def check_sender(child: str, known: str, sender: str) -> None:
+    """Reject a name that belongs to another sender; an unknown one, "", owns none."""
+    if known and known != sender:
+        found = f"sender {sender!r:.80}" if sender else "an unknown sender"
+        raise ValueError(
+            f"the name belongs to sender {known!r:.80}, and this is from {found}; give each client a name of "
+            f"its own, or, if this one has a new key, withdraw({child!r:.80}) first."
+        )
+
+
+def constructed_again(summary: Summary) -> Summary:
+    """The same summary, after all its checks."""
+    if summary.parts:
+        return type(summary).from_file_contents(summary.arrays, summary.metadata)
+    return replace(summary)
 
 
 def check_size(summary: Summary, max_rows: float, max_rms: float) -> None:

@@ -12,8 +12,17 @@ from types import MappingProxyType
 from typing import Self, TypeVar
 
 from fedpca._util.text import join_names, sanitize
-from fedpca.errors import SummaryRejected
-from fedpca.federation.admission import check_least_rows, check_private, check_scaling, check_size
+from fedpca.errors import OutdatedRoster, SummaryRejected
+from fedpca.federation import membership
+from fedpca.federation.admission import (
+    check_least_rows,
+    check_limit,
+    check_private,
+    check_scaling,
+    check_sender,
+    check_size,
+    constructed_again,
+)
 from fedpca.federation.message import Message, child_name, require_summary, version_number
 from fedpca.federation.pool import INTERSECTION, Pool
 from fedpca.federation.store import (
@@ -34,6 +43,8 @@ from fedpca.summaries.merging import check_compatible, check_scales, select
 from fedpca.summaries.scaling import in_words
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
+from fedpca.trust.roster import Roster
+from fedpca.trust.signature import Signature
 
 _Result = TypeVar("_Result")
 _log = logging.getLogger("fedpca.federation")
@@ -85,6 +96,8 @@ class Aggregator:
         max_rows: reject a child that claims more rows than this.
         max_rms: reject a child whose rows have a larger root-mean-square length about the origin than this:
             rows divided by their scale, if that is numbers, and else as they are.
+        roster: reject what no member of the study has signed, or is not what members agreed on: `rank`,
+            `privacy` and the names of `expected` are then the roster's. None: anyone may speak.
         fanout: how many summaries are merged at a time.
 
     >>> import numpy as np
@@ -111,8 +124,12 @@ class Aggregator:
         least_rows: int = 0,
         max_rows: float = 1e15,
         max_rms: float = inf,
+        roster: Roster | None = None,
         fanout: int = 8,
     ) -> None:
+        self.roster = roster
+        if roster is not None:
+            rank, expected, privacy = membership.agreed(roster, rank, expected, privacy)
         if rank is not None:
             validation.integer(rank, "rank", at_least=1)
         self.rank = rank
@@ -123,8 +140,8 @@ class Aggregator:
             _require_expected_names(expected)
         self.privacy = privacy
         self.least_rows = validation.integer(least_rows, "least_rows", at_least=0)
-        self.max_rows = _limit(max_rows, "max_rows")
-        self.max_rms = _limit(max_rms, "max_rms")
+        self.max_rows = check_limit(max_rows, "max_rows")
+        self.max_rms = check_limit(max_rms, "max_rms")
         self.store: Store
         if store is None:
             self.store = MemoryStore()
@@ -162,8 +179,10 @@ class Aggregator:
         for state in sorted(states.values(), key=lambda state: (_shape(state) != usual, state.version)):
             if state.message.summary is not None:
                 try:
+                    if self.roster is not None:
+                        membership.check_kept(self.roster, state, reduced=self.features != "same")
                     state = self._checked(state)
-                except MemoryError:
+                except (MemoryError, OutdatedRoster):  # it once knew a newer roster: nobody is at fault
                     raise
                 except Exception as error:
                     self._quarantine(state, _reason(error))
@@ -196,7 +215,14 @@ class Aggregator:
     # --- messages ---
 
     def receive(
-        self, child: str, version: int, summary: Summary, *, sender: str = "", warning: str = ""
+        self,
+        child: str,
+        version: int,
+        summary: Summary,
+        *,
+        sender: str = "",
+        warning: str = "",
+        signed: bytes = b"",
     ) -> bool:
         """Accept the summary of a child if its version is newer than the one before.
 
@@ -207,9 +233,11 @@ class Aggregator:
             sender: who sent it, as the network knows them, such as a key. A name belongs to the first sender
                 that used it, until the child is withdrawn.
             warning: what the history is to say about it, if it is accepted, beside warnings of its own.
+            signed: `Message.signed`: the file that it came in, with the child's signature. A roster needs it.
 
         Returns:
-            Whether it is newer; then it is in the store. Older versions are ignored.
+            Whether it is newer; then it is in the store. Older versions are ignored or, with a roster,
+            rejected, and so is another summary of the same version.
 
         Raises:
             SummaryRejected: with the reason, if it is not valid. The child's previous version is kept.
@@ -224,12 +252,15 @@ class Aggregator:
             self._begin_write()
             known = self._states.get(child)
             try:
-                if known is not None and known.sender and known.sender != sender:
-                    raise ValueError(_other_sender(child, known.sender, sender))
+                if known is not None:
+                    check_sender(child, known.sender, sender)
+                if self.roster is not None:
+                    message = Message(child, version, require_summary(summary), signed)
+                    membership.check_received(self.roster, known, message, self._of_model_features)
                 if known is not None and version <= known.message.version:
                     return False
-                summary = _constructed_again(require_summary(summary))
-                state = self._checked(State(Message(child, version, summary), self._next_version(), sender))
+                message = Message(child, version, constructed_again(require_summary(summary)), signed)
+                state = self._checked(State(message, self._next_version(), sender))
             except Exception as error:  # anyone may have sent it: whatever is wrong, the others go on
                 reason = _reason(error)
                 self._log_rejection(child, version, reason)
@@ -340,7 +371,7 @@ class Aggregator:
 
     def _keep(self, state: State) -> None:
         child = state.message.child
-        self._states[child] = state
+        self._states[child] = replace(state, message=replace(state.message, signed=b""))  # the store has it
         self._set(child, state.message.summary)
 
     def _set(self, child: str, summary: Summary | None) -> None:
@@ -382,8 +413,11 @@ class Aggregator:
         self._check(message.child, summary)
         if summary is message.summary:
             return state
-        message = replace(message, summary=summary)
-        return replace(state, message=message, left_out=sanitize(lost or "", _MAX_REASON))
+        signature = Signature.read(message.signed)[0] if message.signed else state.signature
+        message = replace(message, summary=summary, signed=b"")
+        return replace(
+            state, message=message, left_out=sanitize(lost or "", _MAX_REASON), signature=signature
+        )
 
     def _of_model_features(self, summary: Summary) -> tuple[Summary, LeftOut | None]:
         """The summary to merge, and what was left out of the one that came."""
@@ -404,6 +438,8 @@ class Aggregator:
         check_size(summary, self.max_rows, self.max_rms)
         check_least_rows(summary, self.least_rows)
         check_scaling(summary)
+        if self.roster is not None:
+            membership.check_agreed(self.roster, child, summary)
         if self.expected is not None:
             check_compatible([self.expected, summary], INTERSECTION)
             if self.expected.scale is not None:
@@ -435,6 +471,12 @@ class Aggregator:
             return MappingProxyType(
                 {name: state.message.version for name, state in sorted(self._states.items())}
             )
+
+    @property
+    def not_heard_from(self) -> tuple[str, ...]:
+        """Members of the roster who do not contribute now; none without a roster."""
+        with self._lock:
+            return () if self.roster is None else membership.not_heard_from(self.roster, self._states)
 
     @property
     def quarantined(self) -> Mapping[str, str]:
@@ -529,13 +571,6 @@ def _require_expected_names(expected: Summary | None) -> tuple[str, ...]:
     return require_names(expected.feature_names, "expected")
 
 
-def _constructed_again(summary: Summary) -> Summary:
-    """The same summary, after all its checks."""
-    if summary.parts:
-        return type(summary).from_file_contents(summary.arrays, summary.metadata)
-    return replace(summary)
-
-
 def _shape(state: State) -> tuple[int, bool, str] | None:
     """Number of features, whether they are centered, and how scaled; None for a withdrawn child."""
     summary = state.message.summary
@@ -552,22 +587,8 @@ def _works(tree: MergeTree) -> bool:
     return True
 
 
-def _limit(value: object, name: str) -> float:
-    if not validation.is_real(value) or not value > 0:
-        raise ValueError(f"{name} must be a number above 0, got {name}={value!r}.")
-    return float(value)
-
-
 def _reason(error: Exception) -> str:
     return sanitize(str(error) or type(error).__name__, _MAX_REASON)
-
-
-def _other_sender(child: str, known: str, sender: str) -> str:
-    found = f"sender {sender!r:.80}" if sender else "an unknown sender"
-    return (
-        f"the name belongs to sender {known!r:.80}, and this is from {found}; give each client a name of its "
-        f"own, or, if this one has a new key, withdraw({child!r:.80}) first."
-    )
 
 
 def _largest_angle(before: Subspace, model: Subspace) -> float | None:

@@ -63,12 +63,17 @@ def _needed_version(kind: str, arrays: Mapping[str, AnyArray], metadata: JSON) -
 
 def read(path: str | os.PathLike[str]) -> Contents:
     """Read what `write` wrote: kind, arrays and metadata. Raises ModelFileError otherwise."""
+    return decode(read_bytes(path), path)
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a file, for `decode`."""
     path = local_path(path)
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder, not a model file; name a file in it.")
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such model file; check the path.")
-    return decode(path.read_bytes(), path)
+    return path.read_bytes()
 
 
 def decode(contents: bytes, name: object) -> Contents:
@@ -89,15 +94,44 @@ def signature(contents: bytes, name: object) -> tuple[object, JSON]:
         return found.get("signature"), _metadata(str(found.get("facts")), name)
 
 
-def with_signature(contents: bytes, signature: JSON) -> bytes:
-    """The same file with a signature in its header, which the checksum is not about."""
-    length = int.from_bytes(contents[:8], "little")
-    tensors = json.loads(contents[8 : 8 + length])
+def with_signature(contents: bytes, signature: JSON | None) -> bytes:
+    """The same file with another signature in its header, which the checksum is not about, or none."""
+    text, arrays = split(contents)
+    tensors = json.loads(text)
     header = json.loads(tensors["__metadata__"]["fedpca"])
-    tensors["__metadata__"]["fedpca"] = json.dumps(header | {"signature": signature})
+    header.pop("signature", None)
+    added = {} if signature is None else {"signature": signature}
+    tensors["__metadata__"]["fedpca"] = json.dumps(header | added)
+    return joined(_padded(tensors), arrays)
+
+
+def with_metadata(contents: bytes, metadata: JSON) -> bytes:
+    """The same file with other metadata and without a signature; its arrays stay as they are, bit for bit."""
+    text, arrays = split(contents)
+    tensors = json.loads(text)
+    header = json.loads(tensors["__metadata__"]["fedpca"])
+    header.pop("signature", None)
+    facts = json.dumps(metadata, sort_keys=True, allow_nan=False)
+    checksum = _checksum(header["kind"], load(contents), facts)
+    tensors["__metadata__"]["fedpca"] = json.dumps(header | {"facts": facts, "checksum": checksum})
+    return joined(_padded(tensors), arrays)
+
+
+def split(contents: bytes) -> tuple[bytes, memoryview]:
+    """The text of a file's header, and all bytes of its arrays."""
+    end = 8 + int.from_bytes(contents[:8], "little")
+    return contents[8:end], memoryview(contents)[end:]
+
+
+def joined(text: bytes, arrays: memoryview) -> bytes:
+    """The inverse of `split`."""
+    return b"".join((len(text).to_bytes(8, "little"), text, arrays))
+
+
+def _padded(tensors: JSON) -> bytes:
+    """The text of a header, of a length that aligns the arrays behind it."""
     text = json.dumps(tensors, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # arrays are aligned
-    return b"".join((len(text).to_bytes(8, "little"), text, memoryview(contents)[8 + length :]))
+    return text + b" " * (-len(text) % 8)
 
 
 @contextmanager

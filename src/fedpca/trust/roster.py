@@ -237,9 +237,10 @@ class Roster:
 
     def signer(self, key: SigningKey) -> "Signer":
         """Signs what the member with this key sends; ValueError if the key is nobody's."""
-        return Signer(self, self._member_of(key.public), key)
+        return Signer(self, self.member_of(key.public), key)
 
-    def _member_of(self, key: PublicKey) -> Member:
+    def member_of(self, key: PublicKey) -> Member:
+        """The member with this key; ValueError if it is nobody's."""
         for member in self.members.values():
             if member.key == key:
                 return member
@@ -294,7 +295,7 @@ class Roster:
                 "of one study do not count in another."
             )
         if child is None:
-            return self._member_of(signature.key)
+            return self.member_of(signature.key)
         member = self.members.get(child)
         if member is None:
             raise SignatureError(

@@ -22,8 +22,8 @@ from fedpca._util.text import sanitize, utc_timestamp
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.flower.exchanges import OwnerScaling, OwnerSum, Published
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
-from fedpca.federation.membership import check_declared
 from fedpca.federation.flower.round import CONTRIBUTING, NodeReply, Outcome, Round
+from fedpca.federation.membership import check_declared
 from fedpca.federation.message import Message, require_summary
 from fedpca.privacy import Privacy, PrivateTracker, StepSum
 from fedpca.privacy.steps import check_sum, count_rows
