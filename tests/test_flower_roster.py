@@ -183,7 +183,7 @@ class TestRun:
     def test_a_private_roster(self, tmp_path):
         settings = PRIVATE | {"adjacency": "replace-one", "mechanism": "gram"}
         club = Club(tmp_path, "north", config=PRIVATE | {"center": "pairs"}, **settings)
-        with pytest.raises(ValueError, match="epsilon must be 2.0 in a run of study 'heart'"):
+        with pytest.raises(ValueError, match=r"epsilon must be 2.0 in a run of study 'heart'"):
             club.run()
         assert club.run(**PRIVATE)["problem"] == ""
         assert loaded(club.server).certificate.epsilon == 2.0
@@ -209,7 +209,7 @@ class TestRun:
         club.run()
         old.save(club.path)
         with pytest.raises(
-            ValueError, match="does not follow that of the run before it .*; get the newest roster"
+            ValueError, match=r"does not follow that of the run before it .*; get the newest roster"
         ):
             club.run()
         (tmp_path / "other").mkdir()
@@ -622,7 +622,7 @@ class TestNode:
             for key, value in club.configs["north"].items()
             if key not in (*PRIVATE, "center", "mechanism")
         }
-        with pytest.raises(NodeError, match="only private releases|mechanism must be"):
+        with pytest.raises(NodeError, match=r"only private releases|mechanism must be"):
             Node.from_config(plain).reply(request)
         assert nothing_was_read(club.configs["north"])
 
@@ -790,7 +790,7 @@ class TestPolicy:
             ("largest_epsilon = 1.0", "largest_epsilon: at most 1 may be spent, got 2; release with less."),
             (
                 "least_rows = 2000",
-                "least_rows: at least 2000 rows must be behind what leaves, got 1500; wait for more.",
+                "least_rows: at least 2,000 rows must be behind what leaves, got 1,500; wait for more.",
             ),
         ],
     )

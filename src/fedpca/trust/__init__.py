@@ -1,4 +1,4 @@
-"""Trust: who takes part in a study, who signed a file, and what may leave. Signatures need the extra "secure"."""
+"""Trust: who takes part in a study, who signed a file, and what may leave."""
 
 from fedpca.trust.keys import PublicKey, SigningKey
 from fedpca.trust.policy import Policy, RuleResult

@@ -1,4 +1,4 @@
-"""Gate: the policy of a node's owner, checked before anything is fitted or spent, and before anything leaves."""
+"""Gate: the policy of a node's owner, checked before anything is fitted or spent, and before it leaves."""
 
 import json
 from collections.abc import Callable, Iterator

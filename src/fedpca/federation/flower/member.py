@@ -1,4 +1,4 @@
-"""Membership: a node as a member of a study, which signs what it sends; and a run, which states its roster."""
+"""Membership: a node as a member of a study, which signs what it sends; and the roster of a run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Membership:
         """That of a node config; None without a roster.
 
         Raises:
-            NodeError, ValueError, OSError: the key or the roster cannot be used, or is not that of the client.
+            NodeError, ValueError, OSError: the key or the roster cannot be used, or is of another client.
         """
         given = [name for name in KEYS if name in config]
         if not given:

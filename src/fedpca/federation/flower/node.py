@@ -134,7 +134,7 @@ class Node:
         return Reply("release", self.release(request, published.scale))
 
     def release(self, request: Mapping[str, Any], divisor: Array | None = None) -> bytes:
-        """The release of this version, as an encoded `Message`, where no exchange has to come before it; unsigned.
+        """The release of this version, an encoded `Message`, unsigned, where no exchange has to come before.
 
         The first request reads the rows and, with privacy, debits the ledger. Later ones get the same bytes.
 

@@ -27,7 +27,7 @@ class Region:
 
     Attributes:
         client: the name of the region, as a client of its parent.
-        folder: that of the regional runs; if these have a roster, every client of the region is checked again.
+        folder: that of the regional runs; if these have a roster, all clients of the region are checked.
         membership: in the study of the parent, whose runs alone it answers, with signed replies; None answers
             any run.
     """

@@ -182,6 +182,7 @@ def _set_up(config: Mapping[str, Any], folder: Path) -> tuple[Aggregator, dict[s
         store=folder / "store",
         expected=Subspace.empty(features, centered=center) if features else None,
         privacy=privacy,
+        least_rows=validation.integer(config["least-rows"], "least-rows", at_least=0),
         max_rows=float(config["max-rows"]) or 1e15,
         max_rms=float(config["max-rms"]) or inf,
         roster=roster,

@@ -327,8 +327,7 @@ class Study:
             self._check_signed(scaling, contents, float(scaling.scaling.observed.max()))
             if not self._request["scale"] or self._published.scale is not None:
                 raise ValueError("no scaling was requested.")
-            if not 0 < scaling.scaling.observed.max() <= self._aggregator.max_rows:
-                raise ValueError(f"observed must be above 0 and at most {self._aggregator.max_rows:g}.")
+            self._check_rows(float(scaling.scaling.observed.max()))
             self._add(self._scalings, node, scaling)
             return "taken", "its scaling, but no release yet."
         if kind == "sum":
@@ -401,10 +400,16 @@ class Study:
         found = "the scale" if self._published.scale is not None else "what was found privately"
         return f"it joined later: {found} is that of the rows of others."
 
+    def _check_rows(self, n_rows: float) -> None:
+        least, most = max(1, self._aggregator.least_rows), self._aggregator.max_rows
+        if not least <= n_rows <= most:
+            raise ValueError(
+                f"its number of rows must be at least {least} and at most {most:g}, got {n_rows:g}."
+            )
+
     def _check_sum(self, owner: OwnerSum) -> None:
         own = owner.own
-        if not own.n_rows <= self._aggregator.max_rows:
-            raise ValueError(f"n_rows must be at most {self._aggregator.max_rows:g}, got {own.n_rows}.")
+        self._check_rows(own.n_rows)
         n_rows = self._rows.get((owner.child, owner.version), own.n_rows)
         if own.n_rows != n_rows:
             raise ValueError(f"n_rows must stay {n_rows}, got {own.n_rows}.")
