@@ -25,6 +25,7 @@ from fedpca.federation.admission import (
 )
 from fedpca.federation.message import Message, child_name, require_summary, version_number
 from fedpca.federation.pool import INTERSECTION, Pool
+from fedpca.federation.robust import RobustRule, check_known, check_robust, merge_robust
 from fedpca.federation.store import (
     ChildEvent,
     FolderStore,
@@ -40,6 +41,7 @@ from fedpca.privacy import Privacy
 from fedpca.summaries import validation
 from fedpca.summaries.features import FeatureRule, LeftOut, check_rule, left_out, quoted, require_names
 from fedpca.summaries.merging import check_compatible, check_scales, select
+from fedpca.summaries.rank import exchange_rank
 from fedpca.summaries.scaling import in_words
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
@@ -99,6 +101,11 @@ class Aggregator:
         roster: reject what no member of the study has signed, or is not what members agreed on: `rank`,
             `privacy` and the names of `expected` are then the roster's. None: anyone may speak.
         fanout: how many summaries are merged at a time.
+        robust: "cap", "median" or "trim" for a model that a minority of children who lie cannot take over,
+            if children are alike; None trusts all. Every change merges all children again, and children
+            must know all features. Of fewer than three children the caps are all there is.
+        max_share: with `robust`, the largest weight of a child, as a share of all; by default no child
+            weighs more than the median child.
 
     >>> import numpy as np
     >>> aggregator = Aggregator(rank=1)
@@ -126,13 +133,18 @@ class Aggregator:
         max_rms: float = inf,
         roster: Roster | None = None,
         fanout: int = 8,
+        robust: RobustRule | None = None,
+        max_share: float | None = None,
     ) -> None:
         self.roster = roster
         if roster is not None:
             rank, expected, privacy = membership.agreed(roster, rank, expected, privacy)
         if rank is not None:
             validation.integer(rank, "rank", at_least=1)
+        check_robust(robust, max_share)
         self.rank = rank
+        self.robust = robust
+        self.max_share = max_share
         self.fanout = validation.integer(fanout, "fanout", at_least=2)
         self.expected = expected
         self.features = features
@@ -172,6 +184,7 @@ class Aggregator:
         self._tree = MergeTree(self.rank, self.fanout)
         self._changed: set[str] = set()  # children that the tree does not have yet
         self._model: Subspace | None = None
+        self._robust: Summary | None = None  # the robust merge of all children
         for name, reason in self.store.quarantined().items():
             _log.warning("quarantined: %r: %s", sanitize(name, 100), reason)
         shapes = Counter(_shape(state) for state in states.values() if state.message.summary is not None)
@@ -377,7 +390,7 @@ class Aggregator:
     def _set(self, child: str, summary: Summary | None) -> None:
         self._pool.set(child, summary)
         self._changed.add(child)
-        self._model = None
+        self._model = self._robust = None
 
     def _next_version(self) -> int:
         """Larger than all before, here and, unless the clock was set back, in a store that was lost."""
@@ -440,6 +453,8 @@ class Aggregator:
         check_scaling(summary)
         if self.roster is not None:
             membership.check_agreed(self.roster, child, summary)
+        if self.robust is not None:
+            check_known(summary)
         if self.expected is not None:
             check_compatible([self.expected, summary], INTERSECTION)
             if self.expected.scale is not None:
@@ -531,7 +546,15 @@ class Aggregator:
             state = self._states.get(child)
             self._tree.set(child, None if state is None else state.message.summary)
         self._changed = set()
-        return self._tree.merged()
+        return self._tree.merged() if self.robust is None else self._merged_robustly(self.robust)
+
+    def _merged_robustly(self, rule: RobustRule) -> Summary:
+        if self._robust is None:
+            found = {name: state.message.summary for name, state in self._states.items()}
+            children = {name: summary for name, summary in found.items() if summary is not None}
+            rank = self.rank and exchange_rank(self.rank, next(iter(children.values())).n_features)
+            self._robust = merge_robust(children, rule, max_share=self.max_share, rank=rank)
+        return self._robust
 
     def _culprit(self) -> str:
         """The child, the latest if there are several, without which the others merge.

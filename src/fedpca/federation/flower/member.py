@@ -131,8 +131,8 @@ def check_settings(roster: Roster, request: Mapping[str, Any]) -> None:
             stated = 0.0  # found privately
         if found != stated:
             raise NodeError(
-                f"{name} must be {stated!r:.80} in a run of study {roster.study!r:.80}, as its roster states, "
-                f"got {found!r:.80}; correct the run config, or agree on another roster."
+                f"{name} must be {stated!r:.80} in a run of study {roster.study!r:.80}, as its "
+                f"roster states, got {found!r:.80}; correct the run config, or agree on another roster."
             )
 
 
