@@ -732,6 +732,60 @@ class TestRegion:
         assert summary["rows"] == 3000
 
 
+def alike(seed):
+    """Rows of owners that are alike: all have the same directions."""
+    return np.random.default_rng(seed).normal(size=(1500, 8)) * [4, 3, 2, 1, 1, 1, 1, 1]
+
+
+def spiked(seed):
+    """Rows of a liar: one direction that nobody else has, far longer than all others."""
+    return alike(seed) * [1, 1, 1, 1, 1, 1, 1, 40]
+
+
+class TestLiars:
+    @pytest.fixture
+    def five(self, tmp_path):
+        rows = [*map(alike, range(4)), spiked(4)]
+        return {
+            name: {"client-id": name, "source": str(write(tmp_path / f"{name}.npy", each))}
+            for name, each in zip("abcde", rows, strict=True)
+        }
+
+    def grid(self, configs):
+        return FakeGrid(**{f"n{node}": client(config) for node, config in enumerate(configs.values())})
+
+    @pytest.mark.parametrize("robust", ["median", "trim"])
+    def test_a_liar_does_not_take_the_model(self, tmp_path, five, robust):
+        plain = run(self.grid(five), tmp_path / "plain", expect=5)
+        summary = run(self.grid(five), tmp_path / "server", expect=5, robust=robust)
+        assert (plain["robust"], summary["robust"], summary["max_share"]) == (None, robust, None)
+        honest = np.concatenate([np.load(five[name]["source"]) for name in "abcd"])
+        assert fedpca.metrics.captured_variance(loaded(tmp_path / "plain"), honest) < 0.95
+        assert fedpca.metrics.captured_variance(loaded(tmp_path / "server"), honest) > 0.999
+
+    def test_a_region_sends_what_its_runs_have_merged(self, tmp_path, five):
+        run(self.grid(five), tmp_path / "server", expect=5, robust="trim", max_share=0.25)
+        region = Region.from_config({"client-id": "a region", "region": str(tmp_path / "server")})
+        sent = Message.decode(region.release(REQUEST)).summary.subspace(3)
+        assert sent == loaded(tmp_path / "server")
+
+    def test_bad_settings(self, tmp_path):
+        with pytest.raises(ValueError, match="robust must be None or one of"):
+            run(FakeGrid(), tmp_path, robust="mean")
+        with pytest.raises(ValueError, match="max_share is for robust merging"):
+            run(FakeGrid(), tmp_path, max_share=0.3)
+        with pytest.raises(ValueError, match="max_share must be a share above 0 and at most 1"):
+            run(FakeGrid(), tmp_path, robust="cap", max_share=1.5)
+
+    def test_few_rows(self, tmp_path):
+        few = {"client-id": "few", "source": str(write(tmp_path / "few.npy", rows_of(3, 9)))}
+        grid = FakeGrid(n1=client(few), n2=client(config_of(tmp_path, "north", 1)))
+        summary = run(grid, tmp_path / "server", replies=2, least_rows=10)
+        what, reason = by_client(summary)["few"]
+        assert (what, "at least least_rows=10 rows" in reason) == ("rejected", True)
+        assert list(summary["contributors"]) == ["north"]
+
+
 class TestPolicy:
     """What may leave is checked before anything is spent; others learn public numbers alone."""
 

@@ -1,10 +1,12 @@
 """Region: a federation that is itself a client of another, and sends what its own clients have merged."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from fedpca._typing import JSON
 from fedpca.errors import NodeError
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.flower.exchanges import Published, Reply
@@ -64,13 +66,14 @@ class Region:
 
     def release(self, request: Mapping[str, Any]) -> bytes:
         """The merged summary of all clients so far, as an encoded message (see `Node.release`)."""
-        store, roster = self.folder / "store", self.folder / "roster.toml"
+        store, roster, last = (self.folder / name for name in ("store", "roster.toml", "summary.json"))
         if not store.is_dir():
             raise NodeError("the region has no store: set region to the folder of its runs on this machine.")
         aggregator = Aggregator(
             validation.integer(request["rank"], "rank", at_least=1),
             store=store,
             roster=Roster.load(roster) if roster.exists() else None,
+            **_robust(json.loads(last.read_bytes()) if last.exists() else {}),
         )
         if not aggregator.children:
             raise NodeError("no client of the region has contributed yet.")
@@ -89,6 +92,11 @@ class Region:
     def public_message(self, error: Exception) -> str:
         """What others may learn about an error: all of it, for there are no rows here."""
         return str(error)
+
+
+def _robust(last: JSON) -> JSON:
+    """How the last regional run merged its clients."""
+    return {name: last.get(name) for name in ("robust", "max_share")}
 
 
 def _scaled(scale: object) -> str:

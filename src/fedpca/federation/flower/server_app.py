@@ -65,6 +65,8 @@ def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
         "scale": None,
         "evaluation": None,
         "roster": None,
+        "robust": config["robust"] or None,
+        "max_share": config["max-share"] or None,
         "contributors": {},
         "quarantined": {},
         "replies": [],
@@ -186,6 +188,8 @@ def _set_up(config: Mapping[str, Any], folder: Path) -> tuple[Aggregator, dict[s
         max_rows=float(config["max-rows"]) or 1e15,
         max_rms=float(config["max-rms"]) or inf,
         roster=roster,
+        robust=config["robust"] or None,
+        max_share=float(config["max-share"]) or None,
     )
     return aggregator, request
 
