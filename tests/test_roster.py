@@ -123,6 +123,7 @@ def test_a_key_does_not_leave_its_process_and_is_not_shown(tmp_path):
         "ed25519:" + "A" * 88,
         "ed25519:" + "é" * 44,
     ],
+    ids=["empty", "prefix", "rsa", "cut", "newline", "capitals", "long", "accents"],
 )
 def test_a_public_key_has_one_spelling(text):
     with pytest.raises(ValueError, match="a public key must be"):
