@@ -7,6 +7,7 @@ from fedpca._util.text import pluralize
 
 if TYPE_CHECKING:
     from fedpca.summaries.summary import Summary
+    from fedpca.trust.roster import Signer
 
 
 def read(path: Path) -> "tuple[Summary, int]":
@@ -27,7 +28,7 @@ def decode(path: Path, contents: bytes) -> "tuple[Summary, int]":
     return summary, shown if type(shown) is int and shown >= 0 else summary.subspace().rank
 
 
-def write(path: Path, summary: "Summary", n_components: int) -> None:
+def write(path: Path, summary: "Summary", n_components: int, signer: "Signer | None" = None) -> None:
     """Write a model file; it carries more directions than it shows, so that little is lost in merges.
 
     Of a private model that is the number asked for: merged with others, more may rise above the noise.
@@ -35,7 +36,8 @@ def write(path: Path, summary: "Summary", n_components: int) -> None:
     from fedpca.summaries import model_file
 
     metadata = summary.metadata | {"n_components": n_components}
-    model_file.write(path, summary.kind, summary.arrays, metadata)
+    contents = model_file.encode(summary.kind, summary.arrays, metadata)
+    model_file.write_bytes(path, contents if signer is None else signer.sign(contents))
 
 
 def require_components(path: Path, summary: "Summary", n_components: int | None) -> None:
