@@ -20,7 +20,7 @@ LIMIT = 5.0  # ms, of 1 MB
 def main() -> None:
     arguments = options(__doc__, "20 rounds").parse_args()
     rounds = 20 if arguments.quick else 200
-    machine()
+    print(f"# Signatures\n\n{machine()}")
     from fedpca import Roster, SigningKey, Subspace
     from fedpca.federation.message import Message
     from fedpca.trust import Member
