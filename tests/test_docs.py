@@ -88,14 +88,14 @@ def public_names():
                 yield f"fedpca.{place}.{name}"
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 def test_every_public_name_is_in_the_reference(site):
     reference = "".join(page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html"))
     described = set(re.findall(r'id="(?:module-)?(fedpca\.[\w.]+)"', reference))
     assert [name for name in public_names() if name not in described] == []
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 def test_the_site_loads_nothing_from_elsewhere(site):
     for page in site.rglob("*.html"):
         loaded = re.findall(

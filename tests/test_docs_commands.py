@@ -79,7 +79,7 @@ def check(page, folder, *commands_in):
         assert right, f"{command.line}\n{text}"
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if commands(p.read_text(encoding="utf-8"))], ids=lambda p: p.stem
 )

@@ -58,7 +58,7 @@ def assert_on_page(printed, page):
     assert printed in (ROOT / "docs" / "how-to" / page).read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 def test_demo(run_example, tmp_path):
     printed = run_example("demo", tmp_path / "demo")
     shares = dict(re.findall(r"^(.*?)  +\d+ images, captures +([\d.]+)%", printed, re.MULTILINE))
@@ -67,7 +67,7 @@ def test_demo(run_example, tmp_path):
     assert (tmp_path / "demo" / "index.html").stat().st_size > 100_000
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 def test_bigger_than_memory(run_example):
     printed = run_example("bigger_than_memory")
     assert number(r"fitted in (\d+) MB", printed) < number(r"^(\d+) MB", printed) / 2
@@ -75,7 +75,7 @@ def test_bigger_than_memory(run_example):
     assert "scores of 600000 rows" in printed
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 def test_private_release(run_example, tmp_path):
     printed = run_example("private_release", tmp_path)
     assert printed.count("a second release is refused") == 3
@@ -85,7 +85,7 @@ def test_private_release(run_example, tmp_path):
     assert release.certificate.epsilon == 1.0
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 def test_sensors(run_example):
     printed = run_example("sensors")
     assert_on_page(printed, "sensors.md")
@@ -101,7 +101,7 @@ def test_a_sensor_that_breaks_goes_unnoticed_in_all_that_drift_has_passed_throug
     assert not any(watch.see(rows) for rows in sensors.pump(7, sensors.FAULT))
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 def test_biobanks(run_example):
     printed = run_example("biobanks")
     assert_on_page(printed, "ancestry.md")
@@ -118,7 +118,7 @@ def test_biobanks_that_count_different_alleles_do_not_merge(example, rng, tmp_pa
         example("biobanks").federated(beds)
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 def test_single_cell(run_example, tmp_path):
     anndata = pytest.importorskip("anndata")
     printed = run_example("single_cell", tmp_path)

@@ -243,6 +243,8 @@ def test_a_fit_that_is_not_what_was_agreed_is_refused_before_anything_is_written
     declared = roster.without_member("north").with_member(Member("north", roster.members["north"].key, 299))
     declared.save("other.toml")
     assert "declared 299 rows" in error_of("fit", "north.csv", *signed)
+    spending = [*PRIVATE, "--ledger", "l.jsonl"]
+    assert "declared 299 rows" in error_of("fit", "north.csv", *signed, *spending)
     Path("north.key").chmod(0o644)
     assert "chmod 600 north.key" in error_of("fit", "north.csv", *signed)
     assert "need each other" in error_of(

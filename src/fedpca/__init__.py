@@ -8,7 +8,7 @@ from fedpca._util.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from fedpca import metrics, progress
-    from fedpca.errors import BudgetExceeded, ModelFileError
+    from fedpca.errors import BudgetExceeded, ModelFileError, PolicyViolation
     from fedpca.estimators.streaming import StreamingPCA
     from fedpca.federation.aggregator import Aggregator
     from fedpca.federation.federated_pca import FederatedPCA
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fedpca.summaries.subspace import Subspace
     from fedpca.summaries.summary import load
     from fedpca.trust.keys import SigningKey
+    from fedpca.trust.policy import Policy
     from fedpca.trust.roster import Roster
 
 _MODULES = {
@@ -33,6 +34,8 @@ _MODULES = {
     "Ledger": "privacy.ledger",
     "ModelFileError": "errors",
     "Moments": "summaries.moments",
+    "Policy": "trust.policy",
+    "PolicyViolation": "errors",
     "Privacy": "privacy.settings",
     "Roster": "trust.roster",
     "Scaling": "summaries.scaling",
@@ -55,6 +58,8 @@ __all__ = [
     "Ledger",
     "ModelFileError",
     "Moments",
+    "Policy",
+    "PolicyViolation",
     "Privacy",
     "Roster",
     "Scaling",

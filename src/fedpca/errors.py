@@ -7,6 +7,7 @@
     ├── NonFiniteError      rows on a device contain NaN, infinity, or values too large to square
     ├── SignatureError      a file is not signed as the roster of its study asks for
     │   └── OutdatedRoster  it was signed under a roster that this one does not know: get the newest
+    ├── PolicyViolation     a release would break a rule of its owner's policy
     └── SummaryRejected     an aggregator rejected a summary
     RuntimeError
     └── BudgetExceeded      a release would cost more than is left of a privacy budget
@@ -84,6 +85,20 @@ class SignatureError(ValueError):
 
 class OutdatedRoster(SignatureError):
     """A member signed a file under a roster that this one does not know: get the newest roster."""
+
+
+class PolicyViolation(ValueError):
+    """A release would break a rule of its owner's policy. Nothing left.
+
+    Attributes:
+        rule: the key of the policy.
+        limit: its value there.
+        value: what was found, or None where it is not known.
+    """
+
+    def __init__(self, text: str, rule: str, limit: Any, value: Any) -> None:
+        self.rule, self.limit, self.value = rule, limit, value
+        super().__init__(text)
 
 
 class SummaryRejected(ValueError):

@@ -18,6 +18,7 @@ from fedpca.cli.common import (
     Drop,
     Force,
     NumericOnly,
+    PolicyPath,
     check_output_path,
     parse_names,
     print_result,
@@ -115,12 +116,16 @@ def fit(
     ledger: Ledger = None,
     roster: RosterOption = None,
     key: KeyOption = None,
+    policy: PolicyPath = None,
     force: Force = False,
     as_json: AsJson = False,
     *,
     reading: dict[str, Any],
 ) -> None:
     """Fit a model to files of any size. With --epsilon and --delta it is differentially private.
+
+    With --policy nothing is written that its rules do not let out; without privacy the files are read once
+    more for that.
 
     Examples:
 
@@ -164,7 +169,9 @@ def fit(
     from fedpca.estimators.base import warn_if_fewer
     from fedpca.estimators.streaming import StreamingPCA
     from fedpca.readers import fit_files, open_rows
+    from fedpca.trust.policy import NO_POLICY, Policy
 
+    rules = None if policy is None else Policy.load(policy)
     rows = open_rows(
         path,
         columns=parse_names(columns),
@@ -176,7 +183,7 @@ def fit(
     )
     factor = None if scale is None else _scale(scale, rows.feature_names)
     if signer is not None:
-        check_fit(signer, rows.n_features, rows.feature_names, center is not Center.none, factor)
+        check_fit(signer, rows, center is not Center.none, factor, privacy)
     # By default few; of a private model those that rise above the noise.
     n_components = min(10, rows.n_features) if components is None and privacy is None else wanted
     pca = StreamingPCA(
@@ -187,6 +194,8 @@ def fit(
         privacy=privacy,
         oversample="auto" if oversample is None else oversample,
     )
+    with progress_bars():
+        counts = None if rules is None else rules.check_rows(rows, privacy=privacy)
     with progress_bars(), _graceful_interrupt() as signals:
         done = fit_files(pca, rows, checkpoint=checkpoint, should_stop=lambda: bool(signals))
     if signals:
@@ -200,7 +209,9 @@ def fit(
     if privacy is None and (summary.kind != "moments" or summary.n_features > _MAX_FEATURES_OF_MOMENTS):
         summary = pca.subspace_
     asked = wanted if privacy is not None and isinstance(wanted, int) else 0
-    model_files.write(out, summary, max(pca.n_components_, asked), signer)
+    if rules is not None:
+        rules.check(summary, counts)
+    model_files.write(out, summary, max(pca.n_components_, asked), counts, signer)
     if components is not None and privacy is None:
         warn_if_fewer(wanted, pca.n_components_, stacklevel=2)
     if checkpoint is not None:
@@ -213,7 +224,10 @@ def fit(
     empty = done - round(summary.count) if privacy is None else 0  # private models count every row
     if empty:
         text += f"; {pluralize(empty, 'more row')} without any value skipped"
-    print_result({"out": str(out), **description, "rows_without_values": empty}, as_json, text)
+    text += f"\n{NO_POLICY}" if rules is None else f"\n{policy}: every rule holds"
+    data = {"out": str(out), **description, "rows_without_values": empty}
+    data["policy"] = None if rules is None else {"hash": rules.hash, **rules.to_json()}
+    print_result(data, as_json, text)
 
 
 def _scale(text: str, names: tuple[str, ...] | None) -> "ScaleLike":

@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from fedpca.privacy import Privacy
+    from fedpca.readers import RowReader
     from fedpca.trust.roster import Roster, Signer
 
 _log = logging.getLogger("fedpca.cli")
@@ -68,16 +69,19 @@ def signed_privacy(signer: "Signer", privacy: "Privacy | None") -> "Privacy | No
 
 
 def check_fit(
-    signer: "Signer", n_features: int, names: tuple[str, ...] | None, centered: bool, scale: object
+    signer: "Signer", rows: "RowReader", centered: bool, scale: object, privacy: "Privacy | None"
 ) -> None:
-    """Refuse a member's fit that is not what the roster says: before any row is read."""
+    """Refuse a member's fit that is not what the roster says: before anything is spent on the rows."""
     from fedpca.federation import membership
+    from fedpca.trust.policy import count_rows
 
-    membership.check_settings(signer.roster, n_features, names, centered, scale)
+    membership.check_settings(signer.roster, rows.n_features, rows.feature_names, centered, scale)
+    if privacy is not None and signer.member.rows is not None:
+        check_rows(signer, count_rows(rows))
 
 
 def check_rows(signer: "Signer", count: int) -> None:
     """Refuse more rows than the member declared."""
     from fedpca.federation import membership
 
-    membership.check_rows(signer.roster, signer.member.id, count)
+    membership.check_declared(signer.roster, signer.member.id, count)

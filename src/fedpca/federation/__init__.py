@@ -6,6 +6,7 @@ Everything exported here needs numpy, scipy and safetensors only. The rest is im
 
 from fedpca.errors import SummaryRejected
 from fedpca.federation.aggregator import Aggregator, ChildInfo
+from fedpca.federation.influence import Influence
 from fedpca.federation.message import Message
 from fedpca.federation.store import (
     ChildEvent,
@@ -23,6 +24,7 @@ __all__ = [
     "ChildInfo",
     "FolderStore",
     "HistoryEvent",
+    "Influence",
     "MemoryStore",
     "Message",
     "ModelEvent",

@@ -69,6 +69,17 @@ def check_size(summary: Summary, max_rows: float, max_rms: float) -> None:
         raise ValueError(f"its energy {energy:.3g} is too large to be merged with others; rescale the rows.")
 
 
+def check_least_rows(summary: Summary, least_rows: int) -> None:
+    """Reject a summary of fewer rows, or in which fewer rows alone know the same features."""
+    fewest = min(leaf.count for leaf in summary.leaves)
+    if fewest < least_rows:
+        alone = " that alone know the same features" if summary.parts else ""
+        raise ValueError(
+            f"at least least_rows={least_rows} rows must be behind a summary, got {fewest:g}{alone}; wait "
+            "for more."
+        )
+
+
 def check_scaling(summary: Summary) -> None:
     """Reject moments whose scaling claims more than their rows can have: it is not limited by anything else.
 

@@ -15,6 +15,7 @@ from fedpca._util.text import join_names, sanitize
 from fedpca.errors import OutdatedRoster, SummaryRejected
 from fedpca.federation import membership
 from fedpca.federation.admission import (
+    check_least_rows,
     check_limit,
     check_private,
     check_scaling,
@@ -22,8 +23,10 @@ from fedpca.federation.admission import (
     check_size,
     constructed_again,
 )
+from fedpca.federation.influence import Influence, influence, influence_warning
 from fedpca.federation.message import Message, child_name, require_summary, version_number
 from fedpca.federation.pool import INTERSECTION, Pool
+from fedpca.federation.robust import RobustMerge, RobustRule, check_known, check_robust
 from fedpca.federation.store import (
     ChildEvent,
     FolderStore,
@@ -91,12 +94,18 @@ class Aggregator:
             has is left out, also of the store, and a child that lacks one is rejected. So no child decides
             which features the model has.
         privacy: reject summaries that are less private than this, or larger than its bound allows.
+        least_rows: reject a child of fewer rows than this, or with fewer that alone know the same features.
         max_rows: reject a child that claims more rows than this.
         max_rms: reject a child whose rows have a larger root-mean-square length about the origin than this:
             rows divided by their scale, if that is numbers, and else as they are.
         roster: reject what no member of the study has signed, or is not what members agreed on: `rank`,
             `privacy` and the names of `expected` are then the roster's. None: anyone may speak.
         fanout: how many summaries are merged at a time.
+        robust: "cap", "median" or "trim" for a model that a minority of children who lie cannot take over,
+            if children are alike; None trusts all. Every change merges all children again, and children
+            must know all features. Of fewer than three children the caps are all there is.
+        max_share: with `robust`, the largest weight of a child, as a share of all; by default no child
+            weighs more than the median child.
 
     >>> import numpy as np
     >>> aggregator = Aggregator(rank=1)
@@ -119,23 +128,30 @@ class Aggregator:
         expected: Summary | None = None,
         features: FeatureRule = "same",
         privacy: Privacy | None = None,
+        least_rows: int = 0,
         max_rows: float = 1e15,
         max_rms: float = inf,
         roster: Roster | None = None,
         fanout: int = 8,
+        robust: RobustRule | None = None,
+        max_share: float | None = None,
     ) -> None:
         self.roster = roster
         if roster is not None:
             rank, expected, privacy = membership.agreed(roster, rank, expected, privacy)
         if rank is not None:
             validation.integer(rank, "rank", at_least=1)
+        check_robust(robust, max_share)
         self.rank = rank
+        self.robust = robust
+        self.max_share = max_share
         self.fanout = validation.integer(fanout, "fanout", at_least=2)
         self.expected = expected
         self.features = features
         if check_rule(features):
             _require_expected_names(expected)
         self.privacy = privacy
+        self.least_rows = validation.integer(least_rows, "least_rows", at_least=0)
         self.max_rows = check_limit(max_rows, "max_rows")
         self.max_rms = check_limit(max_rms, "max_rms")
         self.store: Store
@@ -168,6 +184,7 @@ class Aggregator:
         self._tree = MergeTree(self.rank, self.fanout)
         self._changed: set[str] = set()  # children that the tree does not have yet
         self._model: Subspace | None = None
+        self._robust: Summary | None = None  # the robust merge of all children
         for name, reason in self.store.quarantined().items():
             _log.warning("quarantined: %r: %s", sanitize(name, 100), reason)
         shapes = Counter(_shape(state) for state in states.values() if state.message.summary is not None)
@@ -334,7 +351,8 @@ class Aggregator:
                 known = before[0] == version
             if not known:
                 self._begin_write()
-                warning = self._energy_warning()
+                warnings = (self._energy_warning(), self._influence(influence_warning, model))
+                warning = " ".join(text for text in warnings if text)
                 event = ModelEvent(
                     version=version,
                     count=model.count,
@@ -373,7 +391,7 @@ class Aggregator:
     def _set(self, child: str, summary: Summary | None) -> None:
         self._pool.set(child, summary)
         self._changed.add(child)
-        self._model = None
+        self._model = self._robust = None
 
     def _next_version(self) -> int:
         """Larger than all before, here and, unless the clock was set back, in a store that was lost."""
@@ -432,9 +450,12 @@ class Aggregator:
     def _check(self, child: str, summary: Summary) -> None:
         """Raise for a summary that breaks a rule, or does not merge with those of the other children."""
         check_size(summary, self.max_rows, self.max_rms)
+        check_least_rows(summary, self.least_rows)
         check_scaling(summary)
         if self.roster is not None:
             membership.check_agreed(self.roster, child, summary)
+        if self.robust is not None:
+            check_known(summary)
         if self.expected is not None:
             check_compatible([self.expected, summary], INTERSECTION)
             if self.expected.scale is not None:
@@ -504,6 +525,18 @@ class Aggregator:
         with self._lock:
             return self._without_culprits(self._merged)
 
+    def influence(self) -> Mapping[str, Influence]:
+        """What every child has done to the model, by name: how far the model turns without it, and more.
+
+        For many children at the cost of a few merges, and not of one per child; with `robust` of one each.
+        """
+        with self._lock:
+            return MappingProxyType(self._influence(influence, self.model()) if self._pool else {})
+
+    def _influence(self, compute: Callable[..., _Result], model: Subspace) -> _Result:
+        merge = self._tree if self.robust is None else self._robust_merge(self.robust)
+        return compute(self._pool.summaries, self._pool.shares(), merge, model)
+
     def _without_culprits(self, compute: Callable[[], _Result]) -> _Result:
         """The result; children on whose account there is none are quarantined."""
         while self._pool:
@@ -526,7 +559,14 @@ class Aggregator:
             state = self._states.get(child)
             self._tree.set(child, None if state is None else state.message.summary)
         self._changed = set()
-        return self._tree.merged()
+        if self.robust is None:
+            return self._tree.merged()
+        if self._robust is None:
+            self._robust = self._robust_merge(self.robust).merged()
+        return self._robust
+
+    def _robust_merge(self, rule: RobustRule) -> RobustMerge:
+        return RobustMerge(self._pool.summaries, rule, self.max_share, self.rank)
 
     def _culprit(self) -> str:
         """The child, the latest if there are several, without which the others merge.

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from fedpca import progress
-from fedpca._typing import AnyArray, Array
+from fedpca._typing import AnyArray
 from fedpca._util.text import join_names
 from fedpca.backend import backend_of
 from fedpca.backend.threads import single_threaded_blas
@@ -19,7 +19,11 @@ from fedpca.estimators.base import BasePCA, warn_if_fewer
 from fedpca.estimators.rank_rule import rank_rule
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.aggregator import Aggregator
+from fedpca.federation.influence import Influence, captured, influence
 from fedpca.federation.message import child_name
+from fedpca.federation.pool import Share
+from fedpca.federation.robust import RobustMerge, RobustRule, check_robust, merge_robust, too_few
+from fedpca.federation.tree import MergeTree
 from fedpca.privacy import Privacy, StepSum
 from fedpca.privacy.tracker import PrivateTracker, warn_of_refit
 from fedpca.summaries import validation
@@ -81,11 +85,16 @@ class FederatedPCA(BasePCA):
             "intersection": the model has the features that all clients have, matched by name, in the order
             of the client whose name comes first; a warning says what was left out.
         fanout: how many summaries are merged at a time, at least; more where they are small.
+        robust: "cap", "median" or "trim" for a model that a minority of clients who lie, or whose rows are
+            broken, cannot take over, if clients are alike; None trusts all. It needs three clients or more.
+        max_share: with `robust`, the largest weight of a client, as a share of all; by default no client
+            weighs more than the median client.
         n_jobs: how many clients run at once; None for as many as there are processors.
 
     Attributes:
         model_: the `Subspace` of all rows, with a certificate if they are private.
         contributions_: a `Contribution` per client, by name.
+        influence_: what every client has done to the model, by name: a `fedpca.federation.Influence`.
         components_, explained_variance_, ...: those of `StreamingPCA`.
 
     >>> from sklearn.datasets import load_digits
@@ -109,6 +118,8 @@ class FederatedPCA(BasePCA):
         privacy: Privacy | None = None,
         features: FeatureRule = "same",
         fanout: int = 8,
+        robust: RobustRule | None = None,
+        max_share: float | None = None,
         n_jobs: int | None = None,
         random_state: Any = None,
     ) -> None:
@@ -121,6 +132,8 @@ class FederatedPCA(BasePCA):
         self.privacy = privacy
         self.features = features
         self.fanout = fanout
+        self.robust = robust
+        self.max_share = max_share
         self.n_jobs = n_jobs
         self.random_state = random_state
 
@@ -167,6 +180,7 @@ class FederatedPCA(BasePCA):
         if self.n_jobs is not None:
             workers = validation.integer(self.n_jobs, "n_jobs", at_least=1)
         check_rule(self.features)
+        check_robust(self.robust, self.max_share)
         self._check_ledger(len(clients))
         if isinstance(self.privacy, Privacy):
             warn_of_refit(self.privacy, stacklevel=4)
@@ -181,7 +195,9 @@ class FederatedPCA(BasePCA):
         n_features, names = _features_of_most(votes)
         centered = next(iter(sent.values())).centered
         expected = Subspace.empty(n_features, centered=centered, feature_names=names)
-        aggregator = Aggregator(fanout=self.fanout, expected=expected)
+        aggregator = Aggregator(
+            fanout=self.fanout, expected=expected, robust=self.robust, max_share=self.max_share
+        )
         summaries: dict[str, Summary] = {}
         for name, summary in sent.items():
             try:
@@ -196,7 +212,12 @@ class FederatedPCA(BasePCA):
             warnings.warn(f"left out {len(problems)} of {len(clients)} clients: {problems}", stacklevel=4)
         if text := left_out_warning({repr(name): what for name, what in lost.items()}):
             warnings.warn(text, stacklevel=4)
-        merged = _merge_all(list(summaries.values()), self.fanout)
+        if self.robust is None:
+            merged = _merge_all(list(summaries.values()), self.fanout)
+        else:
+            if text := too_few(self.robust, len(summaries)):
+                warnings.warn(text, stacklevel=4)
+            merged = merge_robust(summaries, self.robust, max_share=self.max_share)
         self.n_features_in_ = merged.n_features
         if merged.feature_names is not None:
             self.feature_names_in_ = np.array(merged.feature_names, dtype=object)
@@ -214,6 +235,7 @@ class FederatedPCA(BasePCA):
             )
             for name in sorted(clients)
         }
+        self.influence_ = self._influence(summaries, aggregator)
         if isinstance(merged, Moments) and isinstance(merged.scale, str):
             team.constant = merged.scaling_of_rows().constant
         source = fitted[next(iter(summaries))]._source
@@ -361,9 +383,20 @@ class FederatedPCA(BasePCA):
             return Contribution(0, 0.0, problem=problem)
         certificate = summary.certificate
         epsilon = None if certificate is None else float(certificate.epsilon)
-        return Contribution(
-            client.n_samples_seen_, _captured(summary, self.components_, self.scale_), epsilon
-        )
+        return Contribution(client.n_samples_seen_, captured(summary, self.components_, self.scale_), epsilon)
+
+    def _influence(self, summaries: Mapping[str, Summary], aggregator: Aggregator) -> dict[str, Influence]:
+        children, model = aggregator.children, self.model_
+        shares = {name: Share(children[name].row_share, children[name].energy_share) for name in summaries}
+        rank = max(self.n_components_, 1)
+        if self.robust is not None:
+            return influence(
+                summaries, shares, RobustMerge(summaries, self.robust, self.max_share, rank), model
+            )
+        tree = MergeTree(rank, self.fanout)
+        for name, summary in summaries.items():
+            tree.set(name, summary)
+        return influence(summaries, shares, tree, model)
 
     @property
     def model_(self) -> Subspace:
@@ -593,18 +626,3 @@ def _is_missing(group: Any) -> bool:
 
 def _is_table(rows: Any) -> bool:
     return sparse.issparse(rows) or getattr(rows, "ndim", None) == 2 or hasattr(rows, "columns")
-
-
-def _captured(summary: Summary, components: Array, scale: Array | None) -> float:
-    """The share of a summary's variance along components of rows divided by a scale."""
-    if not isinstance(summary, Moments):
-        scaled = summary.singular_values[:, None] * (summary.components @ components.T)
-        along, total = float(np.vdot(scaled, scaled)), summary.total
-    else:
-        divisor = np.ones(summary.n_features) if scale is None else scale
-        if isinstance(summary.scale, np.ndarray):  # of rows that were divided already
-            divisor = divisor / summary.scale
-        components = components / divisor
-        along = float(np.einsum("ij,jk,ik->", components, summary.scatter, components))
-        total = float(np.sum(np.diag(summary.scatter) / divisor**2))
-    return along / total if total > 0 else 0.0

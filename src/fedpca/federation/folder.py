@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from fedpca._typing import RowsLike
 from fedpca._util.extras import require
 from fedpca._util.files import create_exclusive
 from fedpca._util.text import sanitize
@@ -26,7 +27,9 @@ from fedpca.federation.message import Message, child_name, file_name, require_su
 from fedpca.summaries import model_file, validation
 from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.summary import Summary, scaling_from_file
+from fedpca.trust.policy import Policy, check_policy
 from fedpca.trust.roster import ANYONE, Roster, Signer
+from fedpca.trust.row_counts import RowCounts
 
 _log = logging.getLogger("fedpca.federation")
 
@@ -76,6 +79,8 @@ def publish(
     summary: Summary | Scaling,
     *,
     signer: Signer | None = None,
+    policy: Policy | None = None,
+    rows: RowsLike | RowCounts = None,
 ) -> str:
     """Write a summary to a shared folder, completely or not at all, for `collect` to find.
 
@@ -90,11 +95,15 @@ def publish(
         summary: of all rows of this child so far: a `Subspace` or `Moments`, a private release included; or
             a `Scaling`, which is not private.
         signer: signs the file, `roster.signer(key)`, as readers with a roster ask for.
+        policy: what may leave; None checks nothing.
+        rows: all rows behind the summary, or their counts, where the policy has to count them: see
+            `Policy.check`.
 
     Returns:
         The path of the file.
 
     Raises:
+        PolicyViolation: by the rule that does not hold. Nothing was written.
         FileExistsError: this version exists with other contents; it is left as it is.
 
     >>> import tempfile, numpy as np, fedpca
@@ -110,13 +119,16 @@ def publish(
             f"the key is that of {signer.member.id!r:.80}, who cannot publish as {child!r:.80}; publish "
             "under the id in the roster."
         )
+    if not isinstance(summary, Scaling):
+        require_summary(summary)
+    check_policy(policy, summary, rows)
     if isinstance(summary, Scaling):
         name = _file_name(child, version, _SCALING)
         metadata = summary.metadata | {"child": child, "version": version}
         contents = model_file.encode(summary.kind, summary.arrays, metadata)
     else:
         name = _file_name(child, version, _SUMMARY)
-        contents = Message(child, version, require_summary(summary)).encode()
+        contents = Message(child, version, summary).encode()
     if signer is not None:
         contents = signer.sign(contents)
     storage = _open_storage(folder)

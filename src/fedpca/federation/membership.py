@@ -114,7 +114,7 @@ def check_member(roster: Roster, child: str, summary: Summary, name: str) -> Non
 
 def check_agreed(roster: Roster, child: str, summary: Summary) -> None:
     """Refuse a summary that is not what members agreed on, or of more rows than its owner declared."""
-    check_rows(roster, child, summary.count)
+    check_declared(roster, child, summary.count)
     check_settings(roster, summary.n_features, summary.feature_names, summary.centered, summary.scale)
     if summary.certificate is not None:
         _check_setting("mechanism", roster.settings.get("mechanism"), summary.certificate.mechanism)
@@ -134,11 +134,11 @@ def check_settings(
 
 def check_agreed_scaling(roster: Roster, child: str, scaling: Scaling) -> None:
     """Refuse the scaling of other features, or of more rows than its owner declared."""
-    check_rows(roster, child, float(scaling.observed.max()))
+    check_declared(roster, child, float(scaling.observed.max()))
     _check_features(roster, scaling.n_features, scaling.feature_names)
 
 
-def check_rows(roster: Roster, child: str, count: float) -> None:
+def check_declared(roster: Roster, child: str, count: float) -> None:
     """Refuse more rows than a member declared."""
     rows = roster.members[child].rows
     if rows is not None and count > rows:

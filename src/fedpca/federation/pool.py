@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -97,6 +98,11 @@ class Pool:
 
     def __len__(self) -> int:
         return len(self._summaries)
+
+    @property
+    def summaries(self) -> Mapping[str, Summary]:
+        """Those of all children, by name."""
+        return MappingProxyType(self._summaries)
 
     def set(self, child: str, summary: Summary | None) -> None:
         """Add or replace a child; None removes it."""

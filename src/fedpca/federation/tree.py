@@ -1,6 +1,7 @@
 """MergeTree: the merge of all children, of which a change recomputes one path only."""
 
 import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from fedpca.summaries.merging import all_moments, merge_distinct
 from fedpca.summaries.rank import exchange_rank
@@ -31,7 +32,7 @@ class MergeTree:
     """
 
     def __init__(self, rank: int | None, fanout: int) -> None:
-        self._rank = rank
+        self.rank = rank
         self._fanout = fanout
         self._capacity = fanout**2
         self._root = _Node()
@@ -39,7 +40,7 @@ class MergeTree:
 
     def set(self, name: str, summary: Summary | None) -> None:
         """Add or replace a summary; None removes it."""
-        digits = int.from_bytes(hashlib.sha256(name.encode()).digest())
+        digits = _digits(name)
         change = (summary is not None) - (name in self._names)
         (self._names.discard if summary is None else self._names.add)(name)
         node, depth = self._root, 0
@@ -77,13 +78,52 @@ class MergeTree:
             node.merged = self._merge_parts(parts)
         return node.merged
 
+    def others(self, names: Iterable[str]) -> Iterator[tuple[str, Summary | None]]:
+        """Each of these names with the merge of all other summaries, in any order; None if there is no other.
+
+        Down the tree, what is outside a node is merged once for all names below it: a merge of a few
+        summaries per name, and not of all.
+        """
+        yield from self._others(self._root, {name: _digits(name) for name in names}, None)
+
+    def _others(
+        self, node: "_Node", names: Mapping[str, int], outside: Summary | None
+    ) -> Iterator[tuple[str, Summary | None]]:
+        if node.divided:
+            inner = {digit: part for digit, part in sorted(node.parts.items()) if part.size}
+            merged = [self._merge(part) for part in inner.values()]
+            for place, (digit, part) in enumerate(inner.items()):
+                below = {name: d // self._fanout for name, d in names.items() if d % self._fanout == digit}
+                if below:
+                    yield from self._others(part, below, self._rest(merged, place, outside))
+            return
+        ordered = sorted(node.leaves)
+        groups = [ordered[start : start + self._fanout] for start in range(0, len(ordered), self._fanout)]
+        summaries = [[node.leaves[name] for name in group] for group in groups]
+        merged = [self._merge_parts(group) for group in summaries]
+        for place, group in enumerate(groups):
+            if not names.keys().isdisjoint(group):
+                around = self._rest(merged, place, outside)
+                for own, name in enumerate(group):
+                    if name in names:
+                        yield name, self._rest(summaries[place], own, around)
+
+    def _rest(self, merged: Sequence[Summary], place: int, outside: Summary | None) -> Summary | None:
+        """The merge of what is outside, and of all but the one at a place."""
+        parts = [*merged[:place], *merged[place + 1 :], *([] if outside is None else [outside])]
+        return self._merge_parts(parts) if parts else None
+
     def _merge_parts(self, parts: list[Summary]) -> Summary:
         """A single one stays as it is."""
         if len(parts) == 1:
             return parts[0]
-        if self._rank is None or all_moments(parts):
+        if self.rank is None or all_moments(parts):
             return merge_distinct(parts)
-        return merge_distinct(parts, exchange_rank(self._rank, parts[0].n_features))
+        return merge_distinct(parts, exchange_rank(self.rank, parts[0].n_features))
+
+
+def _digits(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest())
 
 
 class _Node:
@@ -99,7 +139,7 @@ class _Node:
     def divide(self, fanout: int, depth: int) -> None:
         self.divided = True
         for name, summary in self.leaves.items():
-            digits = int.from_bytes(hashlib.sha256(name.encode()).digest())
+            digits = _digits(name)
             part = self.parts.setdefault(digits // fanout**depth % fanout, _Node())
             part.leaves[name] = summary
             part.size += 1
