@@ -23,6 +23,7 @@ NAMES = (
     "federation",
     "dask",
     "flower",
+    "signing",
     "readers",
     "fit_file",
     "private_utility",

@@ -7,6 +7,7 @@ from fedpca._util.text import pluralize
 
 if TYPE_CHECKING:
     from fedpca.summaries.summary import Summary
+    from fedpca.trust.roster import Signer
     from fedpca.trust.row_counts import RowCounts
 
 
@@ -41,7 +42,13 @@ def read_counts(path: Path) -> "RowCounts | None":
         raise ModelFileError(f"{path} is damaged: {error}") from error
 
 
-def write(path: Path, summary: "Summary", n_components: int, counts: "RowCounts | None" = None) -> None:
+def write(
+    path: Path,
+    summary: "Summary",
+    n_components: int,
+    counts: "RowCounts | None" = None,
+    signer: "Signer | None" = None,
+) -> None:
     """Write a model file; it carries more directions than it shows, so that little is lost in merges.
 
     Of a private model that is the number asked for: merged with others, more may rise above the noise. What a
@@ -52,7 +59,8 @@ def write(path: Path, summary: "Summary", n_components: int, counts: "RowCounts 
     metadata = summary.metadata | {"n_components": n_components}
     if counts is not None:
         metadata["counted"] = counts.to_json()
-    model_file.write(path, summary.kind, summary.arrays, metadata)
+    contents = model_file.encode(summary.kind, summary.arrays, metadata)
+    model_file.write_bytes(path, contents if signer is None else signer.sign(contents))
 
 
 def require_components(path: Path, summary: "Summary", n_components: int | None) -> None:

@@ -194,7 +194,7 @@ class Policy:
             PolicyViolation: by the first rule that does not hold.
         """
         if privacy is not None:
-            self.check_private(_n_rows(rows), privacy)
+            self.check_private(count_rows(rows), privacy)
             return None
         counts = RowCounts.of(rows)
         raise_broken(self._count_rules(counts, counts.rows, _n_features(rows) / counts.rows))
@@ -384,7 +384,7 @@ def raise_broken(results: Iterable[RuleResult]) -> None:
     raise PolicyViolation(first.problem + more, first.rule, first.limit, first.value)
 
 
-def _n_rows(rows: RowsLike) -> int:
+def count_rows(rows: RowsLike) -> int:
     """How many there are, without a look at any."""
     if not hasattr(rows, "batches"):
         return int(rows.shape[0]) if hasattr(rows, "shape") else len(rows)
