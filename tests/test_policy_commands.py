@@ -135,6 +135,26 @@ def test_a_private_fit_that_is_refused_spends_nothing(folder):
     assert not Path("m.safetensors").exists()
 
 
+def test_a_private_fit_can_keep_the_mean(folder):
+    Path("mean.toml").write_text("mean_allowed = false\n")
+    fit = [
+        "fit",
+        "usual.csv",
+        *PRIVATE_FIT,
+        "--ledger",
+        "ledger",
+        "--policy",
+        "mean.toml",
+        "-o",
+        "m.safetensors",
+    ]
+    assert "mean_allowed" in refused(*fit)
+    assert not Path("ledger").exists()
+    run_ok(*fit, "--center", "pairs")
+    assert not fedpca.load("m.safetensors").mean.any()
+    assert run("fit", "usual.csv", "--center", "pairs", "-o", "n.safetensors").exit_code == 2
+
+
 def test_check_by_hand(folder):
     run_ok("fit", "usual.csv", "--policy", "policy.toml", "-o", "counted.safetensors")
     run_ok("fit", "usual.csv", "-o", "plain.safetensors")
