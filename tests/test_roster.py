@@ -27,7 +27,9 @@ from fedpca.errors import ModelFileError, OutdatedRoster, SignatureError
 from fedpca.federation.message import Message
 from fedpca.trust import Member, PublicKey, Signature
 
-NORTH, SOUTH, STRANGER = SigningKey.new(), SigningKey.new(), SigningKey.new()
+NORTH, SOUTH, STRANGER = (  # the same in every process: names of tests contain them
+    SigningKey(ed25519.Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32)) for number in (1, 2, 3)
+)
 
 
 @pytest.fixture

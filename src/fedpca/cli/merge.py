@@ -10,7 +10,7 @@ import typer
 
 from fedpca._util.text import join_names, sanitize
 from fedpca.cli import model_files
-from fedpca.cli.common import AsJson, Force, check_output_path, print_result
+from fedpca.cli.common import AsJson, Force, MaxShare, Robust, check_output_path, print_result
 from fedpca.cli.roster_options import RosterOption, load_roster
 
 
@@ -43,6 +43,8 @@ def merge(
             "out those that not all models have.",
         ),
     ] = Features.SAME,
+    robust: Robust = None,
+    max_share: MaxShare = None,
     roster: RosterOption = None,
     least_rows: Annotated[
         int,
@@ -62,11 +64,13 @@ def merge(
     ```
     fedpca merge north.safetensors south.safetensors -o both.safetensors
     fedpca merge north.safetensors south.safetensors --features intersection -o common.safetensors
+    fedpca merge site-*.safetensors --robust trim -o all.safetensors
     fedpca merge north.safetensors south.safetensors --roster roster.toml -o both.safetensors
     ```
     """
     from fedpca.federation import membership
     from fedpca.federation.admission import check_least_rows
+    from fedpca.federation.robust import check_robust, merge_robust, too_few
     from fedpca.readers.paths import require_distinct
     from fedpca.summaries import model_file
     from fedpca.summaries.certificate import same_rows_warning
@@ -74,6 +78,7 @@ def merge(
     from fedpca.summaries.rank import oversampled_rank
     from fedpca.summaries.view import SummaryView
 
+    check_robust(robust, max_share)
     require_distinct(model)
     check_output_path(out, force)
     study = load_roster(roster)
@@ -92,8 +97,8 @@ def merge(
         lost = {str(path): what for path, what in zip(model, left_out, strict=True) if what is not None}
     check_compatible(summaries, option="--features intersection")
     if study is not None:
-        for path, summary in zip(files, summaries, strict=True):
-            membership.check_member(study, signed_by[path], summary, path)
+        for name, summary in zip(files, summaries, strict=True):
+            membership.check_member(study, signed_by[name], summary, name)
         components = study.settings.get("rank") if components is None else components
     n_features = summaries[0].n_features
     n_components = min(components or max(shown for _, shown in parts), n_features)
@@ -101,7 +106,13 @@ def merge(
     rank = None if all_moments(summaries) else min(oversampled_rank(n_components), n_features)
     if text := same_rows_warning([summary.certificate for summary in summaries]):
         warnings.warn(text, stacklevel=2)
-    merged = merge_tree(summaries, rank)
+    if robust is None:
+        merged = merge_tree(summaries, rank)
+    else:
+        if text := too_few(robust.value, len(summaries)):
+            warnings.warn(text, stacklevel=2)
+        owners = dict(zip(map(str, model), summaries, strict=True))
+        merged = merge_robust(owners, robust.value, max_share=max_share, rank=rank)
     if not n_components:  # nothing rose above the noise of any part; of their sum it may
         n_components = SummaryView(merged, None, "auto", float).n_components()
     model_files.require_components(out, merged, components)

@@ -26,7 +26,7 @@ from fedpca.federation.admission import (
 from fedpca.federation.influence import Influence, influence, influence_warning
 from fedpca.federation.message import Message, child_name, require_summary, version_number
 from fedpca.federation.pool import INTERSECTION, Pool
-from fedpca.federation.robust import RobustRule, check_known, check_robust, merge_robust
+from fedpca.federation.robust import RobustMerge, RobustRule, check_known, check_robust
 from fedpca.federation.store import (
     ChildEvent,
     FolderStore,
@@ -42,7 +42,6 @@ from fedpca.privacy import Privacy
 from fedpca.summaries import validation
 from fedpca.summaries.features import FeatureRule, LeftOut, check_rule, left_out, quoted, require_names
 from fedpca.summaries.merging import check_compatible, check_scales, select
-from fedpca.summaries.rank import exchange_rank
 from fedpca.summaries.scaling import in_words
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
@@ -529,13 +528,14 @@ class Aggregator:
     def influence(self) -> Mapping[str, Influence]:
         """What every child has done to the model, by name: how far the model turns without it, and more.
 
-        For many children at the cost of a few merges, and not of one per child.
+        For many children at the cost of a few merges, and not of one per child; with `robust` of one each.
         """
         with self._lock:
             return MappingProxyType(self._influence(influence, self.model()) if self._pool else {})
 
     def _influence(self, compute: Callable[..., _Result], model: Subspace) -> _Result:
-        return compute(self._pool.summaries, self._pool.shares(), self._tree, model)
+        merge = self._tree if self.robust is None else self._robust_merge(self.robust)
+        return compute(self._pool.summaries, self._pool.shares(), merge, model)
 
     def _without_culprits(self, compute: Callable[[], _Result]) -> _Result:
         """The result; children on whose account there is none are quarantined."""
@@ -559,15 +559,14 @@ class Aggregator:
             state = self._states.get(child)
             self._tree.set(child, None if state is None else state.message.summary)
         self._changed = set()
-        return self._tree.merged() if self.robust is None else self._merged_robustly(self.robust)
-
-    def _merged_robustly(self, rule: RobustRule) -> Summary:
+        if self.robust is None:
+            return self._tree.merged()
         if self._robust is None:
-            found = {name: state.message.summary for name, state in self._states.items()}
-            children = {name: summary for name, summary in found.items() if summary is not None}
-            rank = self.rank and exchange_rank(self.rank, next(iter(children.values())).n_features)
-            self._robust = merge_robust(children, rule, max_share=self.max_share, rank=rank)
+            self._robust = self._robust_merge(self.robust).merged()
         return self._robust
+
+    def _robust_merge(self, rule: RobustRule) -> RobustMerge:
+        return RobustMerge(self._pool.summaries, rule, self.max_share, self.rank)
 
     def _culprit(self) -> str:
         """The child, the latest if there are several, without which the others merge.

@@ -22,7 +22,7 @@ from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.influence import Influence, captured, influence
 from fedpca.federation.message import child_name
 from fedpca.federation.pool import Share
-from fedpca.federation.robust import RobustRule, check_robust, merge_robust, too_few
+from fedpca.federation.robust import RobustMerge, RobustRule, check_robust, merge_robust, too_few
 from fedpca.federation.tree import MergeTree
 from fedpca.privacy import Privacy, StepSum
 from fedpca.privacy.tracker import PrivateTracker, warn_of_refit
@@ -387,10 +387,15 @@ class FederatedPCA(BasePCA):
 
     def _influence(self, summaries: Mapping[str, Summary], aggregator: Aggregator) -> dict[str, Influence]:
         children, model = aggregator.children, self.model_
-        tree = MergeTree(max(self.n_components_, 1), self.fanout)
+        shares = {name: Share(children[name].row_share, children[name].energy_share) for name in summaries}
+        rank = max(self.n_components_, 1)
+        if self.robust is not None:
+            return influence(
+                summaries, shares, RobustMerge(summaries, self.robust, self.max_share, rank), model
+            )
+        tree = MergeTree(rank, self.fanout)
         for name, summary in summaries.items():
             tree.set(name, summary)
-        shares = {name: Share(children[name].row_share, children[name].energy_share) for name in summaries}
         return influence(summaries, shares, tree, model)
 
     @property

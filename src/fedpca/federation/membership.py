@@ -116,7 +116,7 @@ def check_member(roster: Roster, child: str, summary: Summary, name: str) -> Non
 
 def check_agreed(roster: Roster, child: str, summary: Summary) -> None:
     """Refuse a summary that is not what members agreed on, or of more rows than its owner declared."""
-    _check_rows(roster, child, summary.count)
+    check_declared(roster, child, summary.count)
     settings = roster.settings
     _check_features(roster, summary)
     _check_setting("center", settings.get("center"), summary.centered)
@@ -129,11 +129,11 @@ def check_agreed(roster: Roster, child: str, summary: Summary) -> None:
 
 def check_agreed_scaling(roster: Roster, child: str, scaling: Scaling) -> None:
     """Refuse the scaling of other features, or of more rows than its owner declared."""
-    _check_rows(roster, child, float(scaling.observed.max()))
+    check_declared(roster, child, float(scaling.observed.max()))
     _check_features(roster, scaling)
 
 
-def _check_rows(roster: Roster, child: str, count: float) -> None:
+def check_declared(roster: Roster, child: str, count: float) -> None:
     rows = roster.members[child].rows
     if rows is not None and count > rows:
         raise ValueError(

@@ -18,7 +18,7 @@ To cut back is to shrink rows linearly about the center, x -> T_i (x - m): means
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self, cast, get_args
 
@@ -32,6 +32,7 @@ from fedpca.summaries.certificate import combine
 from fedpca.summaries.linalg import rounding_level, with_fixed_signs
 from fedpca.summaries.merging import all_moments, check_compatible, merge_tree
 from fedpca.summaries.moments import Moments
+from fedpca.summaries.rank import exchange_rank
 from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
@@ -123,6 +124,30 @@ def merge_robust(
         return merged.with_names(feature_names)
     plain = [summary.with_scale(None) for summary in summaries]
     return _merge(plain, counts, robust, names, rank).with_names(feature_names).with_scale(scale)
+
+
+@dataclass(frozen=True)
+class RobustMerge:
+    """The robust merge of children, and of all but one of them: see `merge_robust`."""
+
+    children: Mapping[str, Summary]
+    robust: RobustRule
+    max_share: float | None = None
+    rank: int | None = None
+
+    def merged(self) -> Summary:
+        """The merge of all; at least one."""
+        return self._merge(self.children)
+
+    def others(self, names: Iterable[str]) -> Iterator[tuple[str, Summary | None]]:
+        """Each of these names with the merge of all others; None if there is no other."""
+        for name in names:
+            others = {other: summary for other, summary in self.children.items() if other != name}
+            yield name, self._merge(others) if others else None
+
+    def _merge(self, children: Mapping[str, Summary]) -> Summary:
+        rank = self.rank and exchange_rank(self.rank, next(iter(children.values())).n_features)
+        return merge_robust(children, self.robust, max_share=self.max_share, rank=rank)
 
 
 def _capped_counts(counts: Array, max_share: float | None) -> Array:
