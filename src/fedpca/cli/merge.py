@@ -86,11 +86,11 @@ def merge(
     signed_by = {} if study is None else membership.signers(study, files)
     parts = [model_files.decode(path, files[str(path)]) for path in model]
     summaries = [summary for summary, _ in parts]
-    for path, summary in zip(model, summaries, strict=True):
+    for name, summary in zip(files, summaries, strict=True):
         try:
             check_least_rows(summary, least_rows)
         except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
+            raise ValueError(f"{name}: {error}") from error
     lost = {}
     if features is Features.INTERSECTION:
         summaries, left_out = intersect(summaries, list(map(str, model)))
