@@ -11,6 +11,7 @@ import os
 import time
 from contextlib import contextmanager
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +20,12 @@ from flower_clients import PRIVATE, REQUEST, config_of, lies, spent
 from helpers import aggregate, rows_of, shortfall
 
 import fedpca
-from fedpca import FederatedPCA
+from fedpca import FederatedPCA, Roster, SigningKey
+from fedpca.federation.flower.member import to_request
 from fedpca.federation.flower.node import Node
 from fedpca.federation.message import Message
 from fedpca.summaries import model_file
+from fedpca.trust import Member
 
 pytest.importorskip("flwr", reason="the Flower federation needs flwr: pip install 'fedpca[flower]'")
 pytestmark = pytest.mark.engine
@@ -255,6 +258,72 @@ def test_a_limit_removes_what_was_accepted_without_it(west):
     assert "root-mean-square" in summary["quarantined"]["huge"]
     assert (summary["warning"], summary["problem"]) == ("", "")
     assert model == merged({"dora": configs["dora"]})
+
+
+# --- a study with a roster ---
+
+
+def test_only_members_are_heard_whatever_dies_and_changes(deployment, tmp_path):
+    """The SuperLink is killed, the roster gets a new member, and two nodes speak in its name."""
+    anna, late = private(tmp_path, "anna", "late", first_seed=21).values()
+    keys = {name: SigningKey.new() for name in ("anna", "late")}
+    path, folder = tmp_path / "roster.toml", tmp_path / "server"
+    for config in (anna, late):
+        keys[config["client-id"]].save(tmp_path / f"{config['client-id']}.key")
+        config |= {"key": str(tmp_path / f"{config['client-id']}.key"), "roster": str(path)}
+    roster = Roster("heart", [Member("anna", keys["anna"].public, rows=1500)])
+    roster.save(path)
+    settings = {"folder": str(folder), "roster": str(path), "rank": 3, "quorum": 1, "expect": 2} | PRIVATE
+    with visitors(deployment):
+        deployment.start_node(KEYS[0], anna)
+        deployment.start_run(**settings, deadline=PATIENCE)
+        until((folder / "store" / "anna.state").exists)
+        deployment.kill("superlink")
+        roster = roster.with_member(Member("late", keys["late"].public))
+        roster.save(path)
+        deployment.start_link()
+        request = REQUEST | to_request(roster) | PRIVATE | {"adjacency": "replace-one"}
+        release = Node.from_config(late | {"state": str(tmp_path / "copy")}).reply(request).contents
+        other = Roster("lung", roster.members.values()).signer(keys["late"])
+        kind, arrays, facts = model_file.decode(release, "a release")
+        changed = model_file.encode(kind, arrays | {"scatter": 1.01 * arrays["scatter"]}, facts)
+        sent = {
+            KEYS[1]: other.sign(release),
+            KEYS[2]: model_file.with_signature(changed, model_file.signature(release, "a release")[0]),
+        }
+        (tmp_path / "sitecustomize.py").write_text(HOSTILE)
+        paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+        for key, contents in sent.items():
+            (tmp_path / key).write_bytes(contents)
+            config = {"client-id": key, "source": str(tmp_path / "none.npy")}
+            deployment.start_node(key, config, PYTHONPATH=paths, LIE=str(tmp_path / key))
+        run_and_join(deployment, 3, KEYS[3], late, **settings)
+    summary, model = result(folder)
+    replies = [(reply["client"], reply["what"]) for reply in summary["replies"]]
+    assert sorted(replies) == sorted([("anna", "unchanged"), ("late", "accepted"), *2 * [("late", "rejected")]])
+    reasons = " ".join(reply["reason"] for reply in summary["replies"])
+    assert "signed for study 'lung', and this is 'heart'" in reasons
+    assert "was changed after 'late' signed it" in reasons
+    assert summary["roster"] == {"study": "heart", "hash": roster.hash, "members": 2, "not_heard_from": []}
+    assert model.count == 3000
+    assert spent(anna) == spent(late) == pytest.approx(2.0)
+
+
+def test_five_hospitals_with_a_roster_policies_and_a_liar(deployment, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLE.parent)
+    example = import_module("hospitals_with_a_roster")
+    roster = example.set_up(tmp_path)
+    in_folder = example.in_a_folder(tmp_path, roster)
+    with visitors(deployment):
+        summary, model = example.on_flower(tmp_path, deployment)
+    assert sorted(summary["contributors"]) == sorted(example.HOSPITALS)
+    (refused,) = (reply for reply in summary["replies"] if reply["what"] != "accepted")
+    assert (refused["client"], refused["what"]) == ("north", "rejected")
+    assert "is unsigned" in refused["reason"]
+    for found in (in_folder, model):
+        assert example.degrees_from_the_truth(tmp_path, found) < 1
+    for study in ("folder-study", "flower-study"):
+        assert (tmp_path / study / "report.html").stat().st_size > 10_000
 
 
 # --- nodes that know nothing about the rows of others ---
