@@ -1,4 +1,4 @@
-"""Five hospitals with a roster, policies and one liar, in a shared folder and then on Flower, on this machine.
+"""Five hospitals with a roster, policies and one liar, in a shared folder and on Flower, on this machine.
 
     python examples/flower/hospitals_with_a_roster.py [FOLDER]
 
@@ -125,7 +125,9 @@ def main(home):
     roster = set_up(home)
     print(f"{len(roster.members)} members of study {roster.study}, roster {roster.hash}")
     everyone = fedpca.merge([fitted(home / f"{name}.csv")[0] for name in HOSPITALS], rank=2)
-    print(f"without a defence the liar moves the model by {degrees_from_the_truth(home, everyone):.0f} degrees")
+    print(
+        f"without a defence the liar moves the model by {degrees_from_the_truth(home, everyone):.0f} degrees"
+    )
     model = in_a_folder(home, roster)
     print(f"in a folder: {degrees_from_the_truth(home, model):.1f} degrees from the honest hospitals")
     with Deployment(home / "deployment") as deployment:
