@@ -1,4 +1,4 @@
-"""Influence: against the model of all other rows, as NumPy, scikit-learn or an aggregator without the child has it."""
+"""Influence: against the model of all other rows, by NumPy, or by an aggregator without the child."""
 
 import logging
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 from sklearn.preprocessing import StandardScaler
 
 from fedpca import Aggregator, FederatedPCA, Moments, Privacy, Subspace
-from fedpca.federation import Influence, federated_pca
+from fedpca.federation import federated_pca
 from fedpca.federation.influence import influence
 from fedpca.metrics import principal_angles
 

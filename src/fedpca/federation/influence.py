@@ -34,7 +34,7 @@ _BEYOND = 20.0  # times its odds in rows
 _MANY = 1 / 3  # of the rows: no outlier
 _MAX_DIRECTIONS = 64  # of the model, in which a child's share is looked for
 _ACCURATE = 1e-9  # of the largest eigenvalue: what is left of a difference of scatters is accurate above this
-_CONVERGED = 1e-5  # in radians: the error of an angle
+_CONVERGED = 1e-4  # in radians: the error of an angle
 _ROUNDS = 4  # of Davidson's method
 _SMALL = 64  # features, all of whose directions are looked into
 _INACCURATE = 1e-2  # in radians: from an estimate of the error of an angle on, the others are merged
@@ -180,7 +180,8 @@ def _scatter_along(summary: Summary, components: Array, model: Subspace) -> Arra
         offset = components @ (leaf.known * (leaf.mean / divisor - model.mean))
         found += leaf.count * np.outer(offset, offset)
         if isinstance(leaf, Moments):
-            found += components / divisor @ leaf.scatter @ (components / divisor).T
+            scaled = components / divisor
+            found += scaled @ leaf.scatter @ scaled.T
         else:
             rows = leaf.singular_values[:, None] * (leaf.components @ components.T)
             found += rows.T @ rows
@@ -369,7 +370,7 @@ def _without_moments(
         offset = child.mean - whole.mean
         scatter = whole.scatter - child.scatter
         if whole.centered:
-            scatter -= (whole.count * child.count / rest) * offset[:, None] * offset
+            scatter -= np.outer(whole.count * child.count / rest * offset, offset)
         if np.any(np.abs(np.diag(scatter)) < _ACCURATE * diagonal):
             continue
         matrix, scale = _of_scale(scatter, whole, rest)
