@@ -12,7 +12,8 @@ from fedpca.federation.flower.round import Round
 RUN = {
     "rank": 3, "center": True, "scale": "", "features": 0,
     "deadline": 60.0, "expect": 0, "quorum": 1, "retries": 2,
-    "max-bytes": 2**20, "max-rows": 0, "max-rms": 0.0,
+    "max-bytes": 2**20, "max-rows": 0, "max-rms": 0.0, "least-rows": 0,
+    "roster": "", "robust": "", "max-share": 0.0,
     "epsilon": 0.0, "delta": 1e-6, "bound": 0.0, "adjacency": "replace-one",
 }  # fmt: skip
 

@@ -199,6 +199,18 @@ class TestScale:
         np.testing.assert_allclose(summary["scale"], standardized(rows_in(configs))[0], rtol=1e-10)
         assert list(summary["contributors"]) == ["h0", "h1"]
 
+    def test_a_scaling_counts_once_from_however_many_nodes_it_comes(self, tmp_path):
+        configs = configs_of(tmp_path, [60, 90], n_features=300)
+        grid = grid_of(configs)
+        grid.nodes[3] = only_if(configs["h0"], lambda published: published.is_empty)  # h0 from another node
+        other = OwnerScaling("h0", 1, fedpca.Scaling.from_rows(raw_units(9, 50, 300))).encode()
+        grid.nodes[4] = sends(other, "scaling")
+        summary = run(grid, tmp_path / "server", scale="std", deadline=3.0)
+        replies = {reply["node"]: (reply["what"], reply["reason"]) for reply in summary["replies"]}
+        assert replies["4"] == ("rejected", "node 1 is 'h0' already; give each its own client-id.")
+        np.testing.assert_allclose(summary["scale"], standardized(rows_in(configs))[0], rtol=1e-10)
+        assert list(summary["contributors"]) == ["h0", "h1"]
+
     def test_the_settings_of_a_folder_stay(self, tmp_path):
         configs = configs_of(tmp_path, [60, 90], n_features=300)
         run(grid_of(configs), tmp_path / "server", expect=2, scale="std")

@@ -59,6 +59,7 @@ PROGRAMS = {
     "print(*open_rows('memory://a.csv'))",
     "gpu": "class Tensor: __dlpack__ = None\nfrom fedpca.backend import backend_of; backend_of(Tensor())",
     "progress": "import fedpca\nwith fedpca.progress.enabled(): pass",
+    "secure": "import fedpca; fedpca.SigningKey.new().save('owner.key')",
 }
 
 

@@ -1,5 +1,6 @@
 """Reports in a real browser: layout, contrast, keyboard, phones, dark mode, print, accessibility."""
 
+import re
 import shutil
 
 import numpy as np
@@ -8,14 +9,17 @@ from helpers import power_law
 from sklearn.datasets import load_wine
 
 import fedpca
-from fedpca import Privacy, StreamingPCA, Subspace
+from fedpca import Policy, Privacy, StreamingPCA, Subspace
 from fedpca.federation.simulate import Faults, simulate
+from fedpca.trust import RowCounts
 
 pytest.importorskip("matplotlib", reason="the report extra")
 pytest.importorskip("jinja2", reason="the report extra")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
 
 from fedpca.report import write_report  # noqa: E402
+from fedpca.report.package import release_facts  # noqa: E402
+from fedpca.report.sign_off import sign_off_page  # noqa: E402
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
@@ -117,6 +121,40 @@ def browser():
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
         yield browser
         browser.close()
+
+
+def sign_off(policy, *, names, n_rows=500, privacy=None):
+    """The page to sign, of a model with these columns."""
+    rows = np.random.default_rng(0).normal(size=(n_rows, len(names)))
+    if privacy is None:
+        summary, counts = Subspace.from_rows(rows, 3), RowCounts.of(rows)
+    else:
+        summary, counts = StreamingPCA(3, privacy=privacy).partial_fit(rows).release(), None
+    release = release_facts(summary.with_names(names), 3, policy, counts, {"model.safetensors": b""})
+    return sign_off_page("a model with quite a long name " * 10, release, 64 * "0")
+
+
+@pytest.mark.parametrize("paper", ["A4", "Letter", "Legal"])
+def test_the_page_to_sign_fits_on_one_sheet(browser, tmp_path, paper):
+    long = [f"a column with quite a long name, number {i}" for i in range(50)]
+    privacy = Privacy(1e-3, 1e-12, bound=4.0, center="pairs", evaluate=False)
+    pages = {
+        "plain": sign_off(Policy(), names=["age", "dose", "weight"]),
+        "no policy": sign_off(None, names=long),
+        "long": sign_off(Policy.preset("tre"), names=long),
+        "private": sign_off(Policy.preset("strict"), names=long, n_rows=123_456, privacy=privacy),
+    }
+    page = browser.new_page()
+    for name, text in pages.items():
+        path = tmp_path / f"{name}.html"
+        path.write_text(text, encoding="utf-8")
+        page.goto(path.as_uri())
+        printed = page.pdf(format=paper)
+        assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 1, name
+        assert page.evaluate(POOR_TEXT) == []
+        page.set_viewport_size({"width": 360, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.close()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from fedpca._util.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from fedpca import metrics, progress
-    from fedpca.errors import BudgetExceeded, ModelFileError
+    from fedpca.errors import BudgetExceeded, ModelFileError, PolicyViolation
     from fedpca.estimators.streaming import StreamingPCA
     from fedpca.federation.aggregator import Aggregator
     from fedpca.federation.federated_pca import FederatedPCA
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from fedpca.summaries.scaling import Scaling
     from fedpca.summaries.subspace import Subspace
     from fedpca.summaries.summary import load
+    from fedpca.trust.keys import SigningKey
+    from fedpca.trust.policy import Policy
+    from fedpca.trust.roster import Roster
 
 _MODULES = {
     "Aggregator": "federation.aggregator",
@@ -31,8 +34,12 @@ _MODULES = {
     "Ledger": "privacy.ledger",
     "ModelFileError": "errors",
     "Moments": "summaries.moments",
+    "Policy": "trust.policy",
+    "PolicyViolation": "errors",
     "Privacy": "privacy.settings",
+    "Roster": "trust.roster",
     "Scaling": "summaries.scaling",
+    "SigningKey": "trust.keys",
     "StreamingPCA": "estimators.streaming",
     "Subspace": "summaries.subspace",
     "audit": "privacy.audit",
@@ -51,8 +58,12 @@ __all__ = [
     "Ledger",
     "ModelFileError",
     "Moments",
+    "Policy",
+    "PolicyViolation",
     "Privacy",
+    "Roster",
     "Scaling",
+    "SigningKey",
     "StreamingPCA",
     "Subspace",
     "audit",

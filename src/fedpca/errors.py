@@ -5,6 +5,9 @@
     ├── ModelFileError      a file is not a model file, is damaged, or has an unknown format version
     ├── NodeError           a Flower node cannot answer a request
     ├── NonFiniteError      rows on a device contain NaN, infinity, or values too large to square
+    ├── SignatureError      a file is not signed as the roster of its study asks for
+    │   └── OutdatedRoster  it was signed under a roster that this one does not know: get the newest
+    ├── PolicyViolation     a release would break a rule of its owner's policy
     └── SummaryRejected     an aggregator rejected a summary
     RuntimeError
     └── BudgetExceeded      a release would cost more than is left of a privacy budget
@@ -74,6 +77,28 @@ class NodeError(ValueError):
 
 class NonFiniteError(ValueError):
     """Rows on a device contain NaN, infinity, or values too large to square."""
+
+
+class SignatureError(ValueError):
+    """A file is not signed as the roster of its study asks for."""
+
+
+class OutdatedRoster(SignatureError):
+    """A member signed a file under a roster that this one does not know: get the newest roster."""
+
+
+class PolicyViolation(ValueError):
+    """A release would break a rule of its owner's policy. Nothing left.
+
+    Attributes:
+        rule: the key of the policy.
+        limit: its value there.
+        value: what was found, or None where it is not known.
+    """
+
+    def __init__(self, text: str, rule: str, limit: Any, value: Any) -> None:
+        self.rule, self.limit, self.value = rule, limit, value
+        super().__init__(text)
 
 
 class SummaryRejected(ValueError):

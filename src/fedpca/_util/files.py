@@ -67,8 +67,10 @@ def atomic_write(path: Path, *, owner_only: bool = False) -> Iterator[Path]:
     fsync_dir(path.parent)
 
 
-def create_exclusive(path: Path, contents: bytes) -> bool:
+def create_exclusive(path: Path, contents: bytes, *, owner_only: bool = False) -> bool:
     """Create a file, complete or not at all; False if one of this name exists, which is left as it is.
+
+    With `owner_only` nobody but its owner may ever read it.
 
     >>> from tempfile import mkdtemp
     >>> path = Path(mkdtemp()) / "notes.txt"
@@ -77,7 +79,9 @@ def create_exclusive(path: Path, contents: bytes) -> bool:
     """
     temporary = _temporary(path)
     try:
-        with temporary.open("xb") as file:
+        mode = 0o600 if owner_only else 0o666
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with open(descriptor, "wb") as file:
             file.write(contents)
             file.flush()
             os.fsync(file.fileno())

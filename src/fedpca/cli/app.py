@@ -16,12 +16,14 @@ from fedpca._util.files import local_path
 from fedpca._util.text import sanitize
 from fedpca._util.version import __version__
 from fedpca.cli.audit import audit
+from fedpca.cli.check import check
 from fedpca.cli.common import quiet_output, spell_option
 from fedpca.cli.datasets import datasets
 from fedpca.cli.fit import fit
 from fedpca.cli.inspect import inspect
 from fedpca.cli.merge import merge
 from fedpca.cli.new_federation import new_federation
+from fedpca.cli.package import package
 from fedpca.cli.plan import plan
 from fedpca.cli.report import report
 from fedpca.cli.simulate import simulate
@@ -179,5 +181,9 @@ def _one_line(error: BaseException, options: Any) -> str:
     return sanitize(" ".join(text.split()) or type(error).__name__)
 
 
-for command in (fit, merge, transform, inspect, report, plan, audit, simulate, new_federation, datasets):
+_COMMANDS = (
+    fit, merge, transform, inspect, report, check, package, plan, audit, simulate, new_federation, datasets,
+)  # fmt: skip
+
+for command in _COMMANDS:
     app.command(command.__name__.replace("_", "-"), cls=_Command)(_command(command))

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from enum import StrEnum
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -72,6 +73,44 @@ _READING = {  # arguments of `open_rows`
 BatchRows = Annotated[
     int | None,
     typer.Option(metavar="ROWS", min=1, help="Maximum rows per batch; a few batches are in memory."),
+]
+
+
+class RobustRule(StrEnum):
+    """How to merge owners of whom a minority may lie."""
+
+    CAP = "cap"
+    MEDIAN = "median"
+    TRIM = "trim"
+
+
+Robust = Annotated[
+    RobustRule | None,
+    typer.Option(
+        help="Keep a minority of owners who lie from taking the model, if owners are alike: cap limits rows "
+        "and lengths, median takes the geometric median, trim also leaves out who is far from the others. By "
+        "default all are trusted.",
+    ),
+]
+MaxShare = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE",
+        help="With --robust, the largest weight of an owner, as a share of all. By default no owner weighs "
+        "more than the median owner.",
+    ),
+]
+PolicyPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--policy",
+        metavar="FILE",
+        help="A policy.toml: what may leave, checked before anything is spent or written.",
+    ),
+]
+RowsOfModel = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PATH", help="A file, folder or pattern of all rows of the model; may be repeated."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the output if it exists.")]

@@ -18,6 +18,7 @@ from fedpca.cli.common import (
     Drop,
     Force,
     NumericOnly,
+    PolicyPath,
     check_output_path,
     parse_names,
     print_result,
@@ -105,12 +106,16 @@ def fit(
     noise: Noise = None,
     calibration: Calibration = None,
     ledger: Ledger = None,
+    policy: PolicyPath = None,
     force: Force = False,
     as_json: AsJson = False,
     *,
     reading: dict[str, Any],
 ) -> None:
     """Fit a model to files of any size. With --epsilon and --delta it is differentially private.
+
+    With --policy nothing is written that its rules do not let out; without privacy the files are read once
+    more for that.
 
     Examples:
 
@@ -150,7 +155,9 @@ def fit(
     from fedpca.estimators.base import warn_if_fewer
     from fedpca.estimators.streaming import StreamingPCA
     from fedpca.readers import fit_files, open_rows
+    from fedpca.trust.policy import NO_POLICY, Policy
 
+    rules = None if policy is None else Policy.load(policy)
     rows = open_rows(
         path,
         columns=parse_names(columns),
@@ -170,6 +177,8 @@ def fit(
         privacy=privacy,
         oversample="auto" if oversample is None else oversample,
     )
+    with progress_bars():
+        counts = None if rules is None else rules.check_rows(rows, privacy=privacy)
     with progress_bars(), _graceful_interrupt() as signals:
         done = fit_files(pca, rows, checkpoint=checkpoint, should_stop=lambda: bool(signals))
     if signals:
@@ -181,7 +190,9 @@ def fit(
     if privacy is None and (summary.kind != "moments" or summary.n_features > _MAX_FEATURES_OF_MOMENTS):
         summary = pca.subspace_
     asked = wanted if privacy is not None and isinstance(wanted, int) else 0
-    model_files.write(out, summary, max(pca.n_components_, asked))
+    if rules is not None:
+        rules.check(summary, counts)
+    model_files.write(out, summary, max(pca.n_components_, asked), counts)
     if components is not None and privacy is None:
         warn_if_fewer(wanted, pca.n_components_, stacklevel=2)
     if checkpoint is not None:
@@ -191,7 +202,10 @@ def fit(
     empty = done - round(summary.count) if privacy is None else 0  # private models count every row
     if empty:
         text += f"; {pluralize(empty, 'more row')} without any value skipped"
-    print_result({"out": str(out), **description, "rows_without_values": empty}, as_json, text)
+    text += f"\n{NO_POLICY}" if rules is None else f"\n{policy}: every rule holds"
+    data = {"out": str(out), **description, "rows_without_values": empty}
+    data["policy"] = None if rules is None else {"hash": rules.hash, **rules.to_json()}
+    print_result(data, as_json, text)
 
 
 def _scale(text: str, names: tuple[str, ...] | None) -> "ScaleLike":

@@ -1,15 +1,17 @@
 """fedpca merge: one model of the rows of many."""
 
 import warnings
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedpca._util.text import sanitize
+from fedpca._util.text import join_names, sanitize
 from fedpca.cli import model_files
-from fedpca.cli.common import AsJson, Force, check_output_path, print_result
+from fedpca.cli.common import AsJson, Force, MaxShare, Robust, check_output_path, print_result
+from fedpca.cli.roster_options import RosterOption, load_roster
 
 
 class Features(StrEnum):
@@ -41,6 +43,17 @@ def merge(
             "out those that not all models have.",
         ),
     ] = Features.SAME,
+    robust: Robust = None,
+    max_share: MaxShare = None,
+    roster: RosterOption = None,
+    least_rows: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Reject models of fewer rows, or with fewer that alone know the same features.",
+        ),
+    ] = 0,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -51,30 +64,55 @@ def merge(
     ```
     fedpca merge north.safetensors south.safetensors -o both.safetensors
     fedpca merge north.safetensors south.safetensors --features intersection -o common.safetensors
+    fedpca merge site-*.safetensors --robust trim -o all.safetensors
+    fedpca merge north.safetensors south.safetensors --roster roster.toml -o both.safetensors
     ```
     """
+    from fedpca.federation import membership
+    from fedpca.federation.admission import check_least_rows
+    from fedpca.federation.robust import check_robust, merge_robust, too_few
     from fedpca.readers.paths import require_distinct
+    from fedpca.summaries import model_file
     from fedpca.summaries.certificate import same_rows_warning
     from fedpca.summaries.merging import all_moments, check_compatible, intersect, merge_tree
     from fedpca.summaries.rank import oversampled_rank
     from fedpca.summaries.view import SummaryView
 
+    check_robust(robust, max_share)
     require_distinct(model)
     check_output_path(out, force)
-    parts = [model_files.read(path) for path in model]
+    study = load_roster(roster)
+    files = {str(path): model_file.read_bytes(path) for path in model}
+    signed_by = {} if study is None else membership.signers(study, files)
+    parts = [model_files.decode(path, files[str(path)]) for path in model]
     summaries = [summary for summary, _ in parts]
+    for path, summary in zip(model, summaries, strict=True):
+        try:
+            check_least_rows(summary, least_rows)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
     lost = {}
     if features is Features.INTERSECTION:
         summaries, left_out = intersect(summaries, list(map(str, model)))
         lost = {str(path): what for path, what in zip(model, left_out, strict=True) if what is not None}
     check_compatible(summaries, option="--features intersection")
+    if study is not None:
+        for name, summary in zip(files, summaries, strict=True):
+            membership.check_member(study, signed_by[name], summary, name)
+        components = study.settings.get("rank") if components is None else components
     n_features = summaries[0].n_features
     n_components = min(components or max(shown for _, shown in parts), n_features)
     # Sums stay sums: releases lose nothing in a merge, nor in the next.
     rank = None if all_moments(summaries) else min(oversampled_rank(n_components), n_features)
     if text := same_rows_warning([summary.certificate for summary in summaries]):
         warnings.warn(text, stacklevel=2)
-    merged = merge_tree(summaries, rank)
+    if robust is None:
+        merged = merge_tree(summaries, rank)
+    else:
+        if text := too_few(robust.value, len(summaries)):
+            warnings.warn(text, stacklevel=2)
+        owners = dict(zip(map(str, model), summaries, strict=True))
+        merged = merge_robust(owners, robust.value, max_share=max_share, rank=rank)
     if not n_components:  # nothing rose above the noise of any part; of their sum it may
         n_components = SummaryView(merged, None, "auto", float).n_components()
     model_files.require_components(out, merged, components)
@@ -85,4 +123,15 @@ def merge(
     }
     lines = [model_files.headline(out, merged, description)]
     lines += [f"left out of {path}: {sanitize(what)}" for path, what in lost.items()]
+    description["roster"] = None
+    if study is not None:
+        silent = [member for member in study.members if member not in signed_by.values()]
+        description["roster"] = {"study": study.study, "hash": study.hash, "not_heard_from": silent}
+        description["signed_by"] = signed_by
+        lines.append(f"signed by members of study {sanitize(study.study)!r}: {_listed(signed_by.values())}")
+        lines += [f"not heard from: {_listed(silent)}"] if silent else []
     print_result({"out": str(out), **description}, as_json, "\n".join(lines))
+
+
+def _listed(names: Iterable[str]) -> str:
+    return join_names([sanitize(name, 100) for name in names])

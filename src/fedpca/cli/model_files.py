@@ -7,27 +7,51 @@ from fedpca._util.text import pluralize
 
 if TYPE_CHECKING:
     from fedpca.summaries.summary import Summary
+    from fedpca.trust.row_counts import RowCounts
 
 
 def read(path: Path) -> "tuple[Summary, int]":
     """The summary in a model file, and how many of its components are shown."""
     from fedpca.summaries import model_file
+
+    return decode(path, model_file.read_bytes(path))
+
+
+def decode(path: Path, contents: bytes) -> "tuple[Summary, int]":
+    """The same, of a file that was read already."""
+    from fedpca.summaries import model_file
     from fedpca.summaries.summary import from_file
 
-    kind, arrays, metadata = model_file.read(path)
+    kind, arrays, metadata = model_file.decode(contents, path)
     summary = from_file(path, kind, arrays, metadata)
     shown = metadata.get("n_components")
     return summary, shown if type(shown) is int and shown >= 0 else summary.subspace().rank
 
 
-def write(path: Path, summary: "Summary", n_components: int) -> None:
+def read_counts(path: Path) -> "RowCounts | None":
+    """What was counted in the rows of a model when it was fitted under a policy; None if nothing was."""
+    from fedpca.errors import ModelFileError
+    from fedpca.summaries import model_file
+    from fedpca.trust.row_counts import RowCounts
+
+    counted = model_file.read(path)[2].get("counted")
+    try:
+        return None if counted is None else RowCounts.from_json(counted)
+    except ValueError as error:
+        raise ModelFileError(f"{path} is damaged: {error}") from error
+
+
+def write(path: Path, summary: "Summary", n_components: int, counts: "RowCounts | None" = None) -> None:
     """Write a model file; it carries more directions than it shows, so that little is lost in merges.
 
-    Of a private model that is the number asked for: merged with others, more may rise above the noise.
+    Of a private model that is the number asked for: merged with others, more may rise above the noise. What a
+    policy had counted in the rows stays with the model, so that it can be checked without them.
     """
     from fedpca.summaries import model_file
 
     metadata = summary.metadata | {"n_components": n_components}
+    if counts is not None:
+        metadata["counted"] = counts.to_json()
     model_file.write(path, summary.kind, summary.arrays, metadata)
 
 

@@ -12,7 +12,9 @@ from fedpca.cli.common import (
     Columns,
     Drop,
     Force,
+    MaxShare,
     NumericOnly,
+    Robust,
     check_output_path,
     parse_names,
     print_result,
@@ -69,6 +71,8 @@ def simulate(
     crashes: Annotated[
         float, typer.Option(metavar="SHARE", help="Share of messages after which an aggregator crashes.")
     ] = 0.1,
+    robust: Robust = None,
+    max_share: MaxShare = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Random seed.")] = 0,
     report: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A report to write, as in report.html; it shows rows.")
@@ -88,6 +92,9 @@ def simulate(
     """
     if bool(path) != bool(client):
         raise typer.BadParameter("PATH and --client, the client id column, must be given together.")
+    from fedpca.federation.robust import check_robust
+
+    check_robust(robust, max_share)
     if report is not None:
         check_output_path(report, force)
 
@@ -106,8 +113,10 @@ def simulate(
     components = components or min(10, n_features)
     with progress_bars():
         rule = None if scale is None else scale.value
-        faulty = run_simulation(owners, components, faults=faults, fanout=fanout, scale=rule)
-        reference = run_simulation(owners, components, fanout=fanout, scale=rule)
+        settings: dict[str, Any] = {"fanout": fanout, "scale": rule, "max_share": max_share}
+        settings["robust"] = None if robust is None else robust.value
+        faulty = run_simulation(owners, components, faults=faults, **settings)
+        reference = run_simulation(owners, components, **settings)
     if report is not None:
         _report(report, faulty, owners)
     same = faulty.model == reference.model

@@ -38,6 +38,7 @@ from fedpca.trackers import (
     TrackerName,
     fastest,
 )
+from fedpca.trust.policy import Policy
 
 _BATCH_ROWS = 1024
 _MAX_FEATURES_FOR_ALL = 4096
@@ -362,20 +363,29 @@ class StreamingPCA(BasePCA):
         self._warn_of_shortfall()
         return self
 
-    def release(self) -> Summary:
+    def release(self, *, policy: Policy | None = None) -> Summary:
         """Let the private summary of all rows so far out: noised, certified, paid for in the ledger.
 
         Until more rows come, the same again, at no cost. Afterwards the fitted attributes exist. Owners'
         releases merge: `fedpca.merge([a.release(), b.release()], rank=10)`.
 
+        Args:
+            policy: what may leave, checked before noise is drawn and paid for; None checks nothing. `fit`
+                releases, too: call `policy.check_private` before it.
+
         Returns:
             Noisy `Moments`, cumulative over releases; a `Subspace` from mechanisms that keep no d x d sum.
+
+        Raises:
+            PolicyViolation: by the rule that does not hold.
 
         >>> rows = np.random.default_rng(0).normal(size=(9000, 5)) * [3.0, 2.0, 0.5, 0.5, 0.5]
         >>> pca = StreamingPCA(2, privacy=Privacy(epsilon=1.0, delta=1e-5, bound=4.0)).partial_fit(rows)
         >>> pca.release().certificate.epsilon
         1.0
         """
+        if policy is not None and self.privacy is not None and self._has_source():
+            policy.check_private(self._n_rows_seen, self.privacy)
         before = self._source.state() if self.__sklearn_is_fitted__() else None
         released = self._release_for_merging()
         if self._source.state() is not before:

@@ -1,5 +1,6 @@
 """Which summaries an aggregator accepts: private enough, and no larger than clipped rows and noise can be."""
 
+from dataclasses import replace
 from math import inf, sqrt
 
 import numpy as np
@@ -9,6 +10,7 @@ from fedpca.backend import ops
 from fedpca.privacy import Privacy
 from fedpca.privacy.mechanisms import MECHANISMS, calibrate
 from fedpca.privacy.mechanisms.base import SUM_WEIGHT
+from fedpca.summaries import validation
 from fedpca.summaries.certificate import CORRECTED_SCALE, PRIVATE_SCALE, PUBLIC_SCALE, Certificate, noise_edge
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.subspace import Subspace
@@ -29,6 +31,30 @@ _SCALING_ROUNDING = 1e-3  # of float32 rows
 _CLIPPING_KINDS = ("ball", "sphere", "ball, differences of pairs", "sphere, differences of pairs")
 
 
+def check_limit(value: object, name: str) -> float:
+    """A limit of an aggregator: a number above 0."""
+    if not validation.is_real(value) or not value > 0:
+        raise ValueError(f"{name} must be a number above 0, got {name}={value!r}.")
+    return float(value)
+
+
+def check_sender(child: str, known: str, sender: str) -> None:
+    """Reject a name that belongs to another sender; an unknown one, "", owns none."""
+    if known and known != sender:
+        found = f"sender {sender!r:.80}" if sender else "an unknown sender"
+        raise ValueError(
+            f"the name belongs to sender {known!r:.80}, and this is from {found}; give each client a name of "
+            f"its own, or, if this one has a new key, withdraw({child!r:.80}) first."
+        )
+
+
+def constructed_again(summary: Summary) -> Summary:
+    """The same summary, after all its checks."""
+    if summary.parts:
+        return type(summary).from_file_contents(summary.arrays, summary.metadata)
+    return replace(summary)
+
+
 def check_size(summary: Summary, max_rows: float, max_rms: float) -> None:
     """Reject a summary of no rows or too many, of too long ones, or too large to be merged with others."""
     if not 0 < summary.count <= max_rows:
@@ -41,6 +67,17 @@ def check_size(summary: Summary, max_rows: float, max_rms: float) -> None:
         )
     if energy * summary.n_features > _MAX_ENERGY:
         raise ValueError(f"its energy {energy:.3g} is too large to be merged with others; rescale the rows.")
+
+
+def check_least_rows(summary: Summary, least_rows: int) -> None:
+    """Reject a summary of fewer rows, or in which fewer rows alone know the same features."""
+    fewest = min(leaf.count for leaf in summary.leaves)
+    if fewest < least_rows:
+        alone = " that alone know the same features" if summary.parts else ""
+        raise ValueError(
+            f"at least least_rows={least_rows} rows must be behind a summary, got {fewest:g}{alone}; wait "
+            "for more."
+        )
 
 
 def check_scaling(summary: Summary) -> None:

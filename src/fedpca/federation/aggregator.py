@@ -12,11 +12,21 @@ from types import MappingProxyType
 from typing import Self, TypeVar
 
 from fedpca._util.text import join_names, sanitize
-from fedpca.errors import SummaryRejected
-from fedpca.federation.admission import check_private, check_scaling, check_size
+from fedpca.errors import OutdatedRoster, SummaryRejected
+from fedpca.federation import membership
+from fedpca.federation.admission import (
+    check_least_rows,
+    check_limit,
+    check_private,
+    check_scaling,
+    check_sender,
+    check_size,
+    constructed_again,
+)
 from fedpca.federation.influence import Influence, influence, influence_warning
 from fedpca.federation.message import Message, child_name, require_summary, version_number
 from fedpca.federation.pool import INTERSECTION, Pool
+from fedpca.federation.robust import RobustMerge, RobustRule, check_known, check_robust
 from fedpca.federation.store import (
     ChildEvent,
     FolderStore,
@@ -35,6 +45,8 @@ from fedpca.summaries.merging import check_compatible, check_scales, select
 from fedpca.summaries.scaling import in_words
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
+from fedpca.trust.roster import Roster
+from fedpca.trust.signature import Signature
 
 _Result = TypeVar("_Result")
 _log = logging.getLogger("fedpca.federation")
@@ -82,10 +94,18 @@ class Aggregator:
             has is left out, also of the store, and a child that lacks one is rejected. So no child decides
             which features the model has.
         privacy: reject summaries that are less private than this, or larger than its bound allows.
+        least_rows: reject a child of fewer rows than this, or with fewer that alone know the same features.
         max_rows: reject a child that claims more rows than this.
         max_rms: reject a child whose rows have a larger root-mean-square length about the origin than this:
             rows divided by their scale, if that is numbers, and else as they are.
+        roster: reject what no member of the study has signed, or is not what members agreed on: `rank`,
+            `privacy` and the names of `expected` are then the roster's. None: anyone may speak.
         fanout: how many summaries are merged at a time.
+        robust: "cap", "median" or "trim" for a model that a minority of children who lie cannot take over,
+            if children are alike; None trusts all. Every change merges all children again, and children
+            must know all features. Of fewer than three children the caps are all there is.
+        max_share: with `robust`, the largest weight of a child, as a share of all; by default no child
+            weighs more than the median child.
 
     >>> import numpy as np
     >>> aggregator = Aggregator(rank=1)
@@ -108,21 +128,32 @@ class Aggregator:
         expected: Summary | None = None,
         features: FeatureRule = "same",
         privacy: Privacy | None = None,
+        least_rows: int = 0,
         max_rows: float = 1e15,
         max_rms: float = inf,
+        roster: Roster | None = None,
         fanout: int = 8,
+        robust: RobustRule | None = None,
+        max_share: float | None = None,
     ) -> None:
+        self.roster = roster
+        if roster is not None:
+            rank, expected, privacy = membership.agreed(roster, rank, expected, privacy)
         if rank is not None:
             validation.integer(rank, "rank", at_least=1)
+        check_robust(robust, max_share)
         self.rank = rank
+        self.robust = robust
+        self.max_share = max_share
         self.fanout = validation.integer(fanout, "fanout", at_least=2)
         self.expected = expected
         self.features = features
         if check_rule(features):
             _require_expected_names(expected)
         self.privacy = privacy
-        self.max_rows = _limit(max_rows, "max_rows")
-        self.max_rms = _limit(max_rms, "max_rms")
+        self.least_rows = validation.integer(least_rows, "least_rows", at_least=0)
+        self.max_rows = check_limit(max_rows, "max_rows")
+        self.max_rms = check_limit(max_rms, "max_rms")
         self.store: Store
         if store is None:
             self.store = MemoryStore()
@@ -153,6 +184,7 @@ class Aggregator:
         self._tree = MergeTree(self.rank, self.fanout)
         self._changed: set[str] = set()  # children that the tree does not have yet
         self._model: Subspace | None = None
+        self._robust: Summary | None = None  # the robust merge of all children
         for name, reason in self.store.quarantined().items():
             _log.warning("quarantined: %r: %s", sanitize(name, 100), reason)
         shapes = Counter(_shape(state) for state in states.values() if state.message.summary is not None)
@@ -160,8 +192,10 @@ class Aggregator:
         for state in sorted(states.values(), key=lambda state: (_shape(state) != usual, state.version)):
             if state.message.summary is not None:
                 try:
+                    if self.roster is not None:
+                        membership.check_kept(self.roster, state, reduced=self.features != "same")
                     state = self._checked(state)
-                except MemoryError:
+                except (MemoryError, OutdatedRoster):  # it once knew a newer roster: nobody is at fault
                     raise
                 except Exception as error:
                     self._quarantine(state, _reason(error))
@@ -194,7 +228,14 @@ class Aggregator:
     # --- messages ---
 
     def receive(
-        self, child: str, version: int, summary: Summary, *, sender: str = "", warning: str = ""
+        self,
+        child: str,
+        version: int,
+        summary: Summary,
+        *,
+        sender: str = "",
+        warning: str = "",
+        signed: bytes = b"",
     ) -> bool:
         """Accept the summary of a child if its version is newer than the one before.
 
@@ -205,9 +246,11 @@ class Aggregator:
             sender: who sent it, as the network knows them, such as a key. A name belongs to the first sender
                 that used it, until the child is withdrawn.
             warning: what the history is to say about it, if it is accepted, beside warnings of its own.
+            signed: `Message.signed`: the file that it came in, with the child's signature. A roster needs it.
 
         Returns:
-            Whether it is newer; then it is in the store. Older versions are ignored.
+            Whether it is newer; then it is in the store. Older versions are ignored or, with a roster,
+            rejected, and so is another summary of the same version.
 
         Raises:
             SummaryRejected: with the reason, if it is not valid. The child's previous version is kept.
@@ -222,12 +265,15 @@ class Aggregator:
             self._begin_write()
             known = self._states.get(child)
             try:
-                if known is not None and known.sender and known.sender != sender:
-                    raise ValueError(_other_sender(child, known.sender, sender))
+                if known is not None:
+                    check_sender(child, known.sender, sender)
+                if self.roster is not None:
+                    message = Message(child, version, require_summary(summary), signed)
+                    membership.check_received(self.roster, known, message, self._of_model_features)
                 if known is not None and version <= known.message.version:
                     return False
-                summary = _constructed_again(require_summary(summary))
-                state = self._checked(State(Message(child, version, summary), self._next_version(), sender))
+                message = Message(child, version, constructed_again(require_summary(summary)), signed)
+                state = self._checked(State(message, self._next_version(), sender))
             except Exception as error:  # anyone may have sent it: whatever is wrong, the others go on
                 reason = _reason(error)
                 self._log_rejection(child, version, reason)
@@ -339,13 +385,13 @@ class Aggregator:
 
     def _keep(self, state: State) -> None:
         child = state.message.child
-        self._states[child] = state
+        self._states[child] = replace(state, message=replace(state.message, signed=b""))  # the store has it
         self._set(child, state.message.summary)
 
     def _set(self, child: str, summary: Summary | None) -> None:
         self._pool.set(child, summary)
         self._changed.add(child)
-        self._model = None
+        self._model = self._robust = None
 
     def _next_version(self) -> int:
         """Larger than all before, here and, unless the clock was set back, in a store that was lost."""
@@ -381,8 +427,11 @@ class Aggregator:
         self._check(message.child, summary)
         if summary is message.summary:
             return state
-        message = replace(message, summary=summary)
-        return replace(state, message=message, left_out=sanitize(lost or "", _MAX_REASON))
+        signature = Signature.read(message.signed)[0] if message.signed else state.signature
+        message = replace(message, summary=summary, signed=b"")
+        return replace(
+            state, message=message, left_out=sanitize(lost or "", _MAX_REASON), signature=signature
+        )
 
     def _of_model_features(self, summary: Summary) -> tuple[Summary, LeftOut | None]:
         """The summary to merge, and what was left out of the one that came."""
@@ -401,7 +450,12 @@ class Aggregator:
     def _check(self, child: str, summary: Summary) -> None:
         """Raise for a summary that breaks a rule, or does not merge with those of the other children."""
         check_size(summary, self.max_rows, self.max_rms)
+        check_least_rows(summary, self.least_rows)
         check_scaling(summary)
+        if self.roster is not None:
+            membership.check_agreed(self.roster, child, summary)
+        if self.robust is not None:
+            check_known(summary)
         if self.expected is not None:
             check_compatible([self.expected, summary], INTERSECTION)
             if self.expected.scale is not None:
@@ -433,6 +487,12 @@ class Aggregator:
             return MappingProxyType(
                 {name: state.message.version for name, state in sorted(self._states.items())}
             )
+
+    @property
+    def not_heard_from(self) -> tuple[str, ...]:
+        """Members of the roster who do not contribute now; none without a roster."""
+        with self._lock:
+            return () if self.roster is None else membership.not_heard_from(self.roster, self._states)
 
     @property
     def quarantined(self) -> Mapping[str, str]:
@@ -468,13 +528,14 @@ class Aggregator:
     def influence(self) -> Mapping[str, Influence]:
         """What every child has done to the model, by name: how far the model turns without it, and more.
 
-        For many children at the cost of a few merges, and not of one per child.
+        For many children at the cost of a few merges, and not of one per child; with `robust` of one each.
         """
         with self._lock:
             return MappingProxyType(self._influence(influence, self.model()) if self._pool else {})
 
     def _influence(self, compute: Callable[..., _Result], model: Subspace) -> _Result:
-        return compute(self._pool.summaries, self._pool.shares(), self._tree, model)
+        merge = self._tree if self.robust is None else self._robust_merge(self.robust)
+        return compute(self._pool.summaries, self._pool.shares(), merge, model)
 
     def _without_culprits(self, compute: Callable[[], _Result]) -> _Result:
         """The result; children on whose account there is none are quarantined."""
@@ -498,7 +559,14 @@ class Aggregator:
             state = self._states.get(child)
             self._tree.set(child, None if state is None else state.message.summary)
         self._changed = set()
-        return self._tree.merged()
+        if self.robust is None:
+            return self._tree.merged()
+        if self._robust is None:
+            self._robust = self._robust_merge(self.robust).merged()
+        return self._robust
+
+    def _robust_merge(self, rule: RobustRule) -> RobustMerge:
+        return RobustMerge(self._pool.summaries, rule, self.max_share, self.rank)
 
     def _culprit(self) -> str:
         """The child, the latest if there are several, without which the others merge.
@@ -538,13 +606,6 @@ def _require_expected_names(expected: Summary | None) -> tuple[str, ...]:
     return require_names(expected.feature_names, "expected")
 
 
-def _constructed_again(summary: Summary) -> Summary:
-    """The same summary, after all its checks."""
-    if summary.parts:
-        return type(summary).from_file_contents(summary.arrays, summary.metadata)
-    return replace(summary)
-
-
 def _shape(state: State) -> tuple[int, bool, str] | None:
     """Number of features, whether they are centered, and how scaled; None for a withdrawn child."""
     summary = state.message.summary
@@ -561,22 +622,8 @@ def _works(tree: MergeTree) -> bool:
     return True
 
 
-def _limit(value: object, name: str) -> float:
-    if not validation.is_real(value) or not value > 0:
-        raise ValueError(f"{name} must be a number above 0, got {name}={value!r}.")
-    return float(value)
-
-
 def _reason(error: Exception) -> str:
     return sanitize(str(error) or type(error).__name__, _MAX_REASON)
-
-
-def _other_sender(child: str, known: str, sender: str) -> str:
-    found = f"sender {sender!r:.80}" if sender else "an unknown sender"
-    return (
-        f"the name belongs to sender {known!r:.80}, and this is from {found}; give each client a name of its "
-        f"own, or, if this one has a new key, withdraw({child!r:.80}) first."
-    )
 
 
 def _largest_angle(before: Subspace, model: Subspace) -> float | None:

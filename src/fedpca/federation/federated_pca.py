@@ -22,6 +22,7 @@ from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.influence import Influence, captured, influence
 from fedpca.federation.message import child_name
 from fedpca.federation.pool import Share
+from fedpca.federation.robust import RobustMerge, RobustRule, check_robust, merge_robust, too_few
 from fedpca.federation.tree import MergeTree
 from fedpca.privacy import Privacy, StepSum
 from fedpca.privacy.tracker import PrivateTracker, warn_of_refit
@@ -84,6 +85,10 @@ class FederatedPCA(BasePCA):
             "intersection": the model has the features that all clients have, matched by name, in the order
             of the client whose name comes first; a warning says what was left out.
         fanout: how many summaries are merged at a time, at least; more where they are small.
+        robust: "cap", "median" or "trim" for a model that a minority of clients who lie, or whose rows are
+            broken, cannot take over, if clients are alike; None trusts all. It needs three clients or more.
+        max_share: with `robust`, the largest weight of a client, as a share of all; by default no client
+            weighs more than the median client.
         n_jobs: how many clients run at once; None for as many as there are processors.
 
     Attributes:
@@ -113,6 +118,8 @@ class FederatedPCA(BasePCA):
         privacy: Privacy | None = None,
         features: FeatureRule = "same",
         fanout: int = 8,
+        robust: RobustRule | None = None,
+        max_share: float | None = None,
         n_jobs: int | None = None,
         random_state: Any = None,
     ) -> None:
@@ -125,6 +132,8 @@ class FederatedPCA(BasePCA):
         self.privacy = privacy
         self.features = features
         self.fanout = fanout
+        self.robust = robust
+        self.max_share = max_share
         self.n_jobs = n_jobs
         self.random_state = random_state
 
@@ -171,6 +180,7 @@ class FederatedPCA(BasePCA):
         if self.n_jobs is not None:
             workers = validation.integer(self.n_jobs, "n_jobs", at_least=1)
         check_rule(self.features)
+        check_robust(self.robust, self.max_share)
         self._check_ledger(len(clients))
         if isinstance(self.privacy, Privacy):
             warn_of_refit(self.privacy, stacklevel=4)
@@ -185,7 +195,9 @@ class FederatedPCA(BasePCA):
         n_features, names = _features_of_most(votes)
         centered = next(iter(sent.values())).centered
         expected = Subspace.empty(n_features, centered=centered, feature_names=names)
-        aggregator = Aggregator(fanout=self.fanout, expected=expected)
+        aggregator = Aggregator(
+            fanout=self.fanout, expected=expected, robust=self.robust, max_share=self.max_share
+        )
         summaries: dict[str, Summary] = {}
         for name, summary in sent.items():
             try:
@@ -200,7 +212,12 @@ class FederatedPCA(BasePCA):
             warnings.warn(f"left out {len(problems)} of {len(clients)} clients: {problems}", stacklevel=4)
         if text := left_out_warning({repr(name): what for name, what in lost.items()}):
             warnings.warn(text, stacklevel=4)
-        merged = _merge_all(list(summaries.values()), self.fanout)
+        if self.robust is None:
+            merged = _merge_all(list(summaries.values()), self.fanout)
+        else:
+            if text := too_few(self.robust, len(summaries)):
+                warnings.warn(text, stacklevel=4)
+            merged = merge_robust(summaries, self.robust, max_share=self.max_share)
         self.n_features_in_ = merged.n_features
         if merged.feature_names is not None:
             self.feature_names_in_ = np.array(merged.feature_names, dtype=object)
@@ -370,10 +387,15 @@ class FederatedPCA(BasePCA):
 
     def _influence(self, summaries: Mapping[str, Summary], aggregator: Aggregator) -> dict[str, Influence]:
         children, model = aggregator.children, self.model_
-        tree = MergeTree(max(self.n_components_, 1), self.fanout)
+        shares = {name: Share(children[name].row_share, children[name].energy_share) for name in summaries}
+        rank = max(self.n_components_, 1)
+        if self.robust is not None:
+            return influence(
+                summaries, shares, RobustMerge(summaries, self.robust, self.max_share, rank), model
+            )
+        tree = MergeTree(rank, self.fanout)
         for name, summary in summaries.items():
             tree.set(name, summary)
-        shares = {name: Share(children[name].row_share, children[name].energy_share) for name in summaries}
         return influence(summaries, shares, tree, model)
 
     @property

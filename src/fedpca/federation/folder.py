@@ -3,6 +3,7 @@
 Where rows are to be divided by the scale of all of them, owners publish their scalings first.
 """
 
+import logging
 import os
 import re
 import stat
@@ -11,22 +12,33 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from fedpca._typing import RowsLike
 from fedpca._util.extras import require
 from fedpca._util.files import create_exclusive
 from fedpca._util.text import sanitize
-from fedpca.errors import ModelFileError, SummaryRejected
+from fedpca.errors import ModelFileError, SignatureError, SummaryRejected
 from fedpca.federation.aggregator import Aggregator
+from fedpca.federation.membership import check_agreed_scaling
 from fedpca.federation.message import Message, child_name, file_name, require_summary, version_number
 from fedpca.summaries import model_file, validation
 from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.summary import Summary, scaling_from_file
+from fedpca.trust.policy import Policy, check_policy
+from fedpca.trust.roster import ANYONE, Roster, Signer
+from fedpca.trust.row_counts import RowCounts
+
+_log = logging.getLogger("fedpca.federation")
 
 _SUMMARY, _SCALING = ".safetensors", ".scaling.safetensors"
 _FILE_NAME = re.compile(r"([a-z0-9_%-]+)\.(0|[1-9][0-9]{0,18})(\.scaling)?\.safetensors")
 _NOT_IN_SCALE = "not in the scale: its rows are divided by that of the owners who published a Scaling."
+
+# Files that count, by aggregator, folder and name, as they were when they were read.
+_counted: WeakKeyDictionary[Aggregator, dict[str, dict[str, str]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -60,7 +72,16 @@ class CollectedScaling:
     skipped: tuple[SkippedFile, ...]
 
 
-def publish(folder: str | os.PathLike[str], child: str, version: int, summary: Summary | Scaling) -> str:
+def publish(
+    folder: str | os.PathLike[str],
+    child: str,
+    version: int,
+    summary: Summary | Scaling,
+    *,
+    signer: Signer | None = None,
+    policy: Policy | None = None,
+    rows: RowsLike | RowCounts = None,
+) -> str:
     """Write a summary to a shared folder, completely or not at all, for `collect` to find.
 
     The file is a model file like any other: `fedpca.load` reads it, too. Publishing it again changes nothing.
@@ -73,11 +94,16 @@ def publish(folder: str | os.PathLike[str], child: str, version: int, summary: S
             readers use the newest.
         summary: of all rows of this child so far: a `Subspace` or `Moments`, a private release included; or
             a `Scaling`, which is not private.
+        signer: signs the file, `roster.signer(key)`, as readers with a roster ask for.
+        policy: what may leave; None checks nothing.
+        rows: all rows behind the summary, or their counts, where the policy has to count them: see
+            `Policy.check`.
 
     Returns:
         The path of the file.
 
     Raises:
+        PolicyViolation: by the rule that does not hold. Nothing was written.
         FileExistsError: this version exists with other contents; it is left as it is.
 
     >>> import tempfile, numpy as np, fedpca
@@ -88,20 +114,42 @@ def publish(folder: str | os.PathLike[str], child: str, version: int, summary: S
     ('north.1.safetensors', 20.0)
     """
     child, version = child_name(child), version_number(version)
+    if signer is not None and signer.member.id != child:
+        raise ValueError(
+            f"the key is that of {signer.member.id!r:.80}, who cannot publish as {child!r:.80}; publish "
+            "under the id in the roster."
+        )
+    if not isinstance(summary, Scaling):
+        require_summary(summary)
+    check_policy(policy, summary, rows)
     if isinstance(summary, Scaling):
         name = _file_name(child, version, _SCALING)
         metadata = summary.metadata | {"child": child, "version": version}
         contents = model_file.encode(summary.kind, summary.arrays, metadata)
     else:
         name = _file_name(child, version, _SUMMARY)
-        contents = Message(child, version, require_summary(summary)).encode()
+        contents = Message(child, version, summary).encode()
+    if signer is not None:
+        contents = signer.sign(contents)
     storage = _open_storage(folder)
-    if not storage.create(name, contents) and storage.read(name, len(contents) + 1) != contents:
+    if not storage.create(name, contents) and not _is_there(storage, name, contents, signer):
         raise FileExistsError(
             f"version {version} of {child!r} already exists in {folder} with other contents; publish a newer "
             "version."
         )
     return storage.path(name)
+
+
+def _is_there(storage: "_Storage", name: str, contents: bytes, signer: Signer | None) -> bool:
+    """Whether a file has these contents; or the same, signed by the same member under an earlier roster."""
+    found = storage.read(name, 2 * len(contents) + 2**20)
+    if found == contents or signer is None:
+        return found == contents
+    try:
+        signer.roster.check(found, signer.member.id)
+    except (SignatureError, ModelFileError):
+        return False
+    return model_file.with_signature(found, None) == model_file.with_signature(contents, None)
 
 
 def collect(
@@ -116,7 +164,9 @@ def collect(
     No file can make it fail, or make it read or write anything outside the folder. Versions that the
     aggregator has are not read again; hidden files, such as unfinished ones, and scalings are skipped. The
     resulting model is recorded in the aggregator's history. Limits on what counts, such as `max_rows` and
-    `max_rms`, are those of the aggregator.
+    `max_rms`, are those of the aggregator, and so is the roster. With a roster, a file that was replaced by
+    another of the same version, and a folder whose newest version is older than what the aggregator has, are
+    named.
 
     Where owners published scalings, the history names children who divided their rows by numbers without
     having published one: their rows count, but had no part in the scale.
@@ -149,22 +199,31 @@ def collect(
     received = {file_name(child): version for child, version in aggregator.versions.items()}
     files = _listed(storage, max_bytes)
     skipped = files.others
+    counted = _counted.setdefault(aggregator, {}).setdefault(storage.path(""), {})
+    if aggregator.roster is None:
+        _log.info("%s: %s", folder, ANYONE)
     for stem, versions in sorted(files.summaries.items()):
         warning = _NOT_IN_SCALE if files.scalings and stem not in files.scalings else ""
         for version, entry in sorted(versions, reverse=True):
-            if version <= received.get(stem, -1):
+            is_known = version <= received.get(stem, -1)
+            if is_known and (aggregator.roster is None or counted.get(entry.name) == entry.stamp):
                 break
             problem = known.get((entry.shown, entry.stamp))
             problem = problem or known.get((entry.shown, _stamp_of_rejection(entry, aggregator)))
             problem = problem or _hand_over(storage, entry, aggregator, max_bytes, warning)
             if problem is None:
+                counted[entry.name] = entry.stamp
                 break  # older versions do not count
             skipped.append(problem)
+            if is_known:
+                break
     aggregator.record()
     return sorted(skipped, key=lambda item: item.file)
 
 
-def collect_scaling(folder: str | os.PathLike[str], *, max_bytes: int = 2**30) -> CollectedScaling:
+def collect_scaling(
+    folder: str | os.PathLike[str], *, roster: Roster | None = None, max_bytes: int = 2**30
+) -> CollectedScaling:
     """The scaling of the rows of all owners who published theirs: the newest valid version of each.
 
     No file can make it fail. Everybody who calls it gets the same, as long as nobody publishes another. So
@@ -172,6 +231,7 @@ def collect_scaling(folder: str | os.PathLike[str], *, max_bytes: int = 2**30) -
 
     Args:
         folder: as for `publish`.
+        roster: only what its members have signed counts. None: anyone may speak.
         max_bytes: larger files are skipped unread.
 
     Raises:
@@ -188,6 +248,8 @@ def collect_scaling(folder: str | os.PathLike[str], *, max_bytes: int = 2**30) -
     """
     validation.integer(max_bytes, "max_bytes", at_least=1)
     storage = _open_storage(folder)
+    if roster is None:
+        _log.info("%s: %s", folder, ANYONE)
     found: list[tuple[_Entry, str, Scaling]] = []
     skipped = []
     for _, versions in sorted(_listed(storage, max_bytes).scalings.items()):
@@ -195,7 +257,7 @@ def collect_scaling(folder: str | os.PathLike[str], *, max_bytes: int = 2**30) -
             try:
                 if entry.size > max_bytes:
                     raise ValueError(_too_large(entry, max_bytes))
-                found.append((entry, *_read_scaling(storage, entry.name, max_bytes)))
+                found.append((entry, *_read_scaling(storage, entry.name, max_bytes, roster)))
                 break  # older versions do not count
             except Exception as error:  # anyone may have written the file: no fault of it may stop the others
                 skipped.append(entry.skipped(str(error) or type(error).__name__))
@@ -270,7 +332,7 @@ def _hand_over(
         return entry.skipped(str(error) or type(error).__name__)
     warning = warning if isinstance(summary.scale, np.ndarray) else ""
     try:
-        aggregator.receive(message.child, message.version, summary, warning=warning)
+        aggregator.receive(message.child, message.version, summary, warning=warning, signed=message.signed)
     except SummaryRejected as rejection:
         return entry.skipped(f"rejected: {rejection}", _stamp_of_rejection(entry, aggregator))
     except OSError:  # of the store, for all files alike
@@ -289,9 +351,12 @@ def _read(storage: "_Storage", name: str, max_bytes: int) -> tuple[Message, Summ
     return message, message.summary
 
 
-def _read_scaling(storage: "_Storage", name: str, max_bytes: int) -> tuple[str, Scaling]:
+def _read_scaling(
+    storage: "_Storage", name: str, max_bytes: int, roster: Roster | None
+) -> tuple[str, Scaling]:
     """The owner and the scaling in a file."""
-    kind, arrays, metadata = model_file.decode(_contents(storage, name, max_bytes), name)
+    contents = _contents(storage, name, max_bytes)
+    kind, arrays, metadata = model_file.decode(contents, name)
     if kind != Scaling.kind:
         raise ModelFileError(f"{name} must be a Scaling, but contains {kind!r:.80}.")
     scaling = scaling_from_file(name, arrays, metadata)
@@ -300,6 +365,9 @@ def _read_scaling(storage: "_Storage", name: str, max_bytes: int) -> tuple[str, 
     except (TypeError, ValueError) as error:
         raise ModelFileError(f"{name} is not a valid message: {error}") from error
     _check_file_name(name, child, version, _SCALING)
+    if roster is not None:
+        roster.check(contents, child, name)
+        check_agreed_scaling(roster, child, scaling)
     return child, scaling
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 from urllib.parse import unquote
 
@@ -11,8 +11,8 @@ from fedpca._typing import JSON, AnyArray
 from fedpca.errors import ModelFileError
 from fedpca.summaries import model_file, validation
 from fedpca.summaries.summary import Summary, from_file
+from fedpca.summaries.validation import child_name as child_name
 
-_MAX_NAME = 1000  # characters
 _MAX_VERSION = 2**63 - 1
 _WITHDRAWN = "withdrawn"  # the kind of a message without a summary
 
@@ -25,6 +25,8 @@ class Message:
         child: the name of the child: any text.
         version: a whole number from 0. A newer version replaces all older ones.
         summary: of all rows of the child so far; None if the child was withdrawn.
+        signed: the file that it was decoded from, if that is signed, byte for byte; b"" if not. Messages
+            that differ only in this are equal.
 
     >>> from fedpca import Subspace
     >>> message = Message("north", 1, Subspace.from_rows([[1.0, 2.0], [3.0, 2.0]]))
@@ -35,6 +37,7 @@ class Message:
     child: str
     version: int
     summary: Summary | None
+    signed: bytes = field(default=b"", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "child", child_name(self.child))
@@ -43,8 +46,8 @@ class Message:
             require_summary(self.summary)
 
     def encode(self) -> bytes:
-        """A model file that also has the child and the version; equal messages give equal bytes."""
-        return model_file.encode(*self.contents())
+        """A model file that also has the child and the version; equal messages give equal bytes, unsigned."""
+        return self.signed or model_file.encode(*self.contents())
 
     def contents(self) -> model_file.Contents:
         """Kind, arrays and metadata of its model file."""
@@ -60,7 +63,9 @@ class Message:
         Raises:
             ModelFileError: the contents are anything else.
         """
-        return cls.from_contents(*model_file.decode(contents, name), name)
+        message = cls.from_contents(*model_file.decode(contents, name), name)
+        found, _ = model_file.signature(contents, name)
+        return message if found is None else replace(message, signed=contents)
 
     @classmethod
     def from_contents(cls, kind: str, arrays: Mapping[str, AnyArray], metadata: JSON, name: Any) -> Self:
@@ -81,21 +86,6 @@ def require_summary(value: Any) -> Summary:
     if not isinstance(value, Summary):
         raise TypeError(f"a summary must be a Subspace or Moments, got {type(value).__name__}.")
     return value
-
-
-def child_name(child: Any, what: str = "child") -> str:
-    """A valid name of a child: a non-empty string, not too long, that UTF-8 can encode."""
-    if not isinstance(child, str):
-        raise TypeError(f"{what} must be a string, got {child!r:.80}.")
-    if not child:
-        raise ValueError(f"{what} must not be empty.")
-    if len(child) > _MAX_NAME:
-        raise ValueError(f"{what} must have at most {_MAX_NAME} characters, got {len(child)}.")
-    try:
-        child.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{what} must be encodable as UTF-8, got {child!r:.80}.") from error
-    return child
 
 
 def version_number(version: Any) -> int:

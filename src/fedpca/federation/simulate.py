@@ -11,6 +11,7 @@ from sklearn.base import clone
 from fedpca import progress
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.aggregator import Aggregator
+from fedpca.federation.robust import RobustRule
 from fedpca.federation.store import MemoryStore
 from fedpca.metrics import principal_angles
 from fedpca.summaries import validation
@@ -114,6 +115,8 @@ def simulate(
     fanout: int = 8,
     center: bool = True,
     scale: ScaleLike = None,
+    robust: RobustRule | None = None,
+    max_share: float | None = None,
 ) -> Simulation:
     """Simulate clients that send a summary to their region after every batch, and regions that do the same
     to the root.
@@ -126,6 +129,8 @@ def simulate(
         center: whether to subtract the mean.
         scale: what every feature is divided by: "std", "binomial", numbers or nothing. Where summaries are no
             moments, the rules stand for the scale of all rows, which clients exchange beforehand.
+        robust, max_share: as for `Aggregator`. All clients then send to the root: who is in the minority is
+            seen where all are.
 
     >>> rng = np.random.default_rng(0)
     >>> clients = {f"{c}": [rng.normal(size=(20, 4)) for _ in range(5)] for c in range(6)}
@@ -142,7 +147,7 @@ def simulate(
     if rows and pca._needs_scaling(np.shape(rows[0])[1]):
         pca.scale = Scaling.merge(map(Scaling.from_rows, rows)).scale(cast("ScaleRule", scale))
     sent, dropped_out = _messages(batches, pca, faults, rng)
-    tree = _Tree(sorted(clients), n_components, fanout)
+    tree = _Tree(sorted(clients), n_components, fanout, robust, max_share)
     timeline: list[Delivery] = []
     contributions: dict[str, float] = {}
     stages: list[tuple[float, int, Subspace]] = []
@@ -196,23 +201,32 @@ def _messages(
 
 
 class _Tree:
-    """A root, its regions, and their stores, which outlive them."""
+    """A root, its regions, and their stores, which outlive them; with a robust root there are no regions."""
 
-    def __init__(self, names: list[str], rank: int, fanout: int) -> None:
+    def __init__(
+        self, names: list[str], rank: int, fanout: int, robust: RobustRule | None, max_share: float | None
+    ) -> None:
         validation.integer(fanout, "fanout", at_least=2)
         self._rank = rank
-        self._region_of = {name: f"region {i // fanout}" for i, name in enumerate(names)}
+        self._robust = robust
+        self._max_share = max_share
+        regions = (f"region {i // fanout}" if robust is None else "root" for i in range(len(names)))
+        self._region_of = dict(zip(names, regions, strict=True))
         self._stores = {name: MemoryStore() for name in ("root", *self._region_of.values())}
         self._nodes = {name: self._start(name) for name in self._stores}
 
     def _start(self, name: str) -> Aggregator:
-        return Aggregator(self._rank, store=self._stores[name])
+        return Aggregator(
+            self._rank, store=self._stores[name], robust=self._robust, max_share=self._max_share
+        )
 
     def deliver(self, client: str, version: int, summary: Summary, crash: bool) -> bool:
         name = self._region_of[client]
         changed = self._nodes[name].receive(client, version, summary)
         if crash:
             self._nodes[name] = self._start(name)
+        if name == "root":
+            return changed
         region = self._nodes[name]
         self._nodes["root"].receive(name, region.version, region.summary())
         if crash:

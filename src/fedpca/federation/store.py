@@ -19,6 +19,7 @@ from fedpca._util.text import sanitize, utc_timestamp
 from fedpca.errors import ModelFileError
 from fedpca.federation.message import Message, child_name, file_name, name_in, version_number
 from fedpca.summaries import model_file
+from fedpca.trust.signature import Signature
 
 _log = logging.getLogger("fedpca.federation")
 
@@ -92,20 +93,32 @@ class State:
         version: of the aggregator, since this message.
         sender: who sent it, as the network knows them, such as a key; "" if that is not known.
         left_out: which features were left out of its summary, and their share of its variance, or "".
+        signature: that of the message as it came, if features were left out or reordered since: it is no
+            longer about what is kept. None otherwise: `message.signed` has it, if there is one.
     """
 
     message: Message
     version: int
     sender: str = ""
     left_out: str = ""
+    signature: Signature | None = None
 
     def encode(self) -> bytes:
-        """A model file that also has the child, its version, the sender and the aggregator's version."""
+        """A model file that also has the child, its version, the sender and the aggregator's version.
+
+        Of a signed message it has the header, too, and the same arrays: so the message comes back byte for
+        byte.
+        """
         kind, arrays, metadata = self.message.contents()
         header: JSON = {"aggregator_version": self.version, "sender": self.sender}
         if self.left_out:
             header["left_out"] = self.left_out
-        return model_file.encode(kind, arrays, metadata | header)
+        if self.signature is not None:
+            header["signature"] = self.signature.to_json()
+        if not self.message.signed:
+            return model_file.encode(kind, arrays, metadata | header)
+        header["signed"] = model_file.split(self.message.signed)[0].decode()
+        return model_file.with_metadata(self.message.signed, metadata | header)
 
     @classmethod
     def decode(cls, contents: bytes, name: Any) -> Self:
@@ -118,11 +131,25 @@ class State:
             if not isinstance(left_out, str):
                 raise TypeError(f"left_out must be a string, got {left_out!r:.80}.")
             sender = "" if sender == "" else child_name(sender, "sender")
-            return cls(message, version, sender, sanitize(left_out, _MAX_REASON))
+            found = metadata.get("signature")
+            signature = None if found is None else Signature.from_json(found)
+            if "signed" in metadata:
+                message = _as_signed(contents, metadata["signed"], message)
+            return cls(message, version, sender, sanitize(left_out, _MAX_REASON), signature)
         except KeyError as error:
             raise ModelFileError(f"{name} is not a state: {error} is missing.") from error
         except (TypeError, ValueError) as error:
             raise ModelFileError(f"{name} is not a valid state: {error}") from error
+
+
+def _as_signed(contents: bytes, header: Any, message: Message) -> Message:
+    """The message that was signed, byte for byte, from its header and the arrays of its state."""
+    if not isinstance(header, str):
+        raise TypeError(f"signed must be a string, got {header!r:.80}.")
+    signed = Message.decode(model_file.joined(header.encode(), model_file.split(contents)[1]))
+    if signed != message:
+        raise ValueError("it differs from what was signed.")
+    return signed
 
 
 class Store(Protocol):

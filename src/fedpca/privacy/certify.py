@@ -70,6 +70,7 @@ def make_certificate(
             epsilon=ledger.epsilon,
             delta=ledger.delta,
             spent=ledger.spent(),
+            entries=None if ledger.path is None else len(ledger.entries),
         ),
         steps=(*steps, StepCost(mechanism.name, calibration.mu)),
         release=entry.release,

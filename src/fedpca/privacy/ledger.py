@@ -16,8 +16,10 @@ from fedpca._typing import JSON
 from fedpca._util.files import append_json_line, create_exclusive, file_lock, json_lines
 from fedpca.errors import BudgetExceeded
 from fedpca.privacy.calibration import Adjacency, epsilon_of, mu_of
+from fedpca.privacy.ledger_chain import Chain, check_chain, sealed, unsealed
 from fedpca.privacy.rules import check_epsilon_delta
 from fedpca.summaries import validation
+from fedpca.trust.keys import PublicKey, SigningKey
 
 _FORMAT = "fedpca ledger 1"
 
@@ -59,6 +61,8 @@ class Ledger:
     Args:
         path: a file, created if it does not exist; None keeps the ledger in memory.
         epsilon, delta: the budget of every record over all releases, fixed when the file is created.
+        key: signs every line from now on, a `SigningKey`: then a file that was edited by hand, or of which
+            lines in the middle were removed, is refused. Only the same key can write to it again.
 
     >>> ledger = Ledger(epsilon=1.0, delta=1e-5)
     >>> ledger.spent(1e-5), ledger.left(1e-5)
@@ -71,8 +75,13 @@ class Ledger:
         *,
         epsilon: float | None = None,
         delta: float | None = None,
+        key: SigningKey | None = None,
     ) -> None:
+        if path is None and key is not None:
+            raise ValueError("a ledger in memory cannot be signed; name a file.")
         self.path = None if path is None else Path(path).absolute()
+        self._key = key
+        self._chain = Chain()  # of the lines that were checked
         self._entries: list[Entry] = []  # of a ledger in memory
         self._lock = threading.RLock()
         self._planned = False
@@ -93,13 +102,20 @@ class Ledger:
                 )
 
     @classmethod
-    def planned(cls, path: str | os.PathLike[str], epsilon: float, delta: float) -> "Ledger":
+    def planned(
+        cls,
+        path: str | os.PathLike[str],
+        epsilon: float,
+        delta: float,
+        *,
+        key: SigningKey | None = None,
+    ) -> "Ledger":
         """A ledger whose file, if there is none, is created with the first debit.
 
         So a fit that is refused before it spends anything fixes no budget.
         """
         ledger = cls(epsilon=epsilon, delta=delta)
-        ledger.path, ledger._planned = Path(path).absolute(), True
+        ledger.path, ledger._planned, ledger._key = Path(path).absolute(), True, key
         ledger._require_folder()
         ledger._adopt()
         return ledger
@@ -125,6 +141,14 @@ class Ledger:
         """All debits so far, oldest first."""
         self._adopt()
         return list(self._entries) if self.path is None or self._planned else self._read()[2]
+
+    @property
+    def signed_by(self) -> PublicKey | None:
+        """The key that signed the last line of the file, and so all of it; None if nobody did.
+
+        Every line is checked whenever the file is read.
+        """
+        return None if self.path is None or self._planned or not self._read() else self._chain.key
 
     @property
     def mu(self) -> float:
@@ -170,6 +194,7 @@ class Ledger:
     def _check(self, entry: Entry) -> None:
         _check_entry(entry)
         entries = self.entries
+        self._require_key(self._chain)
         if entries and entry.adjacency != entries[0].adjacency:
             raise ValueError(
                 f"all releases of a ledger must have the adjacency of its first, {entries[0].adjacency!r}, "
@@ -223,6 +248,8 @@ class Ledger:
         assert self.path is not None
         self._require_folder()
         head = {"format": _FORMAT, "id": self.id, "epsilon": self.epsilon, "delta": self.delta}
+        if self._key is not None:
+            head = sealed(head, Chain(), self._key)
         with self._file_lock():  # where there are no hard links, creation alone is not exclusive
             create_exclusive(self.path, json.dumps(head).encode() + b"\n")
 
@@ -245,20 +272,34 @@ class Ledger:
 
     def _append(self, record: JSON) -> None:
         # A line torn by a crash was never acted upon: no noise is drawn before its debit is on disk.
-        if self.path is not None:
-            append_json_line(self.path, record)
+        if self.path is None:
+            return
+        chain = check_chain(json_lines(self.path.read_bytes()), self._chain)
+        self._require_key(chain)
+        append_json_line(self.path, record if self._key is None else sealed(record, chain, self._key))
+
+    def _require_key(self, chain: Chain) -> None:
+        """Refuse to write to a signed ledger without its key: nobody could tell who did."""
+        signer = chain.key
+        if signer is not None and (self._key is None or self._key.public != signer):
+            raise ValueError(
+                f"the ledger {self.path} is signed with the key {signer}, and only that may write to it; "
+                "open it with Ledger(path, key=SigningKey.load(...)), on the command line with --key. If the "
+                "key is lost, begin another ledger with what is left of the budget."
+            )
 
     def _read(self) -> tuple[str, tuple[float, float], list[Entry]]:
         assert self.path is not None
         lines = json_lines(self.path.read_bytes())
         entries: dict[str, Entry] = {}
         try:
+            chain = check_chain(lines, self._chain)
             head = _parsed(lines[0])
             if head["format"] != _FORMAT:
                 raise ValueError(f"unknown format {head['format']!r}")
             budget = check_epsilon_delta(head["epsilon"], head["delta"])
             for line in lines[1:]:
-                record = _parsed(line)
+                record = unsealed(_parsed(line))
                 if record.pop("event") == "completed":
                     entries[record["release"]] = replace(entries[record["release"]], completed=True)
                 else:
@@ -269,6 +310,7 @@ class Ledger:
                 f"{self.path} is not a ledger, or is damaged ({error!r}); restore it from a backup: without "
                 "it nobody knows what was spent."
             ) from error
+        self._chain = chain
         return str(head["id"]), budget, list(entries.values())
 
     def __copy__(self) -> "Ledger":
@@ -282,6 +324,8 @@ class Ledger:
             raise TypeError(
                 "a ledger in memory cannot be pickled: its copies would spend apart; name a file."
             )
+        if self._key is not None:
+            raise TypeError("a ledger with a key cannot be pickled: keys stay in their files.")
         if self._planned:
             return Ledger.planned, (self.path, self.epsilon, self.delta)
         return Ledger, (self.path,)

@@ -115,6 +115,7 @@ class LedgerState(_Record):
         kept: "in memory" or "in a file".
         epsilon, delta: its budget.
         spent: epsilon spent so far, at its delta.
+        entries: how many debits its file had; fewer later mean that some were removed.
     """
 
     id: str
@@ -122,6 +123,7 @@ class LedgerState(_Record):
     epsilon: float
     delta: float
     spent: float
+    entries: int | None = None
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,17 @@
 """Model files: safetensors with JSON metadata and a checksum, never pickle.
 
 The one string in the safetensors metadata, under "fedpca", is a JSON object with `format_version`, `kind`,
-`facts` (the summary's metadata, as JSON text) and `checksum`. Files of every format version so far are read
-by every later release. Version 3 is that of scaled summaries and of scalings, version 2 that of summaries in
-which some rows do not know all features; all others are still written as version 1.
+`facts` (the summary's metadata, as JSON text), `checksum` and, of a signed file, `signature`. Files of every
+format version so far are read by every later release. Version 3 is that of scaled summaries and of scalings,
+version 2 that of summaries in which some rows do not know all features; all others are still written as
+version 1.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 from safetensors import SafetensorError
@@ -61,32 +63,95 @@ def _needed_version(kind: str, arrays: Mapping[str, AnyArray], metadata: JSON) -
 
 def read(path: str | os.PathLike[str]) -> Contents:
     """Read what `write` wrote: kind, arrays and metadata. Raises ModelFileError otherwise."""
+    return decode(read_bytes(path), path)
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a file, for `decode`."""
     path = local_path(path)
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder, not a model file; name a file in it.")
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such model file; check the path.")
-    return decode(path.read_bytes(), path)
+    return path.read_bytes()
 
 
 def decode(contents: bytes, name: object) -> Contents:
     """The inverse of `encode`; `name` is used in error messages."""
-    try:
-        header = _header(contents, name)
+    with _damage_named(name):
+        found = _header(contents, name)
         tensors = load(contents)
-        kind, text = str(header.get("kind")), str(header.get("facts"))
-        if header.get("checksum") != _checksum(kind, tensors, text):
+        kind, text = str(found.get("kind")), str(found.get("facts"))
+        if found.get("checksum") != _checksum(kind, tensors, text):
             raise ModelFileError(f"{name} is damaged: its checksum does not match; fetch or save it again.")
-        metadata = json.loads(text, parse_constant=_refuse_constant)
+        return kind, tensors, _metadata(text, name)
+
+
+def signature(contents: bytes, name: object) -> tuple[object, JSON]:
+    """What a file has as its signature, None if nothing, and its metadata; only the header is read."""
+    with _damage_named(name):
+        found = _header(contents, name)
+        return found.get("signature"), _metadata(str(found.get("facts")), name)
+
+
+def with_signature(contents: bytes, signature: JSON | None) -> bytes:
+    """The same file with another signature in its header, which the checksum is not about, or none."""
+    text, arrays = split(contents)
+    tensors = json.loads(text)
+    header = json.loads(tensors["__metadata__"]["fedpca"])
+    header.pop("signature", None)
+    added = {} if signature is None else {"signature": signature}
+    tensors["__metadata__"]["fedpca"] = json.dumps(header | added)
+    return joined(_padded(tensors), arrays)
+
+
+def with_metadata(contents: bytes, metadata: JSON) -> bytes:
+    """The same file with other metadata and without a signature; its arrays stay as they are, bit for bit."""
+    text, arrays = split(contents)
+    tensors = json.loads(text)
+    header = json.loads(tensors["__metadata__"]["fedpca"])
+    header.pop("signature", None)
+    facts = json.dumps(metadata, sort_keys=True, allow_nan=False)
+    checksum = _checksum(header["kind"], load(contents), facts)
+    tensors["__metadata__"]["fedpca"] = json.dumps(header | {"facts": facts, "checksum": checksum})
+    return joined(_padded(tensors), arrays)
+
+
+def split(contents: bytes) -> tuple[bytes, memoryview]:
+    """The text of a file's header, and all bytes of its arrays."""
+    end = 8 + int.from_bytes(contents[:8], "little")
+    return contents[8:end], memoryview(contents)[end:]
+
+
+def joined(text: bytes, arrays: memoryview) -> bytes:
+    """The inverse of `split`."""
+    return b"".join((len(text).to_bytes(8, "little"), text, arrays))
+
+
+def _padded(tensors: JSON) -> bytes:
+    """The text of a header, of a length that aligns the arrays behind it."""
+    text = json.dumps(tensors, separators=(",", ":")).encode()
+    return text + b" " * (-len(text) % 8)
+
+
+@contextmanager
+def _damage_named(name: object) -> Iterator[None]:
+    """Whatever is wrong inside, as a ModelFileError."""
+    try:
+        yield
     except ModelFileError:
         raise
     except (SafetensorError, ValueError, OverflowError, RecursionError, KeyError, TypeError) as error:
         raise ModelFileError(
             f"{name} is not a model file, or is damaged ({error}); name another, or fetch it again."
         ) from error
+
+
+def _metadata(text: str, name: object) -> JSON:
+    metadata = json.loads(text, parse_constant=_refuse_constant)
     if not isinstance(metadata, dict):
         raise ModelFileError(f"{name} is damaged: its metadata is not a JSON object.")
-    return kind, tensors, metadata
+    return metadata
 
 
 def _header(contents: bytes, name: object) -> JSON:

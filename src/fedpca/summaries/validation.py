@@ -14,6 +14,23 @@ from fedpca._typing import AnyArray, Array, ArrayLike, DeviceArray, DType, DType
 from fedpca._util.text import join_names
 from fedpca.backend import backend_of, ops, to_host
 
+_MAX_NAME = 1000  # characters
+
+
+def child_name(child: Any, what: str = "child") -> str:
+    """A valid name of a child: a non-empty string, not too long, that UTF-8 can encode."""
+    if not isinstance(child, str):
+        raise TypeError(f"{what} must be a string, got {child!r:.80}.")
+    if not child:
+        raise ValueError(f"{what} must not be empty.")
+    if len(child) > _MAX_NAME:
+        raise ValueError(f"{what} must have at most {_MAX_NAME} characters, got {len(child)}.")
+    try:
+        child.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{what} must be encodable as UTF-8, got {child!r:.80}.") from error
+    return child
+
 
 def feature_names(names: Iterable[object] | None, n_features: int) -> tuple[str, ...] | None:
     """Names as a tuple of strings, one per feature.

@@ -6,7 +6,7 @@ All are model files, as releases are. What is published is public: pooled scalin
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -115,18 +115,19 @@ class OwnerSum:
     version: int
     own: StepSum
     features: tuple[int, tuple[str, ...] | None]
+    kind: ClassVar = "sum"
 
     def encode(self) -> bytes:
         """A model file."""
         n_features, names = self.features
         header = {"child": self.child, "version": self.version, "n_features": n_features, "names": names}
-        return model_file.encode("sum", {"total": self.own.total}, _facts_of(self.own) | header)
+        return model_file.encode(self.kind, {"total": self.own.total}, _facts_of(self.own) | header)
 
     @classmethod
     def from_contents(cls, kind: str, arrays: Mapping[str, AnyArray], metadata: JSON, name: Any) -> Self:
         """The inverse of `encode`, every value checked but for those that depend on the step."""
         try:
-            if kind != "sum":
+            if kind != cls.kind:
                 raise ValueError(f"it is a {kind!r:.80}")
             n_features = validation.integer(metadata["n_features"], "n_features", at_least=1)
             names = metadata["names"]
@@ -149,6 +150,7 @@ class OwnerScaling:
     child: str
     version: int
     scaling: Scaling
+    kind: ClassVar = Scaling.kind
 
     @property
     def features(self) -> tuple[int, tuple[str, ...] | None]:
@@ -158,12 +160,12 @@ class OwnerScaling:
     def encode(self) -> bytes:
         """A model file."""
         header = {"child": self.child, "version": self.version}
-        return model_file.encode("scaling", self.scaling.arrays, self.scaling.metadata | header)
+        return model_file.encode(self.kind, self.scaling.arrays, self.scaling.metadata | header)
 
     @classmethod
     def from_contents(cls, kind: str, arrays: Mapping[str, AnyArray], metadata: JSON, name: Any) -> Self:
         """The inverse of `encode`, every value checked."""
-        if kind != Scaling.kind:
+        if kind != cls.kind:
             raise ModelFileError(f"{name} must be a scaling, got {kind!r:.80}.")
         scaling = scaling_from_file(name, arrays, metadata)
         try:

@@ -16,21 +16,24 @@ from fedpca._util.option_text import format_names, parse_character, split_names
 from fedpca.errors import BudgetExceeded, FileFormatError, NodeError
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.flower.exchanges import OwnerScaling, Published, Reply
+from fedpca.federation.flower.gate import Gate
+from fedpca.federation.flower.member import KEYS, Membership
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.flower.private_exchange import PrivateExchange, write
 from fedpca.federation.message import Message
 from fedpca.privacy import Privacy
 from fedpca.readers import RowReader, fit_files, open_rows
 from fedpca.readers.dialect import Dialect
-from fedpca.summaries import validation
+from fedpca.summaries import model_file, validation
 from fedpca.summaries.rank import FixedRank
 from fedpca.summaries.scaling import Scaling, same_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.trackers import fastest
+from fedpca.trust.policy import NO_POLICY, Policy
 
 _log = logging.getLogger(__name__)
-_PLAIN = ("client-id", "source", "state", "version", "min-rank")
+_PLAIN = ("client-id", "source", "state", "version", "min-rank", *KEYS, "policy")
 _REQUIRED = ("epsilon", "delta")  # for privacy
 _SHOWN = (*_REQUIRED, "bound", "adjacency", "mechanism")
 _PRIVATE = (*_SHOWN, "center", "ledger")
@@ -64,6 +67,9 @@ class Node:
         min_rank: the fewest components a release is made for, whatever a run requests: the first request
             decides on the rank of a version, and another one may cost a second budget.
         reading: arguments of `open_rows`: which columns are read, and how text is written.
+        membership: in a study with a roster, whose runs alone it answers, with signed replies; None answers
+            any run.
+        policy: of the owner, on what may leave; None checks nothing.
     """
 
     client: str
@@ -73,6 +79,8 @@ class Node:
     privacy: Privacy | None = None
     min_rank: int = 1
     reading: Mapping[str, Any] = field(default_factory=dict)
+    membership: Membership | None = None
+    policy: Policy | None = None
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
@@ -93,21 +101,31 @@ class Node:
             version = validation.integer(config.get("version", 1), "version", at_least=0)
             min_rank = validation.integer(config.get("min-rank", 1), "min-rank", at_least=1)
             reading, privacy = _reading(config), _privacy(config, state)
+            membership = Membership.from_config(config, client)
+            policy = Policy.load(require_text(config, "policy")) if "policy" in config else None
         except (TypeError, ValueError, OSError) as error:
             raise NodeError(f"node config: {error}") from error
-        return cls(
-            client, source if is_url(source) else Path(source), state, version, privacy, min_rank, reading
-        )
+        rows = source if is_url(source) else Path(source)
+        return cls(client, rows, state, version, privacy, min_rank, reading, membership, policy)
 
     def reply(self, request: Mapping[str, Any], published: Published | None = None) -> Reply:
         """The reply to a request: the release or, before and after it, what all nodes have to know together.
 
+        What is kept is unsigned, and a reply is signed when it leaves: after a change of roster or key the
+        same release is sent again, under the new one.
+
         Args:
-            request: "rank", "center" and "scale" ("std", "binomial" or "") of the model and, if only private
-                releases are accepted, the keys of a `PrivacyFloor`.
+            request: "rank", "center" and "scale" ("std", "binomial" or "") of the model; if only private
+                releases are accepted, the keys of a `PrivacyFloor`; of a run with a roster, what
+                `member.to_request` tells of it.
             published: what other nodes found so far.
         """
-        published = published or Published()
+        if self.policy is None:
+            _log.info("fedpca: %s", NO_POLICY)
+        reply = self._unsigned(request, published or Published())
+        return reply if self.membership is None else self.membership.sign(reply)
+
+    def _unsigned(self, request: Mapping[str, Any], published: Published) -> Reply:
         scale = self._check(request)
         if self._takes_steps(scale):
             return self._private_reply(request, published)
@@ -116,7 +134,7 @@ class Node:
         return Reply("release", self.release(request, published.scale))
 
     def release(self, request: Mapping[str, Any], divisor: Array | None = None) -> bytes:
-        """The release of this version, as an encoded `Message`, where no exchange has to come before it.
+        """The release of this version, an encoded `Message`, unsigned, where no exchange has to come before.
 
         The first request reads the rows and, with privacy, debits the ledger. Later ones get the same bytes.
 
@@ -133,13 +151,16 @@ class Node:
                 rows = self._opened()
                 if divisor is not None:
                     self._check_unchanged(rows)
+                self._gate.check_rows(rows)
                 write(settings_path, json.dumps({"rank": made_for} | now).encode())
                 summary = self._summary(rows, made_for, bool(request["center"]), scale, divisor)
+                self._gate.check(summary, lambda: rows)
                 write(self._release_path, Message(self.client, self.version, summary).encode())
             contents = self._release_path.read_bytes()
             settings = json.loads(settings_path.read_bytes()) if settings_path.exists() else {}
-        kept = Message.decode(contents, self._release_path)
-        self._check_kept(kept, settings, rank, now)
+            kept = Message.decode(contents, self._release_path)
+            self._check_kept(kept, settings, rank, now)
+            self._check_leaving(kept)
         if divisor is not None and kept.summary is not None and not same_scale(divisor, kept.summary.scale):
             raise NodeError(
                 f"version {self.version} was released with another scale than that of this run; run in the "
@@ -155,6 +176,8 @@ class Node:
 
     def _check(self, request: Mapping[str, Any]) -> str:
         """Raise, before anything is read or spent, if the release would be rejected; returns the scale."""
+        if self.membership is not None:
+            self.membership.check(request, self.privacy)
         center, scale = bool(request["center"]), str(request.get("scale", ""))
         if scale not in ("", "std", "binomial"):
             raise NodeError(f"scale must be 'std', 'binomial' or '', got {scale!r:.80}.")
@@ -208,7 +231,7 @@ class Node:
                 settings = json.loads(self._release_path.with_suffix(".json").read_bytes())
                 kept = Message.decode(self._release_path.read_bytes(), self._release_path)
                 self._check_kept(kept, settings, rank, now)
-            return PrivateExchange(
+            exchange = PrivateExchange(
                 self.state / f"exchange-{self.version}",
                 self._release_path,
                 self.client,
@@ -218,7 +241,12 @@ class Node:
                 rank=published.rank or rank,
                 finds_scale=bool(now["scale"]),
                 settings=now,
-            ).reply(published)
+            )
+            self._gate.check_steps(exchange.n_rows)
+            reply = exchange.reply(published)
+            if reply.kind == "release":
+                self._check_leaving(Message.decode(reply.contents, self._release_path))
+            return reply
 
     def _is_exact(self, request: Mapping[str, Any]) -> bool:
         """Whether moments travel, which carry the scale: decided by what all nodes have in common."""
@@ -231,13 +259,18 @@ class Node:
         with self._locked():
             if not path.exists():
                 rows = self._opened()
+                self._gate.check_rows(rows)
                 scaling = Scaling.empty(rows.n_features)
                 for batch in rows.batches():
                     scaling = Scaling.merge([scaling, Scaling.from_rows(batch.rows)])
                 scaling = scaling.with_names(rows.feature_names)
                 write(path.with_suffix(".json"), json.dumps({"fingerprint": rows.fingerprint()}).encode())
+                self._gate.check(scaling, lambda: rows)
                 write(path, OwnerScaling(self.client, self.version, scaling).encode())
-            return path.read_bytes()
+            contents = path.read_bytes()
+            kept = OwnerScaling.from_contents(*model_file.decode(contents, path), path)
+            self._gate.check(kept.scaling, self._opened)
+            return contents
 
     def _check_unchanged(self, rows: RowReader) -> None:
         """Raise if the rows are no longer those whose scaling was sent."""
@@ -256,6 +289,14 @@ class Node:
     def _release_path(self) -> Path:
         return self.state / f"release-{self.version}.safetensors"
 
+    @property
+    def _gate(self) -> Gate:
+        return Gate(self.policy, self.privacy, self.state / f"counts-{self.version}.json")
+
+    def _check_leaving(self, release: Message) -> None:
+        if release.summary is not None:
+            self._gate.check(release.summary, self._opened)
+
     @contextmanager
     def _locked(self) -> Iterator[None]:
         self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -264,7 +305,10 @@ class Node:
 
     def _opened(self) -> RowReader:
         with _own_words():
-            return open_rows(self.source, private=self.privacy is not None, **self.reading)
+            rows = open_rows(self.source, private=self.privacy is not None, **self.reading)
+        if self.membership is not None:
+            self.membership.check_features(rows)
+        return rows
 
     def _summary(
         self, rows: RowReader, rank: int, center: bool, scale: str, divisor: Array | None

@@ -45,6 +45,9 @@ class PrivateExchange:
         rank: components that the steps are planned for.
         finds_scale: whether the scale of features is one of them.
         settings: what may not change from one request to the next.
+
+    Attributes:
+        n_rows: of the version.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class PrivateExchange:
         self._finds_scale = finds_scale
         self._head = self._begun({"settings": settings | {"rank": rank}, "fingerprint": rows.fingerprint()})
         self._secret = bytes.fromhex(self._head["key"])
-        self._n_rows = int(self._head["n_rows"])
+        self.n_rows = int(self._head["n_rows"])
 
     def _begun(self, now: JSON) -> JSON:
         """What the exchange began with: made now, or compared with what was kept.
@@ -172,7 +175,7 @@ class PrivateExchange:
     def _step(self, number: int, tracker: PrivateTracker) -> bytes:
         path = self._own(number)
         if not path.exists():
-            own = self._once(f"step {number}", lambda: tracker.step_sum(self._parts(), self._n_rows))
+            own = self._once(f"step {number}", lambda: tracker.step_sum(self._parts(), self.n_rows))
             write(path, self._encoded(own))
         return path.read_bytes()
 
@@ -180,7 +183,7 @@ class PrivateExchange:
         if not self._release.exists():
 
             def release() -> bytes:
-                tracker.update(self._parts(), self._n_rows)
+                tracker.update(self._parts(), self.n_rows)
                 return Message(self._client, self._version, tracker.release()).encode()
 
             contents = self._once("release", release)
@@ -200,7 +203,7 @@ class PrivateExchange:
         if not path.exists():
             if any(self._folder.glob("evaluation-*.safetensors")):
                 raise NodeError(f"version {self._version} evaluated another model already: it does so once.")
-            own = self._once("evaluation", lambda: tracker.evaluation_sum(self._parts(), self._n_rows, model))
+            own = self._once("evaluation", lambda: tracker.evaluation_sum(self._parts(), self.n_rows, model))
             write(path, self._encoded(own))
         return path.read_bytes()
 

@@ -1,19 +1,23 @@
 """Region: a federation that is itself a client of another, and sends what its own clients have merged."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from fedpca._typing import JSON
 from fedpca.errors import NodeError
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.flower.exchanges import Published, Reply
+from fedpca.federation.flower.member import KEYS, Membership
 from fedpca.federation.flower.node import require_text
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.message import Message
 from fedpca.summaries import validation
+from fedpca.trust import Roster
 
-_KEYS = ("client-id", "region")
+_KEYS = ("client-id", "region", *KEYS)
 
 
 @dataclass(frozen=True)
@@ -25,11 +29,14 @@ class Region:
 
     Attributes:
         client: the name of the region, as a client of its parent.
-        folder: that of the regional runs.
+        folder: that of the regional runs; if these have a roster, all clients of the region are checked.
+        membership: in the study of the parent, whose runs alone it answers, with signed replies; None answers
+            any run.
     """
 
     client: str
     folder: Path
+    membership: Membership | None = None
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
@@ -43,18 +50,31 @@ class Region:
                 f"unknown key in the node config of a region: {', '.join(unknown)}; known are "
                 f"{', '.join(_KEYS)}. A region has no rows or privacy settings of its own; its clients have."
             )
-        return cls(require_text(config, "client-id"), Path(require_text(config, "region")))
+        client, folder = require_text(config, "client-id"), Path(require_text(config, "region"))
+        try:
+            membership = Membership.from_config(config, client)
+        except (ValueError, OSError) as error:
+            raise NodeError(f"node config: {error}") from error
+        return cls(client, folder, membership)
 
     def reply(self, request: Mapping[str, Any], published: Published | None = None) -> Reply:
         """The reply to a request: the release, whatever was published (see `Node.reply`)."""
-        return Reply("release", self.release(request))
+        if self.membership is not None:
+            self.membership.check(request, None)
+        reply = Reply("release", self.release(request))
+        return reply if self.membership is None else self.membership.sign(reply)
 
     def release(self, request: Mapping[str, Any]) -> bytes:
         """The merged summary of all clients so far, as an encoded message (see `Node.release`)."""
-        store = self.folder / "store"
+        store, roster, last = (self.folder / name for name in ("store", "roster.toml", "summary.json"))
         if not store.is_dir():
             raise NodeError("the region has no store: set region to the folder of its runs on this machine.")
-        aggregator = Aggregator(validation.integer(request["rank"], "rank", at_least=1), store=store)
+        aggregator = Aggregator(
+            validation.integer(request["rank"], "rank", at_least=1),
+            store=store,
+            roster=Roster.load(roster) if roster.exists() else None,
+            **_robust(json.loads(last.read_bytes()) if last.exists() else {}),
+        )
         if not aggregator.children:
             raise NodeError("no client of the region has contributed yet.")
         version, summary = aggregator.version, aggregator.summary()
@@ -72,6 +92,11 @@ class Region:
     def public_message(self, error: Exception) -> str:
         """What others may learn about an error: all of it, for there are no rows here."""
         return str(error)
+
+
+def _robust(last: JSON) -> JSON:
+    """How the last regional run merged its clients."""
+    return {name: last.get(name) for name in ("robust", "max_share")}
 
 
 def _scaled(scale: object) -> str:

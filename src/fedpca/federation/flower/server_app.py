@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,20 @@ from fedpca._util.files import atomic_write, file_lock
 from fedpca._util.text import sanitize, utc_timestamp
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.flower.logs import show_in_flower
+from fedpca.federation.flower.member import check_settings, checked_successor, to_request
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.flower.study import Study
 from fedpca.summaries import validation
 from fedpca.summaries.subspace import Subspace
+from fedpca.trust import Roster
+from fedpca.trust.roster import ANYONE
 
 require("flwr", extra="flower", purpose="a Flower federation")
 from flwr.app import Context  # noqa: E402
 from flwr.serverapp import Grid, ServerApp  # noqa: E402
 
 app = ServerApp()
+_ROSTER = "roster.toml"
 _log = logging.getLogger(__name__)
 
 
@@ -47,6 +51,7 @@ def main(grid: Grid, context: Context) -> None:
 def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
     """Request all releases, and write store/, model.safetensors and summary.json to the folder.
 
+    With a roster its copy, roster.toml, is there, too: later runs must have it, or one that follows it.
     summary.json is written whatever happens. An old model of a run without one becomes
     model-previous.safetensors.
     """
@@ -59,6 +64,9 @@ def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
         "rows": 0.0,
         "scale": None,
         "evaluation": None,
+        "roster": None,
+        "robust": config["robust"] or None,
+        "max_share": config["max-share"] or None,
         "contributors": {},
         "quarantined": {},
         "replies": [],
@@ -95,6 +103,12 @@ def _run(grid: Grid, config: Mapping[str, Any], folder: Path, summary: dict[str,
     """The run itself; enters what happens in the summary, as it happens."""
     quorum = validation.integer(config["quorum"], "quorum", at_least=1)
     aggregator, request = _set_up(config, folder)
+    if (roster := aggregator.roster) is None:
+        summary["roster"] = ANYONE
+        _log.warning("fedpca: %s", ANYONE)
+    else:
+        summary["roster"] = {"study": roster.study, "hash": roster.hash, "members": len(roster.members)}
+        _log.info("fedpca: study %r, %d members, roster %s", roster.study, len(roster.members), roster.hash)
     with aggregator:
         aggregator.record()  # the model before: from then on the angles between models are known
         study = Study(
@@ -122,6 +136,8 @@ def _run(grid: Grid, config: Mapping[str, Any], folder: Path, summary: dict[str,
         summary["model"] = None if problem else "model.safetensors"
         summary["problem"] = " ".join(filter(None, (problem, study.problem))) or interrupted
         summary.update(_contributions(aggregator))
+        if aggregator.roster is not None:
+            summary["roster"] |= {"not_heard_from": list(aggregator.not_heard_from)}
 
 
 def _contributions(aggregator: Aggregator) -> dict[str, Any]:
@@ -150,20 +166,46 @@ def _set_up(config: Mapping[str, Any], folder: Path) -> tuple[Aggregator, dict[s
     """The aggregator of a run, and the request to every node."""
     rank = validation.integer(config["rank"], "rank", at_least=1)
     features = validation.integer(config["features"], "features", at_least=0)
+    roster = _roster(config, folder)
     center, scale = bool(config["center"]), config.get("scale", "")
     if scale not in ("", "std", "binomial"):
         raise ValueError(f"scale must be 'std', 'binomial' or '', got scale={scale!r:.80}.")
     floor = PrivacyFloor.from_config(config)
+    request = {"rank": rank, "center": center, "scale": scale} | ({} if floor is None else floor.to_config())
+    privacy = None if floor is None else floor.privacy
+    if roster is not None:
+        check_settings(roster, request)
+        if privacy is not None and "mechanism" in roster.settings:
+            privacy = replace(privacy, mechanism=roster.settings["mechanism"])
+        request |= to_request(roster)
+        roster.save(folder / _ROSTER)
     aggregator = Aggregator(
         rank,
         store=folder / "store",
         expected=Subspace.empty(features, centered=center) if features else None,
-        privacy=None if floor is None else floor.privacy,
+        privacy=privacy,
+        least_rows=validation.integer(config["least-rows"], "least-rows", at_least=0),
         max_rows=float(config["max-rows"]) or 1e15,
         max_rms=float(config["max-rms"]) or inf,
+        roster=roster,
+        robust=config["robust"] or None,
+        max_share=float(config["max-share"]) or None,
     )
-    request = {"rank": rank, "center": center, "scale": scale}
-    return aggregator, request | ({} if floor is None else floor.to_config())
+    return aggregator, request
+
+
+def _roster(config: Mapping[str, Any], folder: Path) -> Roster | None:
+    """That of the run, which may not be older than that of the run before it, nor missing after one."""
+    given, kept = str(config["roster"]), folder / _ROSTER
+    if not given:
+        if kept.exists():
+            raise ValueError(f"the runs in {folder} have a roster; set roster, or choose another folder.")
+        return None
+    if config.get("simulate"):
+        raise ValueError("a simulation has no keys, and so no roster; take roster out of the run config.")
+    if not Path(given).is_absolute():
+        raise ValueError(f"roster must be an absolute path on the server, got roster={given!r:.80}.")
+    return checked_successor(Roster.load(given), kept)
 
 
 def _deadline(value: object) -> float:

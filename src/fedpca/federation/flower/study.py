@@ -23,6 +23,7 @@ from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.flower.exchanges import OwnerScaling, OwnerSum, Published
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.flower.round import CONTRIBUTING, NodeReply, Outcome, Round
+from fedpca.federation.membership import check_declared
 from fedpca.federation.message import Message, require_summary
 from fedpca.privacy import Privacy, PrivateTracker, StepSum
 from fedpca.privacy.steps import check_sum, count_rows
@@ -38,6 +39,7 @@ from flwr.serverapp import Grid  # noqa: E402
 
 _log = logging.getLogger("fedpca.federation.flower.server_app")
 _KINDS = ("release", "scaling", "sum", "waits")
+_MAY_CHANGE = ("rank", "rosters", "keys")  # from one run in a folder to the next
 _LEAST_EVALUATED = 0.5  # of the rows of a model
 
 _Features = tuple[int, tuple[str, ...] | None]
@@ -98,14 +100,17 @@ class Study:
         self._max_bytes = max_bytes
         self._stable_nodes = stable_nodes
         self._final: set[int] = set()  # nodes that get no further request
-        self._node_of: dict[str, int] = {}  # which node a client's release came from
+        self._node_of: dict[str, int] = {}  # which node a client's release came from first
+        self._client_of: dict[int, str] = {}  # whose release came from a node
         self._unrecorded = 0  # releases since the model was recorded
         self._next_record = 0.0  # not before this time
         self._began = 0.0  # the exchange now
-        self._awaited: set[int] = set()  # whose scaling or sum the exchange before it took
-        self._scalings: dict[int, OwnerScaling] = {}  # of the exchange now
-        self._sums: dict[int, OwnerSum] = {}
-        self._rows: dict[int, int] = {}  # of nodes that take private steps
+        self._awaited: dict[str, set[int]] = {}  # whose scaling or sum the exchange before it took
+        self._scalings: dict[str, OwnerScaling] = {}  # of the exchange now, by client
+        self._sums: dict[str, OwnerSum] = {}
+        self._sent_by: dict[str, set[int]] = {}  # the nodes that these came from
+        self._newest: dict[str, int] = {}  # version of a client's scaling or sum in this run
+        self._rows: dict[tuple[str, int], int] = {}  # of clients that take private steps, by version
         self._published = self._load()
         self._features: _Features | None = None
         self._tracker: PrivateTracker | None = None  # takes part in no step: it knows which comes next
@@ -118,7 +123,7 @@ class Study:
     @property
     def _settings(self) -> JSON:
         """What scale and private steps depend on."""
-        return {name: value for name, value in self._request.items() if name != "rank"}
+        return {name: value for name, value in self._request.items() if name not in _MAY_CHANGE}
 
     def _load(self) -> Published:
         if not self._file.exists():
@@ -144,7 +149,7 @@ class Study:
     def run(self) -> None:
         """All exchanges up to the releases."""
         while not self.problem:
-            self._began, self._scalings, self._sums = time.monotonic(), {}, {}
+            self._began, self._scalings, self._sums, self._sent_by = time.monotonic(), {}, {}, {}
             current = self._round(self._receive, self._end_of_exchange, self._is_enough, self._published)
             try:
                 current.run()
@@ -187,14 +192,20 @@ class Study:
         return self._end
 
     def _is_enough(self, replies: Mapping[int, NodeReply]) -> bool:
-        released = sum(reply.what in CONTRIBUTING for reply in (self.replies | dict(replies)).values())
-        if 0 < self._expect <= released + len(self._scalings) + len(self._sums):
+        """Clients count, not nodes: one that repeats what another said must not end an exchange."""
+        if 0 < self._expect <= len(self._node_of.keys() | self._taken.keys()):
             return True
-        return bool(self._takes_steps and self._awaited and self._awaited <= replies.keys())
+        return bool(self._takes_steps and self._awaited) and all(
+            client in self._taken or nodes <= replies.keys() for client, nodes in self._awaited.items()
+        )
+
+    @property
+    def _taken(self) -> dict[str, OwnerScaling | OwnerSum]:
+        return {**self._scalings, **self._sums}
 
     def _conclude(self) -> bool:
         """Publish what an exchange before the releases has found, if there was one."""
-        taken: dict[int, OwnerScaling | OwnerSum] = {**self._scalings, **self._sums}
+        taken = self._taken
         first = self._published.is_empty
         stuck = ""
         if first and 0 < len(taken) < self._quorum:
@@ -230,10 +241,10 @@ class Study:
                 facts=published.facts
                 | {
                     "features": self._features,
-                    "clients": sorted({taken[node].child for node in {*self._scalings, *self._sums}}),
+                    "clients": sorted(self._taken),
                 },
             )
-        self._awaited = {*self._scalings, *self._sums}
+        self._awaited = {client: self._sent_by[client] for client in self._taken}
         self._publish(published)
         return True
 
@@ -254,7 +265,7 @@ class Study:
         for pooled in self._published.sums:
             self._tracker.replay(pooled, paid=False)
 
-    def _features_of_most(self, taken: Mapping[int, OwnerScaling | OwnerSum]) -> _Features:
+    def _features_of_most(self, taken: Mapping[str, OwnerScaling | OwnerSum]) -> _Features:
         expected = self._aggregator.expected
         counts = Counter(
             each.features
@@ -265,13 +276,14 @@ class Study:
             raise ValueError("no node has the number of features of the run; correct features.")
         return counts.most_common(1)[0][0]
 
-    def _reject_others(self, taken: dict[int, _Owner], features: _Features) -> None:
-        """Go on without nodes of other features than most have."""
-        for node in list(taken):
-            if reason := _difference(features, taken[node].features):
-                del taken[node]
-                self.replies[node] = replace(self.replies[node], what="rejected", reason=reason)
-                self._final.add(node)
+    def _reject_others(self, taken: dict[str, _Owner], features: _Features) -> None:
+        """Go on without clients of other features than most have."""
+        for client in list(taken):
+            if reason := _difference(features, taken[client].features):
+                del taken[client]
+                for node in self._sent_by[client]:
+                    self.replies[node] = replace(self.replies[node], what="rejected", reason=reason)
+                    self._final.add(node)
 
     # --- replies ---
 
@@ -296,7 +308,7 @@ class Study:
                 else:
                     decoded = model_file.decode(contents, f"the {kind}")
                     client = str(decoded[2].get("child", ""))  # as it claims, whatever else is wrong
-                    what, reason = self._take(node, kind, decoded)
+                    what, reason = self._take(node, kind, contents, decoded)
         except Exception as error:
             reason = str(error) or type(error).__name__
         reply = NodeReply(node, sanitize(client, 100), what, sanitize(reason, 500), utc_timestamp())
@@ -307,31 +319,69 @@ class Study:
         self._record_model()
         return reply
 
-    def _take(self, node: int, kind: str, decoded: model_file.Contents) -> tuple[Outcome, str]:
+    def _take(
+        self, node: int, kind: str, contents: bytes, decoded: model_file.Contents
+    ) -> tuple[Outcome, str]:
         if kind == "scaling":
             scaling = OwnerScaling.from_contents(*decoded, "the scaling")
+            self._check_signed(scaling, contents, float(scaling.scaling.observed.max()))
             if not self._request["scale"] or self._published.scale is not None:
                 raise ValueError("no scaling was requested.")
-            if not 0 < scaling.scaling.observed.max() <= self._aggregator.max_rows:
-                raise ValueError(f"observed must be above 0 and at most {self._aggregator.max_rows:g}.")
-            self._scalings[node] = scaling
+            self._check_rows(float(scaling.scaling.observed.max()))
+            self._add(self._scalings, node, scaling)
             return "taken", "its scaling, but no release yet."
         if kind == "sum":
             owner = OwnerSum.from_contents(*decoded, "the sum")
-            self._check_sum(node, owner)
-            self._sums[node] = owner
+            self._check_signed(owner, contents, owner.own.n_rows)
+            self._check_sum(owner)
+            self._add(self._sums, node, owner)
             return "taken", f"its sum of {owner.own.step!r}, but no release yet."
-        return self._take_release(node, Message.from_contents(*decoded, "the release"))
+        return self._take_release(node, Message.from_contents(*decoded, "the release"), contents)
 
-    def _take_release(self, node: int, release: Message) -> tuple[Outcome, str]:
-        client = release.child
-        if self._node_of.get(client, node) != node:
+    def _check_signed(self, owner: OwnerScaling | OwnerSum, contents: bytes, n_rows: float) -> None:
+        """With a roster, refuse what is not from a member, an older version than known, or of too many rows.
+
+        Releases are checked by the aggregator.
+        """
+        roster = self._aggregator.roster
+        if roster is None:
+            return
+        roster.check(contents, owner.child, f"the {owner.kind}")
+        known = max(self._aggregator.versions.get(owner.child, 0), self._newest.get(owner.child, 0))
+        if owner.version < known:
+            raise ValueError(
+                f"rolled back: version {known} of {owner.child!r:.80} is known, and this is version "
+                f"{owner.version}; send the newest."
+            )
+        check_declared(roster, owner.child, n_rows)
+
+    def _add(self, taken: dict[str, _Owner], node: int, owner: _Owner) -> None:
+        """What a client says counts once, from however many nodes it came."""
+        nodes = self._sent_by.setdefault(owner.child, set())
+        known = taken.get(owner.child)
+        is_newer = self._aggregator.roster is not None and known is not None and owner.version > known.version
+        if known is not None and nodes != {node} and not is_newer and known.encode() != owner.encode():
+            raise ValueError(f"node {min(nodes)} is {owner.child!r} already; give each its own client-id.")
+        taken[owner.child] = owner
+        self._newest[owner.child] = owner.version
+        nodes.add(node)
+
+    def _take_release(self, node: int, release: Message, contents: bytes) -> tuple[Outcome, str]:
+        """A name belongs to a key, with a roster, from whatever node it comes; and to a node without one."""
+        client, has_roster = release.child, self._aggregator.roster is not None
+        if self._node_of.get(client, node) != node and not has_roster:
             raise ValueError(
                 f"node {self._node_of[client]} is {client!r} already; give each its own client-id."
             )
-        summary, sender = require_summary(release.summary), str(node) if self._stable_nodes else ""
-        is_new = self._aggregator.receive(client, release.version, summary, sender=sender)
-        self._node_of[client] = node
+        is_new = self._aggregator.receive(
+            client,
+            release.version,
+            require_summary(release.summary),
+            sender=str(node) if self._stable_nodes and not has_roster else "",
+            signed=contents if has_roster else b"",
+        )
+        self._node_of.setdefault(client, node)
+        self._client_of[node] = client
         latest = self._aggregator.versions[client]
         if is_new:
             return "accepted", self._missed(client)
@@ -350,12 +400,19 @@ class Study:
         found = "the scale" if self._published.scale is not None else "what was found privately"
         return f"it joined later: {found} is that of the rows of others."
 
-    def _check_sum(self, node: int, owner: OwnerSum) -> None:
+    def _check_rows(self, n_rows: float) -> None:
+        least, most = max(1, self._aggregator.least_rows), self._aggregator.max_rows
+        if not least <= n_rows <= most:
+            raise ValueError(
+                f"its number of rows must be at least {least} and at most {most:g}, got {n_rows:g}."
+            )
+
+    def _check_sum(self, owner: OwnerSum) -> None:
         own = owner.own
-        if not own.n_rows <= self._aggregator.max_rows:
-            raise ValueError(f"n_rows must be at most {self._aggregator.max_rows:g}, got {own.n_rows}.")
-        if self._rows.get(node, own.n_rows) != own.n_rows:
-            raise ValueError(f"n_rows must stay {self._rows[node]}, got {own.n_rows}.")
+        self._check_rows(own.n_rows)
+        n_rows = self._rows.get((owner.child, owner.version), own.n_rows)
+        if own.n_rows != n_rows:
+            raise ValueError(f"n_rows must stay {n_rows}, got {own.n_rows}.")
         if PrivacyFloor.from_config(self._request) is None:
             raise ValueError("no sum was requested: the run states no epsilon.")
         if self._tracker is None:
@@ -365,7 +422,7 @@ class Study:
             if reason := _difference(self._features, owner.features):
                 raise ValueError(reason)
             self._tracker.check_sum(own)
-        self._rows[node] = own.n_rows
+        self._rows[owner.child, owner.version] = own.n_rows
 
     def _contents(self, message: FlowerMessage) -> tuple[str, bytes]:
         kind = next((kind for kind in _KINDS if kind in message.content), "release")
@@ -399,7 +456,8 @@ class Study:
         tracker = self._tracker
         assert tracker is not None
         nodes = {node for node, reply in self.replies.items() if reply.what in ("accepted", "unchanged")}
-        sums: dict[int, OwnerSum] = {}
+        clients = {self._client_of[node] for node in nodes}
+        sums: dict[str, OwnerSum] = {}
 
         def receive(node: int, message: FlowerMessage | Exception) -> NodeReply:
             reply = self._receive_evaluation(node, message, model, sums)
@@ -408,14 +466,15 @@ class Study:
         current = self._round(
             receive,
             lambda: self._end,
-            lambda replies: nodes <= replies.keys(),
+            lambda replies: clients == sums.keys() or nodes <= replies.keys(),
             replace(self._published, model=model),
             only=nodes,
         )
         current.run()
         missing = {
             self.replies[node].client: current.replies[node].reason if node in current.replies else "no reply"
-            for node in sorted(nodes - sums.keys())
+            for node in sorted(nodes)
+            if self._client_of[node] not in sums
         }
         n_rows = sum(each.own.n_rows for each in sums.values())
         self.evaluation = {"rows": n_rows, "missing": missing}
@@ -434,7 +493,7 @@ class Study:
         return replace(model, certificate=model.certificate.evaluated(found)).evaluated(found)
 
     def _receive_evaluation(
-        self, node: int, message: FlowerMessage | Exception, model: Subspace, sums: dict[int, OwnerSum]
+        self, node: int, message: FlowerMessage | Exception, model: Subspace, sums: dict[str, OwnerSum]
     ) -> NodeReply:
         what: Outcome = "failed"
         try:
@@ -447,13 +506,16 @@ class Study:
             what = "rejected"
             kind, contents = self._contents(message)
             owner = OwnerSum.from_contents(*model_file.decode(contents, f"the {kind}"), "the sum")
-            client = next(name for name, of in self._node_of.items() if of == node)
+            client = self._client_of[node]
+            if owner.child != client:
+                raise ValueError(f"its sum must be that of {client!r:.80}, got {owner.child!r:.80}.")
+            self._check_signed(owner, contents, owner.own.n_rows)
             n_rows = self._aggregator.children[client].count
             if owner.own.n_rows != n_rows:
                 raise ValueError(f"n_rows must be that of its release, {n_rows:g}, got {owner.own.n_rows}.")
             assert self._tracker is not None
             self._tracker.check_evaluation_sum(owner.own, model)
-            sums[node], what, reason = owner, "taken", "its evaluation."
+            sums[client], what, reason = owner, "taken", "its evaluation."
         except Exception as error:
             reason = str(error) or type(error).__name__
         return NodeReply(node, "", what, sanitize(reason, 500), utc_timestamp())

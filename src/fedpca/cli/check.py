@@ -1,0 +1,103 @@
+"""fedpca check: whether a policy lets a model out."""
+
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedpca._util.text import format_number
+from fedpca.cli import model_files
+from fedpca.cli.common import AsJson, ModelPath, RowsOfModel, print_result, progress_bars, reading_options
+
+if TYPE_CHECKING:
+    from fedpca.readers import RowReader
+    from fedpca.summaries.summary import Summary
+    from fedpca.trust.policy import RuleResult
+    from fedpca.trust.row_counts import RowCounts
+
+
+@reading_options
+def check(
+    model: ModelPath,
+    policy: Annotated[Path, typer.Option("--policy", metavar="FILE", help="A policy.toml: what may leave.")],
+    rows: RowsOfModel = None,
+    as_json: AsJson = False,
+    *,
+    reading: dict[str, Any],
+) -> None:
+    """Check whether a policy lets a model out. If not, exit with 1 and the rule that is broken.
+
+    Levels of columns with two values are counted in the rows: by fit --policy, which writes the counts into
+    the model, or here with --rows. Of a private model they are not looked at.
+
+    Examples:
+
+    ```
+    fedpca check model.safetensors --policy policy.toml
+    fedpca check model.safetensors --policy policy.toml --rows rows.csv
+    ```
+    """
+    from fedpca.trust.policy import Policy, raise_broken
+
+    rules = Policy.load(policy)
+    summary, _ = model_files.read(model)
+    counts = counted(model, summary, open_rows_of(summary, rows, reading))
+    results = rules.results(summary, counts)
+    broken = any(result.result == "broken" for result in results)
+    lines = [f"{model} {'may not' if broken else 'may'} leave under {policy}", "", *_table(results)]
+    data = {
+        "model": str(model),
+        "may_leave": not broken,
+        "policy": {"hash": rules.hash, **rules.to_json()},
+        "rules": [result.to_json() for result in results],
+    }
+    print_result(data, as_json, "\n".join(lines))
+    raise_broken(results)
+
+
+def open_rows_of(summary: "Summary", rows: list[str] | None, reading: dict[str, Any]) -> "RowReader | None":
+    """The rows behind a model; None of a private one, in whose rows nothing decides anything."""
+    if not rows or summary.certificate is not None:
+        return None
+    from fedpca.readers import open_rows
+
+    table = open_rows(rows, columns=summary.feature_names, **reading)
+    if table.n_features != summary.n_features:
+        raise ValueError(
+            f"rows must have the model's {summary.n_features} features, got {table.n_features}; name the "
+            "files of the fit."
+        )
+    return table
+
+
+def counted(model: Path, summary: "Summary", rows: "RowReader | None") -> "RowCounts | None":
+    """What a policy has to know about the rows of a model: counted now, or when it was fitted."""
+    from fedpca.trust.row_counts import RowCounts
+
+    if summary.certificate is not None:
+        return None
+    if rows is None:
+        return model_files.read_counts(model)
+    with progress_bars():
+        counts = RowCounts.of(rows)
+    if counts.rows != summary.count:
+        raise ValueError(
+            f"--rows must be all rows of the model, {format_number(summary.count)}, got "
+            f"{format_number(counts.rows)}; name the files of the fit."
+        )
+    return counts
+
+
+def _table(results: "list[RuleResult]") -> list[str]:
+    lines = [("rule", "limit", "found", "result")]
+    lines += [(each.rule, _cell(each.limit), _cell(each.value), each.result) for each in results]
+    return [f"{rule:<23}  {limit:>6}  {found:>8}  {result}" for rule, limit, found, result in lines]
+
+
+def _cell(value: float | bool | None) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value == inf else format_number(value)

@@ -1,0 +1,100 @@
+"""fedpca package: all that a data steward hands in with a model, and what stays."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedpca.cli import model_files
+from fedpca.cli.check import counted, open_rows_of
+from fedpca.cli.common import (
+    AsJson,
+    Force,
+    ModelPath,
+    PolicyPath,
+    RowsOfModel,
+    check_output_path,
+    print_result,
+    progress_bars,
+    reading_options,
+)
+
+
+@reading_options
+def package(
+    model: ModelPath,
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", metavar="PATH", help="The package to write: a folder, or a file.zip."),
+    ],
+    policy: PolicyPath = None,
+    rows: RowsOfModel = None,
+    local: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What never leaves, outside of the package. By default beside it, as in study.local.json.",
+        ),
+    ] = None,
+    force: Force = False,
+    as_json: AsJson = False,
+    *,
+    reading: dict[str, Any],
+) -> None:
+    """Write what is handed in for approval: the model and what there is to know about it.
+
+    The package has the model, its certificate if it is private, release.json, a report, and a page to print
+    and sign. With --policy it is written only if every rule holds. With --rows a local file, for its owner
+    only, names the row with the largest leverage: it never leaves. The rows of a private model are not read:
+    none of them matters more than the noise hides.
+
+    Example:
+
+    ```
+    fedpca package model.safetensors --policy policy.toml --rows rows.csv -o study.zip
+    ```
+    """
+    local = out.with_name(f"{out.stem}.local.json") if local is None else local
+    if out.resolve() in (local.resolve(), *local.resolve().parents):
+        raise typer.BadParameter("--local must lie outside of the package: it never leaves.")
+    _check_package_path(out, force)
+
+    from fedpca.report.package import is_zip, local_facts, write_local, write_package
+    from fedpca.trust.policy import NO_POLICY, Policy
+
+    rules = None if policy is None else Policy.load(policy)
+    summary, shown = model_files.read(model)
+    table = open_rows_of(summary, rows, reading)
+    if table is not None:
+        check_output_path(local, force)
+    counts = counted(model, summary, table)
+    if rules is not None:
+        rules.check(summary, counts)
+    facts = None
+    if table is not None and counts is not None:
+        with progress_bars():
+            facts = local_facts(summary, table, counts)
+    files = write_package(
+        out, model.read_bytes(), summary, n_components=shown, title=model.name, policy=rules, counts=counts
+    )
+    kept = None
+    if facts is not None:
+        write_local(local, facts)
+        kept = str(local)
+    without = "it was not computed; pass --rows" if summary.certificate is None else "nothing: it is private"
+    lines = [
+        f"{out}{'' if is_zip(out) else '/'}: {', '.join(files)}",
+        NO_POLICY if rules is None else f"{policy}: every rule holds",
+        f"what stays: {kept or without}",
+    ]
+    print_result({"out": str(out), "files": files, "local": kept}, as_json, "\n".join(lines))
+
+
+def _check_package_path(out: Path, force: bool) -> None:
+    if out.suffix.lower() == ".zip":
+        check_output_path(out, force)
+        return
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {out}: there is no folder {out.parent}; create it.")
+    if out.exists() and not (out.is_dir() and (force or not any(out.iterdir()))):
+        raise FileExistsError(f"{out} must be a new or empty folder; choose another, or pass --force.")

@@ -1,0 +1,155 @@
+"""Membership: what an aggregator with a roster accepts, from whom, and on which settings."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fedpca.errors import SignatureError
+from fedpca.federation.admission import check_private
+from fedpca.federation.message import Message
+from fedpca.federation.store import State
+from fedpca.privacy import Privacy
+from fedpca.summaries.scaling import Scaling
+from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
+from fedpca.trust.roster import Roster
+
+_PRIVATE = ("epsilon", "delta", "bound", "adjacency", "mechanism")
+_REMEDY = "take what the roster says, or agree on another roster"
+
+
+def agreed(
+    roster: Roster, rank: int | None, expected: Summary | None, privacy: Privacy | None
+) -> tuple[int | None, Summary | None, Privacy | None]:
+    """What members agreed on, or else what is given; ValueError where the two differ.
+
+    Names of features are those to expect. Whatever else members agreed on, `check_agreed` checks.
+    """
+    settings = roster.settings
+    _require("rank", settings.get("rank", rank), rank)
+    if expected is None and "features" in settings:
+        names = tuple(settings["features"])
+        expected = Subspace.empty(len(names), centered=settings.get("center", True), feature_names=names)
+    private = {name: settings[name] for name in _PRIVATE if name in settings}
+    if private and privacy is None:
+        privacy = Privacy(**private)
+    for name, value in private.items():
+        _require(name, value, getattr(privacy, name))
+    return settings.get("rank", rank), expected, privacy
+
+
+def _require(name: str, agreed: Any, given: Any) -> None:
+    if given is not None and given != agreed:
+        raise ValueError(f"{name} must be that of the roster, {agreed!r}, got {name}={given!r}; {_REMEDY}.")
+
+
+def not_heard_from(roster: Roster, states: Mapping[str, State]) -> tuple[str, ...]:
+    """Members without a summary."""
+    heard = {child for child, state in states.items() if state.message.summary is not None}
+    return tuple(member for member in roster.members if member not in heard)
+
+
+def check_received(
+    roster: Roster,
+    known: State | None,
+    message: Message,
+    of_model: Callable[[Summary], tuple[Summary, Any]],
+) -> None:
+    """Refuse a message that its child has not signed, or that contradicts what is known of the child.
+
+    `of_model` gives what is kept of a summary.
+    """
+    roster.check(message.encode(), message.child, "the message")
+    latest = None if known is None else known.message
+    if latest is None or message.version > latest.version:
+        return
+    if message.version < latest.version:
+        raise SignatureError(
+            f"rolled back: version {latest.version} of {latest.child!r:.80} is known, and this is version "
+            f"{message.version}; send the newest."
+        )
+    assert message.summary is not None
+    if latest.summary is not None and latest.summary != of_model(message.summary)[0]:
+        raise SignatureError(
+            f"equivocation: {latest.child!r:.80} has signed two different summaries as version "
+            f"{latest.version}, and the first counts; send what changed as a newer version."
+        )
+
+
+def check_kept(roster: Roster, state: State, *, reduced: bool) -> None:
+    """Refuse a state in a store that its child has not signed as the roster asks for.
+
+    Where summaries may be reduced to the features of the model, who signed such a one is checked, and not
+    what: the bytes that were signed are gone.
+    """
+    if reduced and state.signature is not None:
+        roster.check_member(state.signature, state.message.child)
+    else:
+        roster.check(state.message.encode(), state.message.child, "the message")
+
+
+def signers(roster: Roster, files: Mapping[str, bytes]) -> dict[str, str]:
+    """Which member has signed each model file, by the file's name; refuses two files of one member."""
+    found: dict[str, str] = {}
+    for name, contents in files.items():
+        member = roster.member_of(roster.check(contents, name=name).key).id
+        if other := next((known for known, owner in found.items() if owner == member), None):
+            raise SignatureError(
+                f"each member must have one model, and {member!r:.80} has signed {other} and {name}; merge "
+                "the newest."
+            )
+        found[name] = member
+    return found
+
+
+def check_member(roster: Roster, child: str, summary: Summary, name: str) -> None:
+    """Refuse the summary in a member's model file that is not what members agreed on."""
+    privacy = agreed(roster, None, None, None)[2]
+    try:
+        check_agreed(roster, child, summary)
+        if privacy is not None:
+            check_private(summary, privacy)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def check_agreed(roster: Roster, child: str, summary: Summary) -> None:
+    """Refuse a summary that is not what members agreed on, or of more rows than its owner declared."""
+    check_declared(roster, child, summary.count)
+    settings = roster.settings
+    _check_features(roster, summary)
+    _check_setting("center", settings.get("center"), summary.centered)
+    scale = "numbers" if isinstance(summary.scale, np.ndarray) else summary.scale or "none"
+    if scale != "numbers" or settings.get("scale") == "none":  # numbers are found by the rule, before
+        _check_setting("scale", settings.get("scale"), scale)
+    if "mechanism" in settings and summary.certificate is not None:
+        _check_setting("mechanism", settings["mechanism"], summary.certificate.mechanism)
+
+
+def check_agreed_scaling(roster: Roster, child: str, scaling: Scaling) -> None:
+    """Refuse the scaling of other features, or of more rows than its owner declared."""
+    check_declared(roster, child, float(scaling.observed.max()))
+    _check_features(roster, scaling)
+
+
+def check_declared(roster: Roster, child: str, count: float) -> None:
+    rows = roster.members[child].rows
+    if rows is not None and count > rows:
+        raise ValueError(
+            f"{child!r:.80} declared {rows} rows in the roster, and this is of {count:g}; declare them "
+            "first, in a new roster."
+        )
+
+
+def _check_features(roster: Roster, summary: Summary | Scaling) -> None:
+    names = summary.feature_names
+    if "features" in roster.settings and tuple(roster.settings["features"]) != names:
+        found = "others" if names else "no names"
+        raise ValueError(f"its features must be those of the roster, in their order, got {found}; {_REMEDY}.")
+    _check_setting("n_features", roster.settings.get("n_features"), summary.n_features)
+
+
+def _check_setting(name: str, agreed: Any, found: Any) -> None:
+    if agreed is not None and found != agreed:
+        raise ValueError(f"its {name} must be that of the roster, {agreed!r}, got {found!r:.80}; {_REMEDY}.")

@@ -1,0 +1,433 @@
+"""Robust merging: the model of owners a minority of whom may lie.
+
+Owner i has n_i rows with mean m_i and scatter S_i. With a center m, the weighted median of the means feature
+by feature, its mean scatter about it is
+
+    A_i = S_i / n_i + (m_i - m)(m_i - m)^T.
+
+Every rule is a weighted mean of A_i that were cut back; each takes the steps of the one before and adds one.
+
+- "cap": no owner weighs more than the median owner (or `max_share`), and no eigenvalue of A_i is above the
+  largest of the median owner.
+- "median": weights are those of the geometric median of the A_i.
+- "trim": the geometric median is a reference R for what owners have along each direction. The A_i are cut
+  back to A_i <= 2 R in the Loewner order, and owners far from the others, compared with the median owner,
+  lose their weight: Tukey's biweight, from the geometric median on.
+
+To cut back is to shrink rows linearly about the center, x -> T_i (x - m): means and scatters fit together.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Self, cast, get_args
+
+import numpy as np
+
+from fedpca._typing import Array
+from fedpca._util.text import join_names, sanitize
+from fedpca.summaries import validation
+from fedpca.summaries.algebra import rounding_floor
+from fedpca.summaries.certificate import combine
+from fedpca.summaries.linalg import rounding_level, with_fixed_signs
+from fedpca.summaries.merging import all_moments, check_compatible, merge_tree
+from fedpca.summaries.moments import Moments
+from fedpca.summaries.rank import exchange_rank
+from fedpca.summaries.scaling import Scaling
+from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
+
+RobustRule = Literal["cap", "median", "trim"]
+LEAST_OWNERS = 3  # of fewer, there is no majority
+
+_log = logging.getLogger("fedpca.federation")
+_LOEWNER = 2.0  # times the reference is the most that an owner may have along a direction
+_RIDGE = 0.5  # of the mean variance of a feature is added to the reference: small owners have sampling noise
+_FAR = 2.0  # times the distance of the median owner, from where on an owner has no weight
+_MEDIAN_ROUNDS = 100
+_TRIM_ROUNDS = 10
+_NEAR = 1e-6  # of the largest distance: nearer owners count as this far
+_MAX_BASIS = 512  # directions that subspaces are compared in
+
+
+def check_robust(robust: object, max_share: object = None) -> None:
+    """Reject a rule that is not known, and a share that is none."""
+    if robust is not None and robust not in get_args(RobustRule):
+        known = ", ".join(map(repr, get_args(RobustRule)))
+        raise ValueError(f"robust must be None or one of {known}, got {robust!r:.80}.")
+    if max_share is None:
+        return
+    if robust is None:
+        raise ValueError("max_share is for robust merging; give robust='cap', or leave it out.")
+    if not validation.is_real(max_share) or not 0 < max_share <= 1:
+        raise ValueError(f"max_share must be a share above 0 and at most 1, got {max_share!r:.80}.")
+
+
+def check_known(summary: Summary) -> None:
+    """Reject a summary that does not know every feature: what owners do not share cannot be compared."""
+    if summary.observed is not None:
+        raise ValueError(
+            "robust merging needs owners that know all features, and no row of some knows one; leave out "
+            "these features, with features='intersection' or before fitting, or merge without robust."
+        )
+
+
+def too_few(robust: RobustRule, number: int) -> str:
+    """A warning where there is no majority, or ""."""
+    if number >= LEAST_OWNERS:
+        return ""
+    return f"robust={robust!r} needs at least {LEAST_OWNERS} owners, got {number}: only the caps apply."
+
+
+def merge_robust(
+    children: Mapping[str, Summary],
+    robust: RobustRule,
+    *,
+    max_share: float | None = None,
+    rank: int | None = None,
+) -> Summary:
+    """The summary of all children, a minority of whom may lie.
+
+    It is the same for any order of the children, bit for bit.
+
+    Args:
+        children: summaries by name, at least one. Of fewer than three the caps are all there is.
+        robust: "cap", "median" or "trim".
+        max_share: the largest weight of a child, as a share of all; by default no child weighs more than the
+            median child. If it is smaller than one in the number of children, all weigh the same.
+        rank: directions to keep where summaries are no moments.
+
+    Returns:
+        Moments if all summaries are, all private or all not; else a Subspace. Its count is the sum of the
+        counts that are left after the cap; its mean and its scatter per row are the robust ones.
+
+    >>> rng = np.random.default_rng(0)
+    >>> owners = {f"{i}": Moments.from_rows(rng.normal(size=(500, 3)) * [3, 1, 1]) for i in range(5)}
+    >>> owners["0"] = Moments.from_rows(rng.normal(size=(9, 3)) * [1, 1, 1e9])
+    >>> merge_robust(owners, "trim").subspace(1).components.round(1)
+    array([[ 1.,  0., -0.]])
+    """
+    check_robust(robust, max_share)
+    names = sorted(name for name in children if children[name].count) or sorted(children)[:1]
+    summaries = [children[name] for name in names]
+    feature_names = check_compatible(summaries)
+    for summary in summaries:
+        check_known(summary)
+    if text := too_few(robust, len(summaries)):
+        _log.warning("%s", text)
+    if len(summaries) == 1:
+        return summaries[0] if rank is None or all_moments(summaries) else summaries[0].subspace(rank)
+    counts = _capped_counts(np.array([summary.count for summary in summaries]), max_share)
+    scale = summaries[0].scale
+    if isinstance(scale, str):
+        merged = _merge_unscaled(cast("list[Moments]", summaries), counts, robust, names)
+        return merged.with_names(feature_names)
+    plain = [summary.with_scale(None) for summary in summaries]
+    return _merge(plain, counts, robust, names, rank).with_names(feature_names).with_scale(scale)
+
+
+@dataclass(frozen=True)
+class RobustMerge:
+    """The robust merge of children, and of all but one of them: see `merge_robust`."""
+
+    children: Mapping[str, Summary]
+    robust: RobustRule
+    max_share: float | None = None
+    rank: int | None = None
+
+    def merged(self) -> Summary:
+        """The merge of all; at least one."""
+        return self._merge(self.children)
+
+    def others(self, names: Iterable[str]) -> Iterator[tuple[str, Summary | None]]:
+        """Each of these names with the merge of all others; None if there is no other."""
+        for name in names:
+            others = {other: summary for other, summary in self.children.items() if other != name}
+            yield name, self._merge(others) if others else None
+
+    def _merge(self, children: Mapping[str, Summary]) -> Summary:
+        rank = self.rank and exchange_rank(self.rank, next(iter(children.values())).n_features)
+        return merge_robust(children, self.robust, max_share=self.max_share, rank=rank)
+
+
+def _capped_counts(counts: Array, max_share: float | None) -> Array:
+    """The counts that children weigh with."""
+    ordered = np.sort(counts)
+    if max_share is None:
+        return np.minimum(counts, ordered[(len(counts) - 1) // 2])
+    limit = ordered[0]
+    for capped in range(len(counts)):  # that many of the largest have the limit
+        if capped * max_share >= 1:
+            break
+        rest = ordered[: len(counts) - capped]
+        limit = max_share * rest.sum() / (1 - capped * max_share)
+        if limit >= rest[-1]:
+            break
+    return np.minimum(counts, max(limit, ordered[0]))
+
+
+def _merge_unscaled(
+    moments: Sequence[Moments], counts: Array, robust: RobustRule, names: Sequence[str]
+) -> Summary:
+    """The merge of moments whose scale is a rule, in units of the median owner's standard deviations.
+
+    In units of their own, features with large numbers would hide all others. The scale of the result follows
+    from the result.
+    """
+    scalings = [summary.scaling_of_rows() for summary in moments]
+    means = np.array([scaling.mean for scaling in scalings])
+    mean = _weighted_median(means, counts)
+    variances = np.array([scaling.variance for scaling in scalings])
+    spreads = variances + (means - mean) ** 2
+    middle, largest = _weighted_median(spreads, counts), spreads.max(axis=0)
+    divisor = np.sqrt(np.where(middle > 0, middle, np.where(largest > 0, largest, 1.0)))
+    merged = _merge([summary.divided(divisor) for summary in moments], counts, robust, names, None)
+    assert isinstance(merged, Moments)
+    scaling = None
+    if any(summary.scaling is not None for summary in moments):
+        shares = counts / [summary.count for summary in moments]
+        observed = shares @ np.array([each.observed for each in scalings])
+        scaling = Scaling(observed, mean, _weighted_median(variances, counts))
+    return merged.divided(1 / divisor).with_scale(moments[0].scale, scaling)
+
+
+def _merge(
+    summaries: Sequence[Summary], counts: Array, robust: RobustRule, names: Sequence[str], rank: int | None
+) -> Summary:
+    """The merge of summaries without a scale."""
+    private = {summary.certificate is not None for summary in summaries}
+    if all_moments(summaries) and len(private) == 1:
+        owners = _Owners.of_moments(cast("Sequence[Moments]", summaries), counts)
+    else:
+        subspaces = [summary.subspace() for summary in summaries]
+        owners, summaries = _Owners.of_subspaces(subspaces, counts), subspaces
+    weights = counts / counts.sum()
+    if robust != "cap" and len(summaries) >= LEAST_OWNERS:
+        weights = _median_weights(owners.scatters, weights)
+        if robust == "trim":
+            owners = owners.cut_back(weights)
+            weights = _trimmed_weights(owners.scatters, counts / counts.sum())
+            _log_without_weight(names, weights)
+    return owners.merged(summaries, counts, weights, rank)
+
+
+def _log_without_weight(names: Sequence[str], weights: Array) -> None:
+    if without := [
+        repr(sanitize(name, 100)) for name, weight in zip(names, weights, strict=True) if not weight
+    ]:
+        _log.warning("robust='trim' gives no weight to %s: far from the others", join_names(without))
+
+
+@dataclass(frozen=True)
+class _Owners:
+    """What owners have per row about a common center, cut back, in a basis.
+
+    Attributes:
+        weights: shape (k,), after the cap of counts; their sum is one.
+        center: shape (d,).
+        offsets: of the owners' means from the center, shape (k, q).
+        scatters: about the center, shape (k, q, q).
+        rests: energies outside the basis, shape (k,).
+        basis: orthonormal rows, shape (q, d); None for all features.
+    """
+
+    weights: Array
+    center: Array
+    offsets: Array
+    scatters: Array
+    rests: Array
+    basis: Array | None
+
+    @classmethod
+    def of_moments(cls, moments: Sequence[Moments], counts: Array) -> Self:
+        weights = counts / counts.sum()
+        center, offsets = _centered(moments, weights)
+        parts = [
+            np.linalg.eigh(summary.scatter / summary.count + np.outer(offset, offset))
+            for summary, offset in zip(moments, offsets, strict=True)
+        ]
+        caps = _Caps.of([squares for squares, _ in parts], weights, len(center))
+        scatters = np.empty((len(parts), len(center), len(center)))
+        for i, (squares, vectors) in enumerate(parts):
+            limited, shrinkage = caps.limited(squares)
+            scatters[i] = (vectors * limited) @ vectors.T
+            offsets[i] = vectors @ (shrinkage * (vectors.T @ offsets[i]))
+        return cls(weights, center, offsets, scatters, np.zeros(len(parts)), None)
+
+    @classmethod
+    def of_subspaces(cls, subspaces: Sequence[Subspace], counts: Array) -> Self:
+        weights = counts / counts.sum()
+        center, offsets = _centered(subspaces, weights)
+        parts = []
+        for summary, offset in zip(subspaces, offsets, strict=True):
+            kept = (summary.singular_values / np.sqrt(summary.count))[:, None] * summary.components
+            _, lengths, directions = np.linalg.svd(np.vstack([kept, offset]), full_matrices=False)
+            parts.append((lengths[::-1] ** 2, directions[::-1]))
+        caps = _Caps.of([squares for squares, _ in parts], weights, len(center))
+        capped = []
+        for i, (squares, directions) in enumerate(parts):
+            limited, shrinkage = caps.limited(squares)
+            capped.append(np.sqrt(limited)[:, None] * directions)
+            offsets[i] = (shrinkage * (directions @ offsets[i])) @ directions
+        basis = _joint_basis(capped, weights)
+        lost = np.array([part.discarded / part.count for part in subspaces])
+        lost = np.minimum(lost, _weighted_median(lost, weights))
+        projected = [rows @ basis.T for rows in capped]
+        outside = [
+            np.vdot(rows, rows) - np.vdot(own, own) for rows, own in zip(capped, projected, strict=True)
+        ]
+        rests = lost + np.maximum(outside, 0.0)
+        scatters = np.array([own.T @ own for own in projected])
+        return cls(weights, center, offsets @ basis.T, scatters, rests, basis)
+
+    def cut_back(self, reference: Array) -> Self:
+        """Scatters of at most twice the reference, the mean with these weights, in the Loewner order."""
+        squares, vectors = np.linalg.eigh(np.tensordot(reference, self.scatters, 1))
+        squares = np.maximum(squares, 0.0)
+        ridge = _RIDGE * (squares.sum() + reference @ self.rests) / len(self.center)
+        if not ridge:
+            return self
+        roots = np.sqrt(squares + ridge)
+        colored, whitened = vectors * roots, vectors / roots
+        offsets, scatters = np.empty_like(self.offsets), np.empty_like(self.scatters)
+        for i, scatter in enumerate(self.scatters):
+            own, directions = np.linalg.eigh(whitened.T @ scatter @ whitened)
+            left = colored @ directions
+            scatters[i] = (left * np.clip(own, -_LOEWNER, _LOEWNER)) @ left.T
+            shrinkage = np.sqrt(_LOEWNER / np.maximum(own, _LOEWNER))
+            offsets[i] = left @ (shrinkage * (directions.T @ (whitened.T @ self.offsets[i])))
+        return type(self)(self.weights, self.center, offsets, scatters, self.rests, self.basis)
+
+    def merged(
+        self, summaries: Sequence[Summary], counts: Array, weights: Array, rank: int | None
+    ) -> Moments | Subspace:
+        """The summary of the owners with these weights."""
+        first = summaries[0]
+        count = float(counts.sum())
+        step = weights @ self.offsets
+        scatter = np.tensordot(weights, self.scatters, 1) - np.outer(step, step)
+        factors = [count * weight / part.count for weight, part in zip(weights, summaries, strict=True)]
+        certificates = [part.certificate for part in summaries]
+        if self.basis is None:
+            certificate = combine(certificates, factors, summed=True)
+            return Moments(count, self.center + step, count * scatter, first.centered, None, certificate)
+        mean = self.center + step @ self.basis
+        squares, vectors = np.linalg.eigh(scatter)
+        total = count * float(np.trace(scatter) + weights @ self.rests)
+        dtype = np.result_type(*(part.components.dtype for part in cast("Sequence[Subspace]", summaries)))
+        floor = max(rounding_floor(total, count, mean, dtype) ** 2, rounding_level(len(mean)) * total) / count
+        kept = np.flatnonzero(squares > floor)[::-1][:rank]
+        return Subspace.unchecked(
+            components=with_fixed_signs(vectors[:, kept].T @ self.basis).astype(dtype, copy=False),
+            singular_values=np.sqrt(count * squares[kept]),
+            mean=mean,
+            count=count,
+            total=total,
+            centered=first.centered,
+            certificate=combine(certificates, factors, summed=False),
+        )
+
+
+@dataclass(frozen=True)
+class _Caps:
+    """The largest eigenvalue of an owner, and how far below zero the noise of private releases may go."""
+
+    above: float
+    below: float
+    n_features: int
+
+    @classmethod
+    def of(cls, spectra: Sequence[Array], weights: Array, n_features: int) -> Self:
+        """Those of the median owner; spectra ascend."""
+        above = _weighted_median(np.array([squares[-1] for squares in spectra]), weights)
+        below = _weighted_median(np.array([-squares[0] for squares in spectra]), weights)
+        return cls(max(float(above), 0.0), max(float(below), 0.0), n_features)
+
+    def limited(self, squares: Array) -> tuple[Array, Array]:
+        """Eigenvalues within the caps, and the lengths of rows along their directions, times as much.
+
+        What rounding leaves along other directions of an owner with huge rows is no energy of its rows.
+        """
+        size = np.abs(squares)
+        real = size > rounding_level(self.n_features) * size.max(initial=0.0)
+        limited = np.where(real, np.clip(squares, -self.below, self.above), 0.0)
+        shrinkage = np.sqrt(np.divide(self.above, size, out=np.ones_like(size), where=size > self.above))
+        return limited, np.where(real, shrinkage, 0.0)
+
+
+def _centered(summaries: Sequence[Summary], weights: Array) -> tuple[Array, Array]:
+    """The center, and the offsets of the means from it."""
+    means = np.array([summary.mean for summary in summaries])
+    center = _weighted_median(means, weights)
+    return center, means - center
+
+
+def _joint_basis(capped: Sequence[Array], weights: Array) -> Array:
+    """Orthonormal rows that span the owners' rows, or the leading directions of these if they are many."""
+    n_features = capped[0].shape[1]
+    parts = []
+    for rows, weight in zip(capped, weights, strict=True):
+        lengths = np.sqrt(weight) * np.linalg.norm(rows, axis=1)
+        order = np.flatnonzero(lengths)[::-1]
+        unit = rows[order] / np.linalg.norm(rows[order], axis=1, keepdims=True)
+        parts.append(
+            Subspace.unchecked(
+                components=unit,
+                singular_values=lengths[order],
+                mean=np.zeros(n_features),
+                count=1.0,
+                total=float(lengths @ lengths),
+                centered=False,
+            )
+        )
+    return merge_tree(parts, min(_MAX_BASIS, n_features)).subspace().components
+
+
+def _weighted_median(values: Array, weights: Array) -> Array:
+    """The least of values, shape (k, ...), with half the weight at or below it."""
+    order = np.argsort(values, axis=0, kind="stable")
+    below = np.cumsum(weights[order], axis=0)
+    first = np.argmax(below >= (0.5 - 1e-12) * weights.sum(), axis=0)
+    chosen = np.take_along_axis(order, first[None], axis=0)
+    median: Array = np.take_along_axis(values, chosen, axis=0)[0]
+    return median
+
+
+class _Distances:
+    """Of owners' scatters from weighted means of them."""
+
+    def __init__(self, scatters: Array, weights: Array) -> None:
+        flat = scatters.reshape(len(scatters), -1)
+        flat = flat - weights @ flat  # what all have in common would only round
+        self._products = flat @ flat.T
+
+    def __call__(self, weights: Array) -> Array:
+        along = self._products @ weights
+        return np.sqrt(np.maximum(np.diag(self._products) - 2 * along + weights @ along, 0.0))
+
+
+def _median_weights(scatters: Array, weights: Array) -> Array:
+    """The weights whose mean is the geometric median, by Weiszfeld's iteration."""
+    distances = _Distances(scatters, weights)
+    found = weights
+    nearest = _NEAR * distances(found).max()
+    if not nearest:
+        return weights
+    for _ in range(_MEDIAN_ROUNDS):
+        found = weights / np.maximum(distances(found), nearest)
+        found = found / found.sum()
+    return found
+
+
+def _trimmed_weights(scatters: Array, weights: Array) -> Array:
+    """Tukey's biweight of the distances, in units of the median owner's, from the geometric median on."""
+    distances = _Distances(scatters, weights)
+    found = _median_weights(scatters, weights)
+    for _ in range(_TRIM_ROUNDS):
+        away = distances(found)
+        unit = _FAR * max(float(_weighted_median(away, weights)), _NEAR * float(away.max()))
+        if not unit:
+            return weights
+        found = weights * np.maximum(1 - (away / unit) ** 2, 0.0) ** 2
+        found = found / found.sum()
+    return found

@@ -1,0 +1,378 @@
+"""Roster: who takes part in a study, with which keys, and on which settings all have agreed."""
+
+import hashlib
+import json
+import os
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from types import MappingProxyType
+from typing import Any, Self
+
+from fedpca._typing import JSON
+from fedpca._util.files import atomic_write, local_path
+from fedpca._util.text import join_names
+from fedpca.errors import OutdatedRoster, SignatureError
+from fedpca.summaries import validation
+from fedpca.trust.keys import PublicKey, SigningKey
+from fedpca.trust.signature import Signature, sign
+
+ANYONE = "no roster: anyone may speak"
+"""What logs and reports say where there is none."""
+
+_FORMAT = "fedpca roster 1"
+_HASH = re.compile(r"sha256:[0-9a-f]{64}")
+_SCALES = ("std", "binomial", "none")
+_PRIVATE = ("bound", "adjacency", "mechanism")
+_MAX_BYTES = 2**24
+_MAX_PREDECESSORS = 10_000
+
+
+@dataclass(frozen=True)
+class Member:
+    """One who takes part in a study.
+
+    Attributes:
+        id: its name in the study, that of the child in its messages.
+        key: its public key; a `PublicKey`, or its text.
+        rows: how many rows it has declared to have: no message of more is accepted; None for any number.
+    """
+
+    id: str
+    key: PublicKey
+    rows: int | None = None
+
+    def __post_init__(self) -> None:
+        validation.child_name(self.id, "a member's id")
+        if not isinstance(self.key, PublicKey):
+            object.__setattr__(self, "key", PublicKey(self.key))
+        if self.rows is not None:
+            validation.integer(self.rows, "rows", at_least=1)
+
+    def to_json(self) -> JSON:
+        """Plain values; rows that were not declared are left out."""
+        declared = {} if self.rows is None else {"rows": self.rows}
+        return {"id": self.id, "key": self.key.text, **declared}
+
+
+class Roster:
+    """Who takes part in a study, and on what all have agreed: what `roster.toml` contains. Immutable.
+
+    A message counts if a member signed it with the key that is here, for this study, under this roster or a
+    predecessor of it. A change gives another roster of the same study, which names its predecessors, so that
+    what was signed before still counts while its member's key is unchanged.
+
+    Args:
+        study: the id of the study, which never changes. Take one that no other study has.
+        members: a `Member` each.
+        settings: what all must share; any of `rank`, `features` (names) or `n_features`, `center` (true or
+            false), `scale` ("std", "binomial" or "none"), and `epsilon` with `delta`, `bound`, `adjacency`
+            and `mechanism`.
+        predecessors: hashes of the rosters before, oldest first.
+
+    >>> north, south = SigningKey.new(), SigningKey.new()
+    >>> roster = Roster("heart-2f81", [Member("north", north.public, rows=500)], {"rank": 5})
+    >>> larger = roster.with_member(Member("south", south.public))
+    >>> list(larger.members), larger.predecessors == (roster.hash,)
+    (['north', 'south'], True)
+    >>> larger.signer(south).member.id
+    'south'
+    """
+
+    def __init__(
+        self,
+        study: str,
+        members: Iterable[Member],
+        settings: Mapping[str, Any] = MappingProxyType({}),
+        predecessors: Iterable[str] = (),
+    ) -> None:
+        self._study = validation.child_name(study, "study")
+        listed = sorted(members, key=lambda member: member.id)
+        for what, found in (
+            ("id", Counter(member.id for member in listed)),
+            ("key", Counter(member.key.text for member in listed)),
+        ):
+            if (twice := found.most_common(1)) and twice[0][1] > 1:
+                raise ValueError(
+                    f"every member must have {what} of its own, and two have {twice[0][0]!r:.80}."
+                )
+        self._members = MappingProxyType({member.id: member for member in listed})
+        self._settings = MappingProxyType(_checked_settings(settings))
+        self._predecessors = tuple(predecessors)
+        if len(self._predecessors) > _MAX_PREDECESSORS:
+            raise ValueError(f"there must be at most {_MAX_PREDECESSORS} predecessors; begin another study.")
+        for item in self._predecessors:
+            if not isinstance(item, str) or not _HASH.fullmatch(item):
+                raise ValueError(f"predecessors must be hashes, sha256:..., got {item!r:.80}.")
+        canonical = json.dumps(
+            {"format": _FORMAT, **self._to_json()}, sort_keys=True, separators=(",", ":"), allow_nan=False
+        )
+        self._hash = f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
+
+    @property
+    def study(self) -> str:
+        """The id of the study."""
+        return self._study
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        """The members, by id."""
+        return self._members
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What all must share."""
+        return self._settings
+
+    @property
+    def predecessors(self) -> tuple[str, ...]:
+        """Hashes of the rosters before, oldest first."""
+        return self._predecessors
+
+    @property
+    def hash(self) -> str:
+        """Of the contents, "sha256:..."; not of white space, comments or the order of members."""
+        return self._hash
+
+    def _to_json(self) -> JSON:
+        return {
+            "study": self.study,
+            "predecessors": list(self.predecessors),
+            "settings": dict(self.settings),
+            "members": [member.to_json() for member in self.members.values()],
+        }
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Roster) and self.hash == other.hash
+
+    def __hash__(self) -> int:
+        return hash(self.hash)
+
+    def __repr__(self) -> str:
+        return f"Roster({self.study!r}, {len(self.members)} members, {self.hash[:15]}...)"
+
+    # --- the file ---
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a roster.toml; unknown keys are refused by name."""
+        path = local_path(path)
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{path}: no such roster; check the path, or begin one with `fedpca roster new`."
+            )
+        with path.open("rb") as file:
+            contents = file.read(_MAX_BYTES + 1)
+        if len(contents) > _MAX_BYTES:
+            raise ValueError(f"{path} is not a roster: it has more than {_MAX_BYTES} bytes.")
+        try:
+            return cls._from_toml(tomllib.loads(contents.decode()))
+        except (TypeError, ValueError, RecursionError) as error:  # of TOML and of UTF-8, too
+            raise ValueError(f"{path} is not a valid roster: {error}") from error
+
+    @classmethod
+    def _from_toml(cls, found: JSON) -> Self:
+        _refuse_unknown(found, ("study", "predecessors", "settings", "members"), "a roster")
+        members, settings = found.get("members", []), found.get("settings", {})
+        predecessors = found.get("predecessors", [])
+        if not isinstance(settings, dict) or not isinstance(predecessors, list):
+            raise ValueError("predecessors must be a list of hashes, and [settings] a table.")
+        if not isinstance(members, list) or not all(isinstance(item, dict) for item in members):
+            raise ValueError("members must be tables: [[members]].")
+        for item in members:
+            _refuse_unknown(item, ("id", "key", "rows"), "a member")
+        listed = [Member(item.get("id"), item.get("key"), item.get("rows")) for item in members]
+        return cls(found.get("study"), listed, settings, predecessors)  # type: ignore[arg-type]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a roster.toml, atomically."""
+        path = local_path(path)
+        if not path.parent.is_dir():
+            raise FileNotFoundError(f"cannot save {path}: there is no folder {path.parent}.")
+        with atomic_write(path) as temporary:
+            temporary.write_text(self.to_toml(), encoding="utf-8")
+
+    def to_toml(self) -> str:
+        """The text of its roster.toml."""
+        lines = [f"study = {_toml(self.study)}", f"predecessors = {_toml(list(self.predecessors))}"]
+        lines += ["", "[settings]", *(f"{name} = {_toml(value)}" for name, value in self.settings.items())]
+        for member in self.members.values():
+            lines += [
+                "",
+                "[[members]]",
+                *(f"{name} = {_toml(value)}" for name, value in member.to_json().items()),
+            ]
+        return "\n".join(lines) + "\n"
+
+    # --- changes: each gives the next roster of the study ---
+
+    def with_member(self, member: Member) -> "Roster":
+        """The next roster, with one member more."""
+        if member.id in self.members:
+            raise ValueError(
+                f"{member.id!r:.80} is a member already; remove it first if its key is lost: what was signed "
+                "with the old key stops counting."
+            )
+        return self._next(members=[*self.members.values(), member])
+
+    def without_member(self, id: str) -> "Roster":
+        """The next roster, without a member: nothing that it has sent counts any more."""
+        if id not in self.members:
+            raise ValueError(f"{id!r:.80} is not a member; members are {join_names(list(self.members))}.")
+        return self._next(members=[member for name, member in self.members.items() if name != id])
+
+    def with_settings(self, **settings: Any) -> "Roster":
+        """The next roster, with other settings beside those it has; None takes one out."""
+        merged = {name: value for name, value in ({**self.settings, **settings}).items() if value is not None}
+        return self._next(settings=merged)
+
+    def _next(self, **changes: Any) -> "Roster":
+        kept = {"members": self.members.values(), "settings": self.settings}
+        return Roster(self.study, predecessors=(*self.predecessors, self.hash), **{**kept, **changes})
+
+    # --- signatures ---
+
+    def signer(self, key: SigningKey) -> "Signer":
+        """Signs what the member with this key sends; ValueError if the key is nobody's."""
+        return Signer(self, self.member_of(key.public), key)
+
+    def member_of(self, key: PublicKey) -> Member:
+        """The member with this key; ValueError if it is nobody's."""
+        for member in self.members.values():
+            if member.key == key:
+                return member
+        raise SignatureError(
+            f"the key {key.text} is that of no member of study {self.study!r:.80}; let whoever keeps the "
+            "roster add it."
+        )
+
+    def check(self, contents: bytes, child: str | None = None, name: object = "the file") -> Signature:
+        """The signature of a model file, after every check.
+
+        Args:
+            contents: of the file.
+            child: who it must be from; None for any member.
+            name: of the file, for error messages.
+
+        Raises:
+            SignatureError: it is unsigned; from a stranger; of another study; signed with a wrong key or
+                under an unknown roster; was changed; or names another child than its signer.
+            ModelFileError: it is no model file.
+        """
+        found, metadata = Signature.read(contents, name)
+        if found is None:
+            raise SignatureError(
+                f"{name} must be signed by a member of study {self.study!r:.80}, and is unsigned; let its "
+                "owner sign it with its key and the roster."
+            )
+        member = self.check_member(found, child)
+        if not found.holds(contents):
+            raise SignatureError(
+                f"{name} was changed after {member.id!r:.80} signed it: the signature does not hold; let the "
+                "owner send it again."
+            )
+        if "child" in metadata and metadata["child"] != member.id:
+            raise SignatureError(
+                f"{name} is signed by {member.id!r:.80}, and names {metadata['child']!r:.80} as its owner; "
+                "every member speaks for itself alone."
+            )
+        if found.roster != self.hash and found.roster not in self.predecessors:
+            raise OutdatedRoster(
+                f"{name} was signed by {member.id!r:.80} under the roster {found.roster[:19]}..., which is "
+                f"neither this one ({self.hash[:19]}...) nor one before it; get the newest roster, or let "
+                "the owner sign under this one."
+            )
+        return found
+
+    def check_member(self, signature: Signature, child: str | None) -> Member:
+        """The member whose signature it claims to be, of this study and with its key of today."""
+        if signature.study != self.study:
+            raise SignatureError(
+                f"it was signed for study {signature.study!r:.80}, and this is {self.study!r:.80}; messages "
+                "of one study do not count in another."
+            )
+        if child is None:
+            return self.member_of(signature.key)
+        member = self.members.get(child)
+        if member is None:
+            raise SignatureError(
+                f"{child!r:.80} is not a member of study {self.study!r:.80}; let whoever keeps the roster "
+                "add it, and get the newest roster."
+            )
+        if member.key != signature.key:
+            others = [other.id for other in self.members.values() if other.key == signature.key]
+            whose = f"that of {others[0]!r:.80}" if others else "no member's"
+            raise SignatureError(
+                f"it was signed with a wrong key, {whose}: that of {child!r:.80} is {member.key.text}; sign "
+                "with the key in the roster."
+            )
+        return member
+
+
+@dataclass(frozen=True)
+class Signer:
+    """Signs what a member sends; made by `Roster.signer`. To sign under a roster is to agree on it.
+
+    Attributes:
+        roster: that the member agrees on.
+        member: who signs.
+    """
+
+    roster: Roster
+    member: Member
+    _key: SigningKey
+
+    def sign(self, contents: bytes) -> bytes:
+        """A model file with the member's signature, which replaces one that it may have."""
+        return sign(contents, self._key, study=self.roster.study, roster=self.roster.hash)
+
+
+def _refuse_unknown(found: Mapping[str, Any], known: Iterable[str], what: str) -> None:
+    if unknown := sorted(set(found) - set(known)):
+        names = join_names([repr(key)[:80] for key in unknown])
+        raise ValueError(f"{what} must have only {', '.join(known)}, got {names}.")
+
+
+def _checked_settings(settings: Mapping[str, Any]) -> JSON:
+    """Settings in one order and of one type each."""
+    known = ("rank", "features", "n_features", "center", "scale", "epsilon", "delta", *_PRIVATE)
+    _refuse_unknown(settings, known, "[settings]")
+    found = {name: _checked_setting(name, settings[name]) for name in known if name in settings}
+    if "features" in found and "n_features" in found:
+        raise ValueError("[settings] must have features or n_features, not both.")
+    if ("epsilon" in found) != ("delta" in found):
+        raise ValueError("[settings] must have epsilon and delta, or neither.")
+    if "epsilon" not in found and (alone := [name for name in _PRIVATE if name in found]):
+        raise ValueError(f"[settings] with {alone[0]} must have epsilon and delta.")
+    return found
+
+
+def _checked_setting(name: str, value: Any) -> Any:
+    if name in ("rank", "n_features"):
+        return validation.integer(value, name, at_least=1)
+    if name == "features":
+        names = list(value) if isinstance(value, list | tuple) else []
+        if not names or not all(isinstance(item, str) for item in names) or len(set(names)) < len(names):
+            raise ValueError(f"features must be a list of different names, got {value!r:.80}.")
+        return [validation.child_name(item, "a feature's name") for item in names]
+    if name == "center":
+        if not isinstance(value, bool):
+            raise ValueError(f"center must be true or false, got {value!r:.80}.")
+        return value
+    if name == "scale":
+        if value not in _SCALES:
+            raise ValueError(f"scale must be one of {', '.join(_SCALES)}, got {value!r:.80}.")
+        return value
+    if name in ("adjacency", "mechanism") or (name == "bound" and isinstance(value, str)):
+        return validation.child_name(value, name)
+    if not validation.is_real(value) or not isfinite(value) or value <= 0:
+        raise ValueError(f"{name} must be a number above 0, got {value!r:.80}.")
+    return float(value)
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML: strings, numbers, truth values and lists of strings are as in JSON, but for one."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("\x7f", "\\u007f")
