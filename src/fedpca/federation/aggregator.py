@@ -350,9 +350,9 @@ class Aggregator:
             else:
                 known = before[0] == version
             if not known:
-                self._begin_write()
                 warnings = (self._energy_warning(), self._influence(influence_warning, model))
                 warning = " ".join(text for text in warnings if text)
+                self._begin_write()
                 event = ModelEvent(
                     version=version,
                     count=model.count,
