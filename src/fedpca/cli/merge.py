@@ -97,8 +97,8 @@ def merge(
         lost = {str(path): what for path, what in zip(model, left_out, strict=True) if what is not None}
     check_compatible(summaries, option="--features intersection")
     if study is not None:
-        for name, summary in zip(files, summaries, strict=True):
-            membership.check_member(study, signed_by[name], summary, name)
+        for file, summary in zip(files, summaries, strict=True):
+            membership.check_member(study, signed_by[file], summary, file)
         components = study.settings.get("rank") if components is None else components
     n_features = summaries[0].n_features
     n_components = min(components or max(shown for _, shown in parts), n_features)
