@@ -126,7 +126,7 @@ def main(home):
     print(f"{len(roster.members)} members of study {roster.study}, roster {roster.hash}")
     everyone = fedpca.merge([fitted(home / f"{name}.csv")[0] for name in HOSPITALS], rank=2)
     print(
-        f"without a defence the liar moves the model by {degrees_from_the_truth(home, everyone):.0f} degrees"
+        f"without a defense the liar moves the model by {degrees_from_the_truth(home, everyone):.0f} degrees"
     )
     model = in_a_folder(home, roster)
     print(f"in a folder: {degrees_from_the_truth(home, model):.1f} degrees from the honest hospitals")
