@@ -648,7 +648,12 @@ class TestRun:
         folder = tmp_path / "server"
         summary = run(grid, folder, expect=2)
         assert summary["warning"].startswith("far more energy than rows: 'huge'; the first has ")
-        assert summary["contributors"]["huge"]["energy_share"] > 0.99
+        assert "far more influence than rows: 'huge'; the first has 1 of the variance" in summary["warning"]
+        huge = summary["contributors"]["huge"]
+        assert huge["energy_share"] > 0.99
+        assert huge["direction_share"] == pytest.approx(1)
+        assert huge["angle"] > 0.5
+        assert huge["captured"] > huge["captured_without"]
         assert summary["contributors"]["north"]["row_share"] == pytest.approx(1500 / 1502)
         write_report(tmp_path / "report.html", fedpca.load(folder / "model.safetensors"), run=folder)
         page = (tmp_path / "report.html").read_text()

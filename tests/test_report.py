@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html import unescape
 from pathlib import Path
 from xml.etree import ElementTree
@@ -274,7 +274,8 @@ def federation(folder=None, n_clients=6):
 def test_the_run_of_an_aggregator_and_of_its_store(tmp_path):
     aggregator = federation(tmp_path / "store")
     run = load_run(aggregator)
-    assert replace(run, energy_shares={}) == load_run(tmp_path / "store")  # a history has no shares
+    assert replace(run, energy_shares={}, influence={}) == load_run(tmp_path / "store")  # not in a history
+    assert run.influence == aggregator.influence()
     assert sum(run.energy_shares.values()) == pytest.approx(1)
     assert run.contributions == {f"client {client}": 30.0 + client for client in range(1, 6)}
     assert [(incident.client, incident.status) for incident in run.incidents] == [
@@ -290,6 +291,38 @@ def test_the_run_of_an_aggregator_and_of_its_store(tmp_path):
     expected = [event.angle for event in aggregator.history if event.what == "model"][1:]
     shown = [0.0 if "less" in cell else float(cell.rstrip("°")) for _, cell in angles]
     np.testing.assert_allclose(shown, np.degrees(expected), atol=0.01)
+
+
+def liar_among(n_clients):
+    """An aggregator one of whose clients, "client 2", varies along a direction that no other has."""
+    aggregator, rng = Aggregator(3), np.random.default_rng(0)
+    for client in range(n_clients):
+        rows = rng.normal(size=(40, 8)) * [5, 4, 3, 1, 1, 1, 1, 0.5]
+        rows[:, 7] *= 100 if client == 2 else 1
+        aggregator.receive(f"client {client}", 1, Subspace.from_rows(rows))
+    return aggregator
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_clients", [6, 30])
+def test_the_influence_of_clients(tmp_path, n_clients):
+    aggregator = liar_among(n_clients)
+    found = aggregator.influence()
+    text = written(tmp_path, aggregator.model(), run=aggregator, pictures=tmp_path / "pictures")
+    assert "influence" in sections(text)
+    turned = table(text, "The model without each client")
+    assert len(turned) == n_clients
+    assert turned[0][:2] == ["client 2", f"{np.degrees(found['client 2'].angle):.2f}°"]
+    assert "Far beyond its share of the rows: client 2 (in another color)." in text
+    assert ("The 15 of 30 clients" in text) == (n_clients == 30)
+    shares = {line[0]: line[1:] for line in table(text, "Variance captured of each client")}
+    for name, one in found.items():
+        assert shares[name] == [f"{100 * share:.1f}%" for share in (one.captured, one.captured_without)]
+    assert {"influence.svg", "captured.png"} <= {path.name for path in (tmp_path / "pictures").iterdir()}
+
+
+def test_one_client_has_no_influence_to_show(tmp_path):
+    assert "influence" not in sections(written(tmp_path, liar_among(1).model(), run=liar_among(1)))
 
 
 def flower_folder(folder, **changes):
@@ -311,7 +344,7 @@ def flower_folder(folder, **changes):
         "started": "2026-11-15T10:00:00.000+00:00", "model": "model.safetensors", "problem": "",
         "replies": [*answers, failed],
         "contributors": {
-            name: {"rows": child.count, "energy_share": child.energy_share}
+            name: {"rows": child.count} | asdict(aggregator.influence()[name])
             for name, child in aggregator.children.items()
         },
         "quarantined": {"torn": "torn.state is damaged"}, "no_reply": ["123456"],

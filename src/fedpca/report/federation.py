@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpca._util.text import format_number, join_names, pluralize, sanitize
-from fedpca.report.figures import FAINT, MUTED, SERIES, canvas
+from fedpca.federation import Influence
+from fedpca.report.figures import FAINT, MUTED, SERIES, canvas, legend
 from fedpca.report.formatting import percent, timestamp
 from fedpca.report.layout import Chart, Section, Table
 from fedpca.report.run import Run, downsample
@@ -47,6 +48,77 @@ def contributions(run: Run) -> Section:
     numbers = Table("Rows per client", head, lines)
     chart = Chart("contributions", "Rows per client", caption, figure, numbers)
     return Section("contributions", "Contributions", run.notes, (chart,))
+
+
+def influence(run: Run) -> Section:
+    """How far the model turns without each client, and what that costs the client."""
+    known = {name: one for name, one in run.influence.items() if one.angle is not None}
+    if not known:
+        return Section("influence", "Influence", (), ())
+    ordered = sorted(known, key=lambda name: (-_turn(known[name]), name))
+    shown, first = ordered[:_MAX_BARS], known[ordered[0]]
+    more = ""
+    if len(ordered) > _MAX_BARS:
+        more = f" The {_MAX_BARS} of {format_number(len(ordered))} clients that turn it most are shown."
+    figure = _bars([(name, _turn(known[name])) for name in ordered], "largest principal angle (°)", 0.0)
+    for bar, name in zip(figure.axes[0].patches, shown, strict=True):
+        if known[name].suspicious:
+            bar.set_facecolor(SERIES[1])
+    figure.axes[0].set_xlim(0, max(1.05 * _turn(first), 1e-6))
+    caption = (
+        f"How far the components turn if a client is left out. Most without {sanitize(ordered[0], 40)}, by "
+        f"{_degrees(_turn(first))}; it has {percent(first.row_share)} of the rows.{more}"
+    )
+    if suspicious := [sanitize(name, 40) for name in ordered if known[name].suspicious]:
+        caption += f" Far beyond its share of the rows: {join_names(suspicious, 3)} (in another color)."
+    lines = [
+        (
+            sanitize(name, 60),
+            _degrees(_turn(one)),
+            percent(one.row_share),
+            percent(one.energy_share),
+            percent(one.direction_share),
+        )
+        for name, one in ((name, known[name]) for name in ordered)
+    ]
+    head = ("client", "angle without it", "share of rows", "share of energy", "largest share of a direction")
+    title = "The model without each client"
+    turned = Chart("influence", title, caption, figure, Table(title, head, lines))
+    return Section("influence", "Influence", (), (turned, _captured(run, ordered)))
+
+
+def _captured(run: Run, ordered: list[str]) -> Chart:
+    """The share of each client's variance along the components, with and without it."""
+    pairs = [
+        (name, run.influence[name].captured, run.influence[name].captured_without or 0.0) for name in ordered
+    ]
+    shown = pairs[:_MAX_BARS]
+    places = np.arange(len(shown))
+    figure, axes = canvas(110 + 20 * len(shown))
+    found, without = [100 * high for _, high, _ in shown], [100 * low for _, _, low in shown]
+    axes.hlines(places, without, found, color=FAINT, linewidth=2)
+    axes.plot(without, places, "o", ms=7, mfc="none", mec=SERIES[1], mew=1.6, label="without it")
+    axes.plot(found, places, "o", ms=7, color=SERIES[0], mew=0, label="with it")
+    axes.set_yticks(places, [sanitize(name, 18) for name, _, _ in shown])
+    axes.invert_yaxis()
+    axes.set(xlabel="variance of its own rows captured (%)")
+    axes.grid(visible=False, axis="y")
+    legend(figure, 2)
+    name, most, least = max(pairs, key=lambda pair: pair[1] - pair[2])
+    caption = (
+        "What the components capture of the variance of each client's own rows, by its summary, if it is "
+        f"part of the model and if it is not. The difference is largest for {sanitize(name, 40)}: "
+        f"{percent(most)} with it, {percent(least)} without."
+    )
+    lines = [(sanitize(name, 60), percent(high), percent(low)) for name, high, low in pairs]
+    title = "Variance captured of each client"
+    head = ("client", "with it", "without it")
+    return Chart("captured", title, caption, figure, Table(title, head, lines))
+
+
+def _turn(one: Influence) -> float:
+    """In degrees."""
+    return float(np.degrees(one.angle or 0.0))
 
 
 def over_time(run: Run) -> Section:

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
 from statistics import median
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fedpca._typing import JSON
 from fedpca._util.text import join_names, pluralize, sanitize
-from fedpca.federation import Aggregator, FolderStore, HistoryEvent
+from fedpca.federation import Aggregator, FolderStore, HistoryEvent, Influence
 from fedpca.federation.federated_pca import FederatedPCA
 from fedpca.federation.simulate import Simulation
 from fedpca.trust.roster import ANYONE
@@ -56,6 +56,7 @@ class Run:
         steps: whether times are steps of a simulation.
         notes: further remarks, as sentences.
         energy_shares: each client's share of the energy of all rows about their mean, where it is known.
+        influence: what each client has done to the model, where it is known.
         left_out: features that were left out of a client's summary, and their share of its variance.
     """
 
@@ -68,6 +69,7 @@ class Run:
     steps: bool = False
     notes: tuple[str, ...] = ()
     energy_shares: Mapping[str, float] = field(default_factory=dict)
+    influence: Mapping[str, Influence] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -90,6 +92,7 @@ def load_run(source: object) -> Run:
         return replace(
             run,
             energy_shares={name: child.energy_share for name, child in children.items()},
+            influence=source.influence(),
             left_out={name: child.left_out for name, child in children.items() if child.left_out},
             notes=(*run.notes, _membership(source)),
         )
@@ -162,7 +165,17 @@ def _from_flower(summary: JSON, events: list[HistoryEvent]) -> Run:
         incidents=incidents,
         notes=notes,
         energy_shares={name: float(child["energy_share"]) for name, child in contributors.items()},
+        influence={name: _influence(child) for name, child in contributors.items() if "angle" in child},
     )
+
+
+def _influence(child: JSON) -> Influence:
+    found = (child[each.name] for each in fields(Influence))
+    values: JSON = {
+        each.name: None if value is None else float(value)
+        for each, value in zip(fields(Influence), found, strict=True)
+    }
+    return Influence(**values)
 
 
 def _from_history(events: list[HistoryEvent], contributions: Mapping[str, float] | None = None) -> Run:
@@ -238,6 +251,7 @@ def _from_estimator(pca: FederatedPCA) -> Run:
     return Run(
         {name: float(one.rows) for name, one in clients if not one.problem},
         incidents=incidents,
+        influence=pca.influence_,
         left_out={name: one.left_out for name, one in clients if one.left_out},
     )
 

@@ -10,7 +10,7 @@ from fedpca._util.files import local_path
 from fedpca._util.text import format_number, sanitize
 from fedpca.estimators.base import BasePCA
 from fedpca.federation.federated_pca import FederatedPCA
-from fedpca.report.federation import contributions, incidents, over_time
+from fedpca.report.federation import contributions, incidents, influence, over_time
 from fedpca.report.figures import drawing
 from fedpca.report.formatting import cell, percent
 from fedpca.report.layout import Section
@@ -107,7 +107,8 @@ def _sections(
     if n_shown:
         sections.append(loadings(subspace, n_shown))
     if run_history is not None:
-        sections += [contributions(run_history), over_time(run_history), incidents(run_history)]
+        sections += [contributions(run_history), influence(run_history)]
+        sections += [over_time(run_history), incidents(run_history)]
     if subspace.certificate is not None:
         sections.append(certificate_section(subspace.certificate))
     if signature:

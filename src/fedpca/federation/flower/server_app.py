@@ -142,7 +142,7 @@ def _run(grid: Grid, config: Mapping[str, Any], folder: Path, summary: dict[str,
 
 def _contributions(aggregator: Aggregator) -> dict[str, Any]:
     """Who is in the model, how much of it, and what is suspicious about that."""
-    children, history = aggregator.children, aggregator.history
+    children, influence, history = aggregator.children, aggregator.influence(), aggregator.history
     since = {event.child: event.time for event in history if event.what == "accepted"}
     warnings = [event.warning for event in history if event.what == "model"]
     return {
@@ -152,8 +152,7 @@ def _contributions(aggregator: Aggregator) -> dict[str, Any]:
             name: {
                 "version": child.version,
                 "rows": child.count,
-                "row_share": child.row_share,
-                "energy_share": child.energy_share,
+                **asdict(influence[name]),
                 "since": since.get(name),
             }
             for name, child in children.items()
