@@ -20,6 +20,7 @@ NAMES = (
     "small_streams",
     "memory",
     "merging",
+    "liars",
     "federation",
     "dask",
     "flower",

@@ -34,7 +34,8 @@ from benchmarks.common import (
 )
 
 if TYPE_CHECKING:
-    from fedpca import Aggregator
+    from fedpca import Aggregator, Subspace
+    from fedpca.summaries.summary import Summary
 
 D, RANK, CHUNK = 1000, 10, 1000
 SMALL_D, SMALL_RANK, SMALL_ROWS, FANOUT = 64, 5, 20, 100
@@ -203,7 +204,6 @@ def wide(most: int) -> None:
 def changes(children: int) -> None:
     """What a message and a change cost an aggregator that has few children, and one that has many."""
     from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace
-    from fedpca.summaries.summary import Summary
 
     rng = np.random.default_rng(0)
     tables = [rng.standard_normal((30, CHANGES_D)) * np.arange(1.0, CHANGES_D + 1) ** -1 for _ in range(100)]
@@ -279,6 +279,67 @@ def changes(children: int) -> None:
     verdict(longest < 1 / 20, "a change costs at most 1/20 of all", f"1/{1 / longest:.0f} at most")
 
 
+def influences(children: int) -> None:
+    """What the influence of every child costs, in merges of all: both are timed in turn."""
+    from fedpca import Aggregator, Moments, Subspace
+    from fedpca.federation.influence import influence
+    from fedpca.federation.pool import Pool
+    from fedpca.federation.tree import MergeTree
+
+    rng = np.random.default_rng(0)
+    lines, ratios = [], {}
+    for kind, n_features in (("subspaces", D), ("moments", D // 4)):
+        scale = np.arange(1.0, n_features + 1) ** -1
+        summaries: dict[str, Summary] = {}
+        for child in range(children):
+            rows = (rng.standard_normal((WIDE_ROWS, n_features)) + 0.3 * rng.standard_normal()) * scale
+            moments = kind == "moments"
+            summaries[f"{child}"] = Moments.from_rows(rows) if moments else Subspace.from_rows(rows, 2 * RANK)
+        pool = Pool()
+        for child, summary in summaries.items():
+            pool.set(child, summary)
+        merging, measuring = [], []
+        for _ in range(3):
+            tree = MergeTree(RANK, Aggregator().fanout)
+            started = time.process_time()
+            for child, summary in summaries.items():
+                tree.set(child, summary)
+            model = tree.merged().subspace(RANK)
+            merged = time.process_time()
+            found = influence(summaries, pool.shares(), tree, model)
+            merging.append(merged - started)
+            measuring.append(time.process_time() - merged)
+        differences = [
+            abs(float(found[child].angle or 0.0) / _angle(others, model) - 1)
+            for child, others in tree.others(list(summaries)[::50])
+        ]
+        ratios[kind] = float(np.median(measuring) / np.median(merging))
+        lines.append(
+            (
+                kind,
+                f"{n_features:,}",
+                number(float(np.median(merging))),
+                number(float(np.median(measuring))),
+                f"{ratios[kind]:.1f}",
+                tiny(max(differences)),
+            )
+        )
+    heading(f"The influence of {children:,} children, r = {RANK}")
+    table(
+        ("summaries", "d", "merge s", "influence s", "in merges", "relative error of an angle, at most"),
+        lines,
+    )
+    ratio = ratios["subspaces"]
+    verdict(ratio < 5, f"the influence of all costs less than 5 merges at d = {D}", f"{ratio:.1f}")
+
+
+def _angle(others: Summary | None, model: Subspace) -> float:
+    from fedpca.metrics import principal_angles
+
+    assert others is not None
+    return float(principal_angles(model, others.subspace(RANK)).max())
+
+
 def _model_seconds(aggregator: Aggregator) -> float:
     started = time.process_time()
     aggregator.model()
@@ -289,6 +350,7 @@ def main() -> None:
     arguments = options(__doc__, "fewer rows and clients").parse_args()
     print(f"# Federation\n\n{machine()}\n")
     changes(2_000 if arguments.quick else 10_000)
+    influences(1_000)
     many(20_000 if arguments.quick else 1_000_000)
     wide(1_000 if arguments.quick else 10_000)
     for dtype in ("float32", "float64"):

@@ -77,8 +77,8 @@ def fit(
     center: Annotated[
         Center | None,
         typer.Option(
-            help="What to subtract: mean, none or, of a private model, private: the mean, found privately. "
-            "By default mean or private."
+            help="What to subtract: mean, none or, of a private model, private: the mean, found privately; "
+            "or pairs: differences of random pairs of rows, which show no mean. By default mean or private."
         ),
     ] = None,
     scale: Annotated[

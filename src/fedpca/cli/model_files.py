@@ -29,13 +29,13 @@ def decode(path: Path, contents: bytes) -> "tuple[Summary, int]":
     return summary, shown if type(shown) is int and shown >= 0 else summary.subspace().rank
 
 
-def read_counts(path: Path) -> "RowCounts | None":
+def counts_in(path: Path, contents: bytes) -> "RowCounts | None":
     """What was counted in the rows of a model when it was fitted under a policy; None if nothing was."""
     from fedpca.errors import ModelFileError
     from fedpca.summaries import model_file
     from fedpca.trust.row_counts import RowCounts
 
-    counted = model_file.read(path)[2].get("counted")
+    counted = model_file.decode(contents, path)[2].get("counted")
     try:
         return None if counted is None else RowCounts.from_json(counted)
     except ValueError as error:

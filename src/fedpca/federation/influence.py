@@ -19,7 +19,6 @@ from scipy.linalg import eigh
 from fedpca._typing import Array
 from fedpca._util.text import join_names, sanitize
 from fedpca.federation.pool import Share
-from fedpca.federation.robust import RobustMerge
 from fedpca.federation.tree import MergeTree
 from fedpca.metrics import principal_angles
 from fedpca.summaries.algebra import pooled_mean
@@ -35,8 +34,10 @@ _BEYOND = 20.0  # times its odds in rows
 _MANY = 1 / 3  # of the rows: no outlier
 _MAX_DIRECTIONS = 64  # of the model, in which a child's share is looked for
 _ACCURATE = 1e-9  # of the largest eigenvalue: what is left of a difference of scatters is accurate above this
-_CONVERGED = 1e-5  # in radians: the error of an angle
-_ROUNDS = 4
+_CONVERGED = 1e-4  # in radians: the error of an angle
+_ROUNDS = 4  # of Davidson's method
+_SMALL = 64  # features, all of whose directions are looked into
+_INACCURATE = 1e-2  # in radians: from an estimate of the error of an angle on, the others are merged
 _BATCH = 64  # children whose eigenproblems are solved together
 
 
@@ -88,7 +89,7 @@ class Influence:
 def influence(
     summaries: Mapping[str, Summary],
     shares: Mapping[str, Share],
-    merge: MergeTree | RobustMerge,
+    tree: MergeTree,
     model: Subspace,
 ) -> dict[str, Influence]:
     """The influence of every child, by name, at the cost of a few merges of all.
@@ -96,11 +97,12 @@ def influence(
     Args:
         summaries: by name.
         shares: by name.
-        merge: of the same summaries.
+        tree: of the same summaries.
         model: the merge of all.
     """
+    summaries = {name: summaries[name] for name in sorted(summaries)}  # sums round in this order
     own = direction_shares(summaries, model)
-    without = _without_each(summaries, merge, model)
+    without = _without_each(summaries, tree, model)
     return {
         name: Influence(
             *shares[name],
@@ -109,14 +111,14 @@ def influence(
             captured(summaries[name], model.components, model.scale),
             without[name].captured,
         )
-        for name in sorted(shares)
+        for name in summaries
     }
 
 
 def influence_warning(
     summaries: Mapping[str, Summary],
     shares: Mapping[str, Share],
-    merge: MergeTree | RobustMerge,
+    tree: MergeTree,
     model: Subspace,
 ) -> str:
     """Which children move the model far beyond their shares of rows, or "".
@@ -126,7 +128,7 @@ def influence_warning(
     own = direction_shares(summaries, model)
     beyond = [name for name in shares if _is_beyond(own[name], shares[name].rows)]
     found = {}
-    for name, without in _merged_without(beyond, summaries, merge, model):
+    for name, without in _merged_without(beyond, summaries, tree, model):
         one = Influence(*shares[name], own[name], without.angle, 0.0, None)
         if one.suspicious:
             found[name] = one
@@ -184,7 +186,8 @@ def _scatter_along(summary: Summary, components: Array, model: Subspace) -> Arra
         offset = components @ (leaf.known * (leaf.mean / divisor - model.mean))
         found += leaf.count * np.outer(offset, offset)
         if isinstance(leaf, Moments):
-            found += components / divisor @ leaf.scatter @ (components / divisor).T
+            scaled = components / divisor
+            found += scaled @ leaf.scatter @ scaled.T
         else:
             rows = leaf.singular_values[:, None] * (leaf.components @ components.T)
             found += rows.T @ rows
@@ -211,20 +214,18 @@ class _Without(NamedTuple):
     captured: float | None
 
 
-def _without_each(
-    summaries: Mapping[str, Summary], merge: MergeTree | RobustMerge, model: Subspace
-) -> dict[str, _Without]:
+def _without_each(summaries: Mapping[str, Summary], tree: MergeTree, model: Subspace) -> dict[str, _Without]:
     found: dict[str, _Without] = {}
     plain = all(_is_plain(summary) for summary in summaries.values())
-    if plain and isinstance(merge, MergeTree) and model.rank and len(summaries) > _FEW:
+    if plain and model.rank and len(summaries) > _FEW:
         moments = {name: each for name, each in summaries.items() if isinstance(each, Moments)}
         subspaces = {name: each for name, each in summaries.items() if isinstance(each, Subspace)}
         if not subspaces:
-            found = dict(_without_moments(moments, merge, model))
+            found = dict(_without_moments(moments, tree, model))
         elif not moments:
-            found = dict(_without_subspaces(subspaces, merge, model))
+            found = dict(_without_subspaces(subspaces, tree, model))
     left = [name for name in summaries if name not in found]
-    return found | dict(_merged_without(left, summaries, merge, model))
+    return found | dict(_merged_without(left, summaries, tree, model))
 
 
 def _is_plain(summary: Summary) -> bool:
@@ -238,14 +239,14 @@ def _is_plain(summary: Summary) -> bool:
 
 
 def _merged_without(
-    names: Sequence[str], summaries: Mapping[str, Summary], merge: MergeTree | RobustMerge, model: Subspace
+    names: Sequence[str], summaries: Mapping[str, Summary], tree: MergeTree, model: Subspace
 ) -> Iterator[tuple[str, _Without]]:
     """By merging all others, for each of these names."""
-    for name, others in merge.others(names):
-        if others is None or not others.count:
+    for name, others in tree.others(names):
+        if others is None:
             yield name, _Without(None, None)
             continue
-        rank = None if merge.rank is None else min(merge.rank, others.n_features)
+        rank = None if tree.rank is None else min(tree.rank, others.n_features)
         yield name, _compared(summaries[name], others.subspace(rank), model)
 
 
@@ -261,18 +262,22 @@ def _without_subspaces(
 ) -> Iterator[tuple[str, _Without]]:
     """In coordinates of the leading directions of all rows, and of what a child has beside them.
 
+    What others have beside them is taken to be the same in all directions: angles are within a few percent.
     Children for whom that is not accurate are left out.
     """
     names, children = list(summaries), list(summaries.values())
     counts = np.array([child.count for child in children])
     count, mean, _ = pooled_mean(counts, np.array([child.mean for child in children]))
-    basis = tree.merged().components.astype(np.float64)  # type: ignore[union-attr]
-    for _ in range(2):  # those of all rows, whatever merges have left out
-        image = np.zeros_like(basis)
-        for child in children:
-            rows = _rows_about(mean, child)
-            image += (rows @ basis.T).T @ rows
-        basis = np.ascontiguousarray(np.linalg.qr(image.T)[0].T)
+    if model.n_features <= _SMALL:
+        basis = np.eye(model.n_features)
+    else:
+        basis = tree.merged().components.astype(np.float64)  # type: ignore[union-attr]
+        for _ in range(2):  # those of all rows, whatever merges have left out
+            image = np.zeros_like(basis)
+            for child in children:
+                rows = _rows_about(mean, child)
+                image += (rows @ basis.T).T @ rows
+            basis = np.ascontiguousarray(np.linalg.qr(image.T)[0].T)
     coordinates, products = [], []
     for child in children:
         rows = _rows_about(mean, child)
@@ -296,6 +301,8 @@ def _without_subspaces(
             inside = factors * np.array([coordinates[i] @ rotation for i in batch])
             own = factors * np.array([products[i] for i in batch]) * factors.transpose(0, 2, 1)
             outside = _roots(own - inside @ inside.transpose(0, 2, 1))
+            if not beside:
+                outside = outside[:, :, :0]
             others_beside = energy_beside - np.sum(outside**2, axis=(1, 2))
             values, vectors = _eigenpairs_without(
                 squares, inside, outside, np.maximum(others_beside, 0.0) / max(beside, 1), model.rank
@@ -304,10 +311,12 @@ def _without_subspaces(
             sines = np.linalg.eigvalsh(out.transpose(0, 2, 1) @ out)[:, -1]
             cosines = np.linalg.eigvalsh(kept.transpose(0, 2, 1) @ kept)[:, 0]
             angles = np.arctan2(np.sqrt(np.maximum(sines, 0.0)), np.sqrt(np.maximum(cosines, 0.0)))
+            beyond = np.linalg.norm(vectors[:, len(squares) :], axis=(1, 2))
+            errors = beyond * squares[-1] / np.maximum(values, _ACCURATE * squares[0])
             rows = np.concatenate([inside, outside], axis=2)[:, :-1]  # without that of the mean
             along = np.sum((rows @ vectors) ** 2, axis=(1, 2))
-            for i, value, angle, energy in zip(batch, values, angles, along, strict=True):
-                if value > smallest:
+            for i, value, error, angle, energy in zip(batch, values, errors, angles, along, strict=True):
+                if value > smallest and error < _INACCURATE:
                     total = children[i].total
                     yield names[i], _Without(float(angle), float(energy) / total if total > 0 else 0.0)
 
@@ -327,21 +336,22 @@ def _roots(products: Array) -> Array:
 def _eigenpairs_without(
     squares: Array, inside: Array, outside: Array, rest: Array, rank: int
 ) -> tuple[Array, Array]:
-    """The smallest of the leading eigenvalues, shape (k,), and the eigenvectors, shape (k, q + s, rank).
+    """The smallest of the leading eigenvalues, shape (k,), and the eigenvectors, shape (k, q + t, rank).
 
     Args:
         squares: eigenvalues of the scatter of all rows, shape (q,).
         inside: coordinates of each child's rows along their eigenvectors, shape (k, s, q).
-        outside: coordinates of what they have beside these, shape (k, s, s).
+        outside: coordinates of what they have beside these, shape (k, s, t).
         rest: the variance of all others there, in any direction, shape (k,).
         rank: how many.
     """
-    n_children, n_rows, width = inside.shape
-    matrix = np.zeros((n_children, width + n_rows, width + n_rows))
+    n_children, _, width = inside.shape
+    size = width + outside.shape[2]
+    matrix = np.zeros((n_children, size, size))
     matrix[:, :width, :width] = np.diag(squares) - inside.transpose(0, 2, 1) @ inside
     matrix[:, :width, width:] = -inside.transpose(0, 2, 1) @ outside
     matrix[:, width:, :width] = matrix[:, :width, width:].transpose(0, 2, 1)
-    matrix[:, width:, width:] = rest[:, None, None] * np.eye(n_rows)
+    matrix[:, width:, width:] = rest[:, None, None] * np.eye(size - width)
     values, vectors = np.linalg.eigh(matrix)
     return values[:, -rank], vectors[:, :, -rank:]
 
@@ -367,7 +377,7 @@ def _without_moments(
         offset = child.mean - whole.mean
         scatter = whole.scatter - child.scatter
         if whole.centered:
-            scatter -= (whole.count * child.count / rest) * offset[:, None] * offset
+            scatter -= np.outer(whole.count * child.count / rest * offset, offset)
         if np.any(np.abs(np.diag(scatter)) < _ACCURATE * diagonal):
             continue
         matrix, scale = _of_scale(scatter, whole, rest)
