@@ -504,10 +504,13 @@ class TestPrivateSteps:
 
         with pytest.raises(KeyboardInterrupt):
             private.run(private.grid(n1=dies), **STEPS)
+        lost = private.keys["south"]
         private.agree(private.roster.without_member("south"))
         private.add("south")
         summary = private.run(**STEPS)
         assert {what for what, _ in by_client(summary).values()} == {"accepted"}
+        signed = Ledger(Path(private.configs["south"]["source"] + ".fedpca") / "ledger").signed_by
+        assert signed == (lost.public, private.keys["south"].public)
         for config in private.configs.values():
             assert Ledger(Path(config["source"] + ".fedpca") / "ledger").spent() == pytest.approx(4.0)
             assert len(debits(config)) == len(debits(private.configs["north"]))

@@ -30,25 +30,37 @@ def test_it_counts_as_any_other(ledger, tmp_path):
     assert (again.mu, again.spent()) == (plain.mu, plain.spent())
     assert len(again.entries) == 3
     assert all(entry.completed for entry in again.entries)
-    assert (again.signed_by, plain.signed_by) == (KEY.public, None)
+    assert (again.signed_by, plain.signed_by) == ((KEY.public,), ())
     with pytest.raises(BudgetExceeded):
         ledger.debit(0, 10, "gram", mu_of(1.0, 1e-5))
     assert "Ledger(" in repr(again)
 
 
-def test_only_its_key_writes_to_it(ledger):
+def test_nobody_writes_to_it_without_a_key(ledger):
     before = ledger.path.read_bytes()
-    for opened in (Ledger(ledger.path), Ledger(ledger.path, key=OTHER)):
-        for attempt in (
-            lambda opened=opened: opened.debit(0, 1, "gram", MU),
-            lambda opened=opened: opened.check(0, 1, MU),
-            lambda opened=opened: opened.complete(opened.entries[0]),
-        ):
-            with pytest.raises(ValueError, match="only that may write to it"):
-                attempt()
-    with pytest.raises(ValueError, match="only that may write to it"):
+    opened = Ledger(ledger.path)
+    for attempt in (
+        lambda: opened.debit(0, 1, "gram", MU),
+        lambda: opened.check(0, 1, MU),
+        lambda: opened.complete(opened.entries[0]),
+    ):
+        with pytest.raises(ValueError, match="only a key may write to it"):
+            attempt()
+    with pytest.raises(ValueError, match="only a key may write to it"):
         StreamingPCA(2, privacy=Privacy(0.1, 1e-5, 3.0, center=None, ledger=ledger.path)).fit(rows_of())
     assert ledger.path.read_bytes() == before
+
+
+def test_a_key_that_replaces_a_lost_one_is_named_after_it(ledger):
+    other = Ledger(ledger.path, key=OTHER)
+    other.debit(30, 40, "gram", MU)
+    assert Ledger(ledger.path).signed_by == (KEY.public, OTHER.public)
+    ledger.debit(40, 50, "gram", MU)
+    assert Ledger(ledger.path).signed_by == (OTHER.public, KEY.public)
+    lines = ledger.path.read_bytes().splitlines(keepends=True)
+    ledger.path.write_bytes(b"".join(lines[:-2] + lines[-1:]))
+    with pytest.raises(ValueError, match="one was changed or removed"):
+        Ledger(ledger.path)
 
 
 def test_lines_changed_removed_moved_or_inserted_are_found(ledger):
@@ -112,10 +124,10 @@ def test_a_ledger_without_signatures_is_signed_from_then_on(tmp_path):
     old.complete(old.debit(0, 10, "gram", MU))
     before = path.read_bytes()
     signed = Ledger(path, key=KEY)
-    assert signed.signed_by is None
+    assert signed.signed_by == ()
     signed.debit(10, 20, "gram", MU)
     assert path.read_bytes().startswith(before)
-    assert Ledger(path).signed_by == KEY.public
+    assert Ledger(path).signed_by == (KEY.public,)
     path.write_bytes(path.read_bytes().replace(b'"stop": 10', b'"stop": 1', 1))  # in an unsigned line
     with pytest.raises(ValueError, match="does not follow those before it"):
         Ledger(path)
@@ -128,7 +140,7 @@ def test_a_torn_last_line_is_written_over(ledger):
         again = Ledger(ledger.path, key=KEY)
         again.debit(30, 40, "gram", MU)
         assert again.entries[-1].start == 30
-        assert Ledger(ledger.path).signed_by == KEY.public
+        assert Ledger(ledger.path).signed_by == (KEY.public,)
     ledger.path.write_bytes(contents[:-1])  # the newline alone
     Ledger(ledger.path, key=KEY).debit(30, 40, "gram", MU)
     assert len(Ledger(ledger.path).entries) == 4
@@ -151,10 +163,10 @@ def test_many_writers_keep_the_chain(tmp_path):
 def test_a_planned_ledger_is_signed_from_its_first_line(tmp_path):
     path = tmp_path / "ledger.jsonl"
     planned = Ledger.planned(path, 1.0, 1e-5, key=KEY)
-    assert planned.signed_by is None
+    assert planned.signed_by == ()
     planned.debit(0, 10, "gram", MU)
     assert b'"signature"' in path.read_bytes().splitlines()[0]
-    assert planned.signed_by == KEY.public
+    assert planned.signed_by == (KEY.public,)
 
 
 def test_what_a_key_needs(ledger):

@@ -89,7 +89,7 @@ def test_killed_at_any_step_everything_is_whole_or_not_there(fork, study, tmp_pa
             fedpca.load(path)
         ledger = Ledger(folder / "ledger.jsonl", key=key)
         ledger.complete(ledger.debit(20, 30, "gram", 0.01))
-        assert ledger.signed_by == key.public
+        assert ledger.signed_by == (key.public,)
         shutil.rmtree(folder)
     assert "done" in printed
     assert len(statuses) > 15

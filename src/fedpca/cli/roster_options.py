@@ -1,8 +1,6 @@
 """Options of commands that sign, or check who signed."""
 
 import logging
-import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -52,20 +50,13 @@ def load_signer(roster: Path | None, key: Path | None) -> "Signer | None":
 def signed_privacy(signer: "Signer", privacy: "Privacy | None") -> "Privacy | None":
     """The privacy of a member's fit, after a check that it is the roster's; its ledger is signed, too."""
     from fedpca.federation import membership
-    from fedpca.privacy import Ledger
 
     agreed = membership.agreed(signer.roster, None, None, privacy)[2]
     if privacy is None and agreed is not None:
         raise typer.BadParameter(
             f"the roster asks for privacy; add --epsilon {agreed.epsilon:g} --delta {agreed.delta:g}."
         )
-    if privacy is None or not isinstance(privacy.ledger, str):
-        return privacy
-    if os.path.exists(privacy.ledger):
-        ledger = Ledger(privacy.ledger, key=signer.key)
-    else:
-        ledger = Ledger.planned(privacy.ledger, privacy.epsilon, privacy.delta, key=signer.key)
-    return replace(privacy, ledger=ledger)
+    return None if privacy is None else privacy.with_signed_ledger(signer.key)
 
 
 def check_fit(

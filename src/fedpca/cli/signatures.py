@@ -32,7 +32,7 @@ def describe_signature(contents: bytes, roster: "Roster | None") -> dict[str, An
     try:
         found, _ = Signature.read(contents)
     except SignatureError as error:
-        return {"holds": False, "text": sanitize(error, 500)}
+        return {"holds": False, "text": f"does not hold: {sanitize(error, 500)}"}
     described: dict[str, Any] = {} if found is None else found.to_json()
     described.pop("value", None)
     if roster is not None:
@@ -78,9 +78,10 @@ def _verify_ledger(roster: "Roster", path: Path, stated: "list[LedgerState]") ->
 
     try:
         ledger = Ledger(path)
-        if ledger.signed_by is None:
+        if not ledger.signed_by:
             return Verified(False, "must be signed by a member, and is unsigned; write to it with --key.")
-        member = roster.member_of(ledger.signed_by)
+        *earlier, last = ledger.signed_by
+        member = roster.member_of(last)
     except ValueError as error:
         return Verified(False, sanitize(error, 500))
     least = max((state.entries or 0 for state in stated if state.id == ledger.id), default=0)
@@ -91,7 +92,8 @@ def _verify_ledger(roster: "Roster", path: Path, stated: "list[LedgerState]") ->
             f"has {pluralize(entries, 'entry', 'entries')}, and a certificate states {least}: lines were cut "
             "off at the end; restore it from a backup.",
         )
-    return Verified(True, f"signed by {sanitize(member.id, 100)}; {pluralize(entries, 'entry', 'entries')}")
+    text = f"signed by {sanitize(member.id, 100)}; {pluralize(entries, 'entry', 'entries')}"
+    return Verified(True, text + "".join(f"; earlier lines with the key {key}" for key in earlier))
 
 
 def _stated(contents: bytes) -> "list[LedgerState]":

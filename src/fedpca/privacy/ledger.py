@@ -62,7 +62,7 @@ class Ledger:
         path: a file, created if it does not exist; None keeps the ledger in memory.
         epsilon, delta: the budget of every record over all releases, fixed when the file is created.
         key: signs every line from now on, a `SigningKey`: then a file that was edited by hand, or of which
-            lines in the middle were removed, is refused. Only the same key can write to it again.
+            lines in the middle were removed, is refused, and so is a debit without a key.
 
     >>> ledger = Ledger(epsilon=1.0, delta=1e-5)
     >>> ledger.spent(1e-5), ledger.left(1e-5)
@@ -143,12 +143,13 @@ class Ledger:
         return list(self._entries) if self.path is None or self._planned else self._read()[2]
 
     @property
-    def signed_by(self) -> PublicKey | None:
-        """The key that signed the last line of the file, and so all of it; None if nobody did.
+    def signed_by(self) -> tuple[PublicKey, ...]:
+        """The keys that signed lines of the file, the last one last; none if nobody did.
 
-        Every line is checked whenever the file is read.
+        Every line is checked whenever the file is read. Who signs one agrees to all lines before it. There is
+        more than one key only if a lost one was replaced.
         """
-        return None if self.path is None or self._planned or not self._read() else self._chain.key
+        return () if self.path is None or self._planned or not self._read() else self._chain.keys
 
     @property
     def mu(self) -> float:
@@ -279,13 +280,11 @@ class Ledger:
         append_json_line(self.path, record if self._key is None else sealed(record, chain, self._key))
 
     def _require_key(self, chain: Chain) -> None:
-        """Refuse to write to a signed ledger without its key: nobody could tell who did."""
-        signer = chain.key
-        if signer is not None and (self._key is None or self._key.public != signer):
+        """Refuse to write to a signed ledger without a key: nobody could tell who did."""
+        if chain.keys and self._key is None:
             raise ValueError(
-                f"the ledger {self.path} is signed with the key {signer}, and only that may write to it; "
-                "open it with Ledger(path, key=SigningKey.load(...)), on the command line with --key. If the "
-                "key is lost, begin another ledger with what is left of the budget."
+                f"the ledger {self.path} is signed, and only a key may write to it; open it with "
+                "Ledger(path, key=SigningKey.load(...)), on the command line with --roster and --key."
             )
 
     def _read(self) -> tuple[str, tuple[float, float], list[Entry]]:

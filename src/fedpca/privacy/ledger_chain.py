@@ -25,13 +25,13 @@ class Chain:
     Attributes:
         lines: how many there are.
         digest: the hash of all of them.
-        key: who signed the last; None if nobody did.
+        keys: who signed any, the last signer last.
         unsigned: how many lines there are before the first signed one.
     """
 
     lines: int = 0
     digest: str = hashlib.sha256().hexdigest()
-    key: PublicKey | None = None
+    keys: tuple[PublicKey, ...] = ()
     unsigned: int = 0
 
 
@@ -42,11 +42,11 @@ def check_chain(lines: Sequence[bytes], known: Chain) -> Chain:
         digest.update(line + b"\n")
     if len(lines) < known.lines or digest.hexdigest() != known.digest:
         known, digest = Chain(), hashlib.sha256()
-    key, unsigned = known.key, known.unsigned
+    keys, unsigned = list(known.keys), known.unsigned
     for number, line in enumerate(lines[known.lines :], known.lines + 1):
         found = _SIGNATURE.search(line)
         if found is None:
-            if key is not None:
+            if keys:
                 raise ValueError(f"line {number} is not signed, and those before it are")
             unsigned += 1
         else:
@@ -54,8 +54,9 @@ def check_chain(lines: Sequence[bytes], known: Chain) -> Chain:
             key = PublicKey(json.loads(line)["key"])
             if not key.verify(bytes.fromhex(found[1].decode()), _DOMAIN + line[: found.start()] + b"}"):
                 raise ValueError(f"line {number} was changed: its signature does not hold")
+            keys = [*(other for other in keys if other != key), key]
         digest.update(line + b"\n")
-    return Chain(len(lines), digest.hexdigest(), key, unsigned)
+    return Chain(len(lines), digest.hexdigest(), tuple(keys), unsigned)
 
 
 def _check_follows(line: bytes, number: int, before: str) -> None:

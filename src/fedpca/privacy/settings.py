@@ -4,7 +4,7 @@ import os
 import secrets
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -17,6 +17,7 @@ from fedpca.privacy.mechanisms.registry import MECHANISMS, MechanismName, mechan
 from fedpca.privacy.noise import NoiseName
 from fedpca.privacy.rules import check_epsilon_delta
 from fedpca.summaries import validation
+from fedpca.trust.keys import SigningKey
 
 _MAX_RELEASES = 10_000
 _BOUNDS = ("private", "sphere")
@@ -194,6 +195,14 @@ class Privacy:
         if os.path.exists(self.ledger):
             return Ledger(self.ledger)
         return Ledger.planned(self.ledger, self.epsilon, self.delta)
+
+    def with_signed_ledger(self, key: SigningKey) -> "Privacy":
+        """The same settings; the ledger, if it is a file, is signed with the key."""
+        if not isinstance(self.ledger, str):
+            return self
+        if os.path.exists(self.ledger):
+            return replace(self, ledger=Ledger(self.ledger, key=key))
+        return replace(self, ledger=Ledger.planned(self.ledger, self.epsilon, self.delta, key=key))
 
     def count_fit(self) -> int:
         """How often these settings, or copies of them, were fitted in this process, this time included."""

@@ -236,7 +236,7 @@ class Node:
                 self._release_path,
                 self.client,
                 self.version,
-                self.privacy,
+                self._spending(self.privacy),
                 self._opened(),
                 rank=published.rank or rank,
                 finds_scale=bool(now["scale"]),
@@ -285,6 +285,10 @@ class Node:
 
     # --- the release ---
 
+    def _spending(self, privacy: Privacy) -> Privacy:
+        """The settings with the ledger that pays, which a member signs."""
+        return privacy if self.membership is None else privacy.with_signed_ledger(self.membership.signer.key)
+
     @property
     def _release_path(self) -> Path:
         return self.state / f"release-{self.version}.safetensors"
@@ -314,7 +318,7 @@ class Node:
         self, rows: RowReader, rank: int, center: bool, scale: str, divisor: Array | None
     ) -> Summary:
         # Nobody could pool an evaluation of what one node alone released.
-        privacy = None if self.privacy is None else replace(self.privacy, evaluate=False)
+        privacy = None if self.privacy is None else replace(self._spending(self.privacy), evaluate=False)
         by = (scale or None) if divisor is None else divisor
         pca = StreamingPCA(rank, center=center, scale=by, privacy=privacy)
         with _own_words():
