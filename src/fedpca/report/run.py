@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
@@ -94,7 +94,7 @@ def load_run(source: object) -> Run:
             energy_shares={name: child.energy_share for name, child in children.items()},
             influence=source.influence(),
             left_out={name: child.left_out for name, child in children.items() if child.left_out},
-            notes=(*run.notes, _membership(source)),
+            notes=(*run.notes, _membership(_study(source), source.not_heard_from)),
         )
     if isinstance(source, FederatedPCA):
         return _from_estimator(source)
@@ -106,13 +106,17 @@ def load_run(source: object) -> Run:
     )
 
 
-def _membership(aggregator: Aggregator) -> str:
+def _study(aggregator: Aggregator) -> str | None:
+    return None if aggregator.roster is None else aggregator.roster.study
+
+
+def _membership(study: str | None, not_heard_from: Iterable[str]) -> str:
     """Who may speak, as a sentence."""
-    if aggregator.roster is None:
+    if study is None:
         return f"{ANYONE.capitalize()}."
-    silent = [sanitize(name, 100) for name in aggregator.not_heard_from]
+    silent = [sanitize(name, 100) for name in not_heard_from]
     missing = f"; not heard from: {join_names(silent)}" if silent else ""
-    return f"Only members of study {sanitize(aggregator.roster.study, 100)!r} may speak{missing}."
+    return f"Only members of study {sanitize(study, 100)!r} may speak{missing}."
 
 
 def _from_folder(folder: Path) -> Run:
@@ -153,7 +157,11 @@ def _from_flower(summary: JSON, events: list[HistoryEvent]) -> Run:
         Incident(f"node {node}", "no reply", "", "the node did not reply during the run.")
         for node in summary["no_reply"]
     ]
+    roster = summary["roster"] or {}  # None: the run did not begin
+    heard = {"study": None, "not_heard_from": []} if roster == ANYONE else roster
     notes = earlier.notes
+    if heard:
+        notes = (*notes, _membership(heard["study"], heard.get("not_heard_from", ())))
     if summary["problem"]:
         what = "This run produced no model" if summary["model"] is None else "This run did not end normally"
         notes = (f"{what}: {summary['problem']}", *notes)
