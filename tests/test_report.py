@@ -274,7 +274,9 @@ def federation(folder=None, n_clients=6):
 def test_the_run_of_an_aggregator_and_of_its_store(tmp_path):
     aggregator = federation(tmp_path / "store")
     run = load_run(aggregator)
-    assert replace(run, energy_shares={}, influence={}) == load_run(tmp_path / "store")  # not in a history
+    assert replace(run, energy_shares={}, influence={}, notes=()) == load_run(
+        tmp_path / "store"
+    )  # not in a history
     assert run.influence == aggregator.influence()
     assert sum(run.energy_shares.values()) == pytest.approx(1)
     assert run.contributions == {f"client {client}": 30.0 + client for client in range(1, 6)}
