@@ -84,9 +84,7 @@ def report(
             color=color,
             run=run,
             n_components=shown,
-            signature=""
-            if run and signature["holds"] is None
-            else signature["text"],  # the run says who may speak
+            signature=signed,
             title=model.name,
             pictures=pictures,
         )
