@@ -36,7 +36,7 @@ NAMES = ["length", "width", "depth", "weight"]
 PRIVATE = ["--epsilon", "8", "--delta", "1e-6", "--bound", "15"]
 COMMANDS = [
     "fit", "merge", "transform", "inspect", "report", "check", "package", "plan", "audit", "simulate",
-    "new-federation", "datasets",
+    "new-federation", "datasets", "roster",
 ]  # fmt: skip
 
 

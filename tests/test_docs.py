@@ -36,16 +36,25 @@ def test_every_relative_link_leads_somewhere(page):
             assert anchor in anchors(target.read_text(encoding="utf-8")), f"{page.name}: {link}"
 
 
-def test_every_test_that_the_proofs_name_exists():
+def named_tests(text):
+    return re.findall(r"`(test_\w+\.py)::(test_\w+)`", text)
+
+
+@pytest.mark.parametrize("page", ["privacy-proofs", "threat-model"])
+def test_every_test_that_a_page_names_exists(page):
+    found = named_tests((ROOT / "docs" / "explanation" / f"{page}.md").read_text(encoding="utf-8"))
+    assert len(found) > 10
+    for file, name in found:
+        source = (ROOT / "tests" / file).read_text(encoding="utf-8")
+        assert re.search(rf"^ *def {name}\(", source, flags=re.MULTILINE), f"{file}::{name}"
+
+
+def test_every_proof_names_a_test():
     text = (ROOT / "docs" / "explanation" / "privacy-proofs.md").read_text(encoding="utf-8")
     sections = text.split("\n## ")
     assert len(sections) > 10
     for section in sections:
-        named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", section)
-        assert named, section.splitlines()[0]
-        for file, name in named:
-            source = (ROOT / "tests" / file).read_text(encoding="utf-8")
-            assert f"\ndef {name}(" in source, f"{file}::{name}"
+        assert named_tests(section), section.splitlines()[0]
 
 
 def test_every_setting_of_a_flower_run_is_described():

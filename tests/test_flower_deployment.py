@@ -11,6 +11,7 @@ import os
 import time
 from contextlib import contextmanager
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +20,12 @@ from flower_clients import PRIVATE, REQUEST, config_of, lies, spent
 from helpers import aggregate, rows_of, shortfall
 
 import fedpca
-from fedpca import FederatedPCA
+from fedpca import FederatedPCA, Roster, SigningKey
+from fedpca.federation.flower.member import to_request
 from fedpca.federation.flower.node import Node
 from fedpca.federation.message import Message
 from fedpca.summaries import model_file
+from fedpca.trust import Member
 
 pytest.importorskip("flwr", reason="the Flower federation needs flwr: pip install 'fedpca[flower]'")
 pytestmark = pytest.mark.engine
@@ -69,7 +72,10 @@ def result(folder):
 
 def merged(configs):
     """The model of what these clients have released, without Flower."""
-    messages = [Message.decode(Node.from_config(config).release(REQUEST)) for config in configs.values()]
+    plain = [
+        {key: config[key] for key in config if key not in ("key", "roster")} for config in configs.values()
+    ]
+    messages = [Message.decode(Node.from_config(config).release(REQUEST)) for config in plain]
     return aggregate([(each.child, each.version, each.summary) for each in messages], REQUEST["rank"]).model()
 
 
@@ -78,6 +84,17 @@ def private(folder, *clients, first_seed):
         client: config_of(folder, client, seed, **PRIVATE, center="pairs")
         for seed, client in enumerate(clients, start=first_seed)
     }
+
+
+def with_members(roster, path, *configs):
+    """The roster of the study with these clients, who get keys, and its file."""
+    for config in configs:
+        key, place = SigningKey.new(), path.with_name(f"{config['client-id']}.key")
+        key.save(place)
+        config |= {"key": str(place), "roster": str(path)}
+        roster = roster.with_member(Member(config["client-id"], key.public, rows=1500))
+    roster.save(path)
+    return roster
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +125,8 @@ def run_and_join(deployment, replies, key, config, **settings):
 
 @pytest.fixture(scope="module")
 def north(deployment, tmp_path_factory):
-    """Two runs. The SuperLink is killed in the first; in the second a node is killed and one joins late."""
+    """Two runs of a study with a roster. The SuperLink is killed in the first, and the roster gets one member
+    more; in the second a node is killed, and the new member joins late."""
     home = tmp_path_factory.mktemp("north")
     configs = private(home, "anna", "berta", "late", "stuck", "unknown", "misled", first_seed=1)
     state = Path(configs["stuck"]["source"] + ".fedpca")
@@ -118,7 +136,11 @@ def north(deployment, tmp_path_factory):
     run_loopback.make_certificates(elsewhere)
     run_loopback.make_key(deployment.folder / "unknown")
     store = home / "server" / "store"
-    settings = {"folder": str(store.parent), "rank": 3} | PRIVATE
+    path = home / "roster.toml"
+    roster = with_members(
+        Roster("the north", []), path, *(configs[name] for name in ("anna", "berta", "stuck"))
+    )
+    settings = {"folder": str(store.parent), "rank": 3, "roster": str(path)} | PRIVATE
     with visitors(deployment), (state / "lock").open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)  # its ClientApp waits for it, and never replies
         for key, client in ((KEYS[0], "anna"), (KEYS[1], "berta"), ("stuck", "stuck")):
@@ -128,6 +150,7 @@ def north(deployment, tmp_path_factory):
         until(lambda: (store / "anna.state").exists() and (store / "berta.state").exists())
         deadline = 15 + 2 * (time.monotonic() - began)  # enough for the late one, also on a busy machine
         deployment.kill("superlink")  # and with it the ServerApp
+        with_members(roster, path, configs["late"])
         deployment.start_link()  # nodes find it again
         run = deployment.start_run(**settings, deadline=deadline)
         until(lambda: deployment.log(KEYS[0]).count("Receiving: query message") == 2)
@@ -147,6 +170,7 @@ def test_the_model_is_that_of_whoever_answered_by_the_deadline(north):
     assert list(summary["contributors"]) == list(came)
     assert model == merged(came)
     assert len(summary["no_reply"]) == 1  # the one that was killed
+    assert summary["roster"]["not_heard_from"] == ["stuck"]
     began, ended = (datetime.fromisoformat(summary[name]) for name in ("started", "finished"))
     assert deadline - 1 < (ended - began).total_seconds() < deadline + 60
 
@@ -255,6 +279,60 @@ def test_a_limit_removes_what_was_accepted_without_it(west):
     assert "root-mean-square" in summary["quarantined"]["huge"]
     assert (summary["warning"], summary["problem"]) == ("", "")
     assert model == merged({"dora": configs["dora"]})
+
+
+# --- a study with a roster ---
+
+
+def test_only_members_are_heard(deployment, tmp_path):
+    """Two nodes that Flower has admitted speak in the name of a member, before it does."""
+    anna, carla = private(tmp_path, "anna", "carla", first_seed=21).values()
+    path, folder = tmp_path / "roster.toml", tmp_path / "server"
+    roster = with_members(Roster("heart", []), path, anna, carla)
+    request = REQUEST | to_request(roster) | PRIVATE | {"adjacency": "replace-one"}
+    release = Node.from_config(carla | {"state": str(tmp_path / "copy")}).reply(request).contents
+    kind, arrays, facts = model_file.decode(release, "a release")
+    changed = model_file.encode(kind, arrays | {"scatter": 1.01 * arrays["scatter"]}, facts)
+    another = Roster("lung", roster.members.values()).signer(SigningKey.load(carla["key"]))
+    sent = {
+        KEYS[0]: another.sign(release),
+        KEYS[1]: model_file.with_signature(changed, model_file.signature(release, "a release")[0]),
+    }
+    (tmp_path / "sitecustomize.py").write_text(HOSTILE)
+    paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with visitors(deployment):
+        for key, contents in sent.items():
+            (tmp_path / key).write_bytes(contents)
+            config = {"client-id": key, "source": str(tmp_path / "none.npy")}
+            deployment.start_node(key, config, PYTHONPATH=paths, LIE=str(tmp_path / key))
+        deployment.start_node(KEYS[2], anna)
+        settings = {"folder": str(folder), "roster": str(path), "rank": 3, "quorum": 2, "expect": 2}
+        run_and_join(deployment, 3, KEYS[3], carla, **settings, **PRIVATE)
+    summary, model = result(folder)
+    replies = sorted((reply["client"], reply["what"]) for reply in summary["replies"])
+    assert replies == [("anna", "accepted"), ("carla", "accepted"), *2 * [("carla", "rejected")]]
+    reasons = " ".join(reply["reason"] for reply in summary["replies"])
+    assert "signed for study 'lung', and this is 'heart'" in reasons
+    assert "was changed after 'carla' signed it" in reasons
+    assert summary["roster"] == {"study": "heart", "hash": roster.hash, "members": 2, "not_heard_from": []}
+    assert model.count == 3000
+
+
+def test_five_hospitals_with_a_roster_policies_and_a_liar(deployment, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLE.parent)
+    example = import_module("hospitals_with_a_roster")
+    roster = example.set_up(tmp_path)
+    in_folder = example.in_a_folder(tmp_path, roster)
+    with visitors(deployment):
+        summary, model = example.on_flower(tmp_path, deployment)
+    assert sorted(summary["contributors"]) == sorted(example.HOSPITALS)
+    (refused,) = (reply for reply in summary["replies"] if reply["what"] != "accepted")
+    assert (refused["client"], refused["what"]) == ("north", "rejected")
+    assert "is unsigned" in refused["reason"]
+    for found in (in_folder, model):
+        assert example.degrees_from_the_truth(tmp_path, found) < 1
+    for study in ("folder-study", "flower-study"):
+        assert (tmp_path / study / "report.html").stat().st_size > 10_000
 
 
 # --- nodes that know nothing about the rows of others ---

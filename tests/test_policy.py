@@ -1,6 +1,7 @@
 """A policy refuses what its rules do not let out, before anything leaves or is spent, and says which rule."""
 
 import logging
+import pickle
 from dataclasses import fields, replace
 from math import inf, nan
 
@@ -308,6 +309,23 @@ def test_privacy_and_secure_sums_can_be_required(rows):
 def test_several_broken_rules_are_all_named(rows):
     with pytest.raises(PolicyViolation, match=r"^least_rows: .*\. Also broken: least_level\.$"):
         Policy(least_rows=1000, least_level=50).check(Moments.from_rows(rows), rows)
+
+
+def test_a_violation_survives_pickling(rows):
+    with pytest.raises(PolicyViolation) as error:
+        Policy(least_rows=101).check(Moments.from_rows(rows), rows)
+    again = pickle.loads(pickle.dumps(error.value))
+    assert (str(again), again.rule, again.limit) == (str(error.value), "least_rows", 101)
+
+
+def test_what_is_no_summary_is_not_checked(rows):
+    with pytest.raises(TypeError, match="got StreamingPCA; pass summary_"):
+        Policy().check(StreamingPCA(2).fit(rows), rows)
+
+
+def test_what_is_required_is_checked_before_rows_are_read(rows, no_look):
+    with pytest.raises(PolicyViolation, match="privacy_required"):
+        Policy(privacy_required=True).check_rows(rows)
 
 
 def test_a_scaling_is_checked_too(rows):

@@ -11,6 +11,7 @@ import pytest
 
 import fedpca
 from fedpca import Policy
+from fedpca.summaries import model_file
 from fedpca.trust.policy import NO_POLICY
 
 pytest.importorskip("typer", reason="the cli extra")
@@ -120,7 +121,7 @@ def test_a_rare_level_does_not_decide_whether_a_private_release_happens(folder):
         assert "smallest_level" not in release
         assert not Path(f"{name}.local.json").exists()
         written.append((sorted(release), release["policy"]))
-        assert "counted" not in fedpca.summaries.model_file.read(model)[2]
+        assert "counted" not in model_file.read(model)[2]
     assert written[0] == written[1]
 
 
@@ -133,6 +134,26 @@ def test_a_private_fit_that_is_refused_spends_nothing(folder):
     assert "least_rows" in refused("fit", "usual.csv", *PRIVATE_FIT, *options)
     assert not Path("ledger").exists()
     assert not Path("m.safetensors").exists()
+
+
+def test_a_private_fit_can_keep_the_mean(folder):
+    Path("mean.toml").write_text("mean_allowed = false\n")
+    fit = [
+        "fit",
+        "usual.csv",
+        *PRIVATE_FIT,
+        "--ledger",
+        "ledger",
+        "--policy",
+        "mean.toml",
+        "-o",
+        "m.safetensors",
+    ]
+    assert "mean_allowed" in refused(*fit)
+    assert not Path("ledger").exists()
+    run_ok(*fit, "--center", "pairs")
+    assert not fedpca.load("m.safetensors").mean.any()
+    assert run("fit", "usual.csv", "--center", "pairs", "-o", "n.safetensors").exit_code == 2
 
 
 def test_check_by_hand(folder):
@@ -266,6 +287,24 @@ def test_a_private_package_has_its_certificate(folder):
     assert "epsilon = 4, delta = 1e-06" in page
     assert "a factor of at most 54.6, but for a chance of 1 in 1,000,000." in page
     assert page.count("<td>waived</td>") == 3
+
+
+def test_counts_in_a_model_file_are_checked(folder):
+    run_ok("fit", "usual.csv", "--policy", "policy.toml", "-o", "m.safetensors")
+    kind, arrays, metadata = model_file.read("m.safetensors")
+    metadata["counted"]["smallest_level"] = "many"
+    model_file.write("n.safetensors", kind, arrays, metadata)
+    for command in (["check"], ["package", "-o", "study"]):
+        text = refused(command[0], "n.safetensors", "--policy", "policy.toml", *command[1:])
+        assert "n.safetensors is damaged: smallest_level must be a whole number" in text
+
+
+def test_a_weakened_promise_is_told_to_who_signs(folder):
+    fast = ["--noise", "fast", "--ledger", "ledger", "-o", "m.safetensors"]
+    run_ok("fit", "usual.csv", *PRIVATE_FIT, *fast)
+    run_ok("package", "m.safetensors", "-o", "study")
+    assert "This promise is weakened: floating-point noise" in Path("study/sign-off.html").read_text()
+    assert "privacy_required" in refused("check", "m.safetensors", "--policy", "policy.toml")
 
 
 def test_names_from_a_model_are_no_markup_and_few_rows_are_told(folder):

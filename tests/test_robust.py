@@ -17,7 +17,7 @@ import fedpca
 from fedpca import Aggregator, FederatedPCA, Moments, Privacy, StreamingPCA, Subspace
 from fedpca.cli.app import app
 from fedpca.errors import SummaryRejected
-from fedpca.federation.robust import _capped_counts, merge_robust
+from fedpca.federation.robust import _capped_counts, merge_robust, what_counts
 from fedpca.federation.simulate import Faults, simulate
 from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.merging import merge_distinct
@@ -399,7 +399,32 @@ def test_an_aggregator_follows_its_children(digits):
     assert aggregator.model() == before
     aggregator.withdraw("owner 0")
     expected = merge_robust({name: owners[name] for name in list(owners)[1:]}, "median")
-    assert aggregator.model() == expected.subspace(RANK)
+    np.testing.assert_allclose(aggregator.summary().scatter, expected.scatter, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("make", [Moments.from_rows, truncated], ids=["moments", "subspaces"])
+def test_what_counts_merges_into_the_robust_model(digits, make):
+    told = with_liars(owners_of(digits, make), rotated)
+    counted = what_counts(told, "trim")
+    rows = {name: own.count for name, own in counted.items()}
+    assert list(rows) == sorted(told)
+    assert (
+        max(rows[f"owner {i}"] for i in range(3)) < 1e-6 < 50 < min(rows[f"owner {i}"] for i in range(3, 10))
+    )
+    assert sum(rows.values()) == pytest.approx(len(digits))
+    found, merged = merge_robust(told, "trim"), merge_distinct(list(counted.values()))
+    np.testing.assert_allclose(found.scatter, merged.scatter, atol=1e-9 * merged.total)
+
+
+def test_the_influence_is_that_of_what_counts(digits):
+    aggregator, plain = Aggregator(RANK, robust="trim"), Aggregator(RANK)
+    for name, own in with_liars(owners_of(digits), spike, 1).items():
+        aggregator.receive(name, 1, own)
+        plain.receive(name, 1, own)
+    assert plain.influence()["owner 0"].suspicious
+    found = aggregator.influence()
+    assert not any(own.suspicious for own in found.values())
+    assert max(own.angle for own in found.values()) < np.radians(20)
 
 
 def test_of_fewer_than_three_only_caps_apply(digits, caplog):

@@ -98,7 +98,10 @@ class PolicyViolation(ValueError):
 
     def __init__(self, text: str, rule: str, limit: Any, value: Any) -> None:
         self.rule, self.limit, self.value = rule, limit, value
-        super().__init__(text)
+        super().__init__(text, rule, limit, value)  # all of them, so that it can be pickled
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class SummaryRejected(ValueError):

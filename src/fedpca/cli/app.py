@@ -15,6 +15,7 @@ from typer.models import TyperPath
 from fedpca._util.files import local_path
 from fedpca._util.text import sanitize
 from fedpca._util.version import __version__
+from fedpca.cli import roster
 from fedpca.cli.audit import audit
 from fedpca.cli.check import check
 from fedpca.cli.common import quiet_output, spell_option
@@ -187,3 +188,24 @@ _COMMANDS = (
 
 for command in _COMMANDS:
     app.command(command.__name__.replace("_", "-"), cls=_Command)(_command(command))
+
+roster_app = typer.Typer(cls=_Group, no_args_is_help=True, rich_markup_mode="markdown")
+
+
+@roster_app.callback()
+def roster_commands() -> None:
+    """Who takes part in a study: members, their keys, and what they have signed.
+
+    Each member makes a key; one of them keeps the roster, and all get it:
+
+    ```
+    fedpca roster key north.key
+    fedpca roster new heart -o roster.toml
+    fedpca roster add roster.toml north ed25519:dc0q...
+    ```
+    """
+
+
+for command in (roster.key, roster.new, roster.add, roster.remove, roster.show, roster.verify):
+    roster_app.command(command.__name__, cls=_Command)(_command(command))
+app.add_typer(roster_app, name="roster")

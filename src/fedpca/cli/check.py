@@ -38,11 +38,13 @@ def check(
     fedpca check model.safetensors --policy policy.toml --rows rows.csv
     ```
     """
+    from fedpca.summaries import model_file
     from fedpca.trust.policy import Policy, raise_broken
 
     rules = Policy.load(policy)
-    summary, _ = model_files.read(model)
-    counts = counted(model, summary, open_rows_of(summary, rows, reading))
+    contents = model_file.read_bytes(model)
+    summary, _ = model_files.decode(model, contents)
+    counts = counted(model, contents, summary, open_rows_of(summary, rows, reading))
     results = rules.results(summary, counts)
     broken = any(result.result == "broken" for result in results)
     lines = [f"{model} {'may not' if broken else 'may'} leave under {policy}", "", *_table(results)]
@@ -71,14 +73,14 @@ def open_rows_of(summary: "Summary", rows: list[str] | None, reading: dict[str, 
     return table
 
 
-def counted(model: Path, summary: "Summary", rows: "RowReader | None") -> "RowCounts | None":
+def counted(model: Path, contents: bytes, summary: "Summary", rows: "RowReader | None") -> "RowCounts | None":
     """What a policy has to know about the rows of a model: counted now, or when it was fitted."""
     from fedpca.trust.row_counts import RowCounts
 
     if summary.certificate is not None:
         return None
     if rows is None:
-        return model_files.read_counts(model)
+        return model_files.counts_in(model, contents)
     with progress_bars():
         counts = RowCounts.of(rows)
     if counts.rows != summary.count:

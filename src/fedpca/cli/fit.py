@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from fedpca._util.text import pluralize
+from fedpca._util.text import pluralize, sanitize
 from fedpca.cli import model_files
 from fedpca.cli.common import (
     AsJson,
@@ -38,6 +38,14 @@ from fedpca.cli.privacy_options import (
     Mechanism,
     Noise,
     privacy_settings,
+)
+from fedpca.cli.roster_options import (
+    KeyOption,
+    RosterOption,
+    check_fit,
+    check_rows,
+    load_signer,
+    signed_privacy,
 )
 
 if TYPE_CHECKING:
@@ -69,8 +77,8 @@ def fit(
     center: Annotated[
         Center | None,
         typer.Option(
-            help="What to subtract: mean, none or, of a private model, private: the mean, found privately. "
-            "By default mean or private."
+            help="What to subtract: mean, none or, of a private model, private: the mean, found privately; "
+            "or pairs: differences of random pairs of rows, which show no mean. By default mean or private."
         ),
     ] = None,
     scale: Annotated[
@@ -106,6 +114,8 @@ def fit(
     noise: Noise = None,
     calibration: Calibration = None,
     ledger: Ledger = None,
+    roster: RosterOption = None,
+    key: KeyOption = None,
     policy: PolicyPath = None,
     force: Force = False,
     as_json: AsJson = False,
@@ -123,6 +133,7 @@ def fit(
     fedpca fit 'year-*.parquet' --drop id,site -n 10 -o model.safetensors
     fedpca fit lab.csv --scale std -o model.safetensors
     fedpca fit rows.csv --epsilon 1 --delta 1e-6 -o private.safetensors
+    fedpca fit rows.csv --roster roster.toml --key north.key -o north.safetensors
     ```
     """
     if checkpoint is not None and checkpoint.resolve() == out.resolve():
@@ -149,6 +160,9 @@ def fit(
     check_output_path(out, force)
     if checkpoint is not None:
         check_output_path(checkpoint, force=True)
+    signer = load_signer(roster, key)
+    if signer is not None:
+        privacy = signed_privacy(signer, privacy)
     if privacy is not None and ledger is None:
         typer.echo(f"fedpca: warning: no ledger. {NO_LEDGER}", err=True)
 
@@ -167,12 +181,15 @@ def fit(
         batch_rows=batch_rows,
         **reading,
     )
+    factor = None if scale is None else _scale(scale, rows.feature_names)
+    if signer is not None:
+        check_fit(signer, rows, center is not Center.none, factor, privacy)
     # By default few; of a private model those that rise above the noise.
     n_components = min(10, rows.n_features) if components is None and privacy is None else wanted
     pca = StreamingPCA(
         n_components,
         center=center is not Center.none,
-        scale=None if scale is None else _scale(scale, rows.feature_names),
+        scale=factor,
         tracker=cast("TrackerName", tracker),
         privacy=privacy,
         oversample="auto" if oversample is None else oversample,
@@ -186,19 +203,24 @@ def fit(
             message = f"{pluralize(done, 'row')} saved in {checkpoint}; rerun the same command to resume."
             typer.echo(f"fedpca: {message}", err=True)
         raise KeyboardInterrupt if signals[0] == signal.SIGINT else typer.Exit(128 + signals[0])
+    if signer is not None:
+        check_rows(signer, done)
     summary = pca.summary_ if privacy is None else pca.release()
     if privacy is None and (summary.kind != "moments" or summary.n_features > _MAX_FEATURES_OF_MOMENTS):
         summary = pca.subspace_
     asked = wanted if privacy is not None and isinstance(wanted, int) else 0
     if rules is not None:
         rules.check(summary, counts)
-    model_files.write(out, summary, max(pca.n_components_, asked), counts)
+    model_files.write(out, summary, max(pca.n_components_, asked), counts, signer)
     if components is not None and privacy is None:
         warn_if_fewer(wanted, pca.n_components_, stacklevel=2)
     if checkpoint is not None:
         checkpoint.unlink(missing_ok=True)
     description = model_files.describe(summary, pca.n_components_)
     text = model_files.headline(out, summary, description)
+    if signer is not None:
+        description["signed_by"] = signer.member.id
+        text += f"; signed by {sanitize(signer.member.id, 100)}"
     empty = done - round(summary.count) if privacy is None else 0  # private models count every row
     if empty:
         text += f"; {pluralize(empty, 'more row')} without any value skipped"

@@ -10,6 +10,8 @@ import typer
 from fedpca._util.text import join_names, pluralize, sanitize
 from fedpca.cli import model_files, writers
 from fedpca.cli.common import AsJson, Force, ModelPath, check_output_path, print_result
+from fedpca.cli.roster_options import RosterOption, load_roster
+from fedpca.cli.signatures import describe_signature
 
 _SCALED = {
     None: "",
@@ -33,10 +35,11 @@ def inspect(
         Path | None,
         typer.Option(metavar="FILE", help="A table to write, with one row per component: its variance."),
     ] = None,
+    roster: RosterOption = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a model: explained variances, features and privacy certificate.
+    """Show a model: explained variances, features, who signed it, and privacy certificate.
 
     Tables are .csv, .tsv, .csv.gz, .tsv.gz or .parquet.
 
@@ -45,16 +48,21 @@ def inspect(
     ```
     fedpca inspect model.safetensors
     fedpca inspect model.safetensors --loadings loadings.csv --spectrum spectrum.csv
+    fedpca inspect north.safetensors --roster roster.toml
     ```
     """
+    from fedpca.summaries import model_file
+
     outputs = [out for out in (loadings, spectrum) if out is not None]
     for out in outputs:
         writers.ending(out, writers.TABLES)
         check_output_path(out, force)
     if len({out.resolve() for out in outputs}) < len(outputs):
         raise typer.BadParameter("--loadings and --spectrum must be two files.")
-    summary, shown = model_files.read(model)
+    contents = model_file.read_bytes(model)
+    summary, shown = model_files.decode(model, contents)
     description = model_files.describe(summary, shown)
+    description["signature"] = describe_signature(contents, load_roster(roster))
     variances, shares = description["explained_variance"], description["explained_variance_ratio"]
     components = {
         "component": range(1, len(shares) + 1),
@@ -75,6 +83,7 @@ def inspect(
         lines.append(f"{i:>9}  {variance:>8.4g}  {share:>9.2%}  {cumulative:>10.2%}")
     if description["feature_names"]:
         lines += ["", f"features: {sanitize(join_names(description['feature_names']))}"]
+    lines += ["", f"signature: {description['signature']['text']}"]
     if description["certificate"]:
         lines += ["", f"certificate: {json.dumps(description['certificate'], indent=2)}"]
     if outputs:

@@ -86,19 +86,19 @@ def merge(
     signed_by = {} if study is None else membership.signers(study, files)
     parts = [model_files.decode(path, files[str(path)]) for path in model]
     summaries = [summary for summary, _ in parts]
-    for path, summary in zip(model, summaries, strict=True):
+    for name, summary in zip(files, summaries, strict=True):
         try:
             check_least_rows(summary, least_rows)
         except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
+            raise ValueError(f"{name}: {error}") from error
     lost = {}
     if features is Features.INTERSECTION:
         summaries, left_out = intersect(summaries, list(map(str, model)))
         lost = {str(path): what for path, what in zip(model, left_out, strict=True) if what is not None}
     check_compatible(summaries, option="--features intersection")
     if study is not None:
-        for name, summary in zip(files, summaries, strict=True):
-            membership.check_member(study, signed_by[name], summary, name)
+        for file, summary in zip(files, summaries, strict=True):
+            membership.check_member(study, signed_by[file], summary, file)
         components = study.settings.get("rank") if components is None else components
     n_features = summaries[0].n_features
     n_components = min(components or max(shown for _, shown in parts), n_features)

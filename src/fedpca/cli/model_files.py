@@ -7,6 +7,7 @@ from fedpca._util.text import pluralize
 
 if TYPE_CHECKING:
     from fedpca.summaries.summary import Summary
+    from fedpca.trust.roster import Signer
     from fedpca.trust.row_counts import RowCounts
 
 
@@ -28,20 +29,26 @@ def decode(path: Path, contents: bytes) -> "tuple[Summary, int]":
     return summary, shown if type(shown) is int and shown >= 0 else summary.subspace().rank
 
 
-def read_counts(path: Path) -> "RowCounts | None":
+def counts_in(path: Path, contents: bytes) -> "RowCounts | None":
     """What was counted in the rows of a model when it was fitted under a policy; None if nothing was."""
     from fedpca.errors import ModelFileError
     from fedpca.summaries import model_file
     from fedpca.trust.row_counts import RowCounts
 
-    counted = model_file.read(path)[2].get("counted")
+    counted = model_file.decode(contents, path)[2].get("counted")
     try:
         return None if counted is None else RowCounts.from_json(counted)
     except ValueError as error:
         raise ModelFileError(f"{path} is damaged: {error}") from error
 
 
-def write(path: Path, summary: "Summary", n_components: int, counts: "RowCounts | None" = None) -> None:
+def write(
+    path: Path,
+    summary: "Summary",
+    n_components: int,
+    counts: "RowCounts | None" = None,
+    signer: "Signer | None" = None,
+) -> None:
     """Write a model file; it carries more directions than it shows, so that little is lost in merges.
 
     Of a private model that is the number asked for: merged with others, more may rise above the noise. What a
@@ -52,7 +59,8 @@ def write(path: Path, summary: "Summary", n_components: int, counts: "RowCounts 
     metadata = summary.metadata | {"n_components": n_components}
     if counts is not None:
         metadata["counted"] = counts.to_json()
-    model_file.write(path, summary.kind, summary.arrays, metadata)
+    contents = model_file.encode(summary.kind, summary.arrays, metadata)
+    model_file.write_bytes(path, contents if signer is None else signer.sign(contents))
 
 
 def require_components(path: Path, summary: "Summary", n_components: int | None) -> None:

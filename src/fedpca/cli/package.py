@@ -60,14 +60,16 @@ def package(
     _check_package_path(out, force)
 
     from fedpca.report.package import is_zip, local_facts, write_local, write_package
+    from fedpca.summaries import model_file
     from fedpca.trust.policy import NO_POLICY, Policy
 
     rules = None if policy is None else Policy.load(policy)
-    summary, shown = model_files.read(model)
+    contents = model_file.read_bytes(model)
+    summary, shown = model_files.decode(model, contents)
     table = open_rows_of(summary, rows, reading)
     if table is not None:
         check_output_path(local, force)
-    counts = counted(model, summary, table)
+    counts = counted(model, contents, summary, table)
     if rules is not None:
         rules.check(summary, counts)
     facts = None
@@ -75,7 +77,7 @@ def package(
         with progress_bars():
             facts = local_facts(summary, table, counts)
     files = write_package(
-        out, model.read_bytes(), summary, n_components=shown, title=model.name, policy=rules, counts=counts
+        out, contents, summary, n_components=shown, title=model.name, policy=rules, counts=counts
     )
     kept = None
     if facts is not None:

@@ -18,6 +18,7 @@ class Center(StrEnum):
     mean = "mean"
     none = "none"
     private = "private"
+    pairs = "pairs"
 
 
 EPSILON = typer.Option(metavar="NUMBER", help="Epsilon of the guarantee.", rich_help_panel=_PANEL)
@@ -44,7 +45,8 @@ Evaluate = Annotated[
 PrivateCenter = Annotated[
     Center | None,
     typer.Option(
-        help="What to subtract: the mean, found privately, or none. [default: private]",
+        help="What to subtract: the mean, found privately, or none; or pairs: differences of random pairs of "
+        "rows, which show no mean. [default: private]",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -99,7 +101,7 @@ def privacy_settings(center: Center | None = None, **settings: Any) -> "Privacy 
     Privacy(epsilon=1.0, delta=1e-05, bound=40.0, center=None)
     """
     given = {name: value for name, value in settings.items() if value is not None}
-    if not given and center is not Center.private:
+    if not given and center not in (Center.private, Center.pairs):
         return None
     if missing := [f"--{name}" for name in _REQUIRED if name not in given]:
         raise typer.BadParameter(f"a private model needs --epsilon and --delta; add {' and '.join(missing)}.")
@@ -111,7 +113,7 @@ def privacy_settings(center: Center | None = None, **settings: Any) -> "Privacy 
     if "bound" in given:
         given["bound"] = _parse_bound(given["bound"])
     try:
-        return Privacy(**given, center=None if center is Center.none else "private")
+        return Privacy(**given | {"center": None if center is Center.none else str(center or Center.private)})
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
 

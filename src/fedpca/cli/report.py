@@ -15,6 +15,8 @@ from fedpca.cli.common import (
     progress_bars,
     reading_options,
 )
+from fedpca.cli.roster_options import RosterOption, load_roster
+from fedpca.cli.signatures import describe_signature
 
 
 @reading_options
@@ -34,6 +36,7 @@ def report(
         Path | None,
         typer.Option(metavar="FOLDER", help="The folder of a Flower run, or of an aggregator's store."),
     ] = None,
+    roster: RosterOption = None,
     pictures: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="A folder for all charts as .png and .svg files.")
     ] = None,
@@ -44,9 +47,9 @@ def report(
 ) -> None:
     """Write a report about a model: one HTML file.
 
-    It shows the spectrum, loadings and certificate. With --rows also the scores of a sample of the rows, and
-    outliers: the page is then as confidential as they are. With --run also who contributed what, and which
-    clients were late, rejected or did not report.
+    It shows the spectrum, loadings, certificate, and who signed the model. With --rows also the scores of a
+    sample of the rows, and outliers: the page is then as confidential as they are. With --run also who
+    contributed what, and which clients were late, rejected or did not report.
 
     Example:
 
@@ -62,8 +65,11 @@ def report(
 
     from fedpca.readers import open_rows
     from fedpca.report import write_report
+    from fedpca.summaries import model_file
 
-    summary, shown = model_files.read(model)
+    contents = model_file.read_bytes(model)
+    summary, shown = model_files.decode(model, contents)
+    signature = describe_signature(contents, load_roster(roster))
     table = None
     if rows:
         names = summary.feature_names
@@ -77,6 +83,7 @@ def report(
             color=color,
             run=run,
             n_components=shown,
+            signature=signature["text"],
             title=model.name,
             pictures=pictures,
         )

@@ -1,19 +1,28 @@
 """Options of commands that sign, or check who signed."""
 
 import logging
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from fedpca.trust.roster import Roster
+    from fedpca.privacy import Privacy
+    from fedpca.readers import RowReader
+    from fedpca.trust.roster import Roster, Signer
 
 _log = logging.getLogger("fedpca.cli")
 
 RosterOption = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="The roster of the study, roster.toml: only its members are heard."),
+]
+
+KeyOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Your key file: signs what is written, as a member of the roster."),
 ]
 
 
@@ -25,3 +34,54 @@ def load_roster(path: Path | None) -> "Roster | None":
         _log.info(ANYONE)
         return None
     return Roster.load(path)
+
+
+def load_signer(roster: Path | None, key: Path | None) -> "Signer | None":
+    """Who signs what a command writes; None if nobody does."""
+    if (roster is None) != (key is None):
+        raise typer.BadParameter("--roster and --key need each other: a member signs, with its key.")
+    study = load_roster(roster)
+    if study is None or key is None:
+        return None
+
+    from fedpca.trust.keys import SigningKey
+
+    return study.signer(SigningKey.load(key))
+
+
+def signed_privacy(signer: "Signer", privacy: "Privacy | None") -> "Privacy | None":
+    """The privacy of a member's fit, after a check that it is the roster's; its ledger is signed, too."""
+    from fedpca.federation import membership
+    from fedpca.privacy import Ledger
+
+    agreed = membership.agreed(signer.roster, None, None, privacy)[2]
+    if privacy is None and agreed is not None:
+        raise typer.BadParameter(
+            f"the roster asks for privacy; add --epsilon {agreed.epsilon:g} --delta {agreed.delta:g}."
+        )
+    if privacy is None or not isinstance(privacy.ledger, str):
+        return privacy
+    if os.path.exists(privacy.ledger):
+        ledger = Ledger(privacy.ledger, key=signer.key)
+    else:
+        ledger = Ledger.planned(privacy.ledger, privacy.epsilon, privacy.delta, key=signer.key)
+    return replace(privacy, ledger=ledger)
+
+
+def check_fit(
+    signer: "Signer", rows: "RowReader", centered: bool, scale: object, privacy: "Privacy | None"
+) -> None:
+    """Refuse a member's fit that is not what the roster says: before anything is spent on the rows."""
+    from fedpca.federation import membership
+    from fedpca.trust.policy import count_rows
+
+    membership.check_settings(signer.roster, rows.n_features, rows.feature_names, centered, scale)
+    if privacy is not None and signer.member.rows is not None:
+        check_rows(signer, count_rows(rows))
+
+
+def check_rows(signer: "Signer", count: int) -> None:
+    """Refuse more rows than the member declared."""
+    from fedpca.federation import membership
+
+    membership.check_declared(signer.roster, signer.member.id, count)

@@ -26,7 +26,7 @@ from fedpca.federation.admission import (
 from fedpca.federation.influence import Influence, influence, influence_warning
 from fedpca.federation.message import Message, child_name, require_summary, version_number
 from fedpca.federation.pool import INTERSECTION, Pool
-from fedpca.federation.robust import RobustMerge, RobustRule, check_known, check_robust
+from fedpca.federation.robust import RobustRule, check_known, check_robust, what_counts
 from fedpca.federation.store import (
     ChildEvent,
     FolderStore,
@@ -184,7 +184,7 @@ class Aggregator:
         self._tree = MergeTree(self.rank, self.fanout)
         self._changed: set[str] = set()  # children that the tree does not have yet
         self._model: Subspace | None = None
-        self._robust: Summary | None = None  # the robust merge of all children
+        self._counted: Mapping[str, Summary] = {}  # what the tree has of each
         for name, reason in self.store.quarantined().items():
             _log.warning("quarantined: %r: %s", sanitize(name, 100), reason)
         shapes = Counter(_shape(state) for state in states.values() if state.message.summary is not None)
@@ -391,7 +391,7 @@ class Aggregator:
     def _set(self, child: str, summary: Summary | None) -> None:
         self._pool.set(child, summary)
         self._changed.add(child)
-        self._model = self._robust = None
+        self._model = None
 
     def _next_version(self) -> int:
         """Larger than all before, here and, unless the clock was set back, in a store that was lost."""
@@ -528,14 +528,13 @@ class Aggregator:
     def influence(self) -> Mapping[str, Influence]:
         """What every child has done to the model, by name: how far the model turns without it, and more.
 
-        For many children at the cost of a few merges, and not of one per child; with `robust` of one each.
+        For many children at the cost of a few merges, and not of one per child.
         """
         with self._lock:
             return MappingProxyType(self._influence(influence, self.model()) if self._pool else {})
 
     def _influence(self, compute: Callable[..., _Result], model: Subspace) -> _Result:
-        merge = self._tree if self.robust is None else self._robust_merge(self.robust)
-        return compute(self._pool.summaries, self._pool.shares(), merge, model)
+        return compute(self._counted, self._pool.shares(), self._tree, model)
 
     def _without_culprits(self, compute: Callable[[], _Result]) -> _Result:
         """The result; children on whose account there is none are quarantined."""
@@ -555,18 +554,14 @@ class Aggregator:
 
     def _merged(self) -> Summary:
         """Exact moments if all summaries are, else as many directions as inner nodes keep."""
-        for child in self._changed:
-            state = self._states.get(child)
-            self._tree.set(child, None if state is None else state.message.summary)
-        self._changed = set()
-        if self.robust is None:
-            return self._tree.merged()
-        if self._robust is None:
-            self._robust = self._robust_merge(self.robust).merged()
-        return self._robust
-
-    def _robust_merge(self, rule: RobustRule) -> RobustMerge:
-        return RobustMerge(self._pool.summaries, rule, self.max_share, self.rank)
+        if self._changed:
+            self._counted = self._pool.summaries
+            if self.robust is not None:
+                self._counted = what_counts(self._counted, self.robust, self.max_share)
+            for child in self._changed if self.robust is None else self._changed | {*self._counted}:
+                self._tree.set(child, self._counted.get(child))
+            self._changed = set()
+        return self._tree.merged()
 
     def _culprit(self) -> str:
         """The child, the latest if there are several, without which the others merge.

@@ -22,7 +22,7 @@ from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.influence import Influence, captured, influence
 from fedpca.federation.message import child_name
 from fedpca.federation.pool import Share
-from fedpca.federation.robust import RobustMerge, RobustRule, check_robust, merge_robust, too_few
+from fedpca.federation.robust import RobustRule, check_robust, too_few, what_counts
 from fedpca.federation.tree import MergeTree
 from fedpca.privacy import Privacy, StepSum
 from fedpca.privacy.tracker import PrivateTracker, warn_of_refit
@@ -212,12 +212,12 @@ class FederatedPCA(BasePCA):
             warnings.warn(f"left out {len(problems)} of {len(clients)} clients: {problems}", stacklevel=4)
         if text := left_out_warning({repr(name): what for name, what in lost.items()}):
             warnings.warn(text, stacklevel=4)
-        if self.robust is None:
-            merged = _merge_all(list(summaries.values()), self.fanout)
-        else:
+        counted: Mapping[str, Summary] = summaries
+        if self.robust is not None:
             if text := too_few(self.robust, len(summaries)):
                 warnings.warn(text, stacklevel=4)
-            merged = merge_robust(summaries, self.robust, max_share=self.max_share)
+            counted = what_counts(summaries, self.robust, self.max_share)
+        merged = _merge_all(list(counted.values()), self.fanout)
         self.n_features_in_ = merged.n_features
         if merged.feature_names is not None:
             self.feature_names_in_ = np.array(merged.feature_names, dtype=object)
@@ -235,7 +235,7 @@ class FederatedPCA(BasePCA):
             )
             for name in sorted(clients)
         }
-        self.influence_ = self._influence(summaries, aggregator)
+        self.influence_ = self._influence(counted, aggregator)
         if isinstance(merged, Moments) and isinstance(merged.scale, str):
             team.constant = merged.scaling_of_rows().constant
         source = fitted[next(iter(summaries))]._source
@@ -388,12 +388,7 @@ class FederatedPCA(BasePCA):
     def _influence(self, summaries: Mapping[str, Summary], aggregator: Aggregator) -> dict[str, Influence]:
         children, model = aggregator.children, self.model_
         shares = {name: Share(children[name].row_share, children[name].energy_share) for name in summaries}
-        rank = max(self.n_components_, 1)
-        if self.robust is not None:
-            return influence(
-                summaries, shares, RobustMerge(summaries, self.robust, self.max_share, rank), model
-            )
-        tree = MergeTree(rank, self.fanout)
+        tree = MergeTree(max(self.n_components_, 1), self.fanout)
         for name, summary in summaries.items():
             tree.set(name, summary)
         return influence(summaries, shares, tree, model)

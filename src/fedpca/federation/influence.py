@@ -20,7 +20,6 @@ from scipy.linalg import eigh
 from fedpca._typing import Array
 from fedpca._util.text import join_names, sanitize
 from fedpca.federation.pool import Share
-from fedpca.federation.robust import RobustMerge
 from fedpca.federation.tree import MergeTree
 from fedpca.metrics import principal_angles
 from fedpca.summaries.algebra import pooled_mean
@@ -91,7 +90,7 @@ class Influence:
 def influence(
     summaries: Mapping[str, Summary],
     shares: Mapping[str, Share],
-    merge: MergeTree | RobustMerge,
+    tree: MergeTree,
     model: Subspace,
 ) -> dict[str, Influence]:
     """The influence of every child, by name, at the cost of a few merges of all.
@@ -99,12 +98,12 @@ def influence(
     Args:
         summaries: by name.
         shares: by name.
-        merge: of the same summaries.
+        tree: of the same summaries.
         model: the merge of all.
     """
     summaries = {name: summaries[name] for name in sorted(summaries)}  # sums round in this order
     own = direction_shares(summaries, model)
-    without = _without_each(summaries, merge, model)
+    without = _without_each(summaries, tree, model)
     return {
         name: Influence(
             *shares[name],
@@ -120,7 +119,7 @@ def influence(
 def influence_warning(
     summaries: Mapping[str, Summary],
     shares: Mapping[str, Share],
-    merge: MergeTree | RobustMerge,
+    tree: MergeTree,
     model: Subspace,
 ) -> str:
     """Which children move the model far beyond their shares of rows, or "".
@@ -130,7 +129,7 @@ def influence_warning(
     own = direction_shares(summaries, model)
     beyond = [name for name in shares if _is_beyond(own[name], shares[name].rows)]
     found = {}
-    for name, without in _merged_without(beyond, summaries, merge, model):
+    for name, without in _merged_without(beyond, summaries, tree, model):
         one = Influence(*shares[name], own[name], without.angle, 0.0, None)
         if one.suspicious:
             found[name] = one
@@ -216,20 +215,18 @@ class _Without(NamedTuple):
     captured: float | None
 
 
-def _without_each(
-    summaries: Mapping[str, Summary], merge: MergeTree | RobustMerge, model: Subspace
-) -> dict[str, _Without]:
+def _without_each(summaries: Mapping[str, Summary], tree: MergeTree, model: Subspace) -> dict[str, _Without]:
     found: dict[str, _Without] = {}
     plain = all(_is_plain(summary) for summary in summaries.values())
-    if plain and isinstance(merge, MergeTree) and model.rank and len(summaries) > _FEW:
+    if plain and model.rank and len(summaries) > _FEW:
         moments = {name: each for name, each in summaries.items() if isinstance(each, Moments)}
         subspaces = {name: each for name, each in summaries.items() if isinstance(each, Subspace)}
         if not subspaces:
-            found = dict(_without_moments(moments, merge, model))
+            found = dict(_without_moments(moments, tree, model))
         elif not moments:
-            found = dict(_without_subspaces(subspaces, merge, model))
+            found = dict(_without_subspaces(subspaces, tree, model))
     left = [name for name in summaries if name not in found]
-    return found | dict(_merged_without(left, summaries, merge, model))
+    return found | dict(_merged_without(left, summaries, tree, model))
 
 
 def _is_plain(summary: Summary) -> bool:
@@ -243,14 +240,14 @@ def _is_plain(summary: Summary) -> bool:
 
 
 def _merged_without(
-    names: Sequence[str], summaries: Mapping[str, Summary], merge: MergeTree | RobustMerge, model: Subspace
+    names: Sequence[str], summaries: Mapping[str, Summary], tree: MergeTree, model: Subspace
 ) -> Iterator[tuple[str, _Without]]:
     """By merging all others, for each of these names."""
-    for name, others in merge.others(names):
+    for name, others in tree.others(names):
         if others is None:
             yield name, _Without(None, None)
             continue
-        rank = None if merge.rank is None else min(merge.rank, others.n_features)
+        rank = None if tree.rank is None else min(tree.rank, others.n_features)
         yield name, _compared(summaries[name], others.subspace(rank), model)
 
 

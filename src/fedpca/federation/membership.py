@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from fedpca.errors import SignatureError
 from fedpca.federation.admission import check_private
 from fedpca.federation.message import Message
@@ -117,23 +115,31 @@ def check_member(roster: Roster, child: str, summary: Summary, name: str) -> Non
 def check_agreed(roster: Roster, child: str, summary: Summary) -> None:
     """Refuse a summary that is not what members agreed on, or of more rows than its owner declared."""
     check_declared(roster, child, summary.count)
+    check_settings(roster, summary.n_features, summary.feature_names, summary.centered, summary.scale)
+    if summary.certificate is not None:
+        _check_setting("mechanism", roster.settings.get("mechanism"), summary.certificate.mechanism)
+
+
+def check_settings(
+    roster: Roster, n_features: int, names: tuple[str, ...] | None, centered: bool, scale: object
+) -> None:
+    """Refuse what is not what members agreed on: of a summary, or of a fit that is about to begin."""
     settings = roster.settings
-    _check_features(roster, summary)
-    _check_setting("center", settings.get("center"), summary.centered)
-    scale = "numbers" if isinstance(summary.scale, np.ndarray) else summary.scale or "none"
-    if scale != "numbers" or settings.get("scale") == "none":  # numbers are found by the rule, before
-        _check_setting("scale", settings.get("scale"), scale)
-    if "mechanism" in settings and summary.certificate is not None:
-        _check_setting("mechanism", settings["mechanism"], summary.certificate.mechanism)
+    _check_features(roster, n_features, names)
+    _check_setting("center", settings.get("center"), centered)
+    rule = scale if isinstance(scale, str) else "none" if scale is None else "numbers"
+    if rule != "numbers" or settings.get("scale") == "none":  # numbers are found by the rule, before
+        _check_setting("scale", settings.get("scale"), rule)
 
 
 def check_agreed_scaling(roster: Roster, child: str, scaling: Scaling) -> None:
     """Refuse the scaling of other features, or of more rows than its owner declared."""
     check_declared(roster, child, float(scaling.observed.max()))
-    _check_features(roster, scaling)
+    _check_features(roster, scaling.n_features, scaling.feature_names)
 
 
 def check_declared(roster: Roster, child: str, count: float) -> None:
+    """Refuse more rows than a member declared."""
     rows = roster.members[child].rows
     if rows is not None and count > rows:
         raise ValueError(
@@ -142,12 +148,11 @@ def check_declared(roster: Roster, child: str, count: float) -> None:
         )
 
 
-def _check_features(roster: Roster, summary: Summary | Scaling) -> None:
-    names = summary.feature_names
+def _check_features(roster: Roster, n_features: int, names: tuple[str, ...] | None) -> None:
     if "features" in roster.settings and tuple(roster.settings["features"]) != names:
         found = "others" if names else "no names"
         raise ValueError(f"its features must be those of the roster, in their order, got {found}; {_REMEDY}.")
-    _check_setting("n_features", roster.settings.get("n_features"), summary.n_features)
+    _check_setting("n_features", roster.settings.get("n_features"), n_features)
 
 
 def _check_setting(name: str, agreed: Any, found: Any) -> None:

@@ -5,7 +5,8 @@ by feature, its mean scatter about it is
 
     A_i = S_i / n_i + (m_i - m)(m_i - m)^T.
 
-Every rule is a weighted mean of A_i that were cut back; each takes the steps of the one before and adds one.
+A rule gives weights to owners, and cuts back what they have; what is left of them is merged as usual. Each
+rule takes the steps of the one before and adds one.
 
 - "cap": no owner weighs more than the median owner (or `max_share`), and no eigenvalue of A_i is above the
   largest of the median owner.
@@ -18,7 +19,7 @@ To cut back is to shrink rows linearly about the center, x -> T_i (x - m): means
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self, cast, get_args
 
@@ -27,12 +28,9 @@ import numpy as np
 from fedpca._typing import Array
 from fedpca._util.text import join_names, sanitize
 from fedpca.summaries import validation
-from fedpca.summaries.algebra import rounding_floor
-from fedpca.summaries.certificate import combine
 from fedpca.summaries.linalg import rounding_level, with_fixed_signs
 from fedpca.summaries.merging import all_moments, check_compatible, merge_tree
 from fedpca.summaries.moments import Moments
-from fedpca.summaries.rank import exchange_rank
 from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
@@ -46,6 +44,7 @@ _RIDGE = 0.5  # of the mean variance of a feature is added to the reference: sma
 _FAR = 2.0  # times the distance of the median owner, from where on an owner has no weight
 _MEDIAN_ROUNDS = 100
 _TRIM_ROUNDS = 10
+_LEAST_WEIGHT = 1e-12
 _NEAR = 1e-6  # of the largest distance: nearer owners count as this far
 _MAX_BASIS = 512  # directions that subspaces are compared in
 
@@ -95,11 +94,11 @@ def merge_robust(
         robust: "cap", "median" or "trim".
         max_share: the largest weight of a child, as a share of all; by default no child weighs more than the
             median child. If it is smaller than one in the number of children, all weigh the same.
-        rank: directions to keep where summaries are no moments.
+        rank: directions to keep; all by default.
 
     Returns:
-        Moments if all summaries are, all private or all not; else a Subspace. Its count is the sum of the
-        counts that are left after the cap; its mean and its scatter per row are the robust ones.
+        Moments if all summaries are and no rank is asked for. Its count is the sum of the counts that are
+        left after the cap; its mean and its scatter per row are the robust ones.
 
     >>> rng = np.random.default_rng(0)
     >>> owners = {f"{i}": Moments.from_rows(rng.normal(size=(500, 3)) * [3, 1, 1]) for i in range(5)}
@@ -107,47 +106,39 @@ def merge_robust(
     >>> merge_robust(owners, "trim").subspace(1).components.round(1)
     array([[ 1.,  0., -0.]])
     """
+    return merge_tree(list(what_counts(children, robust, max_share).values()), rank)
+
+
+def what_counts(
+    children: Mapping[str, Summary], robust: RobustRule, max_share: float | None = None
+) -> dict[str, Summary]:
+    """What is left of each child, in the order of names: its weight as the count, and its rows cut back.
+
+    Their plain merge is the robust merge of the children. Who has no weight keeps almost none, and so a place
+    in the certificate of the merge: a release that decided on weights was used.
+    """
     check_robust(robust, max_share)
     names = sorted(name for name in children if children[name].count) or sorted(children)[:1]
     summaries = [children[name] for name in names]
-    feature_names = check_compatible(summaries)
+    check_compatible(summaries)
     for summary in summaries:
         check_known(summary)
     if text := too_few(robust, len(summaries)):
         _log.warning("%s", text)
     if len(summaries) == 1:
-        return summaries[0] if rank is None or all_moments(summaries) else summaries[0].subspace(rank)
+        return dict(zip(names, summaries, strict=True))
     counts = _capped_counts(np.array([summary.count for summary in summaries]), max_share)
-    scale = summaries[0].scale
-    if isinstance(scale, str):
-        merged = _merge_unscaled(cast("list[Moments]", summaries), counts, robust, names)
-        return merged.with_names(feature_names)
-    plain = [summary.with_scale(None) for summary in summaries]
-    return _merge(plain, counts, robust, names, rank).with_names(feature_names).with_scale(scale)
-
-
-@dataclass(frozen=True)
-class RobustMerge:
-    """The robust merge of children, and of all but one of them: see `merge_robust`."""
-
-    children: Mapping[str, Summary]
-    robust: RobustRule
-    max_share: float | None = None
-    rank: int | None = None
-
-    def merged(self) -> Summary:
-        """The merge of all; at least one."""
-        return self._merge(self.children)
-
-    def others(self, names: Iterable[str]) -> Iterator[tuple[str, Summary | None]]:
-        """Each of these names with the merge of all others; None if there is no other."""
-        for name in names:
-            others = {other: summary for other, summary in self.children.items() if other != name}
-            yield name, self._merge(others) if others else None
-
-    def _merge(self, children: Mapping[str, Summary]) -> Summary:
-        rank = self.rank and exchange_rank(self.rank, next(iter(children.values())).n_features)
-        return merge_robust(children, self.robust, max_share=self.max_share, rank=rank)
+    if isinstance(summaries[0].scale, str):
+        counted, weights = _counted_unscaled(cast("list[Moments]", summaries), counts, robust)
+    else:
+        plain = [summary.with_scale(None) for summary in summaries]
+        left, weights = _counted(plain, counts, robust)
+        counted = [each.with_scale(summaries[0].scale) for each in left]
+    without = [repr(sanitize(name, 100)) for name, weight in zip(names, weights, strict=True) if not weight]
+    if without:
+        _log.warning("robust=%r gives no weight to %s: far from the others", robust, join_names(without))
+    named = [each.with_names(own.feature_names) for each, own in zip(counted, summaries, strict=True)]
+    return dict(zip(names, named, strict=True))
 
 
 def _capped_counts(counts: Array, max_share: float | None) -> Array:
@@ -166,35 +157,35 @@ def _capped_counts(counts: Array, max_share: float | None) -> Array:
     return np.minimum(counts, max(limit, ordered[0]))
 
 
-def _merge_unscaled(
-    moments: Sequence[Moments], counts: Array, robust: RobustRule, names: Sequence[str]
-) -> Summary:
-    """The merge of moments whose scale is a rule, in units of the median owner's standard deviations.
+def _counted_unscaled(
+    moments: Sequence[Moments], counts: Array, robust: RobustRule
+) -> tuple[list[Summary], Array]:
+    """What is left of moments whose scale is a rule, in units of the median owner's standard deviations.
 
-    In units of their own, features with large numbers would hide all others. The scale of the result follows
-    from the result.
+    In units of their own, features with large numbers would hide all others. The scale of the merge follows
+    from what is left; where entries were missing, from the median owner's means and variances.
     """
     scalings = [summary.scaling_of_rows() for summary in moments]
     means = np.array([scaling.mean for scaling in scalings])
-    mean = _weighted_median(means, counts)
     variances = np.array([scaling.variance for scaling in scalings])
+    mean, variance = _weighted_median(means, counts), _weighted_median(variances, counts)
     spreads = variances + (means - mean) ** 2
     middle, largest = _weighted_median(spreads, counts), spreads.max(axis=0)
     divisor = np.sqrt(np.where(middle > 0, middle, np.where(largest > 0, largest, 1.0)))
-    merged = _merge([summary.divided(divisor) for summary in moments], counts, robust, names, None)
-    assert isinstance(merged, Moments)
-    scaling = None
-    if any(summary.scaling is not None for summary in moments):
-        shares = counts / [summary.count for summary in moments]
-        observed = shares @ np.array([each.observed for each in scalings])
-        scaling = Scaling(observed, mean, _weighted_median(variances, counts))
-    return merged.divided(1 / divisor).with_scale(moments[0].scale, scaling)
+    counted, weights = _counted([summary.divided(divisor) for summary in moments], counts, robust)
+    found: list[Summary] = []
+    for own, scaling, left in zip(moments, scalings, counted, strict=True):
+        known = None
+        if own.scaling is not None:
+            known = Scaling(scaling.observed * (left.count / own.count), mean, variance)
+        found.append(cast("Moments", left).divided(1 / divisor).with_scale(own.scale, known))
+    return found, weights
 
 
-def _merge(
-    summaries: Sequence[Summary], counts: Array, robust: RobustRule, names: Sequence[str], rank: int | None
-) -> Summary:
-    """The merge of summaries without a scale."""
+def _counted(
+    summaries: Sequence[Summary], counts: Array, robust: RobustRule
+) -> tuple[Sequence[Summary], Array]:
+    """What is left of summaries without a scale, and their weights."""
     private = {summary.certificate is not None for summary in summaries}
     if all_moments(summaries) and len(private) == 1:
         owners = _Owners.of_moments(cast("Sequence[Moments]", summaries), counts)
@@ -207,15 +198,8 @@ def _merge(
         if robust == "trim":
             owners = owners.cut_back(weights)
             weights = _trimmed_weights(owners.scatters, counts / counts.sum())
-            _log_without_weight(names, weights)
-    return owners.merged(summaries, counts, weights, rank)
-
-
-def _log_without_weight(names: Sequence[str], weights: Array) -> None:
-    if without := [
-        repr(sanitize(name, 100)) for name, weight in zip(names, weights, strict=True) if not weight
-    ]:
-        _log.warning("robust='trim' gives no weight to %s: far from the others", join_names(without))
+    left = counts.sum() * np.maximum(weights, _LEAST_WEIGHT)
+    return [owners.summary(i, own, float(left[i])) for i, own in enumerate(summaries)], weights
 
 
 @dataclass(frozen=True)
@@ -223,7 +207,6 @@ class _Owners:
     """What owners have per row about a common center, cut back, in a basis.
 
     Attributes:
-        weights: shape (k,), after the cap of counts; their sum is one.
         center: shape (d,).
         offsets: of the owners' means from the center, shape (k, q).
         scatters: about the center, shape (k, q, q).
@@ -231,7 +214,6 @@ class _Owners:
         basis: orthonormal rows, shape (q, d); None for all features.
     """
 
-    weights: Array
     center: Array
     offsets: Array
     scatters: Array
@@ -252,7 +234,7 @@ class _Owners:
             limited, shrinkage = caps.limited(squares)
             scatters[i] = (vectors * limited) @ vectors.T
             offsets[i] = vectors @ (shrinkage * (vectors.T @ offsets[i]))
-        return cls(weights, center, offsets, scatters, np.zeros(len(parts)), None)
+        return cls(center, offsets, scatters, np.zeros(len(parts)), None)
 
     @classmethod
     def of_subspaces(cls, subspaces: Sequence[Subspace], counts: Array) -> Self:
@@ -278,7 +260,7 @@ class _Owners:
         ]
         rests = lost + np.maximum(outside, 0.0)
         scatters = np.array([own.T @ own for own in projected])
-        return cls(weights, center, offsets @ basis.T, scatters, rests, basis)
+        return cls(center, offsets @ basis.T, scatters, rests, basis)
 
     def cut_back(self, reference: Array) -> Self:
         """Scatters of at most twice the reference, the mean with these weights, in the Loewner order."""
@@ -296,35 +278,28 @@ class _Owners:
             scatters[i] = (left * np.clip(own, -_LOEWNER, _LOEWNER)) @ left.T
             shrinkage = np.sqrt(_LOEWNER / np.maximum(own, _LOEWNER))
             offsets[i] = left @ (shrinkage * (directions.T @ (whitened.T @ self.offsets[i])))
-        return type(self)(self.weights, self.center, offsets, scatters, self.rests, self.basis)
+        return type(self)(self.center, offsets, scatters, self.rests, self.basis)
 
-    def merged(
-        self, summaries: Sequence[Summary], counts: Array, weights: Array, rank: int | None
-    ) -> Moments | Subspace:
-        """The summary of the owners with these weights."""
-        first = summaries[0]
-        count = float(counts.sum())
-        step = weights @ self.offsets
-        scatter = np.tensordot(weights, self.scatters, 1) - np.outer(step, step)
-        factors = [count * weight / part.count for weight, part in zip(weights, summaries, strict=True)]
-        certificates = [part.certificate for part in summaries]
+    def summary(self, i: int, own: Summary, count: float) -> Summary:
+        """What is left of an owner, with this count."""
+        offset = self.offsets[i]
+        scatter = count * (self.scatters[i] - np.outer(offset, offset))
+        certificate = own.certificate and own.certificate.scaled(count / own.count)
         if self.basis is None:
-            certificate = combine(certificates, factors, summed=True)
-            return Moments(count, self.center + step, count * scatter, first.centered, None, certificate)
-        mean = self.center + step @ self.basis
+            return Moments(count, self.center + offset, scatter, own.centered, None, certificate)
         squares, vectors = np.linalg.eigh(scatter)
-        total = count * float(np.trace(scatter) + weights @ self.rests)
-        dtype = np.result_type(*(part.components.dtype for part in cast("Sequence[Subspace]", summaries)))
-        floor = max(rounding_floor(total, count, mean, dtype) ** 2, rounding_level(len(mean)) * total) / count
-        kept = np.flatnonzero(squares > floor)[::-1][:rank]
+        total = float(np.trace(scatter)) + count * self.rests[i]
+        kept = np.flatnonzero(squares > rounding_level(own.n_features) * squares[-1:].sum())[::-1]
+        kept = kept[: cast("Subspace", own).rank]
+        dtype = cast("Subspace", own).components.dtype
         return Subspace.unchecked(
             components=with_fixed_signs(vectors[:, kept].T @ self.basis).astype(dtype, copy=False),
-            singular_values=np.sqrt(count * squares[kept]),
-            mean=mean,
+            singular_values=np.sqrt(squares[kept]),
+            mean=self.center + offset @ self.basis,
             count=count,
             total=total,
-            centered=first.centered,
-            certificate=combine(certificates, factors, summed=False),
+            centered=own.centered,
+            certificate=certificate,
         )
 
 

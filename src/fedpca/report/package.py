@@ -124,6 +124,7 @@ def release_facts(
     else:
         names = ("private", "epsilon", "delta", "adjacency", "mechanism", "unit")
         facts["privacy"] = {name: getattr(certificate, name) for name in names}
+        facts["privacy"]["warnings"] = list(certificate.warnings)
     facts["policy"] = None
     if policy is not None:
         facts["policy"] = {

@@ -10,10 +10,11 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from fedpca._typing import JSON
-from fedpca._util.text import pluralize
+from fedpca._util.text import join_names, pluralize, sanitize
 from fedpca.federation import Aggregator, FolderStore, HistoryEvent, Influence
 from fedpca.federation.federated_pca import FederatedPCA
 from fedpca.federation.simulate import Simulation
+from fedpca.trust.roster import ANYONE
 
 
 class Growth(NamedTuple):
@@ -93,6 +94,7 @@ def load_run(source: object) -> Run:
             energy_shares={name: child.energy_share for name, child in children.items()},
             influence=source.influence(),
             left_out={name: child.left_out for name, child in children.items() if child.left_out},
+            notes=(*run.notes, _membership(source)),
         )
     if isinstance(source, FederatedPCA):
         return _from_estimator(source)
@@ -102,6 +104,15 @@ def load_run(source: object) -> Run:
         "run must be a folder, an Aggregator, a Simulation or a fitted FederatedPCA, got "
         f"{type(source).__name__}."
     )
+
+
+def _membership(aggregator: Aggregator) -> str:
+    """Who may speak, as a sentence."""
+    if aggregator.roster is None:
+        return f"{ANYONE.capitalize()}."
+    silent = [sanitize(name, 100) for name in aggregator.not_heard_from]
+    missing = f"; not heard from: {join_names(silent)}" if silent else ""
+    return f"Only members of study {sanitize(aggregator.roster.study, 100)!r} may speak{missing}."
 
 
 def _from_folder(folder: Path) -> Run:

@@ -104,11 +104,13 @@ def _what_protects(release: JSON) -> list[str]:
         return ["Noise was added from a known seed, for a test. It protects nothing, and nothing may leave."]
     epsilon, delta = privacy["epsilon"], privacy["delta"]
     factor, chance = _rounded_up(exp(min(epsilon, 700.0))), f"1 in {_rounded_up(1 / delta)}"
+    weakness = [f"This promise is weakened: {sanitize(text, 200)}." for text in privacy["warnings"][:1]]
     return [
         "Random noise was added, so that what leaves would be about the same if any one record had been "
         f"different (differential privacy, epsilon = {epsilon:g}, delta = {delta:g}). Whatever anybody knows "
         f"or tries, the odds of a statement about one record change by a factor of at most {factor}, but for "
-        f"a chance of {chance}. Rules that look at records are waived: a refusal would tell about them."
+        f"a chance of {chance}. Rules that look at records are waived: a refusal would tell about them.",
+        *weakness,
     ]
 
 

@@ -32,6 +32,7 @@ def write_report(
     color: object = None,
     run: object = None,
     n_components: int | None = None,
+    signature: str = "",
     title: str = "PCA report",
     pictures: str | os.PathLike[str] | None = None,
 ) -> Path:
@@ -47,6 +48,7 @@ def write_report(
         run: the federation behind the model: the folder of a Flower run or of an aggregator's store, an
             `Aggregator`, or a `Simulation`. The contributions to a `FederatedPCA` are shown without it.
         n_components: number of components to show; by default those of the estimator, or all of a summary.
+        signature: who signed the model's file, and whether that holds, in words; "" shows nothing.
         title: of the page.
         pictures: a folder for all charts as .png and .svg.
 
@@ -70,7 +72,7 @@ def write_report(
         run = model
     run_history = None if run is None else load_run(run)
     with drawing():
-        sections = _sections(subspace, n_shown, rows, color, run_history)
+        sections = _sections(subspace, n_shown, rows, color, run_history, signature)
     if pictures is not None:
         write_pictures(Path(pictures), sections)
     write_page(path, sanitize(title, 100), _key_figures(subspace, n_shown, run_history), sections)
@@ -91,7 +93,12 @@ def _components(model: BasePCA | Summary, n_components: int | None) -> tuple[Sub
 
 
 def _sections(
-    subspace: Subspace, n_shown: int, rows: RowsLike, color: object, run_history: Run | None
+    subspace: Subspace,
+    n_shown: int,
+    rows: RowsLike,
+    color: object,
+    run_history: Run | None,
+    signature: str,
 ) -> list[Section]:
     sections = [explained_variance(subspace, n_shown)]
     if rows is not None and n_shown:
@@ -104,6 +111,9 @@ def _sections(
         sections += [over_time(run_history), incidents(run_history)]
     if subspace.certificate is not None:
         sections.append(certificate_section(subspace.certificate))
+    if signature:
+        text = sanitize(signature[:1].upper() + signature[1:], 1000)
+        sections.append(Section("signature", "Signature", (f"{text}.",), ()))
     return [section for section in sections if section.paragraphs or section.items]
 
 

@@ -30,7 +30,11 @@ Contents = tuple[str, dict[str, AnyArray], JSON]
 
 def write(path: str | os.PathLike[str], kind: str, arrays: Mapping[str, AnyArray], metadata: JSON) -> None:
     """Write arrays and JSON metadata as one file, atomically."""
-    contents = encode(kind, arrays, metadata)
+    write_bytes(path, encode(kind, arrays, metadata))
+
+
+def write_bytes(path: str | os.PathLike[str], contents: bytes) -> None:
+    """Write what `encode` gave, atomically."""
     path = local_path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot save {path}: there is no folder {path.parent}.")

@@ -24,6 +24,7 @@ from fedpca._util.text import format_number, pluralize, sanitize
 from fedpca.errors import PolicyViolation
 from fedpca.summaries import validation
 from fedpca.summaries.certificate import Certificate
+from fedpca.summaries.moments import Moments
 from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
@@ -194,11 +195,11 @@ class Policy:
             PolicyViolation: by the first rule that does not hold.
         """
         if privacy is not None:
-            self.check_private(_n_rows(rows), privacy)
+            self.check_private(count_rows(rows), privacy)
             return None
+        raise_broken([self._privacy_rule(None), self._secure_rule()])
         counts = RowCounts.of(rows)
         raise_broken(self._count_rules(counts, counts.rows, _n_features(rows) / counts.rows))
-        raise_broken([self._privacy_rule(None), self._secure_rule()])
         return counts
 
     def check_private(self, n_rows: int, privacy: "Privacy") -> None:
@@ -236,6 +237,10 @@ class Policy:
         >>> [result.result for result in Policy().results(Subspace.from_rows(rows), rows)]
         ['holds', 'holds', 'holds', 'holds', 'off', 'off', 'holds']
         """
+        if not isinstance(summary, Subspace | Moments | Scaling):
+            raise TypeError(
+                f"a policy checks Subspace, Moments or Scaling, got {type(summary).__name__}; pass summary_."
+            )
         if not isinstance(summary, Scaling) and summary.certificate is not None:
             return self._results_of_release(summary, summary.certificate)
         counts = rows if rows is None or isinstance(rows, RowCounts) else RowCounts.of(rows)
@@ -384,7 +389,7 @@ def raise_broken(results: Iterable[RuleResult]) -> None:
     raise PolicyViolation(first.problem + more, first.rule, first.limit, first.value)
 
 
-def _n_rows(rows: RowsLike) -> int:
+def count_rows(rows: RowsLike) -> int:
     """How many there are, without a look at any."""
     if not hasattr(rows, "batches"):
         return int(rows.shape[0]) if hasattr(rows, "shape") else len(rows)

@@ -319,15 +319,16 @@ class Signer:
     Attributes:
         roster: that the member agrees on.
         member: who signs.
+        key: the member's.
     """
 
     roster: Roster
     member: Member
-    _key: SigningKey
+    key: SigningKey
 
     def sign(self, contents: bytes) -> bytes:
         """A model file with the member's signature, which replaces one that it may have."""
-        return sign(contents, self._key, study=self.roster.study, roster=self.roster.hash)
+        return sign(contents, self.key, study=self.roster.study, roster=self.roster.hash)
 
 
 def _refuse_unknown(found: Mapping[str, Any], known: Iterable[str], what: str) -> None:

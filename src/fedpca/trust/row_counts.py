@@ -132,13 +132,16 @@ class _Counter:
         self._count(columns[~missing], values[~missing], np.ones(len(values), dtype=np.int64)[~missing])
 
     def _count(self, columns: AnyArray, values: Array, times: AnyArray) -> None:
-        """Count values, each so many times."""
+        """Count values, each so many times; columns ascend."""
+        known = ~self._many[columns]
+        columns, values, times = columns[known], values[known], times[known]
         for level, counts in zip(self._levels, self._counts, strict=True):
-            first, where = np.unique(columns, return_index=True)
+            where = np.flatnonzero(np.diff(columns, prepend=-1))
+            first = columns[where]
             new = np.isnan(level[first])
             level[first[new]] = values[where[new]]
             same = values == level[columns]
-            np.add.at(counts, columns[same], times[same])
+            counts += np.bincount(columns[same], times[same], len(counts)).astype(np.int64)
             columns, values, times = columns[~same], values[~same], times[~same]
         self._many[columns] = True
 

@@ -1,0 +1,264 @@
+"""fedpca roster: who takes part in a study, their keys, and who signed a file."""
+
+import json
+import secrets
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedpca._util.text import join_names, pluralize, sanitize
+from fedpca.cli.common import AsJson, Force, check_output_path, print_result
+
+if TYPE_CHECKING:
+    from fedpca.trust.roster import Roster
+
+RosterPath = Annotated[Path, typer.Argument(metavar="ROSTER", help="The roster of the study, roster.toml.")]
+MemberId = Annotated[
+    str, typer.Argument(metavar="ID", help="The member's name in the study, that of its messages.")
+]
+
+
+def key(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The key file to write, as in north.key.")],
+    as_json: AsJson = False,
+) -> None:
+    """Make a signing key, and print its public half, which the roster needs.
+
+    The file is for its owner's eyes only, and is never overwritten. Keep a copy in a safe place.
+
+    Example:
+
+    ```
+    fedpca roster key north.key
+    ```
+    """
+    from fedpca.trust.keys import SigningKey
+
+    made = SigningKey.new()
+    made.save(file)
+    print_result({"file": str(file), "public": made.public.text}, as_json, made.public.text)
+
+
+def new(
+    study: Annotated[
+        str, typer.Argument(metavar="NAME", help="A name for the study; its id is this and a random number.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The roster to write.")] = Path(
+        "roster.toml"
+    ),
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="What all members must share, as in rank=5 or scale=std: rank, features, n_features, "
+            "center, scale, epsilon, delta, bound, adjacency or mechanism. May be repeated.",
+        ),
+    ] = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Begin the roster of a new study, with the settings that all must share, and no members yet.
+
+    Example:
+
+    ```
+    fedpca roster new heart --set rank=5 --set scale=std -o roster.toml
+    ```
+    """
+    from fedpca.trust.roster import Roster
+
+    check_output_path(out, force)
+    roster = Roster(f"{study}-{secrets.token_hex(4)}", (), dict(map(_setting, setting or ())))
+    _check_settings(roster)
+    _write(roster, out, as_json)
+
+
+def add(
+    roster: RosterPath,
+    id: MemberId,
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="Its public key, as `fedpca roster key` prints it.")
+    ],
+    rows: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="How many rows it declares: no model of more is accepted."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add a member: the file becomes the next roster of the study, which names the one before it.
+
+    Example:
+
+    ```
+    fedpca roster add roster.toml north ed25519:dc0q... --rows 500
+    ```
+    """
+    from fedpca.trust.keys import PublicKey
+    from fedpca.trust.roster import Member, Roster
+
+    _write(Roster.load(roster).with_member(Member(id, PublicKey(key), rows)), roster, as_json)
+
+
+def remove(roster: RosterPath, id: MemberId, as_json: AsJson = False) -> None:
+    """Remove a member: nothing that it has signed counts any more under the new roster.
+
+    If a member has lost its key, remove it, and add it again with a new one.
+
+    Example:
+
+    ```
+    fedpca roster remove roster.toml north
+    ```
+    """
+    from fedpca.trust.roster import Roster
+
+    _write(Roster.load(roster).without_member(id), roster, as_json)
+
+
+def show(roster: RosterPath, as_json: AsJson = False) -> None:
+    """Show a roster: study, hash, settings and members.
+
+    Members compare the hash, by telephone say, before they agree.
+
+    Example:
+
+    ```
+    fedpca roster show roster.toml
+    ```
+    """
+    from fedpca.trust.roster import Roster
+
+    loaded = Roster.load(roster)
+    _check_settings(loaded)
+    print_result(_described(loaded), as_json, "\n".join(_lines(loaded)))
+
+
+def verify(
+    roster: RosterPath,
+    file: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FILE]...", help="Model files and ledgers that members have signed."),
+    ] = None,
+    after: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A roster agreed on before, which this one must continue."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check who signed model files and ledgers, or that a roster continues another. Exit code 1 if not.
+
+    A ledger must have as many entries as the certificates of the model files state.
+
+    Examples:
+
+    ```
+    fedpca roster verify roster.toml north.safetensors ledger.jsonl
+    fedpca roster verify new-roster.toml --after roster.toml
+    ```
+    """
+    from fedpca.cli.signatures import verify_files
+    from fedpca.trust.roster import Roster
+
+    loaded = Roster.load(roster)
+    _check_settings(loaded)
+    changes = [] if after is None else _changes(Roster.load(after), loaded)
+    found = verify_files(loaded, file or [])
+    lines = [f"{roster}: {loaded.hash}", *changes]
+    lines += [f"{name}: {result.text}" for name, result in found.items()]
+    holds = all(result.holds for result in found.values())
+    data = {
+        "hash": loaded.hash,
+        "changes": changes,
+        "holds": holds,
+        "files": {name: {"holds": result.holds, "text": result.text} for name, result in found.items()},
+    }
+    print_result(data, as_json, "\n".join(lines))
+    if not holds:
+        bad = [name for name, result in found.items() if not result.holds]
+        raise ValueError(f"{pluralize(len(bad), 'file')} must not be used: {join_names(bad)}.")
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """A setting as it is typed: a TOML value, or a plain word."""
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise typer.BadParameter(f"--set must be NAME=VALUE, as in rank=5, got {text!r}.")
+    if name == "features":
+        from fedpca._util.option_text import split_names
+
+        return name, split_names(value)
+    try:
+        return name, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name, value
+
+
+def _check_settings(roster: "Roster") -> None:
+    """Refuse settings that no private fit can have."""
+    from fedpca.federation import membership
+
+    membership.agreed(roster, None, None, None)
+
+
+def _write(roster: "Roster", path: Path, as_json: bool) -> None:
+    roster.save(path)
+    members = pluralize(len(roster.members), "member")
+    text = f"{path}: {members} of study {sanitize(roster.study)!r}\n{roster.hash}"
+    print_result({"out": str(path), **_described(roster)}, as_json, text)
+
+
+def _described(roster: "Roster") -> dict[str, Any]:
+    return {
+        "study": roster.study,
+        "hash": roster.hash,
+        "settings": dict(roster.settings),
+        "members": [member.to_json() for member in roster.members.values()],
+        "predecessors": list(roster.predecessors),
+    }
+
+
+def _lines(roster: "Roster") -> list[str]:
+    settings = ", ".join(f"{name}={json.dumps(value)}" for name, value in roster.settings.items())
+    lines = [
+        f"study:        {sanitize(roster.study)}",
+        f"hash:         {roster.hash}",
+        f"predecessors: {len(roster.predecessors)}",
+        f"settings:     {sanitize(settings) or 'none'}",
+        f"members:      {len(roster.members) or 'none'}",
+    ]
+    for member in roster.members.values():
+        rows = "any number of rows" if member.rows is None else f"up to {pluralize(member.rows, 'row')}"
+        lines.append(f"  {sanitize(member.id, 100)}  {member.key}  {rows}")
+    return lines
+
+
+def _changes(before: "Roster", after: "Roster") -> list[str]:
+    """What changed, in sentences; ValueError if one roster does not continue the other."""
+    if after.study != before.study:
+        raise ValueError(
+            f"both rosters must be of one study, and are of {before.study!r:.80} and {after.study!r:.80}."
+        )
+    if before.hash not in (after.hash, *after.predecessors):
+        raise ValueError(
+            f"the roster must continue {before.hash[:19]}..., and does not name it among its predecessors; "
+            "ask whoever keeps it which one is right."
+        )
+    found = []
+    for id in sorted({*before.members, *after.members}):
+        old, new = before.members.get(id), after.members.get(id)
+        if old is None:
+            found.append(f"added {sanitize(id, 100)}")
+        elif new is None:
+            found.append(f"removed {sanitize(id, 100)}")
+        elif old != new:
+            found.append(
+                f"another {'key' if old.key != new.key else 'number of rows'} of {sanitize(id, 100)}"
+            )
+    for name in sorted({*before.settings, *after.settings}):
+        values = [json.dumps(roster.settings.get(name)) for roster in (before, after)]
+        if values[0] != values[1]:
+            found.append(sanitize(f"{name}: {values[0]} before, {values[1]} now"))
+    return found or ["nothing changed"]
