@@ -274,7 +274,9 @@ def federation(folder=None, n_clients=6):
 def test_the_run_of_an_aggregator_and_of_its_store(tmp_path):
     aggregator = federation(tmp_path / "store")
     run = load_run(aggregator)
-    assert replace(run, energy_shares={}, influence={}) == load_run(tmp_path / "store")  # not in a history
+    assert replace(run, energy_shares={}, influence={}, notes=()) == load_run(
+        tmp_path / "store"
+    )  # not in a history
     assert run.influence == aggregator.influence()
     assert sum(run.energy_shares.values()) == pytest.approx(1)
     assert run.contributions == {f"client {client}": 30.0 + client for client in range(1, 6)}
@@ -348,6 +350,7 @@ def flower_folder(folder, **changes):
             for name, child in aggregator.children.items()
         },
         "quarantined": {"torn": "torn.state is damaged"}, "no_reply": ["123456"],
+        "roster": {"study": "heart", "hash": "sha256:", "members": 9, "not_heard_from": ["client 9"]},
     }  # fmt: skip
     (folder / "summary.json").write_text(json.dumps(summary | changes))
     return aggregator.model()
@@ -375,6 +378,9 @@ def test_a_run_without_a_model_says_why(tmp_path):
     flower_folder(tmp_path / "other", problem="interrupted by OSError")
     page = written(tmp_path, model, run=tmp_path / "other")
     assert "This run did not end normally: interrupted by OSError" in page
+    assert "Only members of study &#39;heart&#39; may speak; not heard from: client 9." in page
+    flower_folder(tmp_path / "open", roster="no roster: anyone may speak")
+    assert "No roster: anyone may speak." in written(tmp_path, model, run=tmp_path / "open")
 
 
 def test_a_folder_of_something_else(tmp_path):

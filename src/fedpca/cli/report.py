@@ -83,7 +83,9 @@ def report(
             color=color,
             run=run,
             n_components=shown,
-            signature=signature["text"],
+            signature=""
+            if run and signature["holds"] is None
+            else signature["text"],  # the run says who may speak
             title=model.name,
             pictures=pictures,
         )

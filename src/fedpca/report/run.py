@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
@@ -94,7 +94,11 @@ def load_run(source: object) -> Run:
             energy_shares={name: child.energy_share for name, child in children.items()},
             influence=source.influence(),
             left_out={name: child.left_out for name, child in children.items() if child.left_out},
-            notes=(*run.notes, _membership(source)),
+            notes=(
+                *run.notes,
+                _membership(_study(source), source.not_heard_from),
+                *_robustness(source.robust),
+            ),
         )
     if isinstance(source, FederatedPCA):
         return _from_estimator(source)
@@ -106,13 +110,27 @@ def load_run(source: object) -> Run:
     )
 
 
-def _membership(aggregator: Aggregator) -> str:
+def _study(aggregator: Aggregator) -> str | None:
+    return None if aggregator.roster is None else aggregator.roster.study
+
+
+def _membership(study: str | None, not_heard_from: Iterable[str]) -> str:
     """Who may speak, as a sentence."""
-    if aggregator.roster is None:
+    if study is None:
         return f"{ANYONE.capitalize()}."
-    silent = [sanitize(name, 100) for name in aggregator.not_heard_from]
+    silent = [sanitize(name, 100) for name in not_heard_from]
     missing = f"; not heard from: {join_names(silent)}" if silent else ""
-    return f"Only members of study {sanitize(aggregator.roster.study, 100)!r} may speak{missing}."
+    return f"Only members of study {sanitize(study, 100)!r} may speak{missing}."
+
+
+def _robustness(rule: str | None) -> tuple[str, ...]:
+    """How clients were merged, as a sentence, if not simply added up."""
+    if rule is None:
+        return ()
+    return (
+        f"Merged with robust={sanitize(rule, 20)!r}: a minority of clients cannot take the model if clients "
+        "are alike. Those without influence were left out of it.",
+    )
 
 
 def _from_folder(folder: Path) -> Run:
@@ -153,7 +171,12 @@ def _from_flower(summary: JSON, events: list[HistoryEvent]) -> Run:
         Incident(f"node {node}", "no reply", "", "the node did not reply during the run.")
         for node in summary["no_reply"]
     ]
+    roster = summary["roster"] or {}  # None: the run did not begin
+    heard = {"study": None, "not_heard_from": []} if roster == ANYONE else roster
     notes = earlier.notes
+    if heard:
+        notes = (*notes, _membership(heard["study"], heard.get("not_heard_from", ())))
+    notes = (*notes, *_robustness(summary.get("robust")))
     if summary["problem"]:
         what = "This run produced no model" if summary["model"] is None else "This run did not end normally"
         notes = (f"{what}: {summary['problem']}", *notes)
@@ -251,6 +274,7 @@ def _from_estimator(pca: FederatedPCA) -> Run:
     return Run(
         {name: float(one.rows) for name, one in clients if not one.problem},
         incidents=incidents,
+        notes=_robustness(pca.robust),
         influence=pca.influence_,
         left_out={name: one.left_out for name, one in clients if one.left_out},
     )
