@@ -50,7 +50,7 @@ class Member:
         if not isinstance(self.key, PublicKey):
             object.__setattr__(self, "key", PublicKey(self.key))
         if self.rows is not None:
-            validation.integer(self.rows, "rows", at_least=1)
+            object.__setattr__(self, "rows", validation.integer(self.rows, "rows", at_least=1))
 
     def to_json(self) -> JSON:
         """Plain values; rows that were not declared are left out."""
