@@ -11,7 +11,7 @@ from helpers import bits, rows_of
 
 import fedpca
 from fedpca import Aggregator, Moments, Privacy, Roster, Scaling, SigningKey, StreamingPCA, Subspace
-from fedpca.errors import OutdatedRoster, SummaryRejected
+from fedpca.errors import OutdatedRoster, SignatureError, SummaryRejected
 from fedpca.federation import FolderStore, MemoryStore, State
 from fedpca.federation.folder import collect, collect_scaling, publish
 from fedpca.federation.message import Message
@@ -83,6 +83,27 @@ def test_the_same_again_is_ignored_and_a_rollback_or_two_of_one_version_are_name
         aggregator.receive("north", 1, summary_of(1))
     assert aggregator.versions == {"north": 2}
     assert send(aggregator, "north", 3, summary_of(1))
+
+
+def test_only_what_was_signed_counts(roster):
+    aggregator = Aggregator(roster=roster)
+    signed = roster.signer(NORTH).sign(Message("north", 1, summary_of(0)).encode())
+    model = roster.signer(NORTH).sign(model_file.encode(*Message("north", 1, summary_of(0)).contents()[:2], {}))
+    for problem, version, summary, contents in (
+        ("version and summary must be those in the signed message", 1, summary_of(1), signed),
+        ("version and summary must be those in the signed message", 2, summary_of(0), signed),
+        ("the message", 1, summary_of(0), model),  # of no child and no version
+    ):
+        with pytest.raises(SummaryRejected, match=problem):
+            aggregator.receive("north", version, summary, signed=contents)
+    assert aggregator.receive("north", 1, summary_of(0), signed=signed)
+
+
+def test_a_name_is_its_members_whoever_sends(roster):
+    aggregator = Aggregator(roster=roster)
+    for version, sender in ((1, "who repeats it"), (2, "north's machine"), (3, "another of its machines")):
+        signed = roster.signer(NORTH).sign(Message("north", version, summary_of(version)).encode())
+        assert aggregator.receive("north", version, summary_of(version), sender=sender, signed=signed)
 
 
 def test_the_same_version_under_a_newer_roster_is_the_same(roster):
@@ -297,6 +318,14 @@ def test_a_roster_changed_under_way(store, roster):
         with pytest.raises(SummaryRejected, match="wrong key"):
             send(aggregator, "north", 2, summary_of(0), roster)
         assert send(aggregator, "north", 1, summary_of(0), key=KEYS["eve"])  # the owner, with its new key
+
+
+def test_the_roster_of_another_study_changes_nothing(store, roster):
+    model = bits(Aggregator(roster=roster, store=store).model())
+    with pytest.raises(SignatureError, match="the store must be of study 'study-2', and is of 'study-1'"):
+        Aggregator(roster=Roster("study-2", roster.members.values()), store=store)
+    again = Aggregator(roster=roster, store=store)
+    assert (bits(again.model()), dict(again.quarantined)) == (model, {})
 
 
 def test_an_older_roster_than_that_of_the_store_changes_nothing(store, roster):
