@@ -208,6 +208,16 @@ def test_rank_and_privacy_are_those_of_the_roster(roster):
     assert Aggregator(2, roster=agreed, privacy=Privacy(1.0, 1e-5, 3.0)).rank == 2
 
 
+@pytest.mark.parametrize("bound", [2.0, "private"])
+def test_rows_are_clipped_as_the_roster_says(roster, bound):
+    """Rows clipped to other lengths do not add up, shorter ones included."""
+    agreed = roster.with_settings(epsilon=4.0, delta=1e-5, bound=30.0)
+    privacy = Privacy(4.0, 1e-5, bound, evaluate=False)
+    release = StreamingPCA(2, privacy=privacy).fit(rows_of(0, 300, 5)).release()
+    with pytest.raises(SummaryRejected, match=r"its bound must be that of the roster, 30\.0, got"):
+        send(Aggregator(roster=agreed), "south", 1, release)
+
+
 def test_no_rule_depends_on_a_clock(roster, tmp_path, monkeypatch):
     """Signed when the clock was at 1970, in the year 2100, and read by others: nothing changes."""
     for version, now in enumerate((0, 4102444800, 1)):

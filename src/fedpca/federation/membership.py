@@ -1,6 +1,7 @@
 """Membership: what an aggregator with a roster accepts, from whom, and on which settings."""
 
 from collections.abc import Callable, Iterable, Mapping
+from math import isclose
 from typing import Any
 
 from fedpca.errors import SignatureError
@@ -143,6 +144,16 @@ def check_agreed(roster: Roster, child: str, summary: Summary) -> None:
     check_settings(roster, summary.n_features, summary.feature_names, summary.centered, summary.scale)
     if summary.certificate is not None:
         _check_setting("mechanism", roster.settings.get("mechanism"), summary.certificate.mechanism)
+        _check_bound(roster.settings.get("bound"), summary.certificate.bound)
+
+
+def _check_bound(agreed: float | str | None, found: float | tuple[float, ...] | None) -> None:
+    """Rows that were clipped to other lengths do not add up: a smaller bound is another setting, too."""
+    if agreed is None or isinstance(agreed, str):
+        return
+    for bound in found if isinstance(found, tuple) else (found,):
+        if bound is None or not isclose(bound, agreed, rel_tol=1e-9):
+            _check_setting("bound", agreed, bound)
 
 
 def check_settings(
