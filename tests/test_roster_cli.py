@@ -310,6 +310,13 @@ def test_a_ledger_is_signed_with_the_model_and_checked_against_it(study):
     assert Path("ledger.jsonl").read_bytes() == before
 
 
+def test_lines_that_were_written_without_a_key_are_named(study):
+    Ledger("ledger.jsonl", epsilon=2.0, delta=1e-4)
+    fit("north", *PRIVATE, "--ledger", "ledger.jsonl")
+    found = run_ok("roster", "verify", "roster.toml", "north.safetensors", "ledger.jsonl")
+    assert "; before them 1 line without a key" in found
+
+
 @pytest.mark.parametrize("command", ["key", "new", "add", "remove", "show", "verify"])
 def test_every_command_has_help_with_an_example_and_describes_every_argument(command):
     text = run_ok("roster", command, "--help")
