@@ -370,6 +370,7 @@ KEY = NORTH.public.text
         ("study = 'a'\n[settings]\nepsilon = 1", "epsilon and delta, or neither"),
         ("study = 'a'\n[settings]\nbound = 1", "with bound must have epsilon"),
         ("study = 'a'\n[settings]\nepsilon = nan\ndelta = 0.1", "epsilon must be a number above 0"),
+        (f"study = 'a'\n[settings]\nepsilon = {10**400}\ndelta = 0.1", "epsilon must be a number above 0"),
         ("study = 'a'\n[settings]\nfeatures = ['a']\nn_features = 1", "features or n_features, not both"),
         ("study = 'a'\n[settings]\nfeatures = ['a', 'a']", "different names"),
         ("study = 'a'\n[settings]\ncenter = 1", "center must be true or false"),

@@ -87,12 +87,13 @@ def test_the_same_again_is_ignored_and_a_rollback_or_two_of_one_version_are_name
 
 def test_only_what_was_signed_counts(roster):
     aggregator = Aggregator(roster=roster)
-    signed = roster.signer(NORTH).sign(Message("north", 1, summary_of(0)).encode())
-    model = roster.signer(NORTH).sign(model_file.encode(*Message("north", 1, summary_of(0)).contents()[:2], {}))
+    message = Message("north", 1, summary_of(0))
+    signed = roster.signer(NORTH).sign(message.encode())
+    model = roster.signer(NORTH).sign(model_file.encode(*message.contents()[:2], message.summary.metadata))
     for problem, version, summary, contents in (
         ("version and summary must be those in the signed message", 1, summary_of(1), signed),
         ("version and summary must be those in the signed message", 2, summary_of(0), signed),
-        ("the message", 1, summary_of(0), model),  # of no child and no version
+        ("'child' is missing", 1, summary_of(0), model),  # of no child and no version
     ):
         with pytest.raises(SummaryRejected, match=problem):
             aggregator.receive("north", version, summary, signed=contents)
@@ -508,6 +509,20 @@ def test_publishing_again_under_a_newer_roster_changes_nothing(folder, roster):
     aggregator = Aggregator(roster=replaced)
     collect(folder, aggregator)
     assert aggregator.versions == {"north": 2, "south": 1}
+
+
+def test_paths_and_keys_in_place_of_what_they_hold_are_refused_by_name(folder, roster):
+    for problem, attempt in {
+        r"roster must be a Roster, got 'roster\.toml'; load it": lambda: Aggregator(roster="roster.toml"),
+        r"roster must be a Roster, got 'r\.toml'; load it": lambda: collect_scaling(folder, roster="r.toml"),
+        "signer must be a Signer, got SigningKey": lambda: publish(
+            folder, "x", 1, summary_of(0), signer=NORTH
+        ),
+        r"key must be a SigningKey, got 'north\.key'": lambda: roster.signer("north.key"),
+        "members must be a Member each, got 'north'": lambda: Roster("study-1", ["north"]),
+    }.items():
+        with pytest.raises(TypeError, match=problem):
+            attempt()
 
 
 def test_nobody_publishes_under_another_name(folder, roster):

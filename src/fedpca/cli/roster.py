@@ -215,7 +215,7 @@ def _check_settings(roster: "Roster") -> None:
 
 @contextmanager
 def _alone(roster: Path) -> Iterator[Path]:
-    """The file itself, behind links, while nobody else changes it: two changes at once would fork the study."""
+    """The file itself, behind links, while nobody else changes it: two changes at once would fork it."""
     from fedpca._util.files import file_lock, local_path
 
     path = local_path(roster).resolve()

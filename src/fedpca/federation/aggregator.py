@@ -45,7 +45,7 @@ from fedpca.summaries.merging import check_compatible, check_scales, select
 from fedpca.summaries.scaling import in_words
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.trust.roster import Roster
+from fedpca.trust.roster import Roster, require_roster
 from fedpca.trust.signature import Signature
 
 _Result = TypeVar("_Result")
@@ -136,7 +136,7 @@ class Aggregator:
         robust: RobustRule | None = None,
         max_share: float | None = None,
     ) -> None:
-        self.roster = roster
+        self.roster = require_roster(roster)
         if roster is not None:
             rank, expected, privacy = membership.agreed(roster, rank, expected, privacy)
         if rank is not None:

@@ -14,8 +14,8 @@ _PREFIX = "ed25519:"
 _MAX_FILE = 2**16  # bytes
 _PURPOSE = "signing and checking signatures"
 _PRIME = 2**255 - 19  # coordinates are below it
-# The second coordinates of the eight points of small order: under such a key, signatures of any text hold that
-# nobody had to sign.
+# The second coordinates of the eight points of small order: under such a key, signatures that nobody had to
+# make hold of any text.
 _SMALL_ORDER = {
     0,
     1,
@@ -49,8 +49,8 @@ class PublicKey:
         coordinate = int.from_bytes(raw, "little") % 2**255  # the last bit is the sign of the other one
         if coordinate >= _PRIME or coordinate in _SMALL_ORDER:
             raise ValueError(
-                f"a public key must be that of a signing key, and anyone can sign for {self.text!r:.80}; take "
-                "one that `fedpca roster key` prints."
+                f"a public key must be that of a signing key, and anyone can sign for {self.text!r:.80}; "
+                "take one that `fedpca roster key` prints."
             )
 
     def _raw(self) -> bytes:
