@@ -620,6 +620,9 @@ class TestNode:
         club.configs["north"] |= {"mechanism": "sketch"}
         with pytest.raises(NodeError, match="mechanism must be 'gram', as the roster states, got 'sketch'"):
             club.node("north").reply(request)
+        club.configs["north"] |= {"mechanism": "gram", "bound": 2.0}
+        with pytest.raises(NodeError, match=r"bound must be 3\.0, as the roster states, got 2\.0"):
+            club.node("north").reply(request)
         plain = {
             key: value
             for key, value in club.configs["north"].items()

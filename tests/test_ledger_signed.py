@@ -133,6 +133,19 @@ def test_a_ledger_without_signatures_is_signed_from_then_on(tmp_path):
         Ledger(path)
 
 
+def test_signatures_that_were_taken_away_are_counted(ledger):
+    """Without any, it is a ledger that was kept without a key: it can be edited, and that must show."""
+    assert Ledger(ledger.path).unsigned_lines == 0
+    records = [json.loads(line) for line in ledger.path.read_text().splitlines()]
+    added = ("key", "previous", "signature")
+    plain = [{name: record[name] for name in record if name not in added} for record in records]
+    ledger.path.write_text("".join(json.dumps(record) + "\n" for record in plain))
+    found = Ledger(ledger.path, key=KEY)
+    assert (found.signed_by, found.unsigned_lines) == ((), len(records))
+    found.debit(100, 110, "gram", MU)
+    assert (found.signed_by, found.unsigned_lines) == ((KEY.public,), len(records))
+
+
 def test_a_torn_last_line_is_written_over(ledger):
     contents = ledger.path.read_bytes()
     for cut in (20, 150, 300):

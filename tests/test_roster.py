@@ -131,6 +131,34 @@ def test_a_public_key_has_one_spelling(text):
         PublicKey(text)
 
 
+@pytest.mark.parametrize(
+    "point",
+    [
+        "00" * 32,
+        "00" * 31 + "80",
+        "01" + "00" * 31,
+        "01" + "00" * 30 + "80",
+        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc85",
+        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac03fa",
+        "ec" + "ff" * 30 + "7f",
+        "ed" + "ff" * 30 + "7f",
+        "ee" + "ff" * 30 + "7f",
+        "ff" * 32,
+    ],
+)
+def test_a_key_that_anyone_can_sign_for_is_refused(point):
+    text = "ed25519:" + base64.b64encode(bytes.fromhex(point)).decode()
+    with pytest.raises(ValueError, match="a public key must be that of a signing key, and anyone can sign"):
+        Member("north", text)
+
+
+def test_rows_are_declared_as_any_whole_number():
+    declared = [Member("north", NORTH.public, rows=rows) for rows in (500, np.int64(500))]
+    assert Roster("study-1", declared[:1]) == Roster("study-1", declared[1:])
+
+
 # --- signatures of files ---
 
 
@@ -342,6 +370,7 @@ KEY = NORTH.public.text
         ("study = 'a'\n[settings]\nepsilon = 1", "epsilon and delta, or neither"),
         ("study = 'a'\n[settings]\nbound = 1", "with bound must have epsilon"),
         ("study = 'a'\n[settings]\nepsilon = nan\ndelta = 0.1", "epsilon must be a number above 0"),
+        (f"study = 'a'\n[settings]\nepsilon = {10**400}\ndelta = 0.1", "epsilon must be a number above 0"),
         ("study = 'a'\n[settings]\nfeatures = ['a']\nn_features = 1", "features or n_features, not both"),
         ("study = 'a'\n[settings]\nfeatures = ['a', 'a']", "different names"),
         ("study = 'a'\n[settings]\ncenter = 1", "center must be true or false"),

@@ -11,7 +11,7 @@ from helpers import bits, rows_of
 
 import fedpca
 from fedpca import Aggregator, Moments, Privacy, Roster, Scaling, SigningKey, StreamingPCA, Subspace
-from fedpca.errors import OutdatedRoster, SummaryRejected
+from fedpca.errors import OutdatedRoster, SignatureError, SummaryRejected
 from fedpca.federation import FolderStore, MemoryStore, State
 from fedpca.federation.folder import collect, collect_scaling, publish
 from fedpca.federation.message import Message
@@ -83,6 +83,28 @@ def test_the_same_again_is_ignored_and_a_rollback_or_two_of_one_version_are_name
         aggregator.receive("north", 1, summary_of(1))
     assert aggregator.versions == {"north": 2}
     assert send(aggregator, "north", 3, summary_of(1))
+
+
+def test_only_what_was_signed_counts(roster):
+    aggregator = Aggregator(roster=roster)
+    message = Message("north", 1, summary_of(0))
+    signed = roster.signer(NORTH).sign(message.encode())
+    model = roster.signer(NORTH).sign(model_file.encode(*message.contents()[:2], message.summary.metadata))
+    for problem, version, summary, contents in (
+        ("version and summary must be those in the signed message", 1, summary_of(1), signed),
+        ("version and summary must be those in the signed message", 2, summary_of(0), signed),
+        ("'child' is missing", 1, summary_of(0), model),  # of no child and no version
+    ):
+        with pytest.raises(SummaryRejected, match=problem):
+            aggregator.receive("north", version, summary, signed=contents)
+    assert aggregator.receive("north", 1, summary_of(0), signed=signed)
+
+
+def test_a_name_is_its_members_whoever_sends(roster):
+    aggregator = Aggregator(roster=roster)
+    for version, sender in ((1, "who repeats it"), (2, "north's machine"), (3, "another of its machines")):
+        signed = roster.signer(NORTH).sign(Message("north", version, summary_of(version)).encode())
+        assert aggregator.receive("north", version, summary_of(version), sender=sender, signed=signed)
 
 
 def test_the_same_version_under_a_newer_roster_is_the_same(roster):
@@ -185,6 +207,16 @@ def test_rank_and_privacy_are_those_of_the_roster(roster):
     with pytest.raises(ValueError, match=r"epsilon must be that of the roster, 1\.0, got epsilon=5\.0"):
         Aggregator(roster=agreed, privacy=Privacy(5.0, 1e-5, 3.0))
     assert Aggregator(2, roster=agreed, privacy=Privacy(1.0, 1e-5, 3.0)).rank == 2
+
+
+@pytest.mark.parametrize("bound", [2.0, "private"])
+def test_rows_are_clipped_as_the_roster_says(roster, bound):
+    """Rows clipped to other lengths do not add up, shorter ones included."""
+    agreed = roster.with_settings(epsilon=4.0, delta=1e-5, bound=30.0)
+    privacy = Privacy(4.0, 1e-5, bound, evaluate=False)
+    release = StreamingPCA(2, privacy=privacy).fit(rows_of(0, 300, 5)).release()
+    with pytest.raises(SummaryRejected, match=r"its bound must be that of the roster, 30\.0, got"):
+        send(Aggregator(roster=agreed), "south", 1, release)
 
 
 def test_no_rule_depends_on_a_clock(roster, tmp_path, monkeypatch):
@@ -297,6 +329,14 @@ def test_a_roster_changed_under_way(store, roster):
         with pytest.raises(SummaryRejected, match="wrong key"):
             send(aggregator, "north", 2, summary_of(0), roster)
         assert send(aggregator, "north", 1, summary_of(0), key=KEYS["eve"])  # the owner, with its new key
+
+
+def test_the_roster_of_another_study_changes_nothing(store, roster):
+    model = bits(Aggregator(roster=roster, store=store).model())
+    with pytest.raises(SignatureError, match="the store must be of study 'study-2', and is of 'study-1'"):
+        Aggregator(roster=Roster("study-2", roster.members.values()), store=store)
+    again = Aggregator(roster=roster, store=store)
+    assert (bits(again.model()), dict(again.quarantined)) == (model, {})
 
 
 def test_an_older_roster_than_that_of_the_store_changes_nothing(store, roster):
@@ -469,6 +509,20 @@ def test_publishing_again_under_a_newer_roster_changes_nothing(folder, roster):
     aggregator = Aggregator(roster=replaced)
     collect(folder, aggregator)
     assert aggregator.versions == {"north": 2, "south": 1}
+
+
+def test_paths_and_keys_in_place_of_what_they_hold_are_refused_by_name(folder, roster):
+    for problem, attempt in {
+        r"roster must be a Roster, got 'roster\.toml'; load it": lambda: Aggregator(roster="roster.toml"),
+        r"roster must be a Roster, got 'r\.toml'; load it": lambda: collect_scaling(folder, roster="r.toml"),
+        "signer must be a Signer, got SigningKey": lambda: publish(
+            folder, "x", 1, summary_of(0), signer=NORTH
+        ),
+        r"key must be a SigningKey, got 'north\.key'": lambda: roster.signer("north.key"),
+        "members must be a Member each, got 'north'": lambda: Roster("study-1", ["north"]),
+    }.items():
+        with pytest.raises(TypeError, match=problem):
+            attempt()
 
 
 def test_nobody_publishes_under_another_name(folder, roster):

@@ -2,13 +2,15 @@
 
 import json
 import stat
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fedpca
-from fedpca import Ledger, Roster
+from fedpca import Ledger, Roster, SigningKey
 from fedpca.trust import Member
 
 typer = pytest.importorskip("typer", reason="the cli extra")
@@ -17,6 +19,7 @@ pytest.importorskip("pyarrow", reason="the cli extra")
 from typer.testing import CliRunner  # noqa: E402
 
 from fedpca.cli.app import app  # noqa: E402
+from fedpca.cli.roster import add  # noqa: E402
 
 PRIVATE = ["--epsilon", "1", "--delta", "1e-5", "--bound", "15", "--center", "none"]
 
@@ -117,6 +120,26 @@ def test_nothing_is_overwritten_unasked(study):
     assert (Path("north.key").read_bytes(), Path("roster.toml").read_bytes()) == before
 
 
+def test_changes_made_at_the_same_time_all_count(study):
+    names = [f"member {number}" for number in range(8)]
+    keys = {name: SigningKey.new().public for name in names}
+    with ThreadPoolExecutor(len(names)) as pool:
+        futures = [pool.submit(add, "roster.toml", name, keys[name].text, None, True) for name in names]
+        assert [future.result() for future in futures] == [None] * len(names)
+    found = Roster.load("roster.toml")
+    assert [*found.members] == [*names, "north", "south"]
+    assert len(found.predecessors) == 2 + len(names)
+
+
+def test_a_link_to_a_roster_stays_one(study):
+    (study / "kept").mkdir()
+    Path("roster.toml").rename("kept/roster.toml")
+    Path("roster.toml").symlink_to("kept/roster.toml")
+    run_ok("roster", "remove", "roster.toml", "south")
+    assert Path("roster.toml").is_symlink()
+    assert [*Roster.load("kept/roster.toml").members] == ["north"]
+
+
 def test_a_roster_must_continue_the_one_agreed_on(study):
     Path("old.toml").write_bytes(Path("roster.toml").read_bytes())
     assert "nothing changed" in run_ok("roster", "verify", "roster.toml", "--after", "old.toml")
@@ -166,6 +189,17 @@ def test_inspect_says_what_does_not_hold(study):
     assert "1 file must not be used: north.safetensors" in error_of(
         "roster", "verify", "roster.toml", "north.safetensors"
     )
+
+
+def test_a_signed_file_is_shown_where_signatures_cannot_be_checked(study, monkeypatch):
+    fit("north")
+    for module in [name for name in sys.modules if name.partition(".")[0] == "cryptography"]:
+        monkeypatch.setitem(sys.modules, module, None)
+    found = run_ok("inspect", "north.safetensors")
+    assert "signature: not checked: signed with the key ed25519:" in found
+    assert "pip install 'fedpca[secure]'" in found
+    assert json.loads(run_ok("inspect", "north.safetensors", "--json"))["signature"]["holds"] is None
+    assert "needs cryptography" in error_of("inspect", "north.safetensors", "--roster", "roster.toml")
 
 
 def test_the_report_shows_the_signature(study):
@@ -274,6 +308,13 @@ def test_a_ledger_is_signed_with_the_model_and_checked_against_it(study):
     refused = error_of("fit", "north.csv", *PRIVATE, "--ledger", "ledger.jsonl", "-o", "again.safetensors")
     assert "only a key may write to it" in refused
     assert Path("ledger.jsonl").read_bytes() == before
+
+
+def test_lines_that_were_written_without_a_key_are_named(study):
+    Ledger("ledger.jsonl", epsilon=2.0, delta=1e-4)
+    fit("north", *PRIVATE, "--ledger", "ledger.jsonl")
+    found = run_ok("roster", "verify", "roster.toml", "north.safetensors", "ledger.jsonl")
+    assert "; before them 1 line without a key" in found
 
 
 @pytest.mark.parametrize("command", ["key", "new", "add", "remove", "show", "verify"])

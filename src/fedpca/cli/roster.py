@@ -3,6 +3,8 @@
 import json
 import secrets
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,7 +75,8 @@ def new(
     check_output_path(out, force)
     roster = Roster(f"{study}-{secrets.token_hex(4)}", (), dict(map(_setting, setting or ())))
     _check_settings(roster)
-    _write(roster, out, as_json)
+    roster.save(out)
+    _print_written(roster, out, as_json)
 
 
 def add(
@@ -99,7 +102,11 @@ def add(
     from fedpca.trust.keys import PublicKey
     from fedpca.trust.roster import Member, Roster
 
-    _write(Roster.load(roster).with_member(Member(id, PublicKey(key), rows)), roster, as_json)
+    member = Member(id, PublicKey(key), rows)
+    with _alone(roster) as path:
+        following = Roster.load(path).with_member(member)
+        following.save(path)
+    _print_written(following, roster, as_json)
 
 
 def remove(roster: RosterPath, id: MemberId, as_json: AsJson = False) -> None:
@@ -115,7 +122,10 @@ def remove(roster: RosterPath, id: MemberId, as_json: AsJson = False) -> None:
     """
     from fedpca.trust.roster import Roster
 
-    _write(Roster.load(roster).without_member(id), roster, as_json)
+    with _alone(roster) as path:
+        following = Roster.load(path).without_member(id)
+        following.save(path)
+    _print_written(following, roster, as_json)
 
 
 def show(roster: RosterPath, as_json: AsJson = False) -> None:
@@ -203,8 +213,20 @@ def _check_settings(roster: "Roster") -> None:
     membership.agreed(roster, None, None, None)
 
 
-def _write(roster: "Roster", path: Path, as_json: bool) -> None:
-    roster.save(path)
+@contextmanager
+def _alone(roster: Path) -> Iterator[Path]:
+    """The file itself, behind links, while nobody else changes it: two changes at once would fork it."""
+    from fedpca._util.files import file_lock, local_path
+
+    path = local_path(roster).resolve()
+    if not path.is_file():
+        yield path  # which cannot be loaded
+        return
+    with file_lock(path.with_name(f".{path.name}.lock")):
+        yield path
+
+
+def _print_written(roster: "Roster", path: Path, as_json: bool) -> None:
     members = pluralize(len(roster.members), "member")
     text = f"{path}: {members} of study {sanitize(roster.study)!r}\n{roster.hash}"
     print_result({"out": str(path), **_described(roster)}, as_json, text)

@@ -23,7 +23,8 @@ class Verified(NamedTuple):
 def describe_signature(contents: bytes, roster: "Roster | None") -> dict[str, Any]:
     """Who signed a model file, and whether that holds, as JSON; `text` has all of it in words.
 
-    `holds` is None where that is not known: nobody signed, and there is no roster that asks for it.
+    `holds` is None where that is not known: without a roster that asks for it, nobody signed, or the extra
+    "secure" is missing.
     """
     from fedpca.errors import SignatureError
     from fedpca.trust.roster import ANYONE
@@ -45,9 +46,12 @@ def describe_signature(contents: bytes, roster: "Roster | None") -> dict[str, An
         return described | {"text": f"does not hold: {result.text}"}
     if found is None:
         return {"holds": None, "text": f"none; {ANYONE}"}
-    holds = found.holds(contents)
-    described["holds"] = holds
     signer = f"signed with the key {found.key} for study {sanitize(found.study, 100)!r}"
+    try:
+        holds = found.holds(contents)
+    except ImportError as error:  # a signed file is readable everywhere
+        return described | {"holds": None, "text": f"not checked: {signer}; {ANYONE}; {error}"}
+    described["holds"] = holds
     what = f"holds: {signer}" if holds else f"does not hold: {signer}, and changed since"
     return described | {"text": f"{what}; {ANYONE}"}
 
@@ -93,7 +97,10 @@ def _verify_ledger(roster: "Roster", path: Path, stated: "list[LedgerState]") ->
             "off at the end; restore it from a backup.",
         )
     text = f"signed by {sanitize(member.id, 100)}; {pluralize(entries, 'entry', 'entries')}"
-    return Verified(True, text + "".join(f"; earlier lines with the key {key}" for key in earlier))
+    text += "".join(f"; earlier lines with the key {key}" for key in earlier)
+    if unsigned := ledger.unsigned_lines:
+        text += f"; before them {pluralize(unsigned, 'line')} without a key"
+    return Verified(True, text)
 
 
 def _stated(contents: bytes) -> "list[LedgerState]":

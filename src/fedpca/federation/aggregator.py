@@ -45,7 +45,7 @@ from fedpca.summaries.merging import check_compatible, check_scales, select
 from fedpca.summaries.scaling import in_words
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.trust.roster import Roster
+from fedpca.trust.roster import Roster, require_roster
 from fedpca.trust.signature import Signature
 
 _Result = TypeVar("_Result")
@@ -136,7 +136,7 @@ class Aggregator:
         robust: RobustRule | None = None,
         max_share: float | None = None,
     ) -> None:
-        self.roster = roster
+        self.roster = require_roster(roster)
         if roster is not None:
             rank, expected, privacy = membership.agreed(roster, rank, expected, privacy)
         if rank is not None:
@@ -179,6 +179,8 @@ class Aggregator:
         Those that most others do not merge with come last: they must not decide on the features.
         """
         states = self.store.states()  # first: if it cannot be read, nothing changes
+        if self.roster is not None:
+            membership.check_store(self.roster, states.values())
         self._states: dict[str, State] = {}
         self._pool = Pool()
         self._tree = MergeTree(self.rank, self.fanout)
@@ -244,7 +246,7 @@ class Aggregator:
             version: a whole number from 0.
             summary: of all rows of the child so far.
             sender: who sent it, as the network knows them, such as a key. A name belongs to the first sender
-                that used it, until the child is withdrawn.
+                that used it, until the child is withdrawn; with a roster it is its member's, whoever sends.
             warning: what the history is to say about it, if it is accepted, beside warnings of its own.
             signed: `Message.signed`: the file that it came in, with the child's signature. A roster needs it.
 
@@ -265,9 +267,11 @@ class Aggregator:
             self._begin_write()
             known = self._states.get(child)
             try:
-                if known is not None:
-                    check_sender(child, known.sender, sender)
-                if self.roster is not None:
+                if self.roster is None:
+                    if known is not None:
+                        check_sender(child, known.sender, sender)
+                else:
+                    sender = ""  # who repeats what a member has signed must not own its name
                     message = Message(child, version, require_summary(summary), signed)
                     membership.check_received(self.roster, known, message, self._of_model_features)
                 if known is not None and version <= known.message.version:

@@ -28,7 +28,7 @@ from fedpca.summaries import model_file, validation
 from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.summary import Summary, scaling_from_file
 from fedpca.trust.policy import Policy, check_policy
-from fedpca.trust.roster import ANYONE, Roster, Signer
+from fedpca.trust.roster import ANYONE, Roster, Signer, require_roster, require_signer
 from fedpca.trust.row_counts import RowCounts
 
 _log = logging.getLogger("fedpca.federation")
@@ -114,6 +114,7 @@ def publish(
     ('north.1.safetensors', 20.0)
     """
     child, version = child_name(child), version_number(version)
+    signer = require_signer(signer)
     if signer is not None and signer.member.id != child:
         raise ValueError(
             f"the key is that of {signer.member.id!r:.80}, who cannot publish as {child!r:.80}; publish "
@@ -248,7 +249,7 @@ def collect_scaling(
     """
     validation.integer(max_bytes, "max_bytes", at_least=1)
     storage = _open_storage(folder)
-    if roster is None:
+    if require_roster(roster) is None:
         _log.info("%s: %s", folder, ANYONE)
     found: list[tuple[_Entry, str, Scaling]] = []
     skipped = []

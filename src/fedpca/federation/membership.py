@@ -1,6 +1,7 @@
 """Membership: what an aggregator with a roster accepts, from whom, and on which settings."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from math import isclose
 from typing import Any
 
 from fedpca.errors import SignatureError
@@ -12,6 +13,7 @@ from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.trust.roster import Roster
+from fedpca.trust.signature import Signature
 
 _PRIVATE = ("epsilon", "delta", "bound", "adjacency", "mechanism")
 _REMEDY = "take what the roster says, or agree on another roster"
@@ -59,6 +61,11 @@ def check_received(
     `of_model` gives what is kept of a summary.
     """
     roster.check(message.encode(), message.child, "the message")
+    if Message.decode(message.signed) != message:
+        raise SignatureError(
+            "version and summary must be those in the signed message, and differ; hand over what "
+            "Message.decode(signed) has."
+        )
     latest = None if known is None else known.message
     if latest is None or message.version > latest.version:
         return
@@ -73,6 +80,25 @@ def check_received(
             f"equivocation: {latest.child!r:.80} has signed two different summaries as version "
             f"{latest.version}, and the first counts; send what changed as a newer version."
         )
+
+
+def check_store(roster: Roster, states: Iterable[State]) -> None:
+    """Refuse a store in which everything was signed for other studies: it is not at fault, but mistaken."""
+    studies = {_study(state) for state in states if state.message.summary is not None}
+    if studies and studies.isdisjoint({roster.study, None}):
+        raise SignatureError(
+            f"the store must be of study {roster.study!r:.80}, and is of {min(filter(None, studies))!r:.80}; "
+            "give each study a store of its own."
+        )
+
+
+def _study(state: State) -> str | None:
+    """The study that a state was signed for; None if it is unsigned."""
+    try:
+        found = state.signature or Signature.read(state.message.encode())[0]
+    except ValueError:  # damaged: its own fault
+        return None
+    return None if found is None else found.study
 
 
 def check_kept(roster: Roster, state: State, *, reduced: bool) -> None:
@@ -118,6 +144,16 @@ def check_agreed(roster: Roster, child: str, summary: Summary) -> None:
     check_settings(roster, summary.n_features, summary.feature_names, summary.centered, summary.scale)
     if summary.certificate is not None:
         _check_setting("mechanism", roster.settings.get("mechanism"), summary.certificate.mechanism)
+        _check_bound(roster.settings.get("bound"), summary.certificate.bound)
+
+
+def _check_bound(agreed: float | str | None, found: float | tuple[float, ...] | None) -> None:
+    """Rows that were clipped to other lengths do not add up: a smaller bound is another setting, too."""
+    if agreed is None or isinstance(agreed, str):
+        return
+    for bound in found if isinstance(found, tuple) else (found,):
+        if bound is None or not isclose(bound, agreed, rel_tol=1e-9):
+            _check_setting("bound", agreed, bound)
 
 
 def check_settings(

@@ -152,6 +152,14 @@ class Ledger:
         return () if self.path is None or self._planned or not self._read() else self._chain.keys
 
     @property
+    def unsigned_lines(self) -> int:
+        """How many lines of a ledger in a file come before the first that is signed: all, if none is.
+
+        Of a ledger that was always kept with a key, there are none, unless somebody took signatures away.
+        """
+        return 0 if self.path is None or self._planned or not self._read() else self._chain.unsigned
+
+    @property
     def mu(self) -> float:
         """The cost of the most expensive record so far, as that of one Gaussian release."""
         return total_mu(self.entries)

@@ -13,6 +13,16 @@ from fedpca._util.files import create_exclusive, local_path
 _PREFIX = "ed25519:"
 _MAX_FILE = 2**16  # bytes
 _PURPOSE = "signing and checking signatures"
+_PRIME = 2**255 - 19  # coordinates are below it
+# The second coordinates of the eight points of small order: under such a key, signatures that nobody had to
+# make hold of any text.
+_SMALL_ORDER = {
+    0,
+    1,
+    _PRIME - 1,
+    0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826,
+    0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7,
+}
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,12 @@ class PublicKey:
             raise ValueError(
                 f"a public key must be {_PREFIX!r} and 44 characters, as `fedpca roster key` prints it, got "
                 f"{self.text!r:.80}."
+            )
+        coordinate = int.from_bytes(raw, "little") % 2**255  # the last bit is the sign of the other one
+        if coordinate >= _PRIME or coordinate in _SMALL_ORDER:
+            raise ValueError(
+                f"a public key must be that of a signing key, and anyone can sign for {self.text!r:.80}; "
+                "take one that `fedpca roster key` prints."
             )
 
     def _raw(self) -> bytes:

@@ -50,7 +50,7 @@ class Member:
         if not isinstance(self.key, PublicKey):
             object.__setattr__(self, "key", PublicKey(self.key))
         if self.rows is not None:
-            validation.integer(self.rows, "rows", at_least=1)
+            object.__setattr__(self, "rows", validation.integer(self.rows, "rows", at_least=1))
 
     def to_json(self) -> JSON:
         """Plain values; rows that were not declared are left out."""
@@ -90,7 +90,10 @@ class Roster:
         predecessors: Iterable[str] = (),
     ) -> None:
         self._study = validation.child_name(study, "study")
-        listed = sorted(members, key=lambda member: member.id)
+        listed = list(members)
+        if strange := [member for member in listed if not isinstance(member, Member)]:
+            raise TypeError(f"members must be a Member each, got {strange[0]!r:.80}.")
+        listed.sort(key=lambda member: member.id)
         for what, found in (
             ("id", Counter(member.id for member in listed)),
             ("key", Counter(member.key.text for member in listed)),
@@ -237,6 +240,8 @@ class Roster:
 
     def signer(self, key: SigningKey) -> "Signer":
         """Signs what the member with this key sends; ValueError if the key is nobody's."""
+        if not isinstance(key, SigningKey):
+            raise TypeError(f"key must be a SigningKey, got {key!r:.80}; load it with SigningKey.load(path).")
         return Signer(self, self.member_of(key.public), key)
 
     def member_of(self, key: PublicKey) -> Member:
@@ -331,6 +336,20 @@ class Signer:
         return sign(contents, self.key, study=self.roster.study, roster=self.roster.hash)
 
 
+def require_roster(value: Any) -> Roster | None:
+    """The value, if it is a roster or None."""
+    if value is not None and not isinstance(value, Roster):
+        raise TypeError(f"roster must be a Roster, got {value!r:.80}; load it with Roster.load(path).")
+    return value
+
+
+def require_signer(value: Any) -> Signer | None:
+    """The value, if it is a signer or None."""
+    if value is not None and not isinstance(value, Signer):
+        raise TypeError(f"signer must be a Signer, got {value!r:.80}; make it with roster.signer(key).")
+    return value
+
+
 def _refuse_unknown(found: Mapping[str, Any], known: Iterable[str], what: str) -> None:
     if unknown := sorted(set(found) - set(known)):
         names = join_names([repr(key)[:80] for key in unknown])
@@ -369,9 +388,12 @@ def _checked_setting(name: str, value: Any) -> Any:
         return value
     if name in ("adjacency", "mechanism") or (name == "bound" and isinstance(value, str)):
         return validation.child_name(value, name)
-    if not validation.is_real(value) or not isfinite(value) or value <= 0:
-        raise ValueError(f"{name} must be a number above 0, got {value!r:.80}.")
-    return float(value)
+    try:
+        if validation.is_real(value) and isfinite(value) and value > 0:
+            return float(value)
+    except OverflowError:  # a whole number of more than 308 digits
+        pass
+    raise ValueError(f"{name} must be a number above 0, got {value!r:.80}.")
 
 
 def _toml(value: Any) -> str:

@@ -80,13 +80,13 @@ class Membership:
                 "newest roster, and a key that is in it."
             )
         check_settings(ours, request)
-        mechanism = ours.settings.get("mechanism")
-        if mechanism is not None and (privacy is None or privacy.mechanism != mechanism):
-            mine = None if privacy is None else privacy.mechanism
-            raise NodeError(
-                f"mechanism must be {mechanism!r:.80}, as the roster states, got {mine!r}; correct the node "
-                "config."
-            )
+        for name in ("mechanism", "bound"):
+            stated, mine = ours.settings.get(name), getattr(privacy, name, None)
+            if stated is not None and mine != stated:
+                raise NodeError(
+                    f"{name} must be {stated!r:.80}, as the roster states, got {mine!r}; correct the node "
+                    "config."
+                )
 
     def check_features(self, rows: RowReader) -> None:
         """Raise a NodeError for rows of other features than the roster states."""
