@@ -95,8 +95,8 @@ class Roster:
             raise TypeError(f"members must be a Member each, got {strange[0]!r:.80}.")
         listed.sort(key=lambda member: member.id)
         for what, found in (
-            ("id", Counter(member.id for member in listed)),
-            ("key", Counter(member.key.text for member in listed)),
+            ("an id", Counter(member.id for member in listed)),
+            ("a key", Counter(member.key.text for member in listed)),
         ):
             if (twice := found.most_common(1)) and twice[0][1] > 1:
                 raise ValueError(
