@@ -390,9 +390,9 @@ def test_a_wrong_file_is_refused_by_name(tmp_path, text, problem):
 
 def test_two_members_with_one_id_or_key_are_refused():
     one = Member("north", NORTH.public)
-    with pytest.raises(ValueError, match="must have id of its own, and two have 'north'"):
+    with pytest.raises(ValueError, match="must have an id of its own, and two have 'north'"):
         Roster("a", [one, Member("north", SOUTH.public)])
-    with pytest.raises(ValueError, match="must have key of its own"):
+    with pytest.raises(ValueError, match="must have a key of its own"):
         Roster("a", [one, Member("south", NORTH.public)])
 
 
