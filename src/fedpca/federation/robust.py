@@ -46,6 +46,7 @@ _MEDIAN_ROUNDS = 100
 _TRIM_ROUNDS = 10
 _LEAST_WEIGHT = 1e-12
 _NEAR = 1e-6  # of the largest distance: nearer owners count as this far
+_MOSTLY_OFFSET = 1e-6  # of the energy is left about the mean: rounding may be a part of it that matters
 _MAX_BASIS = 512  # directions that subspaces are compared in
 
 
@@ -157,6 +158,18 @@ def _capped_counts(counts: Array, max_share: float | None) -> Array:
     return np.minimum(counts, max(limit, ordered[0]))
 
 
+def _counts_left(weights: Array, total: float) -> Array:
+    """What children count with: the total in shares of their weights, and almost nothing for none.
+
+    They are multiples of one power of two, so they add up to the total without rounding, in any order: a
+    sum that is a hair above what an owner declared, or below what a parent asks for, would be rejected.
+    """
+    unit = 2.0 ** (np.frexp(total)[1] - 50)
+    left = np.rint(total * np.maximum(weights, _LEAST_WEIGHT) / unit) * unit
+    left[np.argmax(left)] += total - left.sum()
+    return left
+
+
 def _counted_unscaled(
     moments: Sequence[Moments], counts: Array, robust: RobustRule
 ) -> tuple[list[Summary], Array]:
@@ -198,7 +211,7 @@ def _counted(
         if robust == "trim":
             owners = owners.cut_back(weights)
             weights = _trimmed_weights(owners.scatters, counts / counts.sum())
-    left = counts.sum() * np.maximum(weights, _LEAST_WEIGHT)
+    left = _counts_left(weights, float(counts.sum()))
     return [owners.summary(i, own, float(left[i])) for i, own in enumerate(summaries)], weights
 
 
@@ -283,7 +296,7 @@ class _Owners:
     def summary(self, i: int, own: Summary, count: float) -> Summary:
         """What is left of an owner, with this count."""
         offset = self.offsets[i]
-        scatter = count * (self.scatters[i] - np.outer(offset, offset))
+        scatter = _about_mean(self.scatters[i], offset, private=own.certificate is not None) * count
         certificate = own.certificate and own.certificate.scaled(count / own.count)
         if self.basis is None:
             return Moments(count, self.center + offset, scatter, own.centered, None, certificate)
@@ -330,6 +343,20 @@ class _Caps:
         return limited, np.where(real, shrinkage, 0.0)
 
 
+def _about_mean(scatter: Array, offset: Array, *, private: bool) -> Array:
+    """The scatter about a mean, from that about a center that is this far from it.
+
+    Of rows far from the center, and all of them alike, the difference is rounding, with negative energies.
+    """
+    found = scatter - np.outer(offset, offset)
+    found = (found + found.T) / 2
+    if private or np.trace(found) > _MOSTLY_OFFSET * np.trace(scatter):
+        return found
+    squares, vectors = np.linalg.eigh(found)
+    squares[squares < rounding_level(len(found)) * np.trace(scatter)] = 0.0
+    return (vectors * squares) @ vectors.T
+
+
 def _centered(summaries: Sequence[Summary], weights: Array) -> tuple[Array, Array]:
     """The center, and the offsets of the means from it."""
     means = np.array([summary.mean for summary in summaries])
@@ -374,6 +401,9 @@ class _Distances:
     def __init__(self, scatters: Array, weights: Array) -> None:
         flat = scatters.reshape(len(scatters), -1)
         flat = flat - weights @ flat  # what all have in common would only round
+        flat = flat / (
+            np.abs(flat).max(initial=0.0) or 1.0
+        )  # any unit will do, and products of these stay in range
         self._products = flat @ flat.T
 
     def __call__(self, weights: Array) -> Array:
