@@ -299,6 +299,22 @@ def test_moments_with_missing_entries_keep_a_scaling():
         np.testing.assert_allclose(found.scale, [5, 2, 1, 1], rtol=0.2)
 
 
+@pytest.mark.parametrize("robust", RULES)
+@pytest.mark.parametrize("missing", [0.0, 0.2])
+def test_a_parent_accepts_scaled_regions(robust, missing):
+    rows = np.random.default_rng(1).normal(size=(900, 8)) * np.logspace(-3, 3, 8) + 5.0
+    rows[np.random.default_rng(0).random(rows.shape) < missing] = np.nan
+    region, root = Aggregator(rank=3, robust=robust), Aggregator(rank=3)
+    for i, part in enumerate(np.array_split(rows, 9)):
+        part = part * np.where(np.arange(8) == 7, 1e6, 1.0) if i == 0 else part
+        own = StreamingPCA(3, scale="std").fit(part).summary_
+        region.receive(f"{i}", 1, own if missing else Moments.from_rows(part, scale="std"))
+    summary = region.summary()
+    assert (summary.scaling is None) == (not missing)
+    root.receive("region", 1, summary)
+    assert root.model() == region.model()
+
+
 def test_rows_divided_by_numbers_keep_these():
     rows = np.random.default_rng(8).normal(size=(5, 50, 3)) * [1, 10, 100]
     owners = {

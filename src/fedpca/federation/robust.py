@@ -186,13 +186,37 @@ def _counted_unscaled(
     middle, largest = _weighted_median(spreads, counts), spreads.max(axis=0)
     divisor = np.sqrt(np.where(middle > 0, middle, np.where(largest > 0, largest, 1.0)))
     counted, weights = _counted([summary.divided(divisor) for summary in moments], counts, robust)
+    left = [cast("Moments", each).divided(1 / divisor) for each in counted]
+    observed = [
+        scaling.observed * (each.count / own.count)
+        for own, scaling, each in zip(moments, scalings, left, strict=True)
+    ]
+    mean, variance = _within_energy(mean, variance, np.sum(observed, axis=0), left)
     found: list[Summary] = []
-    for own, scaling, left in zip(moments, scalings, counted, strict=True):
-        known = None
-        if own.scaling is not None:
-            known = Scaling(scaling.observed * (left.count / own.count), mean, variance)
-        found.append(cast("Moments", left).divided(1 / divisor).with_scale(own.scale, known))
+    for own, each, entries in zip(moments, left, observed, strict=True):
+        known = None if _is_complete(own) else Scaling(entries, mean, variance)
+        found.append(each.with_scale(own.scale, known))
     return found, weights
+
+
+def _is_complete(moments: Moments) -> bool:
+    """Whether the scale of moments follows from their scatter: no entry of a row was missing."""
+    if moments.scaling is None:
+        return True
+    return moments.centered and bool((moments.scaling.observed == moments.count).all())
+
+
+def _within_energy(
+    mean: Array, variance: Array, observed: Array, left: Sequence[Moments]
+) -> tuple[Array, Array]:
+    """A mean and variance of observed entries that have no more energy than what is left of all rows.
+
+    More would be no scaling of any rows, and a parent would reject it.
+    """
+    energy = np.sum([np.diag(each.scatter) + each.count * each.mean**2 for each in left], axis=0)
+    most = np.divide(energy, observed, out=np.zeros_like(mean), where=observed > 0)
+    mean = np.clip(mean, -np.sqrt(most), np.sqrt(most))
+    return mean, np.minimum(variance, most - mean**2).clip(0.0)
 
 
 def _counted(
