@@ -588,7 +588,7 @@ class Aggregator:
                 return child
         return child
 
-    def _culprit_of_robust(self, summaries: Mapping[str, Summary]) -> str:
+    def _culprit_of_robust(self, summaries: dict[str, Summary]) -> str:
         """As `_culprit`; what counts of each child depends on all of them, so each trial begins anew."""
         for child in reversed(summaries):
             others = {name: summary for name, summary in summaries.items() if name != child}

@@ -125,7 +125,8 @@ class Policy:
                 raise TypeError(f"{name} must be a number, got {name}={value!r:.80}.")
             if not value > 0 or _MOST < value < inf:  # nor NaN
                 raise ValueError(
-                    f"{name} must be above 0 and at most {_MOST}, or inf for no limit, got {name}={value!r:.80}."
+                    f"{name} must be above 0 and at most {_MOST}, or inf for no limit, got "
+                    f"{name}={value!r:.80}."
                 )
             object.__setattr__(self, name, float(value))
         for name in ("privacy_required", "secure_sums_required", "mean_allowed"):
