@@ -61,3 +61,47 @@ def test_little_is_lost_with_truncation(shards, images, digits, spectrum, tracke
         for order in (summaries, summaries[::-1]):
             merged = fedpca.merge_tree(order, 20, fanout=fanout)
             assert captured(merged.components, spectrum) >= 1 - 1e-4
+
+
+@pytest.fixture(scope="module")
+def owners(images, digits):
+    """Ten owners that are alike, and ten with shares of every digit from Dirichlet(0.5)."""
+    rng = np.random.default_rng(0)
+    unlike = [[] for _ in range(10)]
+    for digit in range(10):
+        own = rng.permutation(np.flatnonzero(digits == digit))
+        stops = (np.cumsum(rng.dirichlet(np.full(10, 0.5)))[:-1] * len(own)).astype(int)
+        for owner, part in zip(unlike, np.split(own, stops), strict=True):
+            owner.append(part)
+    alike = np.array_split(rng.permutation(len(images)), 10)
+    return {"alike": alike, "unlike": [np.concatenate(parts) for parts in unlike]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["alike", "unlike"])
+def test_a_warning_of_the_one_owner_who_lies(images, owners, kind):
+    tables = {f"{i}": images[own] for i, own in enumerate(owners[kind])}
+    summaries = {name: Subspace.from_rows(rows, 40) for name, rows in tables.items()}
+    rng = np.random.default_rng(1)
+    rows = tables["4"]
+    spike = rng.normal(size=(len(rows), 1)) * rng.choice([-1.0, 1.0], size=784) / 28
+    spike *= np.sqrt(np.sum((rows - rows.mean(axis=0)) ** 2) / np.sum(spike**2))
+    lies = {
+        "spike": rows + spike,
+        "far mean": rows + 3 * np.sqrt(np.mean(rows**2)) * spike[0] / abs(spike[0]),
+    }
+    for rank in (5, 10, 20):
+        assert warned(summaries, rank) == []
+        for lie in lies.values():
+            assert warned(summaries | {"4": Subspace.from_rows(lie, 40)}, rank) == ["4"]
+
+
+def warned(summaries, rank):
+    aggregator = fedpca.Aggregator(rank)
+    for name, summary in summaries.items():
+        aggregator.receive(name, 1, summary)
+    aggregator.record()
+    names = [name for name, one in aggregator.influence().items() if one.suspicious]
+    assert all(repr(name) in aggregator.history[-1].warning for name in names)
+    assert names or not aggregator.history[-1].warning
+    return names

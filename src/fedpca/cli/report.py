@@ -70,6 +70,7 @@ def report(
     contents = model_file.read_bytes(model)
     summary, shown = model_files.decode(model, contents)
     signature = describe_signature(contents, load_roster(roster))
+    signed = "" if run and signature["holds"] is None else signature["text"]  # a run says who may speak
     table = None
     if rows:
         names = summary.feature_names
@@ -83,7 +84,7 @@ def report(
             color=color,
             run=run,
             n_components=shown,
-            signature=signature["text"],
+            signature=signed,
             title=model.name,
             pictures=pictures,
         )

@@ -11,6 +11,7 @@ hold, the others are merged.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import radians
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
 _FEW = 16  # children of which all others are merged: exact, and soon done
-_FAR = np.radians(30.0)
+_FAR = radians(30.0)
 _BEYOND = 20.0  # times its odds in rows
 _MANY = 1 / 3  # of the rows: no outlier
 _MAX_DIRECTIONS = 64  # of the model, in which a child's share is looked for

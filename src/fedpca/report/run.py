@@ -94,7 +94,11 @@ def load_run(source: object) -> Run:
             energy_shares={name: child.energy_share for name, child in children.items()},
             influence=source.influence(),
             left_out={name: child.left_out for name, child in children.items() if child.left_out},
-            notes=(*run.notes, _membership(_study(source), source.not_heard_from)),
+            notes=(
+                *run.notes,
+                _membership(_study(source), source.not_heard_from),
+                *_robustness(source.robust),
+            ),
         )
     if isinstance(source, FederatedPCA):
         return _from_estimator(source)
@@ -117,6 +121,16 @@ def _membership(study: str | None, not_heard_from: Iterable[str]) -> str:
     silent = [sanitize(name, 100) for name in not_heard_from]
     missing = f"; not heard from: {join_names(silent)}" if silent else ""
     return f"Only members of study {sanitize(study, 100)!r} may speak{missing}."
+
+
+def _robustness(rule: str | None) -> tuple[str, ...]:
+    """How clients were merged, as a sentence, if not simply added up."""
+    if rule is None:
+        return ()
+    return (
+        f"Merged with robust={sanitize(rule, 20)!r}: a minority of clients cannot take the model if clients "
+        "are alike. Those without influence were left out of it.",
+    )
 
 
 def _from_folder(folder: Path) -> Run:
@@ -162,6 +176,7 @@ def _from_flower(summary: JSON, events: list[HistoryEvent]) -> Run:
     notes = earlier.notes
     if heard:
         notes = (*notes, _membership(heard["study"], heard.get("not_heard_from", ())))
+    notes = (*notes, *_robustness(summary.get("robust")))
     if summary["problem"]:
         what = "This run produced no model" if summary["model"] is None else "This run did not end normally"
         notes = (f"{what}: {summary['problem']}", *notes)
@@ -259,6 +274,7 @@ def _from_estimator(pca: FederatedPCA) -> Run:
     return Run(
         {name: float(one.rows) for name, one in clients if not one.problem},
         incidents=incidents,
+        notes=_robustness(pca.robust),
         influence=pca.influence_,
         left_out={name: one.left_out for name, one in clients if one.left_out},
     )
