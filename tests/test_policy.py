@@ -1,5 +1,6 @@
 """A policy refuses what its rules do not let out, before anything leaves or is spent, and says which rule."""
 
+import json
 import logging
 import pickle
 from dataclasses import fields, replace
@@ -108,6 +109,10 @@ def test_a_preset_is_no_laxer_than_the_default_and_its_keys_can_be_changed(tmp_p
         ("least_rows 10\n", "must be a TOML file, and is not"),
         ("least_rows = 10\nleast_rows = 20\n", "must be a TOML file, and is not"),
         ("a = " + "[" * 5000, "must be a TOML file, and is not"),
+        ("least_rows = 1" + "0" * 5000, "must be a TOML file, and is not"),
+        ("least_rows = 1" + "0" * 400, "least_rows must be at most 9007199254740992"),
+        ("most_features_per_row = 1" + "0" * 400, "most_features_per_row must be above 0 and at most"),
+        ("largest_epsilon = 1e300", "largest_epsilon must be above 0 and at most"),
     ],
 )
 def test_a_file_with_a_mistake_is_refused_by_name(tmp_path, text, message):
@@ -235,6 +240,25 @@ def test_weights_make_no_rows(rows):
     assert "least_rows" in broken(Policy(), summary, rows[:5])
 
 
+@pytest.mark.parametrize("kind", [Subspace, Moments])
+def test_weights_make_no_rows_per_column_or_direction(rng, kind):
+    rows = rng.normal(size=(12, 12))
+    rules = broken(Policy(), kind.from_rows(rows, sample_weight=np.full(12, 1000.0)), rows)
+    assert rules == broken(Policy(), kind.from_rows(rows), rows)
+    assert rules == ["most_features_per_row", "most_directions_per_row"]
+
+
+def test_rows_with_other_columns_are_not_counted_instead(rows):
+    with pytest.raises(ValueError, match=r"those behind what leaves, with \d features, got 1; pass the rows"):
+        Policy().check(Subspace.from_rows(rows), rows[:, :1])
+
+
+def test_an_entry_in_two_pieces_is_one_value():
+    pieces = sparse.csr_array(([1.0, 1.0, 2.0], [0, 0, 0], [0, 2, 3, *[3] * 48]), shape=(50, 1))
+    assert RowCounts.of(pieces) == RowCounts.of(pieces.toarray())
+    assert pieces.nnz == 3
+
+
 def test_a_column_that_few_rows_know_is_few_rows(rows):
     rows[5:, 1] = np.nan
     assert "least_rows" in broken(Policy(), StreamingPCA(1).fit(rows).summary_, rows)
@@ -337,6 +361,13 @@ def test_a_scaling_is_checked_too(rows):
         "least_rows",
         "privacy_required",
     ]
+
+
+def test_results_are_json_whatever_they_found():
+    policy = Policy(**LOOSE)
+    results = policy.results(Subspace.empty(3))
+    assert inf in [result.value for result in results]
+    json.dumps([result.to_json() for result in results], allow_nan=False)
 
 
 def test_a_summary_of_no_rows_does_not_leave():

@@ -276,6 +276,36 @@ def test_an_existing_package_is_not_overwritten(packaged):
     assert "must be a new or empty folder" in refused("package", "m.safetensors", "-o", "file", "--force")
 
 
+def test_what_is_no_part_of_a_package_does_not_leave_with_it(packaged):
+    (packaged / "usual.csv").write_bytes(Path("usual.csv").read_bytes())
+    again = ["package", "m.safetensors", "-o", "study", "--force"]
+    assert "no part of a package, as 'usual.csv', and they would leave with it" in refused(*again)
+    (packaged / "usual.csv").unlink()
+    (packaged / "report.html").unlink()
+    (packaged / "report.html").mkdir()
+    assert "no part of a package, as 'report.html'" in refused(*again)
+    assert not (packaged / "report.html" / "report.html").exists()
+
+
+def test_a_package_can_be_the_folder_one_is_in(packaged, monkeypatch):
+    monkeypatch.chdir(packaged)
+    run_ok("package", "../m.safetensors", "--rows", "../usual.csv", "-o", ".", "--force")
+    assert not list(packaged.glob("*local*"))
+    assert (packaged.parent / "study.local.json").exists()
+    assert "choose another folder" in refused("package", "../m.safetensors", "-o", "/", "--force")
+
+
+@pytest.mark.parametrize("read", ["m.safetensors", "usual.csv", "policy.toml"])
+def test_what_is_read_is_not_overwritten_even_by_force(packaged, read):
+    before = Path(read).read_bytes()
+    given = ["package", "m.safetensors", "--policy", "policy.toml", "--rows", "usual.csv", "--force"]
+    assert "is read by this command" in refused(*given, "-o", "new.zip", "--local", read)
+    Path("linked.zip").hardlink_to(read)
+    assert "is read by this command" in refused(*given, "-o", "linked.zip")
+    assert Path(read).read_bytes() == before
+    assert not Path("new.zip").exists()
+
+
 @pytest.mark.slow
 def test_a_private_package_has_its_certificate(folder):
     run_ok("fit", "usual.csv", *PRIVATE_FIT, "--ledger", "ledger", "-o", "m.safetensors")

@@ -151,6 +151,43 @@ def test_equal_owners_have_the_model_of_a_plain_merge(kind, robust, make):
     assert found.total == pytest.approx(plain.total)
 
 
+@pytest.mark.parametrize("robust", RULES)
+@pytest.mark.parametrize("make", [Moments.from_rows, Subspace.from_rows])
+@pytest.mark.parametrize("unit", [1e-140, 1e-30, 1e100, 1e140])
+def test_any_unit_has_the_same_model(digits, robust, make, unit):
+    powered = 2.0 ** round(np.log2(unit))  # rows are multiplied without rounding
+    rows = digits[:, 20:28] + 0.1 * digits[:, 36:44]
+    owners = owners_of(rows, make)
+    owners["liar"] = make(np.tile(np.eye(8)[0] * 3, (100, 1)) * np.array([1, -1] * 50)[:, None])
+    of_unit = owners_of(rows * powered, make)
+    of_unit["liar"] = make(np.tile(np.eye(8)[0] * 3, (100, 1)) * np.array([1, -1] * 50)[:, None] * powered)
+    expected = merge_robust(owners, robust, rank=3)
+    found = merge_robust(of_unit, robust, rank=3)
+    np.testing.assert_allclose(found.singular_values / powered, expected.singular_values, rtol=1e-8)
+    np.testing.assert_allclose(found.components, expected.components, atol=1e-8)
+
+
+@pytest.mark.parametrize("robust", RULES)
+@pytest.mark.parametrize("make", [Moments.from_rows, Subspace.from_rows])
+@pytest.mark.parametrize("shift", [0.0, 1.0, 1e8])
+def test_rows_that_do_not_vary_are_an_owner_like_any_other(digits, robust, make, shift):
+    rows = digits[:, 20:28] + shift
+    single = merge_robust({f"{i}": make(row[None]) for i, row in enumerate(rows[:7])}, robust)
+    assert single.count == 7
+    owners = owners_of(rows, make) | {"constant": make(np.tile(rows[3] / 3, (150, 1)))}
+    assert captured(merge_robust(owners, robust), rows, 3) > 0.95
+
+
+@pytest.mark.parametrize("robust", RULES)
+@pytest.mark.parametrize("lie", [None, spike, far_mean])
+def test_counts_add_up_without_rounding(digits, robust, lie):
+    owners = owners_of(digits[: 10 * 31 + 7, :20], n_owners=7)
+    if lie is not None:
+        owners["owner 3"] = lie(owners["owner 3"])
+    counts = _capped_counts(np.array([own.count for own in owners.values()]), None)
+    assert merge_robust(owners, robust).count == counts.sum()
+
+
 def test_the_median_minimizes_the_sum_of_distances():
     rng = np.random.default_rng(3)
     scatters = []
@@ -260,6 +297,22 @@ def test_moments_with_missing_entries_keep_a_scaling():
     for robust in RULES:
         found = merge_robust(owners, robust).subspace()
         np.testing.assert_allclose(found.scale, [5, 2, 1, 1], rtol=0.2)
+
+
+@pytest.mark.parametrize("robust", RULES)
+@pytest.mark.parametrize("missing", [0.0, 0.2])
+def test_a_parent_accepts_scaled_regions(robust, missing):
+    rows = np.random.default_rng(1).normal(size=(900, 8)) * np.logspace(-3, 3, 8) + 5.0
+    rows[np.random.default_rng(0).random(rows.shape) < missing] = np.nan
+    region, root = Aggregator(rank=3, robust=robust), Aggregator(rank=3)
+    for i, part in enumerate(np.array_split(rows, 9)):
+        part = part * np.where(np.arange(8) == 7, 1e6, 1.0) if i == 0 else part
+        own = StreamingPCA(3, scale="std").fit(part).summary_
+        region.receive(f"{i}", 1, own if missing else Moments.from_rows(part, scale="std"))
+    summary = region.summary()
+    assert (summary.scaling is None) == (not missing)
+    root.receive("region", 1, summary)
+    assert root.model() == region.model()
 
 
 def test_rows_divided_by_numbers_keep_these():
@@ -383,6 +436,37 @@ def test_an_aggregator_merges_robustly_in_any_order_and_after_a_restart(digits, 
     assert captured(again.model(), digits) > 0.99
     assert captured(Aggregator(RANK, store=tmp_path / "0").model(), digits) < 0.97
     assert captured(again.summary(), digits) > 0.99
+
+
+@pytest.mark.parametrize("robust", RULES)
+@pytest.mark.parametrize("first", [True, False])
+def test_a_child_whose_rows_do_not_vary_stops_no_other(digits, robust, first):
+    honest = owners_of(digits[:, 20:26], n_owners=7)
+    constant = {"constant": Moments(250.0, np.arange(1, 7) / 7, np.zeros((6, 6)))}
+    aggregator = Aggregator(rank=3, robust=robust)
+    for name, own in (constant | honest if first else honest | constant).items():
+        aggregator.receive(name, 1, own)
+    aggregator.model()
+    assert not aggregator.quarantined
+    assert len(aggregator.children) == 8
+
+
+@pytest.mark.parametrize("place", [0, 3, 6])
+def test_whoever_stops_the_robust_merge_is_set_aside_and_no_other(digits, place, monkeypatch):
+    def what_counts_unless_culprit(children, *settings):
+        if "culprit" in children:
+            raise ArithmeticError("the culprit does not merge")
+        return what_counts(children, *settings)
+
+    monkeypatch.setattr("fedpca.federation.aggregator.what_counts", what_counts_unless_culprit)
+    owners = list(owners_of(digits[:, 20:26], n_owners=7).items())
+    owners[place] = ("culprit", owners[place][1])
+    aggregator = Aggregator(rank=3, robust="trim")
+    for name, own in owners:
+        aggregator.receive(name, 1, own)
+    aggregator.model()
+    assert list(aggregator.quarantined) == ["culprit"]
+    assert len(aggregator.children) == 6
 
 
 def test_an_aggregator_follows_its_children(digits):

@@ -162,3 +162,12 @@ def test_moments_that_cannot_be_are_refused(change, message):
     Moments(**good)
     with pytest.raises(ValueError, match=message):
         Moments(**(good | change))
+
+
+@pytest.mark.parametrize(("mean", "total"), [(0.0, 1e100), (1e152, 0.0)])
+def test_no_rows_in_range_have_so_much_each(mean, total):
+    means, count = np.full(2, mean), 1e-250
+    with pytest.raises(ValueError, match="no rows in range have so much"):
+        Moments(count, means, total / 2 * np.eye(2))
+    with pytest.raises(ValueError, match="no rows in range have so much"):
+        Subspace(np.zeros((0, 2)), np.zeros(0), means, count, total)

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedpca._util.text import sanitize
 from fedpca.cli import model_files
 from fedpca.cli.check import counted, open_rows_of
 from fedpca.cli.common import (
@@ -54,10 +55,12 @@ def package(
     fedpca package model.safetensors --policy policy.toml --rows rows.csv -o study.zip
     ```
     """
-    local = out.with_name(f"{out.stem}.local.json") if local is None else local
+    _check_package_path(out, force)
+    if local is None:
+        beside = out if out.name else out.resolve()  # of "."
+        local = beside.with_name(f"{beside.stem}.local.json")
     if out.resolve() in (local.resolve(), *local.resolve().parents):
         raise typer.BadParameter("--local must lie outside of the package: it never leaves.")
-    _check_package_path(out, force)
 
     from fedpca.report.package import is_zip, local_facts, write_local, write_package
     from fedpca.summaries import model_file
@@ -69,6 +72,7 @@ def package(
     table = open_rows_of(summary, rows, reading)
     if table is not None:
         check_output_path(local, force)
+    _check_no_input(out, local, [model, *([] if policy is None else [policy]), *map(Path, rows or [])])
     counts = counted(model, contents, summary, table)
     if rules is not None:
         rules.check(summary, counts)
@@ -100,3 +104,23 @@ def _check_package_path(out: Path, force: bool) -> None:
         raise FileNotFoundError(f"cannot write {out}: there is no folder {out.parent}; create it.")
     if out.exists() and not (out.is_dir() and (force or not any(out.iterdir()))):
         raise FileExistsError(f"{out} must be a new or empty folder; choose another, or pass --force.")
+    if not out.resolve().name:
+        raise FileExistsError(f"{out} has no folder beside it for what stays; choose another folder.")
+    if not out.exists():
+        return
+
+    from fedpca.report.package import FILES
+
+    if others := sorted(path.name for path in out.iterdir() if path.name not in FILES or path.is_dir()):
+        raise FileExistsError(
+            f"{out} has files that are no part of a package, as {sanitize(others[0], 100)!r}, and they would "
+            "leave with it; choose another folder, or remove them."
+        )
+
+
+def _check_no_input(out: Path, local: Path, inputs: list[Path]) -> None:
+    """Refuse to overwrite what is read, even by force."""
+    for path in inputs:
+        for written in (out, local):
+            if path.exists() and written.exists() and path.samefile(written):
+                raise FileExistsError(f"{written} is read by this command; choose another path to write.")

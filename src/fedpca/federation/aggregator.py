@@ -577,6 +577,8 @@ class Aggregator:
             for child, state in sorted(self._states.items(), key=lambda item: item[1].version)
             if state.message.summary is not None
         }
+        if self.robust is not None:
+            return self._culprit_of_robust(summaries)
         for child, summary in reversed(summaries.items()):
             self._tree.set(child, None)
             works = len(summaries) == 1 or _works(self._tree)
@@ -589,6 +591,32 @@ class Aggregator:
             if not _works(tree):
                 return child
         return child
+
+    def _culprit_of_robust(self, summaries: dict[str, Summary]) -> str:
+        """As `_culprit`; what counts of each child depends on all of them, so each trial begins anew."""
+        for child in reversed(summaries):
+            others = {name: summary for name, summary in summaries.items() if name != child}
+            if not others or self._works_robustly(others):
+                return child
+        some: dict[str, Summary] = {}
+        for child, summary in summaries.items():
+            some[child] = summary
+            if not self._works_robustly(some):
+                return child
+        return child
+
+    def _works_robustly(self, summaries: Mapping[str, Summary]) -> bool:
+        assert self.robust is not None
+        tree = MergeTree(self.rank, self.fanout)
+        try:
+            counted = what_counts(summaries, self.robust, self.max_share)
+        except (OSError, MemoryError):
+            raise
+        except Exception:
+            return False
+        for child, summary in counted.items():
+            tree.set(child, summary)
+        return _works(tree)
 
     def __repr__(self) -> str:
         children = self.children

@@ -46,6 +46,7 @@ _MEDIAN_ROUNDS = 100
 _TRIM_ROUNDS = 10
 _LEAST_WEIGHT = 1e-12
 _NEAR = 1e-6  # of the largest distance: nearer owners count as this far
+_MOSTLY_OFFSET = 1e-6  # of the energy is left about the mean: rounding may be a part of it that matters
 _MAX_BASIS = 512  # directions that subspaces are compared in
 
 
@@ -157,6 +158,18 @@ def _capped_counts(counts: Array, max_share: float | None) -> Array:
     return np.minimum(counts, max(limit, ordered[0]))
 
 
+def _counts_left(weights: Array, total: float) -> Array:
+    """What children count with: the total in shares of their weights, and almost nothing for none.
+
+    They are multiples of one power of two, so they add up to the total without rounding, in any order: a
+    sum that is a hair above what an owner declared, or below what a parent asks for, would be rejected.
+    """
+    unit = 2.0 ** (np.frexp(total)[1] - 50)
+    left = np.rint(total * np.maximum(weights, _LEAST_WEIGHT) / unit) * unit
+    left[np.argmax(left)] += total - left.sum()
+    return left
+
+
 def _counted_unscaled(
     moments: Sequence[Moments], counts: Array, robust: RobustRule
 ) -> tuple[list[Summary], Array]:
@@ -173,13 +186,37 @@ def _counted_unscaled(
     middle, largest = _weighted_median(spreads, counts), spreads.max(axis=0)
     divisor = np.sqrt(np.where(middle > 0, middle, np.where(largest > 0, largest, 1.0)))
     counted, weights = _counted([summary.divided(divisor) for summary in moments], counts, robust)
+    left = [cast("Moments", each).divided(1 / divisor) for each in counted]
+    observed = [
+        scaling.observed * (each.count / own.count)
+        for own, scaling, each in zip(moments, scalings, left, strict=True)
+    ]
+    mean, variance = _within_energy(mean, variance, np.sum(observed, axis=0), left)
     found: list[Summary] = []
-    for own, scaling, left in zip(moments, scalings, counted, strict=True):
-        known = None
-        if own.scaling is not None:
-            known = Scaling(scaling.observed * (left.count / own.count), mean, variance)
-        found.append(cast("Moments", left).divided(1 / divisor).with_scale(own.scale, known))
+    for own, each, entries in zip(moments, left, observed, strict=True):
+        known = None if _is_complete(own) else Scaling(entries, mean, variance)
+        found.append(each.with_scale(own.scale, known))
     return found, weights
+
+
+def _is_complete(moments: Moments) -> bool:
+    """Whether the scale of moments follows from their scatter: no entry of a row was missing."""
+    if moments.scaling is None:
+        return True
+    return moments.centered and bool((moments.scaling.observed == moments.count).all())
+
+
+def _within_energy(
+    mean: Array, variance: Array, observed: Array, left: Sequence[Moments]
+) -> tuple[Array, Array]:
+    """A mean and variance of observed entries that have no more energy than what is left of all rows.
+
+    More would be no scaling of any rows, and a parent would reject it.
+    """
+    energy = np.sum([np.diag(each.scatter) + each.count * each.mean**2 for each in left], axis=0)
+    most = np.divide(energy, observed, out=np.zeros_like(mean), where=observed > 0)
+    mean = np.clip(mean, -np.sqrt(most), np.sqrt(most))
+    return mean, np.minimum(variance, most - mean**2).clip(0.0)
 
 
 def _counted(
@@ -198,7 +235,7 @@ def _counted(
         if robust == "trim":
             owners = owners.cut_back(weights)
             weights = _trimmed_weights(owners.scatters, counts / counts.sum())
-    left = counts.sum() * np.maximum(weights, _LEAST_WEIGHT)
+    left = _counts_left(weights, float(counts.sum()))
     return [owners.summary(i, own, float(left[i])) for i, own in enumerate(summaries)], weights
 
 
@@ -283,7 +320,7 @@ class _Owners:
     def summary(self, i: int, own: Summary, count: float) -> Summary:
         """What is left of an owner, with this count."""
         offset = self.offsets[i]
-        scatter = count * (self.scatters[i] - np.outer(offset, offset))
+        scatter = _about_mean(self.scatters[i], offset, private=own.certificate is not None) * count
         certificate = own.certificate and own.certificate.scaled(count / own.count)
         if self.basis is None:
             return Moments(count, self.center + offset, scatter, own.centered, None, certificate)
@@ -330,6 +367,20 @@ class _Caps:
         return limited, np.where(real, shrinkage, 0.0)
 
 
+def _about_mean(scatter: Array, offset: Array, *, private: bool) -> Array:
+    """The scatter about a mean, from that about a center that is this far from it.
+
+    Of rows far from the center, and all of them alike, the difference is rounding, with negative energies.
+    """
+    found = scatter - np.outer(offset, offset)
+    found = (found + found.T) / 2
+    if private or np.trace(found) > _MOSTLY_OFFSET * np.trace(scatter):
+        return found
+    squares, vectors = np.linalg.eigh(found)
+    squares[squares < rounding_level(len(found)) * np.trace(scatter)] = 0.0
+    return (vectors * squares) @ vectors.T
+
+
 def _centered(summaries: Sequence[Summary], weights: Array) -> tuple[Array, Array]:
     """The center, and the offsets of the means from it."""
     means = np.array([summary.mean for summary in summaries])
@@ -374,6 +425,7 @@ class _Distances:
     def __init__(self, scatters: Array, weights: Array) -> None:
         flat = scatters.reshape(len(scatters), -1)
         flat = flat - weights @ flat  # what all have in common would only round
+        flat = flat / (np.abs(flat).max(initial=0.0) or 1.0)  # in any unit; products stay in range
         self._products = flat @ flat.T
 
     def __call__(self, weights: Array) -> Array:

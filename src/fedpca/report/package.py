@@ -30,7 +30,7 @@ from fedpca.trust.row_counts import RowCounts
 
 MODEL, CERTIFICATE, RELEASE = "model.safetensors", "certificate.json", "release.json"
 REPORT, SIGN_OFF = "report.html", "sign-off.html"
-_FILES = (MODEL, CERTIFICATE, RELEASE, REPORT, SIGN_OFF)
+FILES = (MODEL, CERTIFICATE, RELEASE, REPORT, SIGN_OFF)
 _NEVER = "This file describes single rows. It stays with the owner of the rows, and no part of the package."
 
 
@@ -86,7 +86,7 @@ def _write_folder(out: Path, files: Mapping[str, bytes]) -> None:
         for name, written in files.items():
             (Path(temporary) / name).write_bytes(written)
         out.mkdir(exist_ok=True)
-        for name in _FILES:
+        for name in FILES:
             if name in files:
                 (Path(temporary) / name).replace(out / name)
             else:

@@ -368,6 +368,11 @@ def raw_energy(total: object, count: float, mean: Array) -> float:
             f"total + count * |mean|² must stay below {ops.max_energy():.1e} to be worked with, got "
             f"total={total!r} and a mean up to {np.abs(mean).max():.3g}; rescale the features."
         )
+    if 0 < count < raw / ops.max_energy():
+        raise ValueError(
+            f"total / count + |mean|² must stay below {ops.max_energy():.1e} to be worked with, got "
+            f"total={total!r} and count={count:g}; no rows in range have so much."
+        )
     return raw
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 NO_POLICY = "no policy: nothing was checked"
 _PAIRS = "none: differences of pairs"  # the only center of a private release that shows no mean
+_MOST = 2**53  # limits above are typing errors, and no numbers in every reader of JSON
 _NO_MEAN = 1e-12  # squared, in units of the variance: rows that were centered before, in float32
 
 PRESETS: MappingProxyType[str, JSON] = MappingProxyType(
@@ -68,8 +69,8 @@ class RuleResult:
     problem: str = ""
 
     def to_json(self) -> JSON:
-        """Plain JSON values; a limit of infinity is null."""
-        found = asdict(self) | {"limit": None if self.limit == inf else self.limit}
+        """Plain JSON values; infinity, of a limit or of a ratio to no rows, is null."""
+        found = {name: None if value == inf else value for name, value in asdict(self).items()}
         return {name: value for name, value in found.items() if name != "problem" or value}
 
 
@@ -114,13 +115,19 @@ class Policy:
 
     def __post_init__(self) -> None:
         for name in ("least_rows", "least_level"):
-            object.__setattr__(self, name, validation.integer(getattr(self, name), name, at_least=0))
+            number = validation.integer(getattr(self, name), name, at_least=0)
+            if number > _MOST:
+                raise ValueError(f"{name} must be at most {_MOST}, got {name}={number!r:.80}.")
+            object.__setattr__(self, name, number)
         for name in ("most_features_per_row", "most_directions_per_row", "largest_epsilon"):
             value = getattr(self, name)
             if not validation.is_real(value):
                 raise TypeError(f"{name} must be a number, got {name}={value!r:.80}.")
-            if not value > 0:  # nor NaN
-                raise ValueError(f"{name} must be above 0, and inf for no limit, got {name}={value}.")
+            if not value > 0 or _MOST < value < inf:  # nor NaN
+                raise ValueError(
+                    f"{name} must be above 0 and at most {_MOST}, or inf for no limit, got "
+                    f"{name}={value!r:.80}."
+                )
             object.__setattr__(self, name, float(value))
         for name in ("privacy_required", "secure_sums_required", "mean_allowed"):
             if not isinstance(getattr(self, name), bool):
@@ -155,7 +162,7 @@ class Policy:
             raise FileNotFoundError(f"{path}: no such policy; check the path, or write the file.")
         try:
             keys = tomllib.loads(path.read_bytes().decode())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits
             raise ValueError(f"{path} must be a TOML file, and is not: {sanitize(error, 200)}.") from error
         known = [field.name for field in fields(cls)]
         if unknown := sorted(set(keys) - {*known, "preset"}):
@@ -243,21 +250,23 @@ class Policy:
             )
         if not isinstance(summary, Scaling) and summary.certificate is not None:
             return self._results_of_release(summary, summary.certificate)
-        counts = rows if rows is None or isinstance(rows, RowCounts) else RowCounts.of(rows)
+        counts = rows if rows is None or isinstance(rows, RowCounts) else _counts_behind(summary, rows)
         if isinstance(summary, Scaling):
-            known = summary.observed[summary.observed > 0]
-            found = [*self._count_rules(counts, float(known.min()) if len(known) else 0.0, None)]
+            observed = summary.observed[summary.observed > 0]
+            found = [*self._count_rules(counts, float(observed.min()) if len(observed) else 0.0, None)]
         else:
-            leaves = summary.leaves
+            known = [(leaf, leaf.count) for leaf in summary.leaves]
+            if counts is not None:  # weights make no rows
+                known = [(leaf, min(count, counts.rows)) for leaf, count in known]
             found = [
                 *self._count_rules(
                     counts,
-                    min(leaf.count for leaf in leaves),
-                    max(_ratio(leaf.n_known, leaf.count) for leaf in leaves),
+                    min(count for _, count in known),
+                    max(_ratio(leaf.n_known, count) for leaf, count in known),
                 ),
                 self._most(
                     "most_directions_per_row",
-                    max(_ratio(_n_directions(leaf), leaf.count) for leaf in leaves),
+                    max(_ratio(_n_directions(leaf), count) for leaf, count in known),
                     "directions per row may leave, got {}; keep fewer components, or fit with privacy",
                 ),
             ]
@@ -399,6 +408,17 @@ def count_rows(rows: RowsLike) -> int:
 
 def _n_features(rows: RowsLike) -> int:
     return int(rows.n_features if hasattr(rows, "batches") else np.shape(rows)[1])
+
+
+def _counts_behind(summary: Summary | Scaling, rows: RowsLike) -> RowCounts:
+    """The counts of the rows of a summary; other rows, which would be counted instead, are refused."""
+    counts = RowCounts.of(rows)
+    if _n_features(rows) != summary.n_features:
+        raise ValueError(
+            f"rows must be those behind what leaves, with {summary.n_features} features, got "
+            f"{_n_features(rows)}; pass the rows of the fit."
+        )
+    return counts
 
 
 def _ratio(number: float, count: float) -> float:

@@ -118,7 +118,8 @@ class _Counter:
         self._many[columns] = rest.any(axis=0)
 
     def _update_sparse(self, rows: Any) -> None:
-        rows = rows.tocsc()
+        rows = rows.tocsc(copy=True)
+        rows.sum_duplicates()  # of one entry, which would be two values
         self.n_rows += rows.shape[0]
         stored = np.diff(rows.indptr)
         self._values += rows.shape[0]
