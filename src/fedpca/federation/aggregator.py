@@ -23,6 +23,7 @@ from fedpca.federation.admission import (
     check_size,
     constructed_again,
 )
+from fedpca.federation.culprit import RobustTrial, TreeTrial, find_culprit
 from fedpca.federation.influence import Influence, influence, influence_warning
 from fedpca.federation.message import Message, child_name, require_summary, version_number
 from fedpca.federation.pool import INTERSECTION, Pool
@@ -183,7 +184,7 @@ class Aggregator:
             membership.check_store(self.roster, states.values())
         self._states: dict[str, State] = {}
         self._pool = Pool()
-        self._tree = MergeTree(self.rank, self.fanout)
+        self._tree = self._new_tree()
         self._changed: set[str] = set()  # children that the tree does not have yet
         self._model: Subspace | None = None
         self._counted: Mapping[str, Summary] = {}  # what the tree has of each
@@ -559,64 +560,31 @@ class Aggregator:
     def _merged(self) -> Summary:
         """Exact moments if all summaries are, else as many directions as inner nodes keep."""
         if self._changed:
-            self._counted = self._pool.summaries
-            if self.robust is not None:
-                self._counted = what_counts(self._counted, self.robust, self.max_share)
+            self._counted = self._what_counts(self._pool.summaries)
             for child in self._changed if self.robust is None else self._changed | {*self._counted}:
                 self._tree.set(child, self._counted.get(child))
             self._changed = set()
         return self._tree.merged()
 
-    def _culprit(self) -> str:
-        """The child, the latest if there are several, without which the others merge.
+    def _what_counts(self, summaries: Mapping[str, Summary]) -> Mapping[str, Summary]:
+        return summaries if self.robust is None else what_counts(summaries, self.robust, self.max_share)
 
-        If there is none, the first that does not merge with those that came before it.
-        """
+    def _culprit(self) -> str:
+        """The child on whose account there is no merge."""
         summaries = {
             child: state.message.summary
             for child, state in sorted(self._states.items(), key=lambda item: item[1].version)
             if state.message.summary is not None
         }
-        if self.robust is not None:
-            return self._culprit_of_robust(summaries)
-        for child, summary in reversed(summaries.items()):
-            self._tree.set(child, None)
-            works = len(summaries) == 1 or _works(self._tree)
-            self._tree.set(child, summary)
-            if works:
-                return child
-        tree = MergeTree(self.rank, self.fanout)
+        if self.robust is None:
+            return find_culprit(summaries, TreeTrial(self._tree), TreeTrial(self._new_tree()))
+        whole, empty = (RobustTrial(self._new_tree, self._what_counts) for _ in range(2))
         for child, summary in summaries.items():
-            tree.set(child, summary)
-            if not _works(tree):
-                return child
-        return child
+            whole.set(child, summary)
+        return find_culprit(summaries, whole, empty)
 
-    def _culprit_of_robust(self, summaries: dict[str, Summary]) -> str:
-        """As `_culprit`; what counts of each child depends on all of them, so each trial begins anew."""
-        for child in reversed(summaries):
-            others = {name: summary for name, summary in summaries.items() if name != child}
-            if not others or self._works_robustly(others):
-                return child
-        some: dict[str, Summary] = {}
-        for child, summary in summaries.items():
-            some[child] = summary
-            if not self._works_robustly(some):
-                return child
-        return child
-
-    def _works_robustly(self, summaries: Mapping[str, Summary]) -> bool:
-        assert self.robust is not None
-        tree = MergeTree(self.rank, self.fanout)
-        try:
-            counted = what_counts(summaries, self.robust, self.max_share)
-        except (OSError, MemoryError):
-            raise
-        except Exception:
-            return False
-        for child, summary in counted.items():
-            tree.set(child, summary)
-        return _works(tree)
+    def _new_tree(self) -> MergeTree:
+        return MergeTree(self.rank, self.fanout)
 
     def __repr__(self) -> str:
         children = self.children
@@ -637,16 +605,6 @@ def _shape(state: State) -> tuple[int, bool, str] | None:
     """Number of features, whether they are centered, and how scaled; None for a withdrawn child."""
     summary = state.message.summary
     return None if summary is None else (summary.n_features, summary.centered, in_words(summary.scale))
-
-
-def _works(tree: MergeTree) -> bool:
-    try:
-        tree.merged().subspace()
-    except (OSError, MemoryError):
-        raise
-    except Exception:
-        return False
-    return True
 
 
 def _reason(error: Exception) -> str:
