@@ -20,7 +20,8 @@ settings.register_profile("repeatable", derandomize=True, deadline=None, max_exa
 settings.load_profile("repeatable")
 
 # What a fit advises. Most tests use settings, rows or many fits that it advises against, to try other things;
-# test_private_advice.py and test_scaled_fit.py are about the advice. Pages and docstrings have to take it.
+# test_private_advice.py, test_scaled_fit.py and test_influence.py are about the advice. Pages and docstrings
+# have to take it.
 ADVICE = (
     "epsilon=",
     "bound=",
@@ -31,6 +32,7 @@ ADVICE = (
     r"the \d+ components above the noise",
     r"all \d+ releases were paid for in memory",
     r".* of the variance of all \d+ features",
+    "far more influence than rows",
 )
 
 

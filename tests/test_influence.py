@@ -318,3 +318,9 @@ def test_federated_pca_has_it():
     assert_influence(pca.influence_, tables)
     assert pca.influence_["0001"].captured == pytest.approx(pca.contributions_["0001"].captured)
     assert set(FederatedPCA(2).fit(tables["0000"]).influence_) == {"all"}
+
+
+def test_federated_pca_warns_of_a_client_with_far_more_influence_than_rows():
+    tables = tables_of(10)
+    with pytest.warns(UserWarning, match=r"far more influence than rows: '0003'; the first has"):
+        FederatedPCA(RANK).fit_clients(tables | {"0003": spiked(tables["0003"], 1e3)})

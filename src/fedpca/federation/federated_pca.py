@@ -19,7 +19,7 @@ from fedpca.estimators.base import BasePCA, warn_if_fewer
 from fedpca.estimators.rank_rule import rank_rule
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.aggregator import Aggregator
-from fedpca.federation.influence import Influence, captured, influence
+from fedpca.federation.influence import Influence, captured, influence, suspects_in_words
 from fedpca.federation.message import child_name
 from fedpca.federation.pool import Share
 from fedpca.federation.robust import RobustRule, check_robust, too_few, what_counts
@@ -236,6 +236,8 @@ class FederatedPCA(BasePCA):
             for name in sorted(clients)
         }
         self.influence_ = self._influence(counted, aggregator)
+        if text := suspects_in_words(self.influence_):
+            warnings.warn(text, stacklevel=4)
         if isinstance(merged, Moments) and isinstance(merged.scale, str):
             team.constant = merged.scaling_of_rows().constant
         source = fitted[next(iter(summaries))]._source

@@ -130,14 +130,18 @@ def influence_warning(
     beyond = [name for name in shares if _is_beyond(own[name], shares[name].rows)]
     found = {}
     for name, without in _merged_without(beyond, summaries, tree, model):
-        one = Influence(*shares[name], own[name], without.angle, 0.0, None)
-        if one.suspicious:
-            found[name] = one
-    if not found:
+        found[name] = Influence(*shares[name], own[name], without.angle, 0.0, None)
+    return suspects_in_words(found)
+
+
+def suspects_in_words(found: Mapping[str, Influence]) -> str:
+    """Which children are suspicious, and what the first of them has, or ""."""
+    suspects = [name for name, one in found.items() if one.suspicious]
+    if not suspects:
         return ""
-    ordered = sorted(found, key=lambda name: (-found[name].direction_share, name))
-    names = join_names([repr(sanitize(name, 100)) for name in ordered])
-    return f"far more influence than rows: {names}; the first has {found[ordered[0]].warning()}"
+    suspects.sort(key=lambda name: (-found[name].direction_share, name))
+    names = join_names([repr(sanitize(name, 100)) for name in suspects])
+    return f"far more influence than rows: {names}; the first has {found[suspects[0]].warning()}"
 
 
 def _is_beyond(direction_share: float, row_share: float) -> bool:
