@@ -10,13 +10,14 @@ BENCHMARK_READY := .venv-benchmark/.ready
 DEMO_ENV := $(if $(wildcard $(READY)),.venv,.venv-demo)
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-fast test-docs test-engines test-torch lint docs release-check lock benchmark reproduce clean
+.PHONY: help demo test test-fast test-docs test-audit test-engines test-torch lint docs release-check lock benchmark reproduce clean
 
 help:
 	@echo "make demo       run the three-owner demo on digits; writes an HTML report"
 	@echo "make test       run the tests and the examples in the documentation; ARGS are passed to pytest"
 	@echo "make test-fast  run those that take least, in less than a minute on two cores"
 	@echo "make test-docs  build the documentation, and run the commands on its pages and the example programs"
+	@echo "make test-audit audit what private releases show, and see that audits find weakened noise"
 	@echo "make test-engines  run the tests with real Flower deployments, Dask clusters and a browser"
 	@echo "make test-torch run the tests of rows in torch tensors; installs torch, which is large"
 	@echo "make lint       check style, types and the direction of imports"
@@ -34,13 +35,16 @@ demo: $(DEMO_ENV)/.locked
 PYTEST := $(BIN)/pytest --numprocesses auto
 
 test: $(READY)
-	$(PYTEST) --dist worksteal -m "not engine and not docs" $(ARGS)
+	$(PYTEST) --dist worksteal -m "not engine and not docs and not audit" $(ARGS)
 
 test-fast: $(READY)
-	$(PYTEST) --dist worksteal -m "not engine and not docs and not slow" $(ARGS)
+	$(PYTEST) --dist worksteal -m "not engine and not docs and not audit and not slow" $(ARGS)
 
 test-docs: $(READY)
 	$(PYTEST) --dist worksteal -m "docs and not engine" $(ARGS)
+
+test-audit: $(READY)
+	$(PYTEST) --dist worksteal -m audit $(ARGS)
 
 test-engines: $(READY)
 	@scripts/install-browser

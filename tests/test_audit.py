@@ -54,7 +54,7 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_every_private_path_keeps_its_promise(settings):
     assert audit(replace(PRIVACY, **settings), runs=200).passed
@@ -66,14 +66,14 @@ def only(monkeypatch, *names):
     monkeypatch.setattr(AUDIT, "_cases", lambda *args: (case for case in cases(*args) if case.name in names))
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_a_private_scale_keeps_its_promise(monkeypatch, adjacency):
     only(monkeypatch, "many rows", "no center", "scales alone", "stream, scales", "stream, release")
     assert audit(replace(PRIVACY, **UNKNOWN, adjacency=adjacency), scale="std", runs=200).passed
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 def test_the_audit_has_power_it_shows_most_of_what_is_promised(monkeypatch):
     only(monkeypatch, "diagonal")
     result = audit(PRIVACY, runs=4000)
@@ -83,7 +83,7 @@ def test_the_audit_has_power_it_shows_most_of_what_is_promised(monkeypatch):
     assert "passed" in repr(result)
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_of_the_whole_the_audit_shows_most_of_what_is_promised(monkeypatch, adjacency):
     """Steps, release and evaluation together: their squares add up to the promise."""

@@ -70,7 +70,7 @@ def mutate_step(monkeypatch, name, block=0, *, sensitivity):
 # --- the release ---
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 def test_noise_for_all_rows_instead_of_the_batch_is_caught(monkeypatch):
     mutate_calibration(monkeypatch, sigma=1 / 100, off_diagonal=1 / 100)  # n = 100 b
     result = audit(PAPER, runs=200)
@@ -91,13 +91,13 @@ def test_no_clipping_is_caught(monkeypatch):
     assert failing_pairs(result) == ["outlier, 8 times the bound"]
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 def test_noise_too_small_by_the_root_of_two_is_caught(monkeypatch):
     monkeypatch.setitem(gram.SENSITIVITY, "replace-one", 1.0)
     assert failing(monkeypatch, replace(PRIVACY, noise="fast"), "diagonal", runs=1500, epsilon=LARGE)
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 def test_halved_noise_off_the_diagonal_is_caught(monkeypatch):
     mutate_calibration(monkeypatch, off_diagonal=1 / 2)
     assert failing_pairs(audit(PRIVACY, runs=500)) == ["off the diagonal"]
@@ -115,14 +115,14 @@ def test_a_mask_that_copies_the_data_off_the_diagonal_is_caught(monkeypatch):
     assert "off the diagonal" in failing_pairs(audit(replace(PRIVACY, mechanism="mod-sulq"), runs=200))
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 def test_a_schedule_that_forgets_its_sensitivity_is_caught(monkeypatch):
     assert schedule.Schedule(5).column_norm == pytest.approx(1.25, abs=0.01)
     monkeypatch.setattr(schedule.Schedule, "column_norm", 0.6)
     assert failing(monkeypatch, replace(PRIVACY, releases=5), "diagonal", runs=400)
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 def test_the_same_noise_in_every_report_is_caught(monkeypatch):
     weighted = noise.ExactNoise.weighted
 
@@ -133,7 +133,7 @@ def test_the_same_noise_in_every_report_is_caught(monkeypatch):
     assert failing(monkeypatch, replace(PRIVACY, releases=5), "diagonal", runs=200)
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 def test_the_same_noise_in_every_batch_is_caught(monkeypatch):
     monkeypatch.setattr(streaming_mod_sulq.StreamingModSulq, "_batches", 0, raising=False)
     absorb = streaming_mod_sulq.StreamingModSulq._absorb
@@ -191,26 +191,26 @@ def test_a_step_without_noise_is_caught(monkeypatch, step, block, pair):
     assert failing(monkeypatch, finding(step, UNKNOWN), pair, runs=200, scale=scale_of(step))
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 @pytest.mark.parametrize(("step", "block", "pair"), HISTOGRAMS)
 def test_a_histogram_that_forgets_the_root_of_two_is_caught(monkeypatch, step, block, pair):
     mutate_step(monkeypatch, step, block, sensitivity=lambda right: right / sqrt(2))
     assert failing(monkeypatch, finding(step, FAST), pair, runs=1500, epsilon=LARGE, scale=scale_of(step))
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 def test_scales_with_the_sensitivity_of_one_feature_are_caught(monkeypatch):
     mutate_step(monkeypatch, "scales", sensitivity=lambda right: sqrt(2))
     assert failing(monkeypatch, FAST, "scales alone", runs=800, epsilon=LARGE, scale="std")
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 def test_a_mean_for_rows_that_are_taken_out_where_they_are_replaced_is_caught(monkeypatch):
     mutate_step(monkeypatch, "mean", sensitivity=lambda right: clipping.RADIUS)
     assert failing(monkeypatch, FAST, "mean alone", runs=500)
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 def test_rows_at_the_center_that_are_counted_are_caught(monkeypatch):
     """A row that is taken out would move from one bin to another: sqrt(2), with noise for 1."""
     monkeypatch.setattr(steps, "_counts_off_center", lambda hist, rows: hist.counts(clipping.lengths(rows)))
@@ -220,7 +220,7 @@ def test_rows_at_the_center_that_are_counted_are_caught(monkeypatch):
 # --- pairs ---
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 def test_a_release_of_pairs_with_noise_for_rows_that_are_taken_out_is_caught(monkeypatch):
     calibrate = registry.calibrate
     monkeypatch.setattr(
@@ -229,7 +229,7 @@ def test_a_release_of_pairs_with_noise_for_rows_that_are_taken_out_is_caught(mon
     assert failing(monkeypatch, ZERO_OUT, "few rows", runs=1500, epsilon=LARGE)
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 @pytest.mark.parametrize(("step", "block", "pair"), [HISTOGRAMS[0], HISTOGRAMS[2]])
 def test_histograms_of_pairs_with_noise_for_rows_that_are_taken_out_are_caught(
     monkeypatch, step, block, pair
