@@ -5,7 +5,7 @@
     ├── ModelFileError      a file is not a model file, is damaged, or has an unknown format version
     ├── NodeError           a Flower node cannot answer a request
     ├── NonFiniteError      rows on a device contain NaN, infinity, or values too large to square
-    ├── SignatureError      a file is not signed as the roster of its study asks for
+    ├── SignatureError      a file is not signed as the roster of its study requires
     │   └── OutdatedRoster  it was signed under a roster that this one does not know: get the newest
     ├── PolicyViolation     a release would break a rule of its owner's policy
     └── SummaryRejected     an aggregator rejected a summary
@@ -80,7 +80,7 @@ class NonFiniteError(ValueError):
 
 
 class SignatureError(ValueError):
-    """A file is not signed as the roster of its study asks for."""
+    """A file is not signed as the roster of its study requires."""
 
 
 class OutdatedRoster(SignatureError):

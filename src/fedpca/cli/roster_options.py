@@ -54,7 +54,7 @@ def signed_privacy(signer: "Signer", privacy: "Privacy | None") -> "Privacy | No
     agreed = membership.agreed(signer.roster, None, None, privacy)[2]
     if privacy is None and agreed is not None:
         raise typer.BadParameter(
-            f"the roster asks for privacy; add --epsilon {agreed.epsilon:g} --delta {agreed.delta:g}."
+            f"the roster requires privacy; add --epsilon {agreed.epsilon:g} --delta {agreed.delta:g}."
         )
     return None if privacy is None else privacy.with_signed_ledger(signer.key)
 

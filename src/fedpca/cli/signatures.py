@@ -23,7 +23,7 @@ class Verified(NamedTuple):
 def describe_signature(contents: bytes, roster: "Roster | None") -> dict[str, Any]:
     """Who signed a model file, and whether that holds, as JSON; `text` has all of it in words.
 
-    `holds` is None where that is not known: without a roster that asks for it, nobody signed, or the extra
+    `holds` is None where that is not known: without a roster that requires it, nobody signed, or the extra
     "secure" is missing.
     """
     from fedpca.errors import SignatureError

@@ -102,7 +102,7 @@ def _study(state: State) -> str | None:
 
 
 def check_kept(roster: Roster, state: State, *, reduced: bool) -> None:
-    """Refuse a state in a store that its child has not signed as the roster asks for.
+    """Refuse a state in a store that its child has not signed as the roster requires.
 
     Where summaries may be reduced to the features of the model, who signed such a one is checked, and not
     what: the bytes that were signed are gone.
