@@ -234,7 +234,7 @@ class Study:
             assert self._tracker is not None
             self._tracker.replay(pooled, paid=False)
             published = published.with_sum(pooled)
-            _log.info("fedpca: private step %r of %d nodes", pooled.step, pooled.owners)
+            _log.info("fedpca: private step %r of %d nodes", pooled.step, len(self._sums))
         if first:
             published = replace(
                 published,
