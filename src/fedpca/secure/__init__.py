@@ -1,1 +1,1 @@
-"""Secure sums: the total over owners of which nobody sees the part of one."""
+"""Secure sums: whoever collects learns the sum over owners, and nothing else."""
