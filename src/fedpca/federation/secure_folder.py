@@ -317,7 +317,7 @@ def _cancel(board: Board, session: Session, index: int, ledger: Ledger | None) -
     names = {debit_name(session.id, number): number for number in range(MOST_SUMS)}
     for entry in ledger.entries:
         if entry.release in names and not entry.completed and not entry.cancelled:
-            proof = find_proof(session, board["session"], board, index, names[entry.release])
+            proof = find_proof(session, board, index, names[entry.release])
             if proof is not None:
                 ledger.cancel(entry.release, proof)
                 cancelled.append(entry.release)
