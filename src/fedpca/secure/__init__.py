@@ -1,0 +1,1 @@
+"""Secure sums: whoever collects learns the sum over owners, and nothing else."""
