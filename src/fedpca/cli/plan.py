@@ -95,7 +95,7 @@ def plan(
     )
     assert privacy is not None
 
-    from fedpca.privacy import plan as make_plan
+    from fedpca.secure.planning import plan as make_plan
 
     result = make_plan(
         privacy,

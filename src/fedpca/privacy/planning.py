@@ -69,14 +69,19 @@ class Plan:
     advice: str
 
     def __repr__(self) -> str:
-        rows = "" if self.n_rows is None else f", rows={self.n_rows:,}, found={self.components_found}"
+        facts = ",\n     ".join(self._facts())
+        return f"{type(self).__name__}({facts})\n{self.advice}"
+
+    def _facts(self) -> list[str]:
+        """Lines of the representation."""
         unit = "" if isinstance(self.privacy.bound, str) else " bound²"
+        rows = "" if self.n_rows is None else f", rows={self.n_rows:,}, found={self.components_found}"
         if self.affinity is not None:
             rows += f", affinity={self.affinity:.2f}, captured={self.captured:.2f}"
-        return (
-            f"Plan(mu={self.mu:.4g}, sigma={self.sigma:.4g}{unit}, noise_edge={self.noise_edge:.4g},\n"
-            f"     rows_needed={self.rows_needed:,}{rows}, memory={self.memory / 1e6:.1f} MB)\n{self.advice}"
-        )
+        return [
+            f"mu={self.mu:.4g}, sigma={self.sigma:.4g}{unit}, noise_edge={self.noise_edge:.4g}",
+            f"rows_needed={self.rows_needed:,}{rows}, memory={self.memory / 1e6:.1f} MB",
+        ]
 
 
 def plan_release(

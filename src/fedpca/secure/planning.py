@@ -5,16 +5,20 @@ from dataclasses import dataclass, fields
 from math import log2, sqrt
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from fedpca.privacy.clipping import MAX_ROWS
-from fedpca.privacy.mechanisms import build
+from fedpca.privacy.mechanisms import LinearMechanism, NoiseBlock, build
 from fedpca.privacy.planning import Plan, plan_release, rounded
 from fedpca.privacy.preparation import Outlook, expected
 from fedpca.privacy.rules import warn_of_weak_settings
 from fedpca.privacy.settings import Privacy
+from fedpca.privacy.steps import Step, evaluation
 from fedpca.secure.fit import PrivateFit
 from fedpca.secure.noise_shares import Levels
 from fedpca.secure.settings import SecureSums, Terms
 from fedpca.summaries import validation
+from fedpca.summaries.subspace import Subspace
 
 _TAIL = 10.0  # standard deviations, by which noise never exceeds what is expected
 _WORD_BITS = 63
@@ -183,31 +187,54 @@ def plan(
 
 
 class _Sum(NamedTuple):
-    """A sum to expect: length, standard deviation and largest norm per row of its blocks."""
+    """A sum to expect."""
 
     name: str
-    blocks: list[tuple[int, float, float]]
+    blocks: tuple[NoiseBlock, ...]
 
     @property
     def length(self) -> int:
-        return sum(length for length, _, _ in self.blocks)
+        return sum(block.length for block in self.blocks)
 
 
 def _sums(privacy: Privacy, n_features: int, rank: int, outlook: Outlook) -> list[_Sum]:
-    raise NotImplementedError
+    """All sums of a study, as `PrivateFit` has them."""
+    mu = privacy.mu * sqrt(1 - privacy.evaluation_share)
+    found = [_sum_of(step, privacy, mu) for step in outlook.steps]
+    mechanism = build(privacy, outlook.clipping, n_features, mu=outlook.mu, joint=outlook.joint, rank=rank)
+    assert isinstance(mechanism, LinearMechanism)
+    found.append(_Sum(mechanism.name, mechanism.blocks()))
+    if outlook.evaluates:
+        directions = Subspace(np.eye(rank, n_features), np.ones(rank), np.zeros(n_features), 1.0, float(rank))
+        step = evaluation(directions, 1.0, privacy.evaluation_share, of_pairs=outlook.clipping.pairs)
+        found.append(_sum_of(step, privacy, privacy.mu))
+    return found
+
+
+def _sum_of(step: Step, privacy: Privacy, mu: float) -> _Sum:
+    blocks = (
+        NoiseBlock(
+            block.length,
+            block.sensitivity(privacy.adjacency) / (mu * sqrt(block.share)),
+            min(block.sensitivities),
+        )
+        for block in step.blocks
+    )
+    return _Sum(step.name, tuple(blocks))
 
 
 def _bits(sums: list[_Sum], rows: int, levels: Levels) -> float:
     """Of the largest integer in any sum, noise included."""
     spread = _TAIL * sqrt(max(levels.variance(size, size) for size in levels.sizes))
     bits = max(
-        levels.shift(sd) + log2(rows * largest + spread * sd)
+        levels.shift(block.sd) + log2(rows * block.largest + spread * block.sd)
         for each in sums
-        for _, sd, largest in each.blocks
+        for block in each.blocks
     )
     if bits >= _WORD_BITS:
         raise ValueError(
-            f"sums of {rows:,} rows and their noise must stay below 2^63, and reach 2^{bits:.0f}: raise epsilon."
+            f"sums of {rows:,} rows and their noise must stay below 2^63, and reach 2^{bits:.0f}; "
+            "raise epsilon."
         )
     return bits
 
@@ -241,13 +268,12 @@ def _owner_costs(terms: Terms, levels: Levels, sums: list[_Sum], most_sums: int)
         + 2 * sizes["signed"] * n_sums
         + 8 * words
     )
-    noisy = sum(length for each in sums for length, sd, _ in each.blocks if sd)
     dealt = 2 * most_sums * members * terms.threshold * _MULTIPLY
     verified = members * (3 + n_sums) * _VERIFY
     exchanged = members * (2 + n_sums) * _EXCHANGE
     checked = 4 * most_sums * members * _HASH
     seconds = (
-        noisy * len(levels.sizes) / _DRAWN
+        words * len(levels.sizes) / _DRAWN
         + 8 * words * members / _MASKED
         + (8 * words * 3 + received) / _HASHED
         + dealt
@@ -261,11 +287,10 @@ def _owner_costs(terms: Terms, levels: Levels, sums: list[_Sum], most_sums: int)
 def _coordinator_costs(terms: Terms, levels: Levels, sums: list[_Sum], most_sums: int) -> Costs:
     members, owner = terms.n_members, _owner_costs(terms, levels, sums, most_sums)
     n_sums, words = len(sums), sum(each.length for each in sums)
-    noisy = sum(length for each in sums for length, sd, _ in each.blocks if sd)
     verified = members * (3 + 3 * n_sums) * _VERIFY
     combined = n_sums * members * (terms.threshold * _MULTIPLY + members * _HASH)
     seconds = (
-        members * noisy * (len(levels.sizes) - 1) / _DRAWN
+        members * words * (len(levels.sizes) - 1) / _DRAWN
         + 8 * words * members / _MASKED
         + members * owner.sent / _HASHED
         + verified
