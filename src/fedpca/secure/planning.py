@@ -165,7 +165,7 @@ def plan(
     fit = PrivateFit(privacy, n_features, n_components, scale=scale)
     rows = min(together.rows_needed if n_rows is None else n_rows, MAX_ROWS)
     outlook = expected(privacy, n_features, n_components, rows, noise, finds_scale=scale is not None)
-    sums = _sums(privacy, n_features, n_components, outlook)
+    sums = expected_sums(privacy, n_features, n_components, outlook)
     of_plan = {field.name: getattr(together, field.name) for field in fields(together)}
     return SecurePlan(
         **of_plan | {"advice": _advice(together, by_least, alone, terms)},
@@ -186,7 +186,7 @@ def plan(
     )
 
 
-class _Sum(NamedTuple):
+class ExpectedSum(NamedTuple):
     """A sum to expect."""
 
     name: str
@@ -197,13 +197,13 @@ class _Sum(NamedTuple):
         return sum(block.length for block in self.blocks)
 
 
-def _sums(privacy: Privacy, n_features: int, rank: int, outlook: Outlook) -> list[_Sum]:
+def expected_sums(privacy: Privacy, n_features: int, rank: int, outlook: Outlook) -> list[ExpectedSum]:
     """All sums of a study, as `PrivateFit` has them."""
     mu = privacy.mu * sqrt(1 - privacy.evaluation_share)
     found = [_sum_of(step, privacy, mu) for step in outlook.steps]
     mechanism = build(privacy, outlook.clipping, n_features, mu=outlook.mu, joint=outlook.joint, rank=rank)
     assert isinstance(mechanism, LinearMechanism)
-    found.append(_Sum(mechanism.name, mechanism.blocks()))
+    found.append(ExpectedSum(mechanism.name, mechanism.blocks()))
     if outlook.evaluates:
         directions = Subspace(np.eye(rank, n_features), np.ones(rank), np.zeros(n_features), 1.0, float(rank))
         step = evaluation(directions, 1.0, privacy.evaluation_share, of_pairs=outlook.clipping.pairs)
@@ -211,7 +211,7 @@ def _sums(privacy: Privacy, n_features: int, rank: int, outlook: Outlook) -> lis
     return found
 
 
-def _sum_of(step: Step, privacy: Privacy, mu: float) -> _Sum:
+def _sum_of(step: Step, privacy: Privacy, mu: float) -> ExpectedSum:
     blocks = (
         NoiseBlock(
             block.length,
@@ -220,10 +220,10 @@ def _sum_of(step: Step, privacy: Privacy, mu: float) -> _Sum:
         )
         for block in step.blocks
     )
-    return _Sum(step.name, tuple(blocks))
+    return ExpectedSum(step.name, tuple(blocks))
 
 
-def _bits(sums: list[_Sum], rows: int, levels: Levels) -> float:
+def _bits(sums: list[ExpectedSum], rows: int, levels: Levels) -> float:
     """Of the largest integer in any sum, noise included."""
     spread = _TAIL * sqrt(max(levels.variance(size, size) for size in levels.sizes))
     bits = max(
@@ -252,7 +252,7 @@ def _message_bytes(terms: Terms, most_sums: int) -> dict[str, int]:
     }
 
 
-def _owner_costs(terms: Terms, levels: Levels, sums: list[_Sum], most_sums: int) -> Costs:
+def _owner_costs(terms: Terms, levels: Levels, sums: list[ExpectedSum], most_sums: int) -> Costs:
     members, sizes = terms.n_members, _message_bytes(terms, most_sums)
     n_sums, words = len(sums), sum(each.length for each in sums)
     sent = (
@@ -284,7 +284,7 @@ def _owner_costs(terms: Terms, levels: Levels, sums: list[_Sum], most_sums: int)
     return Costs(sent, received, seconds)
 
 
-def _coordinator_costs(terms: Terms, levels: Levels, sums: list[_Sum], most_sums: int) -> Costs:
+def _coordinator_costs(terms: Terms, levels: Levels, sums: list[ExpectedSum], most_sums: int) -> Costs:
     members, owner = terms.n_members, _owner_costs(terms, levels, sums, most_sums)
     n_sums, words = len(sums), sum(each.length for each in sums)
     verified = members * (3 + 3 * n_sums) * _VERIFY

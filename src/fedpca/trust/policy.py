@@ -404,8 +404,11 @@ class Policy:
             problem = f"it is weakened ({sanitize(certificate.warnings[0], 200)})"
         elif certificate.delta * max(records) >= 1:
             problem = f"its delta, {certificate.delta:g}, is not below one over its rows"
+        terms = [release.secure for release in releases]
+        honest = [each.least - each.colluding for each in terms if each is not None]
+        secure = self._secure_rule(min(honest) if len(honest) == len(terms) else None)
         n_rows, has_mean = min(summary.count, *records), shows_mean(summary)
-        return self._private_rules(n_rows, certificate.epsilon, has_mean, problem, self._secure_rule(None))
+        return self._private_rules(n_rows, certificate.epsilon, has_mean, problem, secure)
 
     def _private_rules(
         self, n_rows: float, epsilon: float, has_mean: bool, problem: str, secure: RuleResult
