@@ -371,7 +371,7 @@ class TestHostileSums:
             "overflow": ([count, StepSum("scales", np.full(n_bins, 1e300), 3000)], features, "have at most"),
             "more rows": ([count, StepSum("scales", np.zeros(n_bins), 9000)], features, "must stay 3000"),
             "radius": ([count, StepSum("scales", np.zeros(n_bins), 3000, 1, 3.0)], features, "clipped to"),
-            "owners": ([StepSum("rows", np.zeros(0), 3000, owners=5)], features, "one owner"),
+            "owners": ([StepSum("rows", np.zeros(0), 3000, noise=5.0)], features, "one owner"),
             "too many": ([StepSum("rows", np.zeros(0), 2**40)], features, "one owner with 1 to"),
             "wide": ([StepSum("rows", np.zeros(0), 3000)], (7, None), "same features, got 6 and 7"),
         }  # fmt: skip
@@ -632,9 +632,9 @@ class TestPublished:
         "change",
         [
             {"sums": 5},
-            {"sums": [{"step": "rows", "n_rows": 0, "owners": 1}]},
+            {"sums": [{"step": "rows", "n_rows": 0, "noise": 1}]},
             {"sums": [{"step": "rows", "n_rows": 5}]},
-            {"sums": [{"step": 5, "n_rows": 5, "owners": 1}]},
+            {"sums": [{"step": 5, "n_rows": 5, "noise": 1}]},
             {"rank": -1},
             {"facts": 7},
             {"model": {}},

@@ -429,7 +429,7 @@ class TestPrivateSteps:
         assert "wrong key, that of 'south'" in found["5"][2]
         assert list(summary["contributors"]) == ["north", "south"]
         published = Published.decode((private.server / "published.safetensors").read_bytes())
-        assert {pooled.owners for pooled in published.sums} == {2}
+        assert {pooled.noise for pooled in published.sums} == {2}
         assert {pooled.n_rows for pooled in published.sums} == {6000}
         assert summary["evaluation"]["rows"] == 6000
         for config in private.configs.values():

@@ -391,7 +391,7 @@ def test_links_pipes_and_folders_are_left_alone(tmp_path):
 def test_a_file_swapped_for_a_pipe_or_grown_after_it_was_listed_does_not_stop_the_others(
     tmp_path, monkeypatch
 ):
-    from fedpca.federation import folder
+    from fedpca.federation import shared_files
 
     def entries(self):
         found = list_entries(self)
@@ -403,8 +403,8 @@ def test_a_file_swapped_for_a_pipe_or_grown_after_it_was_listed_does_not_stop_th
 
     for child in "abcd":
         publish(tmp_path, child, 1, summary_of(0))
-    list_entries = folder._LocalFolder.entries
-    monkeypatch.setattr(folder._LocalFolder, "entries", entries)
+    list_entries = shared_files.LocalFolder.entries
+    monkeypatch.setattr(shared_files.LocalFolder, "entries", entries)
     aggregator, ignored = collected(tmp_path, max_bytes=10**5)
     assert list(aggregator.children) == ["c"]
     assert ["regular file" in ignored[0].reason, "No such file" in ignored[1].reason] == [True, True]
@@ -436,7 +436,7 @@ def test_trouble_of_the_aggregator_is_not_blamed_on_the_file(tmp_path):
 
 
 def test_a_file_that_could_not_be_read_is_read_again(tmp_path, monkeypatch):
-    from fedpca.federation import folder
+    from fedpca.federation import shared_files
 
     def denied(self, name, max_bytes):
         raise PermissionError(13, "Permission denied")
@@ -444,7 +444,7 @@ def test_a_file_that_could_not_be_read_is_read_again(tmp_path, monkeypatch):
     publish(tmp_path, "a", 1, summary_of(0))
     aggregator = Aggregator()
     with monkeypatch.context() as patch:
-        patch.setattr(folder._LocalFolder, "read", denied)
+        patch.setattr(shared_files.LocalFolder, "read", denied)
         before = collect(tmp_path, aggregator)
     assert "Permission denied" in before[0].reason
     assert collect(tmp_path, aggregator, before=before) == []

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpca import BudgetExceeded, Ledger, Privacy, StreamingPCA
+from fedpca import BudgetExceeded, Ledger, Privacy, SigningKey, StreamingPCA
 from fedpca.privacy.calibration import epsilon_of, mu_of
 from fedpca.privacy.ledger import Entry, total_mu
 
@@ -502,3 +502,112 @@ def test_a_refused_fit_leaves_the_estimator_as_it_was(tmp_path):
     with pytest.raises(BudgetExceeded):
         pca.fit(rows)
     np.testing.assert_array_equal(pca.components_, before)
+
+
+class NotTaken:
+    """A proof that a release has none of these records, as others would make it."""
+
+    def __init__(self, release):
+        self.release = release
+
+    def to_json(self):
+        return {"kind": "test", "release": self.release}
+
+
+@pytest.fixture(params=["memory", "file", "signed"])
+def kept(request, tmp_path):
+    """A ledger, and how to open it again."""
+    key = SigningKey.new() if request.param == "signed" else None
+    path = None if request.param == "memory" else tmp_path / "kept.jsonl"
+    ledger = Ledger(path, epsilon=1.0, delta=1e-5, key=key)
+    return ledger, lambda: ledger if path is None else Ledger(path, key=key)
+
+
+def test_a_named_debit_is_made_once(kept):
+    ledger, reopened = kept
+    first = ledger.debit(0, 10, "sum", 0.05, release="5e55-00")
+    for other in (ledger, reopened()):
+        assert other.debit(0, 10, "sum", 0.05, release="5e55-00") == first
+    ledger.complete(first)
+    ledger.complete(first)
+    if ledger.path is not None:
+        assert len(ledger.path.read_bytes().splitlines()) == 3
+    assert [entry.release for entry in reopened().entries] == ["5e55-00"]
+    assert ledger.mu == pytest.approx(0.05)
+    ledger.debit(0, 10, "sum", 0.05, release="5e55-01")
+    assert ledger.mu == pytest.approx(0.05 * 2**0.5)
+
+
+@pytest.mark.parametrize(
+    "change", [{"start": 1}, {"stop": 11}, {"mechanism": "gram"}, {"mu": 0.04}, {"adjacency": "zero-out"}]
+)
+def test_a_name_stands_for_one_debit(kept, change):
+    ledger, _ = kept
+    usual = {"start": 0, "stop": 10, "mechanism": "sum", "mu": 0.05, "adjacency": "replace-one"}
+    ledger.debit(**usual, release="a")
+    with pytest.raises(ValueError, match=f"{next(iter(change))} of the release 'a' was"):
+        ledger.debit(**usual | change, release="a")
+    assert len(ledger.entries) == 1
+
+
+def test_a_repeated_debit_needs_no_budget_twice(tmp_path):
+    ledger = Ledger.planned(tmp_path / "ledger", 1.0, 1e-5)
+    other = Ledger.planned(tmp_path / "ledger", 1.0, 1e-5)
+    mu = mu_of(1.0, 1e-5)
+    assert ledger.debit(0, 10, "sum", mu, release="a") == other.debit(0, 10, "sum", mu, release="a")
+    assert ledger.left() == 0
+    with pytest.raises(BudgetExceeded):
+        other.debit(0, 10, "sum", mu, release="b")
+
+
+def test_a_cancelled_debit_is_kept_and_not_counted(kept):
+    ledger, reopened = kept
+    for name in ("a", "b"):
+        ledger.debit(0, 10, "sum", 0.05, release=name)
+    cancelled = ledger.cancel("a", NotTaken("a"))
+    assert cancelled.cancelled
+    assert ledger.cancel("a", NotTaken("a")) == cancelled
+    for other in (ledger, reopened()):
+        assert [entry.release for entry in other.entries] == ["a", "b"]
+        assert [entry.cancelled for entry in other.entries] == [True, False]
+        assert json.loads(other.entries[0].proof) == NotTaken("a").to_json()
+        assert other.mu == pytest.approx(0.05)
+        assert "2 releases, 1 of them cancelled" in repr(other)
+    with pytest.raises(ValueError, match="was cancelled, and is not made again"):
+        ledger.debit(0, 10, "sum", 0.05, release="a")
+    with pytest.raises(ValueError, match="was cancelled, and cannot have come out"):
+        ledger.complete(cancelled)
+    with pytest.raises(BudgetExceeded, match=r"never completed, and counted: b\."):
+        ledger.debit(0, 10, "sum", 10.0)
+    ledger.complete(ledger.debit(0, 10, "sum", 0.05, release="c"))  # the chain of a signed one goes on
+    assert len(reopened().entries) == 3
+
+
+def test_what_cannot_be_cancelled(kept):
+    ledger, reopened = kept
+    ledger.complete(ledger.debit(0, 10, "sum", 0.05, release="a"))
+    ledger.debit(0, 10, "sum", 0.05, release="b")
+    for name, proof, why in (
+        ("a", "a", "came out; its debit cannot be cancelled"),
+        ("b", "a", "must be about the release 'b', and is about 'a'"),
+        ("c", "c", "no debit of the release 'c'"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            ledger.cancel(name, NotTaken(proof))
+    assert not any(entry.cancelled for entry in reopened().entries)
+
+
+def test_a_damaged_cancellation_is_no_ledger(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path, epsilon=1.0, delta=1e-5)
+    ledger.debit(0, 10, "sum", 0.05, release="a")
+    lines = path.read_bytes()
+    for line in (
+        b'{"event": "cancelled", "release": "b", "proof": "x"}',
+        b'{"event": "cancelled", "release": "a"}',
+        b'{"event": "forgotten", "release": "a"}',
+        lines.splitlines()[1],
+    ):
+        path.write_bytes(lines + line + b"\n")
+        with pytest.raises(ValueError, match="is not a ledger, or is damaged"):
+            Ledger(path)

@@ -326,8 +326,55 @@ def test_privacy_and_secure_sums_can_be_required(rows):
     assert rule_of(error) == "privacy_required"
     released = StreamingPCA(2, privacy=PRIVATE).partial_fit(rows).release()
     for each in (summary, released, Scaling.from_rows(rows)):
-        with pytest.raises(PolicyViolation, match="no release of this version of fedpca is one"):
+        with pytest.raises(PolicyViolation, match="only secure sums may leave, and this is none"):
             Policy(secure_sums_required=True).check(each, rows)
+
+
+def test_what_is_part_of_a_secure_sum_may_leave_and_nothing_else(rows):
+    policy = Policy(secure_sums_required=True)
+    assert policy.check_secure(rows, least=5, colluding=1) == RowCounts.of(rows)
+    assert policy.check_secure(rows, privacy=PRIVATE, least=5, colluding=1) is None
+    policy.check_secure(len(rows), privacy=PRIVATE, least=5, colluding=1)
+    with pytest.raises(PolicyViolation, match="only secure sums may leave") as error:
+        policy.check_rows(rows)
+    assert rule_of(error) == "secure_sums_required"
+    with pytest.raises(PolicyViolation, match="only secure sums may leave"):
+        policy.check_private(len(rows), PRIVATE)
+
+
+@pytest.mark.parametrize("privacy", [None, PRIVATE])
+def test_a_sum_that_the_others_can_take_apart_is_none(rows, privacy):
+    with pytest.raises(
+        PolicyViolation, match="at least 2 owners beside those who collude must be in every sum, got 1"
+    ):
+        Policy(secure_sums_required=True).check_secure(rows, privacy=privacy, least=3, colluding=2)
+    Policy().check_secure(rows, privacy=privacy, least=3, colluding=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "privacy", "reason"),
+    [
+        ({"least_rows": 101}, None, "at least 101 rows"),
+        ({"least_rows": 101}, PRIVATE, "at least 101 rows"),
+        ({"least_level": 30}, None, "one of '2' has 20"),
+        ({"most_features_per_row": 0.02}, None, "0.02 features per row"),
+        ({"most_directions_per_row": 0.02}, None, "0.02 directions per row"),
+        ({"mean_allowed": False}, None, "the means of columns"),
+        ({"mean_allowed": False}, replace(PRIVATE, center=None), "the means of columns"),
+        ({"privacy_required": True}, None, "only private releases"),
+        ({"largest_epsilon": 0.5}, PRIVATE, "at most 0.5 may be spent"),
+        ({}, replace(PRIVATE, insecure_seed_for_tests=1), "comes from a seed"),
+    ],
+)
+def test_all_other_rules_hold_for_secure_sums_as_well(rows, changes, privacy, reason):
+    with pytest.raises(PolicyViolation, match=reason):
+        Policy(**changes).check_secure(rows, privacy=privacy, least=5, colluding=1)
+
+
+def test_private_rows_of_a_secure_sum_are_not_looked_at(rows, no_look):
+    Policy(secure_sums_required=True).check_secure(rows, privacy=PRIVATE, least=5, colluding=1)
+    with pytest.raises(PolicyViolation, match="only private releases"):
+        Policy(privacy_required=True).check_secure(rows, least=5, colluding=1)
 
 
 def test_several_broken_rules_are_all_named(rows):

@@ -646,7 +646,7 @@ def test_a_sum_of_a_private_step_is_noisy_and_paid_for():
             last = pca.ledger_.entries[-1]
             assert (last.mechanism, last.start, last.stop, last.completed) == (step, 0, 2000, True)
         assert (sums[0].total != sums[1].total).mean() > 0.9
-        assert (sums[0].n_rows, sums[0].owners) == (2000, 1)
+        assert (sums[0].n_rows, sums[0].noise) == (2000, 1)
 
 
 def test_rows_are_counted_for_nothing():

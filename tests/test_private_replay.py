@@ -162,10 +162,10 @@ def test_thresholds_know_the_noise_of_those_who_sent_a_sum():
     found = 0
     for _ in range(200):
         judge = tracker(None)
-        judge.replay(StepSum("rows", np.zeros(0), 3000, owners=1), paid=False)
+        judge.replay(StepSum("rows", np.zeros(0), 3000, noise=1.0), paid=False)
         step = judge._stage.preparation.step
         sd = judge._stage.preparation._sd(step, 0, judge._stage.preparation._mu * sqrt(step.share))
         noise = np.rint(rng.normal(scale=sd * sqrt(50), size=step.length))
-        judge.replay(StepSum("scales", noise, 3000, owners=50), paid=False)
+        judge.replay(StepSum("scales", noise, 3000, noise=50.0), paid=False)
         found += np.isfinite(judge._stage.preparation._clipping.scale).any()
     assert found <= 2

@@ -265,7 +265,7 @@ def test_the_sums_that_an_owner_sends_are_those(settings, in_order, no_noise):
         elif found.step == "radius":
             per_octave = (len(found.total) - 1) // 120
             np.testing.assert_array_equal(found.total, histogram(off_center(about), per_octave))
-        assert (found.n_rows, found.owners) == (3000, 1)
+        assert (found.n_rows, found.noise) == (3000, 1)
         pca.advance(found)
     about = less(table, center)
     if settings:

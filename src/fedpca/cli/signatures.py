@@ -97,6 +97,8 @@ def _verify_ledger(roster: "Roster", path: Path, stated: "list[LedgerState]") ->
             "off at the end; restore it from a backup.",
         )
     text = f"signed by {sanitize(member.id, 100)}; {pluralize(entries, 'entry', 'entries')}"
+    if cancelled := sum(entry.cancelled for entry in ledger.entries):
+        text += f", {cancelled} of them cancelled"
     text += "".join(f"; earlier lines with the key {key}" for key in earlier)
     if unsigned := ledger.unsigned_lines:
         text += f"; before them {pluralize(unsigned, 'line')} without a key"

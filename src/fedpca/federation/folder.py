@@ -6,24 +6,20 @@ Where rows are to be divided by the scale of all of them, owners publish their s
 import logging
 import os
 import re
-import stat
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from fedpca._typing import RowsLike
-from fedpca._util.extras import require
-from fedpca._util.files import create_exclusive
-from fedpca._util.text import sanitize
 from fedpca.errors import ModelFileError, SignatureError, SummaryRejected
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.membership import check_agreed_scaling
 from fedpca.federation.message import Message, child_name, file_name, require_summary, version_number
+from fedpca.federation.shared_files import Entry, SkippedFile, Storage, open_storage
 from fedpca.summaries import model_file, validation
 from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.summary import Summary, scaling_from_file
@@ -39,22 +35,6 @@ _NOT_IN_SCALE = "not in the scale: its rows are divided by that of the owners wh
 
 # Files that count, by aggregator, folder and name, as they were when they were read.
 _counted: WeakKeyDictionary[Aggregator, dict[str, dict[str, str]]] = WeakKeyDictionary()
-
-
-@dataclass(frozen=True)
-class SkippedFile:
-    """A file in a shared folder that does not count.
-
-    Attributes:
-        file: its name.
-        reason: why.
-        stamp: changes when the file does and, if an aggregator rejected it, when the aggregator does; "" if
-            the file could not be read, which has to be tried again.
-    """
-
-    file: str
-    reason: str
-    stamp: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)
@@ -132,7 +112,7 @@ def publish(
         contents = Message(child, version, summary).encode()
     if signer is not None:
         contents = signer.sign(contents)
-    storage = _open_storage(folder)
+    storage = open_storage(folder)
     if not storage.create(name, contents) and not _is_there(storage, name, contents, signer):
         raise FileExistsError(
             f"version {version} of {child!r} already exists in {folder} with other contents; publish a newer "
@@ -141,7 +121,7 @@ def publish(
     return storage.path(name)
 
 
-def _is_there(storage: "_Storage", name: str, contents: bytes, signer: Signer | None) -> bool:
+def _is_there(storage: Storage, name: str, contents: bytes, signer: Signer | None) -> bool:
     """Whether a file has these contents; or the same, signed by the same member under an earlier roster."""
     found = storage.read(name, 2 * len(contents) + 2**20)
     if found == contents or signer is None:
@@ -195,7 +175,7 @@ def collect(
     40.0
     """
     validation.integer(max_bytes, "max_bytes", at_least=1)
-    storage = _open_storage(folder)
+    storage = open_storage(folder)
     known = {(old.file, old.stamp): old for old in before}
     received = {file_name(child): version for child, version in aggregator.versions.items()}
     files = _listed(storage, max_bytes)
@@ -248,10 +228,10 @@ def collect_scaling(
     (('north', 'south'), array([ 2., 40.]))
     """
     validation.integer(max_bytes, "max_bytes", at_least=1)
-    storage = _open_storage(folder)
+    storage = open_storage(folder)
     if require_roster(roster) is None:
         _log.info("%s: %s", folder, ANYONE)
-    found: list[tuple[_Entry, str, Scaling]] = []
+    found: list[tuple[Entry, str, Scaling]] = []
     skipped = []
     for _, versions in sorted(_listed(storage, max_bytes).scalings.items()):
         for _, entry in sorted(versions, reverse=True):
@@ -284,7 +264,7 @@ def collect_scaling(
     return CollectedScaling(whole, owners, tuple(sorted(skipped, key=lambda item: item.file)))
 
 
-_Versions = dict[str, list[tuple[int, "_Entry"]]]
+_Versions = dict[str, list[tuple[int, Entry]]]
 
 
 class _Files(NamedTuple):
@@ -295,7 +275,7 @@ class _Files(NamedTuple):
     others: list[SkippedFile]
 
 
-def _listed(storage: "_Storage", max_bytes: int) -> _Files:
+def _listed(storage: Storage, max_bytes: int) -> _Files:
     files = _Files({}, {}, [])
     for entry in storage.entries():
         match = _FILE_NAME.fullmatch(entry.name)
@@ -314,12 +294,12 @@ def _listed(storage: "_Storage", max_bytes: int) -> _Files:
     return files
 
 
-def _too_large(entry: "_Entry", max_bytes: int) -> str:
+def _too_large(entry: Entry, max_bytes: int) -> str:
     return f"{entry.size} bytes are more than max_bytes={max_bytes}."
 
 
 def _hand_over(
-    storage: "_Storage", entry: "_Entry", aggregator: Aggregator, max_bytes: int, warning: str
+    storage: Storage, entry: Entry, aggregator: Aggregator, max_bytes: int, warning: str
 ) -> SkippedFile | None:
     """Read a file and hand its message to the aggregator; returns why it does not count, or None.
 
@@ -343,7 +323,7 @@ def _hand_over(
     return None
 
 
-def _read(storage: "_Storage", name: str, max_bytes: int) -> tuple[Message, Summary]:
+def _read(storage: Storage, name: str, max_bytes: int) -> tuple[Message, Summary]:
     """The message in a file."""
     message = Message.decode(_contents(storage, name, max_bytes), name)
     _check_file_name(name, message.child, message.version, _SUMMARY)
@@ -352,9 +332,7 @@ def _read(storage: "_Storage", name: str, max_bytes: int) -> tuple[Message, Summ
     return message, message.summary
 
 
-def _read_scaling(
-    storage: "_Storage", name: str, max_bytes: int, roster: Roster | None
-) -> tuple[str, Scaling]:
+def _read_scaling(storage: Storage, name: str, max_bytes: int, roster: Roster | None) -> tuple[str, Scaling]:
     """The owner and the scaling in a file."""
     contents = _contents(storage, name, max_bytes)
     kind, arrays, metadata = model_file.decode(contents, name)
@@ -372,7 +350,7 @@ def _read_scaling(
     return child, scaling
 
 
-def _contents(storage: "_Storage", name: str, max_bytes: int) -> bytes:
+def _contents(storage: Storage, name: str, max_bytes: int) -> bytes:
     """A copy of a file in memory that nobody can change meanwhile."""
     contents = storage.read(name, max_bytes + 1)
     if len(contents) > max_bytes:
@@ -380,7 +358,7 @@ def _contents(storage: "_Storage", name: str, max_bytes: int) -> bytes:
     return contents
 
 
-def _stamp_of_rejection(entry: "_Entry", aggregator: Aggregator) -> str:
+def _stamp_of_rejection(entry: Entry, aggregator: Aggregator) -> str:
     """What another child has sent may be the reason, and may change."""
     return f"{entry.stamp} {aggregator.version}"
 
@@ -392,106 +370,3 @@ def _file_name(child: str, version: int, suffix: str) -> str:
 def _check_file_name(name: str, child: str, version: int, suffix: str) -> None:
     if name != _file_name(child, version, suffix):
         raise ModelFileError(f"renamed: it is version {version} of {child!r}.")
-
-
-# --- folders and buckets ---
-
-
-class _Entry(NamedTuple):
-    name: str
-    is_file: bool
-    size: int
-    stamp: str
-
-    @property
-    def shown(self) -> str:
-        return sanitize(self.name)
-
-    def skipped(self, reason: str, stamp: str = "") -> SkippedFile:
-        return SkippedFile(self.shown, sanitize(reason, limit=500), stamp)
-
-
-class _Storage(Protocol):
-    def path(self, name: str) -> str: ...
-    def entries(self) -> list[_Entry]: ...
-    def read(self, name: str, max_bytes: int) -> bytes:
-        """The file, or its first `max_bytes`."""
-
-    def create(self, name: str, contents: bytes) -> bool:
-        """Create a file, completely or not at all; False if one of this name exists."""
-
-
-def _open_storage(folder: str | os.PathLike[str]) -> _Storage:
-    path = os.fspath(folder)
-    if isinstance(folder, str) and "://" in path and not path.startswith("file://"):
-        return _Bucket(path)
-    return _LocalFolder(Path(path.removeprefix("file://")))
-
-
-class _LocalFolder:
-    def __init__(self, folder: Path) -> None:
-        if not folder.is_dir():
-            raise FileNotFoundError(f"there is no folder {folder}; make or mount it first.")
-        self.folder = folder
-
-    def path(self, name: str) -> str:
-        return str(self.folder / name)
-
-    def entries(self) -> list[_Entry]:
-        found = []
-        with os.scandir(self.folder) as listing:
-            for entry in listing:
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:  # removed meanwhile
-                    continue
-                stamp = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
-                found.append(_Entry(entry.name, stat.S_ISREG(status.st_mode), status.st_size, stamp))
-        return found
-
-    def read(self, name: str, max_bytes: int) -> bytes:
-        # Neither a link to elsewhere nor a pipe that blocks, even if one has just replaced the file.
-        descriptor = os.open(self.folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ValueError("not a regular file.")
-            return file.read(max_bytes)
-
-    def create(self, name: str, contents: bytes) -> bool:
-        return create_exclusive(self.folder / name, contents)
-
-
-class _Bucket:
-    """A folder behind a URL, by fsspec. Where uploads are not atomic, unfinished files are skipped."""
-
-    def __init__(self, url: str) -> None:
-        fsspec = require("fsspec", extra="folder", purpose=f"the shared folder {url}")
-        self.url = url.rstrip("/")
-        self.files, path = fsspec.url_to_fs(self.url)
-        self.folder = path.rstrip("/")
-
-    def path(self, name: str) -> str:
-        return f"{self.url}/{name}"
-
-    def entries(self) -> list[_Entry]:
-        self.files.invalidate_cache()
-        try:
-            listing = self.files.ls(self.folder, detail=True)
-        except FileNotFoundError:  # a bucket has no empty folders
-            return []
-        found = []
-        for entry in listing:
-            name = entry["name"].rstrip("/").rpartition("/")[2]
-            stamp = " ".join(f"{key}={entry[key]}" for key in sorted(entry))
-            found.append(_Entry(name, entry["type"] == "file", int(entry["size"] or 0), stamp))
-        return found
-
-    def read(self, name: str, max_bytes: int) -> bytes:
-        return bytes(self.files.cat_file(f"{self.folder}/{name}", start=0, end=max_bytes))
-
-    def create(self, name: str, contents: bytes) -> bool:
-        try:
-            self.files.pipe_file(f"{self.folder}/{name}", contents, mode="create")
-        except FileExistsError:
-            return False
-        return True

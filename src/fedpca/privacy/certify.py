@@ -2,9 +2,8 @@
 
 from fedpca._util.version import __version__
 from fedpca.privacy.clipping import Clipping
-from fedpca.privacy.ledger import Entry, Ledger
+from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.mechanisms.base import Mechanism
-from fedpca.privacy.noise import Noise
 from fedpca.privacy.preparation import CenterNoise
 from fedpca.privacy.settings import Privacy
 from fedpca.summaries.certificate import (
@@ -20,28 +19,40 @@ from fedpca.summaries.certificate import (
 def make_certificate(
     privacy: Privacy,
     mechanism: Mechanism,
-    ledger: Ledger,
-    entry: Entry,
-    noise: Noise,
     *,
+    sampler: str,
+    safe: bool,
     records: int,
+    count: float,
     report: int,
-    stream: str,
     steps: tuple[StepCost, ...],
     center_noise: CenterNoise,
+    accumulated: float = 1.0,
+    ledger: LedgerState | None = None,
+    release: str | None = None,
+    stream: str | None = None,
+    time: str | None = None,
 ) -> Certificate:
-    """The certificate of a report of so many records, debited as `entry`."""
+    """The certificate of a report of so many records.
+
+    Args:
+        sampler, safe: how the noise was drawn, and whether its low-order bits reveal nothing.
+        count: of points.
+        accumulated: standard deviation of the noise, in units of that of one owner's release.
+        ledger, release, time: what paid, the id of the debit and when.
+    """
     calibration = mechanism.calibration
     seeded = privacy.insecure_seed_for_tests is not None
     notes = []
     if seeded:
         notes.append("NOT PRIVATE: the noise came from a seed, and whoever knows the seed can remove it")
-    if not noise.safe:
+    if not safe:
         notes.append("floating-point noise: not safe against an adversary who inspects low-order bits")
     edge = None
     if mechanism.edge_known:
         edge = mechanism.noise_edge(privacy, mechanism.n_features, calibration, report=report)
-        edge *= mechanism.clipping.unit * center_noise.margin(mechanism.count, edge)
+        edge *= accumulated
+        edge *= mechanism.clipping.unit * center_noise.margin(count, edge)
     return Certificate(
         private=not seeded,
         epsilon=privacy.epsilon,
@@ -49,7 +60,7 @@ def make_certificate(
         mu=calibration.mu if privacy.paper_calibrated else privacy.mu,
         adjacency=privacy.adjacency,
         mechanism=privacy.mechanism,
-        sampler=noise.sampler,
+        sampler=sampler,
         center=_center_kind(privacy, mechanism.clipping),
         bound=mechanism.clipping.bound,
         clipping=mechanism.clipping.kind,
@@ -64,19 +75,24 @@ def make_certificate(
         report=report,
         planned=None if mechanism.continuous else privacy.releases,
         public="number of records, number and names of features, and these settings",
-        ledger=LedgerState(
-            id=ledger.id,
-            kept=IN_MEMORY if ledger.path is None else "in a file",
-            epsilon=ledger.epsilon,
-            delta=ledger.delta,
-            spent=ledger.spent(),
-            entries=None if ledger.path is None else len(ledger.entries),
-        ),
+        ledger=ledger,
         steps=(*steps, StepCost(mechanism.name, calibration.mu)),
-        release=entry.release,
+        release=release,
         stream=stream,
-        time=entry.time,
+        time=time,
         fedpca=__version__,
+    )
+
+
+def state_of(ledger: Ledger) -> LedgerState:
+    """The ledger as it stands now."""
+    return LedgerState(
+        id=ledger.id,
+        kept=IN_MEMORY if ledger.path is None else "in a file",
+        epsilon=ledger.epsilon,
+        delta=ledger.delta,
+        spent=ledger.spent(),
+        entries=None if ledger.path is None else len(ledger.entries),
     )
 
 

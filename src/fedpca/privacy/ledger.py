@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from math import inf, sqrt
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Protocol, get_args
 
 from fedpca._typing import JSON
 from fedpca._util.files import append_json_line, create_exclusive, file_lock, json_lines
@@ -29,13 +29,15 @@ class Entry:
     """One debit: a Gaussian release of records start ... stop - 1 that costs each of them `mu`.
 
     Attributes:
-        release: a random name.
+        release: its name, a random one if the caller has none.
         start, stop: the records it contains, counted as they came; a `stop` of None means all that follow.
         mechanism: its name.
         mu: its Gaussian-DP parameter.
         time: when it was debited, UTC.
         adjacency: what one record more or less means to it.
         completed: whether the release came out. A debit without it counts all the same.
+        proof: that the release cannot contain these records, as JSON; "" if there is none. A debit with one
+            is cancelled: its line is kept, and it does not count.
     """
 
     release: str
@@ -46,6 +48,26 @@ class Entry:
     time: str
     adjacency: Adjacency
     completed: bool = False
+    proof: str = ""
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether it does not count: by its proof nothing of these records came out, or ever will."""
+        return bool(self.proof)
+
+
+class Proof(Protocol):
+    """That a debited release does not contain its owner's records, and never will.
+
+    Those of secure sums are in `fedpca.secure.proofs`, and are checked when they are made.
+    """
+
+    @property
+    def release(self) -> str:
+        """The release that it is about."""
+
+    def to_json(self) -> JSON:
+        """All that is needed to check it again."""
 
 
 class Ledger:
@@ -138,7 +160,7 @@ class Ledger:
 
     @property
     def entries(self) -> list[Entry]:
-        """All debits so far, oldest first."""
+        """All debits so far, oldest first, cancelled ones included."""
         self._adopt()
         return list(self._entries) if self.path is None or self._planned else self._read()[2]
 
@@ -183,18 +205,43 @@ class Ledger:
         mu: float,
         *,
         adjacency: Adjacency = "replace-one",
+        release: str | None = None,
     ) -> Entry:
-        """Write a release down before it is made; BudgetExceeded if some record could not pay for it."""
+        """Write a release down before it is made; BudgetExceeded if some record could not pay for it.
+
+        Args:
+            start, stop: the records it contains.
+            mechanism: its name.
+            mu: its Gaussian-DP parameter.
+            adjacency: what one record more or less means to it.
+            release: its name, a random one by default. A release of this name that is there already, with
+                the same contents, is not debited again: so a process that was killed can repeat its debit.
+        """
         time = datetime.now(UTC).isoformat(timespec="seconds")
-        entry = Entry(secrets.token_hex(8), start, stop, mechanism, mu, time, adjacency)
+        name = secrets.token_hex(8) if release is None else validation.child_name(release, "release")
+        entry = Entry(name, start, stop, mechanism, mu, time, adjacency)
+        self._adopt()
         if self._planned:
             self._check(entry)
             self._begin()
         with self._locked():
+            known = self._find(name)
+            if known is not None:
+                _check_repeated(known, entry)
+                self._flush()
+                return known
             self._check(entry)
-            self._append({"event": "debit", **asdict(entry)})
+            record = asdict(entry)
+            del record["proof"]
+            self._append({"event": "debit", **record})
             self._entries.append(entry)
         return entry
+
+    def _find(self, release: str) -> Entry | None:
+        """The debit of this name, for one who may write to the ledger."""
+        entries = self.entries
+        self._require_key(self._chain)
+        return next((entry for entry in entries if entry.release == release), None)
 
     def check(self, start: int, stop: int | None, mu: float, *, adjacency: Adjacency = "replace-one") -> None:
         """BudgetExceeded if such a release could not be paid for now; nothing is written."""
@@ -217,11 +264,48 @@ class Ledger:
     def complete(self, entry: Entry) -> None:
         """Note that a debited release came out."""
         with self._locked():
+            known = self._find(entry.release)
+            if known is not None and known.completed:
+                return
+            if known is not None and known.cancelled:
+                raise ValueError(f"the release {entry.release} was cancelled, and cannot have come out.")
             self._append({"event": "completed", "release": entry.release})
-            self._entries = [
-                replace(known, completed=True) if known.release == entry.release else known
-                for known in self._entries
-            ]
+            self._change(entry.release, completed=True)
+
+    def cancel(self, release: str, proof: Proof) -> Entry:
+        """Take a debit back: the proof shows that its release has nothing of these records, and never will.
+
+        The line of the debit is kept, and the proof is written beside it. Cancelling again changes nothing.
+
+        Args:
+            release: the name of the release.
+            proof: from `fedpca.secure.proofs`, which checks it.
+
+        Raises:
+            ValueError: nothing of this name was debited, it came out, or the proof is of another release.
+        """
+        if proof.release != release:
+            raise ValueError(
+                f"the proof must be about the release {release!r:.80}, and is about {proof.release!r:.80}."
+            )
+        with self._locked():
+            known = self._find(release)
+            if known is None:
+                raise ValueError(f"this ledger has no debit of the release {release!r:.80} to cancel.")
+            if known.completed:
+                raise ValueError(f"the release {release!r:.80} came out; its debit cannot be cancelled.")
+            if known.cancelled:
+                return known
+            text = json.dumps(proof.to_json(), sort_keys=True, allow_nan=False)
+            self._append({"event": "cancelled", "release": release, "proof": text})
+            self._change(release, proof=text)
+        return replace(known, proof=text)
+
+    def _change(self, release: str, **changes: Any) -> None:
+        """Change a debit of a ledger in memory."""
+        self._entries = [
+            replace(known, **changes) if known.release == release else known for known in self._entries
+        ]
 
     def _refusal(self, entries: Sequence[Entry], after: float) -> str:
         epsilon, delta = self._budget
@@ -232,7 +316,7 @@ class Ledger:
             f"(mu: {after:.4g}, budget {mu_of(epsilon, delta):.4g}, spent {spent:.4g}). Nothing was released."
             " Ask for no more than is left; rows about other people belong in a ledger of their own."
         )
-        lost = [known.release for known in entries if not known.completed]
+        lost = [known.release for known in entries if not known.completed and not known.cancelled]
         if lost:
             text += f" Debited but never completed, and counted: {', '.join(lost)}."
         return text
@@ -287,6 +371,12 @@ class Ledger:
         self._require_key(chain)
         append_json_line(self.path, record if self._key is None else sealed(record, chain, self._key))
 
+    def _flush(self) -> None:
+        """Make sure that a line of a writer that was killed survives a crash of the machine, too."""
+        if self.path is not None:
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
+
     def _require_key(self, chain: Chain) -> None:
         """Refuse to write to a signed ledger without a key: nobody could tell who did."""
         if chain.keys and self._key is None:
@@ -307,11 +397,20 @@ class Ledger:
             budget = check_epsilon_delta(head["epsilon"], head["delta"])
             for line in lines[1:]:
                 record = unsealed(_parsed(line))
-                if record.pop("event") == "completed":
-                    entries[record["release"]] = replace(entries[record["release"]], completed=True)
-                else:
-                    entries[record["release"]] = entry = Entry(**record)
-                    _check_entry(entry)
+                match record.pop("event"):
+                    case "completed":
+                        entries[record["release"]] = replace(entries[record["release"]], completed=True)
+                    case "cancelled":
+                        entry = replace(entries[record["release"]], proof=str(record["proof"]))
+                        entries[record["release"]] = entry
+                    case "debit":
+                        entry = Entry(**record)
+                        _check_entry(entry)
+                        if entry.release in entries:
+                            raise ValueError(f"{entry.release} was debited twice")
+                        entries[entry.release] = entry
+                    case other:
+                        raise ValueError(f"unknown event {other!r}")
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise ValueError(
                 f"{self.path} is not a ledger, or is damaged ({error!r}); restore it from a backup: without "
@@ -339,9 +438,12 @@ class Ledger:
 
     def __repr__(self) -> str:
         where = "in memory" if self.path is None else str(self.path)
+        entries = self.entries
+        cancelled = sum(entry.cancelled for entry in entries)
+        without = f"{cancelled} of them cancelled, " if cancelled else ""
         return (
-            f"Ledger({where}: {len(self.entries)} releases, epsilon={self.spent():.4g} of {self.epsilon:g} "
-            f"spent at delta={self.delta:g})"
+            f"Ledger({where}: {len(entries)} releases, {without}epsilon={self.spent():.4g} of "
+            f"{self.epsilon:g} spent at delta={self.delta:g})"
         )
 
 
@@ -366,17 +468,34 @@ def _check_entry(entry: Entry) -> None:
         )
 
 
+def _check_repeated(known: Entry, entry: Entry) -> None:
+    """Refuse a debit under a name that stands for something else."""
+    if known.cancelled:
+        raise ValueError(
+            f"the debit of the release {entry.release!r:.80} was cancelled, and is not made again; begin "
+            "another release, with a name of its own."
+        )
+    for name in ("start", "stop", "mechanism", "mu", "adjacency"):
+        if getattr(known, name) != getattr(entry, name):
+            raise ValueError(
+                f"a repeated debit must be the same, and {name} of the release {entry.release!r:.80} was "
+                f"{getattr(known, name)!r:.80}, not {getattr(entry, name)!r:.80}; use another name."
+            )
+
+
 def total_mu(entries: Sequence[Entry]) -> float:
     """The largest cost of any record: the root of the sum of mu² over the releases that contain it.
 
-    Releases of disjoint records cost each record one of them; of the same records, all of them.
+    Releases of disjoint records cost each record one of them; of the same records, all of them; and those
+    that were cancelled, nothing.
 
     >>> entry = Entry("a", 0, 10, "gram", 0.3, "", "replace-one")
     >>> total_mu([entry, replace(entry, start=10, stop=20)]), total_mu([entry, replace(entry, start=5)])
     (0.3, 0.42426)
     """
-    starts = {entry.start for entry in entries}
-    return max((sqrt(sum(e.mu**2 for e in entries if _holds(e, record))) for record in starts), default=0.0)
+    counted = [entry for entry in entries if not entry.cancelled]
+    starts = {entry.start for entry in counted}
+    return max((sqrt(sum(e.mu**2 for e in counted if _holds(e, record))) for record in starts), default=0.0)
 
 
 def _holds(entry: Entry, record: int) -> bool:

@@ -20,7 +20,7 @@ A stream pays with its first rows, each in one step: those cost them what the re
 
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
-from math import ceil, hypot, sqrt
+from math import ceil, hypot, inf, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -77,7 +77,7 @@ class _Rule:
     Attributes:
         rank: components wanted.
         n_rows: of all owners.
-        owners: whose noises add up.
+        noise: the variance of that of a sum, in units of that of one owner's.
         finds_scale: whether features are to be scaled.
     """
 
@@ -85,7 +85,7 @@ class _Rule:
     n_features: int
     rank: int
     n_rows: float
-    owners: int
+    noise: float
     finds_scale: bool
 
     @property
@@ -96,7 +96,7 @@ class _Rule:
     @property
     def effective_mu(self) -> float:
         """The mu at which replacing a record would show in the Gram matrix of all owners."""
-        pooled = self.mu / sqrt(self.owners)
+        pooled = self.mu / sqrt(self.noise)
         return pooled if self.privacy.adjacency == "replace-one" else pooled * sqrt(2.0)
 
     @property
@@ -171,7 +171,7 @@ class _Rule:
         for share in shares:
             radii.append(radius)
             mu, rows = (self.mu * sqrt(share), self.n_rows) if stream_rows is None else (self.mu, stream_rows)
-            noise = sensitivity * radius * sqrt(self.n_features * self.owners) / (mu * rows)
+            noise = sensitivity * radius * sqrt(self.n_features * self.noise) / (mu * rows)
             radius = _MARGIN * hypot(spread, noise * (1 + _UNLIKELY / sqrt(2 * self.n_features)))
         return _Mean(noise, shares, radii)
 
@@ -244,10 +244,14 @@ class Outlook(NamedTuple):
 
 
 def expected(
-    privacy: Privacy, n_features: int, rank: int, n_rows: float, owners: int, *, finds_scale: bool
+    privacy: Privacy, n_features: int, rank: int, n_rows: float, noise: float, *, finds_scale: bool
 ) -> Outlook:
-    """The outlook for so many rows of so many owners, if their mean is about as far off as they spread."""
-    rule = _Rule(privacy, n_features, rank, n_rows, owners, finds_scale)
+    """The outlook for so many rows, if their mean is about as far off as they spread.
+
+    Args:
+        noise: the variance of that of a sum, in units of that of one owner's.
+    """
+    rule = _Rule(privacy, n_features, rank, n_rows, noise, finds_scale)
     bound = None if isinstance(privacy.bound, str) else privacy.bound
     spent, quantile, offset = rule.scale_share, 0.0, 0.0
     finds_center = privacy.center == "private" and rule.enough
@@ -266,9 +270,9 @@ def expected(
     return Outlook(Clipping(bound, pairs=pairs), rule.mu * sqrt(1 - spent), finds_center, quantile, offset)
 
 
-def rows_for_scale(privacy: Privacy, n_features: int, owners: int) -> int:
+def rows_for_scale(privacy: Privacy, n_features: int, noise: float) -> int:
     """How many rows the scale of features takes, of all owners together."""
-    return _Rule(privacy, n_features, 1, 1, owners, finds_scale=True).rows_for_scale
+    return _Rule(privacy, n_features, 1, 1, noise, finds_scale=True).rows_for_scale
 
 
 class BlockSum:
@@ -288,22 +292,19 @@ class BlockSum:
             self.total += self._block.add(self._pairing.flush())
 
 
-class Preparation:
-    """The steps, one at a time: `sum_rows` and `advance`, or of a stream by `take_stream`.
+class Search:
+    """The steps one at a time, as far as they are public: what is to be summed next, and what sums say.
 
     Args:
         privacy: the settings; what they state is not looked for.
         n_features: d.
         rank: how many components are wanted.
         scale: what features are divided by, if it is public; "std" to find it; None for nothing.
-        noise: of the steps.
-        random: of the pairs.
-        ledger: what pays.
+        feature_names: one per feature, or None.
 
     Attributes:
         step: the next one; None when all is found.
         found: the outcome, then.
-        n_rows: rows of a stream taken so far.
         costs: the mu of every step so far, with its name.
     """
 
@@ -314,58 +315,67 @@ class Preparation:
         rank: int,
         *,
         scale: Array | str | None,
-        noise: Noise,
-        random: np.random.Generator,
-        ledger: Ledger,
         feature_names: tuple[str, ...] | None = None,
     ) -> None:
         self._privacy = privacy
         self._d = n_features
         self._rank = rank
-        self._noise = noise
-        self._random = random
-        self._ledger = ledger
         self._finds_scale = isinstance(scale, str)
         self._clipping = Clipping(
             None, scale=None if isinstance(scale, str) else scale, feature_names=feature_names
         )
         self.costs: list[tuple[str, float]] = []
-        self.n_rows = 0
         self.found: Found | None = None
         self.step: Step | None = None
         self._is_stream = False
-        self._summed = False
-        self._advanced = False
         self._spent = 0.0  # of mu², evaluation apart
         self._search = self._find()
         self._next(None)
 
-    # --- rounds over all rows ---
+    @staticmethod
+    def most_steps(privacy: Privacy, *, finds_scale: bool) -> int:
+        """How many steps with a sum there are at most."""
+        of_center = 1 + _MEAN_STEPS if privacy.center == "private" else int(privacy.bound == "private")
+        return finds_scale + of_center
 
-    def sum_rows(self, parts: Iterable[Array], n_rows: int) -> StepSum:
-        """One round: the noisy sum of the step over all rows. `advance` has to follow."""
+    # --- one step ---
+
+    def raw_sum(self, parts: Iterable[Array], random: np.random.Generator) -> Array:
+        """The sum of the step over rows, without noise: integers, never to leave as they are.
+
+        Args:
+            parts: the rows.
+            random: of the pairs.
+        """
         assert self.step is not None
-        if not self.step.blocks:
-            self._summed = True
-            return StepSum(self.step.name, np.zeros(0), n_rows)
-        total = self._sum(parts)
-        return self._noisy(total, 0, n_rows, self._mu * sqrt(self.step.share))
+        blocks = [BlockSum(block, random) for block in self.step.blocks]
+        for rows in parts:
+            self._add(rows, blocks)
+        self._flush(blocks)
+        return np.concatenate([block.total for block in blocks])
 
-    def check_round(self) -> None:
-        """Whether a round over all rows may begin."""
-        if self._is_stream:
-            raise ValueError("the first rows of a stream went into its private steps already; fit anew.")
-        if self._summed:
-            raise ValueError("a round of private steps is not complete: call advance first.")
-        self._check_affordable()
+    @property
+    def cost(self) -> float:
+        """The mu of the step, taken over all rows."""
+        assert self.step is not None
+        return self._mu * sqrt(self.step.share)
 
-    def check_advance(self, pooled: StepSum) -> None:
-        """Whether a round may end with this sum."""
-        if self.step is None or not self._summed:
-            raise ValueError("a round of private steps ends with a sum: call step_sum first.")
-        self._check_pooled(pooled)
+    @property
+    def deviations(self) -> list[float]:
+        """Standard deviation of one owner's noise in every block of the step, taken over all rows."""
+        assert self.step is not None
+        return [self._sd(self.step, i, self.cost) for i in range(len(self.step.blocks))]
 
-    def _check_pooled(self, pooled: StepSum) -> None:
+    def replay(self, pooled: StepSum, *, paid: bool) -> None:
+        """End a round without a sum over rows: its share is spent only if it was paid for before."""
+        assert self.step is not None
+        if paid and self.step.blocks:
+            self.costs.append((self.step.name, self.cost))
+            self._spent += self.step.share
+        self._next(pooled)
+
+    def check_pooled(self, pooled: StepSum) -> None:
+        """Refuse a sum over owners that is not one of this step."""
         assert self.step is not None
         if pooled.step != self.step.name or pooled.total.shape != (self.step.length,):
             raise ValueError(
@@ -377,77 +387,8 @@ class Preparation:
                 f"this round clips rows to {self.step.radius:g}, got a sum of rows clipped to "
                 f"{pooled.radius:g}: all owners must have the same settings."
             )
-        if not np.isfinite(pooled.total).all() or pooled.n_rows < 1 or pooled.owners < 1:
-            raise ValueError("the sum of a round must be finite, of at least one row and one owner.")
-
-    def advance(self, pooled: StepSum) -> None:
-        """End a round with the sum over one or many owners, which is public."""
-        assert self.step is not None
-        self._advanced = True
-        self._spent += self.step.share
-        self._next(pooled)
-
-    # --- rounds that others took, or an earlier preparation of the same rows ---
-
-    def check_replay(self, pooled: StepSum) -> None:
-        """Whether a round may end with this sum, without one over the rows of this owner."""
-        if self.step is None:
-            raise ValueError("all private steps were taken already.")
-        if self._summed or self.n_rows:
-            raise ValueError("a round of private steps that began here ends here: call advance.")
-        self._check_pooled(pooled)
-
-    def replay(self, pooled: StepSum, *, paid: bool) -> None:
-        """End a round without a sum over rows: its share is spent only if it was paid for before."""
-        assert self.step is not None
-        self._advanced = True
-        if paid and self.step.blocks:
-            self.costs.append((self.step.name, self._mu * sqrt(self.step.share)))
-            self._spent += self.step.share
-        self._next(pooled)
-
-    def check_sum(self, own: StepSum) -> None:
-        """Refuse the sum of an owner that cannot be one of the next step."""
-        if self.step is None:
-            raise ValueError("all private steps were taken already.")
-        mu = self._mu * sqrt(self.step.share)
-        steps.check_sum(own, self.step, [self._sd(self.step, i, mu) for i in range(len(self.step.blocks))])
-
-    # --- the first rows of a stream ---
-
-    def check_stream(self) -> None:
-        """Whether rows of a stream may come."""
-        if (self._summed or self._advanced) and not self._is_stream:
-            raise ValueError("the rounds of private steps are not complete; finish them, or fit anew.")
-        self._check_affordable()
-
-    def take_stream(self, rows: Array) -> Array:
-        """Take as many rows as are still needed; returns the others."""
-        if not self._is_stream:
-            self._is_stream = True
-            self._next(StepSum("rows", np.zeros(0), 0))
-            self._begin_stream_step()
-        while self.step is not None:
-            part, rows = np.split(rows, [self.step.stream_rows - self._n_taken])
-            self._add(part, self._blocks)
-            self._n_taken += len(part)
-            self.n_rows += len(part)
-            if self._n_taken < self.step.stream_rows:
-                break
-            self._flush(self._blocks)
-            total = np.concatenate([block.total for block in self._blocks])
-            pooled = self._noisy(total, self.n_rows - self._n_taken, self._n_taken, self._mu)
-            self._next(pooled)
-            self._begin_stream_step()
-        return rows
-
-    def _begin_stream_step(self) -> None:
-        self._n_taken = 0
-        self._blocks = (
-            [] if self.step is None else [BlockSum(block, self._random) for block in self.step.blocks]
-        )
-
-    # --- one step ---
+        if not np.isfinite(pooled.total).all() or pooled.n_rows < 1 or not 1 <= pooled.noise < inf:
+            raise ValueError("the sum of a round must be finite, of at least one row and one owner's noise.")
 
     @property
     def _mu(self) -> float:
@@ -467,26 +408,12 @@ class Preparation:
         spent = 0.0 if self._is_stream else self._spent * self._mu**2
         return sqrt(whole**2 - spent) * BELOW
 
-    def _check_affordable(self) -> None:
-        """Before anything is spent: that the rows after the steps can be afforded as well."""
-        if not self.costs and not self.n_rows:
-            self._ledger.check(0, None, self._privacy.mu, adjacency=self._privacy.adjacency)
-
     def _next(self, pooled: StepSum | None) -> None:
         """Let the search go on, to its next step or its end."""
-        self._summed = False
         try:
             self.step = self._search.send(pooled)  # type: ignore[arg-type]
         except StopIteration as end:
             self.step, self.found = None, end.value
-
-    def _sum(self, parts: Iterable[Array]) -> Array:
-        assert self.step is not None
-        blocks = [BlockSum(block, self._random) for block in self.step.blocks]
-        for rows in parts:
-            self._add(rows, blocks)
-        self._flush(blocks)
-        return np.concatenate([block.total for block in blocks])
 
     def _add(self, rows: Array, blocks: "list[BlockSum]") -> None:
         rows = self._clipping.deviations(rows)
@@ -497,21 +424,6 @@ class Preparation:
     def _flush(blocks: "list[BlockSum]") -> None:
         for block in blocks:
             block.flush()
-
-    def _noisy(self, total: Array, start: int, n_rows: int, mu: float) -> StepSum:
-        """The sum of the step with noise, debited before it is drawn."""
-        assert self.step is not None
-        adjacency = self._privacy.adjacency
-        entry = self._ledger.debit(start, start + n_rows, self.step.name, mu, adjacency=adjacency)
-        self._summed = True
-        number = len(self.costs)
-        self.costs.append((self.step.name, mu))
-        drawn = [
-            self._noise.entries((number, i), block.length, self._sd(self.step, i, mu))
-            for i, block in enumerate(self.step.blocks)
-        ]
-        self._ledger.complete(entry)
-        return StepSum(self.step.name, total + np.concatenate(drawn), n_rows, radius=self.step.radius)
 
     def _sd(self, step: Step, block: int, mu: float) -> float:
         """Standard deviation of the noise of a block, in a step that costs mu."""
@@ -529,7 +441,7 @@ class Preparation:
             return Found(self._clipping.about(center, bound=bound, pairs=pairs), bound or 0.0)
         counted = yield steps.count_rows()
         n_rows = _HORIZON * self._mean_rows if self._is_stream else counted.n_rows
-        self._rule = rule = _Rule(privacy, self._d, self._rank, n_rows, counted.owners, self._finds_scale)
+        self._rule = rule = _Rule(privacy, self._d, self._rank, n_rows, counted.noise, self._finds_scale)
         if self._finds_scale:
             yield from self._find_scale()
         if privacy.center == "private" and rule.enough:
@@ -560,7 +472,7 @@ class Preparation:
     def _pooled_sd(self, step: Step, block: int, pooled: StepSum) -> float:
         """Standard deviation of the noise of a block in the sum over the owners that sent one."""
         mu = self._mu if self._is_stream else self._mu * sqrt(step.share)
-        return self._sd(step, block, mu) * sqrt(pooled.owners)
+        return self._sd(step, block, mu) * sqrt(pooled.noise)
 
     def _find_scale(self) -> Generator[Step, StepSum, None]:
         needed, n_rows = self._rule.rows_for_scale, int(self._rule.n_rows)
@@ -607,3 +519,148 @@ class Preparation:
             bound = spread(rule.quantile) or None
         noise = CenterNoise(plan.noise / near, rule.spike(plan, near))
         return Found(replace(self._clipping, bound=bound, center=center), radius, noise)
+
+
+class Preparation(Search):
+    """A search whose sums are noised and paid for here: `sum_rows` and `advance`, or `take_stream`.
+
+    Args:
+        privacy, n_features, rank, scale, feature_names: as for a `Search`.
+        noise: of the steps.
+        random: of the pairs.
+        ledger: what pays.
+
+    Attributes:
+        n_rows: rows of a stream taken so far.
+    """
+
+    def __init__(
+        self,
+        privacy: Privacy,
+        n_features: int,
+        rank: int,
+        *,
+        scale: Array | str | None,
+        noise: Noise,
+        random: np.random.Generator,
+        ledger: Ledger,
+        feature_names: tuple[str, ...] | None = None,
+    ) -> None:
+        self._noise = noise
+        self._random = random
+        self._ledger = ledger
+        self.n_rows = 0
+        self._summed = False
+        self._advanced = False
+        super().__init__(privacy, n_features, rank, scale=scale, feature_names=feature_names)
+
+    # --- rounds over all rows ---
+
+    def sum_rows(self, parts: Iterable[Array], n_rows: int) -> StepSum:
+        """One round: the noisy sum of the step over all rows. `advance` has to follow."""
+        assert self.step is not None
+        if not self.step.blocks:
+            self._summed = True
+            return StepSum(self.step.name, np.zeros(0), n_rows)
+        return self._noisy(self.raw_sum(parts, self._random), 0, n_rows, self.cost)
+
+    def check_round(self) -> None:
+        """Whether a round over all rows may begin."""
+        if self._is_stream:
+            raise ValueError("the first rows of a stream went into its private steps already; fit anew.")
+        if self._summed:
+            raise ValueError("a round of private steps is not complete: call advance first.")
+        self._check_affordable()
+
+    def check_advance(self, pooled: StepSum) -> None:
+        """Whether a round may end with this sum."""
+        if self.step is None or not self._summed:
+            raise ValueError("a round of private steps ends with a sum: call step_sum first.")
+        self.check_pooled(pooled)
+
+    def advance(self, pooled: StepSum) -> None:
+        """End a round with the sum over one or many owners, which is public."""
+        assert self.step is not None
+        self._advanced = True
+        self._spent += self.step.share
+        self._next(pooled)
+
+    # --- rounds that others took, or an earlier preparation of the same rows ---
+
+    def check_replay(self, pooled: StepSum) -> None:
+        """Whether a round may end with this sum, without one over the rows of this owner."""
+        if self.step is None:
+            raise ValueError("all private steps were taken already.")
+        if self._summed or self.n_rows:
+            raise ValueError("a round of private steps that began here ends here: call advance.")
+        self.check_pooled(pooled)
+
+    def replay(self, pooled: StepSum, *, paid: bool) -> None:
+        self._advanced = True
+        super().replay(pooled, paid=paid)
+
+    def check_sum(self, own: StepSum) -> None:
+        """Refuse the sum of an owner that cannot be one of the next step."""
+        if self.step is None:
+            raise ValueError("all private steps were taken already.")
+        steps.check_sum(own, self.step, self.deviations)
+
+    # --- the first rows of a stream ---
+
+    def check_stream(self) -> None:
+        """Whether rows of a stream may come."""
+        if (self._summed or self._advanced) and not self._is_stream:
+            raise ValueError("the rounds of private steps are not complete; finish them, or fit anew.")
+        self._check_affordable()
+
+    def take_stream(self, rows: Array) -> Array:
+        """Take as many rows as are still needed; returns the others."""
+        if not self._is_stream:
+            self._is_stream = True
+            self._next(StepSum("rows", np.zeros(0), 0))
+            self._begin_stream_step()
+        while self.step is not None:
+            part, rows = np.split(rows, [self.step.stream_rows - self._n_taken])
+            self._add(part, self._blocks)
+            self._n_taken += len(part)
+            self.n_rows += len(part)
+            if self._n_taken < self.step.stream_rows:
+                break
+            self._flush(self._blocks)
+            total = np.concatenate([block.total for block in self._blocks])
+            pooled = self._noisy(total, self.n_rows - self._n_taken, self._n_taken, self._mu)
+            self._next(pooled)
+            self._begin_stream_step()
+        return rows
+
+    def _begin_stream_step(self) -> None:
+        self._n_taken = 0
+        self._blocks = (
+            [] if self.step is None else [BlockSum(block, self._random) for block in self.step.blocks]
+        )
+
+    # --- one step ---
+
+    def _next(self, pooled: StepSum | None) -> None:
+        self._summed = False
+        super()._next(pooled)
+
+    def _check_affordable(self) -> None:
+        """Before anything is spent: that the rows after the steps can be afforded as well."""
+        if not self.costs and not self.n_rows:
+            self._ledger.check(0, None, self._privacy.mu, adjacency=self._privacy.adjacency)
+
+    def _noisy(self, total: Array, start: int, n_rows: int, mu: float) -> StepSum:
+        """The sum of the step with noise, debited before it is drawn."""
+        assert self.step is not None
+        adjacency = self._privacy.adjacency
+        entry = self._ledger.debit(start, start + n_rows, self.step.name, mu, adjacency=adjacency)
+        self._summed = True
+        number = len(self.costs)
+        self.costs.append((self.step.name, mu))
+        drawn = [
+            self._noise.entries((number, i), block.length, self._sd(self.step, i, mu))
+            for i, block in enumerate(self.step.blocks)
+        ]
+        self._ledger.complete(entry)
+        return StepSum(self.step.name, total + np.concatenate(drawn), n_rows, radius=self.step.radius)

@@ -51,14 +51,14 @@ class StepSum:
         step: name of the step.
         total: integers, shape (length,).
         n_rows: how many rows.
-        owners: whose noise is in the sum.
+        noise: the variance of its noise, in units of that of one owner's sum.
         radius: the length that rows were clipped to; 0 where they were not.
     """
 
     step: str
     total: Array
     n_rows: int
-    owners: int = 1
+    noise: float = 1.0
     radius: float = 0.0
 
     @classmethod
@@ -78,8 +78,8 @@ class StepSum:
                 "let all owners have the same settings and take the private steps together."
             )
         total: Array = sum((part.total for part in sums), start=np.zeros_like(first.total))
-        n_rows, owners = (sum(getattr(part, name) for part in sums) for name in ("n_rows", "owners"))
-        return cls(first.step, total, n_rows, owners, first.radius)
+        n_rows, noise = (sum(getattr(part, name) for part in sums) for name in ("n_rows", "noise"))
+        return cls(first.step, total, n_rows, noise, first.radius)
 
 
 def same_radius(ours: float, theirs: float) -> bool:
@@ -147,7 +147,7 @@ def check_sum(own: StepSum, step: Step, sds: Sequence[float]) -> None:
         )
     if not same_radius(own.radius, step.radius):
         raise ValueError(f"the sum must be of rows clipped to {step.radius:g}, got {own.radius:g}.")
-    if own.owners != 1 or not 1 <= own.n_rows <= MAX_ROWS:
+    if own.noise != 1 or not 1 <= own.n_rows <= MAX_ROWS:
         raise ValueError(f"the sum must be of one owner with 1 to {MAX_ROWS} rows, got {own.n_rows}.")
     if not np.isfinite(own.total).all() or (own.total != np.rint(own.total)).any():
         raise ValueError("the sum must consist of whole numbers, as exact noise has them.")

@@ -5,7 +5,7 @@ from math import hypot
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.privacy.certify import make_certificate
+from fedpca.privacy.certify import make_certificate, state_of
 from fedpca.privacy.clipping import Clipping, Pairing
 from fedpca.privacy.ledger import Entry, Ledger
 from fedpca.privacy.mechanisms.base import Mechanism
@@ -79,7 +79,7 @@ class PrivateSums:
     @property
     def total_margin(self) -> float:
         """By how much noise may have lowered the total of the last report, in the units of the data."""
-        return self.clipping.unit * self._mechanism.total_margin(self._accumulated)
+        return self.clipping.unit * self._mechanism.total_margin(self._accumulated, self._mechanism.count)
 
     @property
     def _accumulated(self) -> float:
@@ -101,14 +101,17 @@ class PrivateSums:
         certificate = make_certificate(
             self._privacy,
             self._mechanism,
-            self._ledger,
-            entry,
-            noise,
+            sampler=noise.sampler,
+            safe=noise.safe,
             records=n_rows,
+            count=self._mechanism.count,
             report=report,
-            stream=self._stream,
             steps=self._steps,
             center_noise=self._center_noise,
+            ledger=state_of(self._ledger),
+            release=entry.release,
+            stream=self._stream,
+            time=entry.time,
         )
         released = self._mechanism.release(noise, certificate)
         self._n_releases, self._next_record = report, n_rows

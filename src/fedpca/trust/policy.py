@@ -90,8 +90,8 @@ class Policy:
             themselves. Counts what a model carries, not what it shows. Waived under privacy.
         privacy_required: only differentially private releases may leave.
         largest_epsilon: of a private release. Above 10 privacy promises little, and would waive rules.
-        secure_sums_required: only sums over owners that nobody can take apart may leave. No release is one
-            yet, so this refuses all of them.
+        secure_sums_required: only sums over owners that nobody can take apart may leave: what an owner sends
+            in a secure study, and the model of one.
         mean_allowed: whether the means of columns may leave. If not, only rows whose mean was subtracted
             before, or private differences of pairs of rows, may be summarized.
 
@@ -204,7 +204,7 @@ class Policy:
         if privacy is not None:
             self.check_private(count_rows(rows), privacy)
             return None
-        raise_broken([self._privacy_rule(None), self._secure_rule()])
+        raise_broken([self._privacy_rule(None), self._secure_rule(None)])
         counts = RowCounts.of(rows)
         raise_broken(self._count_rules(counts, counts.rows, _n_features(rows) / counts.rows))
         return counts
@@ -215,12 +215,51 @@ class Policy:
         Raises:
             PolicyViolation: by the first rule that does not hold.
         """
+        self._check_noisy(n_rows, privacy, self._secure_rule(None))
+
+    def check_secure(
+        self, rows: RowsLike, *, privacy: "Privacy | None" = None, least: int, colluding: int
+    ) -> RowCounts | None:
+        """Refuse rows of a secure study, before any key leaves and before anything is spent on them.
+
+        All rules apply to the owner's own rows, as if these left alone: what the others have is not known.
+
+        Args:
+            rows: all of them, as for `check_rows`. With privacy their number is enough.
+            privacy: with which they are summed. Without it all moments of the rows are part of the sums.
+            least: the fewest owners in a sum of the study.
+            colluding: how many of them may share what they know.
+
+        Returns:
+            The counts; None under privacy.
+
+        Raises:
+            PolicyViolation: by the first rule that does not hold.
+
+        >>> strict = Policy(secure_sums_required=True)
+        >>> strict.check_secure(np.random.default_rng(0).normal(size=(100, 4)), least=5, colluding=1)
+        RowCounts(rows=100, fewest_values=100, smallest_level=None, column='')
+        """
+        secure = self._secure_rule(least - colluding)
+        if privacy is not None:
+            self._check_noisy(rows if isinstance(rows, int) else count_rows(rows), privacy, secure)
+            return None
+        raise_broken(
+            [self._privacy_rule(None), secure, self._mean_rule(True, "sum with privacy and center='pairs'")]
+        )
+        counts = RowCounts.of(rows)
+        per_row = _n_features(rows) / counts.rows
+        raise_broken([*self._count_rules(counts, counts.rows, per_row), self._directions_rule(per_row)])
+        return counts
+
+    def _check_noisy(self, n_rows: int, privacy: "Privacy", secure: RuleResult) -> None:
         problem = ""
         if privacy.insecure_seed_for_tests is not None:
             problem = "its noise comes from a seed"
         elif privacy.noise != "exact":
             problem = "its noise is not safe against floating-point attacks"
-        raise_broken(self._private_rules(n_rows, privacy.epsilon, privacy.center != "pairs", problem))
+        has_mean = privacy.center != "pairs"
+        raise_broken(self._private_rules(n_rows, privacy.epsilon, has_mean, problem, secure))
 
     # --- before it leaves ---
 
@@ -264,16 +303,12 @@ class Policy:
                     min(count for _, count in known),
                     max(_ratio(leaf.n_known, count) for leaf, count in known),
                 ),
-                self._most(
-                    "most_directions_per_row",
-                    max(_ratio(_n_directions(leaf), count) for leaf, count in known),
-                    "directions per row may leave, got {}; keep fewer components, or fit with privacy",
-                ),
+                self._directions_rule(max(_ratio(_n_directions(leaf), count) for leaf, count in known)),
             ]
         return [
             *found,
             self._privacy_rule(None),
-            self._secure_rule(),
+            self._secure_rule(None),
             self._mean_rule(shows_mean(summary), "subtract the mean of every column from the rows first"),
         ]
 
@@ -306,6 +341,10 @@ class Policy:
         text = f"at most {limit:g} {problem.format(f'{value:.4g}')}"
         return self._rule(rule, value, value <= limit, text)
 
+    def _directions_rule(self, per_row: float) -> RuleResult:
+        problem = "directions per row may leave, got {}; keep fewer components, or fit with privacy"
+        return self._most("most_directions_per_row", per_row, problem)
+
     def _level_rule(self, counts: RowCounts | None) -> RuleResult:
         name = "least_level"
         if counts is None:
@@ -332,9 +371,16 @@ class Policy:
         is_on = self.privacy_required or bool(problem)
         return self._rule("privacy_required", private, private, text, is_on=is_on)
 
-    def _secure_rule(self) -> RuleResult:
-        text = "only secure sums may leave, and no release of this version of fedpca is one"
-        return self._rule("secure_sums_required", False, False, text, is_on=self.secure_sums_required)
+    def _secure_rule(self, honest: int | None) -> RuleResult:
+        """Of a sum with at least so many owners who share nothing; None for what is no secure sum."""
+        holds = honest is not None and honest > 1
+        text = "only secure sums may leave, and this is none; take part in a secure study, fedpca secure"
+        if honest is not None:
+            text = (
+                f"at least 2 owners beside those who collude must be in every sum, got {honest}; "
+                "lower colluding"
+            )
+        return self._rule("secure_sums_required", holds, holds, text, is_on=self.secure_sums_required)
 
     def _mean_rule(self, has_mean: bool, remedy: str) -> RuleResult:
         text = f"the means of columns may not leave, and this shows them; {remedy}"
@@ -358,11 +404,12 @@ class Policy:
             problem = f"it is weakened ({sanitize(certificate.warnings[0], 200)})"
         elif certificate.delta * max(records) >= 1:
             problem = f"its delta, {certificate.delta:g}, is not below one over its rows"
-        return self._private_rules(
-            min(summary.count, *records), certificate.epsilon, shows_mean(summary), problem
-        )
+        n_rows, has_mean = min(summary.count, *records), shows_mean(summary)
+        return self._private_rules(n_rows, certificate.epsilon, has_mean, problem, self._secure_rule(None))
 
-    def _private_rules(self, n_rows: float, epsilon: float, has_mean: bool, problem: str) -> list[RuleResult]:
+    def _private_rules(
+        self, n_rows: float, epsilon: float, has_mean: bool, problem: str, secure: RuleResult
+    ) -> list[RuleResult]:
         """The rules on public numbers and settings."""
         waived = ("most_features_per_row", "least_level", "most_directions_per_row")
         text = f"at most {self.largest_epsilon:g} may be spent, got {epsilon:g}; release with less"
@@ -371,7 +418,7 @@ class Policy:
             *(RuleResult(name, getattr(self, name), None, "waived") for name in waived),
             self._privacy_rule(problem),
             self._rule("largest_epsilon", epsilon, epsilon <= self.largest_epsilon, text),
-            self._secure_rule(),
+            secure,
             self._mean_rule(has_mean, "release differences of pairs of rows, center='pairs'"),
         ]
 

@@ -8,10 +8,11 @@ from fedpca.federation.flower.exchanges import Published
 from fedpca.federation.flower.logs import show_in_flower
 from fedpca.federation.flower.node import Node
 from fedpca.federation.flower.region import Region
+from fedpca.federation.flower.round import array_record
 from fedpca.federation.flower.virtual import virtual_config
 
 require("flwr", extra="flower", purpose="a Flower federation")
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict  # noqa: E402
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
 
 app = ClientApp()
@@ -36,8 +37,7 @@ def reply(message: Message, context: Context) -> Message:
             reason = str(error) if isinstance(error, NodeError) else type(error).__name__
         failed = ConfigRecord({"client": "" if node is None else node.client, "reason": reason})
         return Message(RecordDict({"failed": failed}), reply_to=message)
-    encoded = Array("uint8", (len(contents),), "fedpca message", contents)
-    return Message(RecordDict({kind: ArrayRecord({"message": encoded})}), reply_to=message)
+    return Message(RecordDict({kind: array_record({"message": contents})}), reply_to=message)
 
 
 def _node(context: Context) -> Node | Region:

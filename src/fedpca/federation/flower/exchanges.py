@@ -186,7 +186,7 @@ def _facts_of(pooled: StepSum) -> JSON:
     return {
         "step": pooled.step,
         "n_rows": pooled.n_rows,
-        "owners": pooled.owners,
+        "noise": pooled.noise,
         "radius": pooled.radius,
     }
 
@@ -198,11 +198,12 @@ def _sum(facts: JSON, total: AnyArray) -> StepSum:
     if total.ndim != 1:
         raise ValueError(f"a sum must have one dimension, got shape {total.shape}.")
     n_rows = validation.integer(facts["n_rows"], "n_rows", at_least=1)
-    owners = validation.integer(facts["owners"], "owners", at_least=1)
-    radius = facts["radius"]
+    noise, radius = facts["noise"], facts["radius"]
+    if not validation.is_real(noise) or not 1 <= noise < inf:
+        raise ValueError(f"noise must be a number of at least 1, got {noise!r:.80}.")
     if not validation.is_real(radius) or not 0 <= radius < inf:
         raise ValueError(f"radius must be a length, got {radius!r:.80}.")
-    return StepSum(step, np.asarray(total, dtype=np.float64), int(n_rows), int(owners), float(radius))
+    return StepSum(step, np.asarray(total, dtype=np.float64), int(n_rows), float(noise), float(radius))
 
 
 def _checked_scale(scale: AnyArray) -> Array:

@@ -3,17 +3,16 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from queue import Empty, Queue
 from threading import Thread
-from typing import Any, Literal
+from typing import Literal
 
 from fedpca._util.extras import require
-from fedpca.federation.flower.exchanges import Published
 
 require("flwr", extra="flower", purpose="a Flower federation")
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict  # noqa: E402
+from flwr.app import Array, ArrayRecord, RecordDict  # noqa: E402
 from flwr.app import Message as FlowerMessage  # noqa: E402
 from flwr.serverapp import Grid  # noqa: E402
 from httpx import HTTPError  # noqa: E402
@@ -52,45 +51,36 @@ class Round:
 
     Args:
         grid: Flower's.
-        request, published: see `Node.reply`.
-        receive: makes the reply of a node out of its message, or of what Flower raised instead.
+        content: the request to a node; None if it gets none.
+        receive: makes the reply of a node out of its message, or of what Flower raised instead; None sends
+            it another request.
         end: when the round ends at the latest, in seconds of `time.monotonic`; it may change meanwhile.
         enough: whether it ends now, given the replies so far.
         retries: how often the request to a node that crashed or was lost is repeated.
-        only: nodes that get the request; None for all.
-        besides: nodes that do not.
 
     Attributes:
         replies: the final reply of every node, in order of arrival.
+        connected: the nodes that are there; None before the first look.
     """
 
     def __init__(
         self,
         grid: Grid,
-        request: Mapping[str, Any],
-        published: Published,
-        receive: Callable[[int, FlowerMessage | Exception], NodeReply],
+        content: Callable[[int], RecordDict | None],
+        receive: Callable[[int, FlowerMessage | Exception], NodeReply | None],
         *,
         end: Callable[[], float],
         enough: Callable[[Mapping[int, NodeReply]], bool],
         retries: int,
-        only: Container[int] | None = None,
-        besides: Container[int] = (),
     ) -> None:
         self.replies: dict[int, NodeReply] = {}
+        self.connected: set[int] | None = None
         self._grid = grid
-        self._content = RecordDict({"request": ConfigRecord(dict(request))})
-        if not published.is_empty:
-            contents = published.encode()
-            self._content["published"] = ArrayRecord(
-                {"message": Array("uint8", (len(contents),), "fedpca message", contents)}
-            )
+        self._content = content
         self._receive = receive
         self._end = end
         self._enough = enough
         self._retries = retries
-        self._only = only
-        self._besides = besides
         self._requests: Counter[int] = Counter()  # sent so far, by node
         self._pending: set[int] = set()  # nodes with a request and no reply to it
         self._incoming: Queue[tuple[int, FlowerMessage | Exception]] = Queue()
@@ -113,20 +103,24 @@ class Round:
             except Empty:
                 continue
             self._pending.remove(node)
-            lost = isinstance(message, Exception) or message.has_error()
-            if lost and self._requests[node] <= self._retries:
+            if is_lost(message) and self._requests[node] <= self._retries:
                 continue  # the request is repeated once the node is there
-            self.replies[node] = reply = self._receive(node, message)
+            reply = self._receive(node, message)
+            if reply is None:
+                continue
+            self.replies[node] = reply
             level = logging.WARNING if reply.what in ("rejected", "failed") else logging.INFO
             _log.log(level, "fedpca: %r %s. %s", reply.client or node, reply.what, reply.reason)
 
     def _send_requests(self, left: float) -> None:
         """Send the request to every node that has none, and listen for the reply."""
         try:
-            for node in sorted({*self._grid.get_node_ids()} - {*self.replies} - self._pending):
-                if node in self._besides or (self._only is not None and node not in self._only):
+            self.connected = {*self._grid.get_node_ids()}
+            for node in sorted(self.connected - {*self.replies} - self._pending):
+                content = self._content(node)
+                if content is None:
                     continue
-                message = FlowerMessage(self._content, node, "query", ttl=left)
+                message = FlowerMessage(content, node, "query", ttl=left)
                 for name in self._grid.push_messages([message]):
                     if name:
                         self._requests[node] += 1
@@ -152,3 +146,27 @@ class Round:
             if reply is not None:
                 self._incoming.put((node, reply))
             time.sleep(_PAUSE)
+
+
+def array_record(contents: Mapping[str, bytes]) -> ArrayRecord:
+    """Byte strings by name, as Flower carries them."""
+    return ArrayRecord(
+        {name: Array("uint8", (len(each),), "fedpca message", each) for name, each in contents.items()}
+    )
+
+
+def failure(message: FlowerMessage | Exception) -> tuple[str, str] | None:
+    """Client and reason, of a message that says why there is no reply; None of others."""
+    if isinstance(message, Exception):
+        return "", f"Flower cannot read its reply ({type(message).__name__}: {message})"
+    if message.has_error():
+        return "", f"Flower's error {message.error.code}: {message.error.reason}"
+    if "failed" in message.content:
+        failed = message.content["failed"]
+        return str(failed["client"]), str(failed["reason"])
+    return None
+
+
+def is_lost(message: FlowerMessage | Exception) -> bool:
+    """Whether a node crashed, or its reply cannot be read: it may do better."""
+    return isinstance(message, Exception) or message.has_error()

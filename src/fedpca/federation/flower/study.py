@@ -22,7 +22,15 @@ from fedpca._util.text import sanitize, utc_timestamp
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.flower.exchanges import OwnerScaling, OwnerSum, Published
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
-from fedpca.federation.flower.round import CONTRIBUTING, NodeReply, Outcome, Round
+from fedpca.federation.flower.round import (
+    CONTRIBUTING,
+    NodeReply,
+    Outcome,
+    Round,
+    array_record,
+    failure,
+    is_lost,
+)
 from fedpca.federation.membership import check_declared
 from fedpca.federation.message import Message, require_summary
 from fedpca.privacy import Privacy, PrivateTracker, StepSum
@@ -33,7 +41,7 @@ from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.subspace import Subspace
 
 require("flwr", extra="flower", purpose="a Flower federation")
-from flwr.app import ArrayRecord  # noqa: E402
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict  # noqa: E402
 from flwr.app import Message as FlowerMessage  # noqa: E402
 from flwr.serverapp import Grid  # noqa: E402
 
@@ -163,17 +171,14 @@ class Study:
                 self.problem = sanitize(str(error), 500)
 
     def _round(self, receive: Any, end: Any, enough: Any, published: Published, only: Any = None) -> Round:
-        return Round(
-            self._grid,
-            self._request,
-            replace(published, facts={}),
-            receive,
-            end=end,
-            enough=enough,
-            retries=self._retries,
-            only=only,
-            besides=self._final if only is None else (),
-        )
+        content = RecordDict({"request": ConfigRecord(self._request)})
+        if not published.is_empty:
+            content["published"] = array_record({"message": replace(published, facts={}).encode()})
+
+        def to_node(node: int) -> RecordDict | None:
+            return content if (node not in self._final if only is None else node in only) else None
+
+        return Round(self._grid, to_node, receive, end=end, enough=enough, retries=self._retries)
 
     @property
     def _will_evaluate(self) -> bool:
@@ -234,7 +239,7 @@ class Study:
             assert self._tracker is not None
             self._tracker.replay(pooled, paid=False)
             published = published.with_sum(pooled)
-            _log.info("fedpca: private step %r of %d nodes", pooled.step, pooled.owners)
+            _log.info("fedpca: private step %r of %d nodes", pooled.step, len(self._sums))
         if first:
             published = replace(
                 published,
@@ -292,14 +297,10 @@ class Study:
         client, reason = "", ""
         what: Outcome = "failed"
         try:
-            if isinstance(message, Exception):
-                reason = f"Flower cannot read its reply ({type(message).__name__}: {message})"
-            elif message.has_error():
-                reason = f"Flower's error {message.error.code}: {message.error.reason}"
-            elif "failed" in message.content:
-                failed = message.content["failed"]
-                client, reason = str(failed["client"]), str(failed["reason"])
+            if failed := failure(message):
+                client, reason = failed
             else:
+                assert not isinstance(message, Exception)
                 what = "rejected"
                 kind, contents = self._contents(message)
                 if kind == "waits":
@@ -312,8 +313,7 @@ class Study:
         except Exception as error:
             reason = str(error) or type(error).__name__
         reply = NodeReply(node, sanitize(client, 100), what, sanitize(reason, 500), utc_timestamp())
-        crashed = isinstance(message, Exception) or message.has_error()
-        if not crashed and what not in ("taken", "waiting"):
+        if not is_lost(message) and what not in ("taken", "waiting"):
             self._final.add(node)
         self._unrecorded += what == "accepted"
         self._record_model()
@@ -497,12 +497,9 @@ class Study:
     ) -> NodeReply:
         what: Outcome = "failed"
         try:
-            if isinstance(message, Exception):
-                raise message
-            if message.has_error():
-                raise ValueError(f"Flower's error {message.error.code}: {message.error.reason}")
-            if "failed" in message.content:
-                raise ValueError(str(message.content["failed"]["reason"]))
+            if failed := failure(message):
+                raise ValueError(failed[1])
+            assert not isinstance(message, Exception)
             what = "rejected"
             kind, contents = self._contents(message)
             owner = OwnerSum.from_contents(*model_file.decode(contents, f"the {kind}"), "the sum")

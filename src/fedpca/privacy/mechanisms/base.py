@@ -7,7 +7,7 @@ as much as all rows weigh, and noise scaled to one row would hide nothing.
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import sqrt
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -66,7 +66,7 @@ class Setup:
         joint: also release the sum of rows, and correct the center by it.
         rank: how many directions are wanted.
         batch_rows: rows that a continuous mechanism noises at a time; None for 1024.
-        noise: where a continuous mechanism gets its noise from.
+        noise: where a continuous mechanism gets its noise from; others need none.
     """
 
     clipping: Clipping
@@ -75,7 +75,7 @@ class Setup:
     joint: bool
     rank: int
     batch_rows: int | None
-    noise: Noise
+    noise: Noise | None
 
 
 class Mechanism(ABC):
@@ -137,11 +137,12 @@ class Mechanism(ABC):
         return calibration.edge(n_features) * accumulated
 
     @abstractmethod
-    def total_margin(self, accumulated: float) -> float:
+    def total_margin(self, accumulated: float, count: float) -> float:
         """By how much noise may lower a released total: on average, and one standard deviation; unit ball.
 
         Args:
             accumulated: standard deviation of the noise, in units of that of one increment.
+            count: of points.
         """
 
     # --- what it takes ---
@@ -171,36 +172,24 @@ class Mechanism(ABC):
     def take(self, points: Array) -> None:
         """Add rows, integer points of the ball of radius 2^12, shape (n, d)."""
 
-    @property
-    def n_rows(self) -> int:
-        """Rows behind the points."""
-        return 2 * self.count if self.clipping.pairs else self.count
+    def _rows_of(self, count: float) -> float:
+        """Rows behind so many points."""
+        return 2 * count if self.clipping.pairs else count
 
     def _add_to_sum(self, points: Array) -> None:
         if self._sum is not None:
             self._sum += points.sum(axis=0)
 
-    def _noisy_sum(self, noise: Noise) -> Array | None:
-        """The sum of rows in the unit ball, shape (d,), in a joint release.
-
-        It is shortened by what noise adds to its length, to nothing if that is all there is.
-        """
-        if self._sum is None:
-            return None
-        drawn = noise.entries((1,), self.n_features, self.calibration.sigma / SUM_WEIGHT * RADIUS)
-        total = (self._sum + drawn) / RADIUS
-        of_noise = self.n_features * (self.calibration.sigma / SUM_WEIGHT) ** 2
-        return total * sqrt(max(0.0, 1 - of_noise / max(float(total @ total), 1e-300)))
-
-    def _sum_margin(self, sigma: float) -> float:
+    def _sum_margin(self, sigma: float, count: float) -> float:
         """By how much a joint release lowers a total on average: the square of the sum's noise comes off."""
-        return 0.0 if self._sum is None else self.n_features * (sigma / SUM_WEIGHT) ** 2 / self.count
+        return 0.0 if self._sum is None else self.n_features * (sigma / SUM_WEIGHT) ** 2 / count
 
     def _subspace(
         self,
         components: Array,
         singular_values: Array,
         *,
+        count: float,
         total: float,
         certificate: Certificate,
         offset: Array | None = None,
@@ -211,7 +200,7 @@ class Mechanism(ABC):
             components,
             sqrt(clipping.unit) * singular_values,
             clipping.mean(np.zeros(self.n_features) if offset is None else offset),
-            self.n_rows,
+            self._rows_of(count),
             clipping.unit * total,
             clipping.centered,
             clipping.feature_names,
@@ -222,3 +211,69 @@ class Mechanism(ABC):
     @abstractmethod
     def release(self, noise: Noise, certificate: Certificate) -> Summary:
         """The private summary of all rows so far, in the units of the data."""
+
+
+class NoiseBlock(NamedTuple):
+    """A part of a statistic whose entries have equal noise.
+
+    Attributes:
+        length: of the part.
+        sd: standard deviation of the noise of an entry.
+        largest: the largest norm that one point gives the part.
+    """
+
+    length: int
+    sd: float
+    largest: float
+
+
+class LinearMechanism(Mechanism):
+    """A mechanism whose statistic is one sum over points, noised when it is released.
+
+    So the statistics of several owners add up before there is any noise: `statistic` of each, one noise for
+    all, of the deviations of `blocks`, and `summary_of` the noisy total.
+    """
+
+    continuous = False
+
+    @abstractmethod
+    def statistic(self) -> Array:
+        """The sums over all points so far: integers, shape (length,), never to leave as they are."""
+
+    @abstractmethod
+    def blocks(self) -> tuple[NoiseBlock, ...]:
+        """How the statistic is noised, part by part."""
+
+    @abstractmethod
+    def summary_of(self, noisy: Array, *, count: float, noise: float, certificate: Certificate) -> Summary:
+        """The private summary, in the units of the data, of a noisy statistic.
+
+        Args:
+            noisy: the sum over all owners, shape (length,), noise included.
+            count: of points.
+            noise: the variance of the noise, in units of that of `blocks`.
+        """
+
+    def _sum_block(self) -> tuple[NoiseBlock, ...]:
+        """The block of the sum of rows, in a joint release."""
+        if self._sum is None:
+            return ()
+        return (NoiseBlock(self.n_features, self._sum_sd, RADIUS),)
+
+    @property
+    def _sum_sd(self) -> float:
+        return self.calibration.sigma / SUM_WEIGHT * RADIUS
+
+    def _noisy_sum(self, noise: Noise) -> Array | None:
+        """The sum of points with noise, shape (d,), in a joint release."""
+        return None if self._sum is None else self._sum + noise.entries((1,), self.n_features, self._sum_sd)
+
+    def _shortened(self, noisy: Array, noise: float = 1.0) -> Array:
+        """The sum of rows in the unit ball, given that of points with noise of so many times the variance.
+
+        It is shortened by what noise adds to its length, to nothing if that is all there is.
+        """
+        total = noisy / RADIUS
+        of_noise = self.n_features * (self.calibration.sigma / SUM_WEIGHT) ** 2 * noise
+        shortened: Array = total * sqrt(max(0.0, 1 - of_noise / max(float(total @ total), 1e-300)))
+        return shortened

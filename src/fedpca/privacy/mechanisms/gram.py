@@ -8,7 +8,14 @@ import numpy as np
 from fedpca._typing import Array
 from fedpca.privacy.calibration import SENSITIVITY, Adjacency
 from fedpca.privacy.clipping import RADIUS
-from fedpca.privacy.mechanisms.base import SUM_WEIGHT, Calibration, CalibrationName, Mechanism, Setup
+from fedpca.privacy.mechanisms.base import (
+    SUM_WEIGHT,
+    Calibration,
+    CalibrationName,
+    LinearMechanism,
+    NoiseBlock,
+    Setup,
+)
 from fedpca.privacy.noise import Noise, SymmetricMask
 from fedpca.privacy.schedule import Schedule
 from fedpca.summaries.certificate import Certificate
@@ -18,11 +25,10 @@ if TYPE_CHECKING:
     from fedpca.privacy.settings import Privacy
 
 
-class NoisySum(Mechanism):
+class NoisySum(LinearMechanism):
     """The sum of x x^T with a symmetric mask, however its noise is calibrated."""
 
     calibrations = ("analytic",)
-    continuous = False
     edge_known = True
     max_features: ClassVar[int] = 4096
 
@@ -38,9 +44,9 @@ class NoisySum(Mechanism):
     def rows_factor(cls, n_rows: float) -> float:
         return 1.0
 
-    def total_margin(self, accumulated: float) -> float:
+    def total_margin(self, accumulated: float, count: float) -> float:
         sigma = self.calibration.sigma * accumulated
-        return sigma * sqrt(self.n_features) + self._sum_margin(sigma)
+        return sigma * sqrt(self.n_features) + self._sum_margin(sigma, count)
 
     def take(self, points: Array) -> None:
         """Integers below 2^53: the products are exact, in any order."""
@@ -53,16 +59,45 @@ class NoisySum(Mechanism):
         mask = SymmetricMask(
             noise, self.n_features, calibration.sigma * unit, calibration.off_diagonal * unit
         )
-        scatter = mask.add_to(self._products.copy())
-        scatter /= unit
-        offset = np.zeros(self.n_features)
-        if (total := self._noisy_sum(noise)) is not None:
-            offset = total / self.count
+        products, total = mask.add_to(self._products.copy()), self._noisy_sum(noise)
+        total = None if total is None else self._shortened(total)
+        return self._moments(products, total, self.count, certificate)
+
+    def statistic(self) -> Array:
+        """The diagonal of the sum of x x^T, what is above it, row by row, and in a joint release the sum."""
+        above = [self._products[i, i + 1 :] for i in range(self.n_features)]
+        of_rows = [] if self._sum is None else [self._sum]
+        return np.concatenate([np.diag(self._products), *above, *of_rows])
+
+    def blocks(self) -> tuple[NoiseBlock, ...]:
+        d, unit = self.n_features, RADIUS**2
+        diagonal = NoiseBlock(d, self.calibration.sigma * unit, unit)
+        above = NoiseBlock(d * (d - 1) // 2, self.calibration.off_diagonal * unit, unit / sqrt(2.0))
+        return (diagonal, above, *self._sum_block())
+
+    def summary_of(self, noisy: Array, *, count: float, noise: float, certificate: Certificate) -> Moments:
+        d = self.n_features
+        products, start = np.diag(noisy[:d]), d
+        for i in range(d):
+            stop = start + d - i - 1
+            products[i, i + 1 :] = products[i + 1 :, i] = noisy[start:stop]
+            start = stop
+        total = None if self._sum is None else self._shortened(noisy[start:], noise)
+        return self._moments(products, total, count, certificate)
+
+    def _moments(
+        self, products: Array, total: Array | None, count: float, certificate: Certificate
+    ) -> Moments:
+        """The moments of the rows, given noisy products of points and the sum of rows in the unit ball."""
+        scatter, offset = products, np.zeros(self.n_features)
+        scatter /= RADIUS**2
+        if total is not None:
+            offset = total / count
             scatter -= np.outer(total, offset)
         if self.clipping.scale is not None:  # what is left out has noise and nothing else
             scatter[self.clipping.left_out] = scatter[:, self.clipping.left_out] = 0.0
         return Moments(
-            self.n_rows,
+            self._rows_of(count),
             self.clipping.mean(offset),
             self.clipping.unit * scatter,
             self.clipping.centered,

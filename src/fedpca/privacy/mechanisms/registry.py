@@ -57,7 +57,7 @@ def build(
     n_features: int,
     *,
     rank: int,
-    noise: Noise,
+    noise: Noise | None = None,
     mu: float | None = None,
     joint: bool = False,
     batch_rows: int | None = None,
@@ -67,7 +67,7 @@ def build(
     Args:
         clipping: how rows become points.
         rank: how many directions are wanted.
-        noise: where a continuous mechanism gets its noise from.
+        noise: where a continuous mechanism gets its noise from; others need none.
         mu, joint: see `calibrate`.
         batch_rows: rows that a continuous mechanism noises at a time; None for 1024.
     """

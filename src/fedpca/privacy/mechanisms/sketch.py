@@ -8,7 +8,14 @@ import numpy as np
 from fedpca._typing import Array
 from fedpca.privacy.calibration import Adjacency
 from fedpca.privacy.clipping import RADIUS, clipped
-from fedpca.privacy.mechanisms.base import SUM_WEIGHT, Calibration, CalibrationName, Mechanism, Setup
+from fedpca.privacy.mechanisms.base import (
+    SUM_WEIGHT,
+    Calibration,
+    CalibrationName,
+    LinearMechanism,
+    NoiseBlock,
+    Setup,
+)
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.schedule import Schedule
 from fedpca.summaries.certificate import Certificate
@@ -23,7 +30,7 @@ _FINE = 2.0**20  # Omega is held in units of 2^-20
 _ROWS_FACTOR = 6.0  # measured on MNIST
 
 
-class Sketch(Mechanism):
+class Sketch(LinearMechanism):
     """The sum of x clip(Omega^T x)^T with noise on its d x k entries.
 
     Omega is d x k, public, orthonormal but for rounding. Clipped, Omega^T x is c Omega^T x for some c in
@@ -33,7 +40,6 @@ class Sketch(Mechanism):
 
     name = "sketch"
     calibrations = ("analytic",)
-    continuous = False
     supports_joint = True
     edge_known = False
     less_accurate = True
@@ -73,9 +79,9 @@ class Sketch(Mechanism):
     def rows_factor(cls, n_rows: float) -> float:
         return _ROWS_FACTOR
 
-    def total_margin(self, accumulated: float) -> float:
+    def total_margin(self, accumulated: float, count: float) -> float:
         sigma = self.calibration.sigma * accumulated
-        return sigma * self.radius * self.n_features / sqrt(self.size) + self._sum_margin(sigma)
+        return sigma * self.radius * self.n_features / sqrt(self.size) + self._sum_margin(sigma, count)
 
     def take(self, points: Array) -> None:
         """All integers: Omega^T x, its clipped form, and the products."""
@@ -85,22 +91,52 @@ class Sketch(Mechanism):
         self._add_to_sum(points)
 
     def release(self, noise: Noise, certificate: Certificate) -> Subspace:
-        """Only directions above the noise: what is left out of a subspace cannot be found again later."""
-        sigma, unit = self.calibration.sigma, RADIUS**2
-        drawn = noise.entries((2,), self._sketch.size, sigma * unit).reshape(self._sketch.shape)
-        sketch = (self._sketch + drawn) * (self.radius / unit)
+        (entries, *_), shape = self.blocks(), self._sketch.shape
+        sketch = self._sketch + noise.entries((2,), entries.length, entries.sd).reshape(shape)
+        total = self._noisy_sum(noise)
+        total = None if total is None else self._shortened(total)
+        accumulated = Schedule(certificate.planned or 1).accumulated(certificate.report or 1)
+        return self._directions(sketch, total, self.count, accumulated, certificate)
+
+    def statistic(self) -> Array:
+        """The entries of the sketch, row by row, and in a joint release the sum of rows."""
+        of_rows = [] if self._sum is None else [self._sum]
+        return np.concatenate([self._sketch.ravel(), *of_rows])
+
+    def blocks(self) -> tuple[NoiseBlock, ...]:
+        unit = RADIUS**2
+        return (NoiseBlock(self._sketch.size, self.calibration.sigma * unit, unit), *self._sum_block())
+
+    def summary_of(self, noisy: Array, *, count: float, noise: float, certificate: Certificate) -> Subspace:
+        entries, total = np.split(noisy, [self._sketch.size])
+        total = None if self._sum is None else self._shortened(total, noise)
+        return self._directions(entries.reshape(self._sketch.shape), total, count, sqrt(noise), certificate)
+
+    def _directions(
+        self,
+        sketch: Array,
+        total_of_rows: Array | None,
+        count: float,
+        accumulated: float,
+        certificate: Certificate,
+    ) -> Subspace:
+        """Only directions above the noise: what is left out of a subspace cannot be found again later.
+
+        Args:
+            accumulated: standard deviation of the noise, in units of that of one increment.
+        """
+        sketch = sketch * (self.radius / RADIUS**2)
         omega = self._omega / _FINE
         offset = None
-        if (total_of_rows := self._noisy_sum(noise)) is not None:
-            offset = total_of_rows / self.count
+        if total_of_rows is not None:
+            offset = total_of_rows / count
             sketch -= np.outer(total_of_rows, offset @ omega)
-        accumulated = Schedule(certificate.planned or 1).accumulated(certificate.report or 1)
-        edge = sigma * accumulated * self.radius * (sqrt(self.n_features) + sqrt(self.size))
+        edge = self.calibration.sigma * accumulated * self.radius * (sqrt(self.n_features) + sqrt(self.size))
         components, squares = _nystrom(sketch, omega, edge)
         # Omega^T S Omega holds the share k / d of the variance of a random direction's.
         total = max(float(np.sum(omega * sketch)) * self.n_features / self.size, float(squares.sum()))
         return self._subspace(
-            components, np.sqrt(squares), total=total, certificate=certificate, offset=offset
+            components, np.sqrt(squares), count=count, total=total, certificate=certificate, offset=offset
         )
 
 

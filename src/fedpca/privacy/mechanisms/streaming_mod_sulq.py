@@ -43,6 +43,7 @@ class StreamingModSulq(Mechanism):
         super().__init__(setup)
         self.keep = min(_kept(setup.rank), self.n_features)
         self.batch_rows = setup.batch_rows or BATCH_ROWS
+        assert setup.noise is not None
         self._noise = setup.noise
         self._waiting: Array = np.empty((0, self.n_features))
         self._batches = 0
@@ -76,7 +77,7 @@ class StreamingModSulq(Mechanism):
         """The noise of n / b batches adds up."""
         return max(n_rows / BATCH_ROWS, 1.0)
 
-    def total_margin(self, accumulated: float) -> float:
+    def total_margin(self, accumulated: float, count: float) -> float:
         """Noise only ever raises the total: a batch of noise alone counts its positive eigenvalues."""
         return 0.0
 
@@ -93,7 +94,11 @@ class StreamingModSulq(Mechanism):
             self._absorb(batch)
         part = self._merged
         return self._subspace(
-            part.components, part.singular_values, total=part.total, certificate=certificate
+            part.components,
+            part.singular_values,
+            count=self.count,
+            total=part.total,
+            certificate=certificate,
         )
 
     def _absorb(self, batch: Array) -> None:

@@ -1,0 +1,105 @@
+"""Sums of rounded Gaussians against exact probabilities: they keep the promise of the Gaussian mechanism."""
+
+from math import exp, pi, sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import ndtr
+
+from fedpca.privacy.calibration import delta_of
+from fedpca.secure.aliasing import aliasing, require_negligible
+
+PARTS = [
+    (0.5, 0.5),
+    (0.7, 0.7, 0.7),
+    (1.0, 0.4),
+    (0.9, 0.6, 0.45, 0.4),
+    (0.6,) * 6,
+    (1.1, 1.1, 0.5, 0.5),
+]
+REACH = 24  # beyond it these Gaussians have less than 1e-16
+
+
+def rounded_sum(sds):
+    """Exact probabilities of the sum of rounded Gaussians, of -(parts) REACH to (parts) REACH."""
+    integers = np.arange(-REACH, REACH + 1)
+    total = np.ones(1)
+    for sd in sds:
+        # Upper tails on both sides, where they are exact.
+        tail = ndtr(-(np.abs(integers) - 0.5) / sd) - ndtr(-(np.abs(integers) + 0.5) / sd)
+        total = np.convolve(total, tail)
+    return total
+
+
+def gaussian_with_uniforms(sds):
+    """Probabilities of the Gaussian of all variances plus a uniform per part but one, rounded.
+
+    That is the density at integers with one uniform more: its Fourier integral, by the trapezoidal rule,
+    whose error is that of a density beyond the integers looked at.
+    """
+    reach, variance = len(sds) * REACH, sum(sd**2 for sd in sds)
+    frequencies = np.arange(-3000, 3001) * (pi / (2 * reach + 2))
+    transform = np.exp(-variance * frequencies**2 / 2) * np.sinc(frequencies / (2 * pi)) ** len(sds)
+    integers = np.arange(-reach, reach + 1)
+    return (transform * np.cos(np.outer(integers, frequencies))).sum(axis=1) / (2 * reach + 2) / 2
+
+
+@pytest.mark.parametrize("sds", PARTS, ids=str)
+def test_a_sum_of_rounded_gaussians_is_a_blurred_gaussian_rounded_but_for_aliasing(sds):
+    exact, ideal = rounded_sum(sds), gaussian_with_uniforms(sds)
+    assert exact.sum() == pytest.approx(1, abs=1e-13)
+    assert ideal.sum() == pytest.approx(1, abs=1e-13)
+    allowed = aliasing(sds, entries=1, epsilon=0.0)  # twice the distance in total variation
+    assert np.abs(exact - ideal).sum() <= allowed + 1e-13
+    seen = ideal > 1e-10
+    assert np.abs(exact[seen] / ideal[seen] - 1).max() <= allowed + 1e-4 * allowed
+
+
+def test_two_parts_come_within_a_factor_of_the_bound():
+    sds = (0.6, 0.6)
+    exact, ideal = (values[REACH:-REACH] for values in (rounded_sum(sds), gaussian_with_uniforms(sds)))
+    ratio = np.abs(exact / ideal - 1)[np.abs(np.arange(-REACH, REACH + 1)) < 4].max()
+    assert ratio > 0.4 * aliasing(sds, entries=1, epsilon=0.0)  # (2 / pi)²: uniforms blur the phase
+
+
+def test_it_is_not_the_rounded_gaussian_of_the_total_variance():
+    sds = (2.0,) * 5
+    single = rounded_sum((sqrt(20.0),))
+    several = rounded_sum(sds)[4 * REACH : -4 * REACH]
+    assert np.abs(several - single).sum() > 1e6 * aliasing(sds, entries=1, epsilon=0.0)
+
+
+@pytest.mark.parametrize("sds", PARTS, ids=str)
+@pytest.mark.parametrize("change", [1, 2, 3])
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0, 5.0])
+def test_delta_is_that_of_the_gaussian_mechanism_and_the_aliasing_term(sds, change, epsilon):
+    """Of a statistic that one row changes by `change`, with all outcomes counted."""
+    probabilities = rounded_sum(sds)
+    ours, theirs = np.pad(probabilities, (change, 0)), np.pad(probabilities, (0, change))
+    delta = np.maximum(ours - exp(epsilon) * theirs, 0).sum()
+    promised = delta_of(change / sqrt(sum(sd**2 for sd in sds)), epsilon)
+    assert delta <= promised + aliasing(sds, entries=1, epsilon=epsilon) + 1e-13
+
+
+@given(st.lists(st.floats(0.3, 3.0), min_size=1, max_size=12), st.integers(1, 10**6), st.floats(0, 10))
+def test_terms_grow_with_entries_and_epsilon_and_fall_with_noise(sds, entries, epsilon):
+    term = aliasing(sds, entries, epsilon)
+    assert 0 <= term <= 1 + exp(epsilon)
+    assert aliasing(sds, entries + 1, epsilon) >= term
+    assert aliasing(sds, entries, epsilon + 0.5) >= term
+    assert aliasing([1.1 * sd for sd in sds], entries, epsilon) <= term
+    assert aliasing(sds[::-1], entries, epsilon) == term
+
+
+def test_parts_of_four_and_more_are_negligible_at_any_size():
+    assert aliasing([4.0] * 1000, entries=10**9, epsilon=20.0) < 1e-40
+
+
+def test_what_is_not_negligible_is_refused():
+    require_negligible(aliasing([2.0, 2.0], 10**6, 1.0), delta=1e-6)
+    with pytest.raises(ValueError, match=r"at most 0\.001 of delta=1e-06, and it adds .*; raise the shift"):
+        require_negligible(aliasing([1.0, 1.0], 10**6, 1.0), delta=1e-6)
+    with pytest.raises(ValueError, match="above 1e-9, got"):
+        aliasing([1.0, 0.0], 1, 1.0)
