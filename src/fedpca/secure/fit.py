@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from fedpca._typing import AnyArray, Array
+from fedpca.errors import SecureError
 from fedpca.privacy.certify import make_certificate
 from fedpca.privacy.clipping import MAX_ROWS, Pairing
 from fedpca.privacy.evaluation import Energies
@@ -23,7 +24,7 @@ from fedpca.privacy.rules import check_delta_for_rows
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.steps import Step, StepSum
 from fedpca.summaries import validation
-from fedpca.summaries.certificate import SecureSum, StepCost
+from fedpca.summaries.certificate import StepCost
 from fedpca.summaries.rank import FixedRank
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.view import SummaryView
@@ -41,7 +42,6 @@ class Total(Protocol):
         name: of the sum.
         values: in the units of the fit, shape (length,).
         rows: of all owners in it.
-        owners: ids of these.
         noise: the variance of the noise in it, in units of that of the sum's blocks.
     """
 
@@ -51,8 +51,6 @@ class Total(Protocol):
     def values(self) -> Array: ...
     @property
     def rows(self) -> int: ...
-    @property
-    def owners(self) -> Sequence[str]: ...
     @property
     def noise(self) -> float: ...
 
@@ -101,7 +99,7 @@ class Sum:
             most = of_row * total.rows + sd * sqrt(total.noise) * (sqrt(length) + _TAIL)
             norm = float(np.linalg.norm(part))
             if not norm <= most * (1 + 1e-9):
-                raise ValueError(
+                raise SecureError(
                     f"the total of {self.name!r} is {norm:.4g} long; {total.rows} rows and noise have at "
                     f"most {most:.4g}: an owner has sent other numbers than those of its rows. Find out who, "
                     "and begin the study anew without it."
@@ -116,7 +114,6 @@ class Fit(Protocol):
         feature_names: one per feature, or None.
         most_sums: how many there are at most.
         next: the next one; None when all are taken.
-        taken: who took part in those so far.
         view: the model when all are taken, and how many of its directions are shown.
         model: the directions that are shown, with the certificate of a private model.
     """
@@ -138,8 +135,6 @@ class Fit(Protocol):
 
     @property
     def next(self) -> Sum | None: ...
-    @property
-    def taken(self) -> tuple[SecureSum, ...]: ...
 
     def vector(self, parts: Iterable[Array], random: np.random.Generator) -> AnyArray:
         """The integers of the next sum over an owner's rows, without noise: they must not leave like this.
@@ -189,7 +184,6 @@ class PrivateFit:
         self._search = Search(privacy, n_features, self._rank, scale=scale, feature_names=feature_names)
         self._finds_scale = isinstance(scale, str)
         self._rows = 0  # of all that may take part
-        self._taken: list[SecureSum] = []
         self._view: SummaryView | None = None
         self._margin = 0.0
         self._energies: Energies | None = None  # until they are measured
@@ -232,11 +226,6 @@ class PrivateFit:
         largest = tuple(self._rows * norm for norm in norms)
         return Sum(name, tuple((block.length, block.sd) for block in blocks), mu, largest, norms)
 
-    @property
-    def taken(self) -> tuple[SecureSum, ...]:
-        """Who took part in the sums so far."""
-        return tuple(self._taken)
-
     def vector(self, parts: Iterable[Array], random: np.random.Generator) -> Array:
         """The integers of the next sum over an owner's rows, without noise; see `Fit`."""
         if self._search.step is not None:
@@ -266,7 +255,6 @@ class PrivateFit:
             self._release(total)
         else:
             self._evaluate(total)
-        self._taken.append(SecureSum(announced.name, tuple(total.owners), total.rows, float(total.noise)))
 
     @property
     def view(self) -> SummaryView:

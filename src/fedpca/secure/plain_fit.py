@@ -11,10 +11,10 @@ from math import ceil, inf, log2
 import numpy as np
 
 from fedpca._typing import AnyArray, Array
+from fedpca.errors import SecureError
 from fedpca.privacy.clipping import MAX_ROWS
 from fedpca.secure.fit import Sum, Total
 from fedpca.summaries import validation
-from fedpca.summaries.certificate import SecureSum
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import FixedRank
 from fedpca.summaries.scaling import ScaleLike, Scaling, check_scale
@@ -65,7 +65,6 @@ class PlainFit:
         self._centered = center
         self._scale = check_scale(scale, n_features, feature_names)
         self._rows = 0
-        self._taken: list[SecureSum] = []
         self._known: Array | None = None  # of the first sum: the share of rows that know each feature
         self._mean: Array | None = None
         self._spread: Array | None = None
@@ -107,11 +106,6 @@ class PlainFit:
     def _fine_step(self) -> float:
         """The same, where entries and not products are summed."""
         return 2.0 ** (_BITS - _RESERVE - ceil(log2(self._rows)))
-
-    @property
-    def taken(self) -> tuple[SecureSum, ...]:
-        """Who took part in the sums so far."""
-        return tuple(self._taken)
 
     def vector(self, parts: Iterable[Array], random: np.random.Generator) -> AnyArray:
         """The integers of the next sum over an owner's rows; see `Fit`."""
@@ -172,7 +166,6 @@ class PlainFit:
             self._standardize(total)
         else:
             self._finish(total)
-        self._taken.append(SecureSum(announced.name, tuple(total.owners), total.rows, float(total.noise)))
 
     def _standardize(self, total: Total) -> None:
         """What the second sum subtracts from rows and divides them by."""
@@ -249,8 +242,8 @@ class PlainFit:
         return self.view.summary().truncate(max(self.view.n_components(), 1))
 
 
-def _impossible(name: str) -> ValueError:
-    return ValueError(
+def _impossible(name: str) -> SecureError:
+    return SecureError(
         f"the total of {name!r} is not one of rows: an owner has sent other numbers than those of its rows. "
         "Find out who, and begin the study anew without it."
     )
