@@ -19,6 +19,7 @@ class Total:
     name: str
     values: np.ndarray
     rows: int
+    owners: tuple[str, ...]
     noise: float
 
 
@@ -46,10 +47,10 @@ def drive(make, tables, *, noise=1.0, key=bytes(32), present=None, batch=97):
             for j, (length, sd) in enumerate(announced.blocks)
         ]
         values = total.astype(np.float64) + np.concatenate(drawn)
-        rows = sum(n_rows[i] for i in who)
+        owners, rows = tuple(f"owner {i}" for i in who), sum(n_rows[i] for i in who)
         for fit in fits:
             assert fit.next == announced
-            fit.add(Total(announced.name, values, rows, noise))
+            fit.add(Total(announced.name, values, rows, owners, noise))
         sums.append(announced)
         number += 1
     assert number <= fits[0].most_sums
@@ -130,6 +131,7 @@ def test_every_kind_of_private_model_is_a_list_of_sums(settings, scale, names):
     assert affinity(fit.model.components, pool.components_) > 0.95
     other = pool.subspace_.certificate
     assert [part.step for part in fit.model.certificate.steps] == [part.step for part in other.steps]
+    assert [part.sum for part in fit.taken] == taken
     assert fit.model.count == 3000
 
 
@@ -260,7 +262,7 @@ class TestRefusals:
     def test_totals_after_the_last_sum(self):
         fit, _ = drive(lambda: PlainFit(1.0, 2, 1), shares(np.full((9, 2), 0.5), 3))
         with pytest.raises(ValueError, match="all sums were taken"):
-            fit.add(Total("products", np.zeros(5), 9, 0.0))
+            fit.add(Total("products", np.zeros(5), 9, ("a",), 0.0))
 
     @pytest.mark.parametrize(
         ("changes", "message"),
@@ -279,7 +281,7 @@ class TestRefusals:
     def test_totals_that_honest_owners_do_not_have(self, changes, message):
         fit = PrivateFit(Privacy(epsilon=1.0, delta=1e-5, **PUBLIC), 12, 3)
         fit.begin(3000, 1.2)
-        total = Total("gram", np.zeros(78), 3000, 1.2)
+        total = Total("gram", np.zeros(78), 3000, ("a", "b"), 1.2)
         with pytest.raises(ValueError, match=message):
             fit.add(replace(total, **changes))
 
@@ -301,11 +303,11 @@ class TestRefusals:
         fit = PlainFit(10.0, 3, 1)
         fit.begin(30, 0.0)
         if number:
-            fit.add(Total("sums", fit.vector([rows], None).astype(float), 30, 0.0))
+            fit.add(Total("sums", fit.vector([rows], None).astype(float), 30, ("a",), 0.0))
         values = fit.vector([rows], None).astype(float)
         values[0] = -1.0 if number else 31.0
         with pytest.raises(ValueError, match=r"not one of rows|other numbers"):
-            fit.add(Total(fit.next.name, values, 30, 0.0))
+            fit.add(Total(fit.next.name, values, 30, ("a",), 0.0))
 
 
 class TestPlainSums:
@@ -328,6 +330,7 @@ class TestPlainSums:
             present=lambda number: range(5) if not number else (0, 2, 3),
         )
         self.check(fit, np.concatenate([tables[i] for i in (0, 2, 3)]))
+        assert [part.owners for part in fit.taken][1] == ("owner 0", "owner 2", "owner 3")
 
     def test_owners_of_the_second_sum_alone_count_as_well(self):
         tables = shares(spread_rows())
@@ -393,7 +396,7 @@ class TestPlainSums:
         rows = spread_rows(700)
         fit = PlainFit(100.0, 12, 3)
         fit.begin(700, 0.0)
-        fit.add(Total("sums", fit.vector([rows], None).astype(float), 700, 0.0))
+        fit.add(Total("sums", fit.vector([rows], None).astype(float), 700, ("a",), 0.0))
         products = fit.vector(np.array_split(rows, 7), None)
         unit = 2 ** ((56 - 10) // 2)
         mean, spread = fit._mean, fit._spread

@@ -24,7 +24,7 @@ from fedpca.privacy.rules import check_delta_for_rows
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.steps import Step, StepSum
 from fedpca.summaries import validation
-from fedpca.summaries.certificate import StepCost
+from fedpca.summaries.certificate import SecureSum, StepCost
 from fedpca.summaries.rank import FixedRank
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.view import SummaryView
@@ -42,6 +42,7 @@ class Total(Protocol):
         name: of the sum.
         values: in the units of the fit, shape (length,).
         rows: of all owners in it.
+        owners: ids of these.
         noise: the variance of the noise in it, in units of that of the sum's blocks.
     """
 
@@ -51,6 +52,8 @@ class Total(Protocol):
     def values(self) -> Array: ...
     @property
     def rows(self) -> int: ...
+    @property
+    def owners(self) -> Sequence[str]: ...
     @property
     def noise(self) -> float: ...
 
@@ -114,6 +117,7 @@ class Fit(Protocol):
         feature_names: one per feature, or None.
         most_sums: how many there are at most.
         next: the next one; None when all are taken.
+        taken: who took part in those so far.
         view: the model when all are taken, and how many of its directions are shown.
         model: the directions that are shown, with the certificate of a private model.
     """
@@ -135,6 +139,8 @@ class Fit(Protocol):
 
     @property
     def next(self) -> Sum | None: ...
+    @property
+    def taken(self) -> tuple[SecureSum, ...]: ...
 
     def vector(self, parts: Iterable[Array], random: np.random.Generator) -> AnyArray:
         """The integers of the next sum over an owner's rows, without noise: they must not leave like this.
@@ -184,6 +190,7 @@ class PrivateFit:
         self._search = Search(privacy, n_features, self._rank, scale=scale, feature_names=feature_names)
         self._finds_scale = isinstance(scale, str)
         self._rows = 0  # of all that may take part
+        self._taken: list[SecureSum] = []
         self._view: SummaryView | None = None
         self._margin = 0.0
         self._energies: Energies | None = None  # until they are measured
@@ -226,6 +233,11 @@ class PrivateFit:
         largest = tuple(self._rows * norm for norm in norms)
         return Sum(name, tuple((block.length, block.sd) for block in blocks), mu, largest, norms)
 
+    @property
+    def taken(self) -> tuple[SecureSum, ...]:
+        """Who took part in the sums so far."""
+        return tuple(self._taken)
+
     def vector(self, parts: Iterable[Array], random: np.random.Generator) -> Array:
         """The integers of the next sum over an owner's rows, without noise; see `Fit`."""
         if self._search.step is not None:
@@ -255,6 +267,7 @@ class PrivateFit:
             self._release(total)
         else:
             self._evaluate(total)
+        self._taken.append(SecureSum(announced.name, tuple(total.owners), total.rows, float(total.noise)))
 
     @property
     def view(self) -> SummaryView:

@@ -15,6 +15,7 @@ from fedpca.errors import SecureError
 from fedpca.privacy.clipping import MAX_ROWS
 from fedpca.secure.fit import Sum, Total
 from fedpca.summaries import validation
+from fedpca.summaries.certificate import SecureSum
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import FixedRank
 from fedpca.summaries.scaling import ScaleLike, Scaling, check_scale
@@ -65,6 +66,7 @@ class PlainFit:
         self._centered = center
         self._scale = check_scale(scale, n_features, feature_names)
         self._rows = 0
+        self._taken: list[SecureSum] = []
         self._known: Array | None = None  # of the first sum: the share of rows that know each feature
         self._mean: Array | None = None
         self._spread: Array | None = None
@@ -106,6 +108,11 @@ class PlainFit:
     def _fine_step(self) -> float:
         """The same, where entries and not products are summed."""
         return 2.0 ** (_BITS - _RESERVE - ceil(log2(self._rows)))
+
+    @property
+    def taken(self) -> tuple[SecureSum, ...]:
+        """Who took part in the sums so far."""
+        return tuple(self._taken)
 
     def vector(self, parts: Iterable[Array], random: np.random.Generator) -> AnyArray:
         """The integers of the next sum over an owner's rows; see `Fit`."""
@@ -166,6 +173,7 @@ class PlainFit:
             self._standardize(total)
         else:
             self._finish(total)
+        self._taken.append(SecureSum(announced.name, tuple(total.owners), total.rows, float(total.noise)))
 
     def _standardize(self, total: Total) -> None:
         """What the second sum subtracts from rows and divides them by."""
