@@ -5,6 +5,7 @@
     ├── ModelFileError      a file is not a model file, is damaged, or has an unknown format version
     ├── NodeError           a Flower node cannot answer a request
     ├── NonFiniteError      rows on a device contain NaN, infinity, or values too large to square
+    ├── SecureError         a message of a secure sum does not count, or a coordinator lies
     ├── SignatureError      a file is not signed as the roster of its study requires
     │   └── OutdatedRoster  it was signed under a roster that this one does not know: get the newest
     ├── PolicyViolation     a release would break a rule of its owner's policy
@@ -77,6 +78,10 @@ class NodeError(ValueError):
 
 class NonFiniteError(ValueError):
     """Rows on a device contain NaN, infinity, or values too large to square."""
+
+
+class SecureError(ValueError):
+    """A message of a secure sum does not count, or a coordinator lies: nothing more was sent."""
 
 
 class SignatureError(ValueError):

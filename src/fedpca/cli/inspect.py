@@ -84,6 +84,8 @@ def inspect(
     if description["feature_names"]:
         lines += ["", f"features: {sanitize(join_names(description['feature_names']))}"]
     lines += ["", f"signature: {description['signature']['text']}"]
+    if summary.certificate is not None and summary.certificate.secure is not None:
+        lines += ["", sanitize(summary.certificate.secure.describe())]
     if description["certificate"]:
         lines += ["", f"certificate: {json.dumps(description['certificate'], indent=2)}"]
     if outputs:

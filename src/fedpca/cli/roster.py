@@ -56,7 +56,8 @@ def new(
             "--set",
             metavar="NAME=VALUE",
             help="What all members must share, as in rank=5 or scale=std: rank, features, n_features, "
-            "center, scale, epsilon, delta, bound, adjacency or mechanism. May be repeated.",
+            "center, scale, epsilon, delta, bound, adjacency or mechanism; for secure sums colluding, least "
+            "or largest. May be repeated.",
         ),
     ] = None,
     force: Force = False,

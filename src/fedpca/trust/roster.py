@@ -27,6 +27,7 @@ _FORMAT = "fedpca roster 1"
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _SCALES = ("std", "binomial", "none")
 _PRIVATE = ("bound", "adjacency", "mechanism")
+_SECURE = ("least", "largest")
 _MAX_BYTES = 2**24
 _MAX_PREDECESSORS = 10_000
 
@@ -69,8 +70,9 @@ class Roster:
         study: the id of the study, which never changes. Take one that no other study has.
         members: a `Member` each.
         settings: what all must share; any of `rank`, `features` (names) or `n_features`, `center` (true or
-            false), `scale` ("std", "binomial" or "none"), and `epsilon` with `delta`, `bound`, `adjacency`
-            and `mechanism`.
+            false), `scale` ("std", "binomial" or "none"), `epsilon` with `delta`, `bound`, `adjacency` and
+            `mechanism`, and, of a study with secure sums, `colluding`, `least` and, without privacy,
+            `largest`.
         predecessors: hashes of the rosters before, oldest first.
 
     >>> north, south = SigningKey.new(), SigningKey.new()
@@ -358,7 +360,8 @@ def _refuse_unknown(found: Mapping[str, Any], known: Iterable[str], what: str) -
 
 def _checked_settings(settings: Mapping[str, Any]) -> JSON:
     """Settings in one order and of one type each."""
-    known = ("rank", "features", "n_features", "center", "scale", "epsilon", "delta", *_PRIVATE)
+    fit = ("rank", "features", "n_features", "center", "scale", "epsilon", "delta", *_PRIVATE)
+    known = (*fit, "colluding", *_SECURE)
     _refuse_unknown(settings, known, "[settings]")
     found = {name: _checked_setting(name, settings[name]) for name in known if name in settings}
     if "features" in found and "n_features" in found:
@@ -367,11 +370,15 @@ def _checked_settings(settings: Mapping[str, Any]) -> JSON:
         raise ValueError("[settings] must have epsilon and delta, or neither.")
     if "epsilon" not in found and (alone := [name for name in _PRIVATE if name in found]):
         raise ValueError(f"[settings] with {alone[0]} must have epsilon and delta.")
+    if "colluding" not in found and (alone := [name for name in _SECURE if name in found]):
+        raise ValueError(f"[settings] with {alone[0]} must have colluding, of a study with secure sums.")
+    if "largest" in found and "epsilon" in found:
+        raise ValueError("[settings] must have epsilon and delta, or largest without privacy, not both.")
     return found
 
 
 def _checked_setting(name: str, value: Any) -> Any:
-    if name in ("rank", "n_features"):
+    if name in ("rank", "n_features", "colluding", "least"):
         return validation.integer(value, name, at_least=1)
     if name == "features":
         names = list(value) if isinstance(value, list | tuple) else []
