@@ -105,7 +105,7 @@ class Study:
 
 
 def check_study(study):
-    require(3 <= study.size <= 1000 and study.colluding >= 1, "M or colluding")
+    require(3 <= study.size <= 1000 and 1 <= study.colluding <= study.size - 2, "M or colluding")
     require(study.threshold <= study.least <= study.size, "threshold <= least <= M")
 
 
@@ -216,9 +216,12 @@ def keystream(key, n_words):
     return list(struct.unpack(f"<{n_words}Q", raw))
 
 
-def shares_of(secret, coefficients, receivers):
-    """Values of the polynomial, 33 bytes each."""
-    terms = [int.from_bytes(secret, "big"), *(int.from_bytes(c, "big") for c in coefficients)]
+def shares_of(of, what, threshold, receivers):
+    """Values of the polynomial of a seed or key, 33 bytes each."""
+    label = b"fedpca secure coefficients\n" + of["coefficients"] + what.encode()
+    drawn = hashlib.shake_256(label).digest(48 * (threshold - 1))
+    coefficients = [drawn[at : at + 48] for at in range(0, len(drawn), 48)]
+    terms = [int.from_bytes(item, "big") for item in (of[what], *coefficients)]
     values = [sum(term * pow(j + 1, power, PRIME) for power, term in enumerate(terms)) for j in receivers]
     return [(value % PRIME).to_bytes(33, "big") for value in values]
 
@@ -263,6 +266,11 @@ def deviations(of_levels, colluding, sd, shift):
     return [sd * math.sqrt(fraction) * 2.0**shift for fraction in fractions]
 
 
+def shift_of(of_levels, colluding, sd):
+    smallest = min(deviations(of_levels, colluding, sd, 0))
+    return 0 if sd == 0 else next((k for k in range(40) if smallest * 2.0**k >= 2.0**10), 40)
+
+
 def shake(key, *numbers):
     """Words of SHAKE128, one by one."""
     packed, taken = key + b"".join(item.to_bytes(8, "little") for item in numbers), 0
@@ -286,19 +294,19 @@ def _entry(word, more, sd):
         with localcontext() as context:
             context.prec = 40 + bits // 2
             least, most = Decimal(tail) / 2**bits, Decimal(tail + 1) / 2**bits
-            while most <= _upper_tail((size + Decimal("0.5")) / sd):
+            while most <= upper_tail((size + Decimal("0.5")) / sd):
                 size += 1
-            while size and least >= _upper_tail((size - Decimal("0.5")) / sd):
+            while size and least >= upper_tail((size - Decimal("0.5")) / sd):
                 size -= 1
-            beyond, within = _upper_tail((size + Decimal("0.5")) / sd), Decimal("0.5")
+            beyond, within = upper_tail((size + Decimal("0.5")) / sd), Decimal("0.5")
             if size:
-                within = _upper_tail((size - Decimal("0.5")) / sd)
+                within = upper_tail((size - Decimal("0.5")) / sd)
             if beyond <= least and most <= within:
                 return sign * size
         tail, bits = (tail << 64) + next(more), bits + 64
 
 
-def _upper_tail(z):
+def upper_tail(z):
     """P(Z > z) for z >= 0: 1/2 - density(z) (z + z³/3 + z⁵/15 + ...)."""
     pi = Decimal(
         "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534"
@@ -332,7 +340,7 @@ def parts_of(blocks, of_levels, colluding, first, which):
 
 @dataclass(frozen=True)
 class Secrets:
-    """`sums`: per sum a dict of step key, seed and h_0 and the coefficients of both polynomials."""
+    """`sums`: per sum a dict of 32 bytes each: step key, seed, h_0 ("chain") and "coefficients"."""
 
     enc: bytes
     sums: tuple
@@ -367,7 +375,7 @@ class Owner:
         receivers, commitments, plain = list(keyring), b"", dict.fromkeys(keyring, b"")
         for of in self.secrets.sums:
             for what in ("seed", "key"):
-                dealt = shares_of(of[what], of[f"{what} coefficients"], receivers)
+                dealt = shares_of(of, what, self.session.study.threshold, receivers)
                 commitments += b"".join(map(committed, dealt))
                 for j, share in zip(receivers, dealt, strict=True):
                     plain[j] += share
@@ -392,11 +400,9 @@ class Owner:
         receivers = list(read_keyring(self.session, board))
         header, payload = read_shares(self.session, board, dealer)
         if dealer == self.index:
+            t = self.session.study.threshold
             pairs = [
-                tuple(
-                    shares_of(of[what], of[f"{what} coefficients"], [self.index])[0]
-                    for what in ("seed", "key")
-                )
+                tuple(shares_of(of, what, t, [self.index])[0] for what in ("seed", "key"))
                 for of in self.secrets.sums
             ]
         else:
@@ -442,10 +448,12 @@ class Owner:
         for _, sd, shift in blocks:
             for deviation in deviations(of_levels, study.colluding, sd, shift) if sd else []:
                 require(4 <= deviation < 2.0**48, "standard deviation of a part")
+            require(shift == shift_of(of_levels, study.colluding, sd), "shift")
         require(len(vector) == sum(block[0] for block in blocks), "length of the vector")
         of = self.secrets.sums[n]
         noise = parts_of(blocks, of_levels, study.colluding, of["chain"], range(len(of_levels)))
         shifts = [block[2] for block in blocks for _ in range(block[0])]
+        require(all(abs(x) < 2 ** (62 - shift) for x, shift in zip(vector, shifts, strict=True)), "integers")
         words = [(x << shift) + z for x, shift, z in zip(vector, shifts, noise, strict=True)]
         for mask in [
             self_mask(self.session, board, n, self.index, of["seed"], len(words)),
@@ -481,7 +489,7 @@ class Owner:
         study = self.session.study
         present, members = self._present(board, n), read_members(self.session, board)
         named = sha256(board[f"{n:02}/present"]).hex()
-        signed = counted(self.session, board, "signed", n, present, lambda header: header["present"] == named)
+        signed = counted(self.session, board, "signed", n, members, lambda header: header["present"] == named)
         require(len(signed) >= study.threshold, "too few signed")
         require(self.index not in present or self.index in signed, "not signed by myself")
         require(self.index in members and path("refused", self.index, n) not in board, "refused")
@@ -543,7 +551,8 @@ def counted(session, board, kind, n, indices, accept):
 def read_keys(session, board, index):
     study = session.study
     header, payload = session.owner("keys", index, None, board.get(path("keys", index), b""))
-    require(not payload and is_count(header["rows"]) and is_hex(header["enc"], 32), "keys")
+    require(not payload and is_hex(header["enc"], 32), "keys")
+    require(type(header["rows"]) is int and 1 <= header["rows"] <= 2**48, "rows")
     require(study.rows[index] is None or header["rows"] <= study.rows[index], "more rows than declared")
     sums = header["sums"]
     require(isinstance(sums, list) and len(sums) == study.n_sums, "number of sums")
@@ -604,7 +613,7 @@ def read_announced(session, board, n):
         require(isinstance(block, list) and len(block) == 3, "a block")
         length, sd, shift = block
         require(is_count(length) and length > 0 and type(sd) is float and 0 <= sd < math.inf, "a block")
-        require(type(shift) is int and 0 <= shift <= 48, "shift")
+        require(type(shift) is int and 0 <= shift <= 40, "shift")
     return header
 
 
@@ -626,6 +635,36 @@ def read_present(session, board, n):
     return found
 
 
+def read_opened(session, board, n, sender):
+    """Shares by dealer, and the surplus, of a message that counts."""
+    study, present, members = session.study, read_present(session, board, n), read_members(session, board)
+    receivers = list(read_keyring(session, board))
+    header, payload = session.owner("opened", sender, n, board[path("opened", sender, n)])
+    require(not payload, "no payload")
+    require(header["present"] == sha256(board[f"{n:02}/present"]).hex(), "opened for another set")
+    require(isinstance(header["seeds"], dict) and isinstance(header["keys"], dict), "seeds and keys")
+    require(set(header["seeds"]) == {str(j) for j in present}, "seeds")
+    require(set(header["keys"]) == {str(j) for j in members if j not in present}, "keys")
+    shares = {}
+    for dealer in members:
+        what = 0 if dealer in present else 1
+        text = header["keys" if what else "seeds"][str(dealer)]
+        hashed = commitment(read_shares(session, board, dealer)[1], receivers, n, what, sender)
+        require(is_hex(text, 33) and committed(bytes.fromhex(text)) == hashed, f"share of {dealer}")
+        shares[dealer] = bytes.fromhex(text)
+    of_levels = levels(len(members), study.least, study.colluding)
+    k, text = kept(of_levels, len(present)), header["surplus"]
+    if sender not in present:
+        require(text is None, "surplus")
+    elif k == len(of_levels) - 1:
+        require(text == "", "surplus")
+    else:
+        anchor = read_keys(session, board, sender)["sums"][n]["surplus"]
+        require(is_hex(text, 32), "surplus")
+        require(chain(bytes.fromhex(text), study.size - study.least - k).hex() == anchor, "surplus")
+    return shares, bytes.fromhex(text or "")
+
+
 def read_total(session, board, n):
     header, payload = session.coordinator("total", board[f"{n:02}/total"])
     present, members = read_present(session, board, n), read_members(session, board)
@@ -637,17 +676,15 @@ def read_total(session, board, n):
     require(opened == sorted(set(opened)) and set(opened) <= set(present), "opened")
     rows = sum(read_keys(session, board, index)["rows"] for index in present)
     require(type(header["rows"]) is int and header["rows"] == rows, "rows")
-    noise = noise_of(session.study, blocks, len(members), len(present), len(opened))
+    noise = noise_of(session.study, len(members), len(present), len(opened))
     require(type(header["noise"]) is float and header["noise"] == noise, "noise")
     return header, struct.unpack(f"<{len(payload) // 8}q", payload)
 
 
-def noise_of(study, blocks, a, u, n_opened):
-    if not any(sd for _, sd, _ in blocks):
-        return 0.0
+def noise_of(study, a, u, n_opened):
     of_levels = levels(a, study.least, study.colluding)
-    rate, whole = (1 / (of_levels[k] - study.colluding) for k in (kept(of_levels, u), -1))
-    return n_opened * rate + (u - n_opened) * whole
+    needed = of_levels[kept(of_levels, u)]
+    return n_opened / (needed - study.colluding) + (u - n_opened) / (study.least - study.colluding)
 
 
 # --- the coordinator ---
@@ -713,7 +750,6 @@ def total(session, board, n):
     study, problems = session.study, {}
     members, present = read_members(session, board), read_present(session, board, n)
     blocks = read_announced(session, board, n)["blocks"]
-    receivers = list(read_keyring(session, board))
     n_words = sum(block[0] for block in blocks)
     named = sha256(board[f"{n:02}/present"]).hex()
     words = [0] * n_words
@@ -732,28 +768,14 @@ def total(session, board, n):
         if name not in board:
             continue
         try:
-            header, _ = session.owner("opened", sender, n, board[name])
-            require(header["present"] == named, "opened for another set")
-            require(set(header["seeds"]) == {str(j) for j in present}, "seeds")
-            require(set(header["keys"]) == {str(j) for j in members if j not in present}, "keys")
+            shares_there, surplus_there = read_opened(session, board, n, sender)
         except Refused as error:
             problems[name] = str(error)
             continue
-        for dealer in members:
-            what = 0 if dealer in present else 1
-            text = header["keys" if what else "seeds"][str(dealer)]
-            hashed = commitment(read_shares(session, board, dealer)[1], receivers, n, what, sender)
-            if is_hex(text, 33) and committed(bytes.fromhex(text)) == hashed:
-                shares[dealer][sender] = bytes.fromhex(text)
-            else:
-                problems[name] = f"share of {dealer}"
-        if sender in present and k < m:
-            anchor = read_keys(session, board, sender)["sums"][n]["surplus"]
-            text = header["surplus"]
-            if is_hex(text, 32) and chain(bytes.fromhex(text), study.size - study.least - k).hex() == anchor:
-                surplus[sender] = bytes.fromhex(text)
-            else:
-                problems[name] = "surplus"
+        for dealer, share in shares_there.items():
+            shares[dealer][sender] = share
+        if surplus_there:
+            surplus[sender] = surplus_there
 
     off = []
     for dealer in members:
@@ -779,5 +801,5 @@ def total(session, board, n):
         present=named,
         opened=list(surplus),
         rows=sum(read_keys(session, board, index)["rows"] for index in present),
-        noise=noise_of(study, blocks, len(members), len(present), len(surplus)),
+        noise=noise_of(study, len(members), len(present), len(surplus)),
     ), problems
