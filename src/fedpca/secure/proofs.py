@@ -1,7 +1,7 @@
 """Proofs that a sum cannot contain an owner's rows, by messages that other members have signed.
 
-A debit is made before masked words leave, because from then on the others can open the sum without their owner.
-Two things show that they never will:
+A debit is made before masked words leave, because from then on the others can open the sum without their
+owner. Two things show that they never will:
 
 - a set of those present without this owner, signed by `threshold` members: no other set can have as many
   signatures, and without them nobody opens;
