@@ -85,7 +85,8 @@ def inspect(
         lines += ["", f"features: {sanitize(join_names(description['feature_names']))}"]
     lines += ["", f"signature: {description['signature']['text']}"]
     releases = [] if summary.certificate is None else summary.certificate.all_releases()
-    lines += [sanitize(release.secure.describe(), 1000) for release in releases if release.secure is not None]
+    for secure in [release.secure for release in releases if release.secure is not None]:
+        lines += ["", sanitize(secure.describe(), 1000)]
     if description["certificate"]:
         lines += ["", f"certificate: {json.dumps(description['certificate'], indent=2)}"]
     if outputs:

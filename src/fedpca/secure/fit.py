@@ -112,6 +112,8 @@ class Fit(Protocol):
     """A model made of sums over owners.
 
     Attributes:
+        n_features: of the rows.
+        feature_names: one per feature, or None.
         most_sums: how many there are at most.
         next: the next one; None when all are taken.
         taken: who took part in those so far.
@@ -119,7 +121,12 @@ class Fit(Protocol):
         model: the directions that are shown, with the certificate of a private model.
     """
 
-    most_sums: int
+    @property
+    def n_features(self) -> int: ...
+    @property
+    def feature_names(self) -> tuple[str, ...] | None: ...
+    @property
+    def most_sums(self) -> int: ...
 
     def begin(self, rows: int, noise: float) -> None:
         """Let the sums begin.
@@ -176,7 +183,8 @@ class PrivateFit:
         _check_settings(privacy)
         mechanism_class(privacy).check_features(n_features)
         self._privacy = privacy
-        self._d = n_features
+        self.n_features = n_features
+        self.feature_names = feature_names
         self._rank = validation.rank(rank, n_features)
         self._search = Search(privacy, n_features, self._rank, scale=scale, feature_names=feature_names)
         self._finds_scale = isinstance(scale, str)
@@ -292,7 +300,7 @@ class PrivateFit:
         mechanism = build(
             self._privacy,
             found.clipping,
-            self._d,
+            self.n_features,
             mu=self._search.mu_left,
             joint=self._privacy.center == "private" and not found.clipping.pairs,
             rank=self._rank,
