@@ -313,8 +313,10 @@ class FederatedPCA(BasePCA):
             raise ValueError(_nobody(problems))
         votes = [(own.n_features, own.feature_names, own.n_rows) for own in rows.values()]
         n_features, names = _features_of_most(votes)
-        for name in [name for name, own in rows.items() if not own.fits(n_features, names)]:
-            problems[name] = f"its {rows.pop(name).n_features} features are not those of most clients."
+        for name, own in list(rows.items()):
+            if own.n_features != n_features or own.feature_names not in (None, names):
+                problems[name] = f"its {own.n_features} features are not those of most clients."
+                del rows[name]
         study = SecureClients(
             rows, problems, lambda: self._secure_fit(n_features, names), self.secure, self.privacy
         )
