@@ -1,7 +1,6 @@
 """Secure sums: totals are the plain sums of those present, bit for bit, whoever drops out when."""
 
 import numpy as np
-import pytest
 from secure_sessions import Study, Sum, secure_roster
 
 from fedpca.secure import Record

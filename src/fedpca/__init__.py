@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from fedpca.federation.federated_pca import FederatedPCA
     from fedpca.privacy.audit import audit
     from fedpca.privacy.ledger import Ledger
-    from fedpca.privacy.planning import plan
     from fedpca.privacy.settings import Privacy
+    from fedpca.secure.planning import plan
     from fedpca.summaries.merging import merge, merge_tree
     from fedpca.summaries.moments import Moments
     from fedpca.summaries.rank import EnergyBand
@@ -47,7 +47,7 @@ _MODULES = {
     "merge": "summaries.merging",
     "merge_tree": "summaries.merging",
     "metrics": "metrics",
-    "plan": "privacy.planning",
+    "plan": "secure.planning",
     "progress": "progress",
 }
 __all__ = [

@@ -7,7 +7,8 @@ Needs the extra "secure".
 
 from fedpca.secure.coordinator import Coordinator
 from fedpca.secure.messages import Announced, NoiseBlock, Total
-from fedpca.secure.owner import Owner, Secrets
+from fedpca.secure.owner import Owner
+from fedpca.secure.owner_secrets import Secrets
 from fedpca.secure.record import Record, relevant
 from fedpca.secure.session import Session
 from fedpca.secure.settings import SecureSums, Terms
@@ -18,8 +19,8 @@ __all__ = [
     "NoiseBlock",
     "Owner",
     "Record",
-    "SecureSums",
     "Secrets",
+    "SecureSums",
     "Session",
     "Terms",
     "Total",

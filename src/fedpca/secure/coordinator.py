@@ -11,7 +11,7 @@ import numpy as np
 from fedpca.errors import SecureError
 from fedpca.secure import masks, noise_shares, shamir
 from fedpca.secure.messages import Announced, Keys, Masked, Opened, Shares
-from fedpca.secure.owner import seed_hash, share_hash
+from fedpca.secure.owner_secrets import seed_hash
 from fedpca.secure.record import Record
 from fedpca.secure.session import Session
 from fedpca.secure.wire import Board, board_name
@@ -112,25 +112,25 @@ class Coordinator:
         if following is None:
             self.state = "done"
             return {}
-        if number >= record.n_sums:
-            raise SecureError(
-                f"a session must have keys for every sum, and this one has them for {record.n_sums}; open "
-                "another with more."
-            )
-        before = record.total(number - 1).digest if number else members.digest
         blocks = [[int(length), float(sd), record.levels.shift(float(sd))] for length, sd in following.blocks]
-        fields = {"name": following.name, "blocks": blocks, "before": before}
+        fields = {"name": following.name, "blocks": blocks, "before": record.before(number)}
+        try:
+            record.check_blocks(Announced.parse(fields, "", number))
+        except ValueError as error:
+            raise SecureError(
+                f"sum {number}, {following.name!r:.80}, cannot be announced: {error}."
+            ) from error
         self.state = "masked"
         return {board_name("announced", number=number): self.session.publish(fields)}
 
     def _publish_present(self, record: Record, number: int, closing: bool) -> dict[str, bytes]:
         self.state = "masked"
-        announced = record.announced(number)
-        members = record.members.members
+        announced, fixed = record.announced(number), record.fixed(number)
+        wanted = list(record.members.members) if fixed is None else fixed
         found: dict[int, str] = self._collect(
-            record, "masked", members, lambda index: masked_of(record, announced, index).digest, number
+            record, "masked", wanted, lambda index: masked_of(record, announced, index).digest, number
         )
-        if not self._enough(found, len(members), self.terms.least, closing):
+        if not self._enough(found, len(wanted), self.terms.least, closing and fixed is None):
             return {}
         fields = {"announced": announced.digest, "present": [list(item) for item in found.items()]}
         return {board_name("present", number=number): self.session.publish(fields)}
@@ -221,7 +221,8 @@ def opened_of(record: Record, number: int, index: int) -> Opened:
     place = receivers.index(index)
     for which, shares in enumerate((opened.seeds, opened.keys)):
         for dealer, share in shares.items():
-            if share_hash(share) != record.shares_of(dealer).commitment(number, which, place, len(receivers)):
+            expected = record.shares_of(dealer).commitment(number, which, place, len(receivers))
+            if shamir.commitment(share) != expected:
                 raise SecureError(
                     f"shares must be opened as they were dealt, and {liar} lies in {name} about that of "
                     f"{record.names([dealer])}; it does not count."
@@ -259,8 +260,8 @@ def total_of(record: Record, number: int, opened: Mapping[int, Opened]) -> bytes
             else masks.public_key(secret) != published.key
         ):
             raise SecureError(
-                f"shares must give the secret that was published, and those dealt by {record.names([member])} "
-                "do not: it lied; open another session without it."
+                f"shares must give the secret that was published, and those that {record.names([member])} "
+                "dealt do not: it lied; open another session without it."
             )
         if member in present.present:
             keys.append((masks.self_key(secret, session, context, member), False))

@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from fedpca._typing import AnyArray, Array
+from fedpca.errors import SecureError
 from fedpca.privacy.certify import make_certificate
 from fedpca.privacy.clipping import MAX_ROWS, Pairing
 from fedpca.privacy.evaluation import Energies
@@ -101,7 +102,7 @@ class Sum:
             most = of_row * total.rows + sd * sqrt(total.noise) * (sqrt(length) + _TAIL)
             norm = float(np.linalg.norm(part))
             if not norm <= most * (1 + 1e-9):
-                raise ValueError(
+                raise SecureError(
                     f"the total of {self.name!r} is {norm:.4g} long; {total.rows} rows and noise have at "
                     f"most {most:.4g}: an owner has sent other numbers than those of its rows. Find out who, "
                     "and begin the study anew without it."
@@ -112,6 +113,8 @@ class Fit(Protocol):
     """A model made of sums over owners.
 
     Attributes:
+        n_features: of the rows.
+        feature_names: one per feature, or None.
         most_sums: how many there are at most.
         next: the next one; None when all are taken.
         taken: who took part in those so far.
@@ -119,7 +122,12 @@ class Fit(Protocol):
         model: the directions that are shown, with the certificate of a private model.
     """
 
-    most_sums: int
+    @property
+    def n_features(self) -> int: ...
+    @property
+    def feature_names(self) -> tuple[str, ...] | None: ...
+    @property
+    def most_sums(self) -> int: ...
 
     def begin(self, rows: int, noise: float) -> None:
         """Let the sums begin.
@@ -176,7 +184,8 @@ class PrivateFit:
         _check_settings(privacy)
         mechanism_class(privacy).check_features(n_features)
         self._privacy = privacy
-        self._d = n_features
+        self.n_features = n_features
+        self.feature_names = feature_names
         self._rank = validation.rank(rank, n_features)
         self._search = Search(privacy, n_features, self._rank, scale=scale, feature_names=feature_names)
         self._finds_scale = isinstance(scale, str)
@@ -292,7 +301,7 @@ class PrivateFit:
         mechanism = build(
             self._privacy,
             found.clipping,
-            self._d,
+            self.n_features,
             mu=self._search.mu_left,
             joint=self._privacy.center == "private" and not found.clipping.pairs,
             rank=self._rank,

@@ -1,7 +1,7 @@
 """Masks: words that look random, which two owners, or an owner and those with shares, can make again."""
 
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ def exchange(private: bytes, public: bytes) -> bytes:
         raise SecureError(f"a public key must be that of a secret key, and {public.hex()} is not.") from None
 
 
-@cache
+@lru_cache(maxsize=2**14)
 def require_key(public: bytes) -> None:
     """Refuse a public key with which anyone would share a known secret."""
     exchange(b"\x01" * 32, public)

@@ -3,7 +3,6 @@
 Parsers raise ValueError with what is wrong; `Session` says in which message, and what to do.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,8 @@ from fedpca._typing import JSON, Array
 from fedpca.secure import masks
 from fedpca.secure.noise_shares import MOST_SHIFT
 from fedpca.secure.settings import Terms
-from fedpca.secure.shamir import PRIME, SHARE
+from fedpca.secure.shamir import SHARE
+from fedpca.secure.values import by_index, digest_text, entries, hex_bytes, integer, list_of, share
 from fedpca.secure.wire import Signed
 from fedpca.summaries import validation
 
@@ -26,7 +26,6 @@ MOST_ROWS = 2**48
 MOST_WORDS = 2**28  # of a sum: 2 GiB
 _MOST_BLOCKS = 256
 _TAG = 16  # bytes that sealing adds
-_HEX = re.compile(r"(?:[0-9a-f]{2})*")
 
 
 class NoiseBlock(NamedTuple):
@@ -67,16 +66,16 @@ class Keys:
     @classmethod
     def parse(cls, terms: Terms, message: Signed) -> "Keys":
         fields = message.fields
-        listed = _list(fields["sums"], 1, MOST_SUMS, "sums")
+        listed = list_of(fields["sums"], 1, MOST_SUMS, "sums")
         sums = []
         for item in listed:
             if not isinstance(item, dict) or set(item) != {"key", "seed", "surplus"}:
                 raise ValueError("each of its sums must have key, seed and surplus")
-            sums.append(SumKeys(*(_bytes(item[name], 32, name) for name in ("key", "seed", "surplus"))))
+            sums.append(SumKeys(*(hex_bytes(item[name], 32, name) for name in ("key", "seed", "surplus"))))
         found = cls(
             message.digest,
-            _integer(fields["rows"], 1, MOST_ROWS, "rows"),
-            _bytes(fields["enc"], 32, "enc"),
+            integer(fields["rows"], 1, MOST_ROWS, "rows"),
+            hex_bytes(fields["enc"], 32, "enc"),
             tuple(sums),
         )
         for key in (found.enc, *(keys.key for keys in sums)):
@@ -95,11 +94,11 @@ class Shares:
 
     @classmethod
     def parse(cls, terms: Terms, message: Signed) -> "Shares":
-        sealed = _by_index(message.fields["sealed"], terms, lambda text: _bytes(text, None, "sealed"))
-        return cls(message.digest, _hash(message.fields["keyring"]), sealed, message.payload)
+        sealed = by_index(message.fields["sealed"], terms, lambda text: hex_bytes(text, None, "sealed"))
+        return cls(message.digest, digest_text(message.fields["keyring"]), sealed, message.payload)
 
     def commitment(self, number: int, which: int, place: int, receivers: int) -> bytes:
-        """To the share of a sum's seed (which=0) or key (1), for the receiver at this place in the keyring."""
+        """To the share of a sum's seed (which=0) or key (1) for the receiver at this place."""
         start = 32 * ((2 * number + which) * receivers + place)
         return bytes(self.commitments[start : start + 32])
 
@@ -122,7 +121,7 @@ class Agreed:
 
     @classmethod
     def parse(cls, terms: Terms, message: Signed) -> "Agreed":
-        return cls(message.digest, _hash(message.fields["members"]))
+        return cls(message.digest, digest_text(message.fields["members"]))
 
 
 @dataclass(frozen=True)
@@ -136,8 +135,8 @@ class Masked:
 
     @classmethod
     def parse(cls, terms: Terms, message: Signed) -> "Masked":
-        rows = _integer(message.fields["rows"], 1, MOST_ROWS, "rows")
-        return cls(message.digest, _hash(message.fields["announced"]), rows, message.payload)
+        rows = integer(message.fields["rows"], 1, MOST_ROWS, "rows")
+        return cls(message.digest, digest_text(message.fields["announced"]), rows, message.payload)
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,7 @@ class Endorsed:
 
     @classmethod
     def parse(cls, terms: Terms, message: Signed) -> "Endorsed":
-        return cls(message.digest, _hash(message.fields["present"]))
+        return cls(message.digest, digest_text(message.fields["present"]))
 
 
 @dataclass(frozen=True)
@@ -168,12 +167,12 @@ class Opened:
         fields = message.fields
         surplus = fields["surplus"]
         if surplus is not None:
-            surplus = _bytes(surplus, 0 if surplus == "" else 32, "surplus")
+            surplus = hex_bytes(surplus, 0 if surplus == "" else 32, "surplus")
         return cls(
             message.digest,
-            _hash(fields["present"]),
-            _by_index(fields["seeds"], terms, _share),
-            _by_index(fields["keys"], terms, _share),
+            digest_text(fields["present"]),
+            by_index(fields["seeds"], terms, share),
+            by_index(fields["keys"], terms, share),
             surplus,
         )
 
@@ -213,7 +212,7 @@ class Keyring:
 
     @classmethod
     def parse(cls, terms: Terms, fields: JSON, digest: str) -> "Keyring":
-        listed = _entries(fields["keys"], 1, terms)
+        listed = entries(fields["keys"], 1, terms)
         return cls(digest, {index: item for index, (item,) in listed.items()})
 
 
@@ -226,7 +225,7 @@ class Members:
 
     @classmethod
     def parse(cls, terms: Terms, fields: JSON, digest: str) -> "Members":
-        return cls(digest, _entries(fields["members"], 2, terms))
+        return cls(digest, entries(fields["members"], 2, terms))
 
 
 @dataclass(frozen=True)
@@ -250,7 +249,7 @@ class Announced:
     @classmethod
     def parse(cls, fields: JSON, digest: str, number: int) -> "Announced":
         blocks = []
-        for item in _list(fields["blocks"], 1, _MOST_BLOCKS, "blocks"):
+        for item in list_of(fields["blocks"], 1, _MOST_BLOCKS, "blocks"):
             if not isinstance(item, list) or len(item) != 3:
                 raise ValueError("each of its blocks must have length, sd and shift")
             length, sd, shift = item
@@ -258,13 +257,13 @@ class Announced:
                 raise ValueError(f"sd must be a number of at least 0, got {sd!r:.80}")
             blocks.append(
                 NoiseBlock(
-                    _integer(length, 1, MOST_WORDS, "length"),
+                    integer(length, 1, MOST_WORDS, "length"),
                     float(sd),
-                    _integer(shift, 0, MOST_SHIFT, "shift"),
+                    integer(shift, 0, MOST_SHIFT, "shift"),
                 )
             )
         name = validation.child_name(fields["name"], "the name of a sum")
-        found = cls(digest, number, name, tuple(blocks), _hash(fields["before"]))
+        found = cls(digest, number, name, tuple(blocks), digest_text(fields["before"]))
         if found.length > MOST_WORDS:
             raise ValueError(f"a sum must have at most {MOST_WORDS} entries, got {found.length}")
         return found
@@ -273,6 +272,11 @@ class Announced:
     def length(self) -> int:
         """The number of entries."""
         return sum(block.length for block in self.blocks)
+
+    @property
+    def exact(self) -> bool:
+        """Whether entries come without noise: of two such sums, owners in one only would show."""
+        return any(block.sd == 0 for block in self.blocks)
 
 
 @dataclass(frozen=True)
@@ -285,8 +289,10 @@ class Present:
 
     @classmethod
     def parse(cls, terms: Terms, fields: JSON, digest: str) -> "Present":
-        listed = _entries(fields["present"], 1, terms)
-        return cls(digest, _hash(fields["announced"]), {index: item for index, (item,) in listed.items()})
+        listed = entries(fields["present"], 1, terms)
+        return cls(
+            digest, digest_text(fields["announced"]), {index: item for index, (item,) in listed.items()}
+        )
 
 
 @dataclass(frozen=True)
@@ -318,64 +324,3 @@ class Total:
         """The sum in the units of the fit: float64, not shifted."""
         scales = [2.0**-block.shift for block in self.blocks]
         return self.words * np.repeat(scales, [block.length for block in self.blocks])
-
-
-# --- values ---
-
-
-def _list(value: Any, least: int, most: int, name: str) -> list[Any]:
-    if not isinstance(value, list) or not least <= len(value) <= most:
-        raise ValueError(f"{name} must be a list of {least} to {most}")
-    return value
-
-
-def _integer(value: Any, least: int, most: int, name: str) -> int:
-    if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"{name} must be a whole number from {least} to {most}, got {value!r:.80}")
-    return value
-
-
-def _bytes(value: Any, size: int | None, name: str) -> bytes:
-    if (
-        not isinstance(value, str)
-        or (size is not None and len(value) != 2 * size)
-        or not _HEX.fullmatch(value)
-    ):
-        raise ValueError(f"{name} must be hexadecimal digits" + (f" of {size} bytes" if size else ""))
-    return bytes.fromhex(value)
-
-
-def _share(value: Any) -> bytes:
-    share = _bytes(value, SHARE, "a share")
-    if int.from_bytes(share, "big") >= PRIME:
-        raise ValueError("a share must be below the prime")
-    return share
-
-
-def _hash(value: Any) -> str:
-    return _bytes(value, 32, "a digest").hex()
-
-
-def _by_index(value: Any, terms: Terms, parse: Callable[[Any], bytes]) -> dict[int, bytes]:
-    """A JSON object by members' numbers."""
-    if not isinstance(value, dict) or len(value) > terms.n_members:
-        raise ValueError("it must have an object with at most one value per member")
-    numbers = {str(index): index for index in range(terms.n_members)}
-    if unknown := [key for key in value if key not in numbers]:
-        raise ValueError(f"{unknown[0]!r:.80} is the number of no member")
-    return {numbers[key]: parse(item) for key, item in value.items()}
-
-
-def _entries(value: Any, n_digests: int, terms: Terms) -> dict[int, tuple[str, ...]]:
-    """Lists of a member's number and digests, in the order of members, `least` of them or more."""
-    found: dict[int, tuple[str, ...]] = {}
-    for item in _list(value, 0, terms.n_members, "members"):
-        if not isinstance(item, list) or len(item) != n_digests + 1:
-            raise ValueError("each entry must have a member's number and digests")
-        index = _integer(item[0], 0, terms.n_members - 1, "a member's number")
-        if found and index <= next(reversed(found)):
-            raise ValueError("members must be in order, each once")
-        found[index] = tuple(map(_hash, item[1:]))
-    if len(found) < terms.least:
-        raise ValueError(f"it must have at least {terms.least} members, and has {len(found)}")
-    return found

@@ -9,6 +9,7 @@ hashes: an element opens all parts from its own on, and none before.
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import sqrt
 from typing import Self
 
@@ -60,7 +61,7 @@ class Levels:
     def fractions(self) -> list[float]:
         """The variance of each part, in units of sd²."""
         kept = [1 / (size - self.colluding) for size in self.sizes]
-        return [kept[0], *(larger - smaller for smaller, larger in zip(kept, kept[1:], strict=False))]
+        return [kept[0], *(larger - smaller for smaller, larger in pairwise(kept))]
 
     def variance(self, present: int, opened: int) -> float:
         """Of the noise in a sum, in units of sd², if so many of those present have opened their surplus."""

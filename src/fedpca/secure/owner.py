@@ -1,10 +1,7 @@
 """An owner in a session: what it answers to a board. Pure: the same board and state, the same bytes."""
 
-import hashlib
-import secrets as random_source
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +10,7 @@ from fedpca.errors import SecureError
 from fedpca.secure import masks, noise_shares, shamir, wire
 from fedpca.secure.masks import Words
 from fedpca.secure.messages import Announced, NoiseBlock
+from fedpca.secure.owner_secrets import Secrets, seed_hash
 from fedpca.secure.record import Record
 from fedpca.secure.session import Session
 from fedpca.secure.wire import Board, board_name
@@ -20,75 +18,6 @@ from fedpca.trust.keys import SigningKey
 from fedpca.trust.roster import Roster
 
 _BITS = 62  # of the entries of an owner, shifted; noise and the sum have room beside them
-
-
-class SumSecrets(NamedTuple):
-    """An owner's randomness for one sum: its step key, its self-mask seed, the first element of its noise
-    chain, and the seed of the polynomials that share the first two."""
-
-    key: bytes
-    seed: bytes
-    surplus: bytes
-    coefficients: bytes
-
-    def polynomials(self, threshold: int) -> tuple[list[int], list[int]]:
-        """Those of the seed and of the key."""
-        return (
-            shamir.coefficients(self.coefficients, b"seed", threshold - 1),
-            shamir.coefficients(self.coefficients, b"key", threshold - 1),
-        )
-
-    def share(self, receiver: int, threshold: int) -> tuple[bytes, bytes]:
-        """A receiver's shares of seed and key."""
-        of_seed, of_key = self.polynomials(threshold)
-        return shamir.deal(self.seed, of_seed, receiver), shamir.deal(self.key, of_key, receiver)
-
-
-@dataclass(frozen=True, repr=False)
-class Secrets:
-    """All randomness of an owner in one session, drawn once: store it before anything is sent, closed to
-    others.
-
-    Attributes:
-        enc: the key under which others seal shares for this owner.
-        sums: one per sum; None for one that has ended.
-    """
-
-    enc: bytes
-    sums: tuple[SumSecrets | None, ...]
-
-    @classmethod
-    def new(cls, n_sums: int, random: Callable[[int], bytes] = random_source.token_bytes) -> Self:
-        """Fresh secrets for so many sums."""
-        sums = [SumSecrets(*(random(32) for _ in SumSecrets._fields)) for _ in range(n_sums)]
-        return cls(random(32), tuple(sums))
-
-    def without_sum(self, number: int) -> Self:
-        """What is left when a sum has ended."""
-        sums = [None if place == number else item for place, item in enumerate(self.sums)]
-        return replace(self, sums=tuple(sums))
-
-    def of_sum(self, number: int) -> SumSecrets:
-        """Those of a sum; SecureError if they are erased."""
-        if (found := self.sums[number]) is None:
-            raise SecureError(
-                f"sum {number} has ended here, and its secrets are erased; nothing more is sent."
-            )
-        return found
-
-    def to_json(self) -> JSON:
-        """Plain values."""
-        sums = [item and {name: value.hex() for name, value in item._asdict().items()} for item in self.sums]
-        return {"enc": self.enc.hex(), "sums": sums}
-
-    @classmethod
-    def from_json(cls, contents: JSON) -> Self:
-        """The inverse of `to_json`."""
-        sums = [
-            item and SumSecrets(**{name: bytes.fromhex(value) for name, value in item.items()})
-            for item in contents["sums"]
-        ]
-        return cls(bytes.fromhex(contents["enc"]), tuple(sums))
 
 
 class _Step(NamedTuple):
@@ -169,17 +98,18 @@ class Owner:
 
     def ended(self, board: Board) -> list[int]:
         """Sums whose secrets are not needed any more: erase them with `Secrets.without_sum`."""
+        if not self._has_sent("shares"):
+            return []
         record = Record(self.session, board)
-        answered = lambda number: (
-            board_name("opened", self.index, number) in self._sent
-            or board_name("refused", self.index, number) in self._sent
-            or record.has("total", number=number)
-        )
-        dealt = board_name("shares", self.index) in self._sent
         return [
             number
             for number, item in enumerate(self._secrets.sums)
-            if item is not None and dealt and answered(number)
+            if item is not None
+            and (
+                self._has_sent("opened", number)
+                or self._has_sent("refused", number)
+                or record.has("total", number=number)
+            )
         ]
 
     # --- what to send, in order ---
@@ -213,7 +143,8 @@ class Owner:
         announced = record.announced(number)
         done = record.has("total", number=number)
         late = record.has("present", number=number)
-        if self._has_sent("masked", number) or not late:
+        fixed = record.fixed(number)
+        if self._has_sent("masked", number) or not (late or (fixed is not None and self.index not in fixed)):
             yield _Step(
                 "masked",
                 number,
@@ -259,18 +190,19 @@ class Owner:
                 f"all members must have keys for the same number of sums, and this one has {len(sums)}, the "
                 f"others {record.n_sums}; compare versions and rosters, and open another session."
             )
-        dealt = [
-            [own.share(receiver, self.terms.threshold) for receiver in receivers] for own in sums
-        ]  # by sum and receiver: of seed and of key
+        dealt = [own.shares(receivers, self.terms.threshold) for own in sums]  # by sum and receiver
         sealed = {}
         for place, receiver in enumerate(receivers):
             if receiver != self.index:
-                contents = b"".join(share for by_receiver in dealt for share in by_receiver[place])
+                contents = b"".join(share for of_sum in dealt for share in of_sum[place])
                 sealed[str(receiver)] = masks.seal(
                     self._seal_key(record, self.index, receiver), contents
                 ).hex()
         commitments = b"".join(
-            share_hash(pair[which]) for by_receiver in dealt for which in (0, 1) for pair in by_receiver
+            shamir.commitment(pair[which])
+            for by_receiver in dealt
+            for which in (0, 1)
+            for pair in by_receiver
         )
         return {"sealed": sealed}, commitments
 
@@ -295,13 +227,13 @@ class Owner:
             )
             pairs = list(zip(pieces[::2], pieces[1::2], strict=True))
             if not pairs or any(
-                share_hash(pair[which]) != shares.commitment(number, which, place, len(receivers))
+                shamir.commitment(pair[which]) != shares.commitment(number, which, place, len(receivers))
                 for number, pair in enumerate(pairs)
                 for which in (0, 1)
             ):
                 raise SecureError(
-                    f"shares must be those that their dealer committed to, and {record.names([dealer])} dealt "
-                    "others to this member; let the coordinator open another session without it."
+                    f"shares must be those that their dealer committed to, and {record.names([dealer])} "
+                    "dealt others to this member; let the coordinator open another session without it."
                 )
             found[dealer] = pairs
         return found
@@ -327,7 +259,7 @@ class Owner:
     ) -> tuple[JSON, bytes]:
         present = record.present(number).present
         own = self._secrets.of_sum(number)
-        mine = own.share(self.index, self.terms.threshold)
+        [mine] = own.shares([self.index], self.terms.threshold)
         seeds, keys = {}, {}
         for member in record.members.members:
             of_seed, of_key = mine if member == self.index else received[member][number]
@@ -392,16 +324,6 @@ class Owner:
                 f"an owner must know all it has sent in a session, and {name} {what}; if its state is lost, "
                 "wait for another session; else ask who changed the board."
             )
-
-
-def seed_hash(seed: bytes) -> bytes:
-    """What is published of a self-mask seed."""
-    return hashlib.sha256(b"fedpca secure seed\n" + seed).digest()
-
-
-def share_hash(share: bytes) -> bytes:
-    """A dealer's commitment to a share."""
-    return hashlib.sha256(b"fedpca secure share\n" + share).digest()
 
 
 def shifted(values: Any, blocks: tuple[NoiseBlock, ...]) -> Words:

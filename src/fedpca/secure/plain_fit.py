@@ -11,6 +11,7 @@ from math import ceil, inf, log2
 import numpy as np
 
 from fedpca._typing import AnyArray, Array
+from fedpca.errors import SecureError
 from fedpca.privacy.clipping import MAX_ROWS
 from fedpca.secure.fit import Sum, Total
 from fedpca.summaries import validation
@@ -59,11 +60,11 @@ class PlainFit:
                 f"largest must be a positive number that no entry of a row exceeds, got {largest!r:.80}."
             )
         self._largest = float(largest)
-        self._d = n_features
+        self.n_features = n_features
+        self.feature_names = feature_names
         self._rank = validation.rank(rank, n_features)
         self._centered = center
         self._scale = check_scale(scale, n_features, feature_names)
-        self._names = feature_names
         self._rows = 0
         self._taken: list[SecureSum] = []
         self._known: Array | None = None  # of the first sum: the share of rows that know each feature
@@ -82,7 +83,7 @@ class PlainFit:
         """The next sum; None when all are taken."""
         if not self._rows:
             raise ValueError("the sums must begin first: call begin.")
-        d = self._d
+        d = self.n_features
         if self._mean is None:
             limits = (1.0, self._unit, self._unit)
             largest = tuple(self._rows * limit for limit in limits)
@@ -132,7 +133,7 @@ class PlainFit:
                 yield rows / self._largest, known
 
     def _sums(self, parts: Iterable[Array]) -> AnyArray:
-        total = np.zeros((3, self._d), dtype=np.int64)
+        total = np.zeros((3, self.n_features), dtype=np.int64)
         for rows, known in self._relative(parts):
             total[0] += known.sum(axis=0)
             total[1] += np.rint(rows * self._unit).astype(np.int64).sum(axis=0)
@@ -143,8 +144,8 @@ class PlainFit:
         """Modulo 2^64: the total over all owners is small again."""
         assert self._mean is not None
         assert self._spread is not None
-        products = np.zeros((self._d, self._d), dtype=np.int64)
-        total, squares = np.zeros(self._d, dtype=np.int64), np.zeros(self._d)
+        products = np.zeros((self.n_features, self.n_features), dtype=np.int64)
+        total, squares = np.zeros(self.n_features, dtype=np.int64), np.zeros(self.n_features)
         for rows, known in self._relative(parts):
             standardized = np.where(known, (rows - self._mean) / self._spread, 0.0)
             points = np.rint(standardized * self._step)
@@ -161,7 +162,7 @@ class PlainFit:
             products += (lower.T @ lower).astype(np.int64)
             products += (mixed + mixed.T) << _HALF
             products += (upper.T @ upper).astype(np.int64) << (2 * _HALF)
-        return np.concatenate([*(products[i, i:] for i in range(self._d)), total])
+        return np.concatenate([*(products[i, i:] for i in range(self.n_features)), total])
 
     def add(self, total: Total) -> None:
         """Take the total of the next sum, and go on."""
@@ -176,11 +177,11 @@ class PlainFit:
 
     def _standardize(self, total: Total) -> None:
         """What the second sum subtracts from rows and divides them by."""
-        known, sums, squares = total.values.reshape(3, self._d)
+        known, sums, squares = total.values.reshape(3, self.n_features)
         if (known < 0).any() or (known > total.rows).any() or (squares < 0).any():
             raise _impossible("sums")
         count = np.maximum(known, 1.0)
-        mean = sums / count / self._unit if self._centered else np.zeros(self._d)
+        mean = sums / count / self._unit if self._centered else np.zeros(self.n_features)
         variance = squares / count / self._unit - mean**2
         # Below this, rounding is all there is; dividing by it keeps products small.
         spread = np.sqrt(np.maximum(variance, 64.0 * (1 / self._unit + np.finfo(np.float64).eps)))
@@ -190,7 +191,7 @@ class PlainFit:
         assert self._mean is not None
         assert self._spread is not None
         assert self._known is not None
-        d, n = self._d, total.rows
+        d, n = self.n_features, total.rows
         scatter, start = np.zeros((d, d)), 0
         for i in range(d):
             stop = start + d - i
@@ -223,7 +224,14 @@ class PlainFit:
             scaling = Scaling(known, mean, variance)
         mean = mean if self._centered else np.zeros(d)
         moments = Moments(
-            n, mean, scatter, self._centered, self._names, observed=observed, scale=rule, scaling=scaling
+            n,
+            mean,
+            scatter,
+            self._centered,
+            self.feature_names,
+            observed=observed,
+            scale=rule,
+            scaling=scaling,
         )
         if isinstance(self._scale, np.ndarray):
             moments = moments.divided(self._scale).with_scale(self._scale)
@@ -242,8 +250,8 @@ class PlainFit:
         return self.view.summary().truncate(max(self.view.n_components(), 1))
 
 
-def _impossible(name: str) -> ValueError:
-    return ValueError(
+def _impossible(name: str) -> SecureError:
+    return SecureError(
         f"the total of {name!r} is not one of rows: an owner has sent other numbers than those of its rows. "
         "Find out who, and begin the study anew without it."
     )

@@ -1,6 +1,6 @@
 """What a board says, read by anyone: every message checked, and against those it refers to."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
@@ -9,12 +9,11 @@ import numpy as np
 from fedpca._typing import JSON
 from fedpca._util.text import join_names
 from fedpca.errors import SecureError
+from fedpca.privacy.noise import too_large
 from fedpca.secure.messages import Announced, Keyring, Keys, Members, Present, Shares, Total
 from fedpca.secure.noise_shares import LEAST_SD, Levels
 from fedpca.secure.session import Session
 from fedpca.secure.wire import Board, board_name, digest, split_name
-
-_REMEDY = "answer nothing more, and ask the coordinator"
 
 
 def relevant(board: Board, index: int) -> dict[str, bytes]:
@@ -37,6 +36,7 @@ class Record:
 
     def __init__(self, session: Session, board: Board) -> None:
         self.session, self.terms, self._board = session, session.terms, board
+        self._read: dict[str, Any] = {}  # of the coordinator's messages
 
     def has(self, kind: str, index: int | None = None, number: int | None = None) -> bool:
         """Whether there is such a message, good or bad."""
@@ -45,12 +45,7 @@ class Record:
     def message(self, kind: str, index: int, number: int | None = None) -> Any:
         """An owner's message; SecureError if it does not count."""
         name = board_name(kind, index, number)
-        if name not in self._board:
-            raise SecureError(
-                f"the board must have every message that the coordinator names, and {name} is missing; wait "
-                f"until it is there, or ask {self.terms.ids[index]!r:.80} for it."
-            )
-        return self.session.owner_message(name, self._board[name])
+        return self.session.owner_message(name, self._contents(name))
 
     def names(self, indices: Iterable[int]) -> str:
         """Ids of members, as text."""
@@ -69,18 +64,20 @@ class Record:
             )
         return keys
 
-    @cached_property
+    @property
     def keyring(self) -> Keyring:
         """Whose keys count; every one of them is there."""
-        found = self._published(
-            "keyring", ("keys",), lambda fields, _, hash: Keyring.parse(self.terms, fields, hash)
-        )
-        keys = {index: self.keys_of(index) for index in found.keys}
-        for index, hash in found.keys.items():
-            self._require(keys[index].digest == hash, f"keyring must name the keys of {self.names([index])}")
-        sizes = {len(item.sums) for item in keys.values()}
-        self._require(len(sizes) == 1, "keyring must have members with keys for the same number of sums")
-        return found
+
+        def parse(fields: JSON, _: memoryview, hash: str) -> Keyring:
+            found = Keyring.parse(self.terms, fields, hash)
+            keys = {index: self.keys_of(index) for index in found.keys}
+            if other := [index for index, item in keys.items() if item.digest != found.keys[index]]:
+                raise ValueError(f"it names other keys of {self.names(other)} than are on the board")
+            if len({len(item.sums) for item in keys.values()}) > 1:
+                raise ValueError("it names members with keys for different numbers of sums")
+            return found
+
+        return self._published("keyring", ("keys",), parse)
 
     @cached_property
     def n_sums(self) -> int:
@@ -92,8 +89,8 @@ class Record:
         shares: Shares = self.message("shares", index)
         if shares.keyring != self.keyring.digest:
             raise SecureError(
-                f"all members must deal shares for one keyring, and {self.names([index])} has signed another; "
-                f"the coordinator has shown two: {_REMEDY}."
+                f"all members must deal shares for one keyring, and {self.names([index])} has signed "
+                "another; the coordinator has shown two: answer nothing more, and ask the coordinator."
             )
         if not shares.fits(index, self.n_sums, list(self.keyring.keys)):
             raise SecureError(
@@ -102,18 +99,18 @@ class Record:
             )
         return shares
 
-    @cached_property
+    @property
     def members(self) -> Members:
         """The members of the session; keys and shares of each are there."""
-        found = self._published(
-            "members", ("members",), lambda fields, _, hash: Members.parse(self.terms, fields, hash)
-        )
-        for index, (keys, shares) in found.members.items():
-            self._require(
-                self.keyring.keys.get(index) == keys and self.shares_of(index).digest == shares,
-                f"members must name the keys and shares of {self.names([index])}",
-            )
-        return found
+
+        def parse(fields: JSON, _: memoryview, hash: str) -> Members:
+            found = Members.parse(self.terms, fields, hash)
+            for index, digests in found.members.items():
+                if digests != (self.keyring.keys.get(index), self.shares_of(index).digest):
+                    raise ValueError(f"it names other keys or shares of {self.names([index])} than it should")
+            return found
+
+        return self._published("members", ("members",), parse)
 
     @cached_property
     def levels(self) -> Levels:
@@ -129,7 +126,8 @@ class Record:
         self, kind: str, field: str, hash: str, number: int | None = None
     ) -> tuple[set[int], set[int]]:
         """Members of the session who signed this, and who signed something else in its place."""
-        same, other = set(), set()
+        same: set[int] = set()
+        other: set[int] = set()
         for index in self.members.members:
             if not self.has(kind, index, number):
                 continue
@@ -144,41 +142,60 @@ class Record:
 
     def announced(self, number: int) -> Announced:
         """What is summed under this number."""
-        found = self._published(
-            "announced",
-            ("name", "blocks", "before"),
-            lambda fields, _, hash: Announced.parse(fields, hash, number),
-            number,
+
+        def parse(fields: JSON, _: memoryview, hash: str) -> Announced:
+            found = Announced.parse(fields, hash, number)
+            if found.before != self.before(number):
+                raise ValueError("it does not follow the total before")
+            self.check_blocks(found)
+            return found
+
+        return self._published("announced", ("name", "blocks", "before"), parse, number)
+
+    def before(self, number: int) -> str:
+        """The digest of what a sum follows."""
+        return (
+            digest(self._contents(board_name("total", number=number - 1))) if number else self.members.digest
         )
-        before = (
-            digest(self._board[board_name("total", number=number - 1)]) if number else self.members.digest
-        )
-        what = f"{board_name('announced', number=number)} must"
-        self._require(found.before == before, f"{what} follow the total before")
-        self._require(number < self.n_sums, f"{what} be one of the {self.n_sums} sums with keys")
-        for _, sd, shift in found.blocks:
-            self._require(
-                shift == self.levels.shift(sd), f"{what} shift noise of {sd:g} by {self.levels.shift(sd)}"
-            )
-            small = min(self.levels.sds(sd, shift))
-            self._require(
-                sd == 0 or small >= LEAST_SD, f"{what} have noise in parts of at least {LEAST_SD:g}"
-            )
-        return found
+
+    def check_blocks(self, announced: Announced) -> None:
+        """Refuse, by ValueError, a sum without keys, or whose noise cannot be added in parts."""
+        if announced.number >= self.n_sums:
+            raise ValueError(f"the session has keys for {self.n_sums} sums, and this is one more")
+        for _, sd, shift in announced.blocks:
+            sds = self.levels.sds(sd, shift)
+            if shift != self.levels.shift(sd):
+                raise ValueError(f"shift must be {self.levels.shift(sd)} with noise of {sd:g}, got {shift}")
+            if sd > 0 and min(sds) < LEAST_SD:
+                raise ValueError(f"every part of the noise must be {LEAST_SD:g} or more, got {min(sds):g}")
+            if too_large(max(sds)):
+                raise ValueError(f"noise must be an integer that float64 holds, got a part of {max(sds):g}")
+
+    def fixed(self, number: int) -> list[int] | None:
+        """Who must be in a sum: without noise, exactly those of the sum without noise before; None if open."""
+        if self.announced(number).exact:
+            for earlier in reversed(range(number)):
+                if self.announced(earlier).exact:
+                    return list(self.present(earlier).present)
+        return None
 
     def present(self, number: int) -> Present:
         """Who is in a sum."""
-        found = self._published(
-            "present",
-            ("announced", "present"),
-            lambda fields, _, hash: Present.parse(self.terms, fields, hash),
-            number,
-        )
-        what = f"{board_name('present', number=number)} must"
-        self._require(found.announced == self.announced(number).digest, f"{what} be of the sum announced")
-        strangers = set(found.present) - set(self.members.members)
-        self._require(not strangers, f"{what} name members of the session only")
-        return found
+
+        def parse(fields: JSON, _: memoryview, hash: str) -> Present:
+            found = Present.parse(self.terms, fields, hash)
+            if found.announced != self.announced(number).digest:
+                raise ValueError("it is of another sum than was announced")
+            if strangers := sorted(set(found.present) - set(self.members.members)):
+                raise ValueError(f"it names {self.names(strangers)}, who take no part in the session")
+            if (fixed := self.fixed(number)) is not None and list(found.present) != fixed:
+                raise ValueError(
+                    f"sums without noise must be of the same owners, {self.names(fixed)}, and it is of "
+                    f"{self.names(found.present)}: the difference would show the others"
+                )
+            return found
+
+        return self._published("present", ("announced", "present"), parse, number)
 
     def total(self, number: int) -> Total:
         """The result of a sum."""
@@ -230,8 +247,14 @@ class Record:
 
     def _published(self, kind: str, names: tuple[str, ...], parse: Any, number: int | None = None) -> Any:
         name = board_name(kind, number=number)
-        return self.session.published(name, self._board[name], names, parse)
+        if name not in self._read:
+            self._read[name] = self.session.published(name, self._contents(name), names, parse)
+        return self._read[name]
 
-    def _require(self, holds: bool, rule: str) -> None:
-        if not holds:
-            raise SecureError(f"{rule}, and does not; {_REMEDY}.")
+    def _contents(self, name: str) -> bytes:
+        if name not in self._board:
+            raise SecureError(
+                f"the board must have every message that others refer to, and {name} is missing; wait until "
+                "it is there, or ask whoever keeps the board."
+            )
+        return self._board[name]

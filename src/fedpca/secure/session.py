@@ -11,6 +11,7 @@ from fedpca.errors import SecureError
 from fedpca.secure import wire
 from fedpca.secure.messages import OWNERS
 from fedpca.secure.settings import Terms
+from fedpca.secure.values import hex_bytes
 from fedpca.trust.keys import SigningKey
 from fedpca.trust.roster import Roster
 
@@ -68,8 +69,7 @@ class Session:
                 raise ValueError("it must have format, study, roster, nonce and opened")
             if fields["format"] != _FORMAT:
                 raise ValueError(f"its format is {fields['format']!r:.80}, and must be {_FORMAT!r}")
-            if not isinstance(fields["nonce"], str) or len(fields["nonce"]) != 64:
-                raise ValueError("its nonce must have 64 digits")
+            hex_bytes(fields["nonce"], 32, "its nonce")
             opened = datetime.fromisoformat(str(fields["opened"]))
             if opened.tzinfo is None:
                 raise ValueError("the time it was opened must be in UTC")
@@ -170,6 +170,8 @@ class Session:
             if fields["session"] != self.id:
                 raise ValueError("it is of another session")
             return parse(fields, payload, wire.digest(contents))
+        except SecureError:  # of a message that it refers to
+            raise
         except (TypeError, ValueError) as error:
             raise SecureError(
                 f"{name} must be what the coordinator published in this session, and is not: "

@@ -27,6 +27,11 @@ def deal(secret: bytes, coefficients: Sequence[int], receiver: int) -> bytes:
     return ((value + int.from_bytes(secret, "big")) % PRIME).to_bytes(SHARE, "big")
 
 
+def commitment(share: bytes) -> bytes:
+    """What a dealer publishes of a share, so that nobody can lie about it."""
+    return hashlib.sha256(b"fedpca secure share\n" + share).digest()
+
+
 def combine(shares: Mapping[int, bytes], weights: Sequence[int] | None = None) -> bytes | None:
     """The secret of 32 bytes behind shares, by receiver; None if no secret gives them.
 

@@ -59,7 +59,7 @@ def header(contents: bytes) -> tuple[JSON, memoryview]:
         raise ValueError("it has no header")
     line = contents[: end + 1]
     try:
-        fields = json.loads(line, parse_constant=_refuse)
+        fields = json.loads(line.decode(), parse_constant=_refuse)
         if isinstance(fields, dict) and canonical(fields) == line:
             return fields, memoryview(contents)[end + 1 :]
     except (ValueError, RecursionError):  # UnicodeDecodeError, too

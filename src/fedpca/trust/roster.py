@@ -360,8 +360,8 @@ def _refuse_unknown(found: Mapping[str, Any], known: Iterable[str], what: str) -
 
 def _checked_settings(settings: Mapping[str, Any]) -> JSON:
     """Settings in one order and of one type each."""
-    known = ("rank", "features", "n_features", "center", "scale", "epsilon", "delta", *_PRIVATE)
-    known += ("colluding", *_SECURE)
+    fit = ("rank", "features", "n_features", "center", "scale", "epsilon", "delta", *_PRIVATE)
+    known = (*fit, "colluding", *_SECURE)
     _refuse_unknown(settings, known, "[settings]")
     found = {name: _checked_setting(name, settings[name]) for name in known if name in settings}
     if "features" in found and "n_features" in found:
