@@ -126,11 +126,13 @@ class Coordinator:
     def _publish_present(self, record: Record, number: int, closing: bool) -> dict[str, bytes]:
         self.state = "masked"
         announced = record.announced(number)
-        members = record.members.members
+        same = record.same_owners(number)
+        members = list(record.members.members) if same is None else same
+        least = self.terms.least if same is None else len(same)
         found: dict[int, str] = self._collect(
             record, "masked", members, lambda index: masked_of(record, announced, index).digest, number
         )
-        if not self._enough(found, len(members), self.terms.least, closing):
+        if not self._enough(found, len(members), least, closing):
             return {}
         fields = {"announced": announced.digest, "present": [list(item) for item in found.items()]}
         return {board_name("present", number=number): self.session.publish(fields)}

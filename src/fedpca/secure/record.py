@@ -180,9 +180,20 @@ class Record:
                 raise ValueError("it is of another sum than was announced")
             if strangers := sorted(set(found.present) - set(self.members.members)):
                 raise ValueError(f"it names {self.names(strangers)}, who take no part in the session")
+            if (same := self.same_owners(number)) is not None and list(found.present) != same:
+                raise ValueError(
+                    f"without noise it must name those who were in the sum before, {self.names(same)}: the "
+                    "difference of two such sums is what the owners between them have"
+                )
             return found
 
         return self._published("present", ("announced", "present"), parse, number)
+
+    def same_owners(self, number: int) -> list[int] | None:
+        """Who must be in a sum that has no noise: those of the sum before. None if anyone may be in it."""
+        if number == 0 or all(block.sd > 0 for block in self.announced(number).blocks):
+            return None
+        return list(self.present(number - 1).present)
 
     def total(self, number: int) -> Total:
         """The result of a sum."""
