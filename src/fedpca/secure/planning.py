@@ -24,8 +24,9 @@ _TAIL = 10.0  # standard deviations, by which noise never exceeds what is expect
 _WORD_BITS = 63
 _VISITS = 3  # for keys, shares and the agreement; and as many per sum: masked, signed, opened
 
-# Bytes of messages: of any owner's, with its signature; of what they list per sum or per member.
-_HEADER, _KEYS, _DIGEST, _SHARE = 330, 230, 72, 74
+# Bytes of messages: of an owner's with its signature, of a coordinator's; and of what they list.
+_OWNERS, _COORDINATORS = 370, 200
+_KEYS, _DIGEST, _HEX_SHARE, _SHARE, _COMMITMENT = 226, 72, 73, 33, 32
 
 # Of one core of a server of 2024, by `python -m benchmarks.secure`.
 _MASKED = 3.0e9  # bytes per second
@@ -239,47 +240,29 @@ def _bits(sums: list[ExpectedSum], rows: int, levels: Levels) -> float:
     return bits
 
 
-def _message_bytes(terms: Terms, most_sums: int) -> dict[str, int]:
-    """The length of every kind of message; masked words and totals without their words."""
-    members = terms.n_members
-    sealed = 2 * (66 * most_sums + 16) + 8
-    return {
-        "keys": _HEADER + _KEYS * most_sums,
-        "shares": _HEADER + members * (sealed + 64 * most_sums),
-        "signed": _HEADER,
-        "opened": _HEADER + _SHARE * members,
-        "listed": _HEADER + _DIGEST * members,
-    }
-
-
 def _owner_costs(terms: Terms, levels: Levels, sums: list[ExpectedSum], most_sums: int) -> Costs:
-    members, sizes = terms.n_members, _message_bytes(terms, most_sums)
-    n_sums, words = len(sums), sum(each.length for each in sums)
-    sent = (
-        sizes["keys"]
-        + sizes["shares"]
-        + sizes["signed"] * (1 + 2 * n_sums)
-        + sizes["opened"] * n_sums
-        + 8 * words
-    )
+    members, others, n_sums = terms.n_members, terms.n_members - 1, len(sums)
+    words = sum(each.length for each in sums)
+    keys = _OWNERS + _KEYS * most_sums
+    sealed, commitments = 2 * (2 * _SHARE * most_sums + 16), 2 * _COMMITMENT * most_sums * members
+    dealt = keys + _OWNERS + others * sealed + commitments
+    opened = _OWNERS + _HEX_SHARE * (members + 1)
+    sent = dealt + _OWNERS + n_sums * (2 * _OWNERS + opened) + 8 * words
+    listed = _COORDINATORS + _DIGEST * members
     received = (
-        members * (sizes["keys"] + sizes["shares"] + sizes["signed"] * (1 + n_sums))
-        + sizes["listed"] * (3 + n_sums)
-        + 2 * sizes["signed"] * n_sums
+        others * (dealt + _OWNERS * (1 + n_sums))
+        + (3 + n_sums) * listed
+        + 2 * n_sums * _COORDINATORS
         + 8 * words
     )
-    dealt = 2 * most_sums * members * terms.threshold * _MULTIPLY
-    verified = members * (3 + n_sums) * _VERIFY
-    exchanged = members * (2 + n_sums) * _EXCHANGE
-    checked = 4 * most_sums * members * _HASH
     seconds = (
         words * len(levels.sizes) / _DRAWN
         + 8 * words * members / _MASKED
-        + (8 * words * 3 + received) / _HASHED
-        + dealt
-        + verified
-        + exchanged
-        + checked
+        + (3 * 8 * words + _VISITS * (1 + n_sums) * others * dealt) / _HASHED
+        + 2 * most_sums * members * terms.threshold * _MULTIPLY
+        + others * (3 + n_sums) * _VERIFY
+        + others * (2 + n_sums) * _EXCHANGE
+        + 4 * most_sums * members * _HASH
     )
     return Costs(sent, received, seconds)
 

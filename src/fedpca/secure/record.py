@@ -171,6 +171,14 @@ class Record:
             if too_large(max(sds)):
                 raise ValueError(f"noise must be an integer that float64 holds, got a part of {max(sds):g}")
 
+    def fixed(self, number: int) -> list[int] | None:
+        """Who must be in a sum: without noise, exactly those of the sum without noise before; None if open."""
+        if self.announced(number).exact:
+            for earlier in reversed(range(number)):
+                if self.announced(earlier).exact:
+                    return list(self.present(earlier).present)
+        return None
+
     def present(self, number: int) -> Present:
         """Who is in a sum."""
 
@@ -180,20 +188,14 @@ class Record:
                 raise ValueError("it is of another sum than was announced")
             if strangers := sorted(set(found.present) - set(self.members.members)):
                 raise ValueError(f"it names {self.names(strangers)}, who take no part in the session")
-            if (same := self.same_owners(number)) is not None and list(found.present) != same:
+            if (fixed := self.fixed(number)) is not None and list(found.present) != fixed:
                 raise ValueError(
-                    f"without noise it must name those who were in the sum before, {self.names(same)}: the "
-                    "difference of two such sums is what the owners between them have"
+                    f"sums without noise must be of the same owners, {self.names(fixed)}, and it is of "
+                    f"{self.names(found.present)}: the difference would show the others"
                 )
             return found
 
         return self._published("present", ("announced", "present"), parse, number)
-
-    def same_owners(self, number: int) -> list[int] | None:
-        """Who must be in a sum that has no noise: those of the sum before. None if anyone may be in it."""
-        if number == 0 or all(block.sd > 0 for block in self.announced(number).blocks):
-            return None
-        return list(self.present(number - 1).present)
 
     def total(self, number: int) -> Total:
         """The result of a sum."""
