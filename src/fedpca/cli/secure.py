@@ -35,7 +35,9 @@ Folder = Annotated[
 StudyRoster = Annotated[
     Path, typer.Option("--roster", metavar="FILE", help="The roster of the study, roster.toml.")
 ]
-OwnKey = Annotated[Path, typer.Option("--key", metavar="FILE", help="Your key file, as a member of the roster.")]
+OwnKey = Annotated[
+    Path, typer.Option("--key", metavar="FILE", help="Your key file, as a member of the roster.")
+]
 State = Annotated[
     Path | None,
     typer.Option(

@@ -102,10 +102,14 @@ class FolderBoard(Mapping[str, bytes]):
         missing: str | None = None
         for name in _published(self._entries):
             missing = missing or (None if name in self._entries else name)
-            missing = missing or next((other for other in self._named(name) if other not in self._entries), None)
+            missing = missing or next(
+                (other for other in self._named(name) if other not in self._entries), None
+            )
             if missing and name in self._entries:
                 entry = self._entries.pop(name)
-                self.skipped.append(entry.skipped(f"it follows {file_name(missing)}, which is not there yet."))
+                self.skipped.append(
+                    entry.skipped(f"it follows {file_name(missing)}, which is not there yet.")
+                )
 
     def _named(self, name: str) -> list[str]:
         """Owners' messages that a message of the coordinator names, and that all need."""
