@@ -21,10 +21,11 @@ from fedpca.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from fedpca.federation.secure_folder import FolderBoard, Visit
+    from fedpca.federation.secure_board import FolderBoard
+    from fedpca.federation.secure_folder import Visit
     from fedpca.privacy import Ledger
     from fedpca.secure.settings import Terms
-    from fedpca.trust.roster import Roster, Signer
+    from fedpca.trust.roster import Signer
 
 WAITING = 3  # the exit code of one who has nothing to do yet
 
@@ -42,8 +43,8 @@ State = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="A folder of your own for secrets and what was sent. Losing it ends your part in the session. By "
-        "default the key file's name with .state.",
+        help="A folder of your own for secrets and what was sent. Losing it ends your part in the session. "
+        "By default the key file's name with .state.",
     ),
 ]
 LedgerFile = Annotated[
@@ -187,7 +188,8 @@ def status(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None
     fedpca secure status shared --roster roster.toml
     ```
     """
-    from fedpca.federation.secure_folder import FolderBoard, current_round
+    from fedpca.federation.secure_board import FolderBoard
+    from fedpca.federation.secure_folder import current_round
     from fedpca.secure.session import Session
     from fedpca.secure.settings import Terms
     from fedpca.trust.roster import Roster
@@ -273,7 +275,7 @@ def _ledger(signer: "Signer", path: Path | None, state: Path) -> "Ledger | None"
 
 def _print_visit(who: str, folder: Path, done: "Visit", as_json: bool) -> None:
     """One line; exit code 3 if nothing was done and something is left to do."""
-    from fedpca.federation.secure_folder import file_name
+    from fedpca.federation.secure_board import file_name
 
     parts = []
     if done.sent:

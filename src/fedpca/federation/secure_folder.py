@@ -1,17 +1,14 @@
-"""Secure sums in a shared folder: a board whose messages are files, each written once."""
+"""Secure sums in a shared folder: what an owner and the coordinator do on a visit."""
 
-import json
 import os
-import re
-import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
 from fedpca._util.text import join_names, sanitize
 from fedpca.errors import SecureError
-from fedpca.federation.shared_files import Entry, LocalFolder, SkippedFile
+from fedpca.federation.secure_board import FolderBoard, file_name, listed, published
 from fedpca.privacy.ledger import Ledger
 from fedpca.secure import wire
 from fedpca.secure.messages import MOST_SUMS
@@ -28,15 +25,6 @@ from fedpca.trust.keys import SigningKey
 from fedpca.trust.policy import Policy
 from fedpca.trust.roster import Roster
 
-_MAX_BYTES = 2**32  # of a message
-_CACHED = 2**20  # bytes: masked words are larger, and are read when they are needed
-_SIGNATURE = 64  # bytes
-_MODEL = "model.safetensors"
-_NAME = re.compile(
-    r"session|keyring|members|(?:keys|shares|agreed)-\d{3}"
-    r"|\d\d-(?:announced|present|total)|\d\d-(?:masked|signed|opened|refused)-\d{3}"
-)
-
 _WORDS = {
     "keys": "keys",
     "shares": "shares of secrets",
@@ -46,150 +34,6 @@ _WORDS = {
     "opened": "answers",
     "refused": "refusal",
 }
-_NAMES = {"keyring": ("keys", ("keys",)), "members": ("members", ("keys", "shares"))}
-
-
-class FolderBoard(Mapping[str, bytes]):
-    """The messages of a session in a folder that all members and the coordinator can read and write.
-
-    A file appears whole or not at all where it is written. Where a service copies it, it may grow for a while:
-    a file that is shorter than it says is not there yet. Files of other names, links and what cannot be read
-    are skipped.
-
-    Args:
-        folder: a folder of this machine, or a mounted one.
-
-    Attributes:
-        skipped: files that do not count, and why.
-    """
-
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
-        self._storage = LocalFolder(self.folder)
-        self._entries: dict[str, Entry] = {}
-        self._cache: dict[str, tuple[str, bytes]] = {}  # stamps and contents of small files
-        self.skipped: list[SkippedFile] = []
-        self.refresh()
-
-    def refresh(self) -> None:
-        """See what has come since."""
-        self._entries, self.skipped = {}, []
-        for entry in sorted(self._storage.entries()):
-            if entry.name.startswith("."):
-                continue
-            if not entry.is_file:
-                self.skipped.append(entry.skipped("not a regular file."))
-            elif (name := board_name(entry.name)) is None:
-                self.skipped.append(entry.skipped("not a message of a session."))
-            elif entry.size > _MAX_BYTES:
-                self.skipped.append(entry.skipped(f"{entry.size} bytes are more than {_MAX_BYTES}."))
-            else:
-                self._entries[name] = entry
-        for name, entry in list(self._entries.items()):
-            try:
-                whole = name == "model" or self._is_whole(name, entry)
-            except OSError as error:  # networks and permissions change; the next visit tries again
-                whole, reason = False, f"cannot be read: {error.strerror or error}."
-            else:
-                reason = "not all of it is there yet, or it was cut off."
-            if not whole:
-                del self._entries[name]
-                self.skipped.append(entry.skipped(reason))
-        self._hold_back()
-
-    def _hold_back(self) -> None:
-        """Leave out what the coordinator published as long as something it refers to has not arrived."""
-        missing: str | None = None
-        for name in _published(self._entries):
-            missing = missing or (None if name in self._entries else name)
-            missing = missing or next(
-                (other for other in self._named(name) if other not in self._entries), None
-            )
-            if missing and name in self._entries:
-                entry = self._entries.pop(name)
-                self.skipped.append(
-                    entry.skipped(f"it follows {file_name(missing)}, which is not there yet.")
-                )
-
-    def _named(self, name: str) -> list[str]:
-        """Owners' messages that a message of the coordinator names, and that all need."""
-        if name not in _NAMES:
-            return []
-        field, kinds = _NAMES[name]
-        return [wire.board_name(kind, index) for index in listed(self, name, field) for kind in kinds]
-
-    def _is_whole(self, name: str, entry: Entry) -> bool:
-        """Whether a file is as long as it says."""
-        contents = self._start(name, entry)
-        end = contents.find(b"\n") + 1
-        if not end:
-            return False
-        try:
-            fields = json.loads(contents[:end])
-            if name.endswith("/total"):
-                announced = self[f"{name[:2]}/announced"]
-                payload = 8 * sum(int(block[0]) for block in json.loads(announced)["blocks"])
-            else:
-                payload = fields["bytes"] + _SIGNATURE if "bytes" in fields else 0
-            return bool(entry.size >= end + payload)
-        except (ValueError, TypeError, KeyError, IndexError, RecursionError):
-            return True  # whoever reads it says what is wrong with it
-
-    def _start(self, name: str, entry: Entry) -> bytes:
-        """A small file, or the start of a large one with its first line."""
-        if entry.size <= _CACHED:
-            return self[name]
-        start = self._storage.read(entry.name, _CACHED)
-        return start if b"\n" in start else self[name]
-
-    def __getitem__(self, name: str) -> bytes:
-        entry = self._entries[name]
-        stamp, contents = self._cache.get(name, ("", b""))
-        if stamp != entry.stamp:
-            contents = self._storage.read(entry.name, _MAX_BYTES)
-            if entry.size <= _CACHED:
-                self._cache[name] = (entry.stamp, contents)
-        return contents
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._entries
-
-    def publish(self, messages: Mapping[str, bytes]) -> None:
-        """Write messages, each whole or not at all, and never over another.
-
-        Raises:
-            SecureError: a file of this name has other contents; it is left as it is.
-        """
-        for name, contents in messages.items():
-            file = file_name(name)
-            if not self._storage.create(file, contents) and self._storage.read(file, _MAX_BYTES) != contents:
-                raise SecureError(
-                    f"every message is written once, and {self.folder / file} is there with other contents; "
-                    "somebody else wrote it, or is still copying it: try again, or ask the coordinator to "
-                    "open another session in another folder."
-                )
-        self.refresh()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is no message, not even a part of one."""
-        return not self._entries and not any(board_name(item.file) for item in self.skipped)
-
-    def age(self, name: str) -> float:
-        """Seconds since a message was written, by the clock of the folder."""
-        probe = self.folder / f".fedpca-{secrets.token_hex(8)}.part"
-        try:
-            probe.touch()
-            now = probe.stat().st_mtime
-        finally:
-            probe.unlink(missing_ok=True)
-        return now - (self.folder / file_name(name)).stat().st_mtime
 
 
 class Visit(NamedTuple):
@@ -215,9 +59,9 @@ def open_session(folder: str | os.PathLike[str], roster: Roster) -> None:
     board = FolderBoard(folder)
     fit_of(roster)
     contents = Session.new(roster)
-    if not board.is_empty or not LocalFolder(board.folder).create(file_name("session"), contents):
+    if not board.is_empty or not board.create("session", contents):
         raise FileExistsError(
-            f"{folder} has a session already, and a folder is for one; make another folder for another attempt."
+            f"{folder} has a session already, and a folder is for one; make another folder for another."
         )
 
 
@@ -252,9 +96,9 @@ def visit(
         return Visit((), (), "waits for the coordinator to open a session")
     session = Session(roster, board["session"])
     session.check_clock()
-    files, sent = OwnerFiles(Path(state) / session.id[:16]), []
+    files, sent = OwnerFiles(Path(state) / session.id[:16]), list[str]()
     with files.locked():
-        if "model" not in board:
+        if "model" not in board or _unsettled(ledger, session):
             study = OwnerStudy(
                 roster,
                 board["session"],
@@ -315,20 +159,26 @@ def _open_sum(board: Board) -> int:
 
 def _cancel(board: Board, session: Session, index: int, ledger: Ledger | None) -> tuple[str, ...]:
     """Take back what the board proves not to have been spent."""
-    if ledger is None:
-        return ()
     cancelled = []
-    names = {debit_name(session.id, number): number for number in range(MOST_SUMS)}
-    for entry in ledger.entries:
-        if entry.release in names and not entry.completed and not entry.cancelled:
-            proof = find_proof(session, board["session"], board, index, names[entry.release])
-            if proof is not None:
-                ledger.cancel(entry.release, proof)
-                cancelled.append(entry.release)
+    for name, number in _unsettled(ledger, session).items():
+        proof = find_proof(session, board, index, number)
+        if ledger is not None and proof is not None:
+            ledger.cancel(name, proof)
+            cancelled.append(name)
     return tuple(cancelled)
 
 
-def _next(board: "FolderBoard", terms: Terms, index: int) -> str:
+def _unsettled(ledger: Ledger | None, session: Session) -> dict[str, int]:
+    """Debits of sums that may or may not come out, and the numbers of the sums."""
+    numbers = {debit_name(session.id, number): number for number in range(MOST_SUMS)}
+    return {
+        entry.release: numbers[entry.release]
+        for entry in (ledger.entries if ledger is not None else ())
+        if entry.release in numbers and not entry.completed and not entry.cancelled
+    }
+
+
+def _next(board: FolderBoard, terms: Terms, index: int) -> str:
     """What an owner waits for."""
     for name, field in (("keyring", "keys"), ("members", "members")):
         if name in board and "model" not in board and index not in listed(board, name, field):
@@ -353,26 +203,26 @@ def coordinate(
     Raises:
         SecureError: the session is of another study, the board was changed, or a member lied.
     """
-    board, published = FolderBoard(folder), []
+    board, done = FolderBoard(folder), list[str]()
     study = CoordinatorStudy(roster, _session(board), fit_of(roster))
     while True:
         over = wait is not None and _age_of_round(board) >= wait
-        new = study.advance(board, closing=over or (closing and not published))
+        new = study.advance(board, closing=over or (closing and not done))
         if not new:
             break
         board.publish(new)
-        published += new
+        done += new
     found = current_round(board, study.terms)
     waits_for = "" if found is None else found.describe(study.terms)
-    return Visit(tuple(published), (), waits_for), dict(study.coordinator.problems)
+    return Visit(tuple(done), (), waits_for), dict(study.coordinator.problems)
 
 
-def _age_of_round(board: "FolderBoard") -> float:
+def _age_of_round(board: FolderBoard) -> float:
     """Seconds since the coordinator's last message."""
-    return board.age([name for name in _published(board) if name in board][-1])
+    return board.age([name for name in published(board) if name in board][-1])
 
 
-def _session(board: "FolderBoard") -> bytes:
+def _session(board: FolderBoard) -> bytes:
     if "session" not in board:
         raise SecureError(
             f"{board.folder} has no session; check the path, or open one with `fedpca secure new`."
@@ -409,8 +259,8 @@ class Round(NamedTuple):
         of_sum = "" if self.number is None else f" of sum {self.number:02}"
         names = join_names([sanitize(terms.ids[index], 100) for index in self.missing])
         return (
-            f"waits for {_WORDS[self.kind]}{of_sum} from {names}: {len(self.there)} of {len(self.expected)} are "
-            f"there, at least {self.needed} are needed"
+            f"waits for {_WORDS[self.kind]}{of_sum} from {names}: {len(self.there)} of "
+            f"{len(self.expected)} are there, at least {self.needed} are needed"
         )
 
 
@@ -441,39 +291,3 @@ def current_round(board: Board, terms: Terms) -> Round | None:
 def _round(board: Board, kind: str, number: int | None, expected: tuple[int, ...], needed: int) -> Round:
     there = tuple(index for index in expected if wire.board_name(kind, index, number) in board)
     return Round(kind, number, expected, there, needed)
-
-
-def listed(board: Board, name: str, field: str) -> tuple[int, ...]:
-    """Numbers of the members that a message of the coordinator names; none if it is damaged."""
-    try:
-        return tuple(int(item[0]) for item in json.loads(board[name])[field])
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
-        return ()
-
-
-def _published(names: Iterable[str]) -> list[str]:
-    """Names of what the coordinator publishes, in order, up to the last that is there."""
-    numbers = [int(name[:2]) for name in names if name[:2].isdigit()]
-    last = max(numbers, default=-1)
-    sums = [f"{number:02}/{kind}" for number in range(last + 1) for kind in ("announced", "present", "total")]
-    return ["session", "keyring", "members", *sums]
-
-
-def file_name(name: str) -> str:
-    """The file of a message.
-
-    >>> file_name("00/masked/003"), file_name("model")
-    ('00-masked-003', 'model.safetensors')
-    """
-    return _MODEL if name == "model" else name.replace("/", "-")
-
-
-def board_name(file: str) -> str | None:
-    """The message in a file of this name; None if it is none.
-
-    >>> board_name("00-masked-003"), board_name("00-masked-003 (copy)")
-    ('00/masked/003', None)
-    """
-    if file == _MODEL:
-        return "model"
-    return file.replace("-", "/") if _NAME.fullmatch(file) else None

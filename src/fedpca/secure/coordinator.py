@@ -125,12 +125,12 @@ class Coordinator:
 
     def _publish_present(self, record: Record, number: int, closing: bool) -> dict[str, bytes]:
         self.state = "masked"
-        announced = record.announced(number)
-        members = record.members.members
+        announced, fixed = record.announced(number), record.fixed(number)
+        wanted = list(record.members.members) if fixed is None else fixed
         found: dict[int, str] = self._collect(
-            record, "masked", members, lambda index: masked_of(record, announced, index).digest, number
+            record, "masked", wanted, lambda index: masked_of(record, announced, index).digest, number
         )
-        if not self._enough(found, len(members), self.terms.least, closing):
+        if not self._enough(found, len(wanted), self.terms.least, closing and fixed is None):
             return {}
         fields = {"announced": announced.digest, "present": [list(item) for item in found.items()]}
         return {board_name("present", number=number): self.session.publish(fields)}

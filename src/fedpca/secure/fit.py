@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from fedpca._typing import AnyArray, Array
+from fedpca.errors import SecureError
 from fedpca.privacy.certify import make_certificate
 from fedpca.privacy.clipping import MAX_ROWS, Pairing
 from fedpca.privacy.evaluation import Energies
@@ -101,7 +102,7 @@ class Sum:
             most = of_row * total.rows + sd * sqrt(total.noise) * (sqrt(length) + _TAIL)
             norm = float(np.linalg.norm(part))
             if not norm <= most * (1 + 1e-9):
-                raise ValueError(
+                raise SecureError(
                     f"the total of {self.name!r} is {norm:.4g} long; {total.rows} rows and noise have at "
                     f"most {most:.4g}: an owner has sent other numbers than those of its rows. Find out who, "
                     "and begin the study anew without it."

@@ -273,6 +273,11 @@ class Announced:
         """The number of entries."""
         return sum(block.length for block in self.blocks)
 
+    @property
+    def exact(self) -> bool:
+        """Whether entries come without noise: of two such sums, owners in one only would show."""
+        return any(block.sd == 0 for block in self.blocks)
+
 
 @dataclass(frozen=True)
 class Present:

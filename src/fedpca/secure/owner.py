@@ -143,7 +143,8 @@ class Owner:
         announced = record.announced(number)
         done = record.has("total", number=number)
         late = record.has("present", number=number)
-        if self._has_sent("masked", number) or not late:
+        fixed = record.fixed(number)
+        if self._has_sent("masked", number) or not (late or (fixed is not None and self.index not in fixed)):
             yield _Step(
                 "masked",
                 number,

@@ -11,6 +11,7 @@ from math import ceil, inf, log2
 import numpy as np
 
 from fedpca._typing import AnyArray, Array
+from fedpca.errors import SecureError
 from fedpca.privacy.clipping import MAX_ROWS
 from fedpca.secure.fit import Sum, Total
 from fedpca.summaries import validation
@@ -249,8 +250,8 @@ class PlainFit:
         return self.view.summary().truncate(max(self.view.n_components(), 1))
 
 
-def _impossible(name: str) -> ValueError:
-    return ValueError(
+def _impossible(name: str) -> SecureError:
+    return SecureError(
         f"the total of {name!r} is not one of rows: an owner has sent other numbers than those of its rows. "
         "Find out who, and begin the study anew without it."
     )

@@ -1,7 +1,7 @@
 """Proofs that a sum cannot contain an owner's rows, by messages that other members have signed.
 
-A debit is made before masked words leave, because from then on the others can open the sum without their owner.
-Two things show that they never will:
+A debit is made before masked words leave: from then on the others can open the sum without their owner. Two
+things show that they never will:
 
 - a set of those present without this owner, signed by `threshold` members: no other set can have as many
   signatures, and without them nobody opens;
@@ -94,12 +94,11 @@ class Proof:
             raise ValueError("it is not the proof of a cancelled debit, or is damaged") from None
 
 
-def find_proof(session: Session, contents: bytes, board: Board, member: int, number: int) -> Proof | None:
+def find_proof(session: Session, board: Board, member: int, number: int) -> Proof | None:
     """A proof on the board that a sum has nothing of a member, and never will; None if there is none.
 
     Args:
         session: that the board is of.
-        contents: the message `session`.
         board: messages by name.
         member: the number of the member.
         number: of the sum.
@@ -111,16 +110,16 @@ def find_proof(session: Session, contents: bytes, board: Board, member: int, num
             return None
         signed = _endorsing(session, board, number, present)
         if member not in present.present and len(signed) >= session.terms.threshold:
-            names = [board_name("present", number=number), *sorted(signed)]
-            return Proof(member, number, {"session": contents, **{name: board[name] for name in names}})
+            names = ["session", board_name("present", number=number), *signed]
+            return Proof(member, number, {name: board[name] for name in names})
     if board_name("total", number=number) in board:
         return None
     refused = _valid(session, board, "refused", number)
     answered = _valid(session, board, "opened", number)
-    refusals = sorted(name for index, name in refused.items() if index not in answered)
-    if len(refusals) >= _n_refusals(session):
-        return Proof(member, number, {"session": contents, **{name: board[name] for name in refusals}})
-    return None
+    refusals = [name for index, name in refused.items() if index not in answered]
+    if len(refusals) < _n_refusals(session):
+        return None
+    return Proof(member, number, {name: board[name] for name in ("session", *refusals)})
 
 
 def _n_refusals(session: Session) -> int:

@@ -171,6 +171,14 @@ class Record:
             if too_large(max(sds)):
                 raise ValueError(f"noise must be an integer that float64 holds, got a part of {max(sds):g}")
 
+    def fixed(self, number: int) -> list[int] | None:
+        """Who must be in a sum: without noise, exactly those of the sum without noise before; None if open."""
+        if self.announced(number).exact:
+            for earlier in reversed(range(number)):
+                if self.announced(earlier).exact:
+                    return list(self.present(earlier).present)
+        return None
+
     def present(self, number: int) -> Present:
         """Who is in a sum."""
 
@@ -180,6 +188,11 @@ class Record:
                 raise ValueError("it is of another sum than was announced")
             if strangers := sorted(set(found.present) - set(self.members.members)):
                 raise ValueError(f"it names {self.names(strangers)}, who take no part in the session")
+            if (fixed := self.fixed(number)) is not None and list(found.present) != fixed:
+                raise ValueError(
+                    f"sums without noise must be of the same owners, {self.names(fixed)}, and it is of "
+                    f"{self.names(found.present)}: the difference would show the others"
+                )
             return found
 
         return self._published("present", ("announced", "present"), parse, number)
