@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedpca import ModelFileError, Moments, Privacy, StreamingPCA, Subspace, load
 from fedpca.summaries import model_file
-from fedpca.summaries.certificate import Certificate, LedgerState, combine
+from fedpca.summaries.certificate import Certificate, LedgerState, Secured, SecureSum, combine
 
 CERTIFICATE = Certificate(
     private=True, epsilon=1.0, delta=1e-5, mu=0.25, adjacency="replace-one", mechanism="gram", bound=3.0,
@@ -142,3 +142,73 @@ def test_moments_and_subspaces_agree_as_values(tmp_path):
         assert summary.with_names(["x"]).feature_names == ("x",)
         with pytest.raises(ValueError, match="name every feature"):
             summary.with_names(["x", "y"])
+
+
+SECURED = Secured(
+    study="study-1",
+    members=("a", "b", "c", "d", "e"),
+    least=4,
+    colluding=1,
+    threshold=4,
+    sums=(
+        SecureSum("mean", ("a", "b", "c", "d"), 400, 4 / 3),
+        SecureSum("gram", ("a", "c", "d", "e"), 410, 4 / 3),
+    ),
+    sigma=5.0,
+    aliasing=1e-60,
+    promise="holds against the coordinator together with any 1 of the 5 members",
+)
+
+
+class TestSecured:
+    def test_it_survives_json(self):
+        certificate = CERTIFICATE.secured(SECURED, session="5" * 64, time="2026-01-01T00:00:00+00:00")
+        assert certificate.stream == certificate.release == "5" * 64
+        again = through_json(certificate)
+        assert again == certificate
+        assert again.secure.sums[1].owners == ("a", "c", "d", "e")
+
+    def test_aliasing_is_part_of_delta(self):
+        plain, term = CERTIFICATE, replace(SECURED, aliasing=1e-3)
+        assert plain.secured(term, session="x", time="now").delta == pytest.approx(plain.delta + 1e-3)
+
+    def test_a_merge_keeps_who_took_part_with_each_release(self):
+        one = replace(CERTIFICATE, ledger=None).secured(SECURED, session="x", time="now")
+        merged = combine([one, replace(CERTIFICATE, stream="other")], [1.0, 1.0], summed=True)
+        assert merged.secure is None
+        assert [release.secure for release in merged.releases] == [SECURED, None]
+        assert Certificate.from_json(merged.to_json()) == merged
+
+    def test_it_says_who_took_part(self):
+        assert SECURED.took_part == ("a", "b", "c", "d", "e")
+        assert "5 of 5 owners took part, at least 4 in every sum" in SECURED.describe()
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"members": ("a", "b")}, "3 to"),
+            ({"members": ("a", "a", "b", "c", "d")}, "different ids"),
+            ({"members": [1, 2, 3]}, "members must be a string"),
+            ({"least": 6}, "least <= members"),
+            ({"least": 3}, "threshold <= least"),
+            ({"threshold": 3}, r"members \+ colluding"),
+            ({"colluding": 0}, "1 <= colluding"),
+            ({"sums": ()}, "1 to"),
+            ({"sums": (SecureSum("gram", ("a", "b", "c"), 9, 1.5),)}, "at least 4"),
+            ({"sums": (SecureSum("gram", ("a", "b", "c", "c"), 9, 1.5),)}, "at least 4"),
+            ({"sums": (SecureSum("gram", ("a", "b", "c", "x"), 9, 1.5),)}, "at least 4"),
+            ({"sums": (SecureSum("gram", ("a", "b", "c", "d"), 9, 0.9),)}, "all of its noise"),
+            ({"aliasing": 2.0}, "aliasing must be"),
+            ({"promise": "x" * 3000}, "promise must be"),
+        ],
+    )
+    def test_what_no_secure_sum_has_is_refused(self, changes, message):
+        with pytest.raises(ValueError, match=message):
+            replace(SECURED, **changes)
+
+    @pytest.mark.parametrize(
+        "contents", [5, {"study": "x"}, {**SECURED.to_json(), "sums": 5}, {**SECURED.to_json(), "sums": [5]}]
+    )
+    def test_what_is_no_record_is_refused(self, contents):
+        with pytest.raises(ValueError, match=r"must be|incomplete"):
+            Certificate.from_json({**CERTIFICATE.to_json(), "secure": contents})

@@ -9,6 +9,7 @@ from math import inf, nan
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import secured
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
@@ -334,12 +335,26 @@ def test_what_is_part_of_a_secure_sum_may_leave_and_nothing_else(rows):
     policy = Policy(secure_sums_required=True)
     assert policy.check_secure(rows, least=5, colluding=1) == RowCounts.of(rows)
     assert policy.check_secure(rows, privacy=PRIVATE, least=5, colluding=1) is None
-    policy.check_secure(len(rows), privacy=PRIVATE, least=5, colluding=1)
     with pytest.raises(PolicyViolation, match="only secure sums may leave") as error:
         policy.check_rows(rows)
     assert rule_of(error) == "secure_sums_required"
     with pytest.raises(PolicyViolation, match="only secure sums may leave"):
         policy.check_private(len(rows), PRIVATE)
+
+
+def test_a_model_of_secure_sums_may_leave(rows):
+    policy, release = Policy(secure_sums_required=True), released(rows)
+    assert broken(policy, release) == ["secure_sums_required"]
+    assert broken(policy, secured(release)) == []
+    found = {each.rule: each for each in policy.results(secured(release))}
+    assert found["secure_sums_required"].value is True
+
+
+def test_a_merge_with_what_is_no_secure_sum_is_none(rows):
+    policy, one, other = Policy(secure_sums_required=True), released(rows), released(rows)
+    both = fedpca.merge([secured(one), secured(other)])
+    assert broken(policy, both) == []
+    assert broken(policy, fedpca.merge([secured(one), other])) == ["secure_sums_required"]
 
 
 @pytest.mark.parametrize("privacy", [None, PRIVATE])

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from fedpca.federation.federated_pca import FederatedPCA
     from fedpca.privacy.audit import audit
     from fedpca.privacy.ledger import Ledger
-    from fedpca.privacy.planning import plan
     from fedpca.privacy.settings import Privacy
+    from fedpca.secure.planning import plan
+    from fedpca.secure.settings import SecureSums
     from fedpca.summaries.merging import merge, merge_tree
     from fedpca.summaries.moments import Moments
     from fedpca.summaries.rank import EnergyBand
@@ -39,6 +40,7 @@ _MODULES = {
     "Privacy": "privacy.settings",
     "Roster": "trust.roster",
     "Scaling": "summaries.scaling",
+    "SecureSums": "secure.settings",
     "SigningKey": "trust.keys",
     "StreamingPCA": "estimators.streaming",
     "Subspace": "summaries.subspace",
@@ -47,7 +49,7 @@ _MODULES = {
     "merge": "summaries.merging",
     "merge_tree": "summaries.merging",
     "metrics": "metrics",
-    "plan": "privacy.planning",
+    "plan": "secure.planning",
     "progress": "progress",
 }
 __all__ = [
@@ -63,6 +65,7 @@ __all__ = [
     "Privacy",
     "Roster",
     "Scaling",
+    "SecureSums",
     "SigningKey",
     "StreamingPCA",
     "Subspace",

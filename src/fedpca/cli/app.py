@@ -15,7 +15,7 @@ from typer.models import TyperPath
 from fedpca._util.files import local_path
 from fedpca._util.text import sanitize
 from fedpca._util.version import __version__
-from fedpca.cli import roster
+from fedpca.cli import roster, secure
 from fedpca.cli.audit import audit
 from fedpca.cli.check import check
 from fedpca.cli.common import quiet_output, spell_option
@@ -209,3 +209,24 @@ def roster_commands() -> None:
 for command in (roster.key, roster.new, roster.add, roster.remove, roster.show, roster.verify):
     roster_app.command(command.__name__, cls=_Command)(_command(command))
 app.add_typer(roster_app, name="roster")
+
+secure_app = typer.Typer(cls=_Group, no_args_is_help=True, rich_markup_mode="markdown")
+
+
+@secure_app.callback()
+def secure_commands() -> None:
+    """A study in which nobody sees more than sums over all owners, through a shared folder.
+
+    One opens a session and coordinates; every owner steps, again and again, until there is a model:
+
+    ```
+    fedpca secure new shared --roster roster.toml
+    fedpca secure step shared north.csv --roster roster.toml --key north.key
+    fedpca secure coordinate shared --roster roster.toml
+    ```
+    """
+
+
+for command in (secure.new, secure.step, secure.coordinate, secure.status, secure.refuse):
+    secure_app.command(command.__name__, cls=_Command)(_command(command))
+app.add_typer(secure_app, name="secure")

@@ -84,6 +84,9 @@ def inspect(
     if description["feature_names"]:
         lines += ["", f"features: {sanitize(join_names(description['feature_names']))}"]
     lines += ["", f"signature: {description['signature']['text']}"]
+    releases = [] if summary.certificate is None else summary.certificate.all_releases()
+    for secure in [release.secure for release in releases if release.secure is not None]:
+        lines += ["", sanitize(secure.describe(), 1000)]
     if description["certificate"]:
         lines += ["", f"certificate: {json.dumps(description['certificate'], indent=2)}"]
     if outputs:

@@ -24,10 +24,15 @@ from fedpca.cli.privacy_options import (
 
 if TYPE_CHECKING:
     from fedpca.privacy.planning import Plan
+    from fedpca.secure.planning import Costs, SecurePlan
 
 _FIELDS = (
     "mu", "sigma", "noise_edge", "rows_needed", "n_rows", "components_found", "affinity", "captured",
     "memory", "advice",
+)  # fmt: skip
+_SECURE_FIELDS = (
+    "owners", "least", "colluding", "threshold", "noise", "noise_of_least", "rows_needed_by_least",
+    "rows_needed_alone", "sums", "most_sums", "visits", "bits",
 )  # fmt: skip
 
 
@@ -42,6 +47,27 @@ def plan(
     owners: Annotated[
         int, typer.Option(metavar="N", help="Number of owners whose releases will be merged.")
     ] = 1,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure", help="Compare with secure sums over the owners: what they save, and what they cost."
+        ),
+    ] = False,
+    least: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="With --secure: fewest owners in a valid sum. [default: just over half of all owners and "
+            "those who may collude]",
+        ),
+    ] = None,
+    colluding: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="With --secure: number of owners who may side with the coordinator. [default: 1]",
+        ),
+    ] = None,
     spectrum: Annotated[
         str | None,
         typer.Option(
@@ -80,8 +106,11 @@ def plan(
     ```
     fedpca plan --epsilon 1 --delta 1e-6 --features 30 --rows 5000 -n 3
     fedpca plan --epsilon 1 --delta 1e-6 --features 30 --rows 5000 --spectrum published.safetensors
+    fedpca plan --epsilon 1 --delta 1e-6 --features 30 --owners 10 --secure --least 8
     ```
     """
+    if not secure and (least, colluding) != (None, None):
+        raise typer.BadParameter("--least and --colluding are the terms of secure sums: add --secure.")
     privacy = privacy_settings(
         center,
         epsilon=epsilon,
@@ -95,7 +124,9 @@ def plan(
     )
     assert privacy is not None
 
-    from fedpca.privacy import plan as make_plan
+    from fedpca.secure.planning import SecurePlan
+    from fedpca.secure.planning import plan as make_plan
+    from fedpca.secure.settings import SecureSums
 
     result = make_plan(
         privacy,
@@ -106,9 +137,16 @@ def plan(
         owners=owners,
         typical=typical,
         scale=cast("Literal['std'] | None", scale),
+        secure=SecureSums(least, 1 if colluding is None else colluding) if secure else None,
     )
-    text = f"{_table(result)}\n{NO_LEDGER}"
-    print_result({name: getattr(result, name) for name in _FIELDS}, as_json, text)
+    data = {name: getattr(result, name) for name in _FIELDS}
+    lines = _lines(result)
+    if isinstance(result, SecurePlan):
+        data |= {name: getattr(result, name) for name in _SECURE_FIELDS}
+        data |= {name: getattr(result, name)._asdict() for name in ("owner", "coordinator")}
+        lines |= _secure_lines(result)
+    table = "\n".join(f"{name:<12} {value}" for name, value in lines.items())
+    print_result(data, as_json, f"{table}\n\n{result.advice}\n{NO_LEDGER}")
 
 
 def _variances(text: str, *, shares: bool) -> list[float]:
@@ -131,7 +169,7 @@ def _variances(text: str, *, shares: bool) -> list[float]:
         ) from error
 
 
-def _table(plan: "Plan") -> str:
+def _lines(plan: "Plan") -> dict[str, str]:
     components = pluralize(plan.n_components, "component")
     unit = "" if isinstance(plan.privacy.bound, str) else " bound²"
     lines = {
@@ -144,4 +182,27 @@ def _table(plan: "Plan") -> str:
         lines["affinity"] = f"{plan.affinity:.2f}, the mean squared cosine to the exact components"
         lines["captured"] = f"{plan.captured:.0%} of the variance that the exact components explain"
     lines["memory"] = f"{plan.memory / 1e6:.1f} MB per owner"
-    return "\n".join([*(f"{name:<12} {value}" for name, value in lines.items()), "", plan.advice])
+    return lines
+
+
+def _secure_lines(plan: "SecurePlan") -> dict[str, str]:
+    by_least = f"{plan.rows_needed_by_least:,} if {plan.least} do"
+    return {
+        "rows needed": f"{plan.rows_needed:,} if all {plan.owners} owners take part, {by_least}; without "
+        f"secure sums {plan.rows_needed_alone:,}",
+        "secure": f"at least {plan.least} of {plan.owners} owners in every sum, {plan.colluding} may collude "
+        f"with the coordinator; {plan.threshold} open a sum",
+        "variance": f"{plan.noise:.2f} times that of one pool if all take part, {plan.noise_of_least:.2f} "
+        f"times if {plan.least} do",
+        "sums": f"{len(plan.sums)} to expect, {plan.most_sums} at most; {plan.visits} visits per owner",
+        "owner": _costs(plan.owner),
+        "coordinator": _costs(plan.coordinator),
+        "wrap-around": f"excluded: integers have at most {plan.bits:.0f} of 63 bits",
+    }
+
+
+def _costs(costs: "Costs") -> str:
+    return (
+        f"{costs.sent / 1e6:,.1f} MB sent, {costs.received / 1e6:,.1f} MB received, about "
+        f"{costs.seconds:.1f} s of one core"
+    )

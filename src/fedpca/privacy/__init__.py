@@ -2,7 +2,7 @@
 
 from fedpca.errors import BudgetExceeded, NotReleasedError
 from fedpca.privacy.ledger import Ledger
-from fedpca.privacy.planning import Plan, plan
+from fedpca.privacy.planning import Plan
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.steps import StepSum
 from fedpca.privacy.tracker import PrivateTracker
@@ -15,5 +15,4 @@ __all__ = [
     "Privacy",
     "PrivateTracker",
     "StepSum",
-    "plan",
 ]

@@ -1,4 +1,4 @@
-"""plan: the cost of privacy, and whether any component survives the noise, before a single row is touched."""
+"""Plan: the cost of privacy, and whether any component survives the noise, before a single row is touched."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from fedpca.privacy.mechanisms.base import Calibration, Mechanism
 from fedpca.privacy.mechanisms.gram import Gram
 from fedpca.privacy.mechanisms.registry import calibrate, mechanism_class
 from fedpca.privacy.preparation import Outlook, expected, rows_for_scale
-from fedpca.privacy.rules import check_delta_for_rows, warn_of_weak_settings
+from fedpca.privacy.rules import check_delta_for_rows
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.steps import DYADIC
 from fedpca.summaries import validation
@@ -69,53 +69,33 @@ class Plan:
     advice: str
 
     def __repr__(self) -> str:
-        rows = "" if self.n_rows is None else f", rows={self.n_rows:,}, found={self.components_found}"
+        facts = ",\n     ".join(self._facts())
+        return f"{type(self).__name__}({facts})\n{self.advice}"
+
+    def _facts(self) -> list[str]:
+        """Lines of the representation."""
         unit = "" if isinstance(self.privacy.bound, str) else " bound²"
+        rows = "" if self.n_rows is None else f", rows={self.n_rows:,}, found={self.components_found}"
         if self.affinity is not None:
             rows += f", affinity={self.affinity:.2f}, captured={self.captured:.2f}"
-        return (
-            f"Plan(mu={self.mu:.4g}, sigma={self.sigma:.4g}{unit}, noise_edge={self.noise_edge:.4g},\n"
-            f"     rows_needed={self.rows_needed:,}{rows}, memory={self.memory / 1e6:.1f} MB)\n{self.advice}"
-        )
+        return [
+            f"mu={self.mu:.4g}, sigma={self.sigma:.4g}{unit}, noise_edge={self.noise_edge:.4g}",
+            f"rows_needed={self.rows_needed:,}{rows}, memory={self.memory / 1e6:.1f} MB",
+        ]
 
 
-def plan(
+def plan_release(
     privacy: Privacy,
     n_features: int,
     n_rows: int | None = None,
     spectrum: Sequence[float] | None = None,
     *,
     n_components: int = 1,
-    owners: int = 1,
+    noise: float = 1.0,
     typical: float | None = None,
     scale: Literal["std"] | None = None,
 ) -> Plan:
-    """What to expect of private components, from public knowledge alone; nothing is spent.
-
-    Warns where `StreamingPCA.fit` would: of an epsilon or a delta that promises little.
-
-    Args:
-        privacy: the settings.
-        n_features: how many features there are, d.
-        n_rows: how many rows there will be, of all owners together; None if not known.
-        spectrum: variances along the leading directions, at least `n_components` of them, as public data or
-            experience suggest; never taken from the private rows. What exceeds bound² in total is clipped.
-            Without a public bound they are shares of the total variance, or all variances there are. By
-            default they fall as 1, 1/2, 1/3, ...
-        n_components: how many components are wanted.
-        owners: how many will release and be merged: each adds noise of its own.
-        typical: instead of a spectrum, the typical length of a row about the center, its root mean square;
-            0.7 times the bound by default. Rows much shorter than the bound drown in its noise.
-        scale: "std" if features will be scaled, which is found privately as well; the spectrum is then that
-            of scaled features.
-
-    >>> plan(Privacy(epsilon=1.0, delta=1e-5), n_features=784, n_rows=400)
-    Plan(mu=0.2681, sigma=5.413, noise_edge=428.7,
-         rows_needed=2,244, rows=400, found=0, affinity=0.01, captured=0.03, memory=14.8 MB)
-    With 400 rows and 784 features nothing will survive the noise, if variances fall as 1, 1/2, 1/3.
-    About 2,200 rows are needed for 1 component.
-    A larger epsilon or fewer features need fewer.
-    """
+    """What to expect of a release whose noise has `noise` times the variance of one owner's: see `plan`."""
     if not isinstance(privacy, Privacy):
         raise TypeError(f"plan needs a Privacy, got {privacy!r}.")
     n_features = validation.integer(n_features, "n_features", at_least=1)
@@ -124,26 +104,24 @@ def plan(
     if n_rows is not None:
         n_rows = validation.integer(n_rows, "n_rows", at_least=1)
         check_delta_for_rows(privacy.delta, n_rows)
-    warn_of_weak_settings(privacy.epsilon, privacy.delta, n_rows or 0, stacklevel=2)
     mechanism = mechanism_class(privacy)
     mechanism.check_features(n_features)
-    owners = validation.integer(owners, "owners", at_least=1)
     if scale not in (None, "std"):
         raise ValueError(f"scale must be None or 'std', got scale={scale!r}.")
     variances, condition = _spectrum(spectrum, typical, privacy, n_features, n_components)
 
     def noise_of(rank: int, rows: float) -> tuple[Calibration, float, Outlook]:
-        outlook = expected(privacy, n_features, rank, rows, owners, finds_scale=scale is not None)
+        outlook = expected(privacy, n_features, rank, rows, noise, finds_scale=scale is not None)
         calibration = calibrate(
             privacy, n_features, mu=outlook.mu, joint=outlook.joint, pairs=outlook.clipping.pairs
         )
         edge = mechanism.noise_edge(privacy, n_features, calibration, report=privacy.releases)
-        return calibration, edge * outlook.clipping.unit * sqrt(owners), outlook
+        return calibration, edge * outlook.clipping.unit * sqrt(noise), outlook
 
     def edge_of(rank: int, rows: float) -> float:
         return noise_of(rank, rows)[1]
 
-    fewest = 1 if scale is None else rows_for_scale(privacy, n_features, owners)
+    fewest = 1 if scale is None else rows_for_scale(privacy, n_features, noise)
     needed = [
         max(_rows_needed(mechanism, partial(edge_of, rank), variances, rank, n_features), fewest)
         for rank in range(1, n_components + 1)
@@ -152,8 +130,8 @@ def plan(
     quality = None
     if n_rows is not None:
         if n_rows >= fewest:
-            noise = edge * mechanism.rows_factor(n_rows) / n_rows
-            quality = _quality(noise, variances, outlook, n_components, n_features)
+            per_row = edge * mechanism.rows_factor(n_rows) / n_rows
+            quality = _quality(per_row, variances, outlook, n_components, n_features)
         else:
             quality = 0.0, 0.0
     found = None if n_rows is None else sum(rows <= n_rows for rows in needed)
@@ -307,7 +285,7 @@ def _advice(
     fewest: int,
 ) -> str:
     components = "1 component" if n_components == 1 else f"{n_components} components"
-    wanted = f"About {_rounded(needed):,} rows are needed for {components}"
+    wanted = f"About {rounded(needed):,} rows are needed for {components}"
     remedy = "A larger epsilon or fewer features need fewer."
     if not isinstance(privacy.bound, str):
         remedy = "A larger epsilon, fewer features or a tighter bound need fewer."
@@ -319,14 +297,14 @@ def _advice(
         return f"{wanted}, {condition}.\n{remedy}"
     start = f"With {n_rows:,} rows and {n_features} features"
     if n_rows < fewest:
-        return f"{start} the fit will be refused: their scale needs about {_rounded(fewest):,} rows."
+        return f"{start} the fit will be refused: their scale needs about {rounded(fewest):,} rows."
     if n_rows >= needed:
-        return f"{start} {components} will be found, {condition}; about {_rounded(needed):,} rows would do."
+        return f"{start} {components} will be found, {condition}; about {rounded(needed):,} rows would do."
     if not found:
         return f"{start} nothing will survive the noise, {condition}.\n{wanted}.\n{remedy}"
     return f"{start} about {found} of {components} will be found, {condition}.\n{wanted}.\n{remedy}"
 
 
-def _rounded(rows: int) -> int:
+def rounded(rows: int) -> int:
     """Two digits: the estimate has no more."""
     return int(float(f"{rows:.1e}"))

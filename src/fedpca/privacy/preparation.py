@@ -135,6 +135,11 @@ class _Rule:
         return _clamped((30 / self.strength) ** 2, 0.003, 0.05) * self.after_scale
 
     @property
+    def histogram(self) -> Histogram:
+        """Of lengths about a public center."""
+        return Histogram(_FINE if self.strength > _FINE_ROWS else 1)
+
+    @property
     def mean_share(self) -> float:
         """Of mu², for the mean."""
         return _clamped(7 * self.t, 0.05, _MOST_FOR_MEAN) * self.after_scale
@@ -234,13 +239,17 @@ class Outlook(NamedTuple):
         joint: whether the sum of rows will be released with it.
         quantile: of the lengths, that rows will be clipped to; 0 for a public length, or the sphere.
         offset: how far off the center will be, in units of the length of rows.
+        steps: the sums before the release.
+        evaluates: whether there will be a length for an evaluation.
     """
 
     clipping: Clipping
     mu: float
     joint: bool
-    quantile: float = 0.0
-    offset: float = 0.0
+    quantile: float
+    offset: float
+    steps: tuple[Step, ...]
+    evaluates: bool
 
 
 def expected(
@@ -254,20 +263,35 @@ def expected(
     rule = _Rule(privacy, n_features, rank, n_rows, noise, finds_scale)
     bound = None if isinstance(privacy.bound, str) else privacy.bound
     spent, quantile, offset = rule.scale_share, 0.0, 0.0
+    taken = [steps.scales(n_features, rule.scale_share, 0)] if finds_scale else []
     finds_center = privacy.center == "private" and rule.enough
+    has_length = finds_center or bound is not None
     if finds_center:
         spent += 3 * rule.histogram_share
+        taken.append(steps.lengths_and_spread(rule.histogram_share, 0))
         plan = rule.planned_mean(_TYPICAL_FAR, 1.0)
         finds_center = rule.is_good(plan, 1.0)
     if finds_center:
         spent += rule.mean_share
         offset = sqrt(2 * rule.t * rule.spike(plan, 1.0))
+        origin = np.zeros(n_features)
+        taken += [steps.mean(origin, *each, 0) for each in zip(plan.radii, plan.shares, strict=True)]
     pairs = privacy.center in ("private", "pairs") and not finds_center
     if privacy.bound == "private" and not pairs and rule.quantile:
-        spent += 0.0 if finds_center else rule.histogram_share
-        quantile = rule.quantile
+        if not finds_center:
+            spent += rule.histogram_share
+            taken.append(steps.radius(rule.histogram, rule.histogram_share, 0))
+        quantile, has_length = rule.quantile, True
         bound = _LENGTHS[quantile]
-    return Outlook(Clipping(bound, pairs=pairs), rule.mu * sqrt(1 - spent), finds_center, quantile, offset)
+    return Outlook(
+        Clipping(bound, pairs=pairs),
+        rule.mu * sqrt(1 - spent),
+        finds_center,
+        quantile,
+        offset,
+        tuple(taken),
+        evaluates=has_length and privacy.evaluation_share > 0,
+    )
 
 
 def rows_for_scale(privacy: Privacy, n_features: int, noise: float) -> int:
@@ -451,7 +475,7 @@ class Search:
         self._clipping = self._clipping.about(center)
         if privacy.bound != "private" or not rule.quantile:
             return Found(replace(self._clipping, bound=bound), bound or 0.0)
-        histogram = Histogram(_FINE if rule.strength > _FINE_ROWS else 1)
+        histogram = rule.histogram
         step = steps.radius(histogram, rule.histogram_share, self._histogram_rows)
         counts = yield step
         sd = self._pooled_sd(step, 0, counts)

@@ -19,6 +19,7 @@ from fedpca.report.page import write_page, write_pictures
 from fedpca.report.run import Run, load_run
 from fedpca.report.sample import sample_rows
 from fedpca.report.scores import scores_section
+from fedpca.report.secure import secure_section
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
@@ -111,6 +112,7 @@ def _sections(
         sections += [over_time(run_history), incidents(run_history)]
     if subspace.certificate is not None:
         sections.append(certificate_section(subspace.certificate))
+        sections.append(secure_section(subspace.certificate))
     if signature:
         text = sanitize(signature[:1].upper() + signature[1:], 1000)
         sections.append(Section("signature", "Signature", (f"{text}.",), ()))

@@ -15,6 +15,8 @@ _MAX_TEXT = 2000
 _MAX_WARNINGS = 100
 _MAX_NUMBER = 1e300
 _MAX_COUNT = 2**63
+_MAX_MEMBERS = 10_000
+_MAX_SUMS = 100
 _INTERVAL = 1.96  # standard deviations
 _SIGNED = ("energies", "rest")  # noise may make them negative
 PUBLIC_SCALE, PRIVATE_SCALE = "public", "private"
@@ -38,7 +40,7 @@ def _check(value: object, kind: type, name: str) -> None:
         if type(value) is not int or not 0 <= value < _MAX_COUNT:
             raise ValueError(f"{name} must be a whole number of at least 0, got {value!r:.80}.")
     elif kind is float:
-        largest = 1.0 if name in ("delta", "spent_delta", "beyond") else _MAX_NUMBER
+        largest = 1.0 if name in ("delta", "spent_delta", "beyond", "aliasing") else _MAX_NUMBER
         smallest = -largest if name in _SIGNED else 0.0
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not smallest <= value <= largest:  # type: ignore[operator]
@@ -127,6 +129,97 @@ class LedgerState(_Record):
 
 
 @dataclass(frozen=True)
+class SecureSum(_Record):
+    """One of the sums over owners of which nobody saw a part.
+
+    Attributes:
+        sum: what was summed.
+        owners: ids of those who are in it.
+        rows: how many they have together.
+        noise: the variance of its noise, in units of what the promise requires.
+    """
+
+    sum: str
+    owners: tuple[str, ...]
+    rows: int
+    noise: float
+
+
+@dataclass(frozen=True)
+class Secured(_Record):
+    """Who took part in secure sums, and against whom they protect.
+
+    Attributes:
+        study: id of the study.
+        members: ids of all members of its roster.
+        least: fewest owners in a valid sum.
+        colluding: how many owners may side with the coordinator.
+        threshold: how many owners open a sum.
+        sums: who took part in each.
+        sigma: standard deviation of the noise of the release that is left if colluding owners take off
+            theirs; rows in the unit ball.
+        aliasing: what rounding the owners' parts of the noise adds to delta; it is included there.
+        promise: against whom the certificate "holds ...".
+    """
+
+    study: str
+    members: tuple[str, ...]
+    least: int
+    colluding: int
+    threshold: int
+    sums: tuple[SecureSum, ...]
+    sigma: float
+    aliasing: float
+    promise: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 3 <= len(self.members) <= _MAX_MEMBERS or len(set(self.members)) < len(self.members):
+            raise ValueError(f"members must be 3 to {_MAX_MEMBERS} different ids, got {len(self.members)}.")
+        if not 1 <= self.colluding < self.threshold <= self.least <= len(self.members):
+            raise ValueError(
+                "secure sums must have 1 <= colluding < threshold <= least <= members, got "
+                f"{self.colluding}, {self.threshold}, {self.least}, {len(self.members)}."
+            )
+        if 2 * self.threshold <= len(self.members) + self.colluding:
+            raise ValueError(
+                f"threshold must be above (members + colluding) / 2, got {self.threshold} of "
+                f"{len(self.members)} with {self.colluding} colluding."
+            )
+        if not 1 <= len(self.sums) <= _MAX_SUMS:
+            raise ValueError(f"there must be 1 to {_MAX_SUMS} secure sums, got {len(self.sums)}.")
+        members = set(self.members)
+        for part in self.sums:
+            owners = set(part.owners)
+            if len(owners) < len(part.owners) or not owners <= members or len(owners) < self.least:
+                raise ValueError(
+                    f"a secure sum must have at least {self.least} different members in it, got "
+                    f"{len(part.owners)} in {part.sum!r:.80}."
+                )
+            if part.noise < 1:
+                raise ValueError(f"a secure sum must have all of its noise, got {part.noise:g} of 1.")
+
+    @classmethod
+    def from_json(cls, contents: object) -> Self:
+        if isinstance(contents, Mapping) and isinstance(contents.get("sums"), list):
+            contents = {**contents, "sums": tuple(map(SecureSum.from_json, contents["sums"]))}
+        return super().from_json(contents)
+
+    @property
+    def took_part(self) -> tuple[str, ...]:
+        """Ids of those who are in any of the sums."""
+        present = {owner for part in self.sums for owner in part.owners}
+        return tuple(owner for owner in self.members if owner in present)
+
+    def describe(self) -> str:
+        """Who took part, and against whom the certificate holds, in two sentences."""
+        return (
+            f"Secure sums: {len(self.took_part)} of {len(self.members)} owners took part, at least "
+            f"{self.least} in every sum, and nobody saw the part of one. The promise {self.promise}."
+        )
+
+
+@dataclass(frozen=True)
 class Release(_Record):
     """One of the releases behind a merged summary.
 
@@ -136,6 +229,7 @@ class Release(_Record):
         records: rows it reports on.
         time: when it was made.
         ledger: id of its owner's ledger; spent and spent_delta: epsilon spent there, at which delta.
+        secure: who took part, if it is a secure sum over several owners.
     """
 
     epsilon: float
@@ -148,6 +242,13 @@ class Release(_Record):
     ledger: str | None = None
     spent: float | None = None
     spent_delta: float | None = None
+    secure: Secured | None = None
+
+    @classmethod
+    def from_json(cls, contents: object) -> Self:
+        if isinstance(contents, Mapping) and contents.get("secure") is not None:
+            contents = {**contents, "secure": Secured.from_json(contents["secure"])}
+        return super().from_json(contents)
 
 
 @dataclass(frozen=True)
@@ -256,6 +357,7 @@ class Certificate(_Record):
         releases: the releases behind a merge.
         steps: the noisy sums that led to the release, and the release, if there were any.
         evaluation: how good the components are, if that was measured.
+        secure: who took part, and against whom the promise holds, if the release is a secure sum over owners.
 
     >>> one = Certificate(private=True, epsilon=1.0, delta=1e-6, mu=0.2, noise_edge=3.0, stream="a")
     >>> other = replace(one, epsilon=2.0, noise_edge=4.0, stream="b")
@@ -297,6 +399,7 @@ class Certificate(_Record):
     scale: str | None = None
     steps: tuple[StepCost, ...] | None = None
     evaluation: Evaluation | None = None
+    secure: Secured | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -328,6 +431,8 @@ class Certificate(_Record):
             contents["steps"] = tuple(map(StepCost.from_json, contents["steps"]))
         if contents.get("evaluation") is not None:
             contents["evaluation"] = Evaluation.from_json(contents["evaluation"])
+        if contents.get("secure") is not None:
+            contents["secure"] = Secured.from_json(contents["secure"])
         certificate = super().from_json(contents)
         if merged != certificate.merged:
             raise ValueError("a Certificate must list as many releases as it says were merged.")
@@ -346,7 +451,7 @@ class Certificate(_Record):
         """The releases behind it, each with its owner's ledger and what it cost."""
         if self.releases is not None:
             return self.releases
-        names = ("epsilon", "delta", "mu", "release", "stream", "records", "time")
+        names = ("epsilon", "delta", "mu", "release", "stream", "records", "time", "secure")
         release = Release(**{name: getattr(self, name) for name in names})
         if self.ledger is None:
             return (release,)
@@ -378,6 +483,16 @@ class Certificate(_Record):
         """The certificate of the same release that states how good its components are."""
         steps = (*(self.steps or ()), StepCost("evaluation", found.mu))
         return replace(self, evaluation=found, steps=steps)
+
+    def secured(self, record: Secured, *, session: str, time: str) -> Self:
+        """The certificate of a release that is a secure sum over owners.
+
+        Args:
+            session: id of the attempt at the study: that of the release, as there is one.
+            time: when it began.
+        """
+        delta = min(self.delta + record.aliasing, 1.0)
+        return replace(self, delta=delta, secure=record, release=session, stream=session, time=time)
 
     def of_features(self, n_features: int, of: int) -> Self:
         """The certificate of `n_features` of the `of` features of the same release, the others removed.

@@ -218,14 +218,14 @@ class Policy:
         self._check_noisy(n_rows, privacy, self._secure_rule(None))
 
     def check_secure(
-        self, rows: RowsLike, *, privacy: "Privacy | None" = None, least: int, colluding: int
+        self, rows: RowsLike, privacy: "Privacy | None" = None, *, least: int, colluding: int
     ) -> RowCounts | None:
         """Refuse rows of a secure study, before any key leaves and before anything is spent on them.
 
         All rules apply to the owner's own rows, as if these left alone: what the others have is not known.
 
         Args:
-            rows: all of them, as for `check_rows`. With privacy their number is enough.
+            rows: all of them, as for `check_rows`, or `OwnerRows`.
             privacy: with which they are summed. Without it all moments of the rows are part of the sums.
             least: the fewest owners in a sum of the study.
             colluding: how many of them may share what they know.
@@ -242,7 +242,7 @@ class Policy:
         """
         secure = self._secure_rule(least - colluding)
         if privacy is not None:
-            self._check_noisy(rows if isinstance(rows, int) else count_rows(rows), privacy, secure)
+            self._check_noisy(count_rows(rows), privacy, secure)
             return None
         raise_broken(
             [self._privacy_rule(None), secure, self._mean_rule(True, "sum with privacy and center='pairs'")]
@@ -404,8 +404,11 @@ class Policy:
             problem = f"it is weakened ({sanitize(certificate.warnings[0], 200)})"
         elif certificate.delta * max(records) >= 1:
             problem = f"its delta, {certificate.delta:g}, is not below one over its rows"
+        terms = [release.secure for release in releases]
+        honest = [each.least - each.colluding for each in terms if each is not None]
+        secure = self._secure_rule(min(honest) if len(honest) == len(terms) else None)
         n_rows, has_mean = min(summary.count, *records), shows_mean(summary)
-        return self._private_rules(n_rows, certificate.epsilon, has_mean, problem, self._secure_rule(None))
+        return self._private_rules(n_rows, certificate.epsilon, has_mean, problem, secure)
 
     def _private_rules(
         self, n_rows: float, epsilon: float, has_mean: bool, problem: str, secure: RuleResult
@@ -447,14 +450,14 @@ def raise_broken(results: Iterable[RuleResult]) -> None:
 
 def count_rows(rows: RowsLike) -> int:
     """How many there are, without a look at any."""
-    if not hasattr(rows, "batches"):
+    if not hasattr(rows, "n_rows"):
         return int(rows.shape[0]) if hasattr(rows, "shape") else len(rows)
     known: int | None = rows.n_rows
     return sum(map(len, rows.batches())) if known is None else known
 
 
 def _n_features(rows: RowsLike) -> int:
-    return int(rows.n_features if hasattr(rows, "batches") else np.shape(rows)[1])
+    return int(rows.n_features if hasattr(rows, "n_features") else np.shape(rows)[1])
 
 
 def _counts_behind(summary: Summary | Scaling, rows: RowsLike) -> RowCounts:

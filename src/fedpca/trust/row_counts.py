@@ -37,7 +37,7 @@ class RowCounts:
 
     @classmethod
     def of(cls, rows: RowsLike) -> Self:
-        """The counts of rows: an array, a frame, a sparse matrix, or files from `open_rows`."""
+        """The counts of rows: an array, a frame, a sparse matrix, files from `open_rows`, or `OwnerRows`."""
         names = getattr(rows, "feature_names", None) or validation.names_of(rows)
         counter: _Counter | None = None
         for batch in _batches(rows):
@@ -75,6 +75,9 @@ def _batches(rows: RowsLike) -> Iterator[AnyArray]:
             for batch in batches:
                 yield batch.rows
                 bar.advance(len(batch))
+        return
+    if hasattr(rows, "parts"):
+        yield from rows.parts()
         return
     validation.require_table(rows)
     table = rows if hasattr(rows, "tocsc") else np.asarray(rows, dtype=np.float64)

@@ -26,9 +26,7 @@ def reply(message: Message, context: Context) -> Message:
     node = None
     try:
         node = _node(context)
-        given = message.content.get("published")
-        published = Published.decode(given["message"].data) if isinstance(given, ArrayRecord) else None
-        kind, contents = node.reply(dict(message.content["request"]), published)
+        content = _reply(node, message.content)
     except Exception as error:
         _log.exception("fedpca: no release")
         if node is not None:
@@ -37,7 +35,20 @@ def reply(message: Message, context: Context) -> Message:
             reason = str(error) if isinstance(error, NodeError) else type(error).__name__
         failed = ConfigRecord({"client": "" if node is None else node.client, "reason": reason})
         return Message(RecordDict({"failed": failed}), reply_to=message)
-    return Message(RecordDict({kind: array_record({"message": contents})}), reply_to=message)
+    return Message(content, reply_to=message)
+
+
+def _reply(node: Node | Region, content: RecordDict) -> RecordDict:
+    request, board = dict(content["request"]), content.get("board")
+    if isinstance(board, ArrayRecord):
+        given = {name: array.data for name, array in board.items()}
+        messages = node.secure_reply(request, given, request["known"])
+        member = ConfigRecord({"client": node.client})
+        return RecordDict({"member": member, "messages": array_record(messages)})
+    published = content.get("published")
+    known = Published.decode(published["message"].data) if isinstance(published, ArrayRecord) else None
+    kind, contents = node.reply(request, known)
+    return RecordDict({kind: array_record({"message": contents})})
 
 
 def _node(context: Context) -> Node | Region:

@@ -186,7 +186,7 @@ def _facts_of(pooled: StepSum) -> JSON:
     return {
         "step": pooled.step,
         "n_rows": pooled.n_rows,
-        "noise": pooled.noise,
+        "noise": float(pooled.noise),
         "radius": pooled.radius,
     }
 

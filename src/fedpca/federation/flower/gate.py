@@ -37,7 +37,7 @@ class Gate:
         """Raise a NodeError for rows that may not be fitted."""
         if self.policy is None:
             return
-        with self._in_public():
+        with self.in_public():
             counts = self.policy.check_rows(rows, privacy=self.privacy)
         if counts is not None:
             write(self.counts, json.dumps(counts.to_json()).encode())
@@ -46,7 +46,7 @@ class Gate:
         """Raise a NodeError for private steps that may not be taken with so many rows."""
         if self.policy is not None:
             assert self.privacy is not None
-            with self._in_public():
+            with self.in_public():
                 self.policy.check_private(n_rows, self.privacy)
 
     def check(self, leaving: Summary | Scaling, rows: Callable[[], RowReader]) -> None:
@@ -58,11 +58,11 @@ class Gate:
         counts = None
         if self.privacy is None:
             counts = RowCounts.from_json(json.loads(self.counts.read_bytes()))
-        with self._in_public():
+        with self.in_public():
             self.policy.check(leaving, counts)
 
     @contextmanager
-    def _in_public(self) -> Iterator[None]:
+    def in_public(self) -> Iterator[None]:
         """A violation, as others may learn of it: by public numbers alone."""
         try:
             yield

@@ -88,6 +88,21 @@ class Membership:
                     "config."
                 )
 
+    def check_secure(self, request: Mapping[str, Any], *, secure: bool) -> None:
+        """Raise a NodeError for a run that does not sum as the roster states, or under another roster."""
+        ours = self.signer.roster
+        if is_secure(ours) != secure:
+            agreed, run = ("secure sums", "is without them") if is_secure(ours) else ("no secure sums", "has them")
+            raise NodeError(
+                f"the members of study {ours.study!r:.80} have agreed on {agreed}, and the run {run}; nothing "
+                "was sent. Give this node and the run the same roster."
+            )
+        if secure and request["rosters"][-1] != ours.hash:
+            raise NodeError(
+                "secure sums need the same roster everywhere, and that of the run is newer than that of this "
+                "node; give this node the newest roster."
+            )
+
     def check_features(self, rows: RowReader) -> None:
         """Raise a NodeError for rows of other features than the roster states."""
         settings = self.signer.roster.settings
@@ -108,6 +123,11 @@ class Membership:
         if reply.kind == "waits":
             return reply
         return reply._replace(contents=self.signer.sign(reply.contents))
+
+
+def is_secure(roster: Roster | None) -> bool:
+    """Whether members have agreed on secure sums."""
+    return roster is not None and "colluding" in roster.settings
 
 
 def to_request(roster: Roster) -> JSON:

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,13 +13,14 @@ import numpy as np
 from fedpca._typing import JSON, Array
 from fedpca._util.files import file_lock, is_url
 from fedpca._util.option_text import format_names, parse_character, split_names
-from fedpca.errors import BudgetExceeded, FileFormatError, NodeError
+from fedpca.errors import BudgetExceeded, FileFormatError, NodeError, SecureError
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.flower.exchanges import OwnerScaling, Published, Reply
 from fedpca.federation.flower.gate import Gate
 from fedpca.federation.flower.member import KEYS, Membership
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.flower.private_exchange import PrivateExchange, write
+from fedpca.federation.flower.secure_node import SecureNode
 from fedpca.federation.message import Message
 from fedpca.privacy import Privacy
 from fedpca.readers import RowReader, fit_files, open_rows
@@ -125,6 +126,35 @@ class Node:
         reply = self._unsigned(request, published or Published())
         return reply if self.membership is None else self.membership.sign(reply)
 
+    def secure_reply(
+        self, request: Mapping[str, Any], board: Mapping[str, bytes], known: Collection[str]
+    ) -> dict[str, bytes]:
+        """The messages to send in a run of secure sums: kept first, and the same whenever they are sent.
+
+        Args:
+            request: see `reply`.
+            board: what is new on the board of the session; see `SecureNode.reply`.
+            known: names of messages that the server has.
+        """
+        if self.membership is None:
+            raise NodeError(
+                "a run of secure sums needs key and roster, and this node has neither; set both in the node "
+                "config."
+            )
+        if self.policy is None:
+            _log.info("fedpca: %s", NO_POLICY)
+        self.membership.check(request, self.privacy)
+        self.membership.check_secure(request, secure=True)
+        member = SecureNode(
+            self.state / f"secure-{self.version}",
+            self.membership.signer,
+            None if self.privacy is None else self._spending(self.privacy),
+            self._gate,
+            self._opened,
+        )
+        with self._locked():
+            return member.reply(board, known)
+
     def _unsigned(self, request: Mapping[str, Any], published: Published) -> Reply:
         scale = self._check(request)
         if self._takes_steps(scale):
@@ -170,7 +200,7 @@ class Node:
 
     def public_message(self, error: Exception) -> str:
         """What others may learn about an error: nothing that was read from the rows or their file."""
-        if isinstance(error, NodeError | BudgetExceeded):
+        if isinstance(error, NodeError | SecureError | BudgetExceeded):
             return str(error)
         return f"its rows could not be released ({type(error).__name__}); see the log of its SuperNode."
 
@@ -178,6 +208,7 @@ class Node:
         """Raise, before anything is read or spent, if the release would be rejected; returns the scale."""
         if self.membership is not None:
             self.membership.check(request, self.privacy)
+            self.membership.check_secure(request, secure=False)
         center, scale = bool(request["center"]), str(request.get("scale", ""))
         if scale not in ("", "std", "binomial"):
             raise NodeError(f"scale must be 'std', 'binomial' or '', got {scale!r:.80}.")

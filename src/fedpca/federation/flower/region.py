@@ -1,7 +1,7 @@
 """Region: a federation that is itself a client of another, and sends what its own clients have merged."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -10,7 +10,7 @@ from fedpca._typing import JSON
 from fedpca.errors import NodeError
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.flower.exchanges import Published, Reply
-from fedpca.federation.flower.member import KEYS, Membership
+from fedpca.federation.flower.member import KEYS, Membership, is_secure
 from fedpca.federation.flower.node import require_text
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.message import Message
@@ -64,15 +64,25 @@ class Region:
         reply = Reply("release", self.release(request))
         return reply if self.membership is None else self.membership.sign(reply)
 
+    def secure_reply(
+        self, request: Mapping[str, Any], board: Mapping[str, bytes], known: Collection[str]
+    ) -> dict[str, bytes]:
+        """No region takes part in the secure sums of its parent: its rows are those of others."""
+        raise NodeError(
+            "a region has no rows, and takes no part in secure sums; let its clients sum securely inside, and "
+            "give the parent a roster without colluding."
+        )
+
     def release(self, request: Mapping[str, Any]) -> bytes:
         """The merged summary of all clients so far, as an encoded message (see `Node.release`)."""
         store, roster, last = (self.folder / name for name in ("store", "roster.toml", "summary.json"))
         if not store.is_dir():
             raise NodeError("the region has no store: set region to the folder of its runs on this machine.")
+        agreed = Roster.load(roster) if roster.exists() else None
         aggregator = Aggregator(
             validation.integer(request["rank"], "rank", at_least=1),
             store=store,
-            roster=Roster.load(roster) if roster.exists() else None,
+            roster=None if is_secure(agreed) else agreed,  # nobody signs a sum over all
             **_robust(json.loads(last.read_bytes()) if last.exists() else {}),
         )
         if not aggregator.children:

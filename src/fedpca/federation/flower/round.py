@@ -52,8 +52,7 @@ class Round:
     Args:
         grid: Flower's.
         content: the request to a node; None if it gets none.
-        receive: makes the reply of a node out of its message, or of what Flower raised instead; None sends
-            it another request.
+        receive: makes the reply of a node out of its message, or of what Flower raised instead.
         end: when the round ends at the latest, in seconds of `time.monotonic`; it may change meanwhile.
         enough: whether it ends now, given the replies so far.
         retries: how often the request to a node that crashed or was lost is repeated.
@@ -67,7 +66,7 @@ class Round:
         self,
         grid: Grid,
         content: Callable[[int], RecordDict | None],
-        receive: Callable[[int, FlowerMessage | Exception], NodeReply | None],
+        receive: Callable[[int, FlowerMessage | Exception], NodeReply],
         *,
         end: Callable[[], float],
         enough: Callable[[Mapping[int, NodeReply]], bool],
@@ -105,10 +104,7 @@ class Round:
             self._pending.remove(node)
             if is_lost(message) and self._requests[node] <= self._retries:
                 continue  # the request is repeated once the node is there
-            reply = self._receive(node, message)
-            if reply is None:
-                continue
-            self.replies[node] = reply
+            self.replies[node] = reply = self._receive(node, message)
             level = logging.WARNING if reply.what in ("rejected", "failed") else logging.INFO
             _log.log(level, "fedpca: %r %s. %s", reply.client or node, reply.what, reply.reason)
 

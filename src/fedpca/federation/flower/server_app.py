@@ -13,9 +13,12 @@ from fedpca._util.files import atomic_write, file_lock
 from fedpca._util.text import sanitize, utc_timestamp
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.flower.logs import show_in_flower
-from fedpca.federation.flower.member import check_settings, checked_successor, to_request
+from fedpca.federation.flower.member import check_settings, checked_successor, is_secure, to_request
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
+from fedpca.federation.flower.secure_run import SecureRun
 from fedpca.federation.flower.study import Study
+from fedpca.secure import Terms
+from fedpca.secure.study import fit_of
 from fedpca.summaries import validation
 from fedpca.summaries.subspace import Subspace
 from fedpca.trust import Roster
@@ -65,6 +68,7 @@ def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
         "scale": None,
         "evaluation": None,
         "roster": None,
+        "secure": None,
         "robust": config["robust"] or None,
         "max_share": config["max-share"] or None,
         "contributors": {},
@@ -102,8 +106,8 @@ def _set_old_model_aside(folder: Path, summary: dict[str, Any]) -> None:
 def _run(grid: Grid, config: Mapping[str, Any], folder: Path, summary: dict[str, Any]) -> None:
     """The run itself; enters what happens in the summary, as it happens."""
     quorum = validation.integer(config["quorum"], "quorum", at_least=1)
-    aggregator, request = _set_up(config, folder)
-    if (roster := aggregator.roster) is None:
+    aggregator, roster, request = _set_up(config, folder)
+    if roster is None:
         summary["roster"] = ANYONE
         _log.warning("fedpca: %s", ANYONE)
     else:
@@ -111,32 +115,41 @@ def _run(grid: Grid, config: Mapping[str, Any], folder: Path, summary: dict[str,
         _log.info("fedpca: study %r, %d members, roster %s", roster.study, len(roster.members), roster.hash)
     with aggregator:
         aggregator.record()  # the model before: from then on the angles between models are known
-        study = Study(
-            grid,
-            aggregator,
-            request,
-            folder=folder,
-            deadline=_deadline(config["deadline"]),
-            expect=validation.integer(config["expect"], "expect", at_least=0),
-            quorum=quorum,
-            retries=validation.integer(config["retries"], "retries", at_least=0),
-            max_bytes=validation.integer(config["max-bytes"], "max-bytes", at_least=1),
-            stable_nodes=not config.get("simulate"),
-        )
+        limits: dict[str, Any] = {
+            "deadline": _deadline(config["deadline"]),
+            "expect": validation.integer(config["expect"], "expect", at_least=0),
+            "retries": validation.integer(config["retries"], "retries", at_least=0),
+            "max_bytes": validation.integer(config["max-bytes"], "max-bytes", at_least=1),
+        }
+        study: Study | SecureRun
+        if roster is not None and is_secure(roster):
+            board = folder / f"secure-{_version(roster)}"
+            study = SecureRun(grid, roster, request, folder=board, **limits)
+        else:
+            stable = not config.get("simulate")
+            study = Study(
+                grid, aggregator, request, folder=folder, quorum=quorum, stable_nodes=stable, **limits
+            )
         interrupted = ""
         try:
             study.run()
         except Exception as error:  # what was accepted before counts
             _log.exception("fedpca: the run was interrupted")
             interrupted = sanitize(f"interrupted by {type(error).__name__}: {error}", 500)
-        aggregator.record()
-        problem = _save_model(aggregator, quorum, folder, study, summary)
+        if isinstance(study, SecureRun):
+            problem = _save_sum(aggregator, folder, study, summary)
+        else:
+            aggregator.record()
+            problem = _save_model(aggregator, quorum, folder, study, summary)
         summary["replies"] = [asdict(reply) | {"node": str(reply.node)} for reply in study.replies.values()]
         summary["no_reply"] = [str(node) for node in study.no_reply]
         summary["model"] = None if problem else "model.safetensors"
         summary["problem"] = " ".join(filter(None, (problem, study.problem))) or interrupted
         summary.update(_contributions(aggregator))
-        if aggregator.roster is not None:
+        if isinstance(study, SecureRun):
+            summary["secure"] = study.state
+            summary["roster"] |= {"not_heard_from": study.not_heard_from}
+        elif roster is not None:
             summary["roster"] |= {"not_heard_from": list(aggregator.not_heard_from)}
 
 
@@ -161,8 +174,8 @@ def _contributions(aggregator: Aggregator) -> dict[str, Any]:
     }
 
 
-def _set_up(config: Mapping[str, Any], folder: Path) -> tuple[Aggregator, dict[str, Any]]:
-    """The aggregator of a run, and the request to every node."""
+def _set_up(config: Mapping[str, Any], folder: Path) -> tuple[Aggregator, Roster | None, dict[str, Any]]:
+    """The aggregator of a run, its roster, and the request to every node."""
     rank = validation.integer(config["rank"], "rank", at_least=1)
     features = validation.integer(config["features"], "features", at_least=0)
     roster = _roster(config, folder)
@@ -176,6 +189,8 @@ def _set_up(config: Mapping[str, Any], folder: Path) -> tuple[Aggregator, dict[s
         check_settings(roster, request)
         if privacy is not None and "mechanism" in roster.settings:
             privacy = replace(privacy, mechanism=roster.settings["mechanism"])
+        if is_secure(roster):
+            _check_secure(roster, config)
         request |= to_request(roster)
         roster.save(folder / _ROSTER)
     aggregator = Aggregator(
@@ -186,11 +201,27 @@ def _set_up(config: Mapping[str, Any], folder: Path) -> tuple[Aggregator, dict[s
         least_rows=validation.integer(config["least-rows"], "least-rows", at_least=0),
         max_rows=float(config["max-rows"]) or 1e15,
         max_rms=float(config["max-rms"]) or inf,
-        roster=roster,
+        roster=None if is_secure(roster) else roster,  # nobody signs a sum over all
         robust=config["robust"] or None,
         max_share=float(config["max-share"]) or None,
     )
-    return aggregator, request
+    return aggregator, roster, request
+
+
+def _check_secure(roster: Roster, config: Mapping[str, Any]) -> None:
+    """Refuse what cannot be summed securely, before any node is asked."""
+    if config["robust"]:
+        raise ValueError(
+            f"robust={config['robust']!r:.80} compares what members send, and secure sums let nobody see it; "
+            "take robust out of the run config, or agree on a roster without colluding."
+        )
+    Terms.of(roster)
+    fit_of(roster)
+
+
+def _version(roster: Roster) -> int:
+    """Of the sums under this roster: later rosters replace earlier ones."""
+    return 1 + len(roster.predecessors)
 
 
 def _roster(config: Mapping[str, Any], folder: Path) -> Roster | None:
@@ -231,4 +262,33 @@ def _save_model(
         return sanitize(f"{type(error).__name__}: {error}", 500)
     summary["scale"] = None if model.scale is None else model.scale.tolist()
     summary["evaluation"] = study.evaluation
+    return ""
+
+
+def _save_sum(aggregator: Aggregator, folder: Path, study: SecureRun, summary: dict[str, Any]) -> str:
+    """Write the model of secure sums, or return why there is none.
+
+    What it was made of is the one child of the run: nobody knows the parts of members.
+    """
+    if "model" not in study.board:
+        return "there is no model yet."
+    try:
+        aggregator.receive(study.roster.study, _version(study.roster), study.release)
+        aggregator.record()
+        model = study.model
+        model.save(folder / "model.safetensors")
+    except Exception as error:
+        _log.exception("fedpca: no model")
+        return sanitize(f"{type(error).__name__}: {error}", 500)
+    summary["scale"] = None if model.scale is None else model.scale.tolist()
+    found = None if model.certificate is None else model.certificate.evaluation
+    if found is not None:
+        explained, low, high = found.explained()
+        summary["evaluation"] = {
+            "rows": found.records,
+            "missing": {},
+            "explained": explained,
+            "interval": [low, high],
+            "beyond": found.beyond,
+        }
     return ""

@@ -89,8 +89,9 @@ class NoisySum(LinearMechanism):
         self, products: Array, total: Array | None, count: float, certificate: Certificate
     ) -> Moments:
         """The moments of the rows, given noisy products of points and the sum of rows in the unit ball."""
-        scatter, offset = products, np.zeros(self.n_features)
+        scatter = products
         scatter /= RADIUS**2
+        offset: Array = np.zeros(self.n_features)
         if total is not None:
             offset = total / count
             scatter -= np.outer(total, offset)

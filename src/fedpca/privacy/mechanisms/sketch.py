@@ -108,8 +108,8 @@ class Sketch(LinearMechanism):
         return (NoiseBlock(self._sketch.size, self.calibration.sigma * unit, unit), *self._sum_block())
 
     def summary_of(self, noisy: Array, *, count: float, noise: float, certificate: Certificate) -> Subspace:
-        entries, total = np.split(noisy, [self._sketch.size])
-        total = None if self._sum is None else self._shortened(total, noise)
+        entries, of_rows = np.split(noisy, [self._sketch.size])
+        total = None if self._sum is None else self._shortened(of_rows, noise)
         return self._directions(entries.reshape(self._sketch.shape), total, count, sqrt(noise), certificate)
 
     def _directions(

@@ -1,0 +1,190 @@
+"""What secure sums cost: bytes and CPU seconds of an owner and of the coordinator, and the speed of masks.
+
+    python -m benchmarks.secure           # d = 784 with 10 and 100 owners, d = 4,096 with 10
+    python -m benchmarks.secure --quick   # d = 64 with 10 owners
+
+All sums of a private study (epsilon = 2, 6 components, private center, colluding 1, `least` by default), all
+owners present, in one process and one thread. Every owner and the coordinator run; the first owner is timed,
+restarted at each visit as by cron, and so is the coordinator. The work on rows is not part of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.common import heading, interleave, machine, number, options, table, verdict
+
+STUDIES = ((784, 10), (784, 100), (4096, 10))  # features, owners
+QUICK = ((64, 10),)
+ROWS, RANK = 20_000, 6
+WORDS = 2**21  # of a mask
+LIMIT = 0.5  # of the speed of ChaCha20
+
+
+class Cost(NamedTuple):
+    """Of one side of a study."""
+
+    sent: int
+    received: int
+    seconds: float
+
+
+class Sum(NamedTuple):
+    """A sum to announce: length and standard deviation of its blocks."""
+
+    name: str
+    blocks: tuple[tuple[int, float], ...]
+
+    @property
+    def length(self) -> int:
+        return sum(length for length, _ in self.blocks)
+
+
+class Clock:
+    """CPU seconds, less those of what a study would do without secure sums, too."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self, function: Callable[[], dict[str, bytes]]) -> dict[str, bytes]:
+        start = time.process_time()
+        result = function()
+        self.seconds += time.process_time() - start
+        return result
+
+
+def study(n_features: int, n_owners: int) -> tuple[Cost, Cost, int]:
+    """The costs of the first owner and of the coordinator, and the number of sums."""
+    from fedpca import Privacy, Roster, SigningKey
+    from fedpca.privacy.preparation import expected
+    from fedpca.secure import Coordinator, Owner, Secrets, SecureSums, Session, relevant
+    from fedpca.secure.fit import PrivateFit
+    from fedpca.secure.noise_shares import Levels
+    from fedpca.secure.planning import expected_sums
+    from fedpca.trust import Member
+
+    privacy = Privacy(2.0, 1e-6)
+    terms = SecureSums().terms([f"owner-{i:03}" for i in range(n_owners)])
+    noise = Levels.of(terms, n_owners).variance(n_owners, n_owners)
+    outlook = expected(privacy, n_features, RANK, ROWS, noise, finds_scale=False)
+    sums = [
+        Sum(each.name, tuple((block.length, block.sd) for block in each.blocks))
+        for each in expected_sums(privacy, n_features, RANK, outlook)
+    ]
+    most_sums = PrivateFit(privacy, n_features, RANK).most_sums
+
+    keys = [SigningKey.new() for _ in terms.ids]
+    members = [Member(name, key.public) for name, key in zip(terms.ids, keys, strict=True)]
+    roster = Roster("costs", members, {"rank": RANK, "n_features": n_features, "colluding": 1})
+    opened = Session.new(roster)
+    board: dict[str, bytes] = {"session": opened}
+    secrets = [Secrets.new(most_sums) for _ in keys]
+    sent: list[dict[str, bytes]] = [{} for _ in keys]
+    rows = ROWS // n_owners
+    owners = [
+        Owner(roster, opened, *each) for each in zip(keys, [rows] * n_owners, secrets, sent, strict=True)
+    ]
+    coordinator = Coordinator(roster, opened)
+    of_owner, of_coordinator = Clock(), Clock()
+    entries = {each.length: np.arange(each.length, dtype=np.int64) for each in sums}
+
+    def visit(index: int) -> dict[str, bytes]:
+        if not index:
+            return Owner(roster, opened, keys[0], rows, secrets[0], sent[0]).reply(
+                relevant(board, 0), lambda announced: entries[announced.length]
+            )
+        return owners[index].reply(relevant(board, index), lambda announced: entries[announced.length])
+
+    def publish() -> dict[str, bytes]:
+        n_totals = sum(name.endswith("/total") for name in board)
+        following = sums[n_totals] if n_totals < len(sums) else None
+        return coordinator.next(board, closing=False, announce=lambda: following)
+
+    visits = 0
+    while coordinator.state != "done":
+        for index in range(n_owners):
+            new = of_owner(lambda: visit(0)) if not index else visit(index)
+            sent[index].update(new)
+            board.update(new)
+        visits += 1
+        while new := of_coordinator(publish):
+            board.update(new)
+    for each, total in enumerate(sums):
+        check_total(board, each, total.length, n_owners)
+    print(f"{len(sums)} sums in {visits} visits", flush=True)
+
+    def size(messages: dict[str, bytes]) -> int:
+        return sum(map(len, messages.values()))
+
+    received = [
+        size(relevant(board, index)) - size(relevant(sent[index], index)) for index in range(n_owners)
+    ]
+    owner = Cost(size(sent[0]), received[0], of_owner.seconds)
+    return owner, Cost(sum(received), sum(map(size, sent)), of_coordinator.seconds), len(sums)
+
+
+def check_total(board: dict[str, bytes], sum_number: int, length: int, n_owners: int) -> None:
+    """That the study was a real one: its totals are those of the entries, up to their noise."""
+    import json
+
+    header, payload = board[f"{sum_number:02}/total"].split(b"\n", 1)
+    blocks = json.loads(board[f"{sum_number:02}/announced"])["blocks"]
+    shifts = np.repeat([shift for _, _, shift in blocks], [length for length, _, _ in blocks])
+    deviations = np.repeat([sd for _, sd, _ in blocks], [length for length, _, _ in blocks])
+    found = np.frombuffer(payload, dtype="<i8") * 2.0**-shifts - n_owners * np.arange(length)
+    spread = float(np.sqrt(np.mean((found / deviations) ** 2)))
+    expected = np.sqrt(json.loads(header)["noise"])
+    if not abs(spread / expected - 1) < 5 / np.sqrt(length):
+        raise AssertionError(f"the noise of sum {sum_number} is {spread:g}, not {expected:g}")
+
+
+def mask_speed() -> tuple[float, float]:
+    """Bytes per second: of the words of masks added to a vector, and of ChaCha20 alone."""
+    from cryptography.hazmat.primitives import ciphers
+
+    from fedpca.secure.masks import add_masks
+
+    words, zeros, out = np.zeros(WORDS, dtype="<u8"), bytes(8 * WORDS), bytearray(8 * WORDS)
+
+    def cipher() -> None:
+        ciphers.Cipher(ciphers.algorithms.ChaCha20(bytes(32), bytes(16)), mode=None).encryptor().update_into(
+            zeros, out
+        )
+
+    def mask() -> None:
+        add_masks(words, [(bytes(32), True)])
+
+    found = interleave({"masks": mask, "ChaCha20": cipher}, rounds=30, budget=20.0)
+    return 8 * WORDS / found["masks"].median, 8 * WORDS / found["ChaCha20"].median
+
+
+def main() -> None:
+    arguments = options(__doc__, "d = 64 with 10 owners").parse_args()
+    print(f"# Secure sums\n\n{machine()}")
+    masks, chacha = mask_speed()
+    heading("Masks")
+    table(("", "GB/s"), [("ChaCha20", number(chacha / 1e9)), ("masks", number(masks / 1e9))])
+    verdict(
+        masks >= LIMIT * chacha, f"masks at {LIMIT:g} of ChaCha20's speed or more", f"{masks / chacha:.2f}"
+    )
+    heading("A study")
+    lines = []
+    for n_features, n_owners in QUICK if arguments.quick else STUDIES:
+        owner, coordinator, n_sums = study(n_features, n_owners)
+        costs = (number(value) for each in (owner, coordinator) for value in in_megabytes(each))
+        lines.append((f"{n_features:,}", f"{n_owners}", f"{n_sums}", *costs))
+    columns = ("MB sent", "MB received", "s")
+    header = [f"{who}: {what}" for who in ("owner", "coordinator") for what in columns]
+    table(("d", "owners", "sums", *header), lines)
+
+
+def in_megabytes(cost: Cost) -> tuple[float, float, float]:
+    return cost.sent / 1e6, cost.received / 1e6, cost.seconds
+
+
+if __name__ == "__main__":
+    main()

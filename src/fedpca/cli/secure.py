@@ -1,0 +1,310 @@
+"""fedpca secure: a study by secure sums through a shared folder, where nobody sees more than the sums."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedpca._util.text import join_names, sanitize
+from fedpca.cli.common import (
+    AsJson,
+    BatchRows,
+    Columns,
+    DataPaths,
+    Drop,
+    NumericOnly,
+    PolicyPath,
+    parse_names,
+    print_result,
+    progress_bars,
+    reading_options,
+)
+
+if TYPE_CHECKING:
+    from fedpca.federation.secure_board import FolderBoard
+    from fedpca.federation.secure_folder import Visit
+    from fedpca.privacy import Ledger
+    from fedpca.secure.settings import Terms
+    from fedpca.trust.roster import Signer
+
+WAITING = 3  # the exit code of one who has nothing to do yet
+
+Folder = Annotated[
+    Path,
+    typer.Argument(metavar="FOLDER", help="A folder that all members and the coordinator read and write."),
+]
+StudyRoster = Annotated[
+    Path, typer.Option("--roster", metavar="FILE", help="The roster of the study, roster.toml.")
+]
+OwnKey = Annotated[
+    Path, typer.Option("--key", metavar="FILE", help="Your key file, as a member of the roster.")
+]
+State = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="A folder of your own for secrets and what was sent. Losing it ends your part in the session. "
+        "By default the key file's name with .state.",
+    ),
+]
+LedgerFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Account of what was spent on these rows; created if missing. By default ledger.jsonl in the "
+        "state folder.",
+    ),
+]
+
+
+def new(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None:
+    """Open a session in an empty folder, as the coordinator: one attempt at a study, with keys of its own.
+
+    The coordinator is whoever collects, and needs no key: it learns sums and nothing else.
+
+    Example:
+
+    ```
+    fedpca secure new shared --roster roster.toml
+    ```
+    """
+    from fedpca.federation.secure_folder import open_session
+    from fedpca.secure.settings import Terms
+    from fedpca.trust.roster import Roster
+
+    loaded = Roster.load(roster)
+    terms = Terms.of(loaded)
+    open_session(folder, loaded)
+    text = (
+        f"{folder}: a session of study {sanitize(loaded.study)!r} for {terms.n_members} members, at least "
+        f"{terms.least} in every sum, of whom {terms.colluding} may collude"
+    )
+    data = {"folder": str(folder), "study": loaded.study, "members": terms.n_members, "least": terms.least}
+    print_result(data | {"colluding": terms.colluding}, as_json, text)
+
+
+@reading_options
+def step(
+    folder: Folder,
+    path: DataPaths,
+    roster: StudyRoster,
+    key: OwnKey,
+    state: State = None,
+    ledger: LedgerFile = None,
+    policy: PolicyPath = None,
+    columns: Columns = None,
+    drop: Drop = None,
+    numeric_only: NumericOnly = False,
+    batch_rows: BatchRows = None,
+    as_json: AsJson = False,
+    *,
+    reading: dict[str, Any],
+) -> None:
+    """Do whatever is next for you as an owner, and nothing twice. Made for cron.
+
+    Prints one line: what was sent, and what the study waits for. Exit code 0 if something was sent or the
+    study has ended, 3 if there is nothing to do yet, 1 after an error.
+
+    Example:
+
+    ```
+    fedpca secure step shared north.csv --roster roster.toml --key north.key
+    ```
+    """
+    from fedpca.federation.secure_folder import visit
+    from fedpca.readers import open_rows
+    from fedpca.secure.rows import OwnerRows
+    from fedpca.secure.study import privacy_of
+    from fedpca.trust.policy import Policy
+
+    if "-" in path:
+        raise typer.BadParameter("rows are read once per sum: name files, not standard input.")
+    signer = _signer(roster, key)
+    rules = None if policy is None else Policy.load(policy)
+    own_state = _state(state, key)
+
+    def rows() -> OwnerRows:
+        reader = open_rows(
+            path,
+            columns=parse_names(columns),
+            drop=parse_names(drop) or (),
+            numeric_only=numeric_only,
+            private=privacy_of(signer.roster) is not None,
+            batch_rows=batch_rows,
+            **reading,
+        )
+        return OwnerRows.of_reader(reader)
+
+    with progress_bars():
+        account = _ledger(signer, ledger, own_state)
+        done = visit(folder, signer.roster, signer.key, rows, own_state, ledger=account, policy=rules)
+    _print_visit(signer.member.id, folder, done, as_json)
+
+
+def coordinate(
+    folder: Folder,
+    roster: StudyRoster,
+    close: Annotated[
+        bool,
+        typer.Option(
+            "--close", help="End the round that is open now with those who are there, if they are enough."
+        ),
+    ] = False,
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            help="End every round so, after so many seconds. By default all members are waited for.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Do whatever is next for the coordinator. The result is FOLDER/model.safetensors. Made for cron.
+
+    Exit codes are those of step.
+
+    Example:
+
+    ```
+    fedpca secure coordinate shared --roster roster.toml --wait 86400
+    ```
+    """
+    from fedpca.federation import secure_folder
+    from fedpca.trust.roster import Roster
+
+    done, problems = secure_folder.coordinate(folder, Roster.load(roster), closing=close, wait=wait)
+    for problem in problems.values():
+        typer.echo(f"fedpca: warning: {sanitize(problem)}", err=True)
+    _print_visit("coordinator", folder, done, as_json)
+
+
+def status(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None:
+    """Show who has sent what, and what the study waits for.
+
+    Example:
+
+    ```
+    fedpca secure status shared --roster roster.toml
+    ```
+    """
+    from fedpca.federation.secure_board import FolderBoard
+    from fedpca.federation.secure_folder import current_round
+    from fedpca.secure.session import Session
+    from fedpca.secure.settings import Terms
+    from fedpca.trust.roster import Roster
+
+    loaded = Roster.load(roster)
+    terms, board = Terms.of(loaded), FolderBoard(folder)
+    if "session" not in board:
+        raise FileNotFoundError(f"{folder} has no session; open one with `fedpca secure new`.")
+    session = Session(loaded, board["session"])
+    now = current_round(board, terms)
+    waits_for = "the study has ended" if now is None else now.describe(terms)
+    table = _table(board, terms)
+    lines = [
+        f"study:    {sanitize(loaded.study)}",
+        f"session:  {session.id[:16]}, opened {session.opened.isoformat()}",
+        f"members:  {terms.n_members}, at least {terms.least} in a sum, {terms.colluding} may collude",
+        f"now:      {waits_for}",
+        "",
+        *_aligned(table),
+        *(f"{item.file} does not count: {item.reason}" for item in board.skipped),
+    ]
+    data = {
+        "study": loaded.study,
+        "session": session.id,
+        "opened": session.opened.isoformat(),
+        "waits_for": None if now is None else waits_for,
+        "members": [dict(zip(table[0], row, strict=True)) for row in table[1:]],
+        "skipped": {item.file: item.reason for item in board.skipped},
+    }
+    print_result(data, as_json, "\n".join(lines))
+
+
+def refuse(
+    folder: Folder,
+    roster: StudyRoster,
+    key: OwnKey,
+    state: State = None,
+    ledger: LedgerFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Never answer the sum that is open now. If enough members do, nobody can open it.
+
+    Then its debit is cancelled, by this command or the next step: the ledger keeps the proof.
+
+    Example:
+
+    ```
+    fedpca secure refuse shared --roster roster.toml --key north.key
+    ```
+    """
+    from fedpca.federation import secure_folder
+
+    signer, own_state = _signer(roster, key), _state(state, key)
+    account = _ledger(signer, ledger, own_state)
+    done = secure_folder.refuse(folder, signer.roster, signer.key, own_state, ledger=account)
+    _print_visit(signer.member.id, folder, done, as_json)
+
+
+def _signer(roster: Path, key: Path) -> "Signer":
+    from fedpca.trust.keys import SigningKey
+    from fedpca.trust.roster import Roster
+
+    return Roster.load(roster).signer(SigningKey.load(key))
+
+
+def _state(state: Path | None, key: Path) -> Path:
+    return key.with_suffix(".state") if state is None else state
+
+
+def _ledger(signer: "Signer", path: Path | None, state: Path) -> "Ledger | None":
+    """The ledger that pays, signed; None without privacy."""
+    from fedpca.privacy import Ledger
+    from fedpca.secure.study import privacy_of
+
+    privacy = privacy_of(signer.roster)
+    if privacy is None:
+        return None
+    if path is None:
+        state.mkdir(mode=0o700, exist_ok=True)
+        path = state / "ledger.jsonl"
+    return Ledger.planned(path, privacy.epsilon, privacy.delta, key=signer.key)
+
+
+def _print_visit(who: str, folder: Path, done: "Visit", as_json: bool) -> None:
+    """One line; exit code 3 if nothing was done and something is left to do."""
+    from fedpca.federation.secure_board import file_name
+
+    parts = []
+    if done.sent:
+        parts.append(f"wrote {join_names([file_name(name) for name in done.sent], limit=20)}")
+    if done.cancelled:
+        parts.append(f"cancelled {join_names(list(done.cancelled))}")
+    parts.append(done.waits_for or f"the study has ended: {folder / file_name('model')}")
+    data = {"wrote": list(done.sent), "cancelled": list(done.cancelled), "waits_for": done.waits_for or None}
+    print_result(data, as_json, f"{sanitize(who, 100)}: {'; '.join(parts)}")
+    if done.waits_for and not done.sent and not done.cancelled:
+        raise typer.Exit(WAITING)
+
+
+def _table(board: "FolderBoard", terms: "Terms") -> list[list[str]]:
+    """One row per member: what it has sent."""
+    numbers = [number for number in range(100) if f"{number:02}/announced" in board]
+    rows = [["member", "keys", "shares", "agreed", *(f"sum {number:02}" for number in numbers)]]
+    for index, id in enumerate(terms.ids):
+        row = ["yes" if f"{kind}/{index:03}" in board else "-" for kind in ("keys", "shares", "agreed")]
+        for number in numbers:
+            kinds = [kind for kind in _STAGES if f"{number:02}/{kind}/{index:03}" in board]
+            row.append(_STAGES[kinds[0]] if kinds else "-")
+        rows.append([sanitize(id, 100), *row])
+    return rows
+
+
+_STAGES = {"refused": "refused", "opened": "answered", "signed": "signed", "masked": "masked"}
+
+
+def _aligned(table: list[list[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]

@@ -1,0 +1,282 @@
+"""SecureRun: all exchanges of secure sums in one run, from the server's side.
+
+The server is the coordinator of a session: it keeps the board, hands every node what it needs of it, and
+takes the nodes' messages, each signed by a member. It learns totals alone. The board is in the folder of the
+run: a run that was interrupted goes on in the next one.
+"""
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedpca._typing import JSON
+from fedpca._util.extras import require
+from fedpca._util.text import join_names, sanitize, utc_timestamp
+from fedpca.errors import SecureError
+from fedpca.federation.flower.board_files import BoardFiles
+from fedpca.federation.flower.round import NodeReply, Outcome, Round, array_record, failure, is_lost
+from fedpca.secure import Record, Session, relevant
+from fedpca.secure.study import CoordinatorStudy, fit_of
+from fedpca.secure.wire import split_name
+from fedpca.summaries import model_file
+from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
+from fedpca.trust import Roster
+
+require("flwr", extra="flower", purpose="a Flower federation")
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict  # noqa: E402
+from flwr.app import Message as FlowerMessage  # noqa: E402
+from flwr.serverapp import Grid  # noqa: E402
+
+_log = logging.getLogger("fedpca.federation.flower.server_app")
+_NOBODY = -1  # the number of a node that has not said yet which member it is
+
+
+class SecureRun:
+    """The exchanges of one run of a secure study.
+
+    Every exchange ends when all members that are connected have replied, if they are enough; that of keys
+    when all members have, or `expect`.
+
+    Args:
+        grid: Flower's.
+        roster: of the study.
+        request: see `Node.secure_reply`.
+        folder: keeps the board.
+        deadline: seconds from now, after which the run ends. An exchange takes half of what is left, at most.
+        expect: go on as soon as this many members have sent their keys; 0 waits for all of them.
+        retries: how often the request to a node that crashed or was lost is repeated.
+        max_bytes: larger replies are rejected before they are parsed.
+
+    Attributes:
+        roster: of the study.
+        board: of the session.
+        replies: the last reply of every node, in order of arrival.
+        problem: why there is no model, or "".
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        roster: Roster,
+        request: Mapping[str, Any],
+        *,
+        folder: Path,
+        deadline: float,
+        expect: int = 0,
+        retries: int = 2,
+        max_bytes: int = 2**30,
+    ) -> None:
+        self.roster = roster
+        self.replies: dict[int, NodeReply] = {}
+        self.problem = ""
+        self.board = BoardFiles(folder)
+        if "session" not in self.board:
+            self.board.add("session", Session.new(roster))
+        self._session = Session(roster, self.board["session"])
+        self._study = CoordinatorStudy(roster, self.board["session"], fit_of(roster))
+        self._coordinator = self._study.coordinator
+        self._terms = self._session.terms
+        self._grid = grid
+        self._request = dict(request)
+        self._end = time.monotonic() + deadline
+        self._expect = max(expect, self._terms.least) if expect else self._terms.n_members
+        self._retries = retries
+        self._max_bytes = max_bytes
+        self._asked: set[int] = set()
+        self._final: set[int] = set()  # nodes that get no further request
+        self._silent: set[int] = set()  # nodes that no exchange waits for: one has waited for them in vain
+        self._member_of: dict[int, int] = {}  # number of the member that a node claims to be
+        self._sending: dict[int, set[str]] = {}  # names on the board that the last request to a node had
+        self._has: dict[int, set[str]] = {}  # names on the board that a node has
+        self._heard: set[str] = set()  # members that have sent something in the exchange now
+
+    @property
+    def no_reply(self) -> list[int]:
+        """The nodes that were asked and have never replied."""
+        return sorted(self._asked - self.replies.keys())
+
+    @property
+    def model(self) -> Subspace:
+        """The model of the session, once it is on the board."""
+        _, arrays, metadata = model_file.decode(self.board["model"], "the model")
+        return Subspace.from_file_contents(arrays, metadata)
+
+    @property
+    def release(self) -> Summary:
+        """What the model was made of."""
+        return self._study.release(self.board)
+
+    @property
+    def not_heard_from(self) -> list[str]:
+        """Members who are in no sum."""
+        heard = {owner for total in Record(self._session, self.board).totals for owner in total.owners}
+        return [member for member in self._terms.ids if member not in heard]
+
+    @property
+    def state(self) -> JSON:
+        """Who takes part in the session, and who is in which sum, for summary.json."""
+        record = Record(self._session, self.board)
+        refused = {
+            self._terms.ids[sender]: problem
+            for name, problem in self._coordinator.problems.items()
+            if (sender := _sender(name)) is not None
+        }
+        members = [*record.members.members] if record.has("members") else []
+        return {
+            "session": self._session.id,
+            "state": "done" if "model" in self.board else self._coordinator.state,
+            "least": self._terms.least,
+            "colluding": self._terms.colluding,
+            "threshold": self._terms.threshold,
+            "members": [self._terms.ids[index] for index in members],
+            "sums": [
+                {"sum": total.name, "owners": list(total.owners), "rows": total.rows, "noise": total.noise}
+                for total in record.totals
+            ],
+            "refused": refused,
+        }
+
+    def run(self) -> None:
+        """Exchange messages until there is a model; if the run ends before, `problem` says why."""
+        while "model" not in self.board:
+            new = self._study.advance(self.board)
+            state = self._coordinator.state
+            new = new or self._exchange(state)
+            if not new and self._coordinator.state == state:
+                self.problem = self._shortage()
+                return
+            for name, contents in new.items():
+                self.board.add(name, contents)
+                _log.info("fedpca: session %s: %s", self._session.id[:16], name)
+
+        self._name_those_in_sums()
+
+    def _name_those_in_sums(self) -> None:
+        """Say in the reply of every node whether its rows are in the model."""
+        sums = {total.name: total.owners for total in Record(self._session, self.board).totals}
+        for node, reply in self.replies.items():
+            missed = [repr(name) for name, owners in sums.items() if reply.client not in owners]
+            if reply.what == "taken" and len(missed) < len(sums):
+                reason = f"it was not there for {join_names(missed)}." if missed else ""
+                self.replies[node] = replace(reply, what="accepted", reason=reason)
+            elif reply.what == "taken":
+                reason = "the sums were taken without it: it was not there in time."
+                self.replies[node] = replace(reply, what="waiting", reason=reason)
+
+    def _shortage(self) -> str:
+        missing = join_names([repr(member) for member in self._coordinator.waiting_for])
+        return sanitize(
+            f"at least {self._terms.least} of {self._terms.n_members} members must take part, and too few were "
+            f"there in time ({self._coordinator.state}: nothing from {missing}); run again in this folder to "
+            "go on when they are there, or in another one to begin again, which spends anew.",
+            500,
+        )
+
+    # --- one exchange ---
+
+    def _exchange(self, state: str) -> dict[str, bytes]:
+        """Request what the session waits for, and return what to publish next; nothing if too few replied, or
+        if the next request follows from the replies."""
+        began = time.monotonic()
+        end = began + (self._end - began) / 2
+        found: dict[str, bytes] = {}
+        n_tried = -1
+        self._heard = set()
+
+        def enough(_: object) -> bool:
+            nonlocal found, n_tried
+            if len(self.board) != n_tried and self._may_close(current):
+                n_tried = len(self.board)
+                found = self._study.advance(self.board, closing=self._is_closing())
+            return bool(found) or self._coordinator.state != state
+
+        current = Round(
+            self._grid, self._content, self._receive, end=lambda: end, enough=enough, retries=self._retries
+        )
+        current.run()
+        self.replies |= current.replies
+        self._asked |= current.replies.keys() | {*current.no_reply}
+        self._silent = self._silent - current.replies.keys() | {*current.no_reply}
+        return found or (
+            self._study.advance(self.board, closing=True) if self._coordinator.state == state else {}
+        )
+
+    def _may_close(self, current: Round) -> bool:
+        """Whether all members have replied, or all that are connected."""
+        if self._heard >= {*self._coordinator.waiting_for}:
+            return True
+        return current.connected is not None and not (
+            {*current.no_reply} & current.connected - self._silent
+        )
+
+    def _is_closing(self) -> bool:
+        """Whether to go on without some: at the beginning, only if so many are there as are expected."""
+        n_keys = sum(name.startswith("keys/") for name in self.board)
+        return self._coordinator.state != "keys" or n_keys >= self._expect
+
+    def _content(self, node: int) -> RecordDict | None:
+        """What a node needs of the board and does not have; None if nobody waits for it."""
+        member, coordinator = self._member_of.get(node, _NOBODY), self._coordinator
+        # Whoever is not in a sum can help to open it.
+        waits = member == _NOBODY or coordinator.state == "opening"
+        if node in self._final or not (waits or self._terms.ids[member] in coordinator.waiting_for):
+            return None
+        needed = relevant(self.board, member)
+        self._sending[node] = {*needed}
+        for name in self._has.get(node, set()) - {"session"}:
+            needed.pop(name, None)
+        senders = {name: _sender(name) for name in self.board}
+        known = [name for name, sender in senders.items() if sender is not None and member in (sender, _NOBODY)]
+        request = ConfigRecord(self._request | {"known": known})
+        return RecordDict({"request": request, "board": array_record(needed)})
+
+    def _receive(self, node: int, message: FlowerMessage | Exception) -> NodeReply:
+        """Take the messages of a node. Anyone may have sent them: nothing in them may end the run."""
+        what: Outcome = "failed"
+        client, reason = "", ""
+        try:
+            if failed := failure(message):
+                client, reason = failed
+            else:
+                assert not isinstance(message, Exception)
+                what = "rejected"
+                client, messages = self._contents(message)
+                what, reason = self._take(node, client, messages)
+        except Exception as error:
+            reason = str(error) or type(error).__name__
+        if what == "rejected" or (what == "failed" and not is_lost(message)):
+            self._final.add(node)
+        return NodeReply(node, sanitize(client, 100), what, sanitize(reason, 500), utc_timestamp())
+
+    def _contents(self, message: FlowerMessage) -> tuple[str, dict[str, bytes]]:
+        record, member = message.content.get("messages"), message.content.get("member")
+        if not isinstance(record, ArrayRecord) or not isinstance(member, ConfigRecord):
+            raise TypeError("a secure run needs messages of a secure study, and this is something else.")
+        messages = {name: array.data for name, array in record.items()}
+        if (size := sum(map(len, messages.values()))) > self._max_bytes:
+            raise ValueError(f"messages of {size} bytes are larger than max-bytes={self._max_bytes}.")
+        return str(member["client"]), messages
+
+    def _take(self, node: int, client: str, messages: Mapping[str, bytes]) -> tuple[Outcome, str]:
+        if client not in self._terms.ids:
+            raise SecureError(f"{client!r:.80} is not a member of study {self._session.roster.study!r:.80}.")
+        index = self._terms.ids.index(client)
+        for name, contents in messages.items():
+            if _sender(name) != index:
+                raise SecureError(f"{name!r:.80} is not a message of {client!r:.80}.")
+            self._session.owner_message(name, contents)
+            self.board.add(name, contents)
+            self._heard.add(client)
+        self._member_of[node] = index
+        self._has[node] = self._has.get(node, set()) | self._sending[node]
+        return "taken", ""
+
+
+def _sender(name: str) -> int | None:
+    """The number of the member whose message has this name; None of the coordinator's."""
+    parts = split_name(name)
+    return None if parts is None else parts[1]

@@ -1,0 +1,202 @@
+"""A board of secure sums in a shared folder: every message is a file, and is written once."""
+
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from fedpca.errors import SecureError
+from fedpca.federation.shared_files import Entry, LocalFolder, SkippedFile
+from fedpca.secure import wire
+from fedpca.secure.wire import Board
+
+_MAX_BYTES = 2**32  # of a message
+_CACHED = 2**20  # bytes: masked words are larger, and are read when they are needed
+_SIGNATURE = 64  # bytes
+_MODEL = "model.safetensors"
+_NAME = re.compile(
+    r"session|keyring|members|(?:keys|shares|agreed)-\d{3}"
+    r"|\d\d-(?:announced|present|total)|\d\d-(?:masked|signed|opened|refused)-\d{3}"
+)
+_NAMES = {"keyring": ("keys", ("keys",)), "members": ("members", ("keys", "shares"))}
+
+
+class FolderBoard(Mapping[str, bytes]):
+    """The messages of a session in a folder that all members and the coordinator can read and write.
+
+    Where a file is written, it appears whole or not at all. Where a service copies it, it may grow for a
+    while: a file that is shorter than it says is not there yet, and neither is what refers to it. Files of
+    other names, links and what cannot be read are skipped.
+
+    Args:
+        folder: a folder of this machine, or a mounted one.
+
+    Attributes:
+        skipped: files that do not count, and why.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self._storage = LocalFolder(self.folder)
+        self._entries: dict[str, Entry] = {}
+        self._cache: dict[str, tuple[str, bytes]] = {}  # stamps and contents of small files
+        self.skipped: list[SkippedFile] = []
+        self.refresh()
+
+    def refresh(self) -> None:
+        """See what has come since."""
+        self._entries, self.skipped = {}, []
+        for entry in sorted(self._storage.entries()):
+            if entry.name.startswith("."):
+                continue
+            if not entry.is_file:
+                self.skipped.append(entry.skipped("not a regular file."))
+            elif (name := board_name(entry.name)) is None:
+                self.skipped.append(entry.skipped("not a message of a session."))
+            elif entry.size > _MAX_BYTES:
+                self.skipped.append(entry.skipped(f"{entry.size} bytes are more than {_MAX_BYTES}."))
+            else:
+                self._entries[name] = entry
+        for name, entry in list(self._entries.items()):
+            try:
+                whole = name == "model" or self._is_whole(name, entry)
+            except OSError as error:  # networks and permissions change; the next visit tries again
+                whole, reason = False, f"cannot be read: {error.strerror or error}."
+            else:
+                reason = "not all of it is there yet, or it was cut off."
+            if not whole:
+                del self._entries[name]
+                self.skipped.append(entry.skipped(reason))
+        self._hold_back()
+
+    def _hold_back(self) -> None:
+        """Leave out what the coordinator published as long as something it refers to has not arrived."""
+        missing: str | None = None
+        for name in published(self._entries):
+            needed = [name, *(self._named(name) if name in self else ())]
+            missing = missing or next((other for other in needed if other not in self), None)
+            if missing and name in self:
+                reason = f"it follows {file_name(missing)}, which is not there yet."
+                self.skipped.append(self._entries.pop(name).skipped(reason))
+
+    def _named(self, name: str) -> list[str]:
+        """Owners' messages that a message of the coordinator names, and that all need."""
+        if name not in _NAMES:
+            return []
+        field, kinds = _NAMES[name]
+        return [wire.board_name(kind, index) for index in listed(self, name, field) for kind in kinds]
+
+    def _is_whole(self, name: str, entry: Entry) -> bool:
+        """Whether a file is as long as it says."""
+        contents = self._start(name, entry)
+        end = contents.find(b"\n") + 1
+        if not end:
+            return False
+        try:
+            fields = json.loads(contents[:end])
+            if name.endswith("/total"):
+                announced = self[f"{name[:2]}/announced"]
+                payload = 8 * sum(int(block[0]) for block in json.loads(announced)["blocks"])
+            else:
+                payload = fields["bytes"] + _SIGNATURE if "bytes" in fields else 0
+            return bool(entry.size >= end + payload)
+        except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+            return True  # whoever reads it says what is wrong with it
+
+    def _start(self, name: str, entry: Entry) -> bytes:
+        """A small file, or the start of a large one with its first line."""
+        if entry.size <= _CACHED:
+            return self[name]
+        start = self._storage.read(entry.name, _CACHED)
+        return start if b"\n" in start else self[name]
+
+    def __getitem__(self, name: str) -> bytes:
+        entry = self._entries[name]
+        stamp, contents = self._cache.get(name, ("", b""))
+        if stamp != entry.stamp:
+            contents = self._storage.read(entry.name, _MAX_BYTES)
+            if entry.size <= _CACHED:
+                self._cache[name] = (entry.stamp, contents)
+        return contents
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def publish(self, messages: Mapping[str, bytes]) -> None:
+        """Write messages, each whole or not at all, and never over another.
+
+        Raises:
+            SecureError: a file of this name has other contents; it is left as it is.
+        """
+        for name, contents in messages.items():
+            file = file_name(name)
+            if not self.create(name, contents) and self._storage.read(file, _MAX_BYTES) != contents:
+                raise SecureError(
+                    f"every message is written once, and {self.folder / file} is there with other contents; "
+                    "somebody else wrote it, or is still copying it: try again, or ask the coordinator to "
+                    "open another session in another folder."
+                )
+        self.refresh()
+
+    def create(self, name: str, contents: bytes) -> bool:
+        """Write a message; False if its file is there."""
+        return self._storage.create(file_name(name), contents)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no message, not even a part of one."""
+        return not self._entries and not any(board_name(item.file) for item in self.skipped)
+
+    def age(self, name: str) -> float:
+        """Seconds since a message was written, by the clock of the folder."""
+        probe = self.folder / f".fedpca-{secrets.token_hex(8)}.part"
+        try:
+            probe.touch()
+            now = probe.stat().st_mtime
+        finally:
+            probe.unlink(missing_ok=True)
+        return now - (self.folder / file_name(name)).stat().st_mtime
+
+
+def listed(board: Board, name: str, field: str) -> tuple[int, ...]:
+    """Numbers of the members that a message of the coordinator names; none if it is damaged."""
+    try:
+        return tuple(int(item[0]) for item in json.loads(board[name])[field])
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+        return ()
+
+
+def published(names: Iterable[str]) -> list[str]:
+    """Names of what the coordinator publishes, in order, up to the last that is there."""
+    numbers = [int(name[:2]) for name in names if name[:2].isdigit()]
+    last = max(numbers, default=-1)
+    sums = [f"{number:02}/{kind}" for number in range(last + 1) for kind in ("announced", "present", "total")]
+    return ["session", "keyring", "members", *sums]
+
+
+def file_name(name: str) -> str:
+    """The file of a message.
+
+    >>> file_name("00/masked/003"), file_name("model")
+    ('00-masked-003', 'model.safetensors')
+    """
+    return _MODEL if name == "model" else name.replace("/", "-")
+
+
+def board_name(file: str) -> str | None:
+    """The message in a file of this name; None if it is none.
+
+    >>> board_name("00-masked-003"), board_name("00-masked-003 (copy)")
+    ('00/masked/003', None)
+    """
+    if file == _MODEL:
+        return "model"
+    return file.replace("-", "/") if _NAME.fullmatch(file) else None

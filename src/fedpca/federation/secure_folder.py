@@ -1,0 +1,298 @@
+"""Secure sums in a shared folder: what an owner and the coordinator do on a visit."""
+
+import os
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+from fedpca._util.text import join_names, sanitize
+from fedpca.errors import SecureError
+from fedpca.federation.secure_board import FolderBoard, file_name, listed, published
+from fedpca.privacy.ledger import Ledger
+from fedpca.secure import wire
+from fedpca.secure.messages import MOST_SUMS, OWNERS
+from fedpca.secure.owner import Owner
+from fedpca.secure.owner_state import OwnerFiles
+from fedpca.secure.proofs import debit_name, find_proof
+from fedpca.secure.record import relevant
+from fedpca.secure.rows import OwnerRows
+from fedpca.secure.session import Session
+from fedpca.secure.settings import Terms
+from fedpca.secure.study import CoordinatorStudy, OwnerStudy, fit_of, privacy_of
+from fedpca.secure.wire import Board
+from fedpca.trust.keys import SigningKey
+from fedpca.trust.policy import Policy
+from fedpca.trust.roster import Roster
+
+_WORDS = {
+    "keys": "keys",
+    "shares": "shares of secrets",
+    "agreed": "signatures on the members",
+    "masked": "masked words of sum {:02}",
+    "signed": "signatures on who is in sum {:02}",
+    "opened": "answers to sum {:02}",
+}
+
+
+class Visit(NamedTuple):
+    """What one visit to a folder did.
+
+    Attributes:
+        sent: names of messages that were written.
+        cancelled: names of debits that were taken back, by proof.
+        waits_for: what comes next, in words; "" once the study has ended.
+    """
+
+    sent: tuple[str, ...]
+    cancelled: tuple[str, ...]
+    waits_for: str
+
+
+def open_session(folder: str | os.PathLike[str], roster: Roster) -> None:
+    """Open a session of a study in a folder that has none.
+
+    Raises:
+        FileExistsError: there is a session; another attempt needs another folder.
+    """
+    board = FolderBoard(folder)
+    fit_of(roster)
+    contents = Session.new(roster)
+    if not board.is_empty or not board.create("session", contents):
+        raise FileExistsError(
+            f"{folder} has a session already, and a folder is for one; make another folder for another."
+        )
+
+
+def visit(
+    folder: str | os.PathLike[str],
+    roster: Roster,
+    key: SigningKey,
+    rows: Callable[[], OwnerRows],
+    state: str | os.PathLike[str],
+    *,
+    ledger: Ledger | None = None,
+    policy: Policy | None = None,
+) -> Visit:
+    """Do whatever is next for an owner, and nothing twice.
+
+    Args:
+        folder: the shared folder.
+        roster: the owner's own copy.
+        key: the owner's.
+        rows: opens the owner's rows; called only if there is something to do.
+        state: a folder of the owner's own, closed to others, for what it keeps of its sessions.
+        ledger: what pays for private sums; None without privacy.
+        policy: of the owner; None checks nothing.
+
+    Raises:
+        SecureError: the board contradicts what this owner knows, or the session is of another study. Nothing
+            was sent.
+    """
+    terms, board = Terms.of(roster), FolderBoard(folder)
+    index = terms.ids.index(roster.member_of(key.public).id)
+    if "session" not in board:
+        return Visit((), (), "waits for the coordinator to open a session")
+    session = Session(roster, board["session"])
+    session.check_clock()
+    files, sent = OwnerFiles(Path(state) / session.id[:16]), list[str]()
+    with files.locked():
+        if "model" not in board or _unsettled(ledger, session):
+            study = OwnerStudy(
+                roster,
+                board["session"],
+                key,
+                fit_of(roster),
+                rows(),
+                files,
+                privacy=privacy_of(roster),
+                ledger=ledger,
+                policy=policy,
+            )
+            while True:
+                new = study.reply(relevant(board, index))
+                sent += _publish(files, board)
+                if not new:
+                    break
+        cancelled = _cancel(board, session, index, ledger)
+    return Visit(tuple(sent), cancelled, _next(board, terms, index))
+
+
+def refuse(
+    folder: str | os.PathLike[str],
+    roster: Roster,
+    key: SigningKey,
+    state: str | os.PathLike[str],
+    *,
+    ledger: Ledger | None = None,
+) -> Visit:
+    """Never answer the sum that is open now; take its debit back as soon as enough members have refused.
+
+    Raises:
+        SecureError: there is no such sum, or this owner has answered it.
+    """
+    terms, board = Terms.of(roster), FolderBoard(folder)
+    index = terms.ids.index(roster.member_of(key.public).id)
+    session = Session(roster, _session(board))
+    number = _open_sum(board)
+    files = OwnerFiles(Path(state) / session.id[:16])
+    with files.locked():
+        files.keep(Owner(roster, board["session"], key, 1, files.secrets, files.sent).refuse(number))
+        sent = _publish(files, board)
+        cancelled = _cancel(board, session, index, ledger)
+    return Visit(tuple(sent), cancelled, _next(board, terms, index))
+
+
+def _publish(files: OwnerFiles, board: FolderBoard) -> list[str]:
+    """Write what an owner has decided to send and is not there, in the order of the protocol."""
+    order = list(OWNERS)
+    names = [name for name in files.sent if name not in board]
+    names.sort(key=lambda name: (name[:2].isdigit(), name[:2], order.index(name.split("/")[-2])))
+    board.publish({name: files.sent[name] for name in names})
+    return names
+
+
+def _open_sum(board: Board) -> int:
+    """The number of the sum that has been announced and has no total."""
+    for number in range(MOST_SUMS):
+        if f"{number:02}/total" not in board:
+            if f"{number:02}/announced" in board:
+                return number
+            break
+    raise SecureError("only a sum that was announced and has no total can be refused, and there is none now.")
+
+
+def _cancel(board: Board, session: Session, index: int, ledger: Ledger | None) -> tuple[str, ...]:
+    """Take back what the board proves not to have been spent."""
+    cancelled = []
+    for name, number in _unsettled(ledger, session).items():
+        proof = find_proof(session, board, index, number)
+        if ledger is not None and proof is not None:
+            ledger.cancel(name, proof)
+            cancelled.append(name)
+    return tuple(cancelled)
+
+
+def _unsettled(ledger: Ledger | None, session: Session) -> dict[str, int]:
+    """Debits of sums that may or may not come out, and the numbers of the sums."""
+    numbers = {debit_name(session.id, number): number for number in range(MOST_SUMS)}
+    return {
+        entry.release: numbers[entry.release]
+        for entry in (ledger.entries if ledger is not None else ())
+        if entry.release in numbers and not entry.completed and not entry.cancelled
+    }
+
+
+def _next(board: FolderBoard, terms: Terms, index: int) -> str:
+    """What an owner waits for."""
+    for name, field in (("keyring", "keys"), ("members", "members")):
+        if name in board and "model" not in board and index not in listed(board, name, field):
+            return f"left out of this session: {file_name(name)} was published without this member"
+    found = current_round(board, terms)
+    return "" if found is None else found.describe(terms)
+
+
+def coordinate(
+    folder: str | os.PathLike[str], roster: Roster, *, closing: bool = False, wait: float | None = None
+) -> tuple[Visit, dict[str, str]]:
+    """Do whatever is next for the coordinator; the visit, and which messages do not count, and why.
+
+    A round ends when the messages of all are there. The model is written last.
+
+    Args:
+        folder: the shared folder.
+        roster: of the study.
+        closing: end the round that is open now with those who are there, if they are enough.
+        wait: end every round so with those who are there after so many seconds.
+
+    Raises:
+        SecureError: the session is of another study, the board was changed, or a member lied.
+    """
+    board, done = FolderBoard(folder), list[str]()
+    study = CoordinatorStudy(roster, _session(board), fit_of(roster))
+    while True:
+        over = wait is not None and _age_of_round(board) >= wait
+        new = study.advance(board, closing=over or (closing and not done))
+        if not new:
+            break
+        board.publish(new)
+        done += new
+    found = current_round(board, study.terms)
+    waits_for = "" if found is None else found.describe(study.terms)
+    return Visit(tuple(done), (), waits_for), dict(study.coordinator.problems)
+
+
+def _age_of_round(board: FolderBoard) -> float:
+    """Seconds since the coordinator's last message."""
+    return board.age([name for name in published(board) if name in board][-1])
+
+
+def _session(board: FolderBoard) -> bytes:
+    if "session" not in board:
+        raise SecureError(
+            f"{board.folder} has no session; check the path, or open one with `fedpca secure new`."
+        )
+    return board["session"]
+
+
+class Round(NamedTuple):
+    """What a session waits for.
+
+    Attributes:
+        kind: of the messages; "" if the coordinator is next.
+        number: of the sum; None before the first.
+        expected: numbers of the members who send one.
+        there: those of them whose message is there.
+        needed: how many are enough to go on.
+    """
+
+    kind: str
+    number: int | None
+    expected: tuple[int, ...] = ()
+    there: tuple[int, ...] = ()
+    needed: int = 0
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Whose message is not there."""
+        return tuple(index for index in self.expected if index not in self.there)
+
+    def describe(self, terms: Terms) -> str:
+        """In words."""
+        if not self.missing:
+            return "waits for the coordinator"
+        what = _WORDS[self.kind].format(self.number)
+        names = join_names([sanitize(terms.ids[index], 100) for index in self.missing])
+        return (
+            f"waits for {what} from {names}: {len(self.there)} of {len(self.expected)} are there, at least "
+            f"{self.needed} are needed"
+        )
+
+
+def current_round(board: Board, terms: Terms) -> Round | None:
+    """What a session waits for, by the names on its board; None once there is a model."""
+    if "model" in board:
+        return None
+    everybody = tuple(range(terms.n_members))
+    if "session" not in board:
+        return Round("", None)
+    if "keyring" not in board:
+        return _round(board, "keys", None, everybody, terms.least)
+    if "members" not in board:
+        return _round(board, "shares", None, listed(board, "keyring", "keys"), terms.least)
+    members = listed(board, "members", "members")
+    number = next(number for number in count() if f"{number:02}/total" not in board)
+    if f"{number:02}/announced" not in board:
+        return Round("", None) if number else _round(board, "agreed", None, members, terms.threshold)
+    if f"{number:02}/present" not in board:
+        return _round(board, "masked", number, members, terms.least)
+    present = listed(board, f"{number:02}/present", "present")
+    signed = _round(board, "signed", number, present, terms.threshold)
+    if len(signed.there) < signed.needed:
+        return signed
+    return _round(board, "opened", number, present, terms.threshold)
+
+
+def _round(board: Board, kind: str, number: int | None, expected: tuple[int, ...], needed: int) -> Round:
+    there = tuple(index for index in expected if wire.board_name(kind, index, number) in board)
+    return Round(kind, number, expected, there, needed)

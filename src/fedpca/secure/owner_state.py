@@ -1,0 +1,179 @@
+"""What an owner keeps of a session: its secrets, drawn once, and all that it has sent, each written once.
+
+Whatever is sent is on disk first. So a process that is killed and started again sends the same bytes, and an
+owner that has lost its state is never taken for one that has sent nothing.
+"""
+
+import json
+import secrets as randomness
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from fedpca._typing import JSON
+from fedpca._util.files import atomic_write, create_exclusive, file_lock
+from fedpca.errors import SecureError
+from fedpca.secure.owner_secrets import Secrets
+
+
+class OwnerState(Protocol):
+    """Kept in memory or in a folder."""
+
+    def begin(self, facts: JSON, n_sums: int) -> None:
+        """Draw the secrets, if the session is new; else refuse facts that differ from those it began with."""
+
+    @property
+    def secrets(self) -> Secrets:
+        """Those of the sums that have not ended."""
+
+    @property
+    def pairs_key(self) -> bytes:
+        """32 bytes that random pairs of rows follow from."""
+
+    @property
+    def sent(self) -> Mapping[str, bytes]:
+        """All messages, by their names on the board."""
+
+    def keep(self, messages: Mapping[str, bytes]) -> None:
+        """Write messages down before they are sent."""
+
+    def erase(self, numbers: Iterable[int]) -> None:
+        """Forget the secrets of sums that have ended."""
+
+
+class OwnerMemory:
+    """The state of an owner that lives as long as its process."""
+
+    def __init__(self) -> None:
+        self._sent: dict[str, bytes] = {}
+        self.pairs_key = randomness.token_bytes(32)
+
+    def begin(self, facts: JSON, n_sums: int) -> None:
+        if not hasattr(self, "secrets"):
+            self.secrets = Secrets.new(n_sums)
+
+    @property
+    def sent(self) -> Mapping[str, bytes]:
+        return self._sent
+
+    def keep(self, messages: Mapping[str, bytes]) -> None:
+        self._sent |= messages
+
+    def erase(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self.secrets = self.secrets.without_sum(number)
+
+
+class OwnerFiles:
+    """The state of an owner in a folder of its own, for every session.
+
+    Args:
+        folder: created, for its owner only. Restoring an older copy of it is as bad as losing it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._head: JSON = {}
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time."""
+        (self._folder / "sent").mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder.chmod(0o700)
+        with file_lock(self._folder / "lock"):
+            yield
+
+    def begin(self, facts: JSON, n_sums: int) -> None:
+        path = self._folder / "session.json"
+        if not path.exists():
+            if self.sent:
+                raise SecureError(
+                    f"{path} is missing, and messages of this session were sent: the state folder is "
+                    "incomplete. Restore it, or let the coordinator open another session."
+                )
+            head = {
+                "facts": facts,
+                "pairs": randomness.token_hex(32),
+                "secrets": Secrets.new(n_sums).to_json(),
+            }
+            create_exclusive(path, json.dumps(head).encode(), owner_only=True)
+        self._head = _read(path)
+        if changed := [name for name in facts if self._head["facts"].get(name) != facts[name]]:
+            raise SecureError(
+                f"{' and '.join(changed)} changed since this session began: all sums of a session must be of "
+                "the same rows and settings. Restore them, or let the coordinator open another session."
+            )
+
+    @property
+    def secrets(self) -> Secrets:
+        return Secrets.from_json(self._head["secrets"])
+
+    @property
+    def pairs_key(self) -> bytes:
+        return bytes.fromhex(self._head["pairs"])
+
+    @property
+    def sent(self) -> Mapping[str, bytes]:
+        return _SentFiles(self._folder / "sent")
+
+    def keep(self, messages: Mapping[str, bytes]) -> None:
+        for name, contents in messages.items():
+            path = self._folder / "sent" / _file_name(name)
+            if not create_exclusive(path, contents, owner_only=True) and path.read_bytes() != contents:
+                raise SecureError(f"{name} was sent before, with other contents: every message is sent once.")
+
+    def erase(self, numbers: Iterable[int]) -> None:
+        kept = secrets = self.secrets
+        for number in numbers:
+            secrets = secrets.without_sum(number)
+        if secrets == kept:
+            return
+        self._head = self._head | {"secrets": secrets.to_json()}
+        with atomic_write(self._folder / "session.json", owner_only=True) as temporary:
+            temporary.write_text(json.dumps(self._head), encoding="utf-8")
+
+
+class _SentFiles(Mapping[str, bytes]):
+    """Messages in files, read when they are needed: masked words are large."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __getitem__(self, name: str) -> bytes:
+        try:
+            return (self._folder / _file_name(name)).read_bytes()
+        except FileNotFoundError:
+            raise KeyError(name) from None
+
+    def __iter__(self) -> Iterator[str]:
+        for path in sorted(self._folder.glob("[!.]*")):
+            yield _board_name(path.name)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and (self._folder / _file_name(name)).exists()
+
+
+def _file_name(name: str) -> str:
+    return name.replace("/", "-")
+
+
+def _board_name(name: str) -> str:
+    return name.replace("-", "/")
+
+
+def _read(path: Path) -> JSON:
+    try:
+        head: JSON = json.loads(path.read_bytes())
+        Secrets.from_json(head["secrets"])
+        bytes.fromhex(head["pairs"])
+        dict(head["facts"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise SecureError(
+            f"{path} is damaged ({type(error).__name__}): restore the state folder, or let the coordinator "
+            "open another session."
+        ) from error
+    return head
