@@ -24,9 +24,13 @@ def secure_section(certificate: Certificate) -> Section:
             ),
             Table(f"Terms{study}", ("property", "value"), _terms(secured)),
         ]
-    if len(found) < certificate.merged and found:
-        others = pluralize(certificate.merged - len(found), "release")
-        paragraphs.append(f"The other {others} in this model came from one owner each, who is visible.")
+    if found and (others := certificate.merged - len(found)):
+        are = (
+            "is no secure sum: whoever collected it saw it"
+            if others == 1
+            else ("are no secure sums: whoever collected them saw each")
+        )
+        paragraphs.append(f"{pluralize(others, 'release')} in this model {are}.")
     return Section("secure", "Secure sums", paragraphs, tables)
 
 
