@@ -481,7 +481,7 @@ class Owner:
             header, _ = self.session.owner("masked", self.index, n, mine)
             require(header["announced"] == sha256(board[f"{n:02}/announced"]).hex(), "another sum was masked")
         blocks = read_announced(self.session, board, n)["blocks"]
-        if n and not any(sd for _, sd, _ in blocks):
+        if n and not all(sd for _, sd, _ in blocks):
             require(list(present) == list(read_present(self.session, board, n - 1)), "without noise, one set")
         return present
 

@@ -11,7 +11,7 @@ from fedpca.errors import SecureError
 from fedpca.federation.secure_board import FolderBoard, file_name, listed, published
 from fedpca.privacy.ledger import Ledger
 from fedpca.secure import wire
-from fedpca.secure.messages import MOST_SUMS
+from fedpca.secure.messages import MOST_SUMS, OWNERS
 from fedpca.secure.owner import Owner
 from fedpca.secure.owner_state import OwnerFiles
 from fedpca.secure.proofs import debit_name, find_proof
@@ -29,10 +29,9 @@ _WORDS = {
     "keys": "keys",
     "shares": "shares of secrets",
     "agreed": "signatures on the members",
-    "masked": "masked words",
-    "signed": "signatures on who is in it",
-    "opened": "answers",
-    "refused": "refusal",
+    "masked": "masked words of sum {:02}",
+    "signed": "signatures on who is in sum {:02}",
+    "opened": "answers to sum {:02}",
 }
 
 
@@ -112,9 +111,7 @@ def visit(
             )
             while True:
                 new = study.reply(relevant(board, index))
-                unpublished = {name: files.sent[name] for name in files.sent if name not in board}
-                board.publish(unpublished)
-                sent += unpublished
+                sent += _publish(files, board)
                 if not new:
                     break
         cancelled = _cancel(board, session, index, ledger)
@@ -141,10 +138,18 @@ def refuse(
     files = OwnerFiles(Path(state) / session.id[:16])
     with files.locked():
         files.keep(Owner(roster, board["session"], key, 1, files.secrets, files.sent).refuse(number))
-        unpublished = {name: files.sent[name] for name in files.sent if name not in board}
-        board.publish(unpublished)
+        sent = _publish(files, board)
         cancelled = _cancel(board, session, index, ledger)
-    return Visit(tuple(unpublished), cancelled, _next(board, terms, index))
+    return Visit(tuple(sent), cancelled, _next(board, terms, index))
+
+
+def _publish(files: OwnerFiles, board: FolderBoard) -> list[str]:
+    """Write what an owner has decided to send and is not there, in the order of the protocol."""
+    order = list(OWNERS)
+    names = [name for name in files.sent if name not in board]
+    names.sort(key=lambda name: (name[:2].isdigit(), name[:2], order.index(name.split("/")[-2])))
+    board.publish({name: files.sent[name] for name in names})
+    return names
 
 
 def _open_sum(board: Board) -> int:
@@ -256,11 +261,11 @@ class Round(NamedTuple):
         """In words."""
         if not self.missing:
             return "waits for the coordinator"
-        of_sum = "" if self.number is None else f" of sum {self.number:02}"
+        what = _WORDS[self.kind].format(self.number)
         names = join_names([sanitize(terms.ids[index], 100) for index in self.missing])
         return (
-            f"waits for {_WORDS[self.kind]}{of_sum} from {names}: {len(self.there)} of "
-            f"{len(self.expected)} are there, at least {self.needed} are needed"
+            f"waits for {what} from {names}: {len(self.there)} of {len(self.expected)} are there, at least "
+            f"{self.needed} are needed"
         )
 
 

@@ -285,11 +285,11 @@ class Owner:
             same, other = same | {self.index}, other - {self.index}
         if len(same) >= self.terms.threshold:
             return True
-        if other:
+        if len(record.members.members) - len(other) < self.terms.threshold:  # few liars must not stop others
             raise SecureError(
-                f"all members must sign the same {field}, and {record.names(sorted(other))} signed another "
-                "than the coordinator shows here; the coordinator lies, or they do: answer nothing more, and "
-                "ask them."
+                f"at least {self.terms.threshold} members must sign the same {field}, and "
+                f"{record.names(sorted(other))} signed another than the coordinator shows here; the "
+                "coordinator lies, or they do: answer nothing more, and ask them."
             )
         return False
 
