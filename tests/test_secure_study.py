@@ -27,7 +27,8 @@ class Studied:
         self.coordinator = CoordinatorStudy(self.roster, self.board["session"], fit_of(self.roster))
         privacy = privacy_of(self.roster)
         self.ledgers = [
-            None if privacy is None else Ledger(epsilon=privacy.epsilon, delta=privacy.delta) for _ in self.rows
+            None if privacy is None else Ledger(epsilon=privacy.epsilon, delta=privacy.delta)
+            for _ in self.rows
         ]
         self.states = states or [OwnerMemory() for _ in self.rows]
         self.owners = [self.owner(index) for index in range(n_owners)]
