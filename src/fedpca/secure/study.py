@@ -319,7 +319,9 @@ class CoordinatorStudy:
                 f"{terms.n_members} members"
             ),
         )
-        certificate = certificate.secured(secured, session=self._session.id, time=self._session.opened.isoformat())
+        certificate = certificate.secured(
+            secured, session=self._session.id, time=self._session.opened.isoformat()
+        )
         return replace(model, certificate=certificate)
 
 

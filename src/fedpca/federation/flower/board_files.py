@@ -7,7 +7,6 @@ from pathlib import Path
 from fedpca._util.files import create_exclusive, remove_leftovers
 from fedpca.errors import SecureError
 
-
 _NAME = re.compile(r"(\d\d/)?[a-z]+(/\d\d\d)?")
 
 

@@ -209,9 +209,7 @@ class SecureRun:
         """Whether all members have replied, or all that are connected."""
         if self._heard >= {*self._coordinator.waiting_for}:
             return True
-        return current.connected is not None and not (
-            {*current.no_reply} & current.connected - self._silent
-        )
+        return current.connected is not None and not ({*current.no_reply} & current.connected - self._silent)
 
     def _is_closing(self) -> bool:
         """Whether to go on without some: at the beginning, only if so many are there as are expected."""
@@ -230,7 +228,9 @@ class SecureRun:
         for name in self._has.get(node, set()) - {"session"}:
             needed.pop(name, None)
         senders = {name: _sender(name) for name in self.board}
-        known = [name for name, sender in senders.items() if sender is not None and member in (sender, _NOBODY)]
+        known = [
+            name for name, sender in senders.items() if sender is not None and member in (sender, _NOBODY)
+        ]
         request = ConfigRecord(self._request | {"known": known})
         return RecordDict({"request": request, "board": array_record(needed)})
 
