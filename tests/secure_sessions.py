@@ -94,11 +94,12 @@ class Study:
                 self.secrets[index] = self.secrets[index].without_sum(number)
         return new
 
-    def advance(self, closing=True):
-        """What the coordinator publishes next, which is on the board."""
-        number = sum(name.endswith("/total") for name in self.board)
+    def advance(self, closing=True, board=None):
+        """What the coordinator publishes next on seeing this board; it is on the study's board, too."""
+        board = self.board if board is None else board
+        number = sum(name.endswith("/total") for name in board)
         following = self.sums[number] if number < len(self.sums) else None
-        new = self.coordinator.next(self.board, closing=closing, announce=lambda: following)
+        new = self.coordinator.next(board, closing=closing, announce=lambda: following)
         assert len(new) <= 1
         self.board.update(new)
         return new
