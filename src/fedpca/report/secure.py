@@ -40,7 +40,7 @@ def _paragraphs(secured: Secured) -> list[str]:
         "According to the certificate, owners sent their numbers behind random masks that cancel in the sum. "
         "The coordinator, who collected them, learned sums over owners, and how many records each owner has; "
         f"nothing else about any one of them. Every sum has at least {secured.least} owners.",
-        sanitize(secured.promise, 600),
+        f"The promise {sanitize(secured.promise, 600)}.",
     ]
     took_part = secured.took_part
     if absent := [sanitize(member, 40) for member in secured.members if member not in took_part]:
