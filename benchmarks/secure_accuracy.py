@@ -17,8 +17,8 @@ drop-outs    as many owners as may be missing send no masked words in any sum
 their pool   one StreamingPCA on the rows of those who are left
 
 The evaluation is on. Affinity is ||U^T U_hat||_F^2 / r with the exact components of all rows; where fewer
-than r components rise above the noise, the r leading directions of the release are judged. Mean ± standard error
-over the seeds, which change the noise and who drops out; all noise is exact.
+than r components rise above the noise, the r leading directions of the release are judged. Mean ± standard
+error over the seeds, which change the noise and who drops out; all noise is exact.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from flower_grid import FakeGrid, client
 from fedpca import Roster, SigningKey
 from fedpca.federation.flower import round as round_module
 from fedpca.federation.flower import secure_run
-from fedpca.federation.flower.board_files import BoardFiles
+from fedpca.federation.secure_board import FolderBoard
 from fedpca.secure import Record, Session
 from fedpca.secure.study import fit_of
 from fedpca.trust import Member
@@ -68,7 +68,7 @@ class SecureClub:
 
     @property
     def board(self):
-        return BoardFiles(self.server / f"secure-{1 + len(self.roster.predecessors)}")
+        return FolderBoard(self.server / f"secure-{1 + len(self.roster.predecessors)}")
 
     def rows(self, name):
         return np.load(self.configs[name]["source"])

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil, frexp, ldexp, sqrt
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from fedpca.secure.session import Session
 from fedpca.secure.wire import Board
 from fedpca.summaries import model_file
 from fedpca.summaries.certificate import Secured
-from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
 from fedpca.trust.keys import SigningKey
 from fedpca.trust.policy import Policy
 from fedpca.trust.roster import Roster
@@ -40,6 +40,7 @@ _SAME = 1e-12  # what machines round differently
 _LARGER = 1e-5  # by which announced noise may exceed what is needed
 _TAIL = 10.0  # standard deviations of the noise of all owners
 _WORDS = 2.0**63
+_Summary = TypeVar("_Summary", bound=Summary)
 
 
 def privacy_of(roster: Roster) -> Privacy | None:
@@ -290,14 +291,20 @@ class CoordinatorStudy:
         model = self._secured(self.fit.model, record)
         return {"model": model_file.encode(model.kind, model.arrays, model.metadata)}
 
+    def release(self, board: Board) -> Summary:
+        """What the model on the board was made of, with the same certificate: it merges with others."""
+        record = self._followed.follow(board)
+        return self._secured(self.fit.view.whole, record)
+
     def _announced(self) -> _Announcement | None:
         needed = self.fit.next
         if needed is None:
             return None
         return _Announcement(needed.name, tuple((length, _rounded_up(sd)) for length, sd in needed.blocks))
 
-    def _secured(self, model: Subspace, record: Record) -> Subspace:
-        """The model with a certificate that states who took part, and against whom it holds."""
+    def _secured(self, model: _Summary, record: Record) -> _Summary:
+        """The model, or its release, with a certificate that states who took part, and against whom it
+        holds."""
         certificate = model.certificate
         if certificate is None:
             return model

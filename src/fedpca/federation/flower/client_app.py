@@ -42,12 +42,14 @@ def _reply(node: Node | Region, content: RecordDict) -> RecordDict:
     request, board = dict(content["request"]), content.get("board")
     if isinstance(board, ArrayRecord):
         given = {name: array.data for name, array in board.items()}
-        messages = node.secure_reply(request, given, request["known"])
+        known = request.get("known")
+        names = [str(name) for name in known] if isinstance(known, list) else []
+        messages = node.secure_reply(request, given, names)
         member = ConfigRecord({"client": node.client})
         return RecordDict({"member": member, "messages": array_record(messages)})
     published = content.get("published")
-    known = Published.decode(published["message"].data) if isinstance(published, ArrayRecord) else None
-    kind, contents = node.reply(request, known)
+    found = Published.decode(published["message"].data) if isinstance(published, ArrayRecord) else None
+    kind, contents = node.reply(request, found)
     return RecordDict({kind: array_record({"message": contents})})
 
 

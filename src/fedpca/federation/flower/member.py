@@ -92,10 +92,12 @@ class Membership:
         """Raise a NodeError for a run that does not sum as the roster states, or under another roster."""
         ours = self.signer.roster
         if is_secure(ours) != secure:
-            agreed, run = ("secure sums", "is without them") if is_secure(ours) else ("no secure sums", "has them")
+            agreed, run = (
+                ("secure sums", "is without them") if is_secure(ours) else ("no secure sums", "has them")
+            )
             raise NodeError(
-                f"the members of study {ours.study!r:.80} have agreed on {agreed}, and the run {run}; nothing "
-                "was sent. Give this node and the run the same roster."
+                f"the members of study {ours.study!r:.80} have agreed on {agreed}, and the run {run}; "
+                "nothing was sent. Give this node and the run the same roster."
             )
         if secure and request["rosters"][-1] != ours.hash:
             raise NodeError(

@@ -69,8 +69,8 @@ class Region:
     ) -> dict[str, bytes]:
         """No region takes part in the secure sums of its parent: its rows are those of others."""
         raise NodeError(
-            "a region has no rows, and takes no part in secure sums; let its clients sum securely inside, and "
-            "give the parent a roster without colluding."
+            "a region has no rows, and takes no part in secure sums; let its clients sum securely inside, "
+            "and give the parent a roster without colluding."
         )
 
     def release(self, request: Mapping[str, Any]) -> bytes:

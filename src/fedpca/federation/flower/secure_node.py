@@ -1,21 +1,22 @@
 """SecureNode: a node's part in secure sums, kept in a folder.
 
-Flower may run every request in a new process. So secrets are drawn once, and whatever leaves is written down
-before it does and served unchanged.
+Flower may run every request in a new process. So the node keeps a copy of the board, and visits it as an
+owner visits a shared folder: secrets are drawn once, and whatever leaves is written down before it does.
 """
 
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from fedpca.errors import NodeError
-from fedpca.federation.flower.board_files import BoardFiles
+from fedpca.errors import NodeError, SecureError
 from fedpca.federation.flower.gate import Gate
+from fedpca.federation.secure_board import FolderBoard, board_name, file_name
+from fedpca.federation.secure_folder import visit
 from fedpca.privacy import Privacy
 from fedpca.readers import RowReader
-from fedpca.secure.owner_state import OwnerFiles
 from fedpca.secure.rows import OwnerRows
-from fedpca.secure.study import OwnerStudy, fit_of, privacy_of
-from fedpca.secure.wire import digest
+from fedpca.secure.session import Session
+from fedpca.secure.study import privacy_of
+from fedpca.secure.wire import split_name
 from fedpca.trust import Signer
 
 _SETTINGS = ("epsilon", "delta", "bound", "center", "adjacency", "mechanism")
@@ -24,7 +25,7 @@ _SETTINGS = ("epsilon", "delta", "bound", "center", "adjacency", "mechanism")
 class SecureNode:
     """One version of one owner's rows in a secure study.
 
-    A version takes part in one session: of two sums over almost the same owners the difference would show the
+    A version is summed in one session: the difference of two sums over almost the same owners would show the
     others.
 
     Args:
@@ -53,7 +54,7 @@ class SecureNode:
         """The messages to send now.
 
         Args:
-            board: what is new on it for this node.
+            board: what is new on it for this node, and the session.
             known: names of messages that the server has, and which are not sent again.
 
         Raises:
@@ -61,27 +62,29 @@ class SecureNode:
             SecureError: the board contradicts what this node knows; nothing new is sent.
         """
         self._check_settings()
-        roster, session = self._signer.roster, board["session"]
-        folder = self._of_session(session)
-        files = OwnerFiles(folder)
-        with files.locked():
-            received = BoardFiles(folder / "board")
-            for name, contents in board.items():
-                received.add(name, contents)
-            with self._gate.in_public():
-                study = OwnerStudy(
-                    roster,
-                    session,
-                    self._signer.key,
-                    fit_of(roster),
-                    OwnerRows.of_reader(self._rows()),
-                    files,
-                    privacy=self._privacy,
-                    ledger=None if self._privacy is None else self._privacy.open_ledger(),
-                    policy=self._gate.policy,
-                )
-                study.reply(received)
-            return {name: contents for name, contents in files.sent.items() if name not in known}
+        roster = self._signer.roster
+        session = Session(roster, board["session"])
+        copy = self._of_session(session) / "board"
+        copy.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if strange := [name for name in board if board_name(file_name(name)) != name]:
+            raise SecureError(f"a board must have messages of a session only, got {strange[0]!r:.80}.")
+        FolderBoard(copy).publish(board)
+        with self._gate.in_public():
+            visit(
+                copy,
+                roster,
+                self._signer.key,
+                lambda: OwnerRows.of_reader(self._rows()),
+                self._folder,
+                ledger=None if self._privacy is None else self._privacy.open_ledger(),
+                policy=self._gate.policy,
+            )
+        index = session.terms.ids.index(self._signer.member.id)
+        return {
+            name: contents
+            for name, contents in FolderBoard(copy).items()
+            if name not in known and (parts := split_name(name)) is not None and parts[1] == index
+        }
 
     def _check_settings(self) -> None:
         """Raise a NodeError for other settings than those of the roster."""
@@ -94,14 +97,14 @@ class SecureNode:
                     "correct the node config."
                 )
 
-    def _of_session(self, session: bytes) -> Path:
+    def _of_session(self, session: Session) -> Path:
         """The folder of a session, if this version has not been summed in another one."""
-        folder = self._folder / digest(session)[:32]
-        for other in self._folder.glob("*/sent/*masked*"):
-            if (begun := other.parents[1]) != folder:
+        folder = self._folder / session.id[:16]
+        for masked in self._folder.glob("*/sent/*masked*"):
+            if (begun := masked.parents[1]) != folder:
                 raise NodeError(
-                    f"this version of the rows takes part in session {begun.name[:16]}, and in no other; run "
-                    "in the folder of that session, or increase version in the node config to take part in "
-                    "another one, which spends anew."
+                    f"this version of the rows is summed in session {begun.name}, and in no other; run in "
+                    "the folder of that session, or increase version in the node config to be summed again, "
+                    "which spends anew."
                 )
         return folder

@@ -14,10 +14,12 @@ from typing import Any
 
 from fedpca._typing import JSON
 from fedpca._util.extras import require
+from fedpca._util.files import remove_leftovers
 from fedpca._util.text import join_names, sanitize, utc_timestamp
 from fedpca.errors import SecureError
-from fedpca.federation.flower.board_files import BoardFiles
 from fedpca.federation.flower.round import NodeReply, Outcome, Round, array_record, failure, is_lost
+from fedpca.federation.secure_board import FolderBoard
+from fedpca.federation.secure_folder import current_round, open_session
 from fedpca.secure import Record, Session, relevant
 from fedpca.secure.study import CoordinatorStudy, fit_of
 from fedpca.secure.wire import split_name
@@ -73,9 +75,11 @@ class SecureRun:
         self.roster = roster
         self.replies: dict[int, NodeReply] = {}
         self.problem = ""
-        self.board = BoardFiles(folder)
-        if "session" not in self.board:
-            self.board.add("session", Session.new(roster))
+        folder.mkdir(mode=0o700, exist_ok=True)
+        remove_leftovers(folder)
+        if FolderBoard(folder).is_empty:
+            open_session(folder, roster)
+        self.board = FolderBoard(folder)
         self._session = Session(roster, self.board["session"])
         self._study = CoordinatorStudy(roster, self.board["session"], fit_of(roster))
         self._coordinator = self._study.coordinator
@@ -92,6 +96,7 @@ class SecureRun:
         self._member_of: dict[int, int] = {}  # number of the member that a node claims to be
         self._sending: dict[int, set[str]] = {}  # names on the board that the last request to a node had
         self._has: dict[int, set[str]] = {}  # names on the board that a node has
+        self._refused: dict[str, str] = {}  # whose messages do not count, and why
         self._heard: set[str] = set()  # members that have sent something in the exchange now
 
     @property
@@ -120,11 +125,6 @@ class SecureRun:
     def state(self) -> JSON:
         """Who takes part in the session, and who is in which sum, for summary.json."""
         record = Record(self._session, self.board)
-        refused = {
-            self._terms.ids[sender]: problem
-            for name, problem in self._coordinator.problems.items()
-            if (sender := _sender(name)) is not None
-        }
         members = [*record.members.members] if record.has("members") else []
         return {
             "session": self._session.id,
@@ -137,7 +137,7 @@ class SecureRun:
                 {"sum": total.name, "owners": list(total.owners), "rows": total.rows, "noise": total.noise}
                 for total in record.totals
             ],
-            "refused": refused,
+            "refused": self._refused,
         }
 
     def run(self) -> None:
@@ -146,13 +146,15 @@ class SecureRun:
             new = self._study.advance(self.board)
             state = self._coordinator.state
             new = new or self._exchange(state)
+            for name, problem in self._coordinator.problems.items():
+                if (sender := _sender(name)) is not None:
+                    self._refused[self._terms.ids[sender]] = sanitize(problem, 500)
             if not new and self._coordinator.state == state:
                 self.problem = self._shortage()
                 return
-            for name, contents in new.items():
-                self.board.add(name, contents)
+            self.board.publish(new)
+            for name in new:
                 _log.info("fedpca: session %s: %s", self._session.id[:16], name)
-
         self._name_those_in_sums()
 
     def _name_those_in_sums(self) -> None:
@@ -168,12 +170,12 @@ class SecureRun:
                 self.replies[node] = replace(reply, what="waiting", reason=reason)
 
     def _shortage(self) -> str:
-        missing = join_names([repr(member) for member in self._coordinator.waiting_for])
+        now = current_round(self.board, self._terms)
+        assert now is not None
         return sanitize(
-            f"at least {self._terms.least} of {self._terms.n_members} members must take part, and too few were "
-            f"there in time ({self._coordinator.state}: nothing from {missing}); run again in this folder to "
-            "go on when they are there, or in another one to begin again, which spends anew.",
-            500,
+            f"too few members were there in time: the session {now.describe(self._terms)}. Run again in this "
+            "folder to go on when they are there, or in another one to begin again, which spends anew.",
+            1000,
         )
 
     # --- one exchange ---
@@ -209,9 +211,7 @@ class SecureRun:
         """Whether all members have replied, or all that are connected."""
         if self._heard >= {*self._coordinator.waiting_for}:
             return True
-        return current.connected is not None and not (
-            {*current.no_reply} & current.connected - self._silent
-        )
+        return current.connected is not None and not ({*current.no_reply} & current.connected - self._silent)
 
     def _is_closing(self) -> bool:
         """Whether to go on without some: at the beginning, only if so many are there as are expected."""
@@ -230,7 +230,9 @@ class SecureRun:
         for name in self._has.get(node, set()) - {"session"}:
             needed.pop(name, None)
         senders = {name: _sender(name) for name in self.board}
-        known = [name for name, sender in senders.items() if sender is not None and member in (sender, _NOBODY)]
+        known = [
+            name for name, sender in senders.items() if sender is not None and member in (sender, _NOBODY)
+        ]
         request = ConfigRecord(self._request | {"known": known})
         return RecordDict({"request": request, "board": array_record(needed)})
 
@@ -250,6 +252,7 @@ class SecureRun:
             reason = str(error) or type(error).__name__
         if what == "rejected" or (what == "failed" and not is_lost(message)):
             self._final.add(node)
+            self._refused[sanitize(client, 100) or f"node {node}"] = sanitize(reason, 500)
         return NodeReply(node, sanitize(client, 100), what, sanitize(reason, 500), utc_timestamp())
 
     def _contents(self, message: FlowerMessage) -> tuple[str, dict[str, bytes]]:
@@ -269,8 +272,8 @@ class SecureRun:
             if _sender(name) != index:
                 raise SecureError(f"{name!r:.80} is not a message of {client!r:.80}.")
             self._session.owner_message(name, contents)
-            self.board.add(name, contents)
             self._heard.add(client)
+        self.board.publish(messages)
         self._member_of[node] = index
         self._has[node] = self._has.get(node, set()) | self._sending[node]
         return "taken", ""
