@@ -208,18 +208,19 @@ def coordinate(
     Raises:
         SecureError: the session is of another study, the board was changed, or a member lied.
     """
-    board, done = FolderBoard(folder), list[str]()
+    board, done, problems = FolderBoard(folder), list[str](), dict[str, str]()
     study = CoordinatorStudy(roster, _session(board), fit_of(roster))
     while True:
         over = wait is not None and _age_of_round(board) >= wait
         new = study.advance(board, closing=over or (closing and not done))
+        problems |= study.coordinator.problems
         if not new:
             break
         board.publish(new)
         done += new
     found = current_round(board, study.coordinator.session)
     waits_for = "" if found is None else found.describe(study.terms)
-    return Visit(tuple(done), (), waits_for), dict(study.coordinator.problems)
+    return Visit(tuple(done), (), waits_for), problems
 
 
 def _age_of_round(board: FolderBoard) -> float:
