@@ -31,6 +31,7 @@ NAMES = (
     "private_defaults",
     "private_samples",
     "private_noise",
+    "secure_accuracy",
 )
 
 

@@ -1,7 +1,7 @@
 """Awkward rows, what independent linear algebra says about them, and what several files of tests do."""
 
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from math import exp, log
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from fedpca.privacy.clipping import Pairing
 from fedpca.privacy.mechanisms import Mechanism
 from fedpca.privacy.noise import ExactNoise, FastNoise
 from fedpca.privacy.preparation import BlockSum, Preparation
+from fedpca.summaries.certificate import Secured, SecureSum
 from fedpca.summaries.rank import FixedRank
 
 
@@ -342,3 +343,12 @@ def interrupted(call, at):
         except KeyboardInterrupt:
             return True
     return False
+
+
+def secured(summary):
+    """A private summary as secure sums of five of seven owners would have it."""
+    members = [f"owner {number}" for number in range(7)]
+    sums = SecureSum("mean", members[1:], 1500, 6 / 5), SecureSum("gram", members[1:6], 1300, 5 / 4)
+    promise = "holds against the coordinator together with any one owner"
+    record = Secured("heart", members, 5, 1, 5, sums, sigma=3.0, aliasing=1e-40, promise=promise)
+    return replace(summary, certificate=replace(summary.certificate, secure=record))

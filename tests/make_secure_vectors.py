@@ -23,6 +23,10 @@ def drawn(purpose, length):
     return hashlib.shake_256(purpose.encode()).digest(length)
 
 
+def signing_key(seed):
+    return Ed25519PrivateKey.from_private_bytes(seed)
+
+
 # --- sessions ---
 
 
@@ -40,9 +44,9 @@ class Scene:
     def __init__(self, name, about, *, size, least, colluding, sums, here=None, study=None):
         self.name, self.about, self.sums, self.here = name, about, sums, here or {}
         self.keys = [drawn(f"{name} key {i}", 32) for i in range(size)]
-        signing = [Ed25519PrivateKey.from_private_bytes(key) for key in self.keys]
+        signing = [signing_key(key) for key in self.keys]
         public = tuple(key.public_key().public_bytes_raw() for key in signing)
-        ids = tuple(f"owner-{i}" for i in range(size))
+        ids = tuple(f"owner-{i:02}" for i in range(size))
         self.rows = [100 + 7 * i for i in range(size)]
         self.settings = {"rank": 2, "n_features": 3, "colluding": colluding, "least": least, "largest": 1.0}
         self.roster = roster_json(study or f"vectors-{name}", ids, public, self.rows, self.settings)
@@ -143,8 +147,8 @@ class Scene:
                 for key, rows, secrets in zip(self.keys, self.rows, self.secrets, strict=True)
             ],
             "sums": [
-                {"name": name, "blocks": blocks, "vectors": vectors}
-                for (name, blocks), vectors in zip(self.sums, self.vectors, strict=True)
+                {"name": name, "blocks": blocks, "vectors": of_sum}
+                for (name, blocks), of_sum in zip(self.sums, self.vectors, strict=True)
             ],
             "board": {name: coded(contents) for name, contents in self.board.items()},
         }
@@ -707,16 +711,21 @@ def quantile(tail):
     return low
 
 
-def main():
-    FOLDER.mkdir(parents=True, exist_ok=True)
+def vectors():
+    """Contents of the files, by name."""
     made = {scene.name: scene for scene in scenes()}
-    contents = {name: scene.to_json() for name, scene in made.items()}
-    contents["primitives"] = primitives()
-    contents["bad"] = [case.to_json() for case in bad_cases(made)]
-    for name, found in contents.items():
-        text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
-        (FOLDER / f"{name}.json").write_text(text, encoding="utf-8")
+    return {
+        **{name: scene.to_json() for name, scene in made.items()},
+        "primitives": primitives(),
+        "bad": [case.to_json() for case in bad_cases(made)],
+    }
+
+
+def text(contents):
+    return json.dumps(contents, indent=1, ensure_ascii=False) + "\n"
 
 
 if __name__ == "__main__":
-    main()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, contents in vectors().items():
+        (FOLDER / f"{name}.json").write_text(text(contents), encoding="utf-8")

@@ -444,6 +444,7 @@ class Owner:
         blocks = announced["blocks"]
         require([announced["name"], [block[:2] for block in blocks]] == expected, "not the next sum")
         require(f"{n:02}/present" not in board, "too late")
+        require(self.index in (self._same(board, n) or members), "without noise, one set")
         of_levels = levels(len(members), study.least, study.colluding)
         for _, sd, shift in blocks:
             for deviation in deviations(of_levels, study.colluding, sd, shift) if sd else []:
@@ -480,10 +481,18 @@ class Owner:
         if mine := board.get(path("masked", self.index, n)):
             header, _ = self.session.owner("masked", self.index, n, mine)
             require(header["announced"] == sha256(board[f"{n:02}/announced"]).hex(), "another sum was masked")
-        blocks = read_announced(self.session, board, n)["blocks"]
-        if n and not any(sd for _, sd, _ in blocks):
-            require(list(present) == list(read_present(self.session, board, n - 1)), "without noise, one set")
+        if (same := self._same(board, n)) is not None:
+            require(list(present) == same, "without noise, one set")
         return present
+
+    def _same(self, board, n):
+        """Who must be in a sum without noise: those of the latest before."""
+        exact = [
+            any(sd == 0 for _, sd, _ in read_announced(self.session, board, i)["blocks"])
+            for i in range(n + 1)
+        ]
+        before = [i for i in range(n) if exact[i]]
+        return list(read_present(self.session, board, before[-1])) if exact[n] and before else None
 
     def opened(self, board, n):
         study = self.session.study

@@ -156,7 +156,7 @@ SECURED = Secured(
     ),
     sigma=5.0,
     aliasing=1e-60,
-    promise="The promise holds against the coordinator together with any other owner.",
+    promise="holds against the coordinator together with any 1 of the 5 members",
 )
 
 

@@ -3,13 +3,9 @@
 import os
 import random
 
-import numpy as np
 import pytest
-from flower_grid import FakeGrid, client, pretend_to_be_flower, run, sends
+from flower_grid import pretend_to_be_flower, run
 from flower_secure import (
-    PLAIN,
-    PRIVATE,
-    PROMISE,
     DroppingGrid,
     SecureClub,
     random_pattern,

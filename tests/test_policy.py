@@ -9,6 +9,7 @@ from math import inf, nan
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import secured
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
@@ -19,7 +20,7 @@ from fedpca import Aggregator, Moments, Policy, PolicyViolation, Privacy, Scalin
 from fedpca.errors import SummaryRejected
 from fedpca.federation.folder import publish
 from fedpca.readers import open_rows
-from fedpca.summaries.certificate import Certificate, Secured, SecureSum
+from fedpca.summaries.certificate import Certificate
 from fedpca.trust import RowCounts
 from fedpca.trust.policy import NO_POLICY, PRESETS
 
@@ -339,15 +340,6 @@ def test_what_is_part_of_a_secure_sum_may_leave_and_nothing_else(rows):
     assert rule_of(error) == "secure_sums_required"
     with pytest.raises(PolicyViolation, match="only secure sums may leave"):
         policy.check_private(len(rows), PRIVATE)
-
-
-def secured(summary, **changes):
-    """The summary as a secure sum of seven owners would have it."""
-    members = [f"owner {number}" for number in range(7)]
-    taken = SecureSum("gram", members, 100, 7 / 6)
-    terms = {"least": 5, "colluding": 1, "threshold": 5} | changes
-    record = Secured("heart", members, sums=(taken,), sigma=1.0, aliasing=0.0, promise="", **terms)
-    return replace(summary, certificate=replace(summary.certificate, secure=record))
 
 
 def test_a_model_of_secure_sums_may_leave(rows):

@@ -1,6 +1,7 @@
 """A policy on the command line: fit, check, merge, and what a steward hands in."""
 
 import json
+import re
 import stat
 import zipfile
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import secured
 
 import fedpca
 from fedpca import Policy
@@ -317,6 +319,26 @@ def test_a_private_package_has_its_certificate(folder):
     assert "epsilon = 4, delta = 1e-06" in page
     assert "a factor of at most 54.6, but for a chance of 1 in 1,000,000." in page
     assert page.count("<td>waived</td>") == 3
+
+
+@pytest.mark.slow
+def test_a_model_of_secure_sums_passes_where_they_are_required(folder):
+    run_ok("fit", "usual.csv", *PRIVATE_FIT, "--ledger", "ledger", "-o", "m.safetensors")
+    Path("secure.toml").write_text("secure_sums_required = true\n")
+    assert "only secure sums may leave, and this is none" in refused(
+        "check", "m.safetensors", "--policy", "secure.toml"
+    )
+    secured(fedpca.load("m.safetensors")).save("secure.safetensors")
+    assert re.search(
+        r"secure_sums_required +yes +yes +holds",
+        run_ok("check", "secure.safetensors", "--policy", "secure.toml"),
+    )
+    shown = run_ok("inspect", "secure.safetensors")
+    assert "Secure sums: 6 of 7 owners took part, at least 5 in every sum" in shown
+    run_ok("package", "secure.safetensors", "--policy", "secure.toml", "-o", "study")
+    page = Path("study/sign-off.html").read_text()
+    assert "Others saw sums over 5 owners or more, and the number of records of each owner." in page
+    assert json.loads(Path("study/release.json").read_text())["secure"] == {"least": 5, "colluding": 1}
 
 
 def test_counts_in_a_model_file_are_checked(folder):

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from helpers import power_law
+from helpers import power_law, secured
 from sklearn.decomposition import PCA
 
 import fedpca
@@ -454,6 +454,34 @@ def test_the_certificate_and_the_noise_edge(tmp_path, merged):
     assert [line[1] for line in table(text, "Releases")] == ["400", "401", "402"]
     assert "The discarded variance is unknown" in text
     assert "as confidential as the rows" not in text
+
+
+@pytest.mark.slow
+def test_secure_sums_are_told_in_words(tmp_path, merged):
+    assert "Secure sums" not in written(tmp_path, merged)
+    privacy = Privacy(2.0, 1e-5, bound=2.0, center=np.zeros(12), evaluate=False)
+    rows = power_law(np.random.default_rng(3), 1300, 12)
+    plain, release = (
+        StreamingPCA(privacy=privacy).partial_fit(part).release() for part in (rows[:400], rows)
+    )
+    release = secured(release)
+    text = written(tmp_path, release)
+    assert "Every sum has at least 5 owners." in text
+    assert "The promise holds against the coordinator together with any one owner." in text
+    assert "6 of 7 members took part. In no sum: owner 0." in text
+    sums = table(text, "Who is in each sum")
+    assert [line[1] for line in sums] == ["6 of 7", "5 of 7"]
+    assert [line[3] for line in sums] == ["1.2×", "1.25×"]
+    assert [line[4] for line in sums] == ["owner 0", "owner 0, owner 6"]
+    terms = dict(table(text, "Terms"))
+    assert terms["fewest owners in a sum"] == terms["owners that it takes to open a sum"] == "5"
+    both = written(tmp_path, fedpca.merge([release, plain]))
+    assert "1 release in this model is no secure sum: whoever collected it saw it." in both
+    record = release.certificate.secure
+    odd = replace(
+        record, study=HOSTILE[:500], promise=HOSTILE[:1500], members=[*record.members, HOSTILE[:90]]
+    )
+    written(tmp_path, replace(release, certificate=replace(release.certificate, secure=odd)))
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers import power_law
+from helpers import power_law, secured
 from sklearn.datasets import load_wine
 
 import fedpca
@@ -123,13 +123,14 @@ def browser():
         browser.close()
 
 
-def sign_off(policy, *, names, n_rows=500, privacy=None):
+def sign_off(policy, *, names, n_rows=500, privacy=None, secure=False):
     """The page to sign, of a model with these columns."""
     rows = np.random.default_rng(0).normal(size=(n_rows, len(names)))
     if privacy is None:
         summary, counts = Subspace.from_rows(rows, 3), RowCounts.of(rows)
     else:
         summary, counts = StreamingPCA(3, privacy=privacy).partial_fit(rows).release(), None
+    summary = secured(summary) if secure else summary
     release = release_facts(summary.with_names(names), 3, policy, counts, {"model.safetensors": b""})
     return sign_off_page("a model with quite a long name " * 10, release, 64 * "0")
 
@@ -142,7 +143,9 @@ def test_the_page_to_sign_fits_on_one_sheet(browser, tmp_path, paper):
         "plain": sign_off(Policy(), names=["age", "dose", "weight"]),
         "no policy": sign_off(None, names=long),
         "long": sign_off(Policy.preset("tre"), names=long),
-        "private": sign_off(Policy.preset("strict"), names=long, n_rows=123_456, privacy=privacy),
+        "private": sign_off(
+            Policy.preset("strict"), names=long, n_rows=123_456, privacy=privacy, secure=True
+        ),
     }
     page = browser.new_page()
     for name, text in pages.items():

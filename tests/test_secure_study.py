@@ -191,3 +191,27 @@ def test_secrets_of_a_sum_are_erased_when_it_has_ended(tmp_path):
     for state in states:
         assert state.secrets.sums == (None, None)
         assert (tmp_path / "0" / "session.json").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("kind", ["agreed", "signed"])
+def test_one_who_signs_something_else_does_not_stop_the_others(kind, tmp_path):
+    study = Studied({"epsilon": 4.0, "delta": 1e-6})
+    session, key, honest = (
+        Session(study.roster, study.board["session"]),
+        study.keys["owner 0"],
+        study.owners[0],
+    )
+    name, about = ("agreed/000", "members") if kind == "agreed" else ("00/signed/000", "present")
+
+    class Liar:
+        def reply(self, board):
+            if ("members" if kind == "agreed" else "00/present") not in board:
+                return honest.reply(board)
+            number = None if kind == "agreed" else 0
+            return {name: session.sign(key, kind, 0, number, {about: "00" * 32})}
+
+    study.owners[0] = Liar()
+    study.run(lambda index, board: index == 0 and name in board)
+    sums = study.model(tmp_path).certificate.secure.sums
+    assert ("owner 0" in sums[0].owners) == (kind == "signed")
+    assert all("owner 0" not in part.owners for part in sums[1:])

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedpca.privacy.ledger import Ledger
     from fedpca.privacy.settings import Privacy
     from fedpca.secure.planning import plan
+    from fedpca.secure.settings import SecureSums
     from fedpca.summaries.merging import merge, merge_tree
     from fedpca.summaries.moments import Moments
     from fedpca.summaries.rank import EnergyBand
@@ -39,6 +40,7 @@ _MODULES = {
     "Privacy": "privacy.settings",
     "Roster": "trust.roster",
     "Scaling": "summaries.scaling",
+    "SecureSums": "secure.settings",
     "SigningKey": "trust.keys",
     "StreamingPCA": "estimators.streaming",
     "Subspace": "summaries.subspace",
@@ -63,6 +65,7 @@ __all__ = [
     "Privacy",
     "Roster",
     "Scaling",
+    "SecureSums",
     "SigningKey",
     "StreamingPCA",
     "Subspace",

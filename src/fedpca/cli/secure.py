@@ -199,7 +199,7 @@ def status(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None
     if "session" not in board:
         raise FileNotFoundError(f"{folder} has no session; open one with `fedpca secure new`.")
     session = Session(loaded, board["session"])
-    now = current_round(board, terms)
+    now = current_round(board, session)
     waits_for = "the study has ended" if now is None else now.describe(terms)
     table = _table(board, terms)
     lines = [

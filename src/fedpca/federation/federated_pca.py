@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any, Self, cast
 
 import numpy as np
@@ -13,7 +14,7 @@ from scipy import sparse
 from fedpca import progress
 from fedpca._typing import AnyArray
 from fedpca._util.text import join_names
-from fedpca.backend import backend_of
+from fedpca.backend import backend_of, to_host
 from fedpca.backend.threads import single_threaded_blas
 from fedpca.estimators.base import BasePCA, warn_if_fewer
 from fedpca.estimators.rank_rule import rank_rule
@@ -23,10 +24,16 @@ from fedpca.federation.influence import Influence, captured, influence, suspects
 from fedpca.federation.message import child_name
 from fedpca.federation.pool import Share
 from fedpca.federation.robust import RobustRule, check_robust, too_few, what_counts
+from fedpca.federation.secure_clients import SecureClients
 from fedpca.federation.tree import MergeTree
 from fedpca.privacy import Privacy, StepSum
 from fedpca.privacy.tracker import PrivateTracker, warn_of_refit
+from fedpca.secure.fit import Fit, PrivateFit
+from fedpca.secure.plain_fit import PlainFit
+from fedpca.secure.rows import OwnerRows
+from fedpca.secure.settings import SecureSums
 from fedpca.summaries import validation
+from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.features import (
     FeatureRule,
     LeftOut,
@@ -54,14 +61,15 @@ class Contribution:
 
     Attributes:
         rows: how many it has.
-        captured: the share of its own variance along the model's components, by its summary.
+        captured: the share of its own variance along the model's components, by its summary; None of secure
+            sums, in which nobody sees that of a client.
         epsilon: the cost of its release for every one of its rows; None without privacy.
         problem: why it was left out, or "".
         left_out: which of its features were left out, and their share of its variance, or "".
     """
 
     rows: int
-    captured: float
+    captured: float | None
     epsilon: float | None = None
     problem: str = ""
     left_out: str = ""
@@ -81,6 +89,10 @@ class FederatedPCA(BasePCA):
             few features it follows from the sum of the clients' moments. Of more, where `tracker` is not
             exact, clients first exchange a `Scaling`, for which they need their rows twice: as tables. With
             `privacy`, "std" is found together, and needs tables, too.
+        secure: a `fedpca.SecureSums`: nobody sees what a client has, only exact sums over all of them. With
+            `privacy` the clients share the noise, so that a sum has about as much as one pool of all rows;
+            without, `SecureSums(largest=...)` must bound the entries of rows. It needs three clients or more,
+            whose rows are tables, a whole number as `n_components`, and the extra "secure".
         features: "same": `fit_clients` leaves out clients whose features are not those of most clients.
             "intersection": the model has the features that all clients have, matched by name, in the order
             of the client whose name comes first; a warning says what was left out.
@@ -94,7 +106,8 @@ class FederatedPCA(BasePCA):
     Attributes:
         model_: the `Subspace` of all rows, with a certificate if they are private.
         contributions_: a `Contribution` per client, by name.
-        influence_: what every client has done to the model, by name: a `fedpca.federation.Influence`.
+        influence_: what every client has done to the model, by name: a `fedpca.federation.Influence`; empty
+            after secure sums.
         components_, explained_variance_, ...: those of `StreamingPCA`.
 
     >>> from sklearn.datasets import load_digits
@@ -116,6 +129,7 @@ class FederatedPCA(BasePCA):
         whiten: bool = False,
         tracker: TrackerName = "auto",
         privacy: Privacy | None = None,
+        secure: SecureSums | None = None,
         features: FeatureRule = "same",
         fanout: int = 8,
         robust: RobustRule | None = None,
@@ -130,6 +144,7 @@ class FederatedPCA(BasePCA):
         self.whiten = whiten
         self.tracker = tracker
         self.privacy = privacy
+        self.secure = secure
         self.features = features
         self.fanout = fanout
         self.robust = robust
@@ -181,11 +196,15 @@ class FederatedPCA(BasePCA):
             workers = validation.integer(self.n_jobs, "n_jobs", at_least=1)
         check_rule(self.features)
         check_robust(self.robust, self.max_share)
+        if self.secure is not None:
+            self._check_secure(clients)
         self._check_ledger(len(clients))
         if isinstance(self.privacy, Privacy):
             warn_of_refit(self.privacy, stacklevel=4)
         if isinstance(self.scale, str):
             check_scale(self.scale, 1)
+        if self.secure is not None:
+            return self._fit_secure(clients, workers)
         team, sent = self._run(clients, workers)
         fitted, problems = team.members, team.problems
         if not fitted:
@@ -249,6 +268,112 @@ class FederatedPCA(BasePCA):
         elif self.energy is None and self.privacy is None:
             warn_if_fewer(self.n_components, self.n_components_, stacklevel=4)
         return self
+
+    def _check_secure(self, clients: Mapping[str, Any]) -> None:
+        """Before anything is read or spent: what secure sums cannot do."""
+        if not isinstance(self.secure, SecureSums):
+            raise TypeError(f"secure must be a SecureSums or None, got secure={self.secure!r}.")
+        self.secure.terms(sorted(clients))
+        if self.robust is not None:
+            raise ValueError(
+                f"robust must be None with secure sums, got robust={self.robust!r}: nobody sees what a "
+                "client has, so nobody sees a lie. Choose one of the two."
+            )
+        if self.features != "same":
+            raise ValueError(
+                f"features must be 'same' with secure sums, got features={self.features!r}: only sums of the "
+                "same features add up. Select the same columns of all clients."
+            )
+        if self.tracker != "auto":
+            raise ValueError(
+                f"tracker must be 'auto' with secure sums, got tracker={self.tracker!r}: what is summed "
+                "follows from privacy."
+            )
+        if self.energy is not None or not isinstance(self.n_components, Integral):
+            raise ValueError(
+                "n_components must be a whole number with secure sums, and energy None, got "
+                f"n_components={self.n_components!r}, energy={self.energy!r}."
+            )
+        if (self.privacy is None) == (self.secure.largest is None):
+            raise ValueError(
+                "secure sums need privacy=Privacy(...) or, without noise, SecureSums(largest=...), a public "
+                f"bound on the entries of rows, and not both; got {self.privacy} and {self.secure}."
+            )
+        if streams := [repr(name) for name, rows in clients.items() if not _is_table(rows)]:
+            raise ValueError(
+                f"secure sums read rows once per sum, and those of {join_names(streams, 4)} are batches that "
+                "are read once; pass tables."
+            )
+
+    def _fit_secure(self, clients: Mapping[str, Any], workers: int) -> Self:
+        """As `_fit`, by sums over clients of which nobody sees a part."""
+        assert isinstance(self.secure, SecureSums)
+        rows, problems = self._owner_rows(clients)
+        if not rows:
+            raise ValueError(_nobody(problems))
+        votes = [(own.n_features, own.feature_names, own.n_rows) for own in rows.values()]
+        n_features, names = _features_of_most(votes)
+        for name, own in list(rows.items()):
+            if own.n_features != n_features or own.feature_names not in (None, names):
+                problems[name] = f"its {own.n_features} features are not those of most clients."
+                del rows[name]
+        study = SecureClients(
+            rows, problems, lambda: self._secure_fit(n_features, names), self.secure, self.privacy
+        )
+        with single_threaded_blas(), ThreadPoolExecutor(workers) as pool:
+            result = study.run(pool)
+        fit, problems, certificate = result.fit, result.problems, result.model.certificate
+        self.n_features_in_ = n_features
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+        self._source = view = _secured(fit.view, certificate)
+        self._n_rows_seen = sum(rows[name].n_rows for name in result.owners)
+        epsilon = None if certificate is None else float(certificate.epsilon)
+        self.contributions_ = {
+            name: Contribution(rows[name].n_rows, None, epsilon, problems.get(name, ""))
+            if name in result.owners
+            else Contribution(0, None, problem=problems.get(name, ""))
+            for name in sorted(clients)
+        }
+        self.influence_ = {}
+        if problems:
+            warnings.warn(f"left out {len(problems)} of {len(clients)} clients: {problems}", stacklevel=5)
+        constant, not_found, doubt = None, None, ""
+        if isinstance(fit, PrivateFit):
+            not_found, doubt = fit.left_out, fit.bound_warning()
+        elif isinstance(fit, PlainFit):
+            constant = fit.constant
+        for text in (self._scale_warning(view, constant, not_found), doubt, view.shortfall()):
+            if text:
+                warnings.warn(text, stacklevel=5)
+        if self.privacy is None:
+            warn_if_fewer(self.n_components, self.n_components_, stacklevel=5)
+        return self
+
+    def _owner_rows(self, clients: Mapping[str, Any]) -> tuple[dict[str, OwnerRows], dict[str, str]]:
+        """The rows of clients, and why some have none that can be used."""
+        rows, problems = {}, {}
+        for name, given in clients.items():
+            client = self._client()
+            try:
+                table = client._validated(given, reset=True)
+                table = to_host(table) if backend_of(table).on_device else table
+                rows[name] = OwnerRows.of_table(table, client._names())
+            except Exception as error:
+                problems[name] = f"{type(error).__name__}: {error}"
+        return rows, problems
+
+    def _secure_fit(self, n_features: int, names: tuple[str, ...] | None) -> Fit:
+        """What all clients have agreed to sum."""
+        assert isinstance(self.secure, SecureSums)
+        rank = validation.rank(self.n_components, n_features, "n_components")
+        scale = check_scale(self.scale, n_features, names)
+        if self.privacy is not None:
+            return PrivateFit(self.privacy, n_features, rank, scale=scale, feature_names=names)
+        assert self.secure.largest is not None
+        return PlainFit(
+            self.secure.largest, n_features, rank, center=bool(self.center), scale=scale, feature_names=names
+        )
 
     def _scale_warning(self, view: SummaryView, constant: AnyArray | None, not_found: AnyArray | None) -> str:
         """Which features could not be scaled, or else which one dominates, or ""."""
@@ -541,6 +666,15 @@ def _evaluated(view: SummaryView, clients: Mapping[str, tuple[StreamingPCA, Any]
     ledgers = [client.ledger_ for client, _ in clients.values() if client.ledger_ is not None]
     certificate = certificate.with_spent({ledger.id: ledger.spent() for ledger in ledgers})
     return view.evaluated(certificate.evaluated(first.evaluation(StepSum.pooled(sums), model)))
+
+
+def _secured(view: SummaryView, certificate: Certificate | None) -> SummaryView:
+    """The view of a summary whose certificate states who took part, as that of the published model does."""
+    own = view.whole.certificate
+    if certificate is None or certificate.secure is None or own is None:
+        return view
+    own = own.secured(certificate.secure, session=certificate.release or "", time=certificate.time or "")
+    return SummaryView(replace(view.whole, certificate=own), view.rule, view.oversample, view.dtype)
 
 
 def _own_account(privacy: Privacy | None) -> Privacy | None:

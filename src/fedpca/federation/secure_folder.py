@@ -11,11 +11,11 @@ from fedpca.errors import SecureError
 from fedpca.federation.secure_board import FolderBoard, file_name, listed, published
 from fedpca.privacy.ledger import Ledger
 from fedpca.secure import wire
-from fedpca.secure.messages import MOST_SUMS
+from fedpca.secure.messages import MOST_SUMS, OWNERS
 from fedpca.secure.owner import Owner
 from fedpca.secure.owner_state import OwnerFiles
 from fedpca.secure.proofs import debit_name, find_proof
-from fedpca.secure.record import relevant
+from fedpca.secure.record import Record, relevant
 from fedpca.secure.rows import OwnerRows
 from fedpca.secure.session import Session
 from fedpca.secure.settings import Terms
@@ -29,10 +29,9 @@ _WORDS = {
     "keys": "keys",
     "shares": "shares of secrets",
     "agreed": "signatures on the members",
-    "masked": "masked words",
-    "signed": "signatures on who is in it",
-    "opened": "answers",
-    "refused": "refusal",
+    "masked": "masked words of sum {:02}",
+    "signed": "signatures on who is in sum {:02}",
+    "opened": "answers to sum {:02}",
 }
 
 
@@ -112,13 +111,11 @@ def visit(
             )
             while True:
                 new = study.reply(relevant(board, index))
-                unpublished = {name: files.sent[name] for name in files.sent if name not in board}
-                board.publish(unpublished)
-                sent += unpublished
+                sent += _publish(files, board)
                 if not new:
                     break
         cancelled = _cancel(board, session, index, ledger)
-    return Visit(tuple(sent), cancelled, _next(board, terms, index))
+    return Visit(tuple(sent), cancelled, _next(board, session, index))
 
 
 def refuse(
@@ -141,10 +138,18 @@ def refuse(
     files = OwnerFiles(Path(state) / session.id[:16])
     with files.locked():
         files.keep(Owner(roster, board["session"], key, 1, files.secrets, files.sent).refuse(number))
-        unpublished = {name: files.sent[name] for name in files.sent if name not in board}
-        board.publish(unpublished)
+        sent = _publish(files, board)
         cancelled = _cancel(board, session, index, ledger)
-    return Visit(tuple(unpublished), cancelled, _next(board, terms, index))
+    return Visit(tuple(sent), cancelled, _next(board, session, index))
+
+
+def _publish(files: OwnerFiles, board: FolderBoard) -> list[str]:
+    """Write what an owner has decided to send and is not there, in the order of the protocol."""
+    order = list(OWNERS)
+    names = [name for name in files.sent if name not in board]
+    names.sort(key=lambda name: (name[:2].isdigit(), name[:2], order.index(name.split("/")[-2])))
+    board.publish({name: files.sent[name] for name in names})
+    return names
 
 
 def _open_sum(board: Board) -> int:
@@ -178,13 +183,13 @@ def _unsettled(ledger: Ledger | None, session: Session) -> dict[str, int]:
     }
 
 
-def _next(board: FolderBoard, terms: Terms, index: int) -> str:
+def _next(board: FolderBoard, session: Session, index: int) -> str:
     """What an owner waits for."""
     for name, field in (("keyring", "keys"), ("members", "members")):
         if name in board and "model" not in board and index not in listed(board, name, field):
             return f"left out of this session: {file_name(name)} was published without this member"
-    found = current_round(board, terms)
-    return "" if found is None else found.describe(terms)
+    found = current_round(board, session)
+    return "" if found is None else found.describe(session.terms)
 
 
 def coordinate(
@@ -212,7 +217,7 @@ def coordinate(
             break
         board.publish(new)
         done += new
-    found = current_round(board, study.terms)
+    found = current_round(board, study.coordinator.session)
     waits_for = "" if found is None else found.describe(study.terms)
     return Visit(tuple(done), (), waits_for), dict(study.coordinator.problems)
 
@@ -256,23 +261,21 @@ class Round(NamedTuple):
         """In words."""
         if not self.missing:
             return "waits for the coordinator"
-        of_sum = "" if self.number is None else f" of sum {self.number:02}"
+        what = _WORDS[self.kind].format(self.number)
         names = join_names([sanitize(terms.ids[index], 100) for index in self.missing])
         return (
-            f"waits for {_WORDS[self.kind]}{of_sum} from {names}: {len(self.there)} of "
-            f"{len(self.expected)} are there, at least {self.needed} are needed"
+            f"waits for {what} from {names}: {len(self.there)} of {len(self.expected)} are there, at least "
+            f"{self.needed} are needed"
         )
 
 
-def current_round(board: Board, terms: Terms) -> Round | None:
+def current_round(board: Board, session: Session) -> Round | None:
     """What a session waits for, by the names on its board; None once there is a model."""
+    terms = session.terms
     if "model" in board:
         return None
-    everybody = tuple(range(terms.n_members))
-    if "session" not in board:
-        return Round("", None)
     if "keyring" not in board:
-        return _round(board, "keys", None, everybody, terms.least)
+        return _round(board, "keys", None, tuple(range(terms.n_members)), terms.least)
     if "members" not in board:
         return _round(board, "shares", None, listed(board, "keyring", "keys"), terms.least)
     members = listed(board, "members", "members")
@@ -280,12 +283,24 @@ def current_round(board: Board, terms: Terms) -> Round | None:
     if f"{number:02}/announced" not in board:
         return Round("", None) if number else _round(board, "agreed", None, members, terms.threshold)
     if f"{number:02}/present" not in board:
+        fixed = _fixed(board, session, number)
+        if fixed is not None:
+            return _round(board, "masked", number, fixed, len(fixed))
         return _round(board, "masked", number, members, terms.least)
     present = listed(board, f"{number:02}/present", "present")
     signed = _round(board, "signed", number, present, terms.threshold)
     if len(signed.there) < signed.needed:
         return signed
     return _round(board, "opened", number, present, terms.threshold)
+
+
+def _fixed(board: Board, session: Session, number: int) -> tuple[int, ...] | None:
+    """Who must be in a sum, if that is fixed; None if not, or if the board contradicts itself."""
+    try:
+        fixed = Record(session, board).fixed(number)
+    except SecureError:
+        return None
+    return None if fixed is None else tuple(fixed)
 
 
 def _round(board: Board, kind: str, number: int | None, expected: tuple[int, ...], needed: int) -> Round:

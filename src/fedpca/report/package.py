@@ -24,6 +24,7 @@ from fedpca.estimators.streaming import StreamingPCA
 from fedpca.readers import RowReader
 from fedpca.report.sign_off import sign_off_page
 from fedpca.report.write import write_report
+from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.summary import Summary
 from fedpca.trust.policy import Policy, shows_mean
 from fedpca.trust.row_counts import RowCounts
@@ -117,6 +118,7 @@ def release_facts(
         "means": shows_mean(summary),
         "scaled": summary.scale is not None,
         "privacy": None,
+        "secure": None,
     }
     if certificate is None:
         facts["smallest_level"] = None if counts is None else counts.smallest_level
@@ -125,6 +127,7 @@ def release_facts(
         names = ("private", "epsilon", "delta", "adjacency", "mechanism", "unit")
         facts["privacy"] = {name: getattr(certificate, name) for name in names}
         facts["privacy"]["warnings"] = list(certificate.warnings)
+        facts["secure"] = _secure(certificate)
     facts["policy"] = None
     if policy is not None:
         facts["policy"] = {
@@ -141,6 +144,15 @@ def release_facts(
         "numpy": np.__version__,
     }
     return facts
+
+
+def _secure(certificate: Certificate) -> JSON | None:
+    """The weakest terms of the secure sums behind a release; None if it is not all of secure sums."""
+    found = [release.secure for release in certificate.all_releases()]
+    terms = [each for each in found if each is not None]
+    if not terms or len(terms) < len(found):
+        return None
+    return {name: min(getattr(each, name) for each in terms) for name in ("least", "colluding")}
 
 
 def local_facts(summary: Summary, rows: RowReader, counts: RowCounts) -> JSON:

@@ -24,9 +24,13 @@ def secure_section(certificate: Certificate) -> Section:
             ),
             Table(f"Terms{study}", ("property", "value"), _terms(secured)),
         ]
-    if len(found) < certificate.merged and found:
-        others = pluralize(certificate.merged - len(found), "release")
-        paragraphs.append(f"The other {others} in this model came from one owner each, who is visible.")
+    if found and (others := certificate.merged - len(found)):
+        are = (
+            "is no secure sum: whoever collected it saw it"
+            if others == 1
+            else ("are no secure sums: whoever collected them saw each")
+        )
+        paragraphs.append(f"{pluralize(others, 'release')} in this model {are}.")
     return Section("secure", "Secure sums", paragraphs, tables)
 
 
@@ -36,7 +40,7 @@ def _paragraphs(secured: Secured) -> list[str]:
         "According to the certificate, owners sent their numbers behind random masks that cancel in the sum. "
         "The coordinator, who collected them, learned sums over owners, and how many records each owner has; "
         f"nothing else about any one of them. Every sum has at least {secured.least} owners.",
-        sanitize(secured.promise, 600),
+        f"The promise {sanitize(secured.promise, 600)}.",
     ]
     took_part = secured.took_part
     if absent := [sanitize(member, 40) for member in secured.members if member not in took_part]:

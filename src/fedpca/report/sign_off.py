@@ -111,6 +111,16 @@ def _what_protects(release: JSON) -> list[str]:
         f"or tries, the odds of a statement about one record change by a factor of at most {factor}, but for "
         f"a chance of {chance}. Rules that look at records are waived: a refusal would tell about them.",
         *weakness,
+        *_who_saw(release["secure"]),
+    ]
+
+
+def _who_saw(secure: JSON | None) -> list[str]:
+    """What whoever collected the numbers of several owners saw of each."""
+    if secure is None:
+        return []
+    return [
+        f"Others saw sums over {secure['least']} owners or more, and the number of records of each owner."
     ]
 
 

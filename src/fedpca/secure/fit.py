@@ -182,6 +182,10 @@ class PrivateFit:
         feature_names: tuple[str, ...] | None = None,
     ) -> None:
         _check_settings(privacy)
+        if isinstance(scale, str) and scale != "std":
+            raise ValueError(
+                f"scale must be None, 'std' or public numbers with privacy, got scale={scale!r}."
+            )
         mechanism_class(privacy).check_features(n_features)
         self._privacy = privacy
         self.n_features = n_features
@@ -367,3 +371,5 @@ def _check_settings(privacy: Privacy) -> None:
         raise ValueError(f"secure sums make one release, got releases={privacy.releases}; leave it out.")
     if privacy.noise != "exact":
         raise ValueError(f"secure sums need noise='exact', got noise={privacy.noise!r}; leave it out.")
+    if privacy.insecure_seed_for_tests is not None:
+        raise ValueError("secure sums draw noise from random keys; leave out insecure_seed_for_tests.")

@@ -59,6 +59,8 @@ class Owner:
         self.terms = self.session.terms
         self.index = self.terms.ids.index(roster.member_of(key.public).id)
         self.rows, self._key, self._secrets, self._sent = rows, key, secrets, sent
+        self._received: dict[int, list[tuple[bytes, bytes]]] = {}  # shares of seed and key, by dealer and sum
+        self._received_for = ""  # the digest of the members who dealt them
 
     def reply(self, board: Board, vector: Callable[[Announced], AnyArray]) -> dict[str, bytes]:
         """Everything that this owner can send now and has not sent: store it in `sent` before it leaves.
@@ -124,19 +126,16 @@ class Owner:
         if not record.has("members") or self.index not in record.members.members:
             return
         self._require_named(record.members.members[self.index][1], "shares")
-        received = self._received(record)
+        if self._received_for != record.members.digest:
+            self._received, self._received_for = self._unsealed(record), record.members.digest
         yield _Step("agreed", None, "members", record.members.digest, lambda: ({}, b""))
         if not self._enough(record, "agreed", "members", record.members.digest):
             return
         for number in range(record.n_totals + 1):
-            yield from self._sum_steps(record, number, received, vector)
+            yield from self._sum_steps(record, number, vector)
 
     def _sum_steps(
-        self,
-        record: Record,
-        number: int,
-        received: Mapping[int, list[tuple[bytes, bytes]]],
-        vector: Callable[[Announced], AnyArray],
+        self, record: Record, number: int, vector: Callable[[Announced], AnyArray]
     ) -> Iterator[_Step]:
         if not record.has("announced", number=number) or self._has_sent("refused", number):
             return
@@ -162,9 +161,7 @@ class Owner:
         if self._has_sent("opened", number) or (
             not done and self._enough(record, "signed", "present", present.digest, number)
         ):
-            yield _Step(
-                "opened", number, "present", present.digest, lambda: self._opened(record, number, received)
-            )
+            yield _Step("opened", number, "present", present.digest, lambda: self._opened(record, number))
 
     # --- how it is made ---
 
@@ -211,7 +208,7 @@ class Owner:
         public = record.keys_of(other).enc
         return masks.seal_key(self._secrets.enc, public, self.session.salt, sender, receiver)
 
-    def _received(self, record: Record) -> dict[int, list[tuple[bytes, bytes]]]:
+    def _unsealed(self, record: Record) -> dict[int, list[tuple[bytes, bytes]]]:
         """This owner's shares of seed and key, of every other member and sum, as committed to."""
         receivers = list(record.keyring.keys)
         place, found = receivers.index(self.index), {}
@@ -254,15 +251,13 @@ class Owner:
         masks.add_masks(words, keys)
         return {"rows": self.rows}, words.astype("<u8", copy=False).tobytes()
 
-    def _opened(
-        self, record: Record, number: int, received: Mapping[int, list[tuple[bytes, bytes]]]
-    ) -> tuple[JSON, bytes]:
+    def _opened(self, record: Record, number: int) -> tuple[JSON, bytes]:
         present = record.present(number).present
         own = self._secrets.of_sum(number)
         [mine] = own.shares([self.index], self.terms.threshold)
         seeds, keys = {}, {}
         for member in record.members.members:
-            of_seed, of_key = mine if member == self.index else received[member][number]
+            of_seed, of_key = mine if member == self.index else self._received[member][number]
             if member in present:
                 seeds[str(member)] = of_seed.hex()
             else:
@@ -285,11 +280,11 @@ class Owner:
             same, other = same | {self.index}, other - {self.index}
         if len(same) >= self.terms.threshold:
             return True
-        if other:
+        if len(record.members.members) - len(other) < self.terms.threshold:  # few liars must not stop others
             raise SecureError(
-                f"all members must sign the same {field}, and {record.names(sorted(other))} signed another "
-                "than the coordinator shows here; the coordinator lies, or they do: answer nothing more, and "
-                "ask them."
+                f"at least {self.terms.threshold} members must sign the same {field}, and "
+                f"{record.names(sorted(other))} signed another than the coordinator shows here; the "
+                "coordinator lies, or they do: answer nothing more, and ask them."
             )
         return False
 

@@ -49,8 +49,9 @@ class Secrets:
     sums: tuple[SumSecrets | None, ...]
 
     @classmethod
-    def new(cls, n_sums: int, random: Callable[[int], bytes] = secrets.token_bytes) -> Self:
-        """Fresh secrets for so many sums."""
+    def new(cls, n_sums: int, random: Callable[[int], bytes] | None = None) -> Self:
+        """Fresh secrets for so many sums; `random` gives bytes, by default those of the system."""
+        random = random or secrets.token_bytes
         sums = [SumSecrets(*(random(32) for _ in SumSecrets._fields)) for _ in range(n_sums)]
         return cls(random(32), tuple(sums))
 

@@ -26,6 +26,7 @@ _BITS = 62  # of a total: signed, and a factor of two
 _RESERVE = 6  # bits of products, for owners that are in the second sum and not in the first
 _HALF = 15  # bits of the lower half of a standardized entry
 _MOST = 1.25 * 2.0 ** (_BITS - _RESERVE)  # the largest square of a feature over all rows of an owner
+_MAX_FEATURES = 4096
 _BATCH_ROWS = 2**14  # products of halves, summed over these, are exact in float64
 
 
@@ -41,6 +42,9 @@ class PlainFit:
         center: whether the mean is subtracted.
         scale: what features are divided by: "std", "binomial", one public number per feature, or None.
         feature_names: one per feature, or None.
+
+    Attributes:
+        constant: with "std" or "binomial", which features do not vary, shape (d,), when all sums are taken.
     """
 
     most_sums = 2
@@ -59,6 +63,11 @@ class PlainFit:
             raise ValueError(
                 f"largest must be a positive number that no entry of a row exceeds, got {largest!r:.80}."
             )
+        if n_features > _MAX_FEATURES:
+            raise ValueError(
+                f"secure sums without privacy are of n_features² products, of at most {_MAX_FEATURES} "
+                f"features, got {n_features}; select fewer columns."
+            )
         self._largest = float(largest)
         self.n_features = n_features
         self.feature_names = feature_names
@@ -71,6 +80,7 @@ class PlainFit:
         self._mean: Array | None = None
         self._spread: Array | None = None
         self._view: SummaryView | None = None
+        self.constant: AnyArray | None = None
 
     def begin(self, rows: int, noise: float) -> None:
         """Let the sums begin; see `Fit`."""
@@ -222,6 +232,7 @@ class PlainFit:
                 mean = mean * (n / count)
                 variance = np.maximum(variance - mean**2, 0.0)
             scaling = Scaling(known, mean, variance)
+            self.constant = scaling.constant
         mean = mean if self._centered else np.zeros(d)
         moments = Moments(
             n,

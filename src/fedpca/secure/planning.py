@@ -32,6 +32,7 @@ _KEYS, _DIGEST, _HEX_SHARE, _SHARE, _COMMITMENT = 226, 72, 73, 33, 32
 _MASKED = 3.0e9  # bytes per second
 _DRAWN = 15.0e6  # entries of noise
 _HASHED = 1.5e9  # bytes
+_READ = 7e7  # bytes of keys and shares, read again at every visit
 _EXCHANGE, _VERIFY, _HASH = 1e-4, 1.5e-4, 2e-6  # seconds: of a shared key, of a message, of a share
 _MULTIPLY = 2e-7  # of two numbers of a field
 
@@ -258,9 +259,10 @@ def _owner_costs(terms: Terms, levels: Levels, sums: list[ExpectedSum], most_sum
     seconds = (
         words * len(levels.sizes) / _DRAWN
         + 8 * words * members / _MASKED
-        + (3 * 8 * words + _VISITS * (1 + n_sums) * others * dealt) / _HASHED
+        + 3 * 8 * words / _HASHED
+        + (_VISITS * (1 + n_sums) - 2) * others * dealt / _READ
         + 2 * most_sums * members * terms.threshold * _MULTIPLY
-        + others * (3 + n_sums) * _VERIFY
+        + others * (3 * _VISITS * (1 + n_sums) + n_sums) * _VERIFY
         + others * (2 + n_sums) * _EXCHANGE
         + 4 * most_sums * members * _HASH
     )

@@ -172,7 +172,7 @@ class Record:
                 raise ValueError(f"noise must be an integer that float64 holds, got a part of {max(sds):g}")
 
     def fixed(self, number: int) -> list[int] | None:
-        """Who must be in a sum: without noise, exactly those of the sum without noise before; None if open."""
+        """Who must be in a sum: without noise, those of the sum without noise before; None if it is open."""
         if self.announced(number).exact:
             for earlier in reversed(range(number)):
                 if self.announced(earlier).exact:

@@ -169,6 +169,8 @@ class Session:
                 raise ValueError(f"it must have {', '.join(names)} and session")
             if fields["session"] != self.id:
                 raise ValueError("it is of another session")
+            if len(payload) and not name.endswith("/total"):
+                raise ValueError("it must have one line")
             return parse(fields, payload, wire.digest(contents))
         except SecureError:  # of a message that it refers to
             raise

@@ -326,9 +326,8 @@ class CoordinatorStudy:
                 f"{terms.n_members} members"
             ),
         )
-        certificate = certificate.secured(
-            secured, session=self._session.id, time=self._session.opened.isoformat()
-        )
+        opened = self._session.opened.isoformat()
+        certificate = certificate.secured(secured, session=self._session.id, time=opened)
         return replace(model, certificate=certificate)
 
 

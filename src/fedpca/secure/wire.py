@@ -100,9 +100,10 @@ def read_signed(contents: bytes, key: PublicKey, expected: JSON) -> Signed:
     size = fields.get("bytes")
     if type(size) is not int or size < 0 or len(rest) != size + _SIGNATURE:
         raise ValueError("it is cut off, or longer than it says")
-    for name, value in expected.items():
-        if canonical({name: fields.get(name)}) != canonical({name: value}):
-            raise ValueError(f"its {name} is {fields.get(name)!r:.80}, and must be {value!r:.80}")
+    stated = {name: fields.get(name) for name in expected}
+    if canonical(stated) != canonical(expected):  # true is not 1
+        name = next((name for name in expected if stated[name] != expected[name]), "header")
+        raise ValueError(f"its {name} is {stated.get(name)!r:.80}, and must be {expected.get(name)!r:.80}")
     body = hashlib.sha256(memoryview(contents)[:-_SIGNATURE])
     signature = bytes(rest[size:])
     if not key.verify(signature, _DOMAIN + body.digest()):

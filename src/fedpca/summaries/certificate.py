@@ -159,7 +159,7 @@ class Secured(_Record):
         sigma: standard deviation of the noise of the release that is left if colluding owners take off
             theirs; rows in the unit ball.
         aliasing: what rounding the owners' parts of the noise adds to delta; it is included there.
-        promise: against whom the certificate holds.
+        promise: against whom the certificate "holds ...".
     """
 
     study: str
@@ -215,7 +215,7 @@ class Secured(_Record):
         """Who took part, and against whom the certificate holds, in two sentences."""
         return (
             f"Secure sums: {len(self.took_part)} of {len(self.members)} owners took part, at least "
-            f"{self.least} in every sum, and nobody saw the part of one. {self.promise}"
+            f"{self.least} in every sum, and nobody saw the part of one. The promise {self.promise}."
         )
 
 
