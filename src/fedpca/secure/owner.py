@@ -246,8 +246,8 @@ class Owner:
                 public = record.keys_of(other).sums[number].key
                 key = masks.pair_key(own.key, public, self.session.salt, context, self.index, other)
                 keys.append((key, self.index < other))
-        words = noise_shares.noise(announced.blocks, record.levels, own.surplus, 0)
-        words += shifted(vector(announced), announced.blocks)  # the last thing that can be refused
+        words = shifted(vector(announced), announced.blocks)  # the last thing to be refused, and paid for
+        words += noise_shares.noise(announced.blocks, record.levels, own.surplus, 0)
         masks.add_masks(words, keys)
         return {"rows": self.rows}, words.astype("<u8", copy=False).tobytes()
 

@@ -68,7 +68,8 @@ class SecureNode:
         copy.mkdir(mode=0o700, parents=True, exist_ok=True)
         if strange := [name for name in board if board_name(file_name(name)) != name]:
             raise SecureError(f"a board must have messages of a session only, got {strange[0]!r:.80}.")
-        FolderBoard(copy).publish(board)
+        ours = FolderBoard(copy)
+        ours.publish(board)
         with self._gate.in_public():
             visit(
                 copy,
@@ -79,10 +80,11 @@ class SecureNode:
                 ledger=None if self._privacy is None else self._privacy.open_ledger(),
                 policy=self._gate.policy,
             )
+        ours.refresh()
         index = session.terms.ids.index(self._signer.member.id)
         return {
             name: contents
-            for name, contents in FolderBoard(copy).items()
+            for name, contents in ours.items()
             if name not in known and (parts := split_name(name)) is not None and parts[1] == index
         }
 

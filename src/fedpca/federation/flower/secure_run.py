@@ -170,7 +170,7 @@ class SecureRun:
                 self.replies[node] = replace(reply, what="waiting", reason=reason)
 
     def _shortage(self) -> str:
-        now = current_round(self.board, self._terms)
+        now = current_round(self.board, self._session)
         assert now is not None
         return sanitize(
             f"too few members were there in time: the session {now.describe(self._terms)}. Run again in this "
