@@ -137,6 +137,7 @@ def refuse(
     number = _open_sum(board)
     files = OwnerFiles(Path(state) / session.id[:16])
     with files.locked():
+        files.resume()
         files.keep(Owner(roster, board["session"], key, 1, files.secrets, files.sent).refuse(number))
         sent = _publish(files, board)
         cancelled = _cancel(board, session, index, ledger)

@@ -105,6 +105,16 @@ class OwnerFiles:
                 "the same rows and settings. Restore them, or let the coordinator open another session."
             )
 
+    def resume(self) -> None:
+        """Go on with a session that has begun; SecureError if it has not."""
+        path = self._folder / "session.json"
+        if not path.exists():
+            raise SecureError(
+                f"{self._folder} must be the state of a member that takes part in this session, and is not; "
+                "name the state folder, or take a step first."
+            )
+        self._head = _read(path)
+
     @property
     def secrets(self) -> Secrets:
         return Secrets.from_json(self._head["secrets"])

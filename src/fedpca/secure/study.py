@@ -180,7 +180,7 @@ class OwnerStudy:
         """Before anything leaves: the owner's policy, and a budget for all sums."""
         terms = self._session.terms
         if self._policy is not None:
-            rows: Any = self._rows.n_rows if self._privacy is not None else self._rows.source
+            rows: Any = self._rows if self._privacy is not None else self._rows.source
             self._policy.check_secure(
                 rows, privacy=self._privacy, least=terms.least, colluding=terms.colluding
             )
