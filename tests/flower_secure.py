@@ -13,26 +13,27 @@ from fedpca import Roster, SigningKey
 from fedpca.federation.flower import round as round_module
 from fedpca.federation.flower import secure_run
 from fedpca.federation.secure_board import FolderBoard
-from fedpca.secure import Record, Session
+from fedpca.secure import Record, Secrets, Session, noise_shares
+from fedpca.secure.owner_state import OwnerFiles
 from fedpca.secure.study import fit_of
 from fedpca.trust import Member
 
 PLAIN = {"rank": 2, "n_features": 3, "scale": "none", "center": True, "largest": 20.0}
-PRIVATE = {
-    "rank": 2, "n_features": 3, "scale": "std", "center": True,
-    "epsilon": 8.0, "delta": 1e-5, "adjacency": "replace-one", "mechanism": "gram",
-}  # fmt: skip
-RUN = {"rank": 2, "adjacency": "replace-one"}
-PROMISE = {"epsilon": 8.0, "delta": 1e-5}
+PROMISE = {"epsilon": 8.0, "delta": 1e-5, "adjacency": "replace-one"}
+PRIVATE = {"rank": 2, "n_features": 3, "scale": "none", "center": False, "bound": 8.0} | PROMISE
+"""Two sums: the release, and its evaluation."""
 
 
 class SecureClub:
     """A secure study: files of its server and of its members."""
 
-    def __init__(self, folder, n=5, *, settings=PLAIN, n_rows=12, study="heart", config=None, **more):
+    def __init__(self, folder, n=5, *, settings=PLAIN, n_rows=12, config=None, **more):
         self.folder, self.server, self.path = folder, folder / "server", folder / "roster.toml"
         self.keys, self.configs = {}, {}
-        folder.mkdir(exist_ok=True)
+        private = {} if "epsilon" not in settings else {name: settings[name] for name in PROMISE}
+        if private:
+            private |= {"bound": settings["bound"]} if "bound" in settings else {}
+            private |= {} if settings["center"] else {"center": "none"}
         members = []
         for number in range(n):
             name = f"owner{number}"
@@ -45,9 +46,11 @@ class SecureClub:
                 "source": str(source),
                 "key": str(folder / f"{name}.key"),
                 "roster": str(self.path),
-            } | (config or {})
+                **private,
+                **(config or {}),
+            }
             members.append(Member(name, self.keys[name].public))
-        self.agree(Roster(study, members, settings | {"colluding": 1} | more))
+        self.agree(Roster("heart", members, settings | {"colluding": 1} | more))
 
     def agree(self, roster):
         self.roster = roster
@@ -56,9 +59,9 @@ class SecureClub:
     @property
     def run_config(self):
         """The part of a run config that this study needs."""
-        private = "epsilon" in self.roster.settings
-        scale = self.roster.settings["scale"].replace("none", "")
-        return RUN | {"roster": str(self.path), "scale": scale} | (PROMISE if private else {})
+        settings = self.roster.settings
+        agreed = {name: settings[name] for name in (*PROMISE, "rank", "center", "bound") if name in settings}
+        return agreed | {"roster": str(self.path), "scale": settings["scale"].replace("none", "")}
 
     def nodes(self):
         return {number: client(config) for number, config in enumerate(self.configs.values(), start=1)}
@@ -73,8 +76,12 @@ class SecureClub:
     def rows(self, name):
         return np.load(self.configs[name]["source"])
 
-    def check_totals(self):
-        """Every total is the sum of what its owners have, bit for bit; returns who is in which."""
+    def check_totals(self, heads=None):
+        """Every total is the sum of what its owners have, bit for bit; returns who is in which.
+
+        Args:
+            heads: of private studies, what owners have drawn, by name; see `remember_secrets`.
+        """
         board = self.board
         record = Record(Session(self.roster, board["session"]), board)
         fit = fit_of(self.roster)
@@ -82,15 +89,44 @@ class SecureClub:
             return []
         fit.begin(record.rows, 1.0)
         for total in record.totals:
+            shifts = [block.shift for block in total.blocks for _ in range(block.length)]
             expected = np.zeros(fit.next.length, dtype=np.uint64)
             for name in total.owners:
                 vector = fit.vector(iter([self.rows(name)]), np.random.default_rng(0))
-                expected += np.asarray(vector).astype(np.int64).view(np.uint64)
+                expected += (np.asarray(vector).astype(np.int64) << shifts).view(np.uint64)
+                if heads:
+                    expected += kept_noise(record, total, heads[name])
             assert np.array_equal(total.words.view(np.uint64), expected)
             assert total.rows == sum(len(self.rows(name)) for name in total.owners)
             assert len(total.owners) >= record.terms.least
             fit.add(total)
         return [total.owners for total in record.totals]
+
+
+def kept_noise(record, total, head):
+    """An owner's noise in a total: all of it, or without the surplus that it opened."""
+    chain = Secrets.from_json(head["secrets"]).of_sum(total.number).surplus
+    noise = noise_shares.noise(total.blocks, record.levels, chain, 0)
+    header = json.loads(record._board[f"{total.number:02}/total"].partition(b"\n")[0])
+    first = record.levels.first_surplus(len(total.owners))
+    if first is not None and head["index"] in header["opened"]:
+        opened = noise_shares.element_after(chain, first)
+        noise = noise - noise_shares.noise(total.blocks, record.levels, opened, first)
+    return noise
+
+
+def remember_secrets(monkeypatch, club):
+    """What owners draw, by name: they erase it when a sum has ended."""
+    heads, begin = {}, OwnerFiles.begin
+
+    def remembered(self, facts, n_sums):
+        begin(self, facts, n_sums)
+        for index, (name, config) in enumerate(club.configs.items()):
+            if str(self._folder).startswith(config["source"]):
+                heads.setdefault(name, self._head | {"index": index})
+
+    monkeypatch.setattr(OwnerFiles, "begin", remembered)
+    return heads
 
 
 class DroppingGrid(FakeGrid):

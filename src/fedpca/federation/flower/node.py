@@ -20,7 +20,7 @@ from fedpca.federation.flower.gate import Gate
 from fedpca.federation.flower.member import KEYS, Membership
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.flower.private_exchange import PrivateExchange, write
-from fedpca.federation.flower.secure_node import SecureNode
+from fedpca.federation.flower.secure_node import SecureNode, check_privacy
 from fedpca.federation.message import Message
 from fedpca.privacy import Privacy
 from fedpca.readers import RowReader, fit_files, open_rows
@@ -145,14 +145,15 @@ class Node:
             _log.info("fedpca: %s", NO_POLICY)
         self.membership.check(request, self.privacy)
         self.membership.check_secure(request, secure=True)
-        member = SecureNode(
-            self.state / f"secure-{self.version}",
-            self.membership.signer,
-            None if self.privacy is None else self._spending(self.privacy),
-            self._gate,
-            self._opened,
-        )
+        check_privacy(self.membership.signer.roster, self.privacy)
         with self._locked():
+            member = SecureNode(
+                self.state / f"secure-{self.version}",
+                self.membership.signer,
+                None if self.privacy is None else self._spending(self.privacy),
+                self._gate,
+                self._opened,
+            )
             return member.reply(board, known)
 
     def _unsigned(self, request: Mapping[str, Any], published: Published) -> Reply:

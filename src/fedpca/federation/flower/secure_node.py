@@ -17,7 +17,7 @@ from fedpca.secure.rows import OwnerRows
 from fedpca.secure.session import Session
 from fedpca.secure.study import privacy_of
 from fedpca.secure.wire import split_name
-from fedpca.trust import Signer
+from fedpca.trust import Roster, Signer
 
 _SETTINGS = ("epsilon", "delta", "bound", "center", "adjacency", "mechanism")
 
@@ -61,7 +61,6 @@ class SecureNode:
             NodeError: this node takes no part, before anything is read or spent.
             SecureError: the board contradicts what this node knows; nothing new is sent.
         """
-        self._check_settings()
         roster = self._signer.roster
         session = Session(roster, board["session"])
         copy = self._of_session(session) / "board"
@@ -88,17 +87,6 @@ class SecureNode:
             if name not in known and (parts := split_name(name)) is not None and parts[1] == index
         }
 
-    def _check_settings(self) -> None:
-        """Raise a NodeError for other settings than those of the roster."""
-        agreed = privacy_of(self._signer.roster)
-        for name in _SETTINGS:
-            stated, mine = getattr(agreed, name, None), getattr(self._privacy, name, None)
-            if mine != stated:
-                raise NodeError(
-                    f"{name} must be {stated!r} in this secure study, as its roster states, got {mine!r}; "
-                    "correct the node config."
-                )
-
     def _of_session(self, session: Session) -> Path:
         """The folder of a session, if this version has not been summed in another one."""
         folder = self._folder / session.id[:16]
@@ -110,3 +98,15 @@ class SecureNode:
                     "which spends anew."
                 )
         return folder
+
+
+def check_privacy(roster: Roster, privacy: Privacy | None) -> None:
+    """Raise a NodeError for other settings than those that the members of a secure study have agreed on."""
+    agreed = privacy_of(roster)
+    for name in _SETTINGS:
+        stated, mine = getattr(agreed, name, None), getattr(privacy, name, None)
+        if mine != stated:
+            raise NodeError(
+                f"{name} must be {stated!r} in this secure study, as its roster states, got {mine!r}; "
+                "correct the node config."
+            )

@@ -142,6 +142,8 @@ class SecureRun:
 
     def run(self) -> None:
         """Exchange messages until there is a model; if the run ends before, `problem` says why."""
+        if "model" in self.board:
+            return
         while "model" not in self.board:
             new = self._study.advance(self.board)
             state = self._coordinator.state
@@ -155,6 +157,7 @@ class SecureRun:
             self.board.publish(new)
             for name in new:
                 _log.info("fedpca: session %s: %s", self._session.id[:16], name)
+        self._announce_the_end()
         self._name_those_in_sums()
 
     def _name_those_in_sums(self) -> None:
@@ -172,9 +175,11 @@ class SecureRun:
     def _shortage(self) -> str:
         now = current_round(self.board, self._session)
         assert now is not None
+        refused = "".join(f" {client!r}: {reason}" for client, reason in self._refused.items())
         return sanitize(
             f"too few members were there in time: the session {now.describe(self._terms)}. Run again in this "
-            "folder to go on when they are there, or in another one to begin again, which spends anew.",
+            "folder to go on when they are there, or in another one to begin again, which spends anew."
+            + (f" Refused:{refused}" if refused else ""),
             1000,
         )
 
@@ -183,8 +188,7 @@ class SecureRun:
     def _exchange(self, state: str) -> dict[str, bytes]:
         """Request what the session waits for, and return what to publish next; nothing if too few replied, or
         if the next request follows from the replies."""
-        began = time.monotonic()
-        end = began + (self._end - began) / 2
+        end = self._half_of_what_is_left()
         found: dict[str, bytes] = {}
         n_tried = -1
         self._heard = set()
@@ -202,15 +206,36 @@ class SecureRun:
         current.run()
         self.replies |= current.replies
         self._asked |= current.replies.keys() | {*current.no_reply}
-        self._silent = self._silent - current.replies.keys() | {*current.no_reply}
+        self._silent -= current.replies.keys()
+        if time.monotonic() >= end:
+            self._silent |= {*current.no_reply}
         return found or (
             self._study.advance(self.board, closing=True) if self._coordinator.state == state else {}
         )
 
+    def _announce_the_end(self) -> None:
+        """Give all that are connected the last total and the model: they close their books."""
+        end = self._half_of_what_is_left()
+        current = Round(
+            self._grid,
+            self._content,
+            self._receive,
+            end=lambda: end,
+            enough=lambda _: self._have_replied(current),
+            retries=0,
+        )
+        current.run()
+
+    def _half_of_what_is_left(self) -> float:
+        now = time.monotonic()
+        return now + (self._end - now) / 2
+
     def _may_close(self, current: Round) -> bool:
         """Whether all members have replied, or all that are connected."""
-        if self._heard >= {*self._coordinator.waiting_for}:
-            return True
+        return self._heard >= {*self._coordinator.waiting_for} or self._have_replied(current)
+
+    def _have_replied(self, current: Round) -> bool:
+        """Whether all nodes that are connected have replied, but for those that were silent before."""
         return current.connected is not None and not ({*current.no_reply} & current.connected - self._silent)
 
     def _is_closing(self) -> bool:
@@ -221,8 +246,8 @@ class SecureRun:
     def _content(self, node: int) -> RecordDict | None:
         """What a node needs of the board and does not have; None if nobody waits for it."""
         member, coordinator = self._member_of.get(node, _NOBODY), self._coordinator
-        # Whoever is not in a sum can help to open it.
-        waits = member == _NOBODY or coordinator.state == "opening"
+        # Whoever is not in a sum can help to open it; and all get the end.
+        waits = member == _NOBODY or coordinator.state in ("opening", "done")
         if node in self._final or not (waits or self._terms.ids[member] in coordinator.waiting_for):
             return None
         needed = relevant(self.board, member)
@@ -246,8 +271,8 @@ class SecureRun:
             else:
                 assert not isinstance(message, Exception)
                 what = "rejected"
-                client, messages = self._contents(message)
-                what, reason = self._take(node, client, messages)
+                client = _client(message)
+                what, reason = self._take(node, client, self._messages(message))
         except Exception as error:
             reason = str(error) or type(error).__name__
         if what == "rejected" or (what == "failed" and not is_lost(message)):
@@ -255,14 +280,14 @@ class SecureRun:
             self._refused[sanitize(client, 100) or f"node {node}"] = sanitize(reason, 500)
         return NodeReply(node, sanitize(client, 100), what, sanitize(reason, 500), utc_timestamp())
 
-    def _contents(self, message: FlowerMessage) -> tuple[str, dict[str, bytes]]:
-        record, member = message.content.get("messages"), message.content.get("member")
-        if not isinstance(record, ArrayRecord) or not isinstance(member, ConfigRecord):
-            raise TypeError("a secure run needs messages of a secure study, and this is something else.")
+    def _messages(self, message: FlowerMessage) -> dict[str, bytes]:
+        record = message.content.get("messages")
+        if not isinstance(record, ArrayRecord):
+            raise TypeError(f"messages must be an ArrayRecord, got {type(record).__name__}.")
         messages = {name: array.data for name, array in record.items()}
         if (size := sum(map(len, messages.values()))) > self._max_bytes:
             raise ValueError(f"messages of {size} bytes are larger than max-bytes={self._max_bytes}.")
-        return str(member["client"]), messages
+        return messages
 
     def _take(self, node: int, client: str, messages: Mapping[str, bytes]) -> tuple[Outcome, str]:
         if client not in self._terms.ids:
@@ -277,6 +302,14 @@ class SecureRun:
         self._member_of[node] = index
         self._has[node] = self._has.get(node, set()) | self._sending[node]
         return "taken", ""
+
+
+def _client(message: FlowerMessage) -> str:
+    """Whom a node claims to be."""
+    member = message.content.get("member")
+    if not isinstance(member, ConfigRecord):
+        raise TypeError("a reply in a run of secure sums must name a member, and this one does not.")
+    return str(member["client"])
 
 
 def _sender(name: str) -> int | None:

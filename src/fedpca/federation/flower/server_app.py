@@ -137,14 +137,17 @@ def _run(grid: Grid, config: Mapping[str, Any], folder: Path, summary: dict[str,
             _log.exception("fedpca: the run was interrupted")
             interrupted = sanitize(f"interrupted by {type(error).__name__}: {error}", 500)
         if isinstance(study, SecureRun):
-            problem = _save_sum(aggregator, folder, study, summary)
+            has_model = "model" in study.board
+            problem = (
+                _save_sum(aggregator, folder, study, summary) if has_model else study.problem or interrupted
+            )
         else:
             aggregator.record()
             problem = _save_model(aggregator, quorum, folder, study, summary)
         summary["replies"] = [asdict(reply) | {"node": str(reply.node)} for reply in study.replies.values()]
         summary["no_reply"] = [str(node) for node in study.no_reply]
         summary["model"] = None if problem else "model.safetensors"
-        summary["problem"] = " ".join(filter(None, (problem, study.problem))) or interrupted
+        summary["problem"] = " ".join(dict.fromkeys(filter(None, (problem, study.problem)))) or interrupted
         summary.update(_contributions(aggregator))
         if isinstance(study, SecureRun):
             summary["secure"] = study.state
@@ -266,12 +269,10 @@ def _save_model(
 
 
 def _save_sum(aggregator: Aggregator, folder: Path, study: SecureRun, summary: dict[str, Any]) -> str:
-    """Write the model of secure sums, or return why there is none.
+    """Write the model of secure sums, or return why that failed.
 
     What it was made of is the one child of the run: nobody knows the parts of members.
     """
-    if "model" not in study.board:
-        return "there is no model yet."
     try:
         aggregator.receive(study.roster.study, _version(study.roster), study.release)
         aggregator.record()
