@@ -1,6 +1,7 @@
 """Secure sums through a shared folder: whoever drops out, and whatever the folder does."""
 
 import os
+import shutil
 from contextlib import suppress
 from datetime import timedelta
 
@@ -177,6 +178,25 @@ def test_who_has_answered_cannot_refuse_and_before_a_sum_nobody_can(tmp_path):
             study.visit(index)
     with pytest.raises(SecureError, match="00/opened/000 was sent"):
         study.refuse(0)
+
+
+def test_who_has_lost_its_state_cannot_refuse(tmp_path):
+    study = FolderStudy(tmp_path, **PLAIN)
+    before = tmp_path / "backup"
+    while "00/opened/000" not in study.board():
+        if "00/announced" in study.board() and not before.exists():
+            shutil.copytree(tmp_path / "state-0", before)
+        for index in range(5):
+            study.visit(index)
+        study.coordinate()
+    shutil.rmtree(tmp_path / "state-0")
+    with pytest.raises(SecureError, match="must be the state of a member"):
+        study.refuse(0)
+    shutil.rmtree(tmp_path / "state-0")
+    shutil.copytree(before, tmp_path / "state-0")
+    with pytest.raises(SecureError, match="must know all it has sent"):
+        study.refuse(0)
+    assert "00/refused/000" not in study.board()
 
 
 # --- rounds and their ends ---

@@ -129,7 +129,7 @@ def refuse(
     """Never answer the sum that is open now; take its debit back as soon as enough members have refused.
 
     Raises:
-        SecureError: there is no such sum, or this owner has answered it.
+        SecureError: there is no such sum, this owner has answered it, or its state is not there.
     """
     terms, board = Terms.of(roster), FolderBoard(folder)
     index = terms.ids.index(roster.member_of(key.public).id)
@@ -138,7 +138,8 @@ def refuse(
     files = OwnerFiles(Path(state) / session.id[:16])
     with files.locked():
         files.resume()
-        files.keep(Owner(roster, board["session"], key, 1, files.secrets, files.sent).refuse(number))
+        owner = Owner(roster, board["session"], key, 1, files.secrets, files.sent)
+        files.keep(owner.refuse(number, relevant(board, index)))
         sent = _publish(files, board)
         cancelled = _cancel(board, session, index, ledger)
     return Visit(tuple(sent), cancelled, _next(board, session, index))
