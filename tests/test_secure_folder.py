@@ -14,9 +14,10 @@ import fedpca
 from fedpca.errors import SecureError
 from fedpca.federation import shared_files
 from fedpca.federation.secure_board import FolderBoard
-from fedpca.federation.secure_folder import coordinate, current_round, open_session
+from fedpca.federation.secure_folder import coordinate, current_round, open_session, refuse
 from fedpca.secure import session as session_module
 from fedpca.secure.record import Record
+from fedpca.secure.rows import OwnerRows
 
 
 def check_totals(study):
@@ -356,6 +357,18 @@ def test_other_rows_than_those_of_the_session_are_refused(tmp_path):
     nothing_sent(study, 0, "changed since this session began")
     study.tables[0] = study.tables[0][:, :2]
     nothing_sent(study, 0, "must have the 3 features of the roster")
+
+
+def test_two_members_never_have_the_same_secrets(tmp_path):
+    study = until_masked(tmp_path)
+    (study.shared / "00-masked-001").unlink()
+    given = {"state": tmp_path / "state-0", "rows": lambda: OwnerRows.of_table(study.tables[0])}
+    with pytest.raises(SecureError, match="the member changed since this session began"):
+        study.visit(1, **given)
+    with pytest.raises(SecureError, match="the member changed since this session began"):
+        refuse(study.shared, study.roster, KEYS[1], tmp_path / "state-0", ledger=study.ledger(1))
+    assert "00/masked/001" not in study.board()
+    assert "00/refused/001" not in study.board()
 
 
 def test_a_clock_far_off_is_noticed(tmp_path, monkeypatch):

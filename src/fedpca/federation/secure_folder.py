@@ -19,7 +19,7 @@ from fedpca.secure.record import Record, relevant
 from fedpca.secure.rows import OwnerRows
 from fedpca.secure.session import Session
 from fedpca.secure.settings import Terms
-from fedpca.secure.study import CoordinatorStudy, OwnerStudy, fit_of, privacy_of
+from fedpca.secure.study import CoordinatorStudy, OwnerStudy, fit_of, member_facts, privacy_of
 from fedpca.secure.wire import Board
 from fedpca.trust.keys import SigningKey
 from fedpca.trust.policy import Policy
@@ -137,7 +137,7 @@ def refuse(
     number = _open_sum(board)
     files = OwnerFiles(Path(state) / session.id[:16])
     with files.locked():
-        files.resume()
+        files.resume(member_facts(roster, key))
         owner = Owner(roster, board["session"], key, 1, files.secrets, files.sent)
         files.keep(owner.refuse(number, relevant(board, index)))
         sent = _publish(files, board)

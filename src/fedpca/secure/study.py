@@ -87,6 +87,11 @@ def fit_of(roster: Roster) -> Fit:
     )
 
 
+def member_facts(roster: Roster, key: SigningKey) -> dict[str, Any]:
+    """Whose state it is: two members with the same secrets would add the same noise."""
+    return {"the member": roster.member_of(key.public).id}
+
+
 class _Followed:
     """A fit that takes the totals of a board as they come."""
 
@@ -148,7 +153,8 @@ class OwnerStudy:
         self._ledger = ledger
         self._policy = policy
         self._check_features(fit)
-        state.begin({"the number of rows": rows.n_rows, "the rows": rows.fingerprint}, fit.most_sums)
+        facts = {"the number of rows": rows.n_rows, "the rows": rows.fingerprint}
+        state.begin(member_facts(roster, key) | facts, fit.most_sums)
         self._owner = Owner(roster, session, key, rows.n_rows, state.secrets, state.sent)
 
     def reply(self, board: Board) -> dict[str, bytes]:
