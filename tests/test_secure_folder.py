@@ -298,6 +298,25 @@ def test_foreign_files_links_pipes_and_unreadable_files_do_not_stop_anybody(tmp_
     assert "keys/000" in study.board()
 
 
+@pytest.mark.parametrize(
+    "planted",
+    [
+        {"keyring": '{"keys":[[Infinity,"x"]]}'},
+        {"keyring": '{"keys":[]}', "members": '{"members":[[-1e999,"x"]]}'},
+        {"00-announced": '{"blocks":[[Infinity,0,0]]}', "00-total": "{}"},
+        {"00-announced": '{"blocks":[[NaN,0,0]]}', "00-total": "{}"},
+    ],
+)
+def test_numbers_that_are_no_indices_are_told(tmp_path, planted):
+    study = FolderStudy(tmp_path, **PLAIN)
+    for name, contents in planted.items():
+        (study.shared / name).write_text(contents + "\n")
+    for act in (lambda: study.visit(0), study.coordinate):
+        with suppress(SecureError):
+            act()
+    assert current_round(study.board(), study.session()).kind in ("keys", "shares")
+
+
 def test_a_message_that_somebody_removed_is_written_again(tmp_path):
     study = FolderStudy(tmp_path, **PLAIN)
     study.visit(0)
