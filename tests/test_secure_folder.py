@@ -475,6 +475,22 @@ def test_a_policy_stops_an_owner_before_its_keys(tmp_path):
     nothing_sent(study, 0, "least_rows", policy=policy)
 
 
+@pytest.mark.parametrize(
+    ("settings", "policy"),
+    [(PRIVATE, fedpca.Policy(least_rows=1000)), (PLAIN, fedpca.Policy(privacy_required=True))],
+)
+def test_a_policy_that_came_later_stops_an_owner_before_it_masks(tmp_path, settings, policy):
+    study = FolderStudy(tmp_path, **settings)
+    while "00/announced" not in study.board():
+        for index in range(5):
+            study.visit(index)
+        study.coordinate()
+    with pytest.raises(fedpca.PolicyViolation):
+        study.visit(0, policy=policy)
+    assert "00/masked/000" not in study.board()
+    assert study.ledger(0) is None or study.ledger(0).mu == 0
+
+
 def test_a_ledger_that_cannot_pay_for_the_study_stops_an_owner_before_its_keys(tmp_path):
     study = FolderStudy(tmp_path, **PRIVATE)
     small = fedpca.Ledger(tmp_path / "small", epsilon=1.0, delta=1e-6, key=KEYS[0])
