@@ -98,15 +98,10 @@ class OwnerFiles:
                 "secrets": Secrets.new(n_sums).to_json(),
             }
             create_exclusive(path, json.dumps(head).encode(), owner_only=True)
-        self._head = _read(path)
-        if changed := [name for name in facts if self._head["facts"].get(name) != facts[name]]:
-            raise SecureError(
-                f"{' and '.join(changed)} changed since this session began: all sums of a session must be of "
-                "the same rows and settings. Restore them, or let the coordinator open another session."
-            )
+        self.resume(facts)
 
-    def resume(self) -> None:
-        """Go on with a session that has begun; SecureError if it has not."""
+    def resume(self, facts: JSON) -> None:
+        """Go on with a session that has begun; SecureError if it has not, or if facts differ."""
         path = self._folder / "session.json"
         if not path.exists():
             raise SecureError(
@@ -114,6 +109,11 @@ class OwnerFiles:
                 "name the state folder, or take a step first."
             )
         self._head = _read(path)
+        if changed := [name for name in facts if self._head["facts"].get(name) != facts[name]]:
+            raise SecureError(
+                f"{' and '.join(changed)} changed since this session began: all sums of a session must be of "
+                "one member, with the same rows and settings. Restore them, or let the coordinator open another session."
+            )
 
     @property
     def secrets(self) -> Secrets:
