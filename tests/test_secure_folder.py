@@ -200,6 +200,24 @@ def test_who_has_lost_its_state_cannot_refuse(tmp_path):
     assert "00/refused/000" not in study.board()
 
 
+def test_sums_without_noise_are_of_the_same_owners_in_every_session(tmp_path):
+    study = FolderStudy(tmp_path, **PLAIN)
+    assert study.run().waits_for == ""
+
+    def again():
+        study.shared = tmp_path / f"shared-{len(list(tmp_path.iterdir()))}"
+        study.shared.mkdir()
+        open_session(study.shared, study.roster)
+
+    again()
+    with pytest.raises(SecureError, match="would show who is in one and not in the other"):
+        study.run(lambda index, round: index != 2)
+    assert "00/present" in study.board()
+    assert not any("/signed/" in name or "/opened/" in name for name in study.board())
+    again()
+    assert study.run().waits_for == ""
+
+
 # --- rounds and their ends ---
 
 
@@ -314,7 +332,7 @@ def test_numbers_that_are_no_indices_are_told(tmp_path, planted):
     for act in (lambda: study.visit(0), study.coordinate):
         with suppress(SecureError):
             act()
-    assert current_round(study.board(), study.session()).kind in ("keys", "shares")
+    assert current_round(study.board(), study.session()) is not None
 
 
 def test_a_message_that_somebody_removed_is_written_again(tmp_path):

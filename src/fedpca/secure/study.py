@@ -170,10 +170,18 @@ class OwnerStudy:
             self._check_may_begin()
         record = self._followed.follow(board)
         new = self._owner.reply(board, lambda announced: self._vector(announced, record))
+        self._check_owners(new, record)
         self._state.keep(new)
         self._complete(record)
         self._state.erase(self._owner.ended(board))
         return new
+
+    def _check_owners(self, new: dict[str, bytes], record: Record) -> None:
+        """Before a set of owners is signed for a sum without noise: it must be that of other sessions."""
+        for name in new:
+            if "/signed/" in name and record.announced(number := int(name[:2])).exact:
+                ids, present = self._session.terms.ids, record.present(number).present
+                self._state.require_same_owners(self._session.roster.study, [ids[index] for index in present])
 
     def _check_features(self, fit: Fit) -> None:
         names, agreed = self._rows.feature_names, fit.feature_names
