@@ -1,6 +1,7 @@
 """Secure sums through a shared folder: whoever drops out, and whatever the folder does."""
 
 import os
+import shutil
 from contextlib import suppress
 from datetime import timedelta
 
@@ -13,9 +14,10 @@ import fedpca
 from fedpca.errors import SecureError
 from fedpca.federation import shared_files
 from fedpca.federation.secure_board import FolderBoard
-from fedpca.federation.secure_folder import coordinate, current_round, open_session
+from fedpca.federation.secure_folder import coordinate, current_round, open_session, refuse
 from fedpca.secure import session as session_module
 from fedpca.secure.record import Record
+from fedpca.secure.rows import OwnerRows
 
 
 def check_totals(study):
@@ -62,7 +64,7 @@ def drop_outs(seed, n_members):
     return lambda index, round: not away[index, round]
 
 
-@pytest.mark.slow
+@pytest.mark.engine
 @pytest.mark.parametrize("part", range(10))
 def test_whoever_drops_out_totals_are_those_of_who_is_in_or_there_is_none(tmp_path, part):
     ended = []
@@ -179,6 +181,43 @@ def test_who_has_answered_cannot_refuse_and_before_a_sum_nobody_can(tmp_path):
         study.refuse(0)
 
 
+def test_who_has_lost_its_state_cannot_refuse(tmp_path):
+    study = FolderStudy(tmp_path, **PLAIN)
+    before = tmp_path / "backup"
+    while "00/opened/000" not in study.board():
+        if "00/announced" in study.board() and not before.exists():
+            shutil.copytree(tmp_path / "state-0", before)
+        for index in range(5):
+            study.visit(index)
+        study.coordinate()
+    shutil.rmtree(tmp_path / "state-0")
+    with pytest.raises(SecureError, match="must be the state of a member"):
+        study.refuse(0)
+    shutil.rmtree(tmp_path / "state-0")
+    shutil.copytree(before, tmp_path / "state-0")
+    with pytest.raises(SecureError, match="must know all it has sent"):
+        study.refuse(0)
+    assert "00/refused/000" not in study.board()
+
+
+def test_sums_without_noise_are_of_the_same_owners_in_every_session(tmp_path):
+    study = FolderStudy(tmp_path, **PLAIN)
+    assert study.run().waits_for == ""
+
+    def again():
+        study.shared = tmp_path / f"shared-{len(list(tmp_path.iterdir()))}"
+        study.shared.mkdir()
+        open_session(study.shared, study.roster)
+
+    again()
+    with pytest.raises(SecureError, match="would show who is in one and not in the other"):
+        study.run(lambda index, round: index != 2)
+    assert "00/present" in study.board()
+    assert not any("/signed/" in name or "/opened/" in name for name in study.board())
+    again()
+    assert study.run().waits_for == ""
+
+
 # --- rounds and their ends ---
 
 
@@ -277,6 +316,25 @@ def test_foreign_files_links_pipes_and_unreadable_files_do_not_stop_anybody(tmp_
     assert "keys/000" in study.board()
 
 
+@pytest.mark.parametrize(
+    "planted",
+    [
+        {"keyring": '{"keys":[[Infinity,"x"]]}'},
+        {"keyring": '{"keys":[]}', "members": '{"members":[[-1e999,"x"]]}'},
+        {"00-announced": '{"blocks":[[Infinity,0,0]]}', "00-total": "{}"},
+        {"00-announced": '{"blocks":[[NaN,0,0]]}', "00-total": "{}"},
+    ],
+)
+def test_numbers_that_are_no_indices_are_told(tmp_path, planted):
+    study = FolderStudy(tmp_path, **PLAIN)
+    for name, contents in planted.items():
+        (study.shared / name).write_text(contents + "\n")
+    for act in (lambda: study.visit(0), study.coordinate):
+        with suppress(SecureError):
+            act()
+    assert current_round(study.board(), study.session()) is not None
+
+
 def test_a_message_that_somebody_removed_is_written_again(tmp_path):
     study = FolderStudy(tmp_path, **PLAIN)
     study.visit(0)
@@ -336,6 +394,18 @@ def test_other_rows_than_those_of_the_session_are_refused(tmp_path):
     nothing_sent(study, 0, "changed since this session began")
     study.tables[0] = study.tables[0][:, :2]
     nothing_sent(study, 0, "must have the 3 features of the roster")
+
+
+def test_two_members_never_have_the_same_secrets(tmp_path):
+    study = until_masked(tmp_path)
+    (study.shared / "00-masked-001").unlink()
+    given = {"state": tmp_path / "state-0", "rows": lambda: OwnerRows.of_table(study.tables[0])}
+    with pytest.raises(SecureError, match="the member changed since this session began"):
+        study.visit(1, **given)
+    with pytest.raises(SecureError, match="the member changed since this session began"):
+        refuse(study.shared, study.roster, KEYS[1], tmp_path / "state-0", ledger=study.ledger(1))
+    assert "00/masked/001" not in study.board()
+    assert "00/refused/001" not in study.board()
 
 
 def test_a_clock_far_off_is_noticed(tmp_path, monkeypatch):
@@ -421,6 +491,22 @@ def test_a_policy_stops_an_owner_before_its_keys(tmp_path):
     study = FolderStudy(tmp_path, **PRIVATE)
     policy = fedpca.Policy(least_rows=1000)
     nothing_sent(study, 0, "least_rows", policy=policy)
+
+
+@pytest.mark.parametrize(
+    ("settings", "policy"),
+    [(PRIVATE, fedpca.Policy(least_rows=1000)), (PLAIN, fedpca.Policy(privacy_required=True))],
+)
+def test_a_policy_that_came_later_stops_an_owner_before_it_masks(tmp_path, settings, policy):
+    study = FolderStudy(tmp_path, **settings)
+    while "00/announced" not in study.board():
+        for index in range(5):
+            study.visit(index)
+        study.coordinate()
+    with pytest.raises(fedpca.PolicyViolation):
+        study.visit(0, policy=policy)
+    assert "00/masked/000" not in study.board()
+    assert study.ledger(0) is None or study.ledger(0).mu == 0
 
 
 def test_a_ledger_that_cannot_pay_for_the_study_stops_an_owner_before_its_keys(tmp_path):
