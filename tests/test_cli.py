@@ -601,6 +601,23 @@ def test_plan_and_audit():
     assert run_json("audit", "--bound", 1, "--center", "none", "--no-evaluate", "--runs", 100)["passed"]
 
 
+def test_a_plan_compares_secure_sums():
+    options = ["--epsilon", 2, "--delta", 1e-6, "--features", 64, "-n", 6, "--owners", 10]
+    terms = fedpca.SecureSums(least=8, colluding=2)
+    planned = fedpca.plan(fedpca.Privacy(2.0, 1e-6), 64, n_components=6, owners=10, secure=terms)
+    found = run_json("plan", *options, "--secure", "--least", 8, "--colluding", 2)
+    for name in ("rows_needed", "rows_needed_by_least", "rows_needed_alone", "noise", "visits", "threshold"):
+        assert found[name] == getattr(planned, name), name
+    assert found["owner"] == planned.owner._asdict()
+    assert found["rows_needed_alone"] == run_json("plan", *options)["rows_needed"]
+    text = run_ok("plan", *options, "--secure", "--least", 8, "--colluding", 2)
+    assert "at least 8 of 10 owners in every sum, 2 may collude with the coordinator; 7 open a sum" in text
+    assert "wrap-around  excluded" in text
+    assert "They exclude robust merging" in text
+    for option in ("--least", "--colluding"):
+        assert "the terms of secure sums" in run_misused("plan", *options, option, 8)
+
+
 def test_a_plan_takes_a_spectrum_or_a_typical_length(folder):
     options = ["--epsilon", 1, "--delta", 1e-6, "--bound", 8, "--features", 5, "--rows", 2000, "-n", 2]
     privacy, variances = fedpca.Privacy(1.0, 1e-6, 8.0), [9.0, 4.0, 1.0]

@@ -92,6 +92,10 @@ def test_settings_as_they_are_typed(study):
         "rank": 3, "features": ["a", "b", "c", "d"], "center": False, "scale": "std", "epsilon": 1.0,
         "delta": 1e-6, "bound": "private", "adjacency": "zero-out", "mechanism": "gram",
     }  # fmt: skip
+    secure = [part for option in ("colluding=1", "least=5", "largest=10") for part in ("--set", option)]
+    run_ok("roster", "new", "s", "-o", "s.toml", *secure)
+    assert dict(Roster.load("s.toml").settings) == {"colluding": 1, "least": 5, "largest": 10.0}
+    assert "with least must have colluding" in error_of("roster", "new", "s", "-o", "t.toml", *secure[2:4])
     assert "'ranks'" in error_of("roster", "new", "x", "-o", "y.toml", "--set", "ranks=3")
     assert "adjacency must be one of" in error_of(
         "roster",

@@ -91,6 +91,7 @@ def test_the_sums_are_those_that_a_study_takes(settings, scale):
         assert [block.sd for block in planned_sum.blocks] == pytest.approx(sds, rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("least", [5, 8])
 def test_traffic_and_visits_are_those_of_a_session(least):
     n_features, owners, rows = 20, 8, 5000

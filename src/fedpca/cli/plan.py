@@ -202,7 +202,8 @@ def _secure_lines(plan: "SecurePlan") -> dict[str, str]:
 
 
 def _costs(costs: "Costs") -> str:
-    return (
-        f"{costs.sent / 1e6:,.1f} MB sent, {costs.received / 1e6:,.1f} MB received, about "
-        f"{costs.seconds:.1f} s of one core"
+    sent, received, seconds = (
+        f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
+        for value in (costs.sent / 1e6, costs.received / 1e6, costs.seconds)
     )
+    return f"{sent} MB sent, {received} MB received, about {seconds} s of one core"

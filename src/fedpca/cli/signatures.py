@@ -1,5 +1,6 @@
 """Who signed a file, and whether that holds, in words."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fedpca._util.text import pluralize, sanitize
 
 if TYPE_CHECKING:
+    from fedpca.privacy.ledger import Entry
     from fedpca.summaries.certificate import LedgerState
     from fedpca.trust.roster import Roster
 
@@ -97,12 +99,33 @@ def _verify_ledger(roster: "Roster", path: Path, stated: "list[LedgerState]") ->
             "off at the end; restore it from a backup.",
         )
     text = f"signed by {sanitize(member.id, 100)}; {pluralize(entries, 'entry', 'entries')}"
-    if cancelled := sum(entry.cancelled for entry in ledger.entries):
-        text += f", {cancelled} of them cancelled"
+    if cancelled := [entry for entry in ledger.entries if entry.cancelled]:
+        try:
+            for entry in cancelled:
+                _check_proof(roster, member.id, entry)
+        except ValueError as error:
+            return Verified(False, sanitize(error, 500))
+        text += f", {len(cancelled)} of them cancelled by proof"
     text += "".join(f"; earlier lines with the key {key}" for key in earlier)
     if unsigned := ledger.unsigned_lines:
         text += f"; before them {pluralize(unsigned, 'line')} without a key"
     return Verified(True, text)
+
+
+def _check_proof(roster: "Roster", member: str, entry: "Entry") -> None:
+    """Refuse a ledger with a cancelled debit that nothing proves not to have been spent."""
+    from fedpca.secure.proofs import Proof
+
+    try:
+        proof = Proof.from_json(json.loads(entry.proof))
+        proof.check(roster)
+        if proof.release != entry.release or list(roster.members)[proof.member] != member:
+            raise ValueError("it is that of another debit or member")
+    except (ValueError, IndexError) as error:
+        raise ValueError(
+            f"the debit {entry.release} was cancelled, and its proof does not hold under this roster: "
+            f"{error}; check it under the roster of its session, or count the debit."
+        ) from None
 
 
 def _stated(contents: bytes) -> "list[LedgerState]":

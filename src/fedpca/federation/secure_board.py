@@ -20,6 +20,7 @@ _NAME = re.compile(
     r"session|keyring|members|(?:keys|shares|agreed)-\d{3}"
     r"|\d\d-(?:announced|present|total)|\d\d-(?:masked|signed|opened|refused)-\d{3}"
 )
+_NONSENSE = (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError)  # of JSON of anyone
 _NAMES = {"keyring": ("keys", ("keys",)), "members": ("members", ("keys", "shares"))}
 
 
@@ -102,7 +103,7 @@ class FolderBoard(Mapping[str, bytes]):
             else:
                 payload = fields["bytes"] + _SIGNATURE if "bytes" in fields else 0
             return bool(entry.size >= end + payload)
-        except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+        except _NONSENSE:
             return True  # whoever reads it says what is wrong with it
 
     def _start(self, name: str, entry: Entry) -> bytes:
@@ -170,7 +171,7 @@ def listed(board: Board, name: str, field: str) -> tuple[int, ...]:
     """Numbers of the members that a message of the coordinator names; none if it is damaged."""
     try:
         return tuple(int(item[0]) for item in json.loads(board[name])[field])
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+    except _NONSENSE:
         return ()
 
 

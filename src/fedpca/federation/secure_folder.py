@@ -19,7 +19,7 @@ from fedpca.secure.record import Record, relevant
 from fedpca.secure.rows import OwnerRows
 from fedpca.secure.session import Session
 from fedpca.secure.settings import Terms
-from fedpca.secure.study import CoordinatorStudy, OwnerStudy, fit_of, privacy_of
+from fedpca.secure.study import CoordinatorStudy, OwnerStudy, fit_of, member_facts, privacy_of
 from fedpca.secure.wire import Board
 from fedpca.trust.keys import SigningKey
 from fedpca.trust.policy import Policy
@@ -129,7 +129,7 @@ def refuse(
     """Never answer the sum that is open now; take its debit back as soon as enough members have refused.
 
     Raises:
-        SecureError: there is no such sum, or this owner has answered it.
+        SecureError: there is no such sum, this owner has answered it, or its state is not there.
     """
     terms, board = Terms.of(roster), FolderBoard(folder)
     index = terms.ids.index(roster.member_of(key.public).id)
@@ -137,7 +137,9 @@ def refuse(
     number = _open_sum(board)
     files = OwnerFiles(Path(state) / session.id[:16])
     with files.locked():
-        files.keep(Owner(roster, board["session"], key, 1, files.secrets, files.sent).refuse(number))
+        files.resume(member_facts(roster, key))
+        owner = Owner(roster, board["session"], key, 1, files.secrets, files.sent)
+        files.keep(owner.refuse(number, relevant(board, index)))
         sent = _publish(files, board)
         cancelled = _cancel(board, session, index, ledger)
     return Visit(tuple(sent), cancelled, _next(board, session, index))
@@ -208,18 +210,19 @@ def coordinate(
     Raises:
         SecureError: the session is of another study, the board was changed, or a member lied.
     """
-    board, done = FolderBoard(folder), list[str]()
+    board, done, problems = FolderBoard(folder), list[str](), dict[str, str]()
     study = CoordinatorStudy(roster, _session(board), fit_of(roster))
     while True:
         over = wait is not None and _age_of_round(board) >= wait
         new = study.advance(board, closing=over or (closing and not done))
+        problems |= study.coordinator.problems
         if not new:
             break
         board.publish(new)
         done += new
     found = current_round(board, study.coordinator.session)
     waits_for = "" if found is None else found.describe(study.terms)
-    return Visit(tuple(done), (), waits_for), dict(study.coordinator.problems)
+    return Visit(tuple(done), (), waits_for), problems
 
 
 def _age_of_round(board: FolderBoard) -> float:

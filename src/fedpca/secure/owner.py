@@ -86,8 +86,17 @@ class Owner:
             new[name] = self.session.sign(self._key, step.kind, self.index, step.number, fields, payload)
         return new
 
-    def refuse(self, number: int) -> dict[str, bytes]:
-        """The message that this owner has not opened a sum, and never will; SecureError if it has."""
+    def refuse(self, number: int, board: Board | None = None) -> dict[str, bytes]:
+        """The message that this owner has not opened a sum, and never will.
+
+        Args:
+            number: of the sum.
+            board: if there is one, it must have nothing of this owner that it does not know.
+
+        Raises:
+            SecureError: it has opened the sum, or its state is lost.
+        """
+        self._check_state(board or {})
         if (opened := board_name("opened", self.index, number)) in self._sent:
             raise SecureError(
                 f"only an owner that has not opened a sum can refuse it, and {opened} was sent; the sum may "
@@ -246,8 +255,8 @@ class Owner:
                 public = record.keys_of(other).sums[number].key
                 key = masks.pair_key(own.key, public, self.session.salt, context, self.index, other)
                 keys.append((key, self.index < other))
-        words = noise_shares.noise(announced.blocks, record.levels, own.surplus, 0)
-        words += shifted(vector(announced), announced.blocks)  # the last thing that can be refused
+        words = shifted(vector(announced), announced.blocks)  # the last thing to be refused, and paid for
+        words += noise_shares.noise(announced.blocks, record.levels, own.surplus, 0)
         masks.add_masks(words, keys)
         return {"rows": self.rows}, words.astype("<u8", copy=False).tobytes()
 

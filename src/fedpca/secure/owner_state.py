@@ -4,6 +4,7 @@ Whatever is sent is on disk first. So a process that is killed and started again
 owner that has lost its state is never taken for one that has sent nothing.
 """
 
+import hashlib
 import json
 import secrets as randomness
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,6 +14,7 @@ from typing import Protocol
 
 from fedpca._typing import JSON
 from fedpca._util.files import atomic_write, create_exclusive, file_lock
+from fedpca._util.text import join_names
 from fedpca.errors import SecureError
 from fedpca.secure.owner_secrets import Secrets
 
@@ -38,6 +40,9 @@ class OwnerState(Protocol):
     def keep(self, messages: Mapping[str, bytes]) -> None:
         """Write messages down before they are sent."""
 
+    def require_same_owners(self, study: str, owners: list[str]) -> None:
+        """Note who is in a study's sums without noise; SecureError if others were in another session."""
+
     def erase(self, numbers: Iterable[int]) -> None:
         """Forget the secrets of sums that have ended."""
 
@@ -59,6 +64,9 @@ class OwnerMemory:
 
     def keep(self, messages: Mapping[str, bytes]) -> None:
         self._sent |= messages
+
+    def require_same_owners(self, study: str, owners: list[str]) -> None:
+        pass  # it knows one session
 
     def erase(self, numbers: Iterable[int]) -> None:
         for number in numbers:
@@ -98,11 +106,22 @@ class OwnerFiles:
                 "secrets": Secrets.new(n_sums).to_json(),
             }
             create_exclusive(path, json.dumps(head).encode(), owner_only=True)
+        self.resume(facts)
+
+    def resume(self, facts: JSON) -> None:
+        """Go on with a session that has begun; SecureError if it has not, or if facts differ."""
+        path = self._folder / "session.json"
+        if not path.exists():
+            raise SecureError(
+                f"{self._folder} must be the state of a member that takes part in this session, and is not; "
+                "name the state folder, or take a step first."
+            )
         self._head = _read(path)
         if changed := [name for name in facts if self._head["facts"].get(name) != facts[name]]:
             raise SecureError(
                 f"{' and '.join(changed)} changed since this session began: all sums of a session must be of "
-                "the same rows and settings. Restore them, or let the coordinator open another session."
+                "one member, with the same rows and settings. Restore them, or let the coordinator open another "
+                "session."
             )
 
     @property
@@ -122,6 +141,22 @@ class OwnerFiles:
             path = self._folder / "sent" / _file_name(name)
             if not create_exclusive(path, contents, owner_only=True) and path.read_bytes() != contents:
                 raise SecureError(f"{name} was sent before, with other contents: every message is sent once.")
+
+    def require_same_owners(self, study: str, owners: list[str]) -> None:
+        name = hashlib.sha256(study.encode()).hexdigest()[:16]
+        path = self._folder.parent / f"owners-{name}.json"
+        create_exclusive(path, json.dumps(owners).encode(), owner_only=True)
+        try:
+            before = json.loads(path.read_bytes())
+        except ValueError:
+            before = None
+        if before != owners:
+            others = join_names([repr(owner)[:80] for owner in owners])
+            raise SecureError(
+                f"sums without noise must be of the same owners in every session of a study, those in {path}, "
+                f"and this one is of {others}: the difference would show who is in one and not in the "
+                "other. Nothing was signed; wait for all, or agree on a roster of a new study."
+            )
 
     def erase(self, numbers: Iterable[int]) -> None:
         kept = secrets = self.secrets

@@ -87,6 +87,11 @@ def fit_of(roster: Roster) -> Fit:
     )
 
 
+def member_facts(roster: Roster, key: SigningKey) -> dict[str, Any]:
+    """Whose state it is: two members with the same secrets would add the same noise."""
+    return {"the member": roster.member_of(key.public).id}
+
+
 class _Followed:
     """A fit that takes the totals of a board as they come."""
 
@@ -147,8 +152,10 @@ class OwnerStudy:
         self._privacy = privacy
         self._ledger = ledger
         self._policy = policy
+        self._is_allowed = False
         self._check_features(fit)
-        state.begin({"the number of rows": rows.n_rows, "the rows": rows.fingerprint}, fit.most_sums)
+        facts = {"the number of rows": rows.n_rows, "the rows": rows.fingerprint}
+        state.begin(member_facts(roster, key) | facts, fit.most_sums)
         self._owner = Owner(roster, session, key, rows.n_rows, state.secrets, state.sent)
 
     def reply(self, board: Board) -> dict[str, bytes]:
@@ -163,10 +170,18 @@ class OwnerStudy:
             self._check_may_begin()
         record = self._followed.follow(board)
         new = self._owner.reply(board, lambda announced: self._vector(announced, record))
+        self._check_owners(new, record)
         self._state.keep(new)
         self._complete(record)
         self._state.erase(self._owner.ended(board))
         return new
+
+    def _check_owners(self, new: dict[str, bytes], record: Record) -> None:
+        """Before a set of owners is signed for a sum without noise: it must be that of other sessions."""
+        for name in new:
+            if "/signed/" in name and record.announced(number := int(name[:2])).exact:
+                ids, present = self._session.terms.ids, record.present(number).present
+                self._state.require_same_owners(self._session.roster.study, [ids[index] for index in present])
 
     def _check_features(self, fit: Fit) -> None:
         names, agreed = self._rows.feature_names, fit.feature_names
@@ -178,19 +193,25 @@ class OwnerStudy:
 
     def _check_may_begin(self) -> None:
         """Before anything leaves: the owner's policy, and a budget for all sums."""
+        self._check_policy()
+        if self._privacy is not None and self._ledger is not None:
+            self._ledger.check(0, None, self._privacy.mu, adjacency=self._privacy.adjacency)
+
+    def _check_policy(self) -> None:
+        """Once per process, as rows are read for it; a policy may have come after the session began."""
         terms = self._session.terms
-        if self._policy is not None:
-            rows: Any = self._rows.n_rows if self._privacy is not None else self._rows.source
+        if self._policy is not None and not self._is_allowed:
+            rows: Any = self._rows if self._privacy is not None else self._rows.source
             self._policy.check_secure(
                 rows, privacy=self._privacy, least=terms.least, colluding=terms.colluding
             )
-        if self._privacy is not None and self._ledger is not None:
-            self._ledger.check(0, None, self._privacy.mu, adjacency=self._privacy.adjacency)
+            self._is_allowed = True
 
     def _vector(self, announced: Announced, record: Record) -> AnyArray:
         """The integers of the announced sum over the owner's rows; paid for when this returns."""
         fit = self._followed.fit
         self._check_announced(announced, record)
+        self._check_policy()
         seed = hashlib.blake2b(str(announced.number).encode(), key=self._state.pairs_key).digest()
         values = fit.vector(self._rows.parts(), np.random.default_rng(list(seed)))
         if self._ledger is not None and self._privacy is not None and fit.next is not None:
