@@ -51,7 +51,8 @@ def commands(text):
 def quick_commands(tmp_path_factory):
     """A folder with a `fedpca` that does not import everything anew every time."""
     folder = tmp_path_factory.mktemp("commands")
-    with Forks("import fedpca.cli.app, fedpca.report, pyarrow.csv, pyarrow.parquet, sklearn.base") as forks:
+    modules = "fedpca.cli.app, fedpca.report, fedpca.federation.secure_folder, fedpca.trust.keys"
+    with Forks(f"import {modules}, pyarrow.csv, pyarrow.parquet, sklearn.base") as forks:
         forks.command(folder / "fedpca", "from fedpca.cli import main; main()")
         yield folder
 

@@ -38,7 +38,7 @@ from fedpca.federation.flower.member import to_request
 from fedpca.federation.flower.node import Node
 from fedpca.federation.flower.round import array_record
 
-PATTERNS = [pytest.param(seed, marks=pytest.mark.slow) if seed >= 10 else seed for seed in range(100)]
+PATTERNS = [pytest.param(seed, marks=pytest.mark.engine) if seed >= 5 else seed for seed in range(100)]
 
 
 @pytest.fixture(autouse=True)

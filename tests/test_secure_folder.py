@@ -65,7 +65,7 @@ def drop_outs(seed, n_members):
     return lambda index, round: not away[index, round]
 
 
-@pytest.mark.slow
+@pytest.mark.engine
 @pytest.mark.parametrize("part", range(10))
 def test_whoever_drops_out_totals_are_those_of_who_is_in_or_there_is_none(tmp_path, part):
     ended = []

@@ -108,7 +108,7 @@ def prepared(home, seed):
     return study
 
 
-@pytest.mark.slow
+@pytest.mark.engine
 def test_an_owner_killed_at_random_moments_never_answers_twice(fork, tmp_path):
     random.seed(1)
     kills, seed = 0, 0
@@ -133,7 +133,7 @@ def test_an_owner_killed_at_random_moments_never_answers_twice(fork, tmp_path):
         kills, seed = kills + killer.kills, seed + 1
 
 
-@pytest.mark.slow
+@pytest.mark.engine
 def test_a_coordinator_killed_at_random_moments_publishes_the_same(fork, tmp_path):
     random.seed(2)
     kills, seed = 0, 0
