@@ -18,6 +18,7 @@ from fedpca.federation.secure_folder import coordinate, current_round, open_sess
 from fedpca.secure import session as session_module
 from fedpca.secure.record import Record
 from fedpca.secure.rows import OwnerRows
+from fedpca.trust import Member
 
 
 def check_totals(study):
@@ -394,6 +395,20 @@ def test_other_rows_than_those_of_the_session_are_refused(tmp_path):
     nothing_sent(study, 0, "changed since this session began")
     study.tables[0] = study.tables[0][:, :2]
     nothing_sent(study, 0, "must have the 3 features of the roster")
+
+
+def test_more_rows_than_declared_are_refused_before_keys_leave(tmp_path):
+    study = FolderStudy(tmp_path, **PRIVATE)
+    ids = list(study.roster.members)
+    members = [Member(id, KEYS[i].public, rows=20) for i, id in enumerate(ids)]
+    study.roster = fedpca.Roster("study-1", members, study.roster.settings)
+    study.shared = tmp_path / "declared"
+    study.shared.mkdir()
+    open_session(study.shared, study.roster)
+    assert study.visit(0).sent == ("keys/000",)
+    with pytest.raises(SecureError, match="declared 20 and has 21; nothing was sent"):
+        study.visit(1)
+    assert "keys/001" not in study.board()
 
 
 def test_two_members_never_have_the_same_secrets(tmp_path):

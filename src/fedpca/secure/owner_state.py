@@ -120,8 +120,8 @@ class OwnerFiles:
         if changed := [name for name in facts if self._head["facts"].get(name) != facts[name]]:
             raise SecureError(
                 f"{' and '.join(changed)} changed since this session began: all sums of a session must be of "
-                "one member, with the same rows and settings. Restore them, or let the coordinator open another "
-                "session."
+                "one member, with the same rows and settings. Restore them, or let the coordinator open "
+                "another session."
             )
 
     @property
@@ -153,9 +153,9 @@ class OwnerFiles:
         if before != owners:
             others = join_names([repr(owner)[:80] for owner in owners])
             raise SecureError(
-                f"sums without noise must be of the same owners in every session of a study, those in {path}, "
-                f"and this one is of {others}: the difference would show who is in one and not in the "
-                "other. Nothing was signed; wait for all, or agree on a roster of a new study."
+                f"sums without noise must be of the same owners in every session of a study, those in "
+                f"{path}, and this one is of {others}: the difference would show who is in one and not in "
+                "the other. Nothing was signed; wait for all, or agree on a roster of a new study."
             )
 
     def erase(self, numbers: Iterable[int]) -> None:

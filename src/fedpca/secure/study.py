@@ -34,7 +34,7 @@ from fedpca.summaries.certificate import Secured
 from fedpca.summaries.summary import Summary
 from fedpca.trust.keys import SigningKey
 from fedpca.trust.policy import Policy
-from fedpca.trust.roster import Roster
+from fedpca.trust.roster import Member, Roster
 
 _SAME = 1e-12  # what machines round differently
 _LARGER = 1e-5  # by which announced noise may exceed what is needed
@@ -154,6 +154,7 @@ class OwnerStudy:
         self._policy = policy
         self._is_allowed = False
         self._check_features(fit)
+        self._check_declared(roster.member_of(key.public))
         facts = {"the number of rows": rows.n_rows, "the rows": rows.fingerprint}
         state.begin(member_facts(roster, key) | facts, fit.most_sums)
         self._owner = Owner(roster, session, key, rows.n_rows, state.secrets, state.sent)
@@ -189,6 +190,14 @@ class OwnerStudy:
             raise SecureError(
                 f"the rows must have the {fit.n_features} features of the roster, in its order, got "
                 f"{self._rows.n_features}; select and order the columns."
+            )
+
+    def _check_declared(self, member: Member) -> None:
+        """Keys for more rows would not count, and their owner would not know."""
+        if member.rows is not None and self._rows.n_rows > member.rows:
+            raise SecureError(
+                f"a member must have at most the rows it declared, and {member.id!r:.80} declared "
+                f"{member.rows} and has {self._rows.n_rows}; nothing was sent. Declare them in a new roster."
             )
 
     def _check_may_begin(self) -> None:
