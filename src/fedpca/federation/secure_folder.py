@@ -95,7 +95,7 @@ def visit(
         return Visit((), (), "waits for the coordinator to open a session")
     session = Session(roster, board["session"])
     session.check_clock()
-    files, sent = OwnerFiles(Path(state) / session.id[:16]), list[str]()
+    files, sent = OwnerFiles(Path(state) / session.id[:32]), list[str]()
     with files.locked():
         if "model" not in board or _unsettled(ledger, session):
             study = OwnerStudy(
@@ -135,7 +135,7 @@ def refuse(
     index = terms.ids.index(roster.member_of(key.public).id)
     session = Session(roster, _session(board))
     number = _open_sum(board)
-    files = OwnerFiles(Path(state) / session.id[:16])
+    files = OwnerFiles(Path(state) / session.id[:32])
     with files.locked():
         files.resume(member_facts(roster, key))
         owner = Owner(roster, board["session"], key, 1, files.secrets, files.sent)

@@ -29,9 +29,9 @@ def debit_name(session: str, number: int) -> str:
     """The name of the debit of a sum: the same whenever it is paid for.
 
     >>> debit_name("5f" * 32, 3)
-    '5f5f5f5f5f5f5f5f-03'
+    '5f5f5f5f5f5f5f5f5f5f5f5f5f5f5f5f-03'
     """
-    return f"{session[:16]}-{number:02}"
+    return f"{session[:32]}-{number:02}"
 
 
 @dataclass(frozen=True)

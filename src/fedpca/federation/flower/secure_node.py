@@ -89,7 +89,7 @@ class SecureNode:
 
     def _of_session(self, session: Session) -> Path:
         """The folder of a session, if this version has not been summed in another one."""
-        folder = self._folder / session.id[:16]
+        folder = self._folder / session.id[:32]
         for masked in self._folder.glob("*/sent/*masked*"):
             if (begun := masked.parents[1]) != folder:
                 raise NodeError(
