@@ -384,7 +384,7 @@ def test_a_lost_state_is_not_taken_for_a_new_owner(tmp_path):
     study = FolderStudy(tmp_path, **PRIVATE)
     study.visit(0)
     nothing_sent(study, 0, "state", state=tmp_path / "another")
-    (tmp_path / "state-0" / study.session().id[:16] / "session.json").unlink()
+    (tmp_path / "state-0" / study.session().id[:32] / "session.json").unlink()
     nothing_sent(study, 0, "state folder is incomplete")
 
 

@@ -26,7 +26,8 @@ HOSPITALS = {
 }  # fmt: skip
 NAMES = ("age", "weight", "systolic", "glucose", "creatinine", "platelets", "crp", "albumin")
 PROMISE = {"epsilon": 1.0, "delta": 1e-6, "bound": 6.0}
-SETTINGS = {"rank": 2, "center": False, "scale": "none", "features": NAMES, "least": 5, "colluding": 1} | PROMISE
+TERMS = {"least": 5, "colluding": 1}
+SETTINGS = {"rank": 2, "center": False, "scale": "none", "features": NAMES} | TERMS | PROMISE
 DROPS = {"harbor": "members", "lake": "00-present"}  # as soon as the server has published this
 PATIENCE = 900.0  # seconds
 

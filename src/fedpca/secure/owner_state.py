@@ -98,7 +98,7 @@ class OwnerFiles:
             if self.sent:
                 raise SecureError(
                     f"{path} is missing, and messages of this session were sent: the state folder is "
-                    "incomplete. Restore it, or let the coordinator open another session."
+                    "incomplete, and an older copy of it must not be used. Wait for another session."
                 )
             head = {
                 "facts": facts,
@@ -208,7 +208,7 @@ def _read(path: Path) -> JSON:
         dict(head["facts"])
     except (ValueError, KeyError, TypeError) as error:
         raise SecureError(
-            f"{path} is damaged ({type(error).__name__}): restore the state folder, or let the coordinator "
-            "open another session."
+            f"{path} is damaged ({type(error).__name__}): an older copy of the state folder must not be "
+            "used. Wait for another session."
         ) from error
     return head
