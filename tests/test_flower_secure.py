@@ -177,9 +177,13 @@ class TestRun:
             assert parent.count == loaded(club).count
             assert principal_angles(parent, loaded(club)).max() < 1e-6
 
-    def test_a_new_roster_begins_a_new_session(self, tmp_path):
-        """Without noise, the difference of two sums shows who joined: owners have to agree to it."""
-        club = SecureClub(tmp_path, 5)
+    @pytest.mark.parametrize("settings", [PLAIN, PRIVATE], ids=["plain", "private"])
+    def test_a_new_roster_begins_a_new_session(self, tmp_path, settings):
+        """Owners have to agree to be summed again; without noise they are not: it would show who joined."""
+        club = SecureClub(tmp_path, 5, settings=settings)
+        for name, config in club.configs.items() if settings is PRIVATE else ():
+            config["ledger"] = str(tmp_path / f"{name}.ledger")
+            Ledger(config["ledger"], epsilon=20.0, delta=1e-5, key=club.keys[name])
         everybody = club.roster
         club.agree(everybody.without_member("owner4"))
         grid = club.grid()
@@ -188,13 +192,17 @@ class TestRun:
         club.agree(club.roster.with_member(everybody.members["owner4"]))
         summary, done = try_run(club, club.grid())
         assert not done
-        assert "is summed in session" in summary["secure"]["refused"]["owner0"]
+        assert "version 1 of the rows is summed in session" in summary["secure"]["refused"]["owner0"]
         assert "increase version in the node config" in summary["secure"]["refused"]["owner0"]
-        for name in list(club.configs)[:4]:
-            club.configs[name]["version"] = 2
-        summary = run(club.grid(), club.server, **club.run_config)
-        assert summary["contributors"]["heart"]["version"] == 1 + len(club.roster.predecessors)
-        assert summary["secure"]["members"] == list(club.configs)
+        for config in club.configs.values():
+            config["version"] = 2
+        summary, done = try_run(club, club.grid())
+        assert summary["secure"]["members"] == list(club.configs), summary["problem"]
+        if settings is PLAIN:
+            assert not done
+            assert "sums without noise must be of the same owners" in summary["secure"]["refused"]["owner0"]
+        else:
+            assert summary["contributors"]["heart"]["version"] == 1 + len(club.roster.predecessors)
 
     @pytest.mark.parametrize("rules", ["secure_sums_required = true", "least_rows = 10\nleast_level = 0"])
     def test_policies_that_hold(self, tmp_path, rules):

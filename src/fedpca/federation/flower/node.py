@@ -148,7 +148,8 @@ class Node:
         check_privacy(self.membership.signer.roster, self.privacy)
         with self._locked():
             member = SecureNode(
-                self.state / f"secure-{self.version}",
+                self.state / "secure",
+                self.version,
                 self.membership.signer,
                 None if self.privacy is None else self._spending(self.privacy),
                 self._gate,

@@ -7,6 +7,7 @@ owner visits a shared folder: secrets are drawn once, and whatever leaves is wri
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from fedpca._util.files import create_exclusive
 from fedpca.errors import NodeError, SecureError
 from fedpca.federation.flower.gate import Gate
 from fedpca.federation.secure_board import FolderBoard, board_name, file_name
@@ -19,17 +20,19 @@ from fedpca.secure.study import privacy_of
 from fedpca.secure.wire import split_name
 from fedpca.trust import Roster, Signer
 
+_VERSION = "version"  # the file that says which one is summed
 _SETTINGS = ("epsilon", "delta", "bound", "center", "adjacency", "mechanism")
 
 
 class SecureNode:
-    """One version of one owner's rows in a secure study.
+    """One version of one owner's rows in secure sums.
 
-    A version is summed in one session: the difference of two sums over almost the same owners would show the
-    others.
+    A version is summed in one session, whatever a server asks for: every other one spends anew and, without
+    noise, the difference of two sums over almost the same owners shows the others.
 
     Args:
-        folder: of this version; created, for its owner only.
+        folder: of all sessions; created, for its owner only.
+        version: of the rows.
         signer: the member, with the roster that it has agreed on.
         privacy: the settings, with the ledger that pays; None without noise.
         gate: what may leave.
@@ -39,12 +42,14 @@ class SecureNode:
     def __init__(
         self,
         folder: Path,
+        version: int,
         signer: Signer,
         privacy: Privacy | None,
         gate: Gate,
         rows: Callable[[], RowReader],
     ) -> None:
         self._folder = folder
+        self._version = version
         self._signer = signer
         self._privacy = privacy
         self._gate = gate
@@ -64,7 +69,7 @@ class SecureNode:
         roster = self._signer.roster
         session = Session(roster, board["session"])
         copy = self._of_session(session) / "board"
-        copy.mkdir(mode=0o700, parents=True, exist_ok=True)
+        copy.mkdir(mode=0o700, exist_ok=True)
         if strange := [name for name in board if board_name(file_name(name)) != name]:
             raise SecureError(f"a board must have messages of a session only, got {strange[0]!r:.80}.")
         ours = FolderBoard(copy)
@@ -90,13 +95,15 @@ class SecureNode:
     def _of_session(self, session: Session) -> Path:
         """The folder of a session, if this version has not been summed in another one."""
         folder = self._folder / session.id[:32]
-        for masked in self._folder.glob("*/sent/*masked*"):
-            if (begun := masked.parents[1]) != folder:
+        for other in {masked.parents[1] for masked in self._folder.glob("*/sent/*-masked-*")} - {folder}:
+            if (other / _VERSION).read_text() == str(self._version):
                 raise NodeError(
-                    f"this version of the rows is summed in session {begun.name}, and in no other; run in "
-                    "the folder of that session, or increase version in the node config to be summed again, "
-                    "which spends anew."
+                    f"version {self._version} of the rows is summed in session {other.name}, and in no "
+                    "other; run in the folder of that session, or increase version in the node config to be summed "
+                    "again, which spends anew."
                 )
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        create_exclusive(folder / _VERSION, str(self._version).encode(), owner_only=True)
         return folder
 
 
