@@ -99,8 +99,8 @@ class SecureNode:
             if (other / _VERSION).read_text() == str(self._version):
                 raise NodeError(
                     f"version {self._version} of the rows is summed in session {other.name}, and in no "
-                    "other; run in the folder of that session, or increase version in the node config to be summed "
-                    "again, which spends anew."
+                    "other; run in the folder of that session, or increase version in the node config to be "
+                    "summed again, which spends anew."
                 )
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         create_exclusive(folder / _VERSION, str(self._version).encode(), owner_only=True)
