@@ -86,11 +86,11 @@ def publish(
         PolicyViolation: by the rule that does not hold. Nothing was written.
         FileExistsError: this version exists with other contents; it is left as it is.
 
-    >>> import tempfile, numpy as np, fedpca
+    >>> import pathlib, tempfile, numpy as np, fedpca
     >>> rows = np.random.default_rng(0).normal(size=(20, 3))
     >>> with tempfile.TemporaryDirectory() as shared:
     ...     path = publish(shared, "north", 1, fedpca.Subspace.from_rows(rows))
-    ...     Path(path).name, fedpca.load(path).count
+    ...     pathlib.Path(path).name, fedpca.load(path).count
     ('north.1.safetensors', 20.0)
     """
     child, version = child_name(child), version_number(version)
@@ -162,12 +162,12 @@ def collect(
     Returns:
         The files that do not count, and why; older versions than the one that counts are not listed.
 
-    >>> import tempfile, numpy as np, fedpca
+    >>> import pathlib, tempfile, numpy as np, fedpca
     >>> with tempfile.TemporaryDirectory() as shared:
     ...     for seed, child in enumerate(["north", "south"]):
     ...         rows = np.random.default_rng(seed).normal(size=(20, 3))
     ...         path = publish(shared, child, 1, fedpca.Subspace.from_rows(rows))
-    ...     size = Path(shared, "notes.txt").write_text("meeting at ten")
+    ...     size = pathlib.Path(shared, "notes.txt").write_text("meeting at ten")
     ...     aggregator = Aggregator(rank=1)
     ...     collect(shared, aggregator)
     [SkippedFile(file='notes.txt', reason='file name is not <child>.<version>.safetensors.')]
