@@ -10,20 +10,22 @@ BENCHMARK_READY := .venv-benchmark/.ready
 DEMO_ENV := $(if $(wildcard $(READY)),.venv,.venv-demo)
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-fast test-docs test-audit test-engines test-torch lint docs release-check lock benchmark reproduce clean
+.PHONY: help demo test test-fast test-long test-docs test-audit test-engines test-clients test-torch lint docs release-check lock benchmark reproduce clean
 
 help:
 	@echo "make demo       run the three-owner demo on digits; writes an HTML report"
 	@echo "make test       run the tests and the examples in the documentation; ARGS are passed to pytest"
 	@echo "make test-fast  run those that take least, in less than a minute on two cores"
+	@echo "make test-long  run those that take several seconds each: kills, interrupts, fuzzing, real data"
 	@echo "make test-docs  build the documentation, and run the commands on its pages and the example programs"
 	@echo "make test-audit audit what private releases show, and see that audits find weakened noise"
 	@echo "make test-engines  run the tests with real Flower deployments, Dask clusters and a browser"
+	@echo "make test-clients  run the tests with Spark, plink2, scanpy, onnxruntime and river; installs them"
 	@echo "make test-torch run the tests of rows in torch tensors; installs torch, which is large"
 	@echo "make lint       check style, types and the direction of imports"
 	@echo "make docs       build the documentation site, build/docs/index.html"
 	@echo "make release-check  build the wheel, install it with every extra in clean environments, use it"
-	@echo "make lock       regenerate requirements/dev.txt and demo.txt; UPGRADE=1 updates every pin"
+	@echo "make lock       regenerate the files of requirements/ with hashes; UPGRADE=1 updates every pin"
 	@echo "make benchmark  run the benchmarks, in an environment of their own; ARGS are passed on"
 	@echo "make reproduce  compute the paper's figures and tables again; ARGS are passed on, as in ARGS=--quick"
 	@echo "make clean      remove all that these targets made"
@@ -35,10 +37,13 @@ demo: $(DEMO_ENV)/.locked
 PYTEST := $(BIN)/pytest --numprocesses auto
 
 test: $(READY)
-	$(PYTEST) --dist worksteal -m "not engine and not docs and not audit" $(ARGS)
+	$(PYTEST) --dist worksteal -m "not long and not engine and not client and not docs and not audit" $(ARGS)
 
 test-fast: $(READY)
-	$(PYTEST) --dist worksteal -m "not engine and not docs and not audit and not slow" $(ARGS)
+	$(PYTEST) --dist worksteal -m "not long and not engine and not client and not docs and not audit and not slow" $(ARGS)
+
+test-long: $(READY)
+	$(PYTEST) --dist worksteal -m "long and not engine and not client and not docs and not audit" $(ARGS)
 
 test-docs: $(READY)
 	$(PYTEST) --dist worksteal -m "docs and not engine" $(ARGS)
@@ -47,8 +52,15 @@ test-audit: $(READY)
 	$(PYTEST) --dist worksteal -m audit $(ARGS)
 
 test-engines: $(READY)
-	@scripts/install-browser
+	@scripts/install-program chromium "tests of reports in a browser" chromium chromium-browser google-chrome google-chrome-stable
 	$(PYTEST) --dist loadfile -m engine $(ARGS)
+
+# What users have beside fedpca: large packages, and Debian's plink2.
+test-clients: $(READY)
+	$(BIN)/python $(INSTALL) --require-hashes --requirement requirements/clients.txt
+	@scripts/install-program plink2 "tests of its scores" plink2
+	@scripts/install-program openjdk-17-jre-headless "tests with Spark" java
+	$(PYTEST) --dist loadfile -m client $(ARGS)
 
 # Rows in torch tensors, on a GPU if there is one. What needs no torch has run in `make test`.
 test-torch: $(READY)
@@ -85,6 +97,7 @@ lock:
 	.venv-lock/bin/python $(INSTALL) $(LOCK_TOOL)
 	$(COMPILE) --group dev --output-file requirements/dev.txt pyproject.toml
 	$(COMPILE) --group demo --constraint requirements/dev.txt --output-file requirements/demo.txt pyproject.toml
+	$(COMPILE) --group clients --constraint requirements/dev.txt --output-file requirements/clients.txt pyproject.toml
 
 clean:
 	rm -rf .venv .venv-benchmark .venv-demo .venv-lock build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -1,8 +1,10 @@
-"""Examples that are slow or need torch or triton (see `make test-torch`); the noise of all tests."""
+"""Examples that are slow or need torch, triton or a client; the noise of all tests."""
 
 import hashlib
 import os
 import secrets
+import shutil
+import sys
 from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import count
@@ -21,8 +23,26 @@ SLOW = {
     "src/fedpca/privacy/audit.py",
     "src/fedpca/report/write.py",
 }
+SPARK = {"docs/how-to/spark.md", "src/fedpca/federation/spark.py"}
+CLIENT = {  # need scanpy, onnxruntime or Spark, in `make test-clients`
+    "src/fedpca/onnx.py",
+    *SPARK,
+}
 
 collect_ignore = []
+if find_spec("pyspark") is None or not (shutil.which("java") or "JAVA_HOME" in os.environ):
+    collect_ignore += sorted(SPARK)
+else:  # on this machine only, with this Python
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    options = (
+        "--conf spark.ui.enabled=false --conf spark.log.level=OFF",
+        "--conf spark.driver.host=127.0.0.1 --conf spark.driver.bindAddress=127.0.0.1",
+        "--conf spark.sql.shuffle.partitions=2",  # tables are small, and runs are short
+        "--driver-java-options '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC'",
+        "pyspark-shell",
+    )
+    os.environ.setdefault("PYSPARK_SUBMIT_ARGS", " ".join(options))
 if not HAS_TORCH:
     collect_ignore += ["docs/how-to/embeddings-on-a-gpu.md"]
 if find_spec("triton") is None:
@@ -33,8 +53,11 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.name == NEEDS_TORCH and not HAS_TORCH:
             item.add_marker(pytest.mark.skip(reason="torch is not installed"))
-        if item.path.relative_to(item.config.rootpath).as_posix() in SLOW:
+        path = item.path.relative_to(item.config.rootpath).as_posix()
+        if path in SLOW:
             item.add_marker(pytest.mark.slow)
+        if path in CLIENT:
+            item.add_marker(pytest.mark.client)
 
 
 # Noise of tests in this process is drawn from keys made of the test's name: a test gives the same every time.
