@@ -52,6 +52,10 @@ def atomic_write(path: Path, *, owner_only: bool = False) -> Iterator[Path]:
     >>> path.read_text()
     'all of it'
     """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}; create it.")
+    if path.is_dir():
+        raise IsADirectoryError(f"cannot write {path}: it is a folder; choose another name.")
     temporary = _temporary(path)
     try:
         if owner_only:
@@ -81,7 +85,7 @@ def create_exclusive(path: Path, contents: bytes, *, owner_only: bool = False) -
     try:
         mode = 0o600 if owner_only else 0o666
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        with open(descriptor, "wb") as file:
+        with _named(path), open(descriptor, "wb") as file:
             file.write(contents)
             file.flush()
             os.fsync(file.fileno())
@@ -107,6 +111,17 @@ def remove_leftovers(folder: Path) -> None:
 
 def _temporary(path: Path) -> Path:
     return path.with_name(f".fedpca-{secrets.token_hex(8)}.part")
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name the file in an error of the system, which names none where a disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def fsync_dir(folder: Path) -> None:
@@ -135,7 +150,7 @@ def file_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
 def append_json_line(path: Path, record: Mapping[str, Any]) -> None:
     """Append one JSON object as a line and flush it to disk; a torn last line is removed first."""
     line = json.dumps(record, allow_nan=False).encode() + b"\n"
-    with path.open("rb+") as file:
+    with _named(path), path.open("rb+") as file:
         if file.seek(0, os.SEEK_END):
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":

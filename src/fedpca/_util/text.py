@@ -1,4 +1,4 @@
-"""Text for messages: numbers, counted nouns, lists of names, untrusted text made safe, time stamps."""
+"""Text for messages: numbers, shares, counted nouns, lists of names, untrusted text made safe, times."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -12,6 +12,19 @@ def format_number(value: float) -> str:
     ('1,797', '0.7385', '1e-06', '123,456,789')
     """
     return f"{value:,.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:.4g}"
+
+
+def percent(share: float) -> str:
+    """A share in percent; 0% and 100% only where it is exactly that.
+
+    >>> percent(0.7384), percent(0.00001), percent(0.99999), percent(1.0)
+    ('73.8%', 'less than 0.1%', 'more than 99.9%', '100%')
+    """
+    if 0 < share < 0.0005:
+        return "less than 0.1%"
+    if 0.9995 <= share < 1:
+        return "more than 99.9%"
+    return f"{100 * share:.1f}%" if share not in (0, 1) else f"{100 * share:.0f}%"
 
 
 def pluralize(count: float, noun: str, plural: str = "") -> str:

@@ -1,35 +1,167 @@
-"""One thread of BLAS: more make products of this size slower as soon as the machine has other work."""
+"""Threads: how many to use, tasks in them, and one thread of BLAS in each.
 
-from collections.abc import Iterator
+More threads of BLAS make products of this size slower as soon as the machine has other work.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from numbers import Integral
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Item = TypeVar("Item")
 
 
 @contextmanager
 def single_threaded_blas() -> Iterator[None]:
     """Inside, BLAS uses one thread; afterwards as many as before. May be nested.
 
-    Where threads share one setting, each sets back what it found, unless that was one already: whatever the
-    order in which several leave, the number of threads ends as it was.
+    Where all threads share one setting, it is set back when the last of those inside leaves: products of
+    others would otherwise get threads in their midst, which changes their rounding, and makes all wait.
     """
-    before = [(library, number) for library in _libraries() if (number := library.num_threads) > 1]
-    for library, _ in before:
-        library.set_num_threads(1)
+    global _n_inside
+    own = _numbers(shared=False)
+    _set_all((library, 1) for library, _ in own)
+    with _lock:
+        if not _n_inside:
+            _before.extend(_numbers(shared=True))
+            _set_all((library, 1) for library, _ in _before)
+        _n_inside += 1
     try:
         yield
     finally:
-        for library, number in before:
-            library.set_num_threads(number)
+        _set_all(own)
+        with _lock:
+            _n_inside -= 1
+            if not _n_inside:
+                _set_all(_before)
+                _before.clear()
+
+
+_lock = threading.Lock()
+_n_inside = 0
+_before: list[tuple[Any, int]] = []  # the setting of each library, before the first came inside
+
+
+def _numbers(*, shared: bool) -> list[tuple[Any, int]]:
+    """How many threads libraries use now, that have one setting for all threads, or one for each (OpenMP)."""
+    return [(library, library.num_threads) for library in _libraries()[shared]]
+
+
+def _set_all(numbers: Iterable[tuple[Any, int]]) -> None:
+    for library, number in numbers:
+        if library.num_threads != number:
+            # threadpoolctl may ignore all threads but the first that ever set a number; here they agree.
+            getattr(library, "_real_set_num_threads", library.set_num_threads)(number)
 
 
 def has_blas_threads() -> bool:
-    """Whether BLAS would use more than one thread now."""
-    return any(library.num_threads > 1 for library in _libraries())
+    """Whether BLAS would use more than one thread, now or after all `single_threaded_blas`."""
+    with _lock:
+        return any(number > 1 for _, number in (*_numbers(shared=False), *_numbers(shared=True), *_before))
+
+
+def n_threads(n_jobs: object) -> int:
+    """How many threads a setting of scikit-learn's kind means here and now.
+
+    Args:
+        n_jobs: None for as many as BLAS would use, which is one inside other threads of this library or of
+            joblib; -1 for all cores that the process may use, -2 for all but one; or how many.
+
+    >>> n_threads(3), n_threads(-1) == available_cores()
+    (3, True)
+    """
+    if n_jobs is None:
+        if _is_joblib_thread():
+            return 1
+        numbers = [number for shared in (False, True) for _, number in _numbers(shared=shared)]
+        return min(max(numbers, default=1), available_cores())
+    if isinstance(n_jobs, bool) or not isinstance(n_jobs, Integral):
+        raise TypeError(f"n_jobs must be a whole number or None, got n_jobs={n_jobs!r}.")
+    number = int(n_jobs)
+    if not number:
+        raise ValueError("n_jobs must be at least 1, or -1 for all cores, got n_jobs=0.")
+    return number if number > 0 else max(1, available_cores() + 1 + number)
+
+
+def available_cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def map_in_threads(
+    task: Callable[[Item, Callable[[], None]], T], items: Sequence[Item], n_threads: int
+) -> list[T]:
+    """What a task gives for each item, in their order, several at a time; BLAS is single-threaded.
+
+    If tasks fail, the error is that of the first item, whatever the number of threads; the tasks of later
+    items end early.
+
+    Args:
+        task: called with an item and a function, to be called between steps: it ends a task that has become
+            pointless.
+        items: what there is to do.
+        n_threads: how many tasks run at a time; one runs them all in the caller's own thread.
+
+    >>> map_in_threads(lambda number, check: number**2, [1, 2, 3], n_threads=2)
+    [1, 4, 9]
+    """
+    if min(n_threads, len(items)) <= 1:
+        with single_threaded_blas():
+            return [task(item, _go_on) for item in items]
+    lock, failed = threading.Lock(), len(items)
+
+    def run(index: int) -> T:
+        nonlocal failed
+
+        def check() -> None:
+            if index > failed:
+                raise _Stopped
+
+        try:
+            check()
+            return task(items[index], check)
+        except BaseException:
+            with lock:
+                failed = min(failed, index)
+            raise
+
+    with single_threaded_blas(), ThreadPoolExecutor(min(n_threads, len(items))) as pool:
+        try:
+            return [future.result() for future in [pool.submit(run, i) for i in range(len(items))]]
+        except BaseException:
+            failed = -1  # of an interrupt, too: all tasks end
+            raise
+
+
+class _Stopped(Exception):
+    """A task that ends early, since another one failed; nobody sees it."""
+
+
+def _go_on() -> None:
+    """The check of a task that nothing can make pointless."""
+
+
+def _is_joblib_thread() -> bool:
+    """Whether this is one of several threads that joblib runs."""
+    if threading.current_thread() is threading.main_thread():
+        return False
+    parallel = sys.modules.get("joblib.parallel")
+    return parallel is not None and bool(getattr(parallel.get_active_backend()[0], "nesting_level", 0))
 
 
 @cache
-def _libraries() -> list[Any]:
+def _libraries() -> tuple[list[Any], list[Any]]:
+    """Those of BLAS in which each thread has its own setting, and those in which all share one."""
     from threadpoolctl import ThreadpoolController
 
-    return list(ThreadpoolController().select(user_api="blas").lib_controllers)
+    all_of_them = ThreadpoolController().select(user_api="blas").lib_controllers
+    own = [library for library in all_of_them if getattr(library, "threading_layer", None) == "openmp"]
+    return own, [library for library in all_of_them if library not in own]

@@ -105,6 +105,8 @@ def _directions_of_graded(scatter: Array, rank: int | None) -> tuple[Array, Arra
 def without_negative_eigenvalues(scatter: Array) -> Array:
     """The nearest scatter that rows can have: products in float32 round some eigenvalues below zero.
 
+    Features that do not vary stay exactly so: some may not be known at all.
+
     >>> without_negative_eigenvalues(np.diag([2.0, -1e-7]))
     array([[2., 0.],
            [0., 0.]])
@@ -114,7 +116,8 @@ def without_negative_eigenvalues(scatter: Array) -> Array:
     if is_positive_definite(lifted):  # to far less than float32 rounds
         return scatter
     squares, vectors = np.linalg.eigh(scatter)
-    return (vectors * np.maximum(squares, 0.0)) @ vectors.T
+    varies = scatter.any(axis=0)
+    return ((vectors * np.maximum(squares, 0.0)) @ vectors.T) * np.outer(varies, varies)
 
 
 def shrink_eigenvalues(eigenvalues: Array, edge: float) -> Array:

@@ -11,6 +11,7 @@ import numpy as np
 from fedpca._typing import JSON, AnyArray, Array
 from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.frozen import Frozen
+from fedpca.summaries.notebook import summary_card
 from fedpca.summaries.scaling import Scaling
 
 if TYPE_CHECKING:
@@ -57,8 +58,14 @@ class BaseSummary(Frozen):
         return self.parts or (self,)
 
     def without_parts(self) -> Self:
-        """What the summary shows, as if all rows knew all features; it no longer merges exactly."""
-        return replace(self, parts=(), observed=None) if self.parts else self  # type: ignore[type-var]
+        """What the summary shows, as if all rows knew what any of them knows; it no longer merges exactly.
+
+        Its first directions stay the same however it is truncated: to score rows with.
+        """
+        if not self.parts:
+            return self
+        observed = None if self.known.all() else np.where(self.known, self.count, 0.0)
+        return replace(self, parts=(), observed=observed)  # type: ignore[type-var]
 
     @classmethod
     @abstractmethod
@@ -88,6 +95,10 @@ class BaseSummary(Frozen):
         changed = copy(self)
         changed._freeze(self._checked_scale(scale, scaling))
         return changed
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return summary_card(self)
 
     @property
     def metadata(self) -> JSON:

@@ -571,7 +571,19 @@ def combine(
     )
 
 
-def same_rows_warning(certificates: Sequence[Certificate | None]) -> str:
+def merge_warning(certificates: Sequence[Certificate | None]) -> str:
+    """What to say about the certificate of a merge of summaries with these, or ""."""
+    private = sum(certificate is not None for certificate in certificates)
+    if private in (0, len(certificates)):
+        return _same_rows_warning(certificates)
+    return (
+        f"the merge has no certificate: {private} of {len(certificates)} summaries have one, the others are "
+        "exact, and so is what it says about their rows. Unless these are public, let their owners release "
+        "theirs with Privacy, too."
+    )
+
+
+def _same_rows_warning(certificates: Sequence[Certificate | None]) -> str:
     """A warning if releases may well be of the same rows and nothing added up their costs, else "".
 
     So it is if every one was paid for by a ledger of its own, in memory, and all have equally many records.

@@ -23,7 +23,7 @@ from fedpca._typing import AnyArray, Array
 from fedpca.backend import ops
 from fedpca.summaries import validation
 from fedpca.summaries.algebra import pooled_mean, rounding_floor, subtract_mean
-from fedpca.summaries.certificate import combine, same_rows_warning
+from fedpca.summaries.certificate import combine, merge_warning
 from fedpca.summaries.features import (
     FeatureRule,
     LeftOut,
@@ -76,9 +76,9 @@ def merge(
     True
     """
     summaries = _of_rule(_as_list(summaries), features)
-    if text := same_rows_warning([getattr(summary, "certificate", None) for summary in summaries]):
-        warnings.warn(text, stacklevel=2)
-    return merge_distinct(summaries, rank, forget)
+    merged = merge_distinct(summaries, rank, forget)
+    _warn_of_certificates(summaries)
+    return merged
 
 
 def merge_distinct(summaries: Sequence[Summary], rank: int | None = None, forget: float = 1.0) -> Summary:
@@ -319,6 +319,7 @@ def merge_tree(
     """
     summaries = _of_rule(_as_list(summaries), features)
     check_compatible(summaries)
+    _warn_of_certificates(summaries)
     validation.integer(fanout, "fanout", at_least=2)
     inner_rank = None
     if rank is not None:
@@ -333,6 +334,11 @@ def merge_tree(
         groups = [subspaces[i : i + fanout] for i in range(0, len(subspaces), fanout)]
         subspaces = [merge_distinct(group, inner_rank).subspace() for group in groups]
     return merge_distinct([*sums, *subspaces], rank)
+
+
+def _warn_of_certificates(summaries: Sequence[Summary]) -> None:
+    if text := merge_warning([summary.certificate for summary in summaries if summary.count]):
+        warnings.warn(text, stacklevel=3)
 
 
 def _as_list(summaries: Iterable[Summary]) -> list[Summary]:

@@ -87,17 +87,19 @@ def impute_cold_start(rows: Array, rank: int, center: bool, weights: Array | Non
 
     Probabilistic PCA of the observed entries, in units of each feature's standard deviation, by expectation
     maximization (Tipping, Bishop 1999): with loadings W, shape (d, r), and noise of variance v, the scores
-    of a row are normal with covariance v (W^T W + v)^-1 over its observed entries.
+    of a row are normal with covariance v (W^T W + v)^-1 over its observed entries. Where features
+    outnumber rows loadings have a prior, as in Bayesian PCA (Bishop 1999): else they would fit the noise.
     """
     gaps = np.isnan(rows)
     observed = (~gaps).astype(np.float64)
     weights = np.ones(len(rows)) if weights is None else np.maximum(weights / weights.max(), _MIN_SHARE)
+    prior = float(weights.mean()) if rows.shape[0] < rows.shape[1] else 0.0
     counts = weights @ observed
     mean = weights @ np.where(gaps, 0.0, rows) / counts if center else np.zeros(len(counts))
     unit = np.sqrt(weights @ np.where(gaps, 0.0, (rows - mean) ** 2) / counts)
     unit[unit == 0] = 1.0
     scaled = np.where(gaps, 0.0, (rows - mean) / unit)
-    model = _ProbabilisticPCA.start(scaled, observed, weights, min(rank, _COLD_START_RANK))
+    model = _ProbabilisticPCA.start(scaled, observed, weights, min(rank, _COLD_START_RANK), prior)
     for _ in range(_COLD_START_ITERATIONS):
         noise = model.noise
         model = model.improved(scaled, observed, weights, center)
@@ -108,19 +110,23 @@ def impute_cold_start(rows: Array, rank: int, center: bool, weights: Array | Non
 
 
 class _ProbabilisticPCA(NamedTuple):
-    """Loadings (d, r), mean (d,) and variance of the noise; of rows that are zero where not observed."""
+    """Loadings (d, r), mean (d,) and variance of the noise; of rows that are zero where not observed.
+
+    The prior of the loadings along a direction has their own variance, and this weight.
+    """
 
     loadings: Array
     mean: Array
     noise: float
+    prior: float
 
     @classmethod
-    def start(cls, rows: Array, observed: Array, weights: Array, rank: int) -> Self:
+    def start(cls, rows: Array, observed: Array, weights: Array, rank: int, prior: float) -> Self:
         components, singular_values = leading_singular_pairs(np.sqrt(weights)[:, None] * rows, rank)
         n_present = float(weights @ observed.mean(axis=1))
         loadings = (singular_values / np.sqrt(n_present))[:, None] * components
         noise = max(1.0 - ops.energy(loadings) / rows.shape[1], _COLD_START_NOISE)
-        return cls(loadings.T, np.zeros(rows.shape[1]), noise)
+        return cls(loadings.T, np.zeros(rows.shape[1]), noise, prior)
 
     def scores(self, rows: Array, observed: Array) -> tuple[Array, Array]:
         """Expected scores of rows, shape (n, r), and their covariances over the noise, shape (n, r, r)."""
@@ -140,13 +146,16 @@ class _ProbabilisticPCA(NamedTuple):
         width = regressors.shape[1]
         weighted = weights[:, None] * observed
         normal = (weighted.T @ moments.reshape(n_rows, width**2)).reshape(-1, width, width)
-        normal += _COLD_START_NOISE * np.eye(width)
+        ridge = np.full(width, _COLD_START_NOISE)
+        spreads = np.maximum(np.mean(self.loadings**2, axis=0), _COLD_START_NOISE)
+        ridge[:rank] += self.prior * self.noise / spreads
+        normal += np.diag(ridge)
         solved = np.linalg.solve(normal, (rows.T @ (weights[:, None] * regressors))[:, :, None])[:, :, 0]
         loadings, mean = solved[:, :rank], solved[:, rank] if center else self.mean
         residual = np.where(observed, rows - scores @ loadings.T - mean, 0.0)
         spread = np.vdot(self._replace(loadings=loadings)._products(weighted), covariances)
         noise = (ops.energy(np.sqrt(weights)[:, None] * residual) + self.noise * spread) / weighted.sum()
-        return type(self)(loadings, mean, max(float(noise), _COLD_START_NOISE))
+        return self._replace(loadings=loadings, mean=mean, noise=max(float(noise), _COLD_START_NOISE))
 
     def _products(self, observed: Array) -> Array:
         """W^T W over the observed entries of each row, shape (n, r, r)."""

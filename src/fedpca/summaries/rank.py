@@ -65,9 +65,9 @@ class EnergyBand:
     """The paper's AdjustRank: keep sigma_r / (sigma_1 + ... + sigma_r) within [low, high].
 
     Above `high` one more direction is kept from the next block on, below `low` one fewer; once per block in
-    the block tracker, as in the paper, until the ratio is within the band in the exact and the nystrom
-    tracker. The ratio never exceeds 1/r, so the rank cannot grow past 1/high: 10 for the paper's 10 %. Choose
-    `high` below one over the largest rank you would accept, and `low` below 0.3 * high.
+    the block tracker, as in the paper, until the ratio is within the band in the exact tracker, and every 256
+    rows in the nystrom tracker. The ratio never exceeds 1/r, so the rank cannot grow past 1/high: 10 for the
+    paper's 10 %. Choose `high` below one over the largest rank you would accept, and `low` below 0.3 * high.
 
     Args:
         low: the paper's alpha, as a fraction.

@@ -275,6 +275,8 @@ def divided(rows: RowsLike, scale: Array) -> RowsLike:
     if sparse.issparse(rows):
         quotients = rows.data.astype(dtype, copy=False) / divisor[rows.indices]
         return sparse.csr_array((quotients, rows.indices, rows.indptr), shape=rows.shape)
+    if isinstance(rows, np.ndarray):
+        return np.divide(rows, divisor, dtype=dtype)  # converts small parts at a time
     return backend.asarray(rows, dtype) / backend.asarray(divisor, dtype)
 
 

@@ -17,6 +17,7 @@ from fedpca.summaries.linalg import leading_singular_pairs, orthonormality_error
 from fedpca.summaries.parts import PooledMeans, check_observed, ordered
 from fedpca.summaries.rank import part_rank
 from fedpca.summaries.scaling import ScaleLike, Scaling, check_scale, divided
+from fedpca.summaries.shrinkage import Shrinkage, check_shrinkage, shrinkage_factors
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -331,8 +332,12 @@ class Subspace(BaseSummary):
         """The same summary with these feature names."""
         return self._with(feature_names=validation.feature_names(feature_names, self.n_features))
 
-    def project(self, rows: RowsLike) -> Array:
-        """Coordinates of rows along the components, shape (n, r)."""
+    def project(self, rows: RowsLike, *, shrinkage: Shrinkage | None = None) -> Array:
+        """Coordinates of rows along the components, shape (n, r).
+
+        With shrinkage="asymptotic" those of new rows are where they would be had they been in the fit; see
+        `StreamingPCA.transform`. All r components then count as signal.
+        """
         validation.same_names(self.feature_names, validation.names_of(rows))
         center = "" if self.centered else ", center=False"
         instead = f"take fedpca.StreamingPCA({self.rank}{center}).merge(subspace).transform(rows)"
@@ -340,6 +345,8 @@ class Subspace(BaseSummary):
         if self.scale is not None:
             rows = divided(rows, self.scale)
         projected: Array = (rows - self.mean.astype(rows.dtype)) @ self.components.T
+        if check_shrinkage(shrinkage):
+            projected /= shrinkage_factors(self, self.rank).astype(projected.dtype)
         return projected
 
     def reconstruct(self, coordinates: ArrayLike) -> Array:

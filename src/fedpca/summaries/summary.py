@@ -40,7 +40,7 @@ def from_file(name: object, kind: str, arrays: Mapping[str, Array], metadata: JS
     """The summary in the contents of a model file called `name`."""
     if kind == Scaling.kind:
         raise ModelFileError(
-            f"{name} must be a model, but is a Scaling; divide rows by its scale(...) and fit a model."
+            f"{name} must be a model, but is a Scaling; fit a model with its scale(...), or --scale std:FILE."
         )
     if kind not in _KINDS:
         raise ModelFileError(f"{name} contains {kind!r}; this fedpca knows {sorted(_KINDS)}.")
