@@ -3,7 +3,8 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, final
+from copy import copy, deepcopy
+from typing import Any, ClassVar, Self, final
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -132,6 +133,17 @@ class Tracker(ABC):
     def feature_variances(self) -> Array | None:
         """Variance of each feature, shape (d,), where the tracker knows it."""
 
+    def branch(self) -> Self:
+        """A tracker that goes on from here: what it learns leaves this one as it is."""
+        return deepcopy(self)
+
+    def _with_own_buffer(self) -> Self:
+        """A copy that shares everything but the buffered rows; for trackers that replace what they change."""
+        other = copy(self)
+        if self._n_buffered:
+            other._buffer = self.backend.zeros(self._buffer.shape, self.dtype) + self._buffer
+        return other
+
     # --- rows in ---
 
     def update(self, rows: RowsLike, weights: Array | None = None) -> None:
@@ -144,12 +156,13 @@ class Tracker(ABC):
         self._cached_summary = None
         with self.backend.compute_context():
             roots = None if weights is None else self.backend.asarray(np.sqrt(weights), self.dtype)
-            start, n_rows = 0, rows.shape[0]
+            start, n_rows = self._take_first(rows, roots), rows.shape[0]
             while start < n_rows:
+                n_left = n_rows - start
                 capacity = 0  # of the buffer, if that is to be used
-                if self._n_buffered or n_rows - start < self.min_panel_rows:
+                if self._n_buffered or n_left < self.min_panel_rows:
                     capacity = self.buffer_capacity
-                size = capacity - self._n_buffered if capacity else self._panel_rows(rows, roots)
+                size = capacity - self._n_buffered if capacity else self._panel_rows(rows, roots, n_left)
                 part = slice(start, min(start + size, n_rows))
                 part_roots = None if roots is None else roots[part]
                 self._rows_remaining = n_rows - part.stop
@@ -159,7 +172,12 @@ class Tracker(ABC):
                     self._process(rows[part, :], part_roots)
                 start = part.stop
 
-    def _panel_rows(self, rows: RowsLike, roots: DeviceArray | None) -> int:
+    def _take_first(self, rows: RowsLike, roots: DeviceArray | None) -> int:
+        """How many of the rows were taken otherwise than by panels, at the start of a stream."""
+        return 0
+
+    def _panel_rows(self, rows: RowsLike, roots: DeviceArray | None, n_left: int) -> int:
+        """How many of the rows left of a batch are the next panel, if they are that many."""
         size = self.max_panel_rows
         if self._must_copy(rows, roots):
             size = min(size, max(self.min_panel_rows, self.backend.chunk_entries // self.n_features))
@@ -256,9 +274,13 @@ class Tracker(ABC):
         if forget != 1.0:
             self._cached_summary = None
             self._pending_decay = max(self._pending_decay * forget, _MIN_DECAY)
-            if self._buffer_roots is None:
-                self._buffer_roots = self._ones(self._n_buffered)
-            self._buffer_roots = self._buffer_roots * float(forget)
+            self._decay_waiting(float(forget))
+
+    def _decay_waiting(self, forget: float) -> None:
+        """Scale the rows that were not absorbed yet."""
+        if self._buffer_roots is None:
+            self._buffer_roots = self._ones(self._n_buffered)
+        self._buffer_roots = self._buffer_roots * forget
 
     def _apply_decay(self) -> None:
         if self._pending_decay != 1.0:

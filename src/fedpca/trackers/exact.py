@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, Self, final
 
 import numpy as np
 
@@ -137,6 +137,11 @@ class Exact(Tracker):
     @property
     def _absorbed_energy(self) -> float:
         return self._sums.energy if self._factor is None else self._factor.energy
+
+    def branch(self) -> Self:
+        other = self._with_own_buffer()
+        other._sums = self._sums._replace(scatter=self._sums.scatter.copy())
+        return other
 
     # --- rows in ---
 
@@ -364,8 +369,8 @@ class Exact(Tracker):
         else:
             count, offset, scatter = self._factor.count, self._factor.mean, self._factor.scatter
         mean = offset if self._origin is None else offset + self._origin
-        if self.dtype != _FLOAT64:
-            scatter = without_negative_eigenvalues(scatter)
+        if self.dtype != _FLOAT64:  # products of strided rows are not even symmetric
+            scatter = without_negative_eigenvalues((scatter + scatter.T) / 2)
         return Moments(count, mean, scatter, self.center)
 
     def _leading(self) -> Subspace:

@@ -12,8 +12,8 @@ from fedpca.errors import NonFiniteError
 from fedpca.summaries.algebra import rounding_floor
 from fedpca.summaries.subspace import Subspace
 from fedpca.trackers.nystrom import solve
-from fedpca.trackers.nystrom.drift import MAX_OUTLIERS, Thresholds
-from fedpca.trackers.nystrom.probes import Probes
+from fedpca.trackers.nystrom.drift import MAX_OUTLIERS, Residuals, Thresholds, squared_steps
+from fedpca.trackers.nystrom.probes import Probes, RowStats
 from fedpca.trackers.nystrom.products import project_panel, score_products
 
 
@@ -31,6 +31,24 @@ class SolveInputs(NamedTuple):
     row_sum: NDArray[np.float64]
 
 
+class Added(NamedTuple):
+    """What became of the rows of a panel.
+
+    Attributes:
+        n_tested: rows before the first news; those that follow were left.
+        n_news: how many of the rows that follow are known to be news.
+        left: indices of rows before the news that were not accumulated either.
+    """
+
+    n_tested: int
+    n_news: int
+    left: NDArray[np.intp]
+
+
+_NONE = np.arange(0)
+MIN_MEASURED = 64  # rows whose residuals have a mean and a variance
+
+
 class SketchPeriod:
     """Products of fixed probes with the scatter of the rows of one period; see `solve` for the letters.
 
@@ -40,10 +58,17 @@ class SketchPeriod:
         eps: relative rounding error of products.
         thresholds: which rows are accumulated.
         prefetch: whether to fetch what `close` needs with the sums of every panel, in one transfer.
+        n_krylov: leading directions from whose products with the first panel more probes are made.
     """
 
     def __init__(
-        self, history: Subspace, extra_probes: DeviceArray, eps: float, thresholds: Thresholds, prefetch: bool
+        self,
+        history: Subspace,
+        extra_probes: DeviceArray,
+        eps: float,
+        thresholds: Thresholds,
+        prefetch: bool,
+        n_krylov: int = 0,
     ) -> None:
         self.backend = backend = backend_of(history.components)
         self.dtype = backend.numpy_dtype(history.components)
@@ -59,7 +84,7 @@ class SketchPeriod:
         self.probes = Probes(
             directions,
             offsets=directions[:-1, :] @ mean,
-            n_carried=history.rank,
+            n_compared=history.rank if backend.on_device else self.n_probes,
             mean_square=float(history.mean @ history.mean),
             outlier_energy=thresholds.outlier,
             uses_tf32=uses_tf32,
@@ -70,16 +95,31 @@ class SketchPeriod:
         self.prefetched: SolveInputs | None = None
         # In float64 squares of entries in any unit might not fit, and Y has to be scaled before.
         self._prefetches = prefetch and self.dtype == np.float32
+        self._n_krylov = n_krylov
+        self._surplus = 0.0  # of the drift test
+        self._residuals = np.zeros(3)  # weight, sum of residuals, as many times their variance
 
-    def add(self, panel: RowsLike, roots: DeviceArray | None) -> NDArray[np.intp]:
-        """Accumulate a panel; returns the indices of rows that were not accumulated.
+    def add(self, panel: RowsLike, roots: DeviceArray | None) -> Added:
+        """Accumulate the rows of a panel up to the first news, without outliers; none if those are many.
 
-        These are all rows, if the panel drifts or has many outliers, else its outliers.
+        On a device a panel is accumulated as a whole, or left.
         """
         backend, uses_tf32, n_rows = self.backend, self.probes.uses_tf32, panel.shape[0]
+        n_tested, n_news = n_rows, 0
         with backend.tf32_matmul() if uses_tf32 else nullcontext():
             scores, stats = project_panel(backend, panel, roots, self.probes)
+            if not backend.on_device:
+                n_tested, stop, self._surplus = self.thresholds.news(
+                    stats.energy, stats.residual, roots, self._surplus
+                )
+                n_news = stop - n_tested
+                if not n_tested:
+                    return Added(0, n_news, _NONE)
+                if n_tested < n_rows:
+                    panel, scores, stats = panel[:n_tested, :], scores[:, :n_tested], stats.first(n_tested)
             Q = score_products(backend, scores, panel, uses_tf32)
+        if self._n_krylov and self.Q is None:
+            scores, Q = self._with_krylov_probes(panel, scores, Q)
         Q = Q if self.Q is None else self.Q + Q
         prefetched = None
         if self._prefetches:
@@ -91,14 +131,54 @@ class SketchPeriod:
         if not energy < ops.max_energy(self.dtype):
             raise NonFiniteError
         weight = M[-1, -1] - self.M[-1, -1]
-        if n_outliers >= MAX_OUTLIERS * n_rows or self.thresholds.is_drift(
-            residual, weight, energy, uses_tf32
+        if n_outliers >= MAX_OUTLIERS * n_tested or (
+            backend.on_device and self.thresholds.is_drift(residual, weight, energy, uses_tf32)
         ):
-            return np.arange(n_rows)
+            return Added(n_tested, n_news, np.arange(n_tested))
         self.Q, self.M, self.prefetched = Q, M, prefetched
         self.energy += energy
-        self.n_rows += n_rows - int(n_outliers)
-        return np.flatnonzero(to_host(stats.is_outlier)) if n_outliers else np.arange(0)
+        self.n_rows += n_tested - int(n_outliers)
+        if not backend.on_device:
+            self._residuals = self._residuals + np.array([weight, residual, squared_steps(stats.residual)])
+        return Added(n_tested, n_news, np.flatnonzero(to_host(stats.is_outlier)) if n_outliers else _NONE)
+
+    def force(self, panel: RowsLike, roots: DeviceArray | None) -> RowStats:
+        """Accumulate all rows of a panel, on the host, whatever their residuals."""
+        probes = self.probes._replace(outlier_energy=np.inf)
+        scores, stats = project_panel(self.backend, panel, roots, probes)
+        Q = score_products(self.backend, scores, panel, False)
+        self.Q, self.M = Q if self.Q is None else self.Q + Q, self.M + scores @ scores.T
+        self.energy += float(stats.sums[0])
+        self.n_rows += panel.shape[0]
+        return stats
+
+    def residuals(self, n_kept: int) -> Residuals | None:
+        """Residuals of the rows so far outside the strongest probes, if enough rows were measured."""
+        weight, total, squares = self._residuals
+        if weight < MIN_MEASURED:
+            return None
+        along = np.diag(self.M)[:-1] / self.M[-1, -1] - (self.M[-1, :-1] / self.M[-1, -1]) ** 2
+        dropped = np.sort(along)[: max(self.n_probes - n_kept, 0)]
+        return Residuals(total / weight + float(dropped.sum()), squares / weight)
+
+    def _with_krylov_probes(
+        self, panel: RowsLike, scores: DeviceArray, Q: DeviceArray
+    ) -> tuple[DeviceArray, DeviceArray]:
+        """Scores and Q with more probes: directions that the first panel has besides the leading ones."""
+        xp, mean, n = self.backend.xp, self.directions[-1, :], self._n_krylov
+        outside = Q[:n, :] - (scores[:n, :] @ scores[-1, :])[:, None] * mean
+        more = solve.residual_directions(outside, self.directions[:-1, :])
+        self.n_probes += more.shape[0]
+        self.directions = xp.concat([self.directions[:-1, :], more, mean[None, :]])
+        offsets = more @ mean
+        extra = (panel @ more.T).T - offsets[:, None] * scores[-1, :]
+        extra = extra * (scores[-1, :] != 0)
+        self.probes = self.probes._replace(
+            directions=self.directions, offsets=xp.concat([self.probes.offsets, offsets])
+        )
+        self.M = np.zeros((self.n_probes + 1, self.n_probes + 1))
+        products = score_products(self.backend, extra, panel, False)
+        return xp.concat([scores[:-1, :], extra, scores[-1:, :]]), xp.concat([Q[:-1, :], products, Q[-1:, :]])
 
     def _sync_to_host(
         self, Q: DeviceArray, scores: DeviceArray, sums: DeviceArray, roots: DeviceArray | None
@@ -122,8 +202,9 @@ class SketchPeriod:
         """Scale all that was accumulated, as if every weight had been multiplied by factor²."""
         if self.Q is not None:
             self.Q, self.prefetched = self.Q * factor**2, None
-        self.M *= factor**2
+        self.M = self.M * factor**2
         self.energy *= factor**2
+        self._residuals = self._residuals * (factor**2, factor**2, 1.0)
 
     def close(self, history: Subspace, n_max: int) -> Subspace:
         """The leading directions of the Nystrom approximation of history and period; changes nothing."""

@@ -41,7 +41,7 @@ def project_panel(
     residual = energy - 2 * scores[-1, :] * root + root**2 * probes.mean_square
     scores[:-1, :] -= probes.offsets[:, None] * root
     scores[-1, :] = root
-    residual -= _column_energies(scores[: probes.n_carried, :])
+    residual -= _column_energies(scores[: probes.n_compared, :])
     is_outlier = residual > probes.outlier_energy + probes.residual_rounding * energy
     if backend.on_device:  # without asking whether there are any, which would wait for the device
         flags = backend.asarray(is_outlier, backend.numpy_dtype(energy))

@@ -170,6 +170,8 @@ def residual_directions(sample: DeviceArray, V: DeviceArray) -> DeviceArray:
     Returns:
         shape (at most n, d); rows that add nothing to V and to one another are left out.
     """
+    if not sample.shape[0]:
+        return sample
     backend = backend_of(sample)
     dtype = backend.numpy_dtype(sample)
     energies = []

@@ -1,22 +1,28 @@
 """Nystrom: the fast kernel; two matrix products per row, and a small eigenproblem once in many rows."""
 
 from collections.abc import Sequence
-from copy import deepcopy
-from typing import Any, final
+from copy import copy, deepcopy
+from typing import Any, Self, final
 
 import numpy as np
 
 from fedpca._typing import DeviceArray, RowsLike
 from fedpca.backend import batch_slices, dense, to_host
+from fedpca.backend.ops import row_energies
 from fedpca.summaries.linalg import orthonormal, orthonormality_error
 from fedpca.summaries.merging import append_rows
-from fedpca.summaries.rank import RankRule, fixed_point
+from fedpca.summaries.rank import EnergyBand, FixedRank, RankRule, fixed_point
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.trackers.base import SubspaceTracker
-from fedpca.trackers.nystrom.drift import ANY_ROWS, Thresholds
+from fedpca.trackers.nystrom.coverage import Coverage
+from fedpca.trackers.nystrom.drift import Residuals, Thresholds
+from fedpca.trackers.nystrom.first_rows import FirstRows
+from fedpca.trackers.nystrom.news import outside, standing_out
 from fedpca.trackers.nystrom.period import SketchPeriod
+from fedpca.trackers.nystrom.restart import restart
 from fedpca.trackers.nystrom.solve import residual_directions
+from fedpca.trackers.nystrom.start import begin
 from fedpca.trackers.nystrom.tuning import tuning_for
 
 
@@ -51,6 +57,16 @@ class Nystrom(SubspaceTracker):
         self._n_rows = 0.0  # seen, less those forgotten
         self._ill_conditioned = False
         self._flatness = 0.0
+        self._usual: Residuals | None = None  # of earlier rows; None: to be taken from what was discarded
+        self._coverage: Coverage | None = None  # on the host, until summaries are merged
+        self._n_young = 0  # directions carried besides, found in news
+        self._wary_rows = self.tuning.max_panel_rows  # per panel, fewer after news
+        self._first_rows: FirstRows | None = None  # kept, until they are too many
+        if self.tuning.kept_bytes and isinstance(rule, FixedRank):  # other rules adapt to rows as they come
+            kept_bytes = max(
+                self.tuning.kept_bytes, self.tuning.buffer_rows * n_features * self.dtype.itemsize
+            )
+            self._first_rows = FirstRows(n_features, self.dtype, kept_bytes, center=self.center)
 
     # --- sizes ---
 
@@ -64,8 +80,10 @@ class Nystrom(SubspaceTracker):
 
     @property
     def n_carried(self) -> int:
-        """Directions carried from period to period, at no cost: all probes but the free ones."""
-        return max(self.n_exchanged, self.n_probes - self.tuning.free_probes)
+        """Directions carried from period to period: all probes but the free ones, and young directions."""
+        return max(
+            self.n_exchanged, min(self.n_probes - self.tuning.free_probes + self._n_young, self.n_features)
+        )
 
     @property
     def buffer_capacity(self) -> int:
@@ -87,6 +105,15 @@ class Nystrom(SubspaceTracker):
         done = 0 if self._period is None else self._period.n_rows
         return min(most, max(self.min_panel_rows, self._period_rows() - done))
 
+    def _panel_rows(self, rows: RowsLike, roots: DeviceArray | None, n_left: int) -> int:
+        size = super()._panel_rows(rows, roots, n_left)
+        is_last = self._waits_for_device() and n_left < size + self.min_panel_rows
+        return max(size, n_left) if is_last else size
+
+    def _waits_for_device(self) -> bool:
+        """Whether buffering a part of a batch would make two panels of it, and wait twice for the device."""
+        return self.backend.on_device and self._basis.count > 0
+
     def _period_rows(self) -> int:
         """Rows per period. Periods grow with the stream: what one adds to the directions shrinks."""
         tuning, n_probes = self.tuning, self.n_probes
@@ -101,7 +128,15 @@ class Nystrom(SubspaceTracker):
             ratio = tuning.history_per_row
         most = tuning.max_period_per_probe * max(n_probes, 32)
         least = max(tuning.period_per_probe * n_probes, self.min_panel_rows)
+        if isinstance(self.rule, EnergyBand):
+            most = min(most, tuning.max_period_adaptive)
         return int(max(least, min(self._n_rows / ratio, most)))
+
+    def branch(self) -> Self:
+        other = self._with_own_buffer()
+        other._rng, other._first_rows = deepcopy((self._rng, self._first_rows))
+        other._period = copy(self._period)
+        return other
 
     # --- rows in ---
 
@@ -109,27 +144,122 @@ class Nystrom(SubspaceTracker):
     def _absorbed_energy(self) -> float:
         return self._basis.total if self._period is None else self._period.energy
 
+    def _take_first(self, rows: RowsLike, roots: DeviceArray | None) -> int:
+        """Keep the first rows of a stream as long as there is room, then learn from all of them at once."""
+        first, n_rows = self._first_rows, rows.shape[0]
+        if first is None:
+            if self._n_buffered and self._waits_for_device() and n_rows >= self.min_panel_rows:
+                self._flush()
+            return 0
+        if n_rows <= first.room:
+            first.append(rows, roots)
+            return n_rows
+        n_used = min(first.room, n_rows)
+        rest = rows[:n_used, :], None if roots is None else roots[:n_used]
+        is_short = first.max_rows <= self.tuning.direct_rows
+        if is_short or self._must_copy(rows, roots):
+            first.append(*rest)
+        self._first_rows = None
+        with self._blas_context():
+            self._apply_decay()
+            if is_short:
+                self._begin_with(first.subspace(self.rank, self.n_carried))
+            else:
+                begin(self, [*first.parts(), *([rest] if first.room and n_used else [])])
+        return n_used
+
+    def _begin_with(self, basis: Subspace) -> None:
+        """Go on from the directions of the first rows."""
+        self._basis, self._n_rows = basis, basis.count
+        self._coverage = Coverage.of_all(basis)
+        self._adapt()
+        self._follow_mean()
+
     def _absorb(self, panel: RowsLike, roots: DeviceArray | None) -> None:
-        if self._period is None and self._needs_exact_update():
-            self._absorb_novel(panel, roots)
-        else:
-            if self._period is None:
-                n_missing = max(self.n_probes - self._basis.rank, 0)
-                probes = self._sample_probes(panel, roots, n_missing, self._basis)
-                self._period = self._open_period(probes, self._thresholds())
-            novel = self._period.add(panel, roots)
-            if len(novel):
-                self._close_period()
-                take = self.backend.take
-                self._absorb_novel(take(panel, novel), None if roots is None else take(roots, novel))
-            elif self._period.n_rows >= self._period_rows():
-                self._close_period()
-        self._n_rows += panel.shape[0]
+        start, n_rows = 0, panel.shape[0]
+        while start < n_rows:
+            stop = n_rows if self.backend.on_device else min(start + self._wary_rows, n_rows)
+            part = slice(start, stop)
+            start += self._absorb_part(panel[part, :], None if roots is None else roots[part])
+        self._n_rows += n_rows
         if self._period is None:
             self._follow_mean()
 
+    def _absorb_part(self, rows: RowsLike, roots: DeviceArray | None) -> int:
+        """Learn from the first of some rows; returns how many."""
+        n_rows, take = rows.shape[0], self.backend.take
+        if self._period is None:
+            if self._needs_exact_update():
+                self._absorb_novel(rows, roots)
+                self._usual = None
+                return n_rows
+            if self._has_few_outside():
+                return self._renew(rows, roots, min(self.tuning.look_rows, n_rows), replace=True)
+            n_missing = max(self.n_probes - self._basis.rank, 0)
+            probes = self._sample_probes(rows, roots, n_missing, self._basis)
+            n_krylov = self.rank if self._flatness > self.tuning.flat and not self.backend.on_device else 0
+            self._period = self._open_period(probes, self._thresholds(), n_krylov)
+        added = self._period.add(rows, roots)
+        if len(added.left):
+            self._close_period()
+            self._absorb_novel(take(rows, added.left), None if roots is None else take(roots, added.left))
+        if not added.n_news:
+            self._wary_rows = min(2 * self._wary_rows, self.tuning.max_panel_rows)
+            if self._period is not None and self._period.n_rows >= self._period_rows():
+                self._close_period(settled=True)
+            return added.n_tested
+        self._wary_rows = self.tuning.wary_rows
+        if self._period is not None:
+            self._close_period()
+        if self._needs_exact_update():
+            return added.n_tested
+        rest = slice(added.n_tested, None)
+        return added.n_tested + self._renew(
+            rows[rest, :], None if roots is None else roots[rest], added.n_news
+        )
+
+    # --- news ---
+
+    def _has_few_outside(self) -> bool:
+        """Whether a few directions make up what rows have outside those carried, and it matters."""
+        usual, basis = self._usual, self._basis
+        if usual is None or usual.variance is None or self.rank > basis.rank or self.backend.on_device:
+            return False
+        matters = usual.mean * basis.count > basis.singular_values[self.rank - 1] ** 2 / 4
+        return bool(matters and usual.variance > self.tuning.uneven * usual.mean**2)
+
+    def _renew(self, rows: RowsLike, roots: DeviceArray | None, n_news: int, *, replace: bool = False) -> int:
+        """Open a period with news, some of whose directions are its probes; returns how many rows it took.
+
+        Args:
+            rows: the news first.
+            n_news: how many they are.
+            replace: whether residuals like theirs are usual from now on; else only if larger.
+        """
+        tuning, basis = self.tuning, self._basis
+        look = slice(0, min(max(n_news, tuning.look_rows), rows.shape[0]))
+        own = None if roots is None else roots[look]
+        residual = outside(dense(rows[look, :]), own, basis)
+        fresh = standing_out(residual, tuning.stands_out, min(tuning.max_fresh, self.n_features - basis.rank))
+        fresh = residual_directions(fresh, basis.components)
+        n_left = len(residual) - len(fresh)
+        if n_left > 0 and self._usual is not None:
+            residual = residual - (residual @ fresh.T) @ fresh
+            energies = row_energies(residual) * (len(residual) / n_left)
+            if replace or energies.mean() > self._usual.mean:
+                self._usual = Residuals(float(energies.mean()), float(energies.var()))
+        self._n_young = min(self._n_young + len(fresh), self.n_probes)
+        self._period = self._open_period(fresh, self._thresholds())
+        self._period.force(rows[:n_news, :], None if roots is None else roots[:n_news])
+        return n_news
+
     def _needs_exact_update(self) -> bool:
         """At the start, on an ill-conditioned spectrum, early on a flat one."""
+        short = self._n_rows < self.tuning.very_flat_rows * self.n_probes
+        return self._is_ill_conditioned() or (self._flatness > self.tuning.very_flat and short)
+
+    def _is_ill_conditioned(self) -> bool:
+        """Whether products would lose a direction wanted, or none is known."""
         tuning, basis, eps = self.tuning, self._basis, np.finfo(self.dtype).eps
         singular_values = basis.singular_values[: self.rank]
         if not len(singular_values):
@@ -139,14 +269,13 @@ class Nystrom(SubspaceTracker):
             limit *= tuning.recovery
         lacking = len(singular_values) < self.rank and basis.discarded > 16 * eps * basis.total
         self._ill_conditioned = bool(lacking or singular_values[-1] < limit)
-        short = self._n_rows < tuning.very_flat_rows * self.n_probes
-        return self._ill_conditioned or (self._flatness > tuning.very_flat and short)
+        return self._ill_conditioned
 
     def _absorb_novel(self, panel: RowsLike, roots: DeviceArray | None) -> None:
         """Learn from rows whose directions are not among the probes."""
         many = panel.shape[0] > self.tuning.restart_per_probe * self.n_probes
         if many and not self._ill_conditioned:
-            self._restart(panel, roots)
+            restart(self, panel, roots)
         else:
             self._append(panel, roots)
 
@@ -157,62 +286,27 @@ class Nystrom(SubspaceTracker):
         for part in batch_slices(panel.shape[0], step):
             rows, part_roots = to_host(dense(panel[part, :])), None if roots is None else to_host(roots[part])
             basis = append_rows(basis, rows, part_roots, self.n_carried)
-        self._basis = self._on_backend(basis)
-        self._adapt()
-
-    def _restart(self, panel: DeviceArray, roots: DeviceArray | None) -> None:
-        """Learn from many rows with new directions by products, more and more rows at a time."""
-        first, start, size = not self._basis.count, 0, self.buffer_capacity
-        while start < panel.shape[0]:
-            part = slice(start, min(start + size, panel.shape[0]))
-            self._refine_probes(panel[part, :], None if roots is None else roots[part])
-            start, size = start + size, self.tuning.restart_growth * size
-        if first and self._origin is None and self._is_far_from_origin():  # start again, at another origin
-            step = self.backend.asarray(self._move_origin(self._basis.mean), self.dtype)
-            self._basis = self._empty_basis()
-            self._restart(panel - (step if roots is None else roots[:, None] * step), roots)
-        elif first and self._needs_exact_update():
-            self._basis = self._empty_basis()
-            self._append(panel, roots)
-
-    def _refine_probes(self, rows: DeviceArray, roots: DeviceArray | None) -> None:
-        """Directions of rows by products with some of them; if need be again, with the directions found."""
-        n_extra = max(self.tuning.extra_probes, self.n_probes // 4)
-        probes = self._sample_probes(rows, roots, self.n_probes + n_extra, self._basis)
-        passes = 2 if self._rows_remaining < 8 * rows.shape[0] or probes.shape[0] < 4 * self.rank else 1
-        n_found, energy = 0, 0.0
-        while True:
-            period = self._open_period(probes, ANY_ROWS)
-            period.add(rows, roots)
-            found = period.close(self._basis, period.n_probes)
-            self._flatness = self._flatness_of(found)
-            n_before, n_found = n_found, min(found.rank, self.rank)
-            energy_before, energy = energy, float(np.sum(found.singular_values[: self.rank] ** 2))
-            passes -= 1
-            is_lacking = n_before < n_found < self.rank
-            has_gained = energy > (1 + self.tuning.min_gain) * energy_before
-            if passes <= 0 and not is_lacking and not (self._flatness > self.tuning.flat and has_gained):
-                break
-            found = found.truncate(self.n_probes)
-            others = self._sample_probes(rows, roots, n_extra, found)
-            probes = self._outside_basis(self.backend.xp.concat([found.components, others]))
-        self._basis = found.truncate(self.n_carried)
+        self._move_to(self._on_backend(basis))
         self._adapt()
 
     # --- periods ---
 
-    def _open_period(self, extra_probes: DeviceArray, thresholds: Thresholds) -> SketchPeriod:
+    def _open_period(
+        self, extra_probes: DeviceArray, thresholds: Thresholds, n_krylov: int = 0
+    ) -> SketchPeriod:
         """A period whose probes are the directions carried and others, orthonormal to them, shape (p, d)."""
-        return SketchPeriod(
-            self._basis, extra_probes, self._products_eps(), thresholds, self.tuning.prefetches
-        )
+        eps = self._products_eps()
+        return SketchPeriod(self._basis, extra_probes, eps, thresholds, self.tuning.prefetches, n_krylov)
 
     def _thresholds(self) -> Thresholds:
         basis = self._basis
-        slack = self.tuning.noise_slack + self.tuning.early_slack * self.n_probes / self._n_rows
         weakest = float(basis.singular_values[self.rank - 1]) ** 2 if self.rank <= basis.rank else 0.0
+        expected = self._usual
+        if expected is None:
+            slack = self.tuning.noise_slack + self.tuning.early_slack * self.n_probes / self._n_rows
+            expected = Residuals(slack * basis.discarded / basis.count)
         return Thresholds(
-            expected_residual=slack * basis.discarded / basis.count,
+            expected=expected,
             drift=self.tuning.drift_tolerance * weakest,
             outlier=self.tuning.outlier_share * weakest,
         )
@@ -245,11 +339,24 @@ class Nystrom(SubspaceTracker):
         carried = self._basis.components
         return residual_directions(directions, carried) if carried.shape[0] else directions
 
-    def _close_period(self) -> None:
+    def _close_period(self, *, settled: bool = False) -> None:
+        """Renew the directions; after enough rows those found last are no longer spared."""
         assert self._period is not None
-        self._basis = self._period.close(self._basis, self.n_carried)
-        self._period = None
+        period, self._period = self._period, None
+        if settled or period.n_rows >= self.tuning.settled_rows:
+            self._n_young = 0
+        self._move_to(period.close(self._basis, self.n_carried))
+        self._usual = period.residuals(self._basis.rank) or self._usual
         self._adapt()
+
+    def _move_to(self, basis: Subspace) -> None:
+        """Carry other directions, of more rows."""
+        before, self._basis = self._basis, basis
+        if not before.count and not self.backend.on_device:
+            self._coverage = Coverage.of_all(basis)
+        elif self._coverage is not None:
+            added = basis.count - before.count
+            self._coverage = self._coverage.moved(before.components, basis.components, added)
 
     def _adapt(self) -> None:
         """After new directions: how many are wanted, and how flat their spectrum is."""
@@ -278,11 +385,19 @@ class Nystrom(SubspaceTracker):
     # --- summaries, forgetting, merging ---
 
     def state(self) -> Subspace:
+        if self._first_rows is not None:
+            return self._first_rows.subspace(self.rank, max(self.n_carried, self.tuning.buffer_rows))
         if self._n_buffered and self.tuning.absorbs_buffer:
-            copy = deepcopy(self)
-            copy._flush()
-            return copy.state()
-        return self._with_buffer(self._absorbed())
+            flushed = self.branch()
+            flushed._flush()
+            return flushed.state()
+        absorbed = self._absorbed()
+        whole = self._with_buffer(absorbed)
+        if self._coverage is None:
+            return whole
+        coverage = self._coverage.scaled(self._pending_decay)
+        coverage = coverage.moved(self._basis.components, whole.components, whole.count - coverage.n_rows)
+        return coverage.fair(whole, self.rank)
 
     def _absorbed(self) -> Subspace:
         basis = self._basis if self._period is None else self._period.close(self._basis, self.n_carried)
@@ -295,12 +410,22 @@ class Nystrom(SubspaceTracker):
     def _scale(self, factor: float) -> None:
         self._n_rows *= factor**2
         self._basis = self._basis.scaled(factor)
+        if self._coverage is not None:
+            self._coverage = self._coverage.scaled(factor)
         if self._period is not None:
             self._period.scale(factor)
 
+    def _decay_waiting(self, forget: float) -> None:
+        if self._first_rows is not None:
+            self._first_rows.scale(forget)
+        super()._decay_waiting(forget)
+
     def _merge(self, others: Sequence[Summary]) -> None:
+        if self._first_rows is not None:
+            self._basis = self._first_rows.subspace(self.rank, self.n_carried)
+            self._n_rows, self._first_rows = self._basis.count, None
         self._basis = self._on_backend(self._merged(self._absorbed(), others, self.n_carried))
-        self._period, self._origin = None, None
+        self._period, self._origin, self._usual, self._coverage = None, None, None, None
         self._n_rows = max(self._n_rows, self._basis.count)
         self._follow_mean()
 

@@ -52,7 +52,7 @@ def project_panel(panel: DeviceArray, probes: Probes) -> tuple[DeviceArray, RowS
             stats=stats,
             n_rows=n_rows,
             n_features=n_features,
-            n_carried=probes.n_carried,
+            n_carried=probes.n_compared,
             mean_square=probes.mean_square,
             outlier_energy=probes.outlier_energy,
             residual_rounding=probes.residual_rounding,

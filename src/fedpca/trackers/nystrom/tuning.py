@@ -17,9 +17,9 @@ class Tuning:
     docs/explanation/kernel.md.
 
     Attributes:
-        noise_slack: factor of the residual that rows are expected to have, over that of the stream so far:
-            rows of a panel differ by chance, and directions fit the rows they were found in best.
-        early_slack: more of it, K / (rows so far) times this: early on the directions fit too well.
+        noise_slack: factor of the residual that rows are expected to have, over that of the stream so far,
+            where it was not measured: on a device rows of a panel differ by chance.
+        early_slack: more of it, K / (rows so far) times this: directions fit the first rows best.
         drift_tolerance: excess residual of a panel, as a share of the energy of the weakest direction wanted,
             that is not drift: what is missed so cannot change a wanted direction by more.
         outlier_share: the same of a single row, which alone could make up such a share of a direction.
@@ -30,6 +30,18 @@ class Tuning:
         very_flat: flatness above which a short stream goes through the exact update.
         very_flat_rows: rows per probe up to which a stream is short.
         min_gain: share of the energy wanted that another pass over the first rows must add to be worth it.
+        look_rows: rows with news that are searched for new directions.
+        max_fresh: new directions that become probes at a time, at most.
+        stands_out: energy of such a direction, in units of the median of those rows.
+        settled_rows: rows after which a new direction must be as strong as those carried to be carried on.
+        wary_rows: rows per panel after news, doubled with every panel without.
+        uneven: squared variation of residuals above which a few directions make them up: then a period
+            starts with a search for these.
+        kept_bytes: what the first rows may take and be kept, so that a short stream has an exact result.
+        sample_rows: rows of those, drawn at random, in which probes for all of them are found,
+        sample_per_probe: and at least so many per probe.
+        direct_rows: if no more can be kept, their directions are found exactly.
+        max_passes: over the rows kept, as long as these add to the directions found.
         free_probes: probes per period left for directions that the history has not shown.
         extra_probes: more probes than K in a pass over rows with new directions, at least this many.
         buffer_rows: rows that the buffer holds,
@@ -40,6 +52,8 @@ class Tuning:
         max_panel_scores: and entries of its products with the probes.
         period_per_probe: least rows per period and probe: a period ends in matrices of this size.
         max_period_per_probe: most rows per period and probe (as of 32 probes, if there are fewer).
+        max_period_adaptive: most rows per period while the rank follows an energy band, which it does between
+            periods.
         history_per_row: rows of the stream so far per row of the next period,
         history_per_row_early: for a stream still short, or with few probes per component,
         history_per_row_flat: and for a flat spectrum.
@@ -51,8 +65,8 @@ class Tuning:
         prefetches: whether what the end of a period needs is fetched with the sums of each panel.
     """
 
-    noise_slack: float = 1.5
-    early_slack: float = 8.0
+    noise_slack: float
+    early_slack: float
     drift_tolerance: float = 1e-3
     outlier_share: float = 0.5
     ill_conditioned: float = 8.0
@@ -61,6 +75,17 @@ class Tuning:
     very_flat: float
     very_flat_rows: int = 64
     min_gain: float = 1e-3
+    look_rows: int = 64
+    max_fresh: int = 8
+    stands_out: float = 3.0
+    settled_rows: int = 512
+    wary_rows: int = 128
+    uneven: float = 0.2
+    kept_bytes: int
+    sample_rows: int = 512
+    direct_rows: int = 256
+    sample_per_probe: int = 12
+    max_passes: int = 5
     free_probes: int
     extra_probes: int = 24
     buffer_rows: int
@@ -71,6 +96,7 @@ class Tuning:
     max_panel_scores: int
     period_per_probe: int = 2
     max_period_per_probe: float
+    max_period_adaptive: float
     history_per_row: float
     history_per_row_early: float
     history_per_row_flat: float
@@ -82,6 +108,9 @@ class Tuning:
 
 
 HOST_TUNING = Tuning(
+    noise_slack=1.0,
+    early_slack=4.0,
+    kept_bytes=2**25,
     very_flat=8.0,
     free_probes=1,
     buffer_rows=128,  # factorized exactly: enough for good first probes
@@ -91,9 +120,10 @@ HOST_TUNING = Tuning(
     max_panel_rows=1024,
     max_panel_scores=_UNLIMITED,
     max_period_per_probe=128,
+    max_period_adaptive=256,
     history_per_row=3.0,
     history_per_row_early=3.0,
-    history_per_row_flat=3.0,
+    history_per_row_flat=4.0,
     restart_per_probe=math.inf,
     absorbs_buffer=False,
     prefetches=False,
@@ -102,6 +132,9 @@ HOST_TUNING = Tuning(
 # A launch costs as much as thousands of rows: panels and periods are long, and few. The exact update takes
 # place on the host: only outliers, and the rows of an ill-conditioned spectrum, go there.
 DEVICE_TUNING = Tuning(
+    noise_slack=1.5,
+    early_slack=8.0,
+    kept_bytes=0,
     very_flat=math.inf,
     free_probes=0,
     buffer_rows=16_384,
@@ -111,6 +144,7 @@ DEVICE_TUNING = Tuning(
     max_panel_rows=_UNLIMITED,
     max_panel_scores=2**27,
     max_period_per_probe=math.inf,
+    max_period_adaptive=math.inf,
     history_per_row=1 / 256,
     history_per_row_early=1 / 16,
     history_per_row_flat=1.0,
