@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,43 +10,60 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca._util.extras import require
+from fedpca._util.text import join_names
 from fedpca.errors import FileFormatError
 from fedpca.readers.arrays import ArrayFile, Csr, OpenFile
 
 
-def open_h5ad(path: Path) -> ArrayFile:
-    """`X` of an .h5ad file, dense or CSR, with the names of `var`; columns of `obs` can be passed through."""
-    return ArrayFile(path, ".h5ad file", _open_h5ad)
+def open_h5ad(path: Path, layer: str | None = None) -> ArrayFile:
+    """`X` of an .h5ad file, dense or CSR, with the names of `var`; columns of `obs` can be passed through.
+
+    With `layer` that layer instead of `X`.
+    """
+    return ArrayFile(path, ".h5ad file", partial(_open_h5ad, layer=layer))
 
 
-def open_zarr(path: Path) -> ArrayFile:
+def open_zarr(path: Path, layer: str | None = None) -> ArrayFile:
     """A Zarr array, or a group that AnnData wrote."""
-    return ArrayFile(path, "Zarr array or AnnData store", _open_zarr)
+    return ArrayFile(path, "Zarr array or AnnData store", partial(_open_zarr, layer=layer))
 
 
 @contextmanager
-def _open_h5ad(path: Path) -> Iterator[OpenFile]:
+def _open_h5ad(path: Path, layer: str | None) -> Iterator[OpenFile]:
     h5py = require("h5py", extra="files", purpose="reading .h5ad files")
     with h5py.File(path, "r") as file:
-        yield _anndata(path, file)
+        yield _anndata(path, file, layer)
 
 
 @contextmanager
-def _open_zarr(path: Path) -> Iterator[OpenFile]:
+def _open_zarr(path: Path, layer: str | None) -> Iterator[OpenFile]:
     zarr = require("zarr", extra="files", purpose="reading .zarr folders")
     node = zarr.open(path, mode="r")
-    yield OpenFile(node, chunk_rows=_chunk_rows(node)) if hasattr(node, "shape") else _anndata(path, node)
+    if hasattr(node, "shape"):
+        yield OpenFile(node, chunk_rows=_chunk_rows(node))
+    else:
+        yield _anndata(path, node, layer)
 
 
-def _anndata(path: Path, group: Any) -> OpenFile:
-    if "X" not in group:
+def _anndata(path: Path, group: Any, layer: str | None) -> OpenFile:
+    if layer is not None:
+        layers = group.get("layers", {})
+        if layer not in layers:
+            raise FileFormatError(
+                f"unknown layer {layer!r} in {path}; it has {join_names(list(layers)) or 'none'}."
+            )
+        what, rows = f"layer {layer!r}", layers[layer]
+    elif "X" in group:
+        what, rows = "X", group["X"]
+    else:
         raise FileFormatError(f"{path} must be written by AnnData, and has no X.")
-    rows, obs, var = group["X"], group["obs"], group["var"]
+    obs, var = group["obs"], group["var"]
     if not hasattr(rows, "shape"):
         layout = rows.attrs.get("encoding-type", "other")
         if layout != "csr_matrix":
             raise FileFormatError(
-                f"{path}: X must be a csr_matrix or an array, got {layout}; write it with adata.X.tocsr()."
+                f"{path}: {what} must be a csr_matrix or an array, got {layout}; write it with "
+                "adata.X.tocsr()."
             )
         rows = Csr(rows["data"], rows["indices"], rows["indptr"], rows.attrs["shape"])
     names = _Column(var[var.attrs["_index"]])[:]

@@ -43,14 +43,21 @@ class ArrayFile(DataFile):
         path: the file.
         kind: what it should be, for messages.
         open_file: opens it.
+        starts_anywhere: whether it can be read from any row on, by several threads.
     """
 
     path: Path
 
     def __init__(
-        self, path: Path, kind: str, open_file: Callable[[Path], AbstractContextManager[OpenFile]]
+        self,
+        path: Path,
+        kind: str,
+        open_file: Callable[[Path], AbstractContextManager[OpenFile]],
+        *,
+        starts_anywhere: bool = False,
     ) -> None:
         self.path, self._kind, self._open = path, kind, open_file
+        self._starts_anywhere = starts_anywhere
         with translate_errors(path, kind), open_file(path) as file:
             shape, dtype = file.rows.shape, file.rows.dtype
             if len(shape) != 2:
@@ -66,6 +73,9 @@ class ArrayFile(DataFile):
 
     def dtype(self, columns: Sequence[str] | None) -> np.dtype[Any]:
         return self._dtype
+
+    def starts(self) -> Sequence[int]:
+        return range(self.n_rows or 0) if self._starts_anywhere else (0,)
 
     def read(self, request: ReadRequest) -> Iterator[Batch]:
         with translate_errors(self.path, self._kind), self._open(self.path) as file:
@@ -180,7 +190,7 @@ class Npy:
 
 def open_npy(path: Path) -> ArrayFile:
     """A table of numbers in an .npy file."""
-    return ArrayFile(path, ".npy file", _open_npy)
+    return ArrayFile(path, ".npy file", _open_npy, starts_anywhere=True)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,13 @@ class ParquetFile(TableFile):
         self.path = path
         with translate_errors(path, "Parquet file"), _open_parquet(path) as file:
             schema, n_rows = file.schema_arrow, file.metadata.num_rows
+            sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+        self._group_starts = [0, *accumulate(sizes[:-1])]
         names = tuple(schema.names)
         self._describe(path, names, dict(zip(names, schema.types, strict=True)), n_rows, private)
+
+    def starts(self) -> Sequence[int]:
+        return self._group_starts
 
     def _records(self, request: ReadRequest, columns: list[str]) -> Iterator[Any]:
         with translate_errors(self.path, "Parquet file"), _open_parquet(self.path) as file:

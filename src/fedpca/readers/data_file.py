@@ -44,8 +44,15 @@ class Batch:
 
     def skip(self, n_rows: int) -> "Batch":
         """The batch without its first rows."""
-        passthrough = {name: values[n_rows:] for name, values in self.passthrough.items()}
-        return Batch(self.rows[n_rows:], self.feature_names, passthrough)
+        return self._part(slice(n_rows, None))
+
+    def first(self, n_rows: int) -> "Batch":
+        """The first rows of the batch."""
+        return self._part(slice(n_rows))
+
+    def _part(self, part: slice) -> "Batch":
+        passthrough = {name: values[part] for name, values in self.passthrough.items()}
+        return Batch(self.rows[part], self.feature_names, passthrough)
 
 
 class ReadRequest(NamedTuple):
@@ -107,6 +114,10 @@ class DataFile(ABC):
     def dtype(self, columns: Sequence[str] | None) -> np.dtype[Any]:
         """Of the named columns read together; of all for None."""
 
+    def starts(self) -> Sequence[int]:
+        """Rows at which reading can begin at no cost: from there on, threads can read parts of a file."""
+        return (0,)
+
     @abstractmethod
     def read(self, request: ReadRequest) -> Iterator[Batch]:
         """Batches of at least one row, in order."""
@@ -119,11 +130,12 @@ def translate_errors(path: Source, kind: str, remedy: str = "write or copy it ag
         yield
     except (FileFormatError, ImportError, MemoryError):
         raise
-    except (ConnectionError, FileNotFoundError, PermissionError) as error:
-        if isinstance(path, RemoteFile):  # the message names it
-            raise
-        if isinstance(error, PermissionError):
-            raise PermissionError(f"cannot read {path}: Permission denied; ask its owner.") from error
-        raise FileNotFoundError(f"{path} was removed while being read; reopen it.") from error
     except Exception as error:  # libraries raise anything on bytes they do not expect
+        if isinstance(path, RemoteFile):
+            if isinstance(error, ConnectionError | FileNotFoundError | PermissionError):
+                raise  # the message names it
+        elif isinstance(error, PermissionError):
+            raise PermissionError(f"cannot read {path}: Permission denied; ask its owner.") from error
+        elif isinstance(error, FileNotFoundError) and not path.exists():
+            raise FileNotFoundError(f"{path} was removed while being read; reopen it.") from error
         raise FileFormatError(f"{path} is not a valid {kind} (truncated or corrupt); {remedy}.") from error

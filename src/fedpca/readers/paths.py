@@ -33,11 +33,13 @@ FORMATS = {
     ".h5ad": "h5ad",
     ".zarr": "zarr",
     ".bed": "bed",
+    ".pgen": "pgen",
 }
 _TEXT = (".csv", ".tsv", ".txt", ".jsonl")
 _REMOTE = ("csv", "tsv", "txt", "jsonl", "parquet")  # formats that are read from URLs
 _PACKED = (".gz", ".bz2", ".zst")  # text only
-_BESIDE_BED = (".bim", ".fam")
+_GENOTYPES = (".pgen", ".bed")  # of a prefix without ending, the first that exists
+_BESIDE = {".bed": (".bim", ".fam"), ".pgen": (".pvar", ".psam", ".pvar.zst")}
 
 State = tuple[int, int, int | str]  # the second is its size
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -135,12 +137,21 @@ def _files(path: str | os.PathLike[str]) -> Sequence[Source]:
     return found
 
 
+def with_prefix(path: Path) -> Path | None:
+    """The file of genotypes that a prefix stands for, as PLINK takes it: north.pgen or north.bed of north."""
+    files = (path.with_name(path.name + ending) for ending in _GENOTYPES)
+    return next((file for file in files if file.is_file()), None)
+
+
 def _inside(path: Path) -> Iterator[Path]:
     """The file itself, or all in the folder and its folders, less what is hidden or starts with "_"."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: no such file; check the path.") from None
+        if (genotypes := with_prefix(path)) is None:
+            raise FileNotFoundError(f"{path}: no such file; check the path.") from None
+        yield genotypes
+        return
     except OSError as error:
         raise type(error)(f"cannot read {path}: {error.strerror}.") from error
     if stat.S_ISDIR(mode) and path.suffix.lower() != ".zarr":
@@ -148,10 +159,11 @@ def _inside(path: Path) -> Iterator[Path]:
             entries = sorted(path.iterdir())
         except OSError as error:
             raise type(error)(f"cannot read {path}: {error.strerror}.") from error
-        beds = {entry.stem for entry in entries if entry.suffix.lower() == ".bed"}
+        beside = {
+            entry.stem + ending for entry in entries for ending in _BESIDE.get(entry.suffix.lower(), ())
+        }
         for entry in entries:
-            beside = entry.suffix.lower() in _BESIDE_BED and entry.stem in beds
-            if not entry.name.startswith((".", "_")) and not beside:
+            if not entry.name.startswith((".", "_")) and entry.name not in beside:
                 yield from _inside(entry)
     elif stat.S_ISREG(mode) or stat.S_ISDIR(mode):
         yield path

@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import warnings
+from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,15 +16,17 @@ import numpy as np
 
 from fedpca._util.text import join_names, pluralize
 from fedpca.errors import FileFormatError
-from fedpca.readers import anndata, arrays, plink
+from fedpca.readers import anndata, arrays, pgen, plink
 from fedpca.readers.columnar import ArrowFile, ParquetFile
 from fedpca.readers.data_file import Batch, DataFile, ReadRequest, Source
 from fedpca.readers.dialect import DELIMITERS, Dialect
 from fedpca.readers.excel import ExcelFile
+from fedpca.readers.genotypes import GenotypeFile
 from fedpca.readers.json_lines import JsonFile
 from fedpca.readers.paths import Paths, StandardInput, State, find, is_standard_input, state
 from fedpca.readers.tables import TableFile
 from fedpca.readers.text import TextFile
+from fedpca.readers.variants import VariantMatch
 from fedpca.summaries import validation
 
 _log = logging.getLogger(__name__)
@@ -98,11 +101,29 @@ class RowReader:
         if left:
             raise ValueError(f"skip must be at most the number of rows, {read}, got skip={skip}.")
 
+    def nearest_start(self, row: int) -> int:
+        """The row nearest to this one from which `batches` can skip to at no cost; 0 if there is none."""
+        best = first = 0
+        for file in self._files:
+            if file.n_rows is None:
+                return 0
+            starts = file.starts()
+            i = bisect(starts, row - first)
+            found = [first + start for start in starts[max(i - 1, 0) : i + 1]]
+            best = min([best, *found], key=lambda start: abs(start - row))
+            first += file.n_rows
+        return best
+
     @property
     def passthrough_names(self) -> tuple[str, ...]:
         """Names of the columns that all files can pass through."""
         first, *others = (file.passthrough_names for file in self._files)
         return tuple(name for name in first if all(name in other for other in others))
+
+    @property
+    def matches(self) -> tuple[VariantMatch, ...]:
+        """How the variants of each file of genotypes are those of `columns`; empty for other files."""
+        return tuple(file.match for file in self._files if isinstance(file, GenotypeFile))
 
     def fingerprint(self) -> str:
         """A hash of the files, as they were when opened, of the columns read, and of the options."""
@@ -146,22 +167,26 @@ def open_rows(
     """Open files of rows, of any size, to be read a batch at a time.
 
     Formats, by the ending of the name: .csv, .tsv, .txt and .jsonl (also .gz, .bz2, .zst), .xlsx, .parquet,
-    .arrow and .feather, .npy, .npz, .h5ad, .zarr, and .bed of PLINK. Integers, decimals and booleans become
-    float64; float32 stays. An empty cell, NA, null or NaN is a missing entry. Lists in a column of Parquet,
-    Arrow or .jsonl files, such as embeddings, are features named embedding_0, embedding_1 and so on.
+    .arrow and .feather, .npy, .npz, .h5ad, .zarr, and .bed and .pgen of PLINK. Integers, decimals and
+    booleans become float64; float32 stays. An empty cell, NA, null or NaN is a missing entry. Lists in a
+    column of Parquet, Arrow or .jsonl files, such as embeddings, are features named embedding_0,
+    embedding_1 and so on.
 
     Args:
         path: a file, a glob, a folder (with those in it; hidden ones and those that start with "_" are
             skipped), or a list of these. All files must have one format and the same columns; columns are
             matched by name, files read in the order of their paths. Text and Parquet files may be
             behind URLs such as https:// or s3://. "-" is text on standard input, which is first copied to a
-            temporary file, because rows may be read twice.
+            temporary file, because rows may be read twice. A prefix stands for PLINK's files: north for
+            north.pgen or north.bed.
         columns: names of the columns to read, in this order; all of them if None. The name of a column of
-            lists stands for all its elements, also in `drop`.
+            lists stands for all its elements, also in `drop`. Variants of PLINK's files are matched by
+            position and alleles, or by id: swapped alleles and the other strand are corrected for, and
+            what a file does not have is missing; `matches` says how many.
         drop: names of columns to leave out.
         passthrough: names of columns that are not features but are returned beside the rows, such as ids or
             labels. From text and Excel files they come as text; from .h5ad and .zarr they are columns of
-            `obs`, from .bed those of the .fam file, from .npz other arrays.
+            `obs`, from .bed and .pgen those of the .fam or .psam file, from .npz other arrays.
         numeric_only: leave out columns that are not numeric, with a warning that names them.
         header: whether the first line of a text or Excel file contains names; by default if there is no
             number in it.
@@ -208,7 +233,7 @@ def open_rows(
     for each, (_, n_bytes, _) in zip(paths, states, strict=True):
         if not n_bytes and each.is_file():
             raise FileFormatError(f"{each} contains no rows.")
-    open_file = _opener(kind, header, dialect, sheet, private)
+    open_file = _opener(kind, columns, header, dialect, sheet, private)
     files = [open_file(each) for each in paths]
     columns = None if columns is None else _elements(columns, files[:1])
     drop = _elements(drop, files)
@@ -247,11 +272,18 @@ def open_rows(
         _copy=copy,
     )
     _log.info("opened %s of format %s: %r", pluralize(len(files), "file"), kind, reader)
+    for match in reader.matches:
+        _log.info("%s", match)
     return reader
 
 
 def _opener(
-    kind: str, header: bool | None, dialect: Dialect, sheet: str | None, private: bool
+    kind: str,
+    columns: Names | None,
+    header: bool | None,
+    dialect: Dialect,
+    sheet: str | None,
+    private: bool,
 ) -> Callable[[Any], DataFile]:
     match kind:
         case "csv" | "tsv" | "txt":
@@ -278,8 +310,10 @@ def _opener(
             return anndata.open_h5ad
         case "zarr":
             return anndata.open_zarr
+        case "pgen":
+            return partial(pgen.open_pgen, columns=columns)
         case _:
-            return plink.open_bed
+            return partial(plink.open_bed, columns=columns)
 
 
 def _names(names: Iterable[str], argument: str) -> Names:
@@ -369,6 +403,11 @@ def _require_same_columns(
     if duplicates:
         raise FileFormatError(
             f"{file.path}: column names must be unique, but {join_names(duplicates)} appears twice; rename."
+        )
+    if isinstance(first, GenotypeFile) and isinstance(file, GenotypeFile) and not first.shares(file):
+        raise FileFormatError(
+            f"files must have other people with the same variants, but {first.path} and {file.path} have no "
+            "variant in common; put chromosomes together with plink2 --pmerge-list."
         )
     if columns is not None:
         _require_columns(file, columns, file.names)
