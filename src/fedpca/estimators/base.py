@@ -22,7 +22,9 @@ from fedpca.readers.data_file import Batch
 from fedpca.readers.row_reader import RowReader
 from fedpca.summaries import validation
 from fedpca.summaries.missing_values import partial_scores
+from fedpca.summaries.notebook import card
 from fedpca.summaries.scaling import divided
+from fedpca.summaries.shrinkage import Shrinkage, check_shrinkage, shrinkage_factors
 from fedpca.summaries.subspace import Subspace
 
 
@@ -228,12 +230,40 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
+    # --- notebooks ---
+
+    def _repr_html_inner(self) -> str:
+        return super()._repr_html_inner() + self._card()
+
+    def _repr_mimebundle_(self, **options: object) -> dict[str, str]:
+        """What a notebook shows: scikit-learn's diagram, and once fitted the model."""
+        bundle: dict[str, str] = super()._repr_mimebundle_(**options)
+        if "text/html" in bundle:
+            bundle["text/html"] += self._card()
+        return bundle
+
+    def _card(self) -> str:
+        """Facts about the model and its scree plot, as HTML; nothing before there is one."""
+        if not self.__sklearn_is_fitted__():
+            return ""
+        subspace = self.subspace_
+        return card("Fitted model", subspace, subspace, self.n_components_, self._facts())
+
+    def _facts(self) -> list[str]:
+        """What else to say about the model."""
+        return []
+
     # --- rows ---
 
-    def transform(self, X: RowsLike) -> DeviceArray:
+    def transform(self, X: RowsLike, *, shrinkage: Shrinkage | None = None) -> DeviceArray:
         """Scores of rows along the components, shape (n_samples, `n_components_`); missing entries
         are estimated. Rows on a device have their scores there, too.
+
+        Scores of new rows are shrunk towards the center, the more the fewer the rows of the fit are and the
+        more features there are. With shrinkage="asymptotic" they are where those rows would be had they
+        been in the fit: for new rows only, and components well above the noise.
         """
+        unshrink = check_shrinkage(shrinkage)
         backend = backend_of(X)
         X, gaps = self._checked(X)
         components, subspace = self._components_for(X), self._summary()
@@ -246,6 +276,9 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         else:
             with single_threaded_blas():
                 scores = backend_of(X).xp.concat([scores for _, scores in self._scored(X, gaps)])
+        if unshrink:
+            factors = shrinkage_factors(self._known_spectrum(), self.n_components_)
+            scores = scores / self._as_here(factors, X)
         if self.whiten:
             scores = scores / self._as_here(self._deviations(), X)
         return backend.asarray(scores)

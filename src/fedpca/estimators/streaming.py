@@ -1,60 +1,35 @@
 """StreamingPCA: the scikit-learn face of the trackers."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Self
 
 import numpy as np
-from sklearn.exceptions import NotFittedError
-from sklearn.utils import check_random_state
 
-from fedpca._typing import JSON, AnyArray, Array, ArrayLike, DeviceArray, DTypeLike, RowsLike
-from fedpca.backend import HOST, Backend, backend_of, batch_slices, dense, ops, to_host
-from fedpca.errors import NonFiniteError
-from fedpca.estimators.base import BasePCA, chunk_rows, stored_values, warn_if_fewer
-from fedpca.estimators.rank_rule import rank_rule
-from fedpca.privacy import Ledger, Privacy, PrivateTracker, StepSum
+from fedpca._typing import Array, ArrayLike, DeviceArray, RowsLike
+from fedpca.backend import batch_slices, ops
+from fedpca.backend.threads import n_threads
+from fedpca.estimators.base import chunk_rows, warn_if_fewer
+from fedpca.estimators.one_row import OneRowMixin
+from fedpca.estimators.private_steps import PrivateSteps
+from fedpca.estimators.row_updates import PlainSource, Source, part_of, plain
+from fedpca.estimators.sharded_fits import ShardedFits
+from fedpca.estimators.stream_settings import BATCH_ROWS
+from fedpca.privacy import Privacy, PrivateTracker
 from fedpca.summaries import validation
-from fedpca.summaries.certificate import Evaluation
 from fedpca.summaries.merging import check_compatible, known_to_any, merge_distinct
-from fedpca.summaries.missing_values import impute, impute_cold_start, late_starts
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.parts import warn_if_unknown
-from fedpca.summaries.rank import EnergyBand, FixedRank, Oversample, RankRule
-from fedpca.summaries.scale_advice import constant_features, dominant_feature, no_scale
-from fedpca.summaries.scaling import Scale, ScaleLike, Scaling, check_scale, divided, in_words, same_scale
+from fedpca.summaries.rank import EnergyBand, Oversample
+from fedpca.summaries.scale_advice import constant_features, dominant_feature
+from fedpca.summaries.scaling import ScaleLike, Scaling, check_scale, in_words, same_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.trackers import (
-    BASELINES,
-    TRACKERS,
-    Exact,
-    LateFeatures,
-    Standardized,
-    Tracker,
-    TrackerName,
-    fastest,
-)
-from fedpca.trust.policy import Policy
-
-_BATCH_ROWS = 1024
-_MAX_FEATURES_FOR_ALL = 4096
-
-# Settings that a stream takes from its first batch on; a later change would have no effect.
-_STREAM_SETTINGS = (
-    "n_components", "energy", "center", "scale", "tracker", "privacy", "oversample", "batch_size",
-    "random_state",
-)  # fmt: skip
-
-_Source = Tracker | LateFeatures | Standardized | PrivateTracker
-
-_S = TypeVar("_S", Subspace, Summary)
+from fedpca.trackers import Exact, LateFeatures, Standardized, Tracker, TrackerName
 
 
-class StreamingPCA(BasePCA):
+class StreamingPCA(OneRowMixin, ShardedFits, PrivateSteps):
     """Principal components of a stream of rows, in one pass and O(d r) memory, mergeable with others.
 
     Rows come in batches of any size, from one row up, dense or sparse (CSR, CSC), with NaN for missing
@@ -91,6 +66,8 @@ class StreamingPCA(BasePCA):
             None for 1024 and, for the block tracker, twice the directions carried, for the power method d.
         random_state: seed of the nystrom tracker's choice of probes, and of the first basis of grouse, the
             power method and spirit; None for a fixed seed.
+        n_jobs: threads that `fit` uses for many rows: None for as many as NumPy would use for a product of
+            matrices, -1 for all cores. The result is the same with any number. `partial_fit` is one stream.
 
     Attributes:
         components_: shape (`n_components_`, n_features), by falling variance, the largest entry positive.
@@ -137,6 +114,7 @@ class StreamingPCA(BasePCA):
         oversample: Oversample = "auto",
         batch_size: int | None = None,
         random_state: int | np.random.RandomState | None = None,
+        n_jobs: int | None = None,
     ) -> None:
         self.n_components = n_components
         self.energy = energy
@@ -149,33 +127,24 @@ class StreamingPCA(BasePCA):
         self.oversample = oversample
         self.batch_size = batch_size
         self.random_state = random_state
-
-    _source: _Source
-    _settings: JSON  # those that the stream began with
-    _divisor: Array | None = None  # of rows on their way to the tracker
-    _constant: AnyArray | None = None  # features that do not vary in the rows that the divisor comes from
-    _scaling: Scaling | None = None  # of rows read beforehand, for a tracker that must know the scale
+        self.n_jobs = n_jobs
 
     # --- fitting ---
 
     def fit(self, X: RowsLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
         """Fit X, shape (n_samples, n_features); any earlier fit is discarded."""
+        threads = n_threads(self.n_jobs)
         with self._rollback_on_error():
             self._scaling = None
-            X, weights, gaps, tracker = self._prepared(X, sample_weight, first=True)
+            X, weights, dtype, backend = self._table(X, sample_weight, first=True)
             if weights is not None and not weights.any():
                 raise ValueError("sample_weight must not be all zero: no row would count.")
-            if isinstance(tracker, PrivateTracker):
-                _fit_private(tracker, partial(_shuffled_parts, X, tracker), X.shape[0])
-            else:
-                size = self.batch_size or _BATCH_ROWS
-                if tracker.backend.on_device and validation.forget(self.forget) == 1:
-                    # Without forgetting, one batch gives the same result faster; scaled rows are a copy.
-                    size = X.shape[0] if self.scale is None else chunk_rows(X.shape[1], tracker.backend)
-                for part in batch_slices(X.shape[0], size):
-                    tracker = self._update(tracker, X[part, :], _part(weights, part), gaps)
+            tracker: Source | None = self._fit_in_shards(X, weights, dtype, threads)
+            if tracker is None:
+                X, gaps = self._check_values(X, dtype, backend, weights)
+                tracker = self._fit_stream(X, weights, gaps, self._new_tracker(X, weights, dtype))
             self._source, self._n_rows_seen = tracker, X.shape[0]
-            if isinstance(_plain(tracker), LateFeatures):
+            if isinstance(plain(tracker), LateFeatures):
                 warn_if_unknown(self.subspace_)
         if self.privacy is not None:
             self._warn_of_shortfall()
@@ -184,6 +153,20 @@ class StreamingPCA(BasePCA):
             if self.energy is None:
                 warn_if_fewer(self.n_components, self.n_components_, stacklevel=3)
         return self
+
+    def _fit_stream(self, X: DeviceArray, weights: Array | None, gaps: bool, tracker: Source) -> Source:
+        """A tracker of all rows, as one stream."""
+        if isinstance(tracker, PrivateTracker):
+            self._fit_private(tracker, X)
+            return tracker
+        size = self.batch_size or BATCH_ROWS
+        if tracker.backend.on_device and validation.forget(self.forget) == 1:
+            # Without forgetting, one batch gives the same result faster; scaled rows are a copy.
+            size = X.shape[0] if self.scale is None else chunk_rows(X.shape[1], tracker.backend)
+        rows = self._row_updates()
+        for part in batch_slices(X.shape[0], size):
+            tracker = rows.update(tracker, X[part, :], part_of(weights, part), gaps)
+        return tracker
 
     def _warn_of_scale(self, stacklevel: int) -> None:
         """Warn of features that do not vary, if they are to be scaled, or else of one that dominates."""
@@ -203,7 +186,11 @@ class StreamingPCA(BasePCA):
         first = not self._has_source()
         with self._rollback_on_error():
             X, weights, gaps, tracker = self._prepared(X, sample_weight, first=first)
-            self._source = self._update(tracker, X, weights, gaps)
+            if isinstance(tracker, PrivateTracker):
+                self._update_private(tracker, X, weights)
+                self._source = tracker
+            else:
+                self._source = self._row_updates().update(tracker, X, weights, gaps)
             self._n_rows_seen = X.shape[0] + (0 if first else self._n_rows_seen)
             if first and self._constant is not None and self._scaling is None:
                 if self._constant.all():
@@ -215,204 +202,11 @@ class StreamingPCA(BasePCA):
                     warnings.warn(text, stacklevel=2)
             return self  # within: interrupted here, it would not know that the rows were taken
 
-    def _prepared(
-        self, X: RowsLike, sample_weight: ArrayLike | None, *, first: bool
-    ) -> tuple[DeviceArray, Array | None, bool, _Source]:
-        """Rows, weights, whether entries are missing, and the tracker for them: new for the first rows."""
-        self._check_settings(first=first)
-        X = self._validated(X, reset=first)
-        weights = validation.sample_weight(sample_weight, X.shape[0])
-        dtype = ops.working_dtype(backend_of(X).numpy_dtype(X)) if first else self._source.dtype
-        backend = self._backend_for(X) if first else self._source.backend
-        X, gaps = self._check_values(X, dtype, backend, weights)
-        return X, weights, gaps, self._new_tracker(X, weights, dtype) if first else self._source
-
-    def _needs_scaling(
-        self, n_features: int, names: tuple[str, ...] | None = None, backend: Backend = HOST
-    ) -> bool:
-        """Whether a stream of so many features would take its scale from its first batch."""
-        if self._has_source() or self.privacy is not None:
-            return False
-        scale = check_scale(self.scale, n_features, names)
-        return isinstance(scale, str) and not isinstance(
-            self._plain_tracker(n_features, np.float64, backend), Exact
-        )
-
-    def _use_scaling(self, scaling: Scaling) -> None:
-        """Take the scale from this scaling of all rows to come, instead of the first batch."""
-        scaling.scale(self.scale)  # type: ignore[arg-type]  # raises if the rule does not fit the features
-        self._scaling = scaling
-
     def _known_spectrum(self) -> Subspace:
         source = self._fitted()
-        if isinstance(source, Tracker | LateFeatures | Standardized):
-            return source.state().subspace()
+        if isinstance(source, PlainSource):
+            return replace(source.state().subspace(), certificate=self._merged_certificate)
         return source.summary()
-
-    def _check_settings(self, *, first: bool) -> None:
-        """Note the settings that a stream begins with; reject a change in mid-stream."""
-        if first:
-            self._settings = {name: getattr(self, name) for name in _STREAM_SETTINGS}
-            if self.privacy is not None:
-                self._settings["forget"] = self.forget
-            return
-        now = self.__dict__  # for speed
-        for name, value in self._settings.items():
-            if now[name] is not value and not _is_same(value, now[name]):
-                raise ValueError(
-                    f"{name} must stay {value!r}, as it was when the stream began, got "
-                    f"{name}={now[name]!r}; set it back, or begin again with fit."
-                )
-
-    @property
-    def is_prepared(self) -> bool:
-        """Whether nothing is left to be found privately before rows are learned; see `step_sum`."""
-        if not self._has_source():
-            return False
-        return not isinstance(self._source, PrivateTracker) or self._source.is_prepared
-
-    def step_sum(self, X: RowsLike) -> StepSum:
-        """One round of the private steps that several owners share: the noisy sum over all rows of this one.
-
-        Scale, center and bound, where `Privacy` does not state them, are found in a few rounds, before any
-        rows are learned. A sum may be sent to anybody. The owners' sums, added up by `StepSum.pooled`, end a
-        round with `advance`. When `is_prepared`, `partial_fit` takes the same rows, and `release` follows.
-        `fit` does all this for one owner, and `FederatedPCA` for many. An owner who comes later takes
-        `privacy_` for its settings, and spends everything on the release.
-
-        Args:
-            X: all rows, shape (n_samples, n_features).
-
-        >>> rows = np.random.default_rng(0).normal(size=(2000, 3)) * [3.0, 1.0, 1.0] + [20.0, 10.0, 0.0]
-        >>> owners = {StreamingPCA(1, privacy=Privacy(epsilon=4.0, delta=1e-5)): part
-        ...           for part in (rows[:1200], rows[1200:])}
-        >>> while not all(owner.is_prepared for owner in owners):
-        ...     pooled = StepSum.pooled([owner.step_sum(part) for owner, part in owners.items()])
-        ...     for owner in owners:
-        ...         owner.advance(pooled)
-        >>> import fedpca
-        >>> releases = [owner.partial_fit(part).release() for owner, part in owners.items()]
-        >>> fedpca.merge(releases, rank=1).count
-        2000.0
-        """
-        first = not self._has_source()
-        with self._rollback_on_error():
-            X, _, _, tracker = self._prepared(X, None, first=first)
-            if not isinstance(tracker, PrivateTracker):
-                raise ValueError("step_sum needs StreamingPCA(privacy=Privacy(...)).")
-            summed = tracker.step_sum(_shuffled_parts(X, tracker), X.shape[0])
-            if first:
-                self._source, self._n_rows_seen = tracker, 0
-        return summed
-
-    def advance(self, pooled: StepSum) -> None:
-        """End a round of `step_sum`.
-
-        Args:
-            pooled: the owners' sums, added up. It must come from such noisy sums, never from rows.
-        """
-        self._private_source("advance").advance(pooled)
-
-    @property
-    def can_evaluate(self) -> bool:
-        """Whether `evaluation_sum` is possible: a budget was kept for it, and a length of rows is known."""
-        source = getattr(self, "_source", None)
-        return isinstance(source, PrivateTracker) and source.can_evaluate
-
-    def evaluation_sum(self, X: RowsLike, model: Subspace) -> StepSum:
-        """The noisy sum from which `evaluation` measures how good a model of several owners' releases is.
-
-        Args:
-            X: all rows of this owner, shape (n_samples, n_features).
-            model: of the releases, merged.
-        """
-        source = self._private_source("evaluation_sum")
-        X, *_ = self._prepared(X, None, first=False)
-        return source.evaluation_sum(_shuffled_parts(X, source), X.shape[0], model)
-
-    def evaluation(self, pooled: StepSum, model: Subspace) -> Evaluation:
-        """How much of all owners' variance a model explains, by their sums, added up."""
-        return self._private_source("evaluation").evaluation(pooled, model)
-
-    def _private_source(self, method: str) -> PrivateTracker:
-        if not self._has_source() or not isinstance(self._source, PrivateTracker):
-            raise ValueError(f"{method} needs StreamingPCA(privacy=Privacy(...)), and step_sum before it.")
-        return self._source
-
-    def fit_private(self, read: Callable[[], Iterable[RowsLike]], n_rows: int) -> Self:
-        """Fit batches of rows that can be read again and again; any earlier fit is discarded.
-
-        Args:
-            read: called once per pass, for all batches.
-            n_rows: how many rows there are, in every pass.
-        """
-        with self._rollback_on_error():
-            first = next(iter(read()), None)
-            if first is None:
-                raise ValueError("there are no rows to fit.")
-            *_, tracker = self._prepared(first, None, first=True)
-            if not isinstance(tracker, PrivateTracker):
-                raise ValueError("fit_private needs StreamingPCA(privacy=Privacy(...)).")
-
-            def parts() -> Iterator[Array]:
-                for batch in read():
-                    yield from _dense_parts(self._validated(batch, reset=False))
-
-            _fit_private(tracker, parts, n_rows)
-            self._source, self._n_rows_seen = tracker, n_rows
-        self._warn_of_shortfall()
-        return self
-
-    def release(self, *, policy: Policy | None = None) -> Summary:
-        """Let the private summary of all rows so far out: noised, certified, paid for in the ledger.
-
-        Until more rows come, the same again, at no cost. Afterwards the fitted attributes exist. Owners'
-        releases merge: `fedpca.merge([a.release(), b.release()], rank=10)`.
-
-        Args:
-            policy: what may leave, checked before noise is drawn and paid for; None checks nothing. `fit`
-                releases, too: call `policy.check_private` before it.
-
-        Returns:
-            Noisy `Moments`, cumulative over releases; a `Subspace` from mechanisms that keep no d x d sum.
-
-        Raises:
-            PolicyViolation: by the rule that does not hold.
-
-        >>> rows = np.random.default_rng(0).normal(size=(9000, 5)) * [3.0, 2.0, 0.5, 0.5, 0.5]
-        >>> pca = StreamingPCA(2, privacy=Privacy(epsilon=1.0, delta=1e-5, bound=4.0)).partial_fit(rows)
-        >>> pca.release().certificate.epsilon
-        1.0
-        """
-        if policy is not None and self.privacy is not None and self._has_source():
-            policy.check_private(self._n_rows_seen, self.privacy)
-        before = self._source.state() if self.__sklearn_is_fitted__() else None
-        released = self._release_for_merging()
-        if self._source.state() is not before:
-            self._warn_of_shortfall()
-        return released
-
-    def _release_for_merging(self) -> Summary:
-        """`release`, without a word about components that noise hides: merged with others they may rise."""
-        if not self._has_source():
-            raise NotFittedError("there is nothing to release: call partial_fit first.")
-        if not isinstance(self._source, PrivateTracker):
-            raise ValueError(
-                "release is for private summaries, StreamingPCA(privacy=Privacy(...)); share subspace_ "
-                "without."
-            )
-        return self._source.release()
-
-    def _warn_of_shortfall(self) -> None:
-        """Warn of what a release does not show: components, or the scale of features."""
-        source = self._source
-        if not isinstance(source, PrivateTracker):
-            return
-        texts = [source.shortfall(), no_scale(source.left_out, self._names())]
-        if self.scale is None and source.n_components():
-            texts.append(dominant_feature(self._summary(), None, self._names()))
-        for text in filter(None, texts):
-            warnings.warn(text, stacklevel=3)
 
     def merge(self, *others: "StreamingPCA | Summary") -> Self:
         """Learn what others learned, as if their rows had come here; the others stay as they are.
@@ -438,13 +232,15 @@ class StreamingPCA(BasePCA):
             self._check_settings(first=not fitted)
             own = [self._state_with_scale()] if fitted else []
             names = check_compatible([*own, *summaries], option="fedpca.merge(..., features='intersection')")
+            certificates = [part.certificate for part in summaries]
+            certificates += [other._merged_certificate for other in others if isinstance(other, StreamingPCA)]
             first = summaries[0]
             if first.centered != bool(self.center):
                 raise ValueError(
                     f"center={self.center} here, but the others are "
                     f"{'' if first.centered else 'un'}centered; build all with the same `center`."
                 )
-            source: Tracker | LateFeatures | Standardized
+            source: PlainSource
             if fitted:
                 assert not isinstance(self._source, PrivateTracker)
                 source = deepcopy(self._source)
@@ -455,7 +251,7 @@ class StreamingPCA(BasePCA):
                 summaries = [source.summary_in_units(part) for part in summaries]
             else:
                 summaries = [part.with_scale(None) for part in summaries]
-            tracker = _plain(source)
+            tracker = plain(source)
             # Noise makes some eigenvalues of a private release negative; rows have none.
             summaries = [
                 part.subspace() if isinstance(part, Moments) and part.certificate else part
@@ -481,6 +277,7 @@ class StreamingPCA(BasePCA):
             ]
             self._n_rows_seen = round(sum(rows)) + (self._n_rows_seen if fitted else 0)
             self._source = source.with_tracker(tracker) if isinstance(source, Standardized) else tracker
+            self._merged_certificate = next(filter(None, [*certificates, self._merged_certificate]), None)
             self.n_features_in_ = first.n_features
             if names is not None:
                 self.feature_names_in_ = np.array(names, dtype=object)
@@ -525,213 +322,6 @@ class StreamingPCA(BasePCA):
         self.merge(summary)
         self._n_rows_seen = n_rows
 
-    def _update(self, tracker: _Source, X: RowsLike, weights: Array | None, gaps: bool) -> _Source:
-        """The tracker with one more batch: earlier rows decay once, missing entries are imputed."""
-        if isinstance(tracker, PrivateTracker):
-            _no_weights(weights)
-            known = self._n_rows_seen if self._has_source() and tracker is self._source else 0
-            tracker.update(_dense_parts(X), X.shape[0], n_rows_before=known)
-            return tracker
-        if isinstance(tracker, Standardized):
-            more = Scaling.of_checked(X, weights, self._names(), about=tracker.scaling.mean)
-            scaled = tracker.with_more(more, validation.forget(self.forget))
-            updated = self._update_plain(tracker.tracker, tracker.in_units(X), weights, gaps)
-            assert isinstance(updated, Exact | LateFeatures)
-            return scaled.with_tracker(updated)
-        if self._divisor is not None:
-            X = divided(X, self._divisor)
-            if not backend_of(X).on_device:
-                validation.has_nan(stored_values(X), tracker.dtype, ops.max_weight(weights))
-        return self._update_plain(tracker, X, weights, gaps)
-
-    def _update_plain(
-        self, tracker: Tracker | LateFeatures, X: RowsLike, weights: Array | None, gaps: bool
-    ) -> Tracker | LateFeatures:
-        """`_update` of a tracker that takes rows as they are."""
-        if isinstance(tracker, LateFeatures):
-            X, gaps = self._check_values(X, tracker.dtype, HOST, weights)
-        elif not isinstance(X, np.ndarray) and backend_of(X).on_device:
-            trial = deepcopy(tracker) if tracker.has_rows else tracker
-            try:
-                trial.decay(validation.forget(self.forget))
-                trial.update(X, weights)  # finiteness is checked there
-                if trial is tracker and trial.may_underflow:
-                    validation.require_no_underflow(X, tracker.dtype)
-                return trial
-            except NonFiniteError:
-                if trial is tracker:
-                    tracker = self._plain_tracker(X.shape[1], tracker.dtype, tracker.backend)
-                X, gaps = self._check_values(X, tracker.dtype, HOST, weights)
-        tracker.decay(validation.forget(self.forget))
-        if weights is not None and not weights.all():  # a row of weight zero is no row: it fills no gaps
-            X, weights = X[weights > 0], weights[weights > 0]
-        if isinstance(tracker, LateFeatures):
-            is_complete = tracker.known.all() and not gaps
-        else:
-            is_complete = not gaps or (tracker.takes_gaps and tracker.has_rows)
-        if is_complete:
-            tracker.update(X, weights)
-            return tracker
-        for cut in batch_slices(X.shape[0], chunk_rows(X.shape[1])):
-            rows, part = dense(X[cut]).astype(tracker.dtype, copy=False), _part(weights, cut)
-            present = ~np.isnan(rows).all(axis=1)  # rows that are entirely missing are skipped
-            if not present.all():
-                rows, part = rows[present], None if part is None else part[present]
-            if not len(rows):
-                continue
-            starts = late_starts(rows, _known(tracker, X.shape[1]))
-            for own in map(slice, starts, [*starts[1:], len(rows)]):
-                tracker = self._update_filled(tracker, rows[own], _part(part, own))
-        return tracker
-
-    def _update_filled(
-        self, tracker: Tracker | LateFeatures, rows: Array, weights: Array | None
-    ) -> Tracker | LateFeatures:
-        """The tracker with more rows: gaps are imputed; a feature without any value so far stays unknown."""
-        gaps, before = np.isnan(rows), _known(tracker, rows.shape[1])
-        known = before | ~gaps.all(axis=0)
-        new = known & ~before
-        if gaps[:, before].any():
-            history = tracker.history() if isinstance(tracker, LateFeatures) else tracker.summary()
-            imputed = impute(rows, history, tracker.feature_variances())
-            rows = np.where(gaps & before, imputed, rows)
-        if gaps[:, new].any():
-            rows = rows.copy()
-            rows[:, known] = impute_cold_start(
-                rows[:, known], tracker.n_exchanged, bool(self.center), weights
-            )
-        if isinstance(tracker, LateFeatures):
-            if new.any():
-                tracker.know(known, self._plain_tracker(len(known), tracker.dtype))
-        elif not known.all():
-            tracker = LateFeatures(tracker, known)
-        tracker.update(rows, weights)
-        return tracker
-
-    def _backend_for(self, X: RowsLike) -> Backend:
-        """The backend for the first rows of a stream."""
-        named = self.tracker if isinstance(self.tracker, str) else ""
-        takes_devices = named == "auto" or "backend" in (TRACKERS | BASELINES).get(named, Tracker).settings
-        return backend_of(X) if takes_devices and self.privacy is None else HOST
-
-    def _check_values(
-        self, X: RowsLike, dtype: DTypeLike, backend: Backend, weights: Array | None
-    ) -> tuple[DeviceArray, bool]:
-        """Rows on the backend, and whether any entry is missing; rows on a device are not checked yet."""
-        if not isinstance(X, np.ndarray) and backend_of(X).on_device:
-            if backend.on_device:
-                return X, False
-            X = to_host(X)
-        if self.privacy is None:
-            if self.scale is not None:
-                dtype = np.dtype(np.float64)  # divided, they may fit float32
-            return X, validation.has_nan(stored_values(X), dtype, ops.max_weight(weights))
-        return X, False  # no value of a row makes a private fit fail: it is clipped, or counts as missing
-
-    def _new_tracker(self, X: RowsLike, weights: Array | None, dtype: DTypeLike) -> _Source:
-        """A tracker for the first rows of a stream."""
-        scale = check_scale(self.scale, X.shape[1], self._names())
-        self._divisor = self._constant = None
-        if self.privacy is not None:
-            return self._private_tracker(X.shape[1], weights, dtype, scale)
-        self._divisor = None if isinstance(scale, str) else scale
-        if not backend_of(X).on_device:  # there it is checked while updating
-            first = X if self._divisor is None else divided(X[:_BATCH_ROWS], self._divisor)
-            validation.require_no_underflow(stored_values(first), dtype)
-        tracker = self._plain_tracker(X.shape[1], dtype, backend_of(X))
-        if isinstance(scale, str) and isinstance(tracker, Exact):
-            scaling = Scaling.of_checked(X[:_BATCH_ROWS, :], _part(weights, slice(_BATCH_ROWS)))
-            return Standardized.start(tracker, scale, scaling)
-        if isinstance(scale, str):
-            scaling = self._scaling or Scaling.of_checked(X, weights, self._names())
-            self._divisor, self._constant = scaling.scale(scale), scaling.constant
-        return tracker
-
-    def _private_tracker(
-        self, n_features: int, weights: Array | None, dtype: DTypeLike, scale: Scale
-    ) -> PrivateTracker:
-        if isinstance(scale, str) and scale != "std":
-            raise ValueError(
-                f"scale must be None, 'std' or public numbers with privacy, got scale={scale!r}; take public "
-                "frequencies for the numbers."
-            )
-        if not isinstance(self.privacy, Privacy):
-            raise TypeError(f"privacy must be a Privacy or None, got privacy={self.privacy!r}.")
-        _no_weights(weights)
-        if validation.forget(self.forget) != 1.0:
-            raise ValueError(f"forget must be 1 with privacy, got forget={self.forget}: sums stay exact.")
-        if self.tracker != "auto":
-            raise ValueError(
-                f"tracker must be 'auto' with privacy, got tracker={self.tracker!r}: "
-                "Privacy(mechanism=...) decides."
-            )
-        self._check_sizes()
-        return PrivateTracker(
-            n_features,
-            rank_rule(self.n_components, self.energy, n_features),
-            self.privacy,
-            scale=scale,
-            oversample=self.oversample,
-            batch_rows=self.batch_size,
-            dtype=dtype,
-            feature_names=self._names(),
-        )
-
-    def _check_sizes(self) -> None:
-        if self.batch_size is not None:
-            validation.integer(self.batch_size, "batch_size", at_least=1)
-        if self.oversample != "auto":
-            validation.integer(self.oversample, "oversample", at_least=0)
-
-    def _plain_tracker(self, n_features: int, dtype: DTypeLike, backend: Backend = HOST) -> Tracker:
-        validation.forget(self.forget)
-        self._check_sizes()
-        rule = self._rank_rule(n_features)
-        name = (
-            fastest(n_features, rule, on_device=backend.on_device) if self.tracker == "auto" else self.tracker
-        )
-        known = TRACKERS | BASELINES
-        if not isinstance(name, str) or name not in known:
-            raise ValueError(f"tracker must be 'auto' or one of {list(known)}, got {self.tracker!r}.")
-        kind = known[name]
-        mixed_units = isinstance(self.scale, str)
-        settings: JSON = {"block_rows": self.batch_size, "backend": backend, "mixed_units": mixed_units}
-        if "seed" in kind.settings and self.random_state is not None:
-            settings["seed"] = check_random_state(self.random_state).randint(2**31)
-        settings = {name: value for name, value in settings.items() if name in kind.settings}
-        return kind(
-            n_features, rule, oversample=self.oversample, center=bool(self.center), dtype=dtype, **settings
-        )
-
-    def _rank_rule(self, n_features: int) -> RankRule:
-        rule = rank_rule(self.n_components, self.energy, n_features)
-        if rule is None and n_features > _MAX_FEATURES_FOR_ALL and self.tracker != "exact":
-            raise ValueError(
-                f"n_components=None keeps all {n_features} directions, {8e-9 * n_features**2:.1f} GB; "
-                "choose n_components (tracker='exact' keeps all in any case)."
-            )
-        return FixedRank(n_features) if rule is None else rule
-
-    @property
-    def ledger_(self) -> Ledger | None:
-        """The ledger that pays for releases; None without privacy, and in a copy, which cannot release."""
-        if not self._has_source():
-            raise AttributeError("ledger_ is opened by fit or partial_fit: call one of them first.")
-        return self._source.ledger if isinstance(self._source, PrivateTracker) else None
-
-    @property
-    def privacy_(self) -> Privacy:
-        """`privacy` with the bound and the center that were found, for owners who come later: they need not
-        spend anything on them. With `scale="std"` they take `summary_.scale` for their scale.
-        """
-        source = self._source if self._has_source() else None
-        found = source.found_settings() if isinstance(source, PrivateTracker) else None
-        if found is None:
-            raise AttributeError(
-                "privacy_ is what private steps found: finish them, or fit with privacy=Privacy(...), first."
-            )
-        return found
-
     @property
     def summary_(self) -> Summary:
         """The most exact summary to send or merge: `Moments` where they are known, else a `Subspace`."""
@@ -741,64 +331,7 @@ class StreamingPCA(BasePCA):
     def _summary(self) -> Subspace:
         return self._with_divisor(self._source.summary())
 
-    def _with_divisor(self, summary: _S) -> _S:
-        """A summary of rows as the tracker has them, with what they were divided by."""
-        return summary if self._divisor is None else summary.with_scale(self._divisor)
-
-
-def _known(tracker: Tracker | LateFeatures, n_features: int) -> AnyArray:
-    """Which features have been observed so far, shape (d,)."""
-    return tracker.known if isinstance(tracker, LateFeatures) else np.full(n_features, tracker.has_rows)
-
-
-def _is_same(before: object, now: object) -> bool:
-    """Whether a setting has not changed."""
-    try:
-        return bool(before == now)
-    except ValueError:  # of arrays
-        return np.array_equal(before, now)  # type: ignore[arg-type]
-
-
-def _plain(source: _Source) -> Any:
-    """The tracker behind a source."""
-    return source.tracker if isinstance(source, Standardized) else source
-
 
 def _scaling(summary: Summary) -> Scaling:
     """Of the rows of moments; of no rows that of any summary."""
     return summary.scaling_of_rows() if isinstance(summary, Moments) else Scaling.empty(summary.n_features)
-
-
-def _part(values: Array | None, part: slice) -> Array | None:
-    return None if values is None else values[part]
-
-
-def _dense_parts(X: RowsLike) -> Iterator[Array]:
-    size = chunk_rows(X.shape[1])
-    for part in batch_slices(X.shape[0], size):
-        yield dense(X[part])
-
-
-def _fit_private(tracker: PrivateTracker, parts: Callable[[], Iterator[Array]], n_rows: int) -> None:
-    """All private steps, the release, and how good it is."""
-    while not tracker.is_prepared:
-        tracker.advance(tracker.step_sum(parts(), n_rows))
-    tracker.update(parts(), n_rows)
-    tracker.release()
-    if tracker.can_evaluate and (shown := tracker.n_components()):
-        model = tracker.summary().truncate(shown)
-        pooled = tracker.evaluation_sum(parts(), n_rows, model)
-        tracker.add_evaluation(tracker.evaluation(pooled, model))
-
-
-def _shuffled_parts(X: RowsLike, tracker: PrivateTracker) -> Iterator[Array]:
-    order = tracker.random_order(X.shape[0])
-    for part in batch_slices(X.shape[0], chunk_rows(X.shape[1])):
-        yield dense(X[order[part]])
-
-
-def _no_weights(weights: Array | None) -> None:
-    if weights is not None:
-        raise ValueError(
-            "sample_weight must be None with privacy: a weight would let a row count beyond its bound."
-        )

@@ -1,0 +1,143 @@
+"""RowUpdates: how rows reach a tracker, whatever their scale, their weights and their gaps."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedpca._typing import AnyArray, Array, DeviceArray, DTypeLike, RowsLike
+from fedpca.backend import HOST, Backend, backend_of, batch_slices, dense, ops, to_host
+from fedpca.errors import NonFiniteError
+from fedpca.estimators.base import chunk_rows, stored_values
+from fedpca.privacy import PrivateTracker
+from fedpca.summaries import validation
+from fedpca.summaries.missing_values import impute, impute_cold_start, late_starts
+from fedpca.summaries.scaling import Scaling, divided
+from fedpca.trackers import Exact, LateFeatures, Standardized, Tracker
+
+PlainSource = Tracker | LateFeatures | Standardized
+Source = PlainSource | PrivateTracker
+
+
+class RowUpdates(NamedTuple):
+    """Rows into trackers. It keeps nothing, so that several threads may share it.
+
+    Attributes:
+        forget: what earlier rows are scaled by before every batch.
+        center: whether the trackers subtract the mean.
+        divisor: of rows on their way to the tracker, shape (d,); None for 1.
+        is_scaled: whether rows are divided by anything, here or in the tracker.
+        names: of the features, if they have any.
+        new_tracker: makes a tracker of so many features, of a dtype, on a backend.
+    """
+
+    forget: float
+    center: bool
+    divisor: Array | None
+    is_scaled: bool
+    names: tuple[str, ...] | None
+    new_tracker: Callable[[int, DTypeLike, Backend], Tracker]
+
+    def update(self, tracker: PlainSource, X: RowsLike, weights: Array | None, gaps: bool) -> PlainSource:
+        """The tracker with one more batch: earlier rows decay once, missing entries are imputed."""
+        if isinstance(tracker, Standardized):
+            more = Scaling.of_checked(X, weights, self.names, about=tracker.scaling.mean)
+            scaled = tracker.with_more(more, self.forget)
+            updated = self._update_plain(tracker.tracker, tracker.in_units(X), weights, gaps)
+            assert isinstance(updated, Exact | LateFeatures)
+            return scaled.with_tracker(updated)
+        if self.divisor is not None:
+            X = divided(X, self.divisor)
+            if not backend_of(X).on_device:
+                validation.has_nan(stored_values(X), tracker.dtype, ops.max_weight(weights))
+        return self._update_plain(tracker, X, weights, gaps)
+
+    def _update_plain(
+        self, tracker: Tracker | LateFeatures, X: RowsLike, weights: Array | None, gaps: bool
+    ) -> Tracker | LateFeatures:
+        """`update` of a tracker that takes rows as they are."""
+        if isinstance(tracker, LateFeatures):
+            X, gaps = checked_rows(X, tracker.dtype, HOST, weights, is_scaled=self.is_scaled)
+        elif not isinstance(X, np.ndarray) and backend_of(X).on_device:
+            trial = tracker.branch() if tracker.has_rows else tracker
+            try:
+                trial.decay(self.forget)
+                trial.update(X, weights)  # finiteness is checked there
+                if trial is tracker and trial.may_underflow:
+                    validation.require_no_underflow(X, tracker.dtype)
+                return trial
+            except NonFiniteError:
+                if trial is tracker:
+                    tracker = self.new_tracker(X.shape[1], tracker.dtype, tracker.backend)
+                X, gaps = checked_rows(X, tracker.dtype, HOST, weights, is_scaled=self.is_scaled)
+        tracker.decay(self.forget)
+        if weights is not None and not weights.all():  # a row of weight zero is no row: it fills no gaps
+            X, weights = X[weights > 0], weights[weights > 0]
+        if isinstance(tracker, LateFeatures):
+            is_complete = tracker.known.all() and not gaps
+        else:
+            is_complete = not gaps or (tracker.takes_gaps and tracker.has_rows)
+        if is_complete:
+            tracker.update(X, weights)
+            return tracker
+        for cut in batch_slices(X.shape[0], chunk_rows(X.shape[1])):
+            rows, part = dense(X[cut]).astype(tracker.dtype, copy=False), part_of(weights, cut)
+            present = ~np.isnan(rows).all(axis=1)  # rows that are entirely missing are skipped
+            if not present.all():
+                rows, part = rows[present], None if part is None else part[present]
+            if not len(rows):
+                continue
+            starts = late_starts(rows, _known(tracker, X.shape[1]))
+            for own in map(slice, starts, [*starts[1:], len(rows)]):
+                tracker = self._update_filled(tracker, rows[own], part_of(part, own))
+        return tracker
+
+    def _update_filled(
+        self, tracker: Tracker | LateFeatures, rows: Array, weights: Array | None
+    ) -> Tracker | LateFeatures:
+        """The tracker with more rows: gaps are imputed; a feature without any value so far stays unknown."""
+        gaps, before = np.isnan(rows), _known(tracker, rows.shape[1])
+        known = before | ~gaps.all(axis=0)
+        new = known & ~before
+        if gaps[:, before].any():
+            history = tracker.history() if isinstance(tracker, LateFeatures) else tracker.summary()
+            imputed = impute(rows, history, tracker.feature_variances())
+            rows = np.where(gaps & before, imputed, rows)
+        if gaps[:, new].any():
+            rows = rows.copy()
+            rows[:, known] = impute_cold_start(rows[:, known], tracker.n_exchanged, self.center, weights)
+        if isinstance(tracker, LateFeatures):
+            if new.any():
+                tracker.know(known, self.new_tracker(len(known), tracker.dtype, HOST))
+        elif not known.all():
+            tracker = LateFeatures(tracker, known)
+        tracker.update(rows, weights)
+        return tracker
+
+
+def checked_rows(
+    X: RowsLike, dtype: DTypeLike, backend: Backend, weights: Array | None, *, is_scaled: bool
+) -> tuple[DeviceArray, bool]:
+    """Rows on the backend, and whether any entry is missing; rows on a device are not checked yet."""
+    if not isinstance(X, np.ndarray) and backend_of(X).on_device:
+        if backend.on_device:
+            return X, False
+        X = to_host(X)
+    if is_scaled:
+        dtype = np.dtype(np.float64)  # divided, they may fit float32
+    return X, validation.has_nan(stored_values(X), dtype, ops.max_weight(weights))
+
+
+def _known(tracker: Tracker | LateFeatures, n_features: int) -> AnyArray:
+    """Which features have been observed so far, shape (d,)."""
+    return tracker.known if isinstance(tracker, LateFeatures) else np.full(n_features, tracker.has_rows)
+
+
+def plain(source: Source) -> Any:
+    """The tracker behind a source."""
+    return source.tracker if isinstance(source, Standardized) else source
+
+
+def part_of(values: Array | None, part: slice) -> Array | None:
+    """A slice of weights, if there are any."""
+    return None if values is None else values[part]

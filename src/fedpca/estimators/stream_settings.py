@@ -1,0 +1,251 @@
+"""StreamSettings: what the settings of a stream of rows mean, and the trackers that follow from them."""
+
+from typing import TypeVar
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+from fedpca._typing import JSON, AnyArray, Array, ArrayLike, DeviceArray, DType, DTypeLike, RowsLike
+from fedpca.backend import HOST, Backend, backend_of, ops, to_host
+from fedpca.estimators.base import BasePCA, stored_values
+from fedpca.estimators.rank_rule import rank_rule
+from fedpca.estimators.row_updates import RowUpdates, Source, checked_rows, part_of
+from fedpca.privacy import Privacy, PrivateTracker
+from fedpca.summaries import validation
+from fedpca.summaries.certificate import Certificate
+from fedpca.summaries.rank import EnergyBand, FixedRank, Oversample, RankRule
+from fedpca.summaries.scaling import Scale, ScaleLike, Scaling, check_scale, divided
+from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
+from fedpca.trackers import BASELINES, TRACKERS, Exact, Standardized, Tracker, TrackerName, fastest
+
+BATCH_ROWS = 1024
+_MAX_FEATURES_FOR_ALL = 4096
+
+# Settings that a stream takes from its first batch on; a later change would have no effect.
+_STREAM_SETTINGS = (
+    "n_components", "energy", "center", "scale", "tracker", "privacy", "oversample", "batch_size",
+    "random_state",
+)  # fmt: skip
+
+_S = TypeVar("_S", Subspace, Summary)
+
+
+class StreamSettings(BasePCA):
+    """The settings of `StreamingPCA`, which explains them, and the trackers that follow from them."""
+
+    n_components: int | float | None
+    energy: EnergyBand | tuple[float, float] | None
+    forget: float
+    center: bool
+    scale: ScaleLike
+    tracker: TrackerName
+    privacy: Privacy | None
+    oversample: Oversample
+    batch_size: int | None
+    random_state: int | np.random.RandomState | None
+    n_jobs: int | None
+
+    _source: Source
+    _settings: JSON  # those that the stream began with
+    _divisor: Array | None = None  # of rows on their way to the tracker
+    _constant: AnyArray | None = None  # features that do not vary in the rows that the divisor comes from
+    _scaling: Scaling | None = None  # of rows read beforehand, for a tracker that must know the scale
+    _merged_certificate: Certificate | None = None  # of a private summary among those merged: there is noise
+
+    # --- settings ---
+
+    def _check_settings(self, *, first: bool) -> None:
+        """Note the settings that a stream begins with; reject a change in mid-stream."""
+        if first:
+            self._settings = {name: getattr(self, name) for name in _STREAM_SETTINGS}
+            self._merged_certificate = None
+            if self.privacy is not None:
+                self._settings["forget"] = self.forget
+            return
+        check_unchanged(self._settings, self.__dict__)
+
+    def _check_sizes(self) -> None:
+        if self.batch_size is not None:
+            validation.integer(self.batch_size, "batch_size", at_least=1)
+        if self.oversample != "auto":
+            validation.integer(self.oversample, "oversample", at_least=0)
+
+    def _rank_rule(self, n_features: int) -> RankRule:
+        rule = rank_rule(self.n_components, self.energy, n_features)
+        if rule is None and n_features > _MAX_FEATURES_FOR_ALL and self.tracker != "exact":
+            raise ValueError(
+                f"n_components=None keeps all {n_features} directions, {8e-9 * n_features**2:.1f} GB; "
+                "choose n_components (tracker='exact' keeps all in any case)."
+            )
+        return FixedRank(n_features) if rule is None else rule
+
+    # --- rows ---
+
+    def _prepared(
+        self, X: RowsLike, sample_weight: ArrayLike | None, *, first: bool
+    ) -> tuple[DeviceArray, Array | None, bool, Source]:
+        """Rows, weights, whether entries are missing, and the tracker for them: new for the first rows."""
+        X, weights, dtype, backend = self._table(X, sample_weight, first=first)
+        X, gaps = self._check_values(X, dtype, backend, weights)
+        return X, weights, gaps, self._new_tracker(X, weights, dtype) if first else self._source
+
+    def _table(
+        self, X: RowsLike, sample_weight: ArrayLike | None, *, first: bool
+    ) -> tuple[DeviceArray, Array | None, DType, Backend]:
+        """Rows whose values are not checked yet, weights, and the dtype and backend they are worked on in."""
+        self._check_settings(first=first)
+        X = self._validated(X, reset=first)
+        weights = validation.sample_weight(sample_weight, X.shape[0])
+        if not first:
+            return X, weights, self._source.dtype, self._source.backend
+        return X, weights, ops.working_dtype(backend_of(X).numpy_dtype(X)), self._backend_for(X)
+
+    def _backend_for(self, X: RowsLike) -> Backend:
+        """The backend for the first rows of a stream."""
+        named = self.tracker if isinstance(self.tracker, str) else ""
+        takes_devices = named == "auto" or "backend" in (TRACKERS | BASELINES).get(named, Tracker).settings
+        return backend_of(X) if takes_devices and self.privacy is None else HOST
+
+    def _check_values(
+        self, X: RowsLike, dtype: DTypeLike, backend: Backend, weights: Array | None
+    ) -> tuple[DeviceArray, bool]:
+        """Rows on the backend, and whether any entry is missing; rows on a device are not checked yet."""
+        if self.privacy is None:
+            return checked_rows(X, dtype, backend, weights, is_scaled=self.scale is not None)
+        # No value of a row makes a private fit fail: it is clipped, or counts as missing.
+        return to_host(X) if backend_of(X).on_device else X, False
+
+    def _row_updates(self) -> RowUpdates:
+        """How rows reach the tracker of this stream."""
+        return RowUpdates(
+            validation.forget(self.forget),
+            bool(self.center),
+            self._divisor,
+            self.scale is not None,
+            self._names(),
+            self._plain_tracker,
+        )
+
+    # --- trackers ---
+
+    def _new_tracker(
+        self, X: RowsLike, weights: Array | None, dtype: DTypeLike, scaling: Scaling | None = None
+    ) -> Source:
+        """A tracker for the first rows of a stream; `scaling` is that of all rows, if it is known."""
+        scale = check_scale(self.scale, X.shape[1], self._names())
+        self._divisor = self._constant = None
+        if self.privacy is not None:
+            return self._private_tracker(X.shape[1], weights, dtype, scale)
+        self._divisor = None if isinstance(scale, str) else scale
+        if not backend_of(X).on_device:  # there it is checked while updating
+            first = X if self._divisor is None else divided(X[:BATCH_ROWS], self._divisor)
+            validation.require_no_underflow(stored_values(first), dtype)
+        tracker = self._plain_tracker(X.shape[1], dtype, backend_of(X))
+        if isinstance(scale, str) and isinstance(tracker, Exact):
+            first_rows = Scaling.of_checked(X[:BATCH_ROWS, :], part_of(weights, slice(BATCH_ROWS)))
+            return Standardized.start(tracker, scale, first_rows)
+        if isinstance(scale, str):
+            scaling = scaling or self._scaling or Scaling.of_checked(X, weights, self._names())
+            self._divisor, self._constant = scaling.scale(scale), scaling.constant
+        return tracker
+
+    def _private_tracker(
+        self, n_features: int, weights: Array | None, dtype: DTypeLike, scale: Scale
+    ) -> PrivateTracker:
+        if isinstance(scale, str) and scale != "std":
+            raise ValueError(
+                f"scale must be None, 'std' or public numbers with privacy, got scale={scale!r}; take public "
+                "frequencies for the numbers."
+            )
+        if not isinstance(self.privacy, Privacy):
+            raise TypeError(f"privacy must be a Privacy or None, got privacy={self.privacy!r}.")
+        no_weights(weights)
+        if validation.forget(self.forget) != 1.0:
+            raise ValueError(f"forget must be 1 with privacy, got forget={self.forget}: sums stay exact.")
+        if self.tracker != "auto":
+            raise ValueError(
+                f"tracker must be 'auto' with privacy, got tracker={self.tracker!r}: "
+                "Privacy(mechanism=...) decides."
+            )
+        self._check_sizes()
+        return PrivateTracker(
+            n_features,
+            rank_rule(self.n_components, self.energy, n_features),
+            self.privacy,
+            scale=scale,
+            oversample=self.oversample,
+            batch_rows=self.batch_size,
+            dtype=dtype,
+            feature_names=self._names(),
+        )
+
+    def _kind_of_tracker(self, n_features: int, backend: Backend = HOST) -> tuple[type[Tracker], RankRule]:
+        """The class of trackers for so many features, and how many directions are wanted."""
+        validation.forget(self.forget)
+        self._check_sizes()
+        rule = self._rank_rule(n_features)
+        name = (
+            fastest(n_features, rule, on_device=backend.on_device) if self.tracker == "auto" else self.tracker
+        )
+        known = TRACKERS | BASELINES
+        if not isinstance(name, str) or name not in known:
+            raise ValueError(f"tracker must be 'auto' or one of {list(known)}, got {self.tracker!r}.")
+        return known[name], rule
+
+    def _plain_tracker(self, n_features: int, dtype: DTypeLike, backend: Backend = HOST) -> Tracker:
+        kind, rule = self._kind_of_tracker(n_features, backend)
+        mixed_units = isinstance(self.scale, str)
+        settings: JSON = {"block_rows": self.batch_size, "backend": backend, "mixed_units": mixed_units}
+        if "seed" in kind.settings and self.random_state is not None:
+            settings["seed"] = check_random_state(self.random_state).randint(2**31)
+        settings = {name: value for name, value in settings.items() if name in kind.settings}
+        return kind(
+            n_features, rule, oversample=self.oversample, center=bool(self.center), dtype=dtype, **settings
+        )
+
+    # --- scale ---
+
+    def _needs_scaling(
+        self, n_features: int, names: tuple[str, ...] | None = None, backend: Backend = HOST
+    ) -> bool:
+        """Whether a stream of so many features would take its scale from its first batch."""
+        if self._has_source() or self.privacy is not None:
+            return False
+        scale = check_scale(self.scale, n_features, names)
+        return isinstance(scale, str) and self._kind_of_tracker(n_features, backend)[0] is not Exact
+
+    def _use_scaling(self, scaling: Scaling) -> None:
+        """Take the scale from this scaling of all rows to come, instead of the first batch."""
+        scaling.scale(self.scale)  # type: ignore[arg-type]  # raises if the rule does not fit the features
+        self._scaling = scaling
+
+    def _with_divisor(self, summary: _S) -> _S:
+        """A summary of rows as the tracker has them, with what they were divided by."""
+        return summary if self._divisor is None else summary.with_scale(self._divisor)
+
+
+def check_unchanged(before: JSON, now: JSON) -> None:
+    """Reject settings that are not those that a stream began with."""
+    for name, value in before.items():
+        if now[name] is not value and not _is_same(value, now[name]):
+            raise ValueError(
+                f"{name} must stay {value!r}, as it was when the stream began, got "
+                f"{name}={now[name]!r}; set it back, or begin again with fit."
+            )
+
+
+def _is_same(before: object, now: object) -> bool:
+    """Whether a setting has not changed."""
+    try:
+        return bool(before == now)
+    except ValueError:  # of arrays
+        return np.array_equal(before, now)  # type: ignore[arg-type]
+
+
+def no_weights(weights: Array | None) -> None:
+    """Reject weights of private rows."""
+    if weights is not None:
+        raise ValueError(
+            "sample_weight must be None with privacy: a weight would let a row count beyond its bound."
+        )
