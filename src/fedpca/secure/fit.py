@@ -198,6 +198,7 @@ class PrivateFit:
         self._view: SummaryView | None = None
         self._margin = 0.0
         self._energies: Energies | None = None  # until they are measured
+        self._evaluated: Subspace | None = None  # if not the model released here
 
     @property
     def most_sums(self) -> int:
@@ -238,16 +239,27 @@ class PrivateFit:
         return Sum(name, tuple((block.length, block.sd) for block in blocks), mu, largest, norms)
 
     @property
+    def searches(self) -> bool:
+        """Whether the next sum is one of those before the release."""
+        return self._search.step is not None
+
+    @property
     def taken(self) -> tuple[SecureSum, ...]:
         """Who took part in the sums so far."""
         return tuple(self._taken)
+
+    def evaluate(self, model: Subspace) -> None:
+        """Let the next sum evaluate a model that another fit, with the same sums, has released."""
+        assert self._search.found is not None
+        self._energies, self._evaluated = Energies(self._privacy, self._search.found), model
 
     def vector(self, parts: Iterable[Array], random: np.random.Generator) -> Array:
         """The integers of the next sum over an owner's rows, without noise; see `Fit`."""
         if self._search.step is not None:
             return self._search.raw_sum(parts, random)
         if self._energies is not None:
-            return self._energies.raw_sum(parts, self.model, random)
+            model = self.model if self._evaluated is None else self._evaluated
+            return self._energies.raw_sum(parts, model, random)
         mechanism = self._mechanism()
         clipping = mechanism.clipping
         pairing = Pairing(random)

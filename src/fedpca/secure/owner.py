@@ -186,7 +186,11 @@ class Owner:
                     "surplus": anchor.hex(),
                 }
             )
-        return {"rows": self.rows, "enc": masks.public_key(self._secrets.enc).hex(), "sums": sums}, b""
+        return {
+            "rows": self.rows,
+            "enc": masks.public_key(self._secrets.sealing_key).hex(),
+            "sums": sums,
+        }, b""
 
     def _shares(self, record: Record) -> tuple[JSON, bytes]:
         receivers = list(record.keyring.keys)
@@ -215,7 +219,7 @@ class Owner:
     def _seal_key(self, record: Record, sender: int, receiver: int) -> bytes:
         other = receiver if sender == self.index else sender
         public = record.keys_of(other).enc
-        return masks.seal_key(self._secrets.enc, public, self.session.salt, sender, receiver)
+        return masks.seal_key(self._secrets.sealing_key, public, self.session.salt, sender, receiver)
 
     def _unsealed(self, record: Record) -> dict[int, list[tuple[bytes, bytes]]]:
         """This owner's shares of seed and key, of every other member and sum, as committed to."""

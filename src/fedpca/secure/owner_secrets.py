@@ -41,11 +41,11 @@ class Secrets:
     others.
 
     Attributes:
-        enc: the key under which others seal shares for this owner.
+        enc: the key under which others seal shares for this owner; None once the study has ended.
         sums: one per sum; None for one that has ended.
     """
 
-    enc: bytes
+    enc: bytes | None
     sums: tuple[SumSecrets | None, ...]
 
     @classmethod
@@ -60,6 +60,17 @@ class Secrets:
         sums = [None if place == number else item for place, item in enumerate(self.sums)]
         return replace(self, sums=tuple(sums))
 
+    def without_any(self) -> Self:
+        """What is left when the study has ended: `enc` of enough owners would take sums apart."""
+        return replace(self, enc=None, sums=(None,) * len(self.sums))
+
+    @property
+    def sealing_key(self) -> bytes:
+        """`enc`; SecureError if it is erased."""
+        if self.enc is None:
+            raise SecureError("the study has ended here, and its secrets are erased; nothing more is sent.")
+        return self.enc
+
     def of_sum(self, number: int) -> SumSecrets:
         """Those of a sum; SecureError if they are erased."""
         if (found := self.sums[number]) is None:
@@ -71,7 +82,7 @@ class Secrets:
     def to_json(self) -> JSON:
         """Plain values."""
         sums = [item and {name: value.hex() for name, value in item._asdict().items()} for item in self.sums]
-        return {"enc": self.enc.hex(), "sums": sums}
+        return {"enc": self.enc and self.enc.hex(), "sums": sums}
 
     @classmethod
     def from_json(cls, contents: JSON) -> Self:
@@ -80,4 +91,5 @@ class Secrets:
             item and SumSecrets(**{name: bytes.fromhex(value) for name, value in item.items()})
             for item in contents["sums"]
         ]
-        return cls(bytes.fromhex(contents["enc"]), tuple(sums))
+        enc = contents["enc"]
+        return cls(None if enc is None else bytes.fromhex(enc), tuple(sums))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fedpca._typing import JSON
-from fedpca._util.files import atomic_write, create_exclusive, file_lock
+from fedpca._util.files import atomic_write, create_exclusive, file_lock, remove_leftovers
 from fedpca._util.text import join_names
 from fedpca.errors import SecureError
 from fedpca.secure.owner_secrets import Secrets
@@ -40,11 +40,22 @@ class OwnerState(Protocol):
     def keep(self, messages: Mapping[str, bytes]) -> None:
         """Write messages down before they are sent."""
 
+    def require_same_rows(self, rows: str, study: str | None) -> None:
+        """Note the digest of the rows of a sum; SecureError if another sum of the session is of other rows.
+
+        With the id of a study: or another sum without noise in any session of it. Others can open it
+        without this owner as soon as its words have left.
+        """
+
     def require_same_owners(self, study: str, owners: list[str]) -> None:
-        """Note who is in a study's sums without noise; SecureError if others were in another session."""
+        """Note who is in a study's sums without noise; SecureError if it was someone else in another
+        session."""
 
     def erase(self, numbers: Iterable[int]) -> None:
         """Forget the secrets of sums that have ended."""
+
+    def erase_all(self) -> None:
+        """Forget all secrets: the study has ended."""
 
 
 class OwnerMemory:
@@ -65,12 +76,18 @@ class OwnerMemory:
     def keep(self, messages: Mapping[str, bytes]) -> None:
         self._sent |= messages
 
+    def require_same_rows(self, rows: str, study: str | None) -> None:
+        pass  # it knows one session, of rows in this process
+
     def require_same_owners(self, study: str, owners: list[str]) -> None:
-        pass  # it knows one session
+        pass
 
     def erase(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             self.secrets = self.secrets.without_sum(number)
+
+    def erase_all(self) -> None:
+        self.secrets = self.secrets.without_any()
 
 
 class OwnerFiles:
@@ -90,6 +107,7 @@ class OwnerFiles:
         (self._folder / "sent").mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder.chmod(0o700)
         with file_lock(self._folder / "lock"):
+            remove_leftovers(self._folder)  # of one that was killed: they may have secrets
             yield
 
     def begin(self, facts: JSON, n_sums: int) -> None:
@@ -118,11 +136,7 @@ class OwnerFiles:
             )
         self._head = _read(path)
         if changed := [name for name in facts if self._head["facts"].get(name) != facts[name]]:
-            raise SecureError(
-                f"{' and '.join(changed)} changed since this session began: all sums of a session must be of "
-                "one member, with the same rows and settings. Restore them, or let the coordinator open "
-                "another session."
-            )
+            raise _changed(changed)
 
     @property
     def secrets(self) -> Secrets:
@@ -142,15 +156,18 @@ class OwnerFiles:
             if not create_exclusive(path, contents, owner_only=True) and path.read_bytes() != contents:
                 raise SecureError(f"{name} was sent before, with other contents: every message is sent once.")
 
+    def require_same_rows(self, rows: str, study: str | None) -> None:
+        if not _is_first_or_same(self._folder / "rows", rows):
+            raise _changed(["the rows"])
+        if study is not None and not _is_first_or_same(path := self._of_study("rows", study), rows):
+            raise SecureError(
+                f"sums without noise must be of the same rows in every session of a study, those in {path}, "
+                "and these are others: the difference of two sums would show what changed. Nothing was sent; "
+                "restore the rows, or agree on a roster of a new study."
+            )
+
     def require_same_owners(self, study: str, owners: list[str]) -> None:
-        name = hashlib.sha256(study.encode()).hexdigest()[:16]
-        path = self._folder.parent / f"owners-{name}.json"
-        create_exclusive(path, json.dumps(owners).encode(), owner_only=True)
-        try:
-            before = json.loads(path.read_bytes())
-        except ValueError:
-            before = None
-        if before != owners:
+        if not _is_first_or_same(path := self._of_study("owners", study), json.dumps(owners)):
             others = join_names([repr(owner)[:80] for owner in owners])
             raise SecureError(
                 f"sums without noise must be of the same owners in every session of a study, those in "
@@ -158,11 +175,27 @@ class OwnerFiles:
                 "the other. Nothing was signed; wait for all, or agree on a roster of a new study."
             )
 
+    def _of_study(self, what: str, study: str) -> Path:
+        """What all sums without noise have in common, in any session of a study."""
+        return self._folder.parent / f"{what}-{hashlib.sha256(study.encode()).hexdigest()[:16]}"
+
     def erase(self, numbers: Iterable[int]) -> None:
-        kept = secrets = self.secrets
+        secrets = self.secrets
         for number in numbers:
             secrets = secrets.without_sum(number)
-        if secrets == kept:
+        self._keep_only(secrets)
+
+    def erase_all(self) -> None:
+        self._keep_only(self.secrets.without_any())
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether a session has begun and has not ended here."""
+        path = self._folder / "session.json"
+        return path.exists() and _read(path)["secrets"]["enc"] is not None
+
+    def _keep_only(self, secrets: Secrets) -> None:
+        if secrets == self.secrets:
             return
         self._head = self._head | {"secrets": secrets.to_json()}
         with atomic_write(self._folder / "session.json", owner_only=True) as temporary:
@@ -190,6 +223,18 @@ class _SentFiles(Mapping[str, bytes]):
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and (self._folder / _file_name(name)).exists()
+
+
+def _changed(names: list[str]) -> SecureError:
+    return SecureError(
+        f"{' and '.join(names)} changed since this session began: all sums of a session must be of one "
+        "member, with the same rows and settings. Restore them, or let the coordinator open another session."
+    )
+
+
+def _is_first_or_same(path: Path, text: str) -> bool:
+    """Note a text in a file, unless there is one; whether it is this one."""
+    return create_exclusive(path, text.encode(), owner_only=True) or path.read_bytes() == text.encode()
 
 
 def _file_name(name: str) -> str:

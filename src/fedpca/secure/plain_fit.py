@@ -3,6 +3,9 @@
 Two sums. The first, of entries and their squares in units of a public bound, tells the mean and the spread of
 every feature. The second is of products of standardized rows: the sum of z_j z_k over n rows is at most n, so
 that as many bits as a word of 64 has left are those of the rows, however different the features are.
+
+The first total may be false. Then products wrap around, modulo 2^62. An owner that refused them, or clipped
+its rows, would answer a question about its own rows alone.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,11 +26,10 @@ from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.view import SummaryView
 
 _BITS = 62  # of a total: signed, and a factor of two
-_RESERVE = 6  # bits of products, for owners that are in the second sum and not in the first
-_HALF = 15  # bits of the lower half of a standardized entry
-_MOST = 1.25 * 2.0 ** (_BITS - _RESERVE)  # the largest square of a feature over all rows of an owner
+_RESERVE = 6  # bits of products, for rounding
+_LIMB = 18  # bits of a part of a standardized entry
 _MAX_FEATURES = 4096
-_BATCH_ROWS = 2**14  # products of halves, summed over these, are exact in float64
+_BATCH_ROWS = 2**14  # products of limbs, summed over these, are exact in float64
 
 
 class PlainFit:
@@ -151,28 +153,20 @@ class PlainFit:
         return total.ravel()
 
     def _products(self, parts: Iterable[Array]) -> AnyArray:
-        """Modulo 2^64: the total over all owners is small again."""
+        """Modulo 2^62: with a true total before, all of them are small. Never refused; see above."""
         assert self._mean is not None
         assert self._spread is not None
+        limbs = _n_limbs(self._step * float(np.max((1 + np.abs(self._mean)) / self._spread)))
         products = np.zeros((self.n_features, self.n_features), dtype=np.int64)
-        total, squares = np.zeros(self.n_features, dtype=np.int64), np.zeros(self.n_features)
+        total = np.zeros(self.n_features, dtype=np.int64)
         for rows, known in self._relative(parts):
             standardized = np.where(known, (rows - self._mean) / self._spread, 0.0)
-            points = np.rint(standardized * self._step)
-            squares += np.einsum("ij,ij->j", points, points)
-            if squares.max() > _MOST:
-                raise ValueError(
-                    "rows of an owner that is not in the first sum must be like those of the others, and "
-                    "these are too far from them for the second sum; nothing was sent. Begin a new session."
-                )
-            total += np.rint(standardized * self._fine_step).astype(np.int64).sum(axis=0)
-            upper = np.rint(points * 2.0**-_HALF)
-            lower = points - upper * 2.0**_HALF
-            mixed = (upper.T @ lower).astype(np.int64)
-            products += (lower.T @ lower).astype(np.int64)
-            products += (mixed + mixed.T) << _HALF
-            products += (upper.T @ upper).astype(np.int64) << (2 * _HALF)
-        return np.concatenate([*(products[i, i:] for i in range(self.n_features)), total])
+            fine = np.fmod(np.rint(standardized * self._fine_step), 2.0**_BITS)
+            total += fine.astype(np.int64).sum(axis=0)
+            products += _gram(np.rint(standardized * self._step), limbs)
+        found = np.concatenate([*(products[i, i:] for i in range(self.n_features)), total])
+        half = 1 << (_BITS - 1)
+        return ((found + half) & (2 * half - 1)) - half
 
     def add(self, total: Total) -> None:
         """Take the total of the next sum, and go on."""
@@ -188,7 +182,10 @@ class PlainFit:
     def _standardize(self, total: Total) -> None:
         """What the second sum subtracts from rows and divides them by."""
         known, sums, squares = total.values.reshape(3, self.n_features)
+        most = known * self._unit * (1 + 1e-9)  # no entry is larger than 1
         if (known < 0).any() or (known > total.rows).any() or (squares < 0).any():
+            raise _impossible("sums")
+        if (np.abs(sums) > most).any() or (squares > most).any():
             raise _impossible("sums")
         count = np.maximum(known, 1.0)
         mean = sums / count / self._unit if self._centered else np.zeros(self.n_features)
@@ -259,6 +256,33 @@ class PlainFit:
     def model(self) -> Subspace:
         """The directions that are shown."""
         return self.view.summary().truncate(max(self.view.n_components(), 1))
+
+
+def _n_limbs(largest: float) -> int:
+    """How many limbs numbers up to this size need. It follows from public numbers, as the time it takes."""
+    return 1 + (largest > 2.0 ** (_LIMB + 1)) + (largest > 2.0 ** (2 * _LIMB + 1))
+
+
+def _gram(points: Array, limbs: int) -> AnyArray:
+    """The products of columns of integers, summed over the rows of a batch, modulo 2^64.
+
+    >>> points = np.array([[2.0**52 - 1, -3.0]])
+    >>> _gram(points, 3)[0, 1] == -3 * (2**52 - 1)
+    np.True_
+    """
+    parts = []
+    for _ in range(limbs - 1):
+        upper = np.rint(points * 2.0**-_LIMB)
+        parts.append(points - upper * 2.0**_LIMB)
+        points = upper
+    parts.append(points)
+    total = np.zeros((points.shape[1],) * 2, dtype=np.int64)
+    for i, left in enumerate(parts):
+        for j in range(i, limbs):
+            if (shift := _LIMB * (i + j)) < 64:
+                product = (left.T @ parts[j]).astype(np.int64)
+                total += (product if i == j else product + product.T) << shift
+    return total
 
 
 def _impossible(name: str) -> SecureError:

@@ -1,7 +1,7 @@
 """OwnerRows: the rows of one owner, read once per secure sum, whatever they are kept in."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -20,7 +20,6 @@ class OwnerRows:
     Attributes:
         n_rows, n_features: their shape.
         feature_names: one per feature, or None.
-        fingerprint: changes when the rows do.
         parts: all rows from the first, in dense parts, NaN for missing.
         source: what they are read from.
     """
@@ -28,7 +27,6 @@ class OwnerRows:
     n_rows: int
     n_features: int
     feature_names: tuple[str, ...] | None
-    fingerprint: str
     parts: Callable[[], Iterator[Array]]
     source: RowsLike | RowReader
 
@@ -46,7 +44,7 @@ class OwnerRows:
                     for part in batch_slices(len(batch), size):
                         yield np.asarray(dense(batch.rows[part]), dtype=np.float64)
 
-        return cls(n_rows, reader.n_features, reader.feature_names, reader.fingerprint(), parts, reader)
+        return cls(n_rows, reader.n_features, reader.feature_names, parts, reader)
 
     @classmethod
     def of_table(cls, rows: RowsLike, feature_names: tuple[str, ...] | None = None) -> Self:
@@ -58,8 +56,32 @@ class OwnerRows:
             for part in batch_slices(n_rows, size):
                 yield np.asarray(dense(rows[part]), dtype=np.float64)
 
-        digest = hashlib.sha256(f"{n_rows} {n_features}".encode()).hexdigest()
-        return cls(n_rows, n_features, feature_names, digest, parts, rows)
+        return cls(n_rows, n_features, feature_names, parts, rows)
+
+
+class HashedParts:
+    """Parts of rows, hashed as they are read: the same rows in other parts have the same digest.
+
+    >>> rows = np.arange(6.0).reshape(3, 2)
+    >>> whole, halves = HashedParts([rows]), HashedParts([rows[:1], rows[1:]])
+    >>> len(list(whole)), len(list(halves)), whole.digest() == halves.digest()
+    (1, 2, True)
+    """
+
+    def __init__(self, parts: Iterable[Array]) -> None:
+        self._parts = iter(parts)
+        self._hash = hashlib.blake2b(digest_size=32)
+
+    def __iter__(self) -> Iterator[Array]:
+        for part in self._parts:
+            self._hash.update(np.ascontiguousarray(part, dtype="<f8").data)
+            yield part
+
+    def digest(self) -> str:
+        """Of all rows; those that nobody has read yet are read now."""
+        for _ in self:
+            pass
+        return self._hash.hexdigest()
 
 
 def _chunk_rows(n_features: int) -> int:

@@ -147,7 +147,7 @@ class Session:
             if kind not in ("shares", "masked") and len(message.payload):
                 raise ValueError("it must have no payload")
             return parse(self.terms, message)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, ArithmeticError) as error:
             raise SecureError(
                 f"{name} must be a message of {member.id!r:.80} in this session, and does not count: "
                 f"{str(error).rstrip('.')}; let {member.id!r:.80} send it again, unchanged."
@@ -174,7 +174,7 @@ class Session:
             return parse(fields, payload, wire.digest(contents))
         except SecureError:  # of a message that it refers to
             raise
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, ArithmeticError) as error:
             raise SecureError(
                 f"{name} must be what the coordinator published in this session, and is not: "
                 f"{str(error).rstrip('.')}; answer nothing more, and ask the coordinator."

@@ -19,14 +19,14 @@ from fedpca.privacy.settings import Privacy
 from fedpca.secure.aliasing import aliasing, require_negligible
 from fedpca.secure.coordinator import Coordinator
 from fedpca.secure.fit import Fit, PrivateFit
-from fedpca.secure.messages import Announced, NoiseBlock
+from fedpca.secure.messages import Announced, NoiseBlock, Total
 from fedpca.secure.noise_shares import Levels
 from fedpca.secure.owner import Owner
 from fedpca.secure.owner_state import OwnerState
 from fedpca.secure.plain_fit import PlainFit
 from fedpca.secure.proofs import debit_name
 from fedpca.secure.record import Record
-from fedpca.secure.rows import OwnerRows
+from fedpca.secure.rows import HashedParts, OwnerRows
 from fedpca.secure.session import Session
 from fedpca.secure.wire import Board
 from fedpca.summaries import model_file
@@ -105,13 +105,41 @@ class _Followed:
         """Take what is new, and read the board."""
         record = Record(self._session, board)
         if not self._begun and record.has("members"):
-            members = len(record.members.members)
-            self.fit.begin(record.rows, record.levels.variance(members, members))
-            self._begun = True
+            self._begin(record)
         while self._begun and self._n_taken < record.n_totals:
-            self.fit.add(record.total(self._n_taken))
+            self._add(record.total(self._n_taken))
             self._n_taken += 1
         return record
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all sums are taken."""
+        return self._begun and self.fit.next is None
+
+    def _begin(self, record: Record) -> None:
+        members = record.members.members
+        try:
+            self.fit.begin(record.rows, record.levels.variance(len(members), len(members)))
+        except ValueError as error:  # a member may state any number
+            most = max(members, key=lambda index: record.keys_of(index).rows)
+            raise SecureError(
+                f"{str(error).rstrip('.')}. Of {record.rows} rows that the members state, "
+                f"{record.names([most])} states the most, {record.keys_of(most).rows}; if that is wrong, let "
+                "the coordinator open another session without it."
+            ) from error
+        self._begun = True
+
+    def _add(self, total: Total) -> None:
+        try:
+            self.fit.add(total)
+        except SecureError:
+            raise
+        except (ValueError, ArithmeticError) as error:  # numpy's LinAlgError, too
+            raise SecureError(
+                f"the total of {total.name!r:.80} is not one of rows ({str(error).rstrip('.')}): an owner "
+                "has sent other numbers than those of its rows, or the coordinator published a false total. "
+                "Find out who, and begin the study anew without it."
+            ) from error
 
 
 class OwnerStudy:
@@ -155,8 +183,7 @@ class OwnerStudy:
         self._is_allowed = False
         self._check_features(fit)
         self._check_declared(roster.member_of(key.public))
-        facts = {"the number of rows": rows.n_rows, "the rows": rows.fingerprint}
-        state.begin(member_facts(roster, key) | facts, fit.most_sums)
+        state.begin(member_facts(roster, key) | {"the number of rows": rows.n_rows}, fit.most_sums)
         self._owner = Owner(roster, session, key, rows.n_rows, state.secrets, state.sent)
 
     def reply(self, board: Board) -> dict[str, bytes]:
@@ -170,6 +197,10 @@ class OwnerStudy:
         if not self._state.sent:
             self._check_may_begin()
         record = self._followed.follow(board)
+        if self._followed.has_ended:
+            self._complete(record)
+            self._state.erase_all()
+            return {}
         new = self._owner.reply(board, lambda announced: self._vector(announced, record))
         self._check_owners(new, record)
         self._state.keep(new)
@@ -186,10 +217,19 @@ class OwnerStudy:
 
     def _check_features(self, fit: Fit) -> None:
         names, agreed = self._rows.feature_names, fit.feature_names
-        if self._rows.n_features != fit.n_features or (names and agreed and names != agreed):
+        if self._rows.n_features != fit.n_features:
             raise SecureError(
                 f"the rows must have the {fit.n_features} features of the roster, in its order, got "
-                f"{self._rows.n_features}; select and order the columns."
+                f"{_difference(names, agreed) or self._rows.n_features}; select and order the columns."
+            )
+        if names and agreed and names != agreed:
+            place = next(
+                i for i, (mine, other) in enumerate(zip(names, agreed, strict=True)) if mine != other
+            )
+            raise SecureError(
+                f"the rows must have the features of the roster, in its order: number {place + 1} is "
+                f"{agreed[place]!r:.80} there, and {names[place]!r:.80} in the rows; select and order "
+                "the columns."
             )
 
     def _check_declared(self, member: Member) -> None:
@@ -222,7 +262,10 @@ class OwnerStudy:
         self._check_announced(announced, record)
         self._check_policy()
         seed = hashlib.blake2b(str(announced.number).encode(), key=self._state.pairs_key).digest()
-        values = fit.vector(self._rows.parts(), np.random.default_rng(list(seed)))
+        parts = HashedParts(self._rows.parts())
+        values = fit.vector(parts, np.random.default_rng(list(seed)))
+        study = self._session.roster.study if announced.exact else None
+        self._state.require_same_rows(parts.digest(), study)
         if self._ledger is not None and self._privacy is not None and fit.next is not None:
             self._ledger.debit(
                 0,
@@ -237,13 +280,13 @@ class OwnerStudy:
     def _check_announced(self, announced: Announced, record: Record) -> None:
         """Refuse another sum than the next one of the fit, one with too little noise, or one that wraps."""
         needed = self._followed.fit.next
+        assert needed is not None  # a study that has ended replies nothing
         lengths = [block.length for block in announced.blocks]
-        if needed is None or (announced.name, lengths) != (needed.name, [item for item, _ in needed.blocks]):
-            expected = "no more sums" if needed is None else f"{needed.name!r} of {needed.length} numbers"
+        if (announced.name, lengths) != (needed.name, [item for item, _ in needed.blocks]):
             raise SecureError(
-                f"the sum announced must be the next one of the fit, {expected}, got {announced.name!r:.80} "
-                f"of {sum(lengths)}: the coordinator has another roster, other totals or another version of "
-                "fedpca. Nothing was sent."
+                f"the sum announced must be the next one of the fit, {needed.name!r} of {needed.length} "
+                f"numbers, got {announced.name!r:.80} of {sum(lengths)}: the coordinator has another roster, "
+                "other totals or another version of fedpca. Nothing was sent."
             )
         for block, (_, sd), largest in zip(announced.blocks, needed.blocks, needed.largest, strict=True):
             if not sd * (1 - _SAME) <= block.sd <= sd * (1 + _LARGER):
@@ -359,6 +402,14 @@ class CoordinatorStudy:
         opened = self._session.opened.isoformat()
         certificate = certificate.secured(secured, session=self._session.id, time=opened)
         return replace(model, certificate=certificate)
+
+
+def _difference(names: tuple[str, ...] | None, agreed: tuple[str, ...] | None) -> str:
+    """The first name that differs, in words; "" if none does, or there are none."""
+    for place, (name, expected) in enumerate(zip(names or (), agreed or (), strict=False), 1):
+        if name != expected:
+            return f"{name!r:.80} in place of {expected!r:.80} as column {place}"
+    return ""
 
 
 def _aliasing(levels: Levels, present: int, blocks: Iterable[NoiseBlock], epsilon: float) -> float:

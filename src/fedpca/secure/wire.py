@@ -15,8 +15,8 @@ Board = Mapping[str, bytes]
 
 _DOMAIN = b"fedpca secure message 1\n"  # a signature of anything else is none of a message
 _SIGNATURE = 64  # bytes
-_MOST_HEADER = 2**24  # bytes
-_NAME = re.compile(r"(?:(\d\d)/)?([a-z]+)/(\d\d\d)")
+MOST_HEADER = 2**24  # bytes
+_NAME = re.compile(r"(?:(\d\d)/)?([a-z]+)/(\d\d\d)", re.ASCII)
 
 
 def board_name(kind: str, index: int | None = None, number: int | None = None) -> str:
@@ -54,7 +54,7 @@ def digest(contents: bytes) -> str:
 
 def header(contents: bytes) -> tuple[JSON, memoryview]:
     """The first line as JSON, and the rest, which is not looked at; ValueError if it is not canonical."""
-    end = contents.find(b"\n", 0, _MOST_HEADER)
+    end = contents.find(b"\n", 0, MOST_HEADER)
     if end < 0:
         raise ValueError("it has no header")
     line = contents[: end + 1]
