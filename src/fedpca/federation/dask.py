@@ -1,26 +1,19 @@
 """Dask: PCA of one organization's large table, without moving its rows."""
 
 import warnings
-from collections.abc import Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fedpca._util.extras import require
 from fedpca.estimators.base import warn_if_fewer
-from fedpca.estimators.streaming import StreamingPCA
+from fedpca.federation import partitions
 from fedpca.summaries import validation
-from fedpca.summaries.merging import all_moments, merge
-from fedpca.summaries.moments import Moments
-from fedpca.summaries.rank import exchange_rank
-from fedpca.summaries.scale_advice import constant_features, dominant_feature
-from fedpca.summaries.scaling import Scale, ScaleLike, ScaleRule, Scaling, check_scale
+from fedpca.summaries.scaling import Scale, ScaleLike, check_scale
 from fedpca.summaries.subspace import Subspace
-from fedpca.summaries.summary import Summary
 
 _RETRIES = 3
-_INNER_RANK = 128  # directions that inner nodes keep, where there are too many features for all
 
 
 def fit(
@@ -55,15 +48,16 @@ def fit(
     validation.integer(fanout, "fanout", at_least=2)
     parts = _partitions(data, n_components)
     checked, text = _checked_scale(data, scale), ""
-    if isinstance(checked, str) and _needs_scaling(data, n_components, checked):
-        merge_scalings = dask.delayed(_merged_scaling, pure=True)
+    if isinstance(checked, str) and partitions.needs_scaling(_n_features(data), n_components, checked):
+        merge_scalings = dask.delayed(partitions.merged_scaling, pure=True)
         scalings = [dask.delayed(_scaling, pure=True)(part) for part in parts]
         scaling = _reduced(dask, scalings, merge_scalings, merge_scalings, fanout)
-        checked, text = scaling.scale(checked), constant_features(scaling.constant, scaling.feature_names)
+        checked, text = partitions.scale_of(scaling, checked)
     summarize = dask.delayed(_summary, pure=True)
     summaries = [summarize(part, n_components, center, checked) for part in parts]
     inner, root = (
-        dask.delayed(partial(step, n_components=n_components), pure=True) for step in (_inner, _root)
+        dask.delayed(partial(step, n_components=n_components), pure=True)
+        for step in (partitions.inner, partitions.root)
     )
     model, more = _reduced(dask, summaries, inner, root, fanout)
     if text or more:
@@ -74,21 +68,17 @@ def fit(
     return model.astype(np.float32) if single else model
 
 
+def _n_features(data: Any) -> int | None:
+    """The number of columns; None if it is not known yet, which is NaN in dask."""
+    n_features = data.shape[1]
+    return int(n_features) if n_features == n_features else None
+
+
 def _checked_scale(data: Any, scale: ScaleLike) -> Scale:
     """The scale, checked before any row is read; its length is not if the number of features is unknown."""
-    n_features = data.shape[1]
-    if n_features != n_features:  # NaN
-        n_features = np.size(scale)  # type: ignore[arg-type]  # of anything
+    n_features = _n_features(data)
     names = tuple(map(str, data.columns)) if hasattr(data, "columns") else None
-    return check_scale(scale, n_features, names)
-
-
-def _needs_scaling(data: Any, n_components: int, scale: ScaleRule) -> bool:
-    """Whether the scale of all rows must be known before partitions are summarized; else it follows."""
-    n_features = data.shape[1]
-    return n_features != n_features or _estimator(n_components, n_features, scale=scale)._needs_scaling(
-        n_features
-    )
+    return check_scale(scale, np.size(scale) if n_features is None else n_features, names)  # type: ignore[arg-type]
 
 
 def _reduced(dask: Any, leaves: list[Any], inner: Any, root: Any, fanout: int) -> Any:
@@ -96,10 +86,10 @@ def _reduced(dask: Any, leaves: list[Any], inner: Any, root: Any, fanout: int) -
     while len(leaves) > fanout:
         leaves = [inner(leaves[i : i + fanout]) for i in range(0, len(leaves), fanout)]
     (result,) = dask.compute(root(leaves), retries=_RETRIES)
-    if isinstance(result, _Failure):
+    if isinstance(result, partitions.Failure):
         raise result.error
     if result is None:
-        raise ValueError("data must have rows, got none with an entry in any partition.")
+        raise ValueError(partitions.NO_ROWS)
     return result
 
 
@@ -111,10 +101,8 @@ def _partitions(data: Any, n_components: int) -> list[Any]:
             f"data must be a dask array or dataframe of rows and columns, got {type(data).__name__}{shape}; "
             "StreamingPCA().fit(data) takes data in memory."
         )
-    validation.require_numeric_columns(getattr(data, "_meta", None))  # without any values
     validation.require_numeric_columns(data._meta)  # before any row is read
-    n_features = data.shape[1]
-    if n_features == n_features:  # else it is NaN: not known yet
+    if (n_features := _n_features(data)) is not None:
         validation.rank(n_components, n_features, "n_components")
     if hasattr(data, "rechunk"):
         data = data.rechunk({1: -1}) if data.numblocks[1] > 1 else data
@@ -122,85 +110,11 @@ def _partitions(data: Any, n_components: int) -> list[Any]:
     return list(data.to_delayed())
 
 
-class _Failure(NamedTuple):
-    """Rows that cannot be fitted: a result, since a task that raises is tried again."""
-
-    error: Exception
-
-
-class _Model(NamedTuple):
-    """The model of all rows, and what to say about the scale of its features, or ""."""
-
-    model: Subspace
-    text: str
-
-
-_Result = Summary | _Failure | None  # None: no rows
-
-
-def _estimator(n_components: int, n_features: int, **settings: Any) -> StreamingPCA:
-    """That of a partition, with as many directions as the inner nodes of `merge_tree` keep."""
-    extra = exchange_rank(n_components, n_features) - n_components
-    return StreamingPCA(n_components, oversample=extra, **settings)
-
-
-def _summary(rows: Any, n_components: int, center: bool, scale: Scale) -> _Result:
+def _summary(rows: Any, n_components: int, center: bool, scale: Scale) -> partitions.Result:
     """The summary of a partition."""
-    n_rows, n_features = rows.shape
-    if not n_rows:
-        return None
-    try:
-        pca = _estimator(n_components, n_features, center=center, scale=scale)
-        return pca.partial_fit(rows).summary_
-    except (ValueError, TypeError) as error:
-        return _Failure(error)
+    return partitions.summary([(rows, None)], n_components, center, scale)
 
 
-def _inner(results: list[_Result], n_components: int) -> _Result:
-    return _merged(results, max(_INNER_RANK, n_components))
-
-
-def _root(results: list[_Result], n_components: int) -> _Model | _Failure | None:
-    merged = _merged(results, n_components)
-    if merged is None or isinstance(merged, _Failure):
-        return merged
-    if not merged.count:
-        return None
-    model = merged.subspace(min(n_components, merged.n_features))
-    if isinstance(merged, Moments) and isinstance(merged.scale, str):
-        return _Model(model, constant_features(merged.scaling_of_rows().constant, merged.feature_names))
-    if merged.scale is not None or not merged.centered:
-        return _Model(model, "")
-    energies = np.diag(merged.scatter) if isinstance(merged, Moments) else None
-    return _Model(model, dominant_feature(model, energies, merged.feature_names))
-
-
-def _merged(results: list[_Result], rank: int) -> _Result:
-    """The summary of all partitions, or the first error; moments are kept whole."""
-    if failure := _failure_in(results):
-        return failure
-    parts = [result for result in results if isinstance(result, Summary)]
-    if not parts:
-        return None
-    return merge(parts, None if all_moments(parts) else min(rank, parts[0].n_features))
-
-
-_ScalingResult = Scaling | _Failure | None  # None: no rows
-
-
-def _scaling(rows: Any) -> _ScalingResult:
+def _scaling(rows: Any) -> partitions.ScalingResult:
     """The scaling of a partition."""
-    try:
-        return Scaling.from_rows(rows) if rows.shape[0] else None
-    except (ValueError, TypeError) as error:
-        return _Failure(error)
-
-
-def _merged_scaling(results: list[_ScalingResult]) -> _ScalingResult:
-    """The scaling of all partitions, or the first error."""
-    parts = [result for result in results if isinstance(result, Scaling)]
-    return _failure_in(results) or (Scaling.merge(parts) if parts else None)
-
-
-def _failure_in(results: Iterable[object]) -> _Failure | None:
-    return next((result for result in results if isinstance(result, _Failure)), None)
+    return partitions.scaling([(rows, None)])

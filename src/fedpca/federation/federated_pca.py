@@ -1,6 +1,5 @@
 """FederatedPCA: a federation in one process, each owner of rows a client of its own."""
 
-import os
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,15 +11,15 @@ import numpy as np
 from scipy import sparse
 
 from fedpca import progress
-from fedpca._typing import AnyArray
-from fedpca._util.text import join_names
+from fedpca._typing import JSON, AnyArray
+from fedpca._util.text import join_names, pluralize
 from fedpca.backend import backend_of, to_host
-from fedpca.backend.threads import single_threaded_blas
+from fedpca.backend.threads import n_threads, single_threaded_blas
 from fedpca.estimators.base import BasePCA, warn_if_fewer
 from fedpca.estimators.rank_rule import rank_rule
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.aggregator import Aggregator
-from fedpca.federation.influence import Influence, captured, influence, suspects_in_words
+from fedpca.federation.influence import Influence, captured, influence, influence_warning
 from fedpca.federation.message import child_name
 from fedpca.federation.pool import Share
 from fedpca.federation.robust import RobustRule, check_robust, too_few, what_counts
@@ -53,6 +52,8 @@ from fedpca.summaries.view import SummaryView
 from fedpca.trackers import TrackerName
 
 _STACK_ENTRIES = 2**24  # 128 MB
+
+_InfluenceInputs = tuple[Mapping[str, Summary], Mapping[str, Share], MergeTree, Subspace]
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class FederatedPCA(BasePCA):
             broken, cannot take over, if clients are alike; None trusts all. It needs three clients or more.
         max_share: with `robust`, the largest weight of a client, as a share of all; by default no client
             weighs more than the median client.
-        n_jobs: how many clients run at once; None for as many as there are processors.
+        n_jobs: how many clients run at once: None for as many as NumPy would use threads, -1 for all cores.
 
     Attributes:
         model_: the `Subspace` of all rows, with a certificate if they are private.
@@ -152,6 +153,8 @@ class FederatedPCA(BasePCA):
         self.n_jobs = n_jobs
         self.random_state = random_state
 
+    _influence_of: _InfluenceInputs | dict[str, Influence] | None = None  # what it follows from, until read
+
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
         """Learn from X, shape (n_samples, n_features), whose rows belong to clients.
 
@@ -191,9 +194,7 @@ class FederatedPCA(BasePCA):
             return self._fit(dict(zip(_named(clients), clients.values(), strict=True)))
 
     def _fit(self, clients: Mapping[str, Any]) -> Self:
-        workers = os.cpu_count() or 1
-        if self.n_jobs is not None:
-            workers = validation.integer(self.n_jobs, "n_jobs", at_least=1)
+        workers = n_threads(self.n_jobs)
         check_rule(self.features)
         check_robust(self.robust, self.max_share)
         if self.secure is not None:
@@ -254,8 +255,8 @@ class FederatedPCA(BasePCA):
             )
             for name in sorted(clients)
         }
-        self.influence_ = self._influence(counted, aggregator)
-        if text := suspects_in_words(self.influence_):
+        self._influence_of = self._influence_inputs(counted, aggregator)
+        if text := influence_warning(*self._influence_of):
             warnings.warn(text, stacklevel=4)
         if isinstance(merged, Moments) and isinstance(merged.scale, str):
             team.constant = merged.scaling_of_rows().constant
@@ -335,7 +336,7 @@ class FederatedPCA(BasePCA):
             else Contribution(0, None, problem=problems.get(name, ""))
             for name in sorted(clients)
         }
-        self.influence_ = {}
+        self._influence_of = None
         if problems:
             warnings.warn(f"left out {len(problems)} of {len(clients)} clients: {problems}", stacklevel=5)
         constant, not_found, doubt = None, None, ""
@@ -512,13 +513,31 @@ class FederatedPCA(BasePCA):
         epsilon = None if certificate is None else float(certificate.epsilon)
         return Contribution(client.n_samples_seen_, captured(summary, self.components_, self.scale_), epsilon)
 
-    def _influence(self, summaries: Mapping[str, Summary], aggregator: Aggregator) -> dict[str, Influence]:
+    def _facts(self) -> list[str]:
+        return [pluralize(sum(part.rows > 0 for part in self.contributions_.values()), "client")]
+
+    @property
+    def influence_(self) -> dict[str, Influence]:
+        """What every client has done to the model, by name; computed when it is first read."""
+        if not self._has_source():
+            raise AttributeError("influence_ is learned by fit or fit_clients: call one of them first.")
+        if isinstance(self._influence_of, tuple):
+            self._influence_of = influence(*self._influence_of)
+        return self._influence_of or {}
+
+    def __getstate__(self) -> JSON:
+        """Summaries of clients, kept to compute `influence_`, are in no pickle: that may leave."""
+        if self._has_source():
+            _ = self.influence_
+        return cast("JSON", super().__getstate__())
+
+    def _influence_inputs(self, summaries: Mapping[str, Summary], aggregator: Aggregator) -> _InfluenceInputs:
         children, model = aggregator.children, self.model_
         shares = {name: Share(children[name].row_share, children[name].energy_share) for name in summaries}
         tree = MergeTree(max(self.n_components_, 1), self.fanout)
         for name, summary in summaries.items():
             tree.set(name, summary)
-        return influence(summaries, shares, tree, model)
+        return dict(summaries), shares, tree, model
 
     @property
     def model_(self) -> Subspace:

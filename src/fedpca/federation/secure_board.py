@@ -12,13 +12,15 @@ from fedpca.federation.shared_files import Entry, LocalFolder, SkippedFile
 from fedpca.secure import wire
 from fedpca.secure.wire import Board
 
-_MAX_BYTES = 2**32  # of a message
+_MAX_BYTES = 2**32  # of masked words, a total or a model
+_MAX_OTHERS = 2**25  # of any other message: anyone may write a file, and everyone reads it
 _CACHED = 2**20  # bytes: masked words are larger, and are read when they are needed
 _SIGNATURE = 64  # bytes
 _MODEL = "model.safetensors"
 _NAME = re.compile(
     r"session|keyring|members|(?:keys|shares|agreed)-\d{3}"
-    r"|\d\d-(?:announced|present|total)|\d\d-(?:masked|signed|opened|refused)-\d{3}"
+    r"|\d\d-(?:announced|present|total)|\d\d-(?:masked|signed|opened|refused)-\d{3}",
+    re.ASCII,
 )
 _NONSENSE = (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError)  # of JSON of anyone
 _NAMES = {"keyring": ("keys", ("keys",)), "members": ("members", ("keys", "shares"))}
@@ -56,8 +58,8 @@ class FolderBoard(Mapping[str, bytes]):
                 self.skipped.append(entry.skipped("not a regular file."))
             elif (name := board_name(entry.name)) is None:
                 self.skipped.append(entry.skipped("not a message of a session."))
-            elif entry.size > _MAX_BYTES:
-                self.skipped.append(entry.skipped(f"{entry.size} bytes are more than {_MAX_BYTES}."))
+            elif entry.size > (most := _most_bytes(name)):
+                self.skipped.append(entry.skipped(f"{entry.size} bytes are more than {most}."))
             else:
                 self._entries[name] = entry
         for name, entry in list(self._entries.items()):
@@ -111,7 +113,7 @@ class FolderBoard(Mapping[str, bytes]):
         if entry.size <= _CACHED:
             return self[name]
         start = self._storage.read(entry.name, _CACHED)
-        return start if b"\n" in start else self[name]
+        return start if b"\n" in start else self._storage.read(entry.name, wire.MOST_HEADER)
 
     def __getitem__(self, name: str) -> bytes:
         entry = self._entries[name]
@@ -138,14 +140,19 @@ class FolderBoard(Mapping[str, bytes]):
             SecureError: a file of this name has other contents; it is left as it is.
         """
         for name, contents in messages.items():
-            file = file_name(name)
-            if not self.create(name, contents) and self._storage.read(file, _MAX_BYTES) != contents:
+            if not self.create(name, contents) and not self._is_there(name, contents):
                 raise SecureError(
-                    f"every message is written once, and {self.folder / file} is there with other contents; "
-                    "somebody else wrote it, or is still copying it: try again, or ask the coordinator to "
-                    "open another session in another folder."
+                    f"every message is written once, and {self.folder / file_name(name)} is there with other "
+                    "contents; somebody else wrote it, or is still copying it: try again, or ask the "
+                    "coordinator to open another session in another folder."
                 )
         self.refresh()
+
+    def _is_there(self, name: str, contents: bytes) -> bool:
+        try:
+            return self._storage.read(file_name(name), len(contents) + 1) == contents
+        except (OSError, ValueError):  # a folder, a link, or closed to us
+            return False
 
     def create(self, name: str, contents: bytes) -> bool:
         """Write a message; False if its file is there."""
@@ -181,6 +188,10 @@ def published(names: Iterable[str]) -> list[str]:
     last = max(numbers, default=-1)
     sums = [f"{number:02}/{kind}" for number in range(last + 1) for kind in ("announced", "present", "total")]
     return ["session", "keyring", "members", *sums]
+
+
+def _most_bytes(name: str) -> int:
+    return _MAX_BYTES if name == "model" or "/masked/" in name or name.endswith("/total") else _MAX_OTHERS
 
 
 def file_name(name: str) -> str:

@@ -95,9 +95,9 @@ def visit(
         return Visit((), (), "waits for the coordinator to open a session")
     session = Session(roster, board["session"])
     session.check_clock()
-    files, sent = OwnerFiles(Path(state) / session.id[:32]), list[str]()
+    files, sent = _own_files(state, board, session), list[str]()
     with files.locked():
-        if "model" not in board or _unsettled(ledger, session):
+        if "model" not in board or _unsettled(ledger, session) or files.has_secrets:
             study = OwnerStudy(
                 roster,
                 board["session"],
@@ -110,7 +110,7 @@ def visit(
                 policy=policy,
             )
             while True:
-                new = study.reply(relevant(board, index))
+                new = study.reply(_visible(board, index))
                 sent += _publish(files, board)
                 if not new:
                     break
@@ -135,14 +135,30 @@ def refuse(
     index = terms.ids.index(roster.member_of(key.public).id)
     session = Session(roster, _session(board))
     number = _open_sum(board)
-    files = OwnerFiles(Path(state) / session.id[:32])
+    files = _own_files(state, board, session)
     with files.locked():
         files.resume(member_facts(roster, key))
         owner = Owner(roster, board["session"], key, 1, files.secrets, files.sent)
-        files.keep(owner.refuse(number, relevant(board, index)))
+        files.keep(owner.refuse(number, _visible(board, index)))
         sent = _publish(files, board)
         cancelled = _cancel(board, session, index, ledger)
     return Visit(tuple(sent), cancelled, _next(board, session, index))
+
+
+def _own_files(state: str | os.PathLike[str], board: FolderBoard, session: Session) -> OwnerFiles:
+    """An owner's files of a session; SecureError if others could read them."""
+    if Path(state).resolve().is_relative_to(board.folder.resolve()):
+        raise SecureError(
+            f"the state folder has secrets, and must be outside the shared folder {board.folder}, got "
+            f"{state}; name another with `--state`."
+        )
+    return OwnerFiles(Path(state) / session.id[:32])
+
+
+def _visible(board: Board, index: int) -> Board:
+    """What an owner needs of a board, and all that is there in its name: it may be of somebody else."""
+    own = [name for name in board if (parts := wire.split_name(name)) is not None and parts[1] == index]
+    return relevant(board, index) | {name: board[name] for name in own}
 
 
 def _publish(files: OwnerFiles, board: FolderBoard) -> list[str]:

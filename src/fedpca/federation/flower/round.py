@@ -106,7 +106,8 @@ class Round:
                 continue  # the request is repeated once the node is there
             self.replies[node] = reply = self._receive(node, message)
             level = logging.WARNING if reply.what in ("rejected", "failed") else logging.INFO
-            _log.log(level, "fedpca: %r %s. %s", reply.client or node, reply.what, reply.reason)
+            reason = f": {reply.reason}" if reply.reason else ""
+            _log.log(level, "fedpca: %r %s%s", reply.client or node, reply.what, reason)
 
     def _send_requests(self, left: float) -> None:
         """Send the request to every node that has none, and listen for the reply."""

@@ -34,6 +34,10 @@ from flwr.app import Message as FlowerMessage  # noqa: E402
 from flwr.serverapp import Grid  # noqa: E402
 
 _log = logging.getLogger("fedpca.federation.flower.server_app")
+_NOT_VISIBLE = (
+    "what each member contributed is not visible, by design: the contributor of this run is the sum over the "
+    "owners in sums"
+)
 _NOBODY = -1  # the number of a node that has not said yet which member it is
 
 
@@ -137,6 +141,7 @@ class SecureRun:
                 {"sum": total.name, "owners": list(total.owners), "rows": total.rows, "noise": total.noise}
                 for total in record.totals
             ],
+            "contributions": _NOT_VISIBLE,
             "refused": self._refused,
         }
 

@@ -10,12 +10,13 @@ from typing import Any
 
 from fedpca._util.extras import require
 from fedpca._util.files import atomic_write, file_lock
-from fedpca._util.text import sanitize, utc_timestamp
+from fedpca._util.text import pluralize, sanitize, utc_timestamp
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.flower.logs import show_in_flower
 from fedpca.federation.flower.member import check_settings, checked_successor, is_secure, to_request
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.flower.secure_run import SecureRun
+from fedpca.federation.flower.stopping import stoppable
 from fedpca.federation.flower.study import Study
 from fedpca.secure import Terms
 from fedpca.secure.study import fit_of
@@ -30,6 +31,10 @@ from flwr.serverapp import Grid, ServerApp  # noqa: E402
 
 app = ServerApp()
 _ROSTER = "roster.toml"
+_UNFINISHED = (
+    "the run has not ended yet, or it was killed: if it is not running, see the log of the SuperLink, and "
+    "run again. A model in this folder is that of an earlier run."
+)
 _log = logging.getLogger(__name__)
 
 
@@ -43,7 +48,7 @@ def main(grid: Grid, context: Context) -> None:
         raise ValueError(f"folder must be an absolute path on the server, got folder={config['folder']!r}.")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        with file_lock(folder / "lock", wait=False):
+        with stoppable(), file_lock(folder / "lock", wait=False):
             run(grid, config, folder)
     except BlockingIOError as error:
         raise RuntimeError(
@@ -55,14 +60,15 @@ def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
     """Request all releases, and write store/, model.safetensors and summary.json to the folder.
 
     With a roster its copy, roster.toml, is there, too: later runs must have it, or one that follows it.
-    summary.json is written whatever happens. An old model of a run without one becomes
+    summary.json is written when the run begins, and again when it ends, however it ends: `finished` is null
+    as long as it runs, and if it was killed. An old model of a run without one becomes
     model-previous.safetensors.
     """
     summary: dict[str, Any] = {
         "started": utc_timestamp(),
         "finished": None,
         "model": None,
-        "problem": "",
+        "problem": _UNFINISHED,
         "warning": "",
         "rows": 0.0,
         "scale": None,
@@ -76,20 +82,42 @@ def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
         "replies": [],
         "no_reply": [],
     }
+    _write(folder, summary)
     try:
         _run(grid, config, folder, summary)
     except BaseException as error:
-        summary["problem"] = sanitize(f"{type(error).__name__}: {error}", 500)
+        summary["problem"] = _reason(error)
         raise
     finally:
         if summary["model"] is None:
             _set_old_model_aside(folder, summary)
-        summary["finished"] = utc_timestamp()
-        with atomic_write(folder / "summary.json", owner_only=True) as temporary:
-            temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    _log.info("fedpca: %d clients, %d rows, in %s", len(summary["contributors"]), summary["rows"], folder)
+        _write(folder, summary | {"finished": utc_timestamp()})
+    _log.info("fedpca: %s, %d rows, in %s", _contributors(summary), summary["rows"], folder)
     if summary["problem"]:
         raise RuntimeError(summary["problem"])
+
+
+def _contributors(summary: Mapping[str, Any]) -> str:
+    """How many there are, in words."""
+    if summary["secure"] is None:
+        return pluralize(len(summary["contributors"]), "client")
+    members = {owner for each in summary["secure"]["sums"] for owner in each["owners"]}
+    return f"secure sums of {pluralize(len(members), 'member')}"
+
+
+def _reason(error: BaseException) -> str:
+    """Why a run ended before its end."""
+    if isinstance(error, Exception):
+        return sanitize(f"{type(error).__name__}: {error}", 500)
+    return (  # a signal, or Flower's news that the run is no longer running
+        f"the run was stopped ({sanitize(str(error) or type(error).__name__, 100)}). What it has accepted is "
+        "kept: run again in this folder to go on."
+    )
+
+
+def _write(folder: Path, summary: Mapping[str, Any]) -> None:
+    with atomic_write(folder / "summary.json", owner_only=True) as temporary:
+        temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
 
 def _set_old_model_aside(folder: Path, summary: dict[str, Any]) -> None:
@@ -136,6 +164,8 @@ def _run(grid: Grid, config: Mapping[str, Any], folder: Path, summary: dict[str,
         except Exception as error:  # what was accepted before counts
             _log.exception("fedpca: the run was interrupted")
             interrupted = sanitize(f"interrupted by {type(error).__name__}: {error}", 500)
+        finally:  # also of a run that is stopped
+            summary.update(_heard(study))
         if isinstance(study, SecureRun):
             has_model = "model" in study.board
             problem = (
@@ -144,16 +174,23 @@ def _run(grid: Grid, config: Mapping[str, Any], folder: Path, summary: dict[str,
         else:
             aggregator.record()
             problem = _save_model(aggregator, quorum, folder, study, summary)
-        summary["replies"] = [asdict(reply) | {"node": str(reply.node)} for reply in study.replies.values()]
-        summary["no_reply"] = [str(node) for node in study.no_reply]
+        summary.update(_heard(study))
         summary["model"] = None if problem else "model.safetensors"
         summary["problem"] = " ".join(dict.fromkeys(filter(None, (problem, study.problem)))) or interrupted
         summary.update(_contributions(aggregator))
         if isinstance(study, SecureRun):
-            summary["secure"] = study.state
             summary["roster"] |= {"not_heard_from": study.not_heard_from}
         elif roster is not None:
             summary["roster"] |= {"not_heard_from": list(aggregator.not_heard_from)}
+
+
+def _heard(study: Study | SecureRun) -> dict[str, Any]:
+    """Who has replied so far, and how far secure sums have come."""
+    return {
+        "replies": [asdict(reply) | {"node": str(reply.node)} for reply in study.replies.values()],
+        "no_reply": [str(node) for node in study.no_reply],
+        "secure": study.state if isinstance(study, SecureRun) else None,
+    }
 
 
 def _contributions(aggregator: Aggregator) -> dict[str, Any]:
@@ -218,6 +255,14 @@ def _check_secure(roster: Roster, config: Mapping[str, Any]) -> None:
             f"robust={config['robust']!r:.80} compares what members send, and secure sums let nobody see it; "
             "take robust out of the run config, or agree on a roster without colluding."
         )
+    agreed = {"center": True, "scale": "none", **roster.settings}
+    for name, found in (("center", bool(config["center"])), ("scale", config.get("scale") or "none")):
+        if found != agreed[name]:
+            raise ValueError(
+                f"{name} must be {agreed[name]!r:.80} in a run of study {roster.study!r:.80}, got "
+                f"{found!r:.80}: secure sums are those of the roster. Correct the run config, or agree on a "
+                f"roster that states {name}."
+            )
     Terms.of(roster)
     fit_of(roster)
 
