@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpca._util.text import format_number, join_names, pluralize, sanitize
-from fedpca.federation import Influence
-from fedpca.report.figures import FAINT, MUTED, SERIES, canvas, legend
-from fedpca.report.formatting import percent, timestamp
+from fedpca._util.text import format_number, join_names, percent, pluralize, sanitize
+from fedpca.plot.clients import MAX_BARS, by_turn, draw_bars, draw_influence, turn
+from fedpca.plot.style import FAINT, MUTED, SERIES, legend, name_axis
+from fedpca.report.figures import canvas
+from fedpca.report.formatting import timestamp
 from fedpca.report.layout import Chart, Section, Table
-from fedpca.report.run import Run, downsample
+from fedpca.report.run import OpenedSums, Run, downsample
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MAX_BARS = 15
-
 
 def contributions(run: Run) -> Section:
-    """Rows in the model, by client."""
+    """Rows in the model, by client; of secure sums, who is in which."""
+    if run.secure is not None:
+        return _in_sums(run, run.secure)
     ordered = sorted(run.contributions.items(), key=lambda item: (-item[1], item[0]))
     total = sum(run.contributions.values())
     if not total:
@@ -32,7 +33,7 @@ def contributions(run: Run) -> Section:
         f"{pluralize(len(ordered), 'client')} contributed {pluralize(total, 'row')}. The largest share is "
         f"that of {sanitize(largest, 40)}, {percent(rows / total)}."
     )
-    figure = _bars(ordered, "rows", sum(rows for _, rows in ordered[_MAX_BARS:]))
+    figure = _bars(ordered, "rows", sum(rows for _, rows in ordered[MAX_BARS:]))
     lines = [
         (
             sanitize(name, 60),
@@ -50,31 +51,50 @@ def contributions(run: Run) -> Section:
     return Section("contributions", "Contributions", run.notes, (chart,))
 
 
+def _in_sums(run: Run, secure: OpenedSums) -> Section:
+    """Which members are in which sum: all that is known about what each contributed."""
+    paragraphs = [
+        *run.notes,
+        "What each member contributed is not visible, by design: the server learned secure sums over at "
+        f"least {secure.least} members, and how many rows each member has.",
+    ]
+    if not secure.sums:
+        return Section("contributions", "Contributions", (*paragraphs, "No sum was opened."), ())
+    n_members = len(secure.members)
+    absent = [sanitize(name, 40) for name in secure.members if name not in secure.took_part]
+    part = f"{run.n_clients} of {n_members} members are in a sum; in none: {join_names(absent, 10)}."
+    paragraphs.append(part if absent else f"All {n_members} members are in a sum.")
+    lines = [("rows in the sum", *(format_number(each.rows) for each in secure.sums))]
+    lines += [
+        (sanitize(name, 60), *("in it" if name in each.members else "–" for each in secure.sums))
+        for name in secure.members
+    ]
+    head = ("member", *(sanitize(each.name, 40) for each in secure.sums))
+    return Section("contributions", "Contributions", paragraphs, (Table("Members in each sum", head, lines),))
+
+
 def influence(run: Run) -> Section:
     """How far the model turns without each client, and what that costs the client."""
     known = {name: one for name, one in run.influence.items() if one.angle is not None}
     if not known:
         return Section("influence", "Influence", (), ())
-    ordered = sorted(known, key=lambda name: (-_turn(known[name]), name))
-    shown, first = ordered[:_MAX_BARS], known[ordered[0]]
+    ordered = by_turn(known)
+    first = known[ordered[0]]
     more = ""
-    if len(ordered) > _MAX_BARS:
-        more = f" The {_MAX_BARS} of {format_number(len(ordered))} clients that turn it most are shown."
-    figure = _bars([(name, _turn(known[name])) for name in ordered], "largest principal angle (°)", 0.0)
-    for bar, name in zip(figure.axes[0].patches, shown, strict=True):
-        if known[name].suspicious:
-            bar.set_facecolor(SERIES[1])
-    figure.axes[0].set_xlim(0, max(1.05 * _turn(first), 1e-6))
+    if len(ordered) > MAX_BARS:
+        more = f" The {MAX_BARS} of {format_number(len(ordered))} clients that turn it most are shown."
+    figure, axes = canvas(80 + 20 * min(len(ordered), MAX_BARS))
+    draw_influence(axes, known)
     caption = (
         f"How far the components turn if a client is left out. Most without {sanitize(ordered[0], 40)}, by "
-        f"{_degrees(_turn(first))}; it has {percent(first.row_share)} of the rows.{more}"
+        f"{_degrees(turn(first))}; it has {percent(first.row_share)} of the rows.{more}"
     )
     if suspicious := [sanitize(name, 40) for name in ordered if known[name].suspicious]:
         caption += f" Far beyond its share of the rows: {join_names(suspicious, 3)} (in another color)."
     lines = [
         (
             sanitize(name, 60),
-            _degrees(_turn(one)),
+            _degrees(turn(one)),
             percent(one.row_share),
             percent(one.energy_share),
             percent(one.direction_share),
@@ -92,17 +112,15 @@ def _captured(run: Run, ordered: list[str]) -> Chart:
     pairs = [
         (name, run.influence[name].captured, run.influence[name].captured_without or 0.0) for name in ordered
     ]
-    shown = pairs[:_MAX_BARS]
+    shown = pairs[:MAX_BARS]
     places = np.arange(len(shown))
     figure, axes = canvas(110 + 20 * len(shown))
     found, without = [100 * high for _, high, _ in shown], [100 * low for _, _, low in shown]
     axes.hlines(places, without, found, color=FAINT, linewidth=2)
     axes.plot(without, places, "o", ms=7, mfc="none", mec=SERIES[1], mew=1.6, label="without it")
     axes.plot(found, places, "o", ms=7, color=SERIES[0], mew=0, label="with it")
-    axes.set_yticks(places, [sanitize(name, 18) for name, _, _ in shown])
-    axes.invert_yaxis()
+    name_axis(axes, [sanitize(name, 18) for name, _, _ in shown])
     axes.set(xlabel="variance of its own rows captured (%)")
-    axes.grid(visible=False, axis="y")
     legend(figure, 2)
     name, most, least = max(pairs, key=lambda pair: pair[1] - pair[2])
     caption = (
@@ -114,11 +132,6 @@ def _captured(run: Run, ordered: list[str]) -> Chart:
     title = "Variance captured of each client"
     head = ("client", "with it", "without it")
     return Chart("captured", title, caption, figure, Table(title, head, lines))
-
-
-def _turn(one: Influence) -> float:
-    """In degrees."""
-    return float(np.degrees(one.angle or 0.0))
 
 
 def over_time(run: Run) -> Section:
@@ -202,7 +215,8 @@ def incidents(run: Run) -> Section:
         counted = ", ".join(f"{format_number(count)} {sanitize(status, 60)}" for status, count in counts)
         paragraphs.append(f"Incidents: {counted}.")
     if len(run.reply_times) > 2:
-        items.append(_reply_times(run))
+        items.append(_reply_times(run) if run.secure is None else _last_replies(run))
+    if len(run.reply_times) > 2 and run.secure is None:
         late = [sanitize(name, 40) for name in run.stragglers]
         paragraphs.append(
             f"Stragglers (more than twice the median reply time): {join_names(late, 3) if late else 'none'}."
@@ -222,38 +236,59 @@ def incidents(run: Run) -> Section:
 
 
 def _reply_times(run: Run) -> Chart:
-    scale, unit = _time_unit(run, run.reply_times.values())
-    times = ((name, time / scale) for name, time in run.reply_times.items())
-    ordered = sorted(times, key=lambda item: -item[1])
+    ordered, unit = _slowest_first(run)
     middle = median(time for _, time in ordered)
     figure = _bars(ordered, unit, 0.0)
     figure.axes[0].axvline(middle, color=MUTED, linestyle="--", linewidth=1.2)
     slowest, time = ordered[0]
     caption = (
-        f"The median reply time is {middle:.3g} {unit} (dashed line). The slowest client, "
-        f"{sanitize(slowest, 40)}, took {time:.3g} {unit}."
+        "From the start to a client's latest message in the model, over all exchanges. The median reply time "
+        f"is {middle:.3g} {unit} (dashed line). The slowest client, {sanitize(slowest, 40)}, took {time:.3g} "
+        f"{unit}."
     )
-    if len(ordered) > _MAX_BARS:
-        caption += f" The {_MAX_BARS} slowest of {format_number(len(ordered))} clients are shown."
+    return _reply_chart("Reply time per client", caption, figure, ("client", unit), ordered)
+
+
+def _last_replies(run: Run) -> Chart:
+    """Of secure sums, where the times of members are of different exchanges, and not to be compared."""
+    ordered, unit = _slowest_first(run)
+    unit = f"{unit} after the start"
+    last, time = ordered[0]
+    caption = (
+        "A run of secure sums has several exchanges, and a member's last reply may be in any of them: "
+        f"whoever drops out has an early one. The last reply of all, that of {sanitize(last, 40)}, came "
+        f"{time:.3g} {unit}."
+    )
+    figure = _bars(ordered, unit, 0.0)
+    return _reply_chart("Last reply of each member", caption, figure, ("member", unit), ordered)
+
+
+def _slowest_first(run: Run) -> tuple[list[tuple[str, float]], str]:
+    """Clients and their reply times, and the unit of these."""
+    scale, unit = _time_unit(run, run.reply_times.values())
+    times = ((name, time / scale) for name, time in run.reply_times.items())
+    return sorted(times, key=lambda item: -item[1]), unit
+
+
+def _reply_chart(
+    title: str, caption: str, figure: "Figure", head: tuple[str, str], ordered: list[tuple[str, float]]
+) -> Chart:
+    if len(ordered) > MAX_BARS:
+        caption += f" The {MAX_BARS} slowest of {format_number(len(ordered))} {head[0]}s are shown."
     lines = [(sanitize(name, 60), f"{time:.3f}") for name, time in ordered]
-    title = "Reply time per client"
-    return Chart("reply-times", title, caption, figure, Table(title, ("client", unit), lines))
+    return Chart("reply-times", title, caption, figure, Table(title, head, lines))
 
 
 def _bars(ordered: list[tuple[str, float]], unit: str, rest: float) -> "Figure":
     """The first of them as bars, and the sum of all others as one more."""
-    names = [sanitize(name, 18) for name, _ in ordered[:_MAX_BARS]]
-    values = [value for _, value in ordered[:_MAX_BARS]]
+    names = [name for name, _ in ordered[:MAX_BARS]]
+    values = [value for _, value in ordered[:MAX_BARS]]
     colors = [SERIES[0]] * len(values)
     if rest:
-        names, values = [*names, f"{format_number(len(ordered) - _MAX_BARS)} others"], [*values, rest]
+        names, values = [*names, f"{format_number(len(ordered) - MAX_BARS)} others"], [*values, rest]
         colors.append(FAINT)
     figure, axes = canvas(80 + 20 * len(values))
-    axes.barh(np.arange(len(values)), values, color=colors, height=0.7)
-    axes.set_yticks(np.arange(len(values)), names)
-    axes.invert_yaxis()
-    axes.set(xlabel=unit)
-    axes.grid(visible=False, axis="y")
+    draw_bars(axes, names, values, colors, unit)
     return figure
 
 

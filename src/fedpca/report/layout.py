@@ -1,4 +1,4 @@
-"""What a page consists of: sections of charts, choices between charts, and tables."""
+"""What a page consists of: sections of charts, choices between charts, explorers and tables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,13 +73,40 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Explorer:
+    """A plot or table that the page's script draws; without scripts and on paper it is not there.
+
+    Attributes:
+        name: of the view in the script.
+        title: above it.
+        caption: what it shows, in a sentence or two.
+        replaces: the name of the chart or choice that is shown in its place without scripts, or "".
+    """
+
+    name: str
+    title: str
+    caption: str
+    replaces: str = ""
+
+    @property
+    def is_table(self) -> bool:
+        return self.name in ("rows", "features")
+
+
+@dataclass(frozen=True)
 class Section:
     """A heading, paragraphs of text, and items below them."""
 
     name: str
     title: str
     paragraphs: Sequence[str]
-    items: Sequence[Chart | Choice | Table]
+    items: Sequence[Chart | Choice | Explorer | Table]
+
+    @property
+    def alone(self) -> Sequence[Chart | Choice | Table]:
+        """The last item of an odd number of them, which has a line of its own; explorers do not count."""
+        items = [item for item in self.items if not isinstance(item, Explorer)]
+        return items[-1:] if len(items) % 2 else ()
 
     @property
     def charts(self) -> list[Chart]:

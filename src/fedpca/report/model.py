@@ -2,15 +2,25 @@
 
 import numpy as np
 
-from fedpca._util.text import format_number, sanitize
-from fedpca.report.figures import FAINT, INK, MUTED, SERIES, canvas, integer_axis, legend
-from fedpca.report.formatting import cell, percent, timestamp
-from fedpca.report.layout import Chart, Choice, Section, Table
-from fedpca.summaries.certificate import CORRECTED_SCALE, PRIVATE_SCALE, PUBLIC_SCALE, Certificate, noise_edge
+from fedpca._typing import Array
+from fedpca._util.text import format_number, percent, sanitize
+from fedpca.plot.model import (
+    MAX_COMPONENTS,
+    MAX_LOADINGS,
+    draw_loadings,
+    draw_scree,
+    feature_name,
+    noise_level,
+)
+from fedpca.plot.names import draw_names
+from fedpca.plot.style import FAINT, MUTED, SERIES, integer_axis, legend, scatter
+from fedpca.report.data import MAX_FEATURES, all_variances, correlations, strongest_features
+from fedpca.report.figures import WIDTH, canvas
+from fedpca.report.formatting import cell, timestamp
+from fedpca.report.layout import Chart, Choice, Explorer, Section, Table
+from fedpca.summaries.certificate import CORRECTED_SCALE, PRIVATE_SCALE, PUBLIC_SCALE, Certificate
 from fedpca.summaries.subspace import Subspace
 
-_MAX_COMPONENTS = 50
-_MAX_LOADINGS = 15
 _MAX_CHOICES = 6
 
 
@@ -24,31 +34,22 @@ def explained_variance(model: Subspace, n_shown: int) -> Section:
 
 
 def _scree(model: Subspace, n_shown: int) -> Chart:
-    shares = model.explained_variance_ratio[:_MAX_COMPONENTS]
+    shares = model.explained_variance_ratio[:MAX_COMPONENTS]
     components = np.arange(1, len(shares) + 1)
     figure, axes = canvas()
-    width = min(0.8, 0.25 * len(shares))
-    axes.bar(components[:n_shown], 100 * shares[:n_shown], width, color=SERIES[0], label="shown")
-    if len(shares) > n_shown:
-        axes.bar(components[n_shown:], 100 * shares[n_shown:], width, color=FAINT, label="kept for merging")
+    draw_scree(axes, model, n_shown)
     caption = f"Component 1 explains {percent(shares[0])} of the variance"
     caption += (
         f", component {n_shown} explains {percent(shares[n_shown - 1])}."
         if 1 < n_shown <= len(shares)
         else "."
     )
-    evaluated = model.certificate is not None and model.certificate.evaluation is not None
-    edge = 0.0 if evaluated else noise_edge(model.certificate) / 2 / model.total
-    if 0 < edge < np.inf:
-        # Half the edge: the variances of a model are already shrunk by what noise adds to them.
-        axes.axhline(100 * edge, color=SERIES[1], linestyle="--", linewidth=1.5, label="noise level")
-        n_below = int(np.count_nonzero(shares[:n_shown] <= edge))
+    if level := noise_level(model):
+        n_below = int(np.count_nonzero(shares[:n_shown] <= level))
         caption += (
-            f" Dashed line: noise level ({percent(edge)}). Components below it cannot be distinguished from "
+            f" Dashed line: noise level ({percent(level)}). Components below it cannot be distinguished from "
             f"noise: {n_below or 'none'} of the {n_shown} shown."
         )
-    axes.set(xlabel="component", ylabel="explained variance (%)")
-    integer_axis(axes, len(shares))
     if len(axes.get_legend_handles_labels()[0]) > 1:
         legend(figure, columns=3)
     lines = [
@@ -65,7 +66,7 @@ def _scree(model: Subspace, n_shown: int) -> Chart:
 
 
 def _cumulative(model: Subspace, n_shown: int) -> Chart:
-    explained = np.cumsum(model.explained_variance_ratio[:_MAX_COMPONENTS])
+    explained = np.cumsum(model.explained_variance_ratio[:MAX_COMPONENTS])
     bound = np.minimum(explained + model.discarded / model.total, 1.0)
     components = np.arange(1, len(explained) + 1)
     is_known = model.certificate is None  # noise may exceed the discarded variance
@@ -108,8 +109,12 @@ def _cumulative(model: Subspace, n_shown: int) -> Chart:
     return Chart("cumulative", title, caption, figure, numbers)
 
 
-def loadings(model: Subspace, n_shown: int) -> Section:
-    """The features with the largest loadings, by component."""
+def loadings(model: Subspace, n_shown: int, variances: Array | None) -> Section:
+    """The features with the largest loadings, by component; a loading plot; a table of features.
+
+    Args:
+        variances: of the features, of rows divided by any scale, shape (d,); None where they are unknown.
+    """
     count = min(n_shown, _MAX_CHOICES)
     charts = [_component_loadings(model, i) for i in range(count)]
     labels = [str(i + 1) for i in range(count)]
@@ -120,24 +125,81 @@ def loadings(model: Subspace, n_shown: int) -> Section:
             "features in units of their scales."
         )
     if n_shown > count:
-        paragraphs.append(f"The first {count} of {format_number(n_shown)} components are shown.")
-    items = charts if count == 1 else [Choice("loadings", "Component", labels, charts)]
-    return Section("loadings", "Loadings", paragraphs, items)
+        paragraphs.append(f"Bars show the first {count} of {format_number(n_shown)} components.")
+    bars = charts if count == 1 else [Choice("loadings", "Component", labels, charts)]
+    table = _features(model, variances is not None)
+    return Section("loadings", "Loadings", paragraphs, [*_plane(model, n_shown, variances), *bars, table])
+
+
+def _plane(model: Subspace, n_shown: int, variances: Array | None) -> list[Explorer | Chart]:
+    if n_shown < 2:
+        return []
+    circle = _circle(model, all_variances(model, variances))
+    caption = (
+        "Each point is a feature. Features that lie close together, far from the center, vary together. In "
+        "the correlation circle, one on the circle varies along the two components alone."
+    )
+    caption += _selection(model, "shown")
+    return [Explorer("loadings", "Loading plot", caption, circle.name), circle]
+
+
+def _circle(model: Subspace, variances: Array) -> Chart:
+    """Correlations of the features that vary most along two components with these."""
+    shown = strongest_features(model, 2)
+    points = correlations(model, variances, 2)[shown]
+    figure, axes = canvas(WIDTH)
+    turns = np.linspace(0, 2 * np.pi, 200)
+    axes.plot(np.cos(turns), np.sin(turns), color=FAINT, linewidth=1.2)
+    scatter(axes, points[:, 0], points[:, 1], [("features", SERIES[0], np.ones(len(points), dtype=bool))])
+    labels = [f"correlation with component {i + 1}" for i in range(2)]
+    axes.set(xlim=(-1.1, 1.1), ylim=(-1.1, 1.1), xlabel=labels[0], ylabel=labels[1])
+    axes.set_aspect("equal")
+    order = np.argsort(-np.hypot(*points.T), kind="stable")[:MAX_LOADINGS]
+    names = [feature_name(model, int(shown[i])) for i in order]
+    draw_names(axes, points[order], names)
+    caption = (
+        "Each point is a feature. One on the circle varies along the two components alone; features that lie "
+        "close together, far from the center, vary together."
+    )
+    lines = [
+        (sanitize(name, 60), *(f"{value:+.3f}" for value in point))
+        for name, point in zip(names, points[order], strict=True)
+    ]
+    title = "Correlation circle of components 1 and 2"
+    return Chart(
+        "circle",
+        title,
+        caption + _selection(model, "shown"),
+        figure,
+        Table(title, ("feature", *labels), lines),
+    )
+
+
+def _selection(model: Subspace, how: str) -> str:
+    """Which features explorers have, if not all."""
+    if model.n_features <= MAX_FEATURES:
+        return ""
+    most, all_features = format_number(MAX_FEATURES), format_number(model.n_features)
+    return f" The {most} of {all_features} features that vary most along the components are {how}."
+
+
+def _features(model: Subspace, variances_known: bool) -> Explorer:
+    caption = "Explained is the share of a feature's variance along the components of this page."
+    caption += _selection(model, "listed")
+    if not variances_known:
+        caption += (
+            " The model does not know the variance of each feature: what lies outside its components is "
+            "taken to be spread evenly over all."
+        )
+    return Explorer("features", "Features", caption)
 
 
 def _component_loadings(model: Subspace, i: int) -> Chart:
+    figure, axes = canvas(80 + 20 * min(MAX_LOADINGS, model.n_features))
+    order = draw_loadings(axes, model, i)
     weights = model.components[i].astype(float)
-    order = np.argsort(-np.abs(weights), kind="stable")[:_MAX_LOADINGS]
-    names = [_feature_name(model, int(feature)) for feature in order]
+    names = [feature_name(model, int(feature)) for feature in order]
     values = weights[order]
-    figure, axes = canvas(80 + 20 * len(order))
-    bars = np.arange(len(order))
-    axes.barh(bars, values, color=[SERIES[0] if weight >= 0 else SERIES[1] for weight in values], height=0.7)
-    axes.axvline(0, color=INK, linewidth=0.8)
-    axes.set_yticks(bars, [sanitize(name, 18) for name in names])
-    axes.invert_yaxis()
-    axes.set(xlabel=f"loading on component {i + 1}")
-    axes.grid(visible=False, axis="y")
     caption = f"The largest absolute loading is that of {sanitize(names[0], 40)}."
     if len(weights) > len(order):
         share = float(np.square(values).sum())
@@ -153,10 +215,6 @@ def _component_loadings(model: Subspace, i: int) -> Chart:
     title = f"Loadings of component {i + 1}"
     lines = list(zip(*columns, strict=True))
     return Chart(f"loadings-{i + 1}", title, caption, figure, Table(title, heads, lines))
-
-
-def _feature_name(model: Subspace, feature: int) -> str:
-    return model.feature_names[feature] if model.feature_names else f"feature {feature + 1}"
 
 
 _LABELS = {

@@ -42,6 +42,34 @@ class Incident(NamedTuple):
     reason: str
 
 
+class SecureSum(NamedTuple):
+    """A secure sum: its name, who is in it, and how many rows they have together."""
+
+    name: str
+    members: tuple[str, ...]
+    rows: float
+
+
+@dataclass(frozen=True)
+class OpenedSums:
+    """The secure sums of a run, of which nobody knows the parts.
+
+    Attributes:
+        least: the fewest members in a sum.
+        members: of the study, whether they are in a sum or not.
+        sums: those that were opened, in their order.
+    """
+
+    least: int
+    members: tuple[str, ...]
+    sums: tuple[SecureSum, ...]
+
+    @property
+    def took_part(self) -> tuple[str, ...]:
+        """Members who are in some sum."""
+        return tuple(name for name in self.members if any(name in each.members for each in self.sums))
+
+
 @dataclass(frozen=True)
 class Run:
     """The history of a federation. Times are seconds since its start, or steps of a simulation.
@@ -58,6 +86,7 @@ class Run:
         energy_shares: each client's share of the energy of all rows about their mean, where it is known.
         influence: what each client has done to the model, where it is known.
         left_out: features that were left out of a client's summary, and their share of its variance.
+        secure: the sums of a run of secure sums, whose contributions are not known; None of others.
     """
 
     contributions: Mapping[str, float]
@@ -71,11 +100,20 @@ class Run:
     energy_shares: Mapping[str, float] = field(default_factory=dict)
     influence: Mapping[str, Influence] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
+    secure: OpenedSums | None = None
+
+    @property
+    def n_clients(self) -> int:
+        """How many clients, or members of secure sums, are in the model."""
+        return len(self.contributions) if self.secure is None else len(self.secure.took_part)
 
     @property
     def stragglers(self) -> dict[str, float]:
-        """Clients that took more than twice the median reply time, slowest first."""
-        if len(self.reply_times) < 3:
+        """Clients that took more than twice the median reply time, slowest first.
+
+        None of secure sums: their times are of several exchanges.
+        """
+        if len(self.reply_times) < 3 or self.secure is not None:
             return {}
         middle = median(self.reply_times.values())
         late = {client: time for client, time in self.reply_times.items() if time > 2 * middle > 0}
@@ -154,12 +192,14 @@ def _from_flower(summary: JSON, events: list[HistoryEvent]) -> Run:
     started = str(summary["started"])
     contributors = {str(name): child for name, child in summary["contributors"].items()}
     rows = {name: float(child["rows"]) for name, child in contributors.items()}
+    secure = _secure_sums(summary)
+    settled = ("accepted", "unchanged") if secure is None else ("accepted", "taken")
     earlier = _from_history(events, rows)
     reply_times = {}
     incidents = [incident for incident in earlier.incidents if incident.time < started]
     for reply in summary["replies"]:
         client = str(reply["client"] or f"node {reply['node']}")
-        if reply["what"] in ("accepted", "unchanged"):
+        if reply["what"] in settled:
             reply_times[client] = _seconds(started, str(reply["time"]))
         else:
             status, time, reason = (str(reply[key]) for key in ("what", "time", "reason"))
@@ -175,12 +215,13 @@ def _from_flower(summary: JSON, events: list[HistoryEvent]) -> Run:
     heard = {"study": None, "not_heard_from": []} if roster == ANYONE else roster
     notes = earlier.notes
     if heard:
-        notes = (*notes, _membership(heard["study"], heard.get("not_heard_from", ())))
+        silent = heard.get("not_heard_from", ()) if secure is None else ()  # of sums: who is in none
+        notes = (*notes, _membership(heard["study"], silent))
     notes = (*notes, *_robustness(summary.get("robust")))
     if summary["problem"]:
         what = "This run produced no model" if summary["model"] is None else "This run did not end normally"
         notes = (f"{what}: {summary['problem']}", *notes)
-    return Run(
+    run = Run(
         rows,
         earlier.growth,
         earlier.updates,
@@ -190,6 +231,22 @@ def _from_flower(summary: JSON, events: list[HistoryEvent]) -> Run:
         energy_shares={name: float(child["energy_share"]) for name, child in contributors.items()},
         influence={name: _influence(child) for name, child in contributors.items() if "angle" in child},
     )
+    if secure is None:
+        return run
+    # The one contributor is the sum over all: nothing is known about the parts of members.
+    return replace(run, contributions={}, growth=[], energy_shares={}, influence={}, secure=secure)
+
+
+def _secure_sums(summary: JSON) -> OpenedSums | None:
+    """Who is in which sum; None of a run without secure sums."""
+    if not (state := summary.get("secure")):
+        return None
+    sums = tuple(
+        SecureSum(str(each["sum"]), tuple(map(str, each["owners"])), float(each["rows"]))
+        for each in state["sums"]
+    )
+    silent = (summary["roster"] or {}).get("not_heard_from", ())
+    return OpenedSums(int(state["least"]), tuple(dict.fromkeys(map(str, (*state["members"], *silent)))), sums)
 
 
 def _influence(child: JSON) -> Influence:

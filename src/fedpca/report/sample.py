@@ -1,26 +1,32 @@
 """Sample: what a report shows of rows, from one pass over any number of them."""
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fedpca import progress
 from fedpca._typing import AnyArray, Array, ArrayLike, RowsLike
+from fedpca._util.text import sanitize
 from fedpca.backend import batch_slices, dense
 from fedpca.estimators.anomaly_limits import chi_squared_limit
-from fedpca.estimators.streaming import StreamingPCA
+from fedpca.plot.groups import as_texts
+from fedpca.plot.rows import estimator_of
 from fedpca.readers import Batch, RowReader
 from fedpca.summaries import validation
 from fedpca.summaries.subspace import Subspace
 
 MAX_ROWS = 2000
 CONFIDENCE = 0.99
-_MAX_COMPONENTS = 4
+MAX_SCORES = 20  # components with scores
+_MAX_COLUMNS = 20
 _BATCH_ROWS = 4096
 _BINS_PER_DOUBLING = 256
+_COLUMN = "column "
+
+Passthrough = Iterable[str] | Mapping[str, ArrayLike] | None
 
 
 @dataclass(frozen=True)
@@ -29,10 +35,12 @@ class Sample:
 
     Attributes:
         n_read: number of rows read.
-        scores: of the sampled rows, shape (n, at most 4).
+        numbers: of the sampled rows, in the order read, from 1; shape (n,).
+        scores: of the sampled rows, shape (n, at most 20).
         spe: squared prediction errors of the sampled rows, shape (n,).
         t2: Hotelling's T² of the sampled rows, shape (n,).
-        colors: values to color the sampled rows by, as text, shape (n,); or None.
+        columns: passthrough columns of the sampled rows by name, as text, each of shape (n,).
+        color: the name of the one to color by, or "".
         spe_limit: the limit of spe, infinite where it is unknown; see `anomaly_limits`.
         t2_limit: the limit of t2, likewise.
         is_spe_limit_fitted: whether spe_limit was estimated from the rows read, not from the model.
@@ -41,28 +49,36 @@ class Sample:
     """
 
     n_read: int
+    numbers: AnyArray
     scores: Array
     spe: Array
     t2: Array
-    colors: AnyArray | None
+    columns: Mapping[str, AnyArray]
+    color: str
     spe_limit: float
     t2_limit: float
     is_spe_limit_fitted: bool
     n_above_spe: int
     n_above_t2: int
 
+    @property
+    def colors(self) -> AnyArray | None:
+        """Values to color by, as text, shape (n,); or None."""
+        return self.columns.get(self.color)
 
-def sample_rows(rows: RowsLike, model: Subspace, n_shown: int, color: object) -> Sample:
+
+def sample_rows(
+    rows: RowsLike, model: Subspace, n_shown: int, color: object = None, passthrough: Passthrough = None
+) -> Sample:
     """Read rows once: draw a uniform sample, count the rows above the limits.
 
     Args:
         rows: see `write_report`.
         n_shown: number of components to compute scores for.
         color: see `write_report`.
+        passthrough: see `write_report`.
     """
-    oversample = max(model.rank - n_shown, 0)
-    pca = StreamingPCA(n_shown, center=model.centered, scale=model.scale, oversample=oversample)
-    pca.merge(replace(model, certificate=None))
+    pca = estimator_of(model, n_shown)
     spe_limit, t2_limit = pca.anomaly_limits(CONFIDENCE)
     rng = np.random.default_rng(0)
     kept: dict[str, Any] = {}
@@ -70,29 +86,28 @@ def sample_rows(rows: RowsLike, model: Subspace, n_shown: int, color: object) ->
     total = squares = 0.0
     histogram: Counter[float] = Counter()
     with progress.bar("rows", getattr(rows, "n_rows", None), "rows") as bar:
-        for part, colors in _batches(rows, model, color):
+        for part, columns in _batches(rows, model, color, passthrough):
             if part.rows.shape[1] != model.n_features:
                 raise ValueError(
                     f"rows must have the model's {model.n_features} features, got {part.rows.shape[1]}; pass "
                     "rows with the columns the model was fitted to."
                 )
             spe, t2 = pca.anomaly_scores(part)
+            new: dict[str, Any] = {"number": np.arange(n_read + 1, n_read + len(spe) + 1)}
             n_read += len(spe)
             n_above_t2 += int(np.count_nonzero(t2 > t2_limit))
             total, squares = total + float(spe.sum()), squares + float(spe @ spe)
             histogram.update(_log_bins(spe).tolist())
             # Every row draws a number, and the rows with the smallest are kept: a uniform sample.
-            new = {"draw": rng.uniform(size=len(spe)), "spe": spe, "t2": t2}
-            new["scores"] = pca.transform(part)[:, :_MAX_COMPONENTS]
-            if colors is not None:
-                new["colors"] = _texts(colors)
+            new |= {"draw": rng.uniform(size=len(spe)), "spe": spe, "t2": t2}
+            new["scores"] = pca.transform(part)[:, :MAX_SCORES]
+            new |= {_COLUMN + name: as_texts(values) for name, values in columns.items()}
             kept = {name: np.concatenate([kept[name], new[name]]) if kept else new[name] for name in new}
             smallest = np.sort(np.argsort(kept["draw"])[:MAX_ROWS])
             kept = {name: values[smallest] for name, values in kept.items()}
             bar.advance(len(spe))
     if not n_read:
-        raise ValueError("rows is empty.")
-    del kept["draw"]
+        raise ValueError("rows must have at least one row, got none; leave out rows to show the model alone.")
     mean, variance = total / n_read, squares / n_read - (total / n_read) ** 2
     # The rows give a better limit than the spectrum does, if there are enough of them.
     is_fitted = spe_limit < np.inf and n_read * (1 - CONFIDENCE) >= 1 and variance > 1e-9 * mean**2
@@ -100,8 +115,15 @@ def sample_rows(rows: RowsLike, model: Subspace, n_shown: int, color: object) ->
         spe_limit = chi_squared_limit(mean, variance / mean**2, CONFIDENCE)
     limit_bin = float(_log_bins(spe_limit))
     return Sample(
-        **({"colors": None} | kept),
         n_read=n_read,
+        numbers=kept["number"],
+        scores=kept["scores"],
+        spe=kept["spe"],
+        t2=kept["t2"],
+        columns={
+            name.removeprefix(_COLUMN): values for name, values in kept.items() if name.startswith(_COLUMN)
+        },
+        color=_color_name(color),
         spe_limit=2 ** (limit_bin / _BINS_PER_DOUBLING),
         t2_limit=t2_limit,
         is_spe_limit_fitted=is_fitted,
@@ -115,39 +137,90 @@ def _log_bins(spe: ArrayLike) -> Array:
     return np.ceil(_BINS_PER_DOUBLING * np.log2(np.maximum(spe, np.finfo(float).tiny)))
 
 
-def _texts(values: ArrayLike) -> AnyArray:
-    """Values to color by, as text; times to the second, dates without a time of day."""
-    values = np.asarray(values)
-    if values.dtype.kind == "M":
-        values = [time.removesuffix("T00:00:00") for time in np.datetime_as_string(values, unit="s")]
-    return np.array([str(value) for value in values], dtype=object)
+def _color_name(color: Any) -> str:
+    """The name of the column to color by, or ""."""
+    if color is None or isinstance(color, str):
+        return color or ""
+    name = getattr(color, "name", None)  # of a Series
+    return name if isinstance(name, str) and name else "color"
 
 
-def _batches(rows: RowsLike, model: Subspace, color: Any) -> Iterator[tuple[Batch, Any]]:
-    """Batches of rows, each with the values to color them by."""
+def _batches(
+    rows: RowsLike, model: Subspace, color: Any, passthrough: Passthrough
+) -> Iterator[tuple[Batch, dict[str, Any]]]:
+    """Batches of rows, each with its passthrough columns."""
     if isinstance(rows, RowReader):
-        names = list(rows.feature_names or ())
-        for batch in rows.batches():
-            colors = batch.passthrough.get(color)
-            if color in names:
-                colors = dense(batch.rows[:, [names.index(color)]]).ravel()
-            yield batch, colors
+        yield from _file_batches(rows, color, passthrough)
         return
-    if isinstance(color, str):
-        if not hasattr(rows, "columns"):
-            raise ValueError(
-                f"color must be one value per row where columns have no names, got color={color!r}."
-            )
-        color = rows[color]
+    columns = _columns(rows, color, passthrough)
     if hasattr(rows, "columns") and model.feature_names:
         rows = rows[list(model.feature_names)]
     validation.require_table(rows)
     if hasattr(rows, "columns"):
         rows = rows.to_numpy()
-    colors = None if color is None else np.asarray(color)
-    if colors is not None and len(colors) != rows.shape[0]:
-        raise ValueError(
-            f"color must have one value per row: {rows.shape[0]} rows, got {len(colors)} values."
-        )
+    for name, values in columns.items():
+        if len(values) != rows.shape[0]:
+            what = "color" if name == _color_name(color) else f"passthrough column {sanitize(name, 60)!r}"
+            raise ValueError(
+                f"{what} must have one value per row: {rows.shape[0]} rows, got {len(values)} values."
+            )
     for some in batch_slices(rows.shape[0], _BATCH_ROWS):
-        yield Batch(rows[some], model.feature_names), None if colors is None else colors[some]
+        part = {name: values[some] for name, values in columns.items()}
+        yield Batch(rows[some], model.feature_names), part
+
+
+def _file_batches(
+    rows: RowReader, color: Any, passthrough: Passthrough
+) -> Iterator[tuple[Batch, dict[str, Any]]]:
+    names = list(rows.feature_names or ())
+    if passthrough:
+        raise ValueError("passthrough columns of files are those of open_rows(..., passthrough=...).")
+    if color is not None and (not isinstance(color, str) or color not in (*names, *rows.passthrough)):
+        raise ValueError(
+            f"color must be the name of a feature or a passthrough column of the files, got {color!r:.80}."
+        )
+    _check_count(rows.passthrough)
+    for batch in rows.batches():
+        columns: dict[str, Any] = {name: batch.passthrough[name] for name in rows.passthrough}
+        if color in names:
+            columns[color] = dense(batch.rows[:, [names.index(color)]]).ravel()
+        yield batch, columns
+
+
+def _columns(rows: RowsLike, color: Any, passthrough: Passthrough) -> dict[str, AnyArray]:
+    """Passthrough columns of rows in memory, by name; the one to color by is among them."""
+    is_frame = hasattr(rows, "columns")
+    columns: dict[str, Any] = {}
+    given: Any = passthrough
+    if isinstance(passthrough, Mapping) or hasattr(passthrough, "columns"):
+        columns = {str(name): given[name] for name in getattr(given, "columns", given)}
+    elif passthrough is not None:
+        names = [passthrough] if isinstance(passthrough, str) else list(passthrough)
+        unknown = [name for name in names if not is_frame or name not in rows.columns]
+        if unknown:
+            raise ValueError(
+                "passthrough must name columns of the rows, or give one value per row for each name, got "
+                f"{sanitize(unknown[0], 60)!r}."
+            )
+        columns = {str(name): rows[name] for name in names}
+    if isinstance(color, str) and color not in columns:
+        if not is_frame:
+            raise ValueError(
+                f"color must be one value per row where columns have no names, got color={color!r}."
+            )
+        if color not in rows.columns:
+            raise ValueError(
+                f"color must name a column of the rows, or give one value per row, got {color!r:.80}."
+            )
+        columns[color] = rows[color]
+    elif color is not None and not isinstance(color, str):
+        columns[_color_name(color)] = color
+    _check_count(columns)
+    return {name: np.asarray(values) for name, values in columns.items()}
+
+
+def _check_count(columns: Collection[str]) -> None:
+    if len(columns) > _MAX_COLUMNS:
+        raise ValueError(
+            f"a report shows at most {_MAX_COLUMNS} passthrough columns, got {len(columns)}; choose some."
+        )

@@ -1,168 +1,117 @@
 """The section about rows: scores along the components, and the outlier map."""
 
-from collections.abc import Callable
-from datetime import UTC, datetime
-from itertools import combinations, pairwise
-from typing import NamedTuple
+from itertools import combinations
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedpca._typing import AnyArray, Array
-from fedpca._util.text import format_number, pluralize, sanitize
-from fedpca.report.figures import RAMP, SERIES, canvas, legend, log_axis, scatter
-from fedpca.report.formatting import percent
-from fedpca.report.layout import Chart, Choice, Section, Table
+from fedpca._typing import Array
+from fedpca._util.text import format_number, percent, pluralize, sanitize
+from fedpca.plot.groups import Group, group_rows, labeled
+from fedpca.plot.model import feature_name
+from fedpca.plot.rows import draw_arrows, draw_scores, draw_strips, strongest
+from fedpca.plot.style import RAMP, SERIES, legend, log_axis, scatter
+from fedpca.report.figures import canvas
+from fedpca.report.layout import Chart, Choice, Explorer, Section, Table
 from fedpca.report.sample import CONFIDENCE, Sample
 from fedpca.summaries.subspace import Subspace
 
-_MISSING = ("", "nan", "NaN", "NaT", "None", "<NA>")
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MAX_COMPONENTS = 4  # whose pairs have a picture each
+_HOW_TO = (
+    "Each point is a row: point at one for its values, click to mark it in all plots. Drag to move; to zoom, "
+    "use the buttons, or the wheel after a click or with Ctrl."
+)
 
 
-class _Group(NamedTuple):
-    """Rows of one color."""
-
-    name: str
-    color: str
-    mask: NDArray[np.bool_]
-
-
-def scores_section(model: Subspace, sample: Sample, color_name: str) -> Section:
-    """Score plots, and the outlier map with its limits.
-
-    Args:
-        color_name: what rows are colored by, or "".
-    """
+def scores_section(model: Subspace, sample: Sample) -> Section:
+    """Score plots, the outlier map with its limits, and a table of the rows."""
     n_drawn = len(sample.scores)
     paragraphs = (
         f"{pluralize(sample.n_read, 'row')} read"
         + (f"; a random sample of {format_number(n_drawn)} is shown." if n_drawn < sample.n_read else "."),
         "Each point is a row: this page is as confidential as the rows, even if the model is private.",
     )
-    groups = [] if sample.colors is None else _groups(sample.colors)
-    n_components = sample.scores.shape[1]
+    groups = [] if sample.colors is None else group_rows(sample.colors)
+    n_components = min(sample.scores.shape[1], _MAX_COMPONENTS)
     if n_components == 1:
-        scores: Chart | Choice = _strip_plot(model, sample, groups, color_name)
+        scores: Chart | Choice = _strip_plot(model, sample, groups)
     else:
         pairs = list(combinations(range(n_components), 2))
-        charts = [_score_plot(model, sample, pair, groups, color_name) for pair in pairs]
+        charts = [_score_plot(model, sample, pair, groups) for pair in pairs]
         labels = [f"{first + 1} and {second + 1}" for first, second in pairs]
-        scores = charts[0] if len(charts) == 1 else Choice("scores", "Components", labels, charts)
-    return Section("scores", "Scores and outliers", paragraphs, (scores, _outlier_map(sample)))
+        biplot = _biplot(model, sample, groups)
+        scores = Choice("scores", "Components", [*labels, "biplot"], [*charts, biplot])
+    outliers = _outlier_map(sample)
+    how_to = (
+        f"{_HOW_TO} Where the legend lists colors, a click on one hides its rows."
+        if sample.columns
+        else _HOW_TO
+    )
+    explorers = (
+        Explorer("scores", "Scores", how_to, scores.name),
+        Explorer("outliers", outliers.title, outliers.caption, outliers.name),
+    )
+    table = Explorer("rows", "Rows", "A row that is chosen here is marked in the plots.")
+    return Section("scores", "Scores and outliers", paragraphs, (*explorers, scores, outliers, table))
 
 
-# --- groups ---
-
-
-def _groups(values: AnyArray) -> list[_Group]:
-    """Rows by value where there are few; else by ranges of numbers or times, or the most common values."""
-    names, counts = np.unique(values.astype(str), return_counts=True)
-    if len(names) <= len(SERIES):
-        numbers = _numbers(names)
-        ordered = names if numbers is None else names[np.argsort(numbers)]
-        return [_Group(str(name), SERIES[i], values == name) for i, name in enumerate(ordered)]
-    if (numbers := _numbers(values)) is not None:
-        return _ranges(numbers, lambda edges: [format_number(edge) for edge in edges])
-    if (times := _times(values)) is not None:
-        return _ranges(times, _dates)
-    common = sorted(names[np.argsort(-counts, kind="stable")][: len(SERIES) - 1])
-    groups = [_Group(str(name), SERIES[i], values == name) for i, name in enumerate(common)]
-    others = ~np.logical_or.reduce([group.mask for group in groups])
-    return [*groups, _Group(f"{format_number(len(names) - len(common))} others", SERIES[-1], others)]
-
-
-def _ranges(numbers: Array, labels: Callable[[Array], list[str]]) -> list[_Group]:
-    """About equally many rows per color of the ramp; missing values have none."""
-    edges = np.unique(np.nanquantile(numbers, np.linspace(0, 1, len(RAMP) + 1)))
-    bins = np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, len(edges) - 2)
-    return [
-        _Group(f"{low} to {high}", RAMP[i], (bins == i) & ~np.isnan(numbers))
-        for i, (low, high) in enumerate(pairwise(labels(edges)))
-    ]
-
-
-def _numbers(values: AnyArray) -> Array | None:
-    """Values as numbers, NaN where missing; None unless all are numbers, and at least two differ."""
-    numbers = np.full(len(values), np.nan)
-    known = ~np.isin(values.astype(str), _MISSING)
-    try:
-        numbers[known] = values[known].astype(float)
-    except ValueError:
-        return None
-    numbers[~np.isfinite(numbers)] = np.nan
-    return numbers if len(np.unique(numbers[~np.isnan(numbers)])) > 1 else None
-
-
-def _times(values: AnyArray) -> Array | None:
-    """Values as seconds since 1970, NaN where missing; None unless all are ISO 8601 dates or times."""
-    seconds = np.full(len(values), np.nan)
-    for i, text in enumerate(values):
-        if text in _MISSING:
-            continue
-        try:
-            time = datetime.fromisoformat(text)
-        except ValueError:
-            return None
-        seconds[i] = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
-    return seconds if len(np.unique(seconds[~np.isnan(seconds)])) > 1 else None
-
-
-def _dates(seconds: Array) -> list[str]:
-    """Seconds since 1970 as dates, with the time of day where dates alone would be equal."""
-    times = [datetime.fromtimestamp(float(second), UTC) for second in seconds]
-    dates = [f"{time:%Y-%m-%d}" for time in times]
-    return dates if len(set(dates)) == len(dates) else [f"{time:%Y-%m-%d %H:%M}" for time in times]
-
-
-def _labels(groups: list[_Group], limit: int) -> list[_Group]:
-    return [group._replace(name=sanitize(group.name, limit) or "(none)") for group in groups]
-
-
-# --- charts ---
-
-
-def _score_plot(
-    model: Subspace, sample: Sample, pair: tuple[int, int], groups: list[_Group], color_name: str
-) -> Chart:
+def _score_plot(model: Subspace, sample: Sample, pair: tuple[int, int], groups: list[Group]) -> Chart:
+    figure, _ = _plane(model, sample, pair, groups)
     first, second = pair
-    longest = max((len(group.name) for group in groups), default=0)
-    columns, limit = 5, 4
-    if longest > 3:
-        columns, limit = 3, 9
-    if longest > 9:
-        columns, limit = (1, 36) if longest > 16 and len(groups) <= len(RAMP) else (2, 16)
-    figure, axes = canvas(320 + 22 * -(-len(groups) // columns))
-    everything = _Group("all", SERIES[0], np.ones(len(sample.scores), dtype=bool))
-    scatter(axes, sample.scores[:, first], sample.scores[:, second], _labels(groups, limit) or [everything])
-    axes.set(xlabel=_axis_label(model, first), ylabel=_axis_label(model, second))
-    if groups:
-        legend(figure, columns, sanitize(color_name, 30))
     title = f"Scores on components {first + 1} and {second + 1}"
     caption, numbers = _caption(sample, title, [first, second], groups)
     return Chart(f"scores-{first + 1}-{second + 1}", title, caption, figure, numbers)
 
 
-def _strip_plot(model: Subspace, sample: Sample, groups: list[_Group], color_name: str) -> Chart:
-    """The scores on one component, a strip per group; random heights spread points that coincide."""
-    strips = _labels(groups, 14) or [_Group("", SERIES[0], np.ones(len(sample.scores), dtype=bool))]
-    heights = np.random.default_rng(0).uniform(-0.35, 0.35, len(sample.scores))
-    for i, strip in enumerate(strips):
-        heights[strip.mask] += i
-    figure, axes = canvas(130 + 30 * len(strips))
-    scatter(axes, sample.scores[:, 0], heights, strips)
-    axes.set(xlabel=_axis_label(model, 0), ylabel=sanitize(color_name, 30), ylim=(len(strips) - 0.4, -0.6))
-    axes.set_yticks(range(len(groups)), [strip.name for strip in strips] if groups else [])
-    axes.grid(visible=False, axis="y")
+def _biplot(model: Subspace, sample: Sample, groups: list[Group]) -> Chart:
+    figure, axes = _plane(model, sample, (0, 1), groups)
+    draw_arrows(axes, model, sample.scores[:, :2], (0, 1))
+    title = "Biplot of components 1 and 2"
+    caption = (
+        "The further a row lies in the direction of an arrow, the larger its value of that feature, as far "
+        "as these components tell."
+    )
+    features = strongest(model, (0, 1), 8)
+    lines = [
+        (sanitize(feature_name(model, int(i)), 60), *(f"{weight:+.4g}" for weight in model.components[:2, i]))
+        for i in features
+    ]
+    return Chart(
+        "biplot", title, caption, figure, Table(title, ("arrow", "component 1", "component 2"), lines)
+    )
+
+
+def _plane(
+    model: Subspace, sample: Sample, pair: tuple[int, int], groups: list[Group]
+) -> "tuple[Figure, Axes]":
+    """A figure of the scores on two components, by group."""
+    longest = max((len(group.name) for group in groups), default=0)
+    columns, limit = 5, 4
+    if longest > 3:
+        columns, limit = 3, 9
+    if longest > 9:
+        columns, limit = (1, 36) if longest > 16 and len(groups) <= len(RAMP) + 1 else (2, 16)
+    figure, axes = canvas(320 + 22 * -(-len(groups) // columns))
+    draw_scores(axes, model, sample.scores[:, pair], pair, labeled(groups, limit))
+    if groups:
+        legend(figure, columns, sanitize(sample.color, 30))
+    return figure, axes
+
+
+def _strip_plot(model: Subspace, sample: Sample, groups: list[Group]) -> Chart:
+    figure, axes = canvas(130 + 30 * max(len(groups), 1))
+    draw_strips(axes, model, sample.scores[:, 0], 0, labeled(groups, 14))
+    axes.set(ylabel=sanitize(sample.color, 30))
     title = "Scores on component 1"
     caption, numbers = _caption(sample, title, [0], groups)
     return Chart("scores-1", title, caption, figure, numbers)
 
 
-def _axis_label(model: Subspace, i: int) -> str:
-    return f"component {i + 1} ({percent(model.explained_variance_ratio[i])})"
-
-
-def _caption(sample: Sample, title: str, components: list[int], groups: list[_Group]) -> tuple[str, Table]:
+def _caption(sample: Sample, title: str, components: list[int], groups: list[Group]) -> tuple[str, Table]:
     """A caption and its data: medians by group or, without groups, quantiles."""
     scores = sample.scores[:, components]
     heads = [f"component {i + 1}" for i in components]
@@ -195,7 +144,7 @@ def _caption(sample: Sample, title: str, components: list[int], groups: list[_Gr
 def _outlier_map(sample: Sample) -> Chart:
     t2, spe = _positive(sample.t2), _positive(sample.spe)
     figure, axes = canvas(320)
-    scatter(axes, t2, spe, [_Group("rows", SERIES[0], np.ones(len(t2), dtype=bool))])
+    scatter(axes, t2, spe, [Group("rows", SERIES[0], np.ones(len(t2), dtype=bool))])
     axes.set(xscale="log", yscale="log", xlabel="Hotelling's T²", ylabel="SPE (squared prediction error)")
     log_axis(axes.xaxis, t2)
     log_axis(axes.yaxis, spe)
@@ -229,4 +178,4 @@ def _outlier_map(sample: Sample) -> Chart:
 
 def _positive(values: Array) -> Array:
     """Values for a logarithmic axis, which rounding errors should not stretch."""
-    return np.maximum(values, max(float(values.max()) * 1e-9, 1e-300))
+    return np.maximum(values, float(values.max()) * 1e-9 or 1e-9)

@@ -3,24 +3,23 @@
 import os
 from pathlib import Path
 
-import numpy as np
-
-from fedpca._typing import RowsLike
+from fedpca._typing import Array, RowsLike
 from fedpca._util.files import local_path
-from fedpca._util.text import format_number, sanitize
+from fedpca._util.text import format_number, percent, sanitize
 from fedpca.estimators.base import BasePCA
 from fedpca.federation.federated_pca import FederatedPCA
+from fedpca.plot.model import shown_components
+from fedpca.plot.style import drawing
+from fedpca.report.data import explorable, known_variances
 from fedpca.report.federation import contributions, incidents, influence, over_time
-from fedpca.report.figures import drawing
-from fedpca.report.formatting import cell, percent
+from fedpca.report.formatting import cell
 from fedpca.report.layout import Section
 from fedpca.report.model import certificate_section, explained_variance, loadings
 from fedpca.report.page import write_page, write_pictures
 from fedpca.report.run import Run, load_run
-from fedpca.report.sample import sample_rows
+from fedpca.report.sample import Passthrough, Sample, sample_rows
 from fedpca.report.scores import scores_section
 from fedpca.report.secure import secure_section
-from fedpca.summaries.moments import Moments
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
@@ -31,6 +30,7 @@ def write_report(
     *,
     rows: RowsLike = None,
     color: object = None,
+    passthrough: Passthrough = None,
     run: object = None,
     n_components: int | None = None,
     signature: str = "",
@@ -45,7 +45,10 @@ def write_report(
         rows: data to plot along the components: an array or frame, or `fedpca.readers.open_rows(...)`. It is
             read once, and a random sample is drawn. The page is then as confidential as the rows.
         color: what to color rows by: the name of a column (of files, also a passthrough one), or one value
-            per row.
+            per row. Readers of the page can choose another passthrough column.
+        passthrough: columns to show with each row, such as ids and labels: names of columns of a frame, or a
+            mapping (or frame) of names to one value per row. Those of files are the ones that `open_rows`
+            passes through. At most 20.
         run: the federation behind the model: the folder of a Flower run or of an aggregator's store, an
             `Aggregator`, or a `Simulation`. The contributions to a `FederatedPCA` are shown without it.
         n_components: number of components to show; by default those of the estimator, or all of a summary.
@@ -63,50 +66,43 @@ def write_report(
     >>> page = Path(tempfile.mkdtemp()) / "iris.html"
     >>> text = write_report(page, pca, rows=iris.data, color=iris.target).read_text()
     >>> text.count("<svg"), "sepal length (cm)" in text
-    (6, True)
+    (8, True)
     """
     path = local_path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}; create it.")
-    subspace, n_shown = _components(model, n_components)
+    if rows is None and (color is not None or passthrough is not None):
+        raise ValueError("color and passthrough are about rows, but there are none; give rows, too.")
+    subspace, n_shown = shown_components(model, n_components)
     if run is None and isinstance(model, FederatedPCA):
         run = model
     run_history = None if run is None else load_run(run)
+    sample = None
+    if rows is not None and n_shown:
+        sample = sample_rows(rows, subspace, n_shown, color, passthrough)
+    variances = known_variances(model, subspace)
     with drawing():
-        sections = _sections(subspace, n_shown, rows, color, run_history, signature)
+        sections = _sections(subspace, n_shown, sample, variances, run_history, signature)
     if pictures is not None:
         write_pictures(Path(pictures), sections)
-    write_page(path, sanitize(title, 100), _key_figures(subspace, n_shown, run_history), sections)
+    data = explorable(subspace, n_shown, variances, sample) if n_shown else None
+    write_page(path, sanitize(title, 100), _key_figures(subspace, n_shown, run_history), sections, data)
     return path
-
-
-def _components(model: BasePCA | Summary, n_components: int | None) -> tuple[Subspace, int]:
-    """All components of a model, and how many to show: none without variance."""
-    if isinstance(model, BasePCA):
-        subspace, n_shown = model.subspace_, model.n_components_
-    elif isinstance(model, Subspace | Moments):
-        subspace = model.subspace()
-        n_shown = subspace.rank
-    else:
-        raise TypeError(f"model must be a fitted PCA, a Subspace or Moments, got {type(model).__name__}.")
-    n_shown = n_shown if n_components is None else n_components
-    return subspace, min(n_shown, int(np.count_nonzero(subspace.singular_values)))
 
 
 def _sections(
     subspace: Subspace,
     n_shown: int,
-    rows: RowsLike,
-    color: object,
+    sample: Sample | None,
+    variances: Array | None,
     run_history: Run | None,
     signature: str,
 ) -> list[Section]:
     sections = [explained_variance(subspace, n_shown)]
-    if rows is not None and n_shown:
-        sample = sample_rows(rows, subspace, n_shown, color)
-        sections.append(scores_section(subspace, sample, color if isinstance(color, str) else ""))
+    if sample is not None:
+        sections.append(scores_section(subspace, sample))
     if n_shown:
-        sections.append(loadings(subspace, n_shown))
+        sections.append(loadings(subspace, n_shown, variances))
     if run_history is not None:
         sections += [contributions(run_history), influence(run_history)]
         sections += [over_time(run_history), incidents(run_history)]
@@ -128,7 +124,7 @@ def _key_figures(subspace: Subspace, n_shown: int, run_history: Run | None) -> l
         ("explained variance", percent(float(subspace.explained_variance_ratio[:n_shown].sum()))),
     ]
     if run_history is not None:
-        figures.append(("clients", format_number(len(run_history.contributions))))
+        figures.append(("clients", format_number(run_history.n_clients)))
         figures.append(("incidents", format_number(len(run_history.incidents))))
     certificate = subspace.certificate
     if certificate is None:

@@ -1,0 +1,118 @@
+"""Rows by color: few values have a color each, many numbers or dates are ranges of a ramp."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca._typing import AnyArray, Array, ArrayLike
+from fedpca._util.text import format_number, sanitize
+from fedpca.plot.style import FAINT, RAMP, SERIES
+
+_MOST_LETTERS = 500  # of a value: arrays of text have room for the longest in every entry
+_MISSING = ("", "nan", "NaN", "NaT", "None", "<NA>")
+
+
+class Group(NamedTuple):
+    """Rows of one color."""
+
+    name: str
+    color: str
+    mask: NDArray[np.bool_]
+
+
+def group_rows(values: AnyArray) -> list[Group]:
+    """Rows by value where there are few; else by ranges of numbers or times, or the most common values.
+
+    Args:
+        values: one per row, as text; see `as_texts`.
+
+    >>> [(group.name, int(group.mask.sum())) for group in group_rows(as_texts(["b", "a", "b"]))]
+    [('a', 1), ('b', 2)]
+    """
+    names, counts = np.unique(values.astype(str), return_counts=True)
+    if len(names) <= len(SERIES):
+        numbers = as_numbers(names)
+        ordered = names if numbers is None else names[np.argsort(numbers)]
+        return [Group(str(name), SERIES[i], values == name) for i, name in enumerate(ordered)]
+    if (numbers := as_numbers(values)) is not None:
+        return _ranges(numbers, _numbers)
+    if (times := as_times(values)) is not None:
+        return _ranges(times, _dates)
+    common = sorted(names[np.argsort(-counts, kind="stable")][: len(SERIES) - 1])
+    groups = [Group(str(name), SERIES[i], values == name) for i, name in enumerate(common)]
+    others = ~np.logical_or.reduce([group.mask for group in groups])
+    return [*groups, Group(f"{format_number(len(names) - len(common))} others", SERIES[-1], others)]
+
+
+def labeled(groups: list[Group], limit: int) -> list[Group]:
+    """Groups whose names are at most `limit` characters of safe text."""
+    return [group._replace(name=sanitize(group.name, limit) or "(none)") for group in groups]
+
+
+def as_texts(values: ArrayLike) -> AnyArray:
+    """Values as text, of a long one its start; times to the second, dates without a time of day."""
+    values = np.asarray(values)
+    if values.dtype.kind == "M":
+        values = [time.removesuffix("T00:00:00") for time in np.datetime_as_string(values, unit="s")]
+    return np.array([str(value)[:_MOST_LETTERS] for value in values], dtype=object)
+
+
+def as_numbers(values: AnyArray) -> Array | None:
+    """Values as numbers, NaN where missing; None unless all are numbers, and at least two differ."""
+    numbers = np.full(len(values), np.nan)
+    known = ~np.isin(values.astype(str), _MISSING)
+    try:
+        numbers[known] = values[known].astype(float)
+    except ValueError:
+        return None
+    numbers[~np.isfinite(numbers)] = np.nan
+    return numbers if len(np.unique(numbers[~np.isnan(numbers)])) > 1 else None
+
+
+def as_times(values: AnyArray) -> Array | None:
+    """Values as seconds since 1970, NaN where missing; None unless all are ISO 8601 dates or times."""
+    seconds = np.full(len(values), np.nan)
+    for i, text in enumerate(values):
+        if text in _MISSING:
+            continue
+        try:
+            time = datetime.fromisoformat(text)
+        except ValueError:
+            return None
+        seconds[i] = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    return seconds if len(np.unique(seconds[~np.isnan(seconds)])) > 1 else None
+
+
+def _ranges(numbers: Array, labels: Callable[[Array], list[str]]) -> list[Group]:
+    """About equally many rows per color of the ramp, and those without a value in gray."""
+    edges = np.unique(np.nanquantile(numbers, np.linspace(0, 1, len(RAMP) + 1)))
+    bins = np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, len(edges) - 2)
+    missing = np.isnan(numbers)
+    groups = [
+        Group(f"{low} to {high}", RAMP[i], (bins == i) & ~missing)
+        for i, (low, high) in enumerate(pairwise(labels(edges)))
+    ]
+    return [*groups, Group("missing", FAINT, missing)] if missing.any() else groups
+
+
+def _numbers(values: Array) -> list[str]:
+    """Different numbers as different texts: with more digits where they are close."""
+    texts, digits = [format_number(value) for value in values], 4
+    while len(set(texts)) < len(texts):
+        digits += 1
+        texts = [f"{value:.{digits}g}" for value in values]
+    return texts
+
+
+def _dates(seconds: Array) -> list[str]:
+    """Different seconds since 1970 as different texts: dates, or times of day where dates would be equal."""
+    times = [datetime.fromtimestamp(float(second), UTC) for second in seconds]
+    for form in ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%H:%M:%S"):
+        texts = [time.strftime(form) for time in times]
+        if len(set(texts)) == len(texts):
+            break
+    return texts
