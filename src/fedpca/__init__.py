@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from fedpca._util.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from fedpca import metrics, progress
+    from fedpca import metrics, plot, progress
     from fedpca.errors import BudgetExceeded, ModelFileError, PolicyViolation
     from fedpca.estimators.streaming import StreamingPCA
+    from fedpca.estimators.windowed import WindowedPCA
     from fedpca.federation.aggregator import Aggregator
     from fedpca.federation.federated_pca import FederatedPCA
     from fedpca.privacy.audit import audit
@@ -44,12 +45,14 @@ _MODULES = {
     "SigningKey": "trust.keys",
     "StreamingPCA": "estimators.streaming",
     "Subspace": "summaries.subspace",
+    "WindowedPCA": "estimators.windowed",
     "audit": "privacy.audit",
     "load": "summaries.summary",
     "merge": "summaries.merging",
     "merge_tree": "summaries.merging",
     "metrics": "metrics",
     "plan": "secure.planning",
+    "plot": "plot",
     "progress": "progress",
 }
 __all__ = [
@@ -69,12 +72,14 @@ __all__ = [
     "SigningKey",
     "StreamingPCA",
     "Subspace",
+    "WindowedPCA",
     "audit",
     "load",
     "merge",
     "merge_tree",
     "metrics",
     "plan",
+    "plot",
     "progress",
 ]
 

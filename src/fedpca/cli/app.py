@@ -1,16 +1,17 @@
 """The commands, with the options that all of them have, and how their errors and warnings are shown."""
 
+import errno
 import inspect as introspection
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
-from typer.models import TyperPath
 
 from fedpca._util.files import local_path
 from fedpca._util.text import sanitize
@@ -20,13 +21,16 @@ from fedpca.cli.audit import audit
 from fedpca.cli.check import check
 from fedpca.cli.common import quiet_output, spell_option
 from fedpca.cli.datasets import datasets
+from fedpca.cli.export import export
 from fedpca.cli.fit import fit
+from fedpca.cli.import_model import import_
 from fedpca.cli.inspect import inspect
 from fedpca.cli.merge import merge
 from fedpca.cli.new_federation import new_federation
 from fedpca.cli.package import package
 from fedpca.cli.plan import plan
 from fedpca.cli.report import report
+from fedpca.cli.scale import scale
 from fedpca.cli.simulate import simulate
 from fedpca.cli.transform import transform
 from fedpca.errors import FileFormatError
@@ -41,17 +45,6 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log each step to
 Debug = Annotated[bool, typer.Option("--debug", help="Log details, and show tracebacks of errors.")]
 
 
-class _LocalPath(TyperPath):
-    """A path of this machine; a URL would lose one of its slashes."""
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        try:
-            local_path(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        return super().convert(value, param, ctx)
-
-
 class _Command(TyperCommand):
     def get_params(self, ctx: Any) -> Any:
         return _as_declared(super().get_params(ctx), self.callback)
@@ -63,10 +56,8 @@ class _Group(TyperGroup):
 
 
 def _as_declared(parameters: list[Any], function: Any) -> list[Any]:
-    """Parameters with their help and without <bool>, which some versions of typer change; paths are local."""
+    """Parameters with their help and without <bool>, which some versions of typer change."""
     for parameter in parameters:
-        if isinstance(parameter.type, TyperPath):
-            parameter.type = _LocalPath()
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""
         if isinstance(parameter, TyperArgument):
@@ -120,6 +111,7 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
         try:
             with quiet_output(quiet), _log_to_stderr(level), warnings.catch_warnings():
                 warnings.showwarning = _show_warning
+                _require_local(arguments.values())
                 function(**arguments)
         except (typer.Exit, typer.Abort, BrokenPipeError):
             raise
@@ -144,6 +136,14 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = function.__annotations__ | shared
     return run
+
+
+def _require_local(values: Iterable[Any]) -> None:
+    """Raise ValueError if a path was given as a URL, which has lost one of its slashes since."""
+    for value in values:
+        for path in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(path, Path) and not (path.is_absolute() or Path(*path.parts[:1]).exists()):
+                local_path(str(path).replace(":/", "://", 1))
 
 
 @contextmanager
@@ -177,17 +177,20 @@ def _one_line(error: BaseException, options: Any) -> str:
         text = error.message(lambda name, value: spell_option(name, value) if name in options else None)
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            text += " Make room, and run the command again."
     if isinstance(error, MemoryError):
         text = "not enough memory; use fewer components or columns."
     return sanitize(" ".join(text.split()) or type(error).__name__)
 
 
 _COMMANDS = (
-    fit, merge, transform, inspect, report, check, package, plan, audit, simulate, new_federation, datasets,
+    fit, merge, transform, inspect, scale, export, import_, report, check, package, plan, audit, simulate,
+    new_federation, datasets,
 )  # fmt: skip
 
 for command in _COMMANDS:
-    app.command(command.__name__.replace("_", "-"), cls=_Command)(_command(command))
+    app.command(command.__name__.strip("_").replace("_", "-"), cls=_Command)(_command(command))
 
 roster_app = typer.Typer(cls=_Group, no_args_is_help=True, rich_markup_mode="markdown")
 

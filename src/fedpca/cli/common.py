@@ -25,6 +25,16 @@ DataPaths = Annotated[
     ),
 ]
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, as fit and merge write it.")]
+Components = Annotated[
+    int | None,
+    typer.Option(
+        "--components",
+        "-n",
+        metavar="N",
+        min=1,
+        help="Number of components. By default as many as the model shows.",
+    ),
+]
 Columns = Annotated[
     str | None, typer.Option(metavar="NAMES", help="Columns to read, as in a,b,c. By default all.")
 ]

@@ -47,9 +47,11 @@ from fedpca.cli.roster_options import (
     load_signer,
     signed_privacy,
 )
+from fedpca.cli.variant_options import Variants, matched_variants, variant_list
 
 if TYPE_CHECKING:
-    from fedpca.summaries.scaling import ScaleLike
+    from fedpca.readers import RowReader
+    from fedpca.summaries.scaling import ScaleLike, ScaleRule
     from fedpca.trackers import TrackerName
 
 _MAX_FEATURES_OF_MOMENTS = 1024  # 8 MB
@@ -74,6 +76,7 @@ def fit(
     columns: Columns = None,
     drop: Drop = None,
     numeric_only: NumericOnly = False,
+    variants: Variants = None,
     center: Annotated[
         Center | None,
         typer.Option(
@@ -86,8 +89,8 @@ def fit(
         typer.Option(
             metavar="SCALE",
             help="What to divide every column by: std, its standard deviation; binomial, sqrt(2p(1-p)) of "
-            "counts of an allele; or a file with one number per column: .npy, a saved Scaling, or another "
-            "model. By default nothing.",
+            "counts of an allele; std:FILE or binomial:FILE, those of a file that fedpca scale wrote; or a "
+            "file with one number per column: .npy, or another model. By default nothing.",
         ),
     ] = None,
     tracker: Annotated[
@@ -102,6 +105,14 @@ def fit(
         ),
     ] = None,
     batch_rows: BatchRows = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Threads for files of many rows; -1 for all cores. By default as many as NumPy would use. "
+            "The model does not depend on it.",
+        ),
+    ] = None,
     checkpoint: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Checkpoint file; rerun the same command to resume.")
     ] = None,
@@ -132,6 +143,7 @@ def fit(
     ```
     fedpca fit 'year-*.parquet' --drop id,site -n 10 -o model.safetensors
     fedpca fit lab.csv --scale std -o model.safetensors
+    fedpca fit north.pgen --variants panel.pvar --scale binomial:all-scale.safetensors -o north.safetensors
     fedpca fit rows.csv --epsilon 1 --delta 1e-6 -o private.safetensors
     fedpca fit rows.csv --roster roster.toml --key north.key -o north.safetensors
     ```
@@ -142,6 +154,8 @@ def fit(
         )
     if checkpoint is not None and "-" in path:
         raise typer.BadParameter("--checkpoint needs files that can be read again, not standard input.")
+    if jobs == 0:
+        raise typer.BadParameter("--jobs must be at least 1, or -1 for all cores, got 0.")
     wanted = _parse_components(components)
     privacy = privacy_settings(
         center,
@@ -172,16 +186,17 @@ def fit(
     from fedpca.trust.policy import NO_POLICY, Policy
 
     rules = None if policy is None else Policy.load(policy)
+    listed = variant_list(variants, columns, path)
     rows = open_rows(
         path,
-        columns=parse_names(columns),
+        columns=parse_names(columns) if listed is None else listed.names,
         drop=parse_names(drop) or (),
         numeric_only=numeric_only,
         private=privacy is not None,
         batch_rows=batch_rows,
         **reading,
     )
-    factor = None if scale is None else _scale(scale, rows.feature_names)
+    factor = None if scale is None else _scale(scale, rows)
     if signer is not None:
         check_fit(signer, rows, center is not Center.none, factor, privacy)
     # By default few; of a private model those that rise above the noise.
@@ -193,6 +208,7 @@ def fit(
         tracker=cast("TrackerName", tracker),
         privacy=privacy,
         oversample="auto" if oversample is None else oversample,
+        n_jobs=jobs,
     )
     with progress_bars():
         counts = None if rules is None else rules.check_rows(rows, privacy=privacy)
@@ -224,26 +240,31 @@ def fit(
     empty = done - round(summary.count) if privacy is None else 0  # private models count every row
     if empty:
         text += f"; {pluralize(empty, 'more row')} without any value skipped"
+    text += "".join(f"\n{line}" for line in matched_variants(rows, listed))
     text += f"\n{NO_POLICY}" if rules is None else f"\n{policy}: every rule holds"
     data = {"out": str(out), **description, "rows_without_values": empty}
+    data["variants"] = [match.to_json() for match in rows.matches]
+    data["variant_list"] = None if listed is None else listed.to_json()
     data["policy"] = None if rules is None else {"hash": rules.hash, **rules.to_json()}
     print_result(data, as_json, text)
 
 
-def _scale(text: str, names: tuple[str, ...] | None) -> "ScaleLike":
-    """A rule, or the numbers in a file."""
+def _scale(text: str, rows: "RowReader") -> "ScaleLike":
+    """A rule, the numbers that a rule makes of a Scaling in a file, or the numbers in a file."""
     if text in ("std", "binomial"):
         return cast("ScaleLike", text)
+    rule, _, file = text.partition(":")
+    rule, file = (rule, file) if rule in ("std", "binomial") and file else ("std", text)
     import numpy as np
 
     from fedpca.summaries import validation
     from fedpca.summaries.scaling import Scaling
     from fedpca.summaries.summary import load
 
-    path = Path(text)
+    path = Path(file)
     if not path.exists():
-        raise typer.BadParameter(f"--scale must be std, binomial or a file, got {text!r}.")
-    if path.suffix == ".npy":
+        raise typer.BadParameter(f"--scale must be std, binomial or a file, got {file!r}.")
+    if path.suffix == ".npy" and file == text:
         try:
             numbers: ScaleLike = np.load(path, allow_pickle=False)
         except (ValueError, EOFError):  # whose message advises to unpickle it
@@ -253,9 +274,15 @@ def _scale(text: str, names: tuple[str, ...] | None) -> "ScaleLike":
             ) from None
         return numbers
     loaded = load(path)
-    validation.same_names(names, loaded.feature_names)
+    if rows.matches and loaded.feature_names not in (None, rows.feature_names):
+        raise ValueError(f"variants must be those of {path}, in its order; pass --variants {path}.")
+    validation.same_names(rows.feature_names, loaded.feature_names)
     if isinstance(loaded, Scaling):
-        return loaded.scale("std")
+        return loaded.scale(cast("ScaleRule", rule))
+    if file != text:
+        raise ValueError(
+            f"{path} must be a file that fedpca scale wrote, but is a model; pass --scale {path}."
+        )
     if not isinstance(loaded.scale, np.ndarray):
         raise ValueError(f"{path} has no numbers to divide by; pass --scale std, or a file that has.")
     return loaded.scale

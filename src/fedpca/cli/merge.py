@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedpca._util.text import join_names, sanitize
-from fedpca.cli import model_files
+from fedpca.cli import model_files, scale_files
 from fedpca.cli.common import AsJson, Force, MaxShare, Robust, check_output_path, print_result
 from fedpca.cli.roster_options import RosterOption, load_roster
 
@@ -57,7 +57,9 @@ def merge(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Merge models, as if all their rows had been in one place.
+    """Merge models, as if all their rows had been in one place; or files of fedpca scale.
+
+    Models of genotypes that count other alleles than the first are turned to count the same.
 
     Examples:
 
@@ -71,9 +73,9 @@ def merge(
     from fedpca.federation import membership
     from fedpca.federation.admission import check_least_rows
     from fedpca.federation.robust import check_robust, merge_robust, too_few
+    from fedpca.genetics import count_alike
     from fedpca.readers.paths import require_distinct
     from fedpca.summaries import model_file
-    from fedpca.summaries.certificate import same_rows_warning
     from fedpca.summaries.merging import all_moments, check_compatible, intersect, merge_tree
     from fedpca.summaries.rank import oversampled_rank
     from fedpca.summaries.view import SummaryView
@@ -83,6 +85,11 @@ def merge(
     check_output_path(out, force)
     study = load_roster(roster)
     files = {str(path): model_file.read_bytes(path) for path in model}
+    if scalings := scale_files.decode_all(files):
+        if study is not None or robust is not None or least_rows or components:
+            raise typer.BadParameter("files of fedpca scale are merged without options but --features.")
+        scale_files.merge(out, scalings, features is Features.INTERSECTION, as_json)
+        return
     signed_by = {} if study is None else membership.signers(study, files)
     parts = [model_files.decode(path, files[str(path)]) for path in model]
     summaries = [summary for summary, _ in parts]
@@ -91,6 +98,7 @@ def merge(
             check_least_rows(summary, least_rows)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
+    summaries, matches = count_alike(summaries, list(files))
     lost = {}
     if features is Features.INTERSECTION:
         summaries, left_out = intersect(summaries, list(map(str, model)))
@@ -104,8 +112,6 @@ def merge(
     n_components = min(components or max(shown for _, shown in parts), n_features)
     # Sums stay sums: releases lose nothing in a merge, nor in the next.
     rank = None if all_moments(summaries) else min(oversampled_rank(n_components), n_features)
-    if text := same_rows_warning([summary.certificate for summary in summaries]):
-        warnings.warn(text, stacklevel=2)
     if robust is None:
         merged = merge_tree(summaries, rank)
     else:
@@ -121,7 +127,8 @@ def merge(
     description["left_out"] = {
         path: {"features": list(what.features), "variance_share": what.share} for path, what in lost.items()
     }
-    lines = [model_files.headline(out, merged, description)]
+    description["variants"] = [match.to_json() for match in matches]
+    lines = [model_files.headline(out, merged, description), *map(str, matches)]
     lines += [f"left out of {path}: {sanitize(what)}" for path, what in lost.items()]
     description["roster"] = None
     if study is not None:

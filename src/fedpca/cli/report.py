@@ -11,6 +11,7 @@ from fedpca.cli.common import (
     Force,
     ModelPath,
     check_output_path,
+    parse_names,
     print_result,
     progress_bars,
     reading_options,
@@ -32,6 +33,13 @@ def report(
     color: Annotated[
         str | None, typer.Option(metavar="NAME", help="The column of the rows to color them by.")
     ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Columns to show with each row, such as ids; readers can color rows by any of them.",
+        ),
+    ] = None,
     run: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="The folder of a Flower run, or of an aggregator's store."),
@@ -49,7 +57,8 @@ def report(
 
     It shows the spectrum, loadings, certificate, and who signed the model. With --rows also the scores of a
     sample of the rows, and outliers: the page is then as confidential as they are. With --run also who
-    contributed what, and which clients were late, rejected or did not report.
+    contributed what, and which clients were late, rejected or did not report. Plots can be explored in a
+    browser: pointed at, zoomed, colored and searched; the page contacts nobody.
 
     Example:
 
@@ -57,8 +66,9 @@ def report(
     fedpca report model.safetensors --rows 2025.parquet --color site -o report.html
     ```
     """
-    if color is not None and not rows:
-        raise typer.BadParameter("--color names a column of the rows; add --rows.")
+    for option, value in (("--color", color), ("--keep", keep)):
+        if value is not None and not rows:
+            raise typer.BadParameter(f"{option} names columns of the rows; add --rows.")
     check_output_path(out, force)
     if pictures is not None and pictures.exists() and not _may_write(pictures, force):
         raise FileExistsError(f"{pictures} must be a new or empty folder; choose another, or pass --force.")
@@ -74,7 +84,13 @@ def report(
     table = None
     if rows:
         names = summary.feature_names
-        passthrough = [] if color is None or color in (names or ()) else [color]
+        passthrough = parse_names(keep) or []
+        if features := [name for name in passthrough if name in (names or ())]:
+            raise ValueError(
+                f"--keep must name columns that are no features, got {features[0]!r}; see --color."
+            )
+        if color is not None and color not in (*(names or ()), *passthrough):
+            passthrough = [*passthrough, color]
         table = open_rows(rows, columns=names, passthrough=passthrough, **reading)
     with progress_bars():
         write_report(

@@ -1,5 +1,7 @@
 """fedpca secure: a study by secure sums through a shared folder, where nobody sees more than the sums."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -135,7 +137,7 @@ def step(
         )
         return OwnerRows.of_reader(reader)
 
-    with progress_bars():
+    with progress_bars(), _naming_the_key(signer, key):
         account = _ledger(signer, ledger, own_state)
         done = visit(folder, signer.roster, signer.key, rows, own_state, ledger=account, policy=rules)
     _print_visit(signer.member.id, folder, done, as_json)
@@ -243,8 +245,9 @@ def refuse(
     from fedpca.federation import secure_folder
 
     signer, own_state = _signer(roster, key), _state(state, key)
-    account = _ledger(signer, ledger, own_state)
-    done = secure_folder.refuse(folder, signer.roster, signer.key, own_state, ledger=account)
+    with _naming_the_key(signer, key):
+        account = _ledger(signer, ledger, own_state)
+        done = secure_folder.refuse(folder, signer.roster, signer.key, own_state, ledger=account)
     _print_visit(signer.member.id, folder, done, as_json)
 
 
@@ -253,6 +256,19 @@ def _signer(roster: Path, key: Path) -> "Signer":
     from fedpca.trust.roster import Roster
 
     return Roster.load(roster).signer(SigningKey.load(key))
+
+
+@contextmanager
+def _naming_the_key(signer: "Signer", key: Path) -> Iterator[None]:
+    """Say in refusals whose key it is: with that of another member they are about its rows and budget."""
+    from fedpca.errors import BudgetExceeded, SecureError
+
+    try:
+        yield
+    except (BudgetExceeded, SecureError) as error:
+        if repr(signer.member.id) in str(error):
+            raise
+        raise type(error)(f"{key} is the key of {signer.member.id!r}: {error}") from error
 
 
 def _state(state: Path | None, key: Path) -> Path:

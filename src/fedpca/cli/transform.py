@@ -1,8 +1,9 @@
 """fedpca transform: scores of rows on a model's components, a batch at a time."""
 
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -11,6 +12,7 @@ from fedpca.cli import model_files, writers
 from fedpca.cli.common import (
     AsJson,
     BatchRows,
+    Components,
     DataPaths,
     Force,
     ModelPath,
@@ -19,6 +21,13 @@ from fedpca.cli.common import (
     progress_bars,
     reading_options,
 )
+from fedpca.cli.variant_options import matched_variants
+
+
+class Shrinkage(StrEnum):
+    """How scores of new rows are corrected for shrinkage."""
+
+    ASYMPTOTIC = "asymptotic"
 
 
 @reading_options
@@ -35,16 +44,7 @@ def transform(
             "CSV on standard output.",
         ),
     ],
-    components: Annotated[
-        int | None,
-        typer.Option(
-            "--components",
-            "-n",
-            metavar="N",
-            min=1,
-            help="Number of components. By default as many as the model shows.",
-        ),
-    ] = None,
+    components: Components = None,
     keep: Annotated[
         str | None, typer.Option(metavar="NAMES", help="Columns to copy into the result, such as ids.")
     ] = None,
@@ -52,6 +52,13 @@ def transform(
         bool,
         typer.Option("--whiten", help="Divide scores by their standard deviations over the rows of the fit."),
     ] = False,
+    shrinkage: Annotated[
+        Shrinkage | None,
+        typer.Option(
+            help="asymptotic: scores of new rows where these would be had they been in the fit, not shrunk "
+            "towards the center.",
+        ),
+    ] = None,
     batch_rows: BatchRows = None,
     force: Force = False,
     as_json: AsJson = False,
@@ -61,6 +68,7 @@ def transform(
     """Write the scores of rows on a model's components: columns pc1, pc2, ...
 
     The files must have the columns that the model was fitted to, in any order; other columns are ignored.
+    Variants of genotypes are matched by position and alleles.
 
     Example:
 
@@ -77,7 +85,7 @@ def transform(
     writers.check_scores_path(out, kind, force)
 
     from fedpca.backend.prefetch import prefetch
-    from fedpca.estimators.streaming import StreamingPCA
+    from fedpca.estimators.scoring import estimator_of
     from fedpca.progress import bar
     from fedpca.readers import open_rows
 
@@ -86,6 +94,8 @@ def transform(
         why = "the training rows do not vary" if summary.certificate is None else "none rises above its noise"
         raise ValueError(f"{model} has no components: {why}.")
     model_files.require_components(model, summary, components)
+    if shrinkage is not None and summary.certificate is not None:
+        raise ValueError(f"{model} is private: shrinkage cannot be corrected, its variances contain noise.")
     rows = open_rows(path, columns=summary.feature_names, passthrough=kept, batch_rows=batch_rows, **reading)
     if rows.n_features != summary.n_features:
         raise ValueError(
@@ -93,8 +103,7 @@ def transform(
             "use files with the columns of the fit."
         )
     n_components = min(components or shown, summary.n_features)
-    pca = StreamingPCA(n_components, center=summary.centered, scale=summary.scale, whiten=whiten)
-    pca.merge(summary)
+    pca, signs = estimator_of(summary, n_components, whiten=whiten)
     columns = writers.score_names(pca.n_components_)
     if not kept:
         known = set(rows.passthrough_names)
@@ -102,6 +111,7 @@ def transform(
         rows = replace(rows, passthrough=tuple(kept))
     writers.check_kept(kind, kept, pca.n_components_)
     done = empty = 0
+    correction: Literal["asymptotic"] | None = None if shrinkage is None else "asymptotic"
     with (
         progress_bars(),
         bar("rows", rows.n_rows, "rows") as progress,
@@ -109,15 +119,18 @@ def transform(
         prefetch(rows.batches()) as batches,
     ):
         for batch in batches:
-            write(pca.transform(batch), batch.passthrough)
+            write(pca.transform(batch, shrinkage=correction) * signs, batch.passthrough)
             done += len(batch)
             empty += batch.n_empty_rows()
             progress.advance(len(batch))
     data = {"out": str(out), "rows": done, "rows_without_values": empty, "columns": [*kept, *columns]}
+    data["variants"] = [match.to_json() for match in rows.matches]
+    matched = matched_variants(rows)
     text = f"{out}: {pluralize(done, 'row')} of {pluralize(len(columns), 'component')}"
     if empty:
         text += f"; {pluralize(empty, 'row')} without any value {'has' if empty == 1 else 'have'} scores of 0"
+    text = "\n".join([text, *matched])
     if out != writers.STDOUT:
         print_result(data, as_json, text)
-    elif empty:
+    elif empty or matched:
         typer.echo(f"fedpca: {text}", err=True)

@@ -1,0 +1,242 @@
+"""pca: what scanpy.pp.pca gives, of cells that need not fit in memory."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import sparse
+
+from fedpca._typing import AnyArray, Array, ArrayLike
+from fedpca._util.text import join_names, sanitize
+from fedpca.progress import bar
+from fedpca.readers.paths import require_distinct
+from fedpca.single_cell.leading import leading
+from fedpca.single_cell.tables import FileTable, ObjectTable, Slots, Table, open_table
+from fedpca.summaries import validation
+from fedpca.summaries.subspace import Subspace
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+_N_COMPS = 50  # scanpy's default
+_HIGHLY_VARIABLE = "highly_variable"
+
+
+def pca(
+    data: "AnnData | str | os.PathLike[str] | Sequence[AnnData | str | os.PathLike[str]]",
+    n_comps: int | None = None,
+    *,
+    layer: str | None = None,
+    mask_var: str | ArrayLike | None = "auto",
+    log_normalize: float | None = None,
+    batch_key: str | None = None,
+    key_added: str | None = None,
+) -> Subspace:
+    """Principal components of cells, stored where `scanpy.pp.pca` stores them: the same components.
+
+    `obsm["X_pca"]` gets the scores, `varm["PCs"]` the loadings, and `uns["pca"]` params, variance and
+    variance_ratio. Cells are read in batches and sparse ones stay sparse. A file is read without being
+    loaded, and replaced as a whole by one with these slots: killed meanwhile, an .h5ad file is as it was. A
+    .zarr folder takes two renames: killed between them, the old one is beside it, as `.fedpca-*.part`.
+
+    Up to 5,000 genes take two passes over the cells and the memory of some scatters (2,000 genes: 32 MB
+    each); with more genes, basis vectors are kept and cells are read 10 to 20 times.
+
+    Args:
+        data: AnnData in memory or backed, the path of an .h5ad file or of AnnData's .zarr folder; or a list
+            of these with the same genes, each an owner of cells: all get scores on common components. Sparse
+            matrices on disk must be CSR.
+        n_comps: how many components, less than there are cells and genes; None for 50, or one less than
+            there are cells or genes.
+        layer: the layer to take instead of X.
+        mask_var: the genes to use: a column of var, one boolean per gene, or None for all; "auto" for
+            var["highly_variable"] if there is such a column, else all.
+        log_normalize: for raw counts: while they are read, the counts of each cell are divided by their total
+            over all genes, times this number, and taken as log(1 + x), as `scanpy.pp.normalize_total` with
+            this target_sum and `scanpy.pp.log1p` do. None takes cells as they are.
+        batch_key: a column of obs. Each batch is then an owner by itself, and the summaries of all are
+            merged: the components are those of all cells together, to rounding. Batch effects stay.
+        key_added: the name of all three slots, instead of "X_pca", "PCs" and "pca".
+
+    Returns:
+        The model, of the genes used: to save, merge, or transform other cells with.
+
+    Raises:
+        ValueError: the data do not allow it; nothing has been written.
+
+    >>> import anndata, numpy as np
+    >>> counts = np.random.default_rng(0).poisson(2.0, size=(300, 40)).astype(np.float32)
+    >>> adata = anndata.AnnData(counts)
+    >>> pca(adata, n_comps=5, log_normalize=1e4)
+    Subspace(rank=5, n_features=40, count=300, explained=21.3%)
+    >>> adata.obsm["X_pca"].shape, adata.varm["PCs"].shape, sorted(adata.uns["pca"])
+    ((300, 5), (40, 5), ['params', 'variance', 'variance_ratio'])
+    """
+    several = data if isinstance(data, list | tuple) else [data]
+    if not several:
+        raise ValueError("data must be cells, got an empty list.")
+    tables = [open_table(one, layer) for one in several]
+    require_distinct([table.path for table in tables if isinstance(table, FileTable)])
+    objects = [id(table.adata) for table in tables if isinstance(table, ObjectTable)]
+    if len({*objects}) < len(objects):
+        raise ValueError("data must be given once, because all cells count; leave out the repeated AnnData.")
+    if key_added is not None and (not isinstance(key_added, str) or not key_added or "/" in key_added):
+        raise ValueError(f"key_added must be a name without a slash, or None, got {key_added!r}.")
+    genes = _common_genes(tables)
+    named, mask = _mask(tables, mask_var)
+    n_cells, n_used = sum(len(table.obs) for table in tables), int(np.count_nonzero(mask))
+    n_comps = _checked_n_comps(n_comps, n_cells, n_used)
+    if log_normalize is not None and not (validation.is_real(log_normalize) and 0 < log_normalize < np.inf):
+        raise ValueError(f"log_normalize must be a positive number or None, got {log_normalize!r}.")
+    batches = [None if batch_key is None else table.column("obs", batch_key) for table in tables]
+    for table in tables:
+        table.check_writable()
+
+    def cells(which: int) -> Iterator[Any]:
+        table = tables[which]
+        with bar("cells", len(table.obs), "cells") as progress:
+            for rows in table.batches():
+                yield _prepared(rows, mask, log_normalize, table.name)
+                progress.advance(rows.shape[0])
+
+    def read() -> Iterator[tuple[Any, Any]]:
+        for which, keys in enumerate(batches):
+            start = 0
+            for rows in cells(which):
+                stop = start + rows.shape[0]
+                yield from _by_owner(which, rows, None if keys is None else keys[start:stop])
+                start = stop
+
+    model = leading(read, n_used, n_comps)
+    model = replace(model, feature_names=tuple(np.array(genes, object)[mask]))
+    slots = _slots(model, mask, _params(mask_var, named, layer, log_normalize, batch_key), key_added)
+    for which, table in enumerate(tables):
+        table.store(slots, (_scores(rows, model) for rows in cells(which)))
+    return model
+
+
+def _common_genes(tables: Sequence[Table]) -> tuple[str, ...]:
+    first, *others = tables
+    for other in others:
+        if other.genes != first.genes:
+            differing = sorted({*first.genes} ^ {*other.genes})
+            what = f"{join_names(differing, 3)} in one only" if differing else "in another order"
+            raise ValueError(
+                f"all data must have the same genes in the same order, but {other.name} has not those of "
+                f"{first.name}: {what}; select genes that all have, in one order."
+            )
+    return first.genes
+
+
+def _mask(tables: Sequence[Table], mask_var: Any) -> tuple[str | None, AnyArray]:
+    """The column that selects the genes, if it is one; which genes are selected, shape (n_genes,)."""
+    first, n_genes = tables[0], len(tables[0].var)
+    named = mask_var if isinstance(mask_var, str) else None
+    if named == "auto" and named not in first.var:
+        named = _HIGHLY_VARIABLE if _HIGHLY_VARIABLE in first.var else None
+        mask_var = named
+    if mask_var is None:
+        return None, np.ones(n_genes, dtype=bool)
+    if named is None:
+        return None, _checked_mask(np.asarray(mask_var), n_genes, "mask_var")
+    masks = [
+        _checked_mask(table.column("var", named), n_genes, f"var[{named!r}] of {table.name}")
+        for table in tables
+    ]
+    if any(not np.array_equal(mask, masks[0]) for mask in masks):
+        raise ValueError(
+            f"var[{named!r}] must select the same genes in all data; choose them for all cells together, "
+            "and pass one mask_var."
+        )
+    return named, masks[0]
+
+
+def _checked_mask(mask: AnyArray, n_genes: int, what: str) -> AnyArray:
+    if mask.shape != (n_genes,):
+        raise ValueError(
+            f"{what} must have one boolean per gene, {n_genes}, got shape {mask.shape}; of names, "
+            "var_names.isin(names) makes a mask."
+        )
+    others = [entry for entry in mask if not isinstance(entry, bool | np.bool_)]
+    if others:
+        raise ValueError(
+            f"{what} must be True or False for every gene, got {sanitize(others[0], 30)} and the like for "
+            f"{len(others)}; fill in what is missing, or compare it with something."
+        )
+    if not mask.any():
+        raise ValueError(f"{what} must select genes, but all of it is False.")
+    return mask.astype(bool)
+
+
+def _checked_n_comps(n_comps: int | None, n_cells: int, n_genes: int) -> int:
+    smaller = min(n_cells, n_genes)
+    if smaller < 2:
+        raise ValueError(f"PCA needs at least 2 cells and 2 genes, got {n_cells} and {n_genes}.")
+    if n_comps is None:
+        return min(_N_COMPS, smaller - 1)
+    n_comps = validation.integer(n_comps, "n_comps", at_least=1)
+    if n_comps >= smaller:
+        raise ValueError(
+            f"n_comps must be less than the number of cells, {n_cells}, and of genes used, {n_genes}, got "
+            f"{n_comps}."
+        )
+    return n_comps
+
+
+def _prepared(rows: Any, mask: AnyArray, target_sum: float | None, name: str) -> Any:
+    """The genes used of some cells, as finite numbers, log-normalized where that is wanted."""
+    if target_sum is not None:
+        stored = rows.data if sparse.issparse(rows) else rows
+        if stored.size and stored.min() < 0:
+            raise ValueError(
+                f"{name}: counts must not be negative, got {stored.min():g}; leave out log_normalize."
+            )
+        totals = np.asarray(rows.sum(axis=1, dtype=np.float64)).ravel()
+        factors = target_sum / np.where(totals > 0, totals, 1.0)
+        if sparse.issparse(rows):
+            rows = (sparse.diags_array(factors) @ rows).tocsr()[:, mask].log1p()
+        else:
+            rows = np.log1p(factors[:, None] * rows[:, mask])
+    elif not mask.all():
+        rows = rows[:, mask]
+    values = rows.data if sparse.issparse(rows) else rows
+    if not np.isfinite(values).all():
+        raise ValueError(f"{name}: values must be finite, got NaN or infinity; impute or remove those cells.")
+    return rows
+
+
+def _by_owner(which: int, rows: Any, keys: AnyArray | None) -> Iterator[tuple[Any, Any]]:
+    if keys is None:
+        yield which, rows
+        return
+    codes, found = np.unique(np.array([str(key) for key in keys], object), return_inverse=True)
+    for code, batch in enumerate(codes):
+        yield (which, batch), rows[found == code]
+
+
+def _scores(rows: Any, model: Subspace) -> Array:
+    """Of cells, shape (n_cells, n_comps), float32 as scanpy's."""
+    return np.asarray(rows @ model.components.T - model.mean @ model.components.T, np.float32)
+
+
+def _params(
+    mask_var: Any, named: str | None, layer: str | None, log_normalize: float | None, batch_key: str | None
+) -> dict[str, Any]:
+    """Those of scanpy, and ours where they are in use."""
+    mask = named if isinstance(mask_var, str) or mask_var is None else np.asarray(mask_var)
+    params = {"zero_center": True, "use_highly_variable": named == _HIGHLY_VARIABLE, "mask_var": mask}
+    ours = {"layer": layer, "log_normalize": log_normalize, "batch_key": batch_key}
+    return params | {name: value for name, value in ours.items() if value is not None}
+
+
+def _slots(model: Subspace, mask: AnyArray, params: dict[str, Any], key_added: str | None) -> Slots:
+    loadings = np.zeros((len(mask), model.rank))
+    loadings[mask] = model.components.T
+    facts = {
+        "params": params,
+        "variance": model.singular_values**2 / (model.count - 1),
+        "variance_ratio": model.explained_variance_ratio,
+    }
+    return Slots(("X_pca", "PCs", "pca") if key_added is None else (key_added,) * 3, loadings, facts)
