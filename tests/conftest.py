@@ -1,6 +1,7 @@
 """Settings all tests share."""
 
 import os
+import shutil
 from pathlib import Path
 
 # Several threads of the linear algebra library make work on small matrices five times slower.
@@ -43,7 +44,26 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.filterwarnings(f"ignore:{text}:UserWarning"), append=False)
 
 
-DATA = Path(os.environ.get("FEDPCA_DATA", Path(__file__).parents[2] / "shared" / "data"))
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+if SHARED.is_dir():
+    os.environ.setdefault("FEDPCA_DATA", str(SHARED))  # for programs that tests start, too
+DATA = os.environ.get("FEDPCA_DATA", str(SHARED))
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium without a window, and without traffic of its own."""
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    program = next(filter(None, map(shutil.which, names)), None)
+    if program is None:
+        pytest.skip("no chromium or chrome: `make test-engines` installs one")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
+    quiet = ("background-networking", "component-update", "sync")
+    options = ["--no-sandbox", "--disable-gpu", *(f"--disable-{what}" for what in quiet)]
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=options)
+        yield browser
+        browser.close()
 
 
 @pytest.fixture
@@ -65,7 +85,7 @@ def real_data():
 
     def load(name):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("FEDPCA_DATA", str(DATA))
+            patch.setenv("FEDPCA_DATA", DATA)
             patch.setenv("https_proxy", "http://127.0.0.1:9")  # tests download nothing
             try:
                 return datasets.load(name)

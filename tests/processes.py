@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 # Every request has a process of its own, too, which forks the program and waits for it.
@@ -151,8 +152,9 @@ class Fork:
         return not select.select([self._connection], [], [], 0)[0]
 
     def kill(self, how=signal.SIGKILL):
-        """Send a signal; what the process wrote before can still be read."""
-        os.kill(self.pid, how)
+        """Send a signal, unless the process has ended; what it wrote before can still be read."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, how)
 
     def wait(self):
         """Its exit status, what it printed since it was last read, and its errors."""

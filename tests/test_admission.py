@@ -11,6 +11,8 @@ from fedpca.errors import SummaryRejected
 from fedpca.privacy import StepSum
 from fedpca.summaries.certificate import Certificate
 
+pytestmark = pytest.mark.slow  # all of it together
+
 PRIVACY = Privacy(2.0, 1e-5, 3.0, center=None, evaluate=False)
 
 

@@ -389,6 +389,7 @@ while True:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_fifty_kills_in_a_storm_lose_nothing_acknowledged_and_count_nothing_twice(tmp_path, fork):
     """The aggregator is killed at random moments; after each, what it acknowledged is there, once."""
     store, rng, latest = tmp_path / "store", random.Random(0), {}

@@ -15,7 +15,7 @@ from helpers import scatter_of
 from scipy.optimize import minimize
 
 from fedpca import Privacy, StreamingPCA, Subspace, audit
-from fedpca.estimators import streaming
+from fedpca.estimators import private_steps
 from fedpca.privacy import steps
 from fedpca.privacy.audit import _distinguish
 from fedpca.privacy.calibration import epsilon_of, mu_of
@@ -25,6 +25,8 @@ from fedpca.privacy.mechanisms.base import SUM_WEIGHT
 from fedpca.privacy.mechanisms.gram import Gram
 from fedpca.privacy.steps import StepSum
 from fedpca.privacy.tracker import PrivateTracker
+
+pytestmark = pytest.mark.slow  # all of it together
 
 AUDIT = sys.modules[audit.__module__]
 PRIVACY = Privacy(epsilon=1.0, delta=1e-6, bound=5.0, center=None, evaluate=False)
@@ -142,7 +144,7 @@ def test_what_is_audited_is_what_the_estimator_releases(settings, at_once, rng, 
     if isinstance(settings.get("center"), tuple):
         settings["center"] *= 3
     privacy = replace(PRIVACY, **settings)
-    monkeypatch.setattr(streaming, "_shuffled_parts", lambda rows, _: iter([rows]))
+    monkeypatch.setattr(private_steps, "_shuffled_parts", lambda rows, _: iter([rows]))
     batches = rng.normal(size=(2, 400, 3)) + 2.0
     pca = StreamingPCA(privacy=privacy, batch_size=8)
     tracker = PrivateTracker(3, None, privacy, batch_rows=8)

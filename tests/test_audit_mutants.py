@@ -17,6 +17,8 @@ from fedpca import Ledger, Privacy, audit
 from fedpca.privacy import clipping, evaluation, noise, schedule, steps, tracker
 from fedpca.privacy.mechanisms import base, gram, registry, streaming_mod_sulq
 
+pytestmark = pytest.mark.slow  # all of it together
+
 AUDIT = sys.modules[audit.__module__]
 PRIVACY = Privacy(epsilon=1.0, delta=1e-6, bound=5.0, center=None, evaluate=False)
 PAPER = replace(PRIVACY, mechanism="streaming-mod-sulq", calibration="paper")
@@ -286,6 +288,7 @@ def test_an_evaluation_with_the_noise_of_another_budget_is_caught(monkeypatch, p
         ("gram", "many rows"),
     ],
 )
+@pytest.mark.long
 def test_a_step_that_is_not_debited_is_caught(monkeypatch, step, pair):
     debit = Ledger.debit
 
@@ -297,6 +300,7 @@ def test_a_step_that_is_not_debited_is_caught(monkeypatch, step, pair):
     assert pair in failing(monkeypatch, privacy, pair, runs=400, epsilon=LARGE, scale=scale_of(step))
 
 
+@pytest.mark.long
 def test_a_step_of_a_stream_that_is_debited_for_other_records_is_caught(monkeypatch):
     debit = Ledger.debit
 

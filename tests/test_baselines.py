@@ -31,6 +31,8 @@ from fedpca.trackers import (
 )
 from fedpca.trackers.baselines.basis import random_basis
 
+pytestmark = pytest.mark.slow  # all of it together
+
 EVERY = pytest.mark.parametrize("baseline", BASELINES.values(), ids=BASELINES)
 OWN = {"oversample": 0, "center": False}  # as in the papers
 
@@ -394,6 +396,7 @@ REAL = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
+@pytest.mark.long
 def test_real_data_gives_the_numbers_known_from_elsewhere(papers_rows, name):
     rows, rank = papers_rows(name), RANKS[name]
     made = {

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fedpca
 from fedpca import ModelFileError, Moments, Privacy, StreamingPCA, Subspace, load
 from fedpca.summaries import model_file
 from fedpca.summaries.certificate import Certificate, LedgerState, Secured, SecureSum, combine
@@ -122,6 +123,16 @@ def test_certificates_are_kept_by_post_processing():
         assert derived.certificate == release.certificate
     half = subspace.scaled(0.5).certificate
     assert half.noise_edge == pytest.approx(release.certificate.noise_edge / 4)
+
+
+@pytest.mark.parametrize("merge", [fedpca.merge, fedpca.merge_tree])
+def test_a_merge_with_an_exact_summary_says_that_it_has_no_certificate(merge):
+    rows = np.random.default_rng(0).normal(size=(300, 3))
+    exact = Moments.from_rows(rows)
+    private = replace(exact, certificate=CERTIFICATE)
+    with pytest.warns(UserWarning, match="the merge has no certificate: 1 of 2 summaries have one"):
+        assert merge([private, exact]).certificate is None
+    assert merge([exact, exact]).certificate is None
 
 
 def test_summaries_take_certificates_only():

@@ -32,11 +32,13 @@ from fedpca.backend.prefetch import prefetch  # noqa: E402
 from fedpca.cli.app import app  # noqa: E402
 from fedpca.readers import RowReader  # noqa: E402
 
+pytestmark = pytest.mark.slow  # all of it together
+
 NAMES = ["length", "width", "depth", "weight"]
 PRIVATE = ["--epsilon", "8", "--delta", "1e-6", "--bound", "15"]
 COMMANDS = [
-    "fit", "merge", "transform", "inspect", "report", "check", "package", "plan", "audit", "simulate",
-    "new-federation", "datasets", "roster",
+    "fit", "merge", "transform", "inspect", "scale", "export", "import", "report", "check", "package",
+    "plan", "audit", "simulate", "new-federation", "datasets", "roster",
 ]  # fmt: skip
 
 
@@ -484,6 +486,7 @@ def test_a_private_fit_without_a_ledger_says_so_in_a_line(folder):
     assert re.fullmatch(r"fedpca: warning: no ledger\. Fit with --ledger FILE.*\n", result.stderr)
 
 
+@pytest.mark.long
 def test_a_private_model_without_components_is_written_and_merges_into_one_that_has_some(folder):
     rows = np.random.default_rng(0).normal(size=(12_000, 6)) * [1.0, 0.2, 0.2, 0.2, 0.2, 0.2]
     names = [f"{number}.safetensors" for number in range(24)]
@@ -879,6 +882,7 @@ FORCE = {"fit": ["--force"], "transform": ["--force"], "report": ["--force"], "s
 
 @pytest.mark.parametrize("kind", BAD_COLUMNS)
 @pytest.mark.parametrize("command", ["fit", "transform", "report", "simulate"])
+@pytest.mark.long
 def test_the_options_that_an_error_advises_exist_and_help(folder, command, kind):
     text, readable = BAD_COLUMNS[kind]
     Path("bad.csv").write_text(text, encoding="latin-1")
@@ -1041,6 +1045,7 @@ def test_a_stopped_fit_leaves_no_model_and_goes_on_from_its_checkpoint(shell, fo
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_fit_goes_on_from_its_checkpoint(fork, folder):
     rows = numbers(300_000)
     np.save("a.npy", rows)
@@ -1139,6 +1144,7 @@ def test_whoever_stops_early_stops_the_reader_which_is_never_far_ahead():
 # --- to try out, to start from ---
 
 
+@pytest.mark.long
 def test_simulate_digits_and_a_file_with_clients(folder):
     result = run_json("simulate", "--components", 3, "--crashes", 0.3)
     assert (result["clients"], result["rows"], result["same_as_without_faults"]) == (10, 1797, True)

@@ -5,6 +5,7 @@ GPU if there is one, else on the CPU, and CuPy.
 """
 
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from sklearn.preprocessing import StandardScaler
 
 import fedpca
 from fedpca.backend import backend_of, to_host
+
+pytestmark = pytest.mark.slow  # all of it together
 
 LIBRARIES = ["array_api_strict", "torch", "cupy"]
 
@@ -244,6 +247,19 @@ def test_a_refused_batch_changes_nothing(to_device, bad, rng):
     assert pca.n_samples_seen_ == seen
     with pytest.raises(ValueError, match=r"infinity|too large to square"):
         pca.transform(to_device(broken))
+
+
+def test_a_batch_waits_for_the_device_once(to_device, monkeypatch, rng):
+    rows = power_law(rng, 120_000, 40).astype(np.float32)
+    pca = fit_in_batches(fedpca.StreamingPCA(4, tracker="nystrom"), to_device(rows[:40_000]), 20_000)
+    transfers = []
+    for module in [module for name, module in sys.modules.items() if name.startswith("fedpca.")]:
+        if getattr(module, "to_host", None) is to_host:
+            monkeypatch.setattr(module, "to_host", lambda values: transfers.append(1) or to_host(values))
+    for batch in np.split(rows[40_000:], 4):
+        transfers.clear()
+        pca.partial_fit(to_device(batch))
+        assert len(transfers) == 1
 
 
 @pytest.mark.parametrize("shape", [(5,), (2, 3, 4), (0, 5), (5, 0)])

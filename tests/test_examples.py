@@ -5,6 +5,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -189,7 +190,29 @@ def test_biobanks_of_the_hapmap_tell_continents_apart(example, real_data, rng, b
     assert apart > 0.9
 
 
+@pytest.mark.docs
 @pytest.mark.slow
+def test_five_biobanks_on_the_command_line(run_example, real_data):
+    real_data("hapmap")  # skips without
+    printed = run_example("five_biobanks")
+    assert number(r"first 2 components and those of all genotypes: ([\d.]+)°", printed) < 2
+    assert number(r"first 4 components and those of all genotypes: ([\d.]+)°", printed) < 5
+    assert number(r"directions: ([\d.]+)", printed) > 0.999
+    apart, pooled = map(float, re.search(r"continents: ([\d.]+), pooled ([\d.]+)", printed).groups())
+    assert apart == pytest.approx(pooled, abs=0.005)
+    assert number(r"imported, beijing: scores differ by at most (\S+)", printed) < 0.01
+    if shutil.which("plink2"):
+        assert number(r"missing genotypes by at most (\S+)", printed) < 1e-5
+    slopes = {
+        how: [float(slope) for slope in found.split()]
+        for how, found in re.findall(r"left out, (\w+): (.*)", printed)
+    }
+    assert max(slopes["plain"]) < 0.98
+    np.testing.assert_allclose(slopes["asymptotic"], 1.0, atol=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.long
 def test_labs_with_parts_of_pbmc3k_find_what_all_cells_show(example, real_data):
     pytest.importorskip("anndata")
     pbmc3k = example("pbmc3k")
@@ -206,3 +229,14 @@ def test_labs_with_parts_of_pbmc3k_find_what_all_cells_show(example, real_data):
     captured, angles = pbmc3k.compare(labs, pooled, tracker="exact", oversample=200)
     assert captured > 0.998
     assert angles[0] < 1
+
+
+@pytest.mark.client
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_scanpy_finds_neighbors_from_our_components(example, capsys, real_data):
+    pytest.importorskip("scanpy", reason="in `make test-clients`")
+    real_data("pbmc3k")  # skips without
+    ours, theirs = example("scanpy_umap").main()
+    assert abs(ours.obsp["distances"] - theirs.obsp["distances"]).max() < 0.1
+    assert_on_page(capsys.readouterr().out, "single-cell.md")

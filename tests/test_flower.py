@@ -35,6 +35,8 @@ from httpx import HTTPError
 
 from fedpca.federation.flower import client_app, server_app
 
+pytestmark = pytest.mark.slow  # all of it together
+
 
 def expected_model(sources, rank=3):
     """What an aggregator makes of the same files without Flower."""
@@ -582,7 +584,7 @@ class TestRun:
             flower.removeHandler(handler)
         lines = {record.name.rpartition(".")[2]: record.getMessage() for record in shown}
         assert lines["client_app"] == "fedpca: no release"
-        assert lines["server_app"].startswith("fedpca: 1 clients, 1500 rows")
+        assert lines["server_app"].startswith("fedpca: 1 client, 1500 rows")
         assert {record.name.partition(".")[0] for record in shown} == {"fedpca"}
 
     def test_one_private_release_under_two_names(self, tmp_path):

@@ -25,6 +25,8 @@ pytest.importorskip("flwr", reason="the Flower federation needs flwr: pip instal
 
 from flower_grid import FakeGrid, client, pretend_to_be_flower, run, sends, summary_in
 
+pytestmark = pytest.mark.slow  # all of it together
+
 PROMISE = {"epsilon": 4.0, "delta": 1e-6}
 STEPS = {"rank": 2, "expect": 3, "quorum": 2, "scale": "std", "deadline": 30.0} | PROMISE
 REQUEST = {"rank": 2, "center": True, "scale": "std", "adjacency": "replace-one", "bound": 0.0} | PROMISE
@@ -281,6 +283,7 @@ class TestPrivateSteps:
             if "lock" not in path.name and path.name != "ledger":  # they lie in a folder of its own
                 assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
 
+    @pytest.mark.long
     def test_one_that_joins_later_spends_everything_on_its_release(self, tmp_path, hospitals):
         folder = tmp_path / "server"
         (tmp_path / "late").mkdir()
@@ -298,6 +301,7 @@ class TestPrivateSteps:
         assert summary["evaluation"]["rows"] == summary["rows"] == 13000
         assert loaded(folder).certificate.merged == 4
 
+    @pytest.mark.long
     def test_one_that_falls_silent_does_not_stop_the_others(self, tmp_path, hospitals):
         folder, grid = tmp_path / "server", grid_of(hospitals)
         grid.nodes[3] = only_if(hospitals["h2"], lambda published: len(published.sums) < 3)
@@ -376,6 +380,7 @@ class TestHostileSums:
             "wide": ([StepSum("rows", np.zeros(0), 3000)], (7, None), "same features, got 6 and 7"),
         }  # fmt: skip
 
+    @pytest.mark.long
     def test_they_are_rejected_and_the_others_unaffected(self, tmp_path):
         configs = configs_of(tmp_path, [3000, 2500, 4000], **PROMISE)
         grid = grid_of(configs)

@@ -25,6 +25,8 @@ pytest.importorskip("flwr", reason="the Flower federation needs flwr: pip instal
 
 from flower_grid import FakeGrid, client, pretend_to_be_flower, run, sends, summary_in
 
+pytestmark = pytest.mark.slow  # all of it together
+
 ANYONE = "no roster: anyone may speak"
 STEPS = {"rank": 2, "scale": "std", "expect": 2, "quorum": 2, "deadline": 30.0, "epsilon": 4.0}
 PROMISE = {"epsilon": 4.0, "delta": 1e-6}
@@ -351,6 +353,7 @@ class TestAttacks:
         summary = club.run(FakeGrid(n77=client(club.configs["north"]), n78=client(club.configs["south"])))
         assert {what for what, _ in by_client(summary).values()} == {"unchanged"}
 
+    @pytest.mark.long
     def test_scalings(self, tmp_path):
         club = Club(tmp_path, "north", "south", "west", width=300, n_rows=60)
         honest = [np.load(club.configs[name]["source"]) for name in ("north", "south")]
@@ -379,6 +382,7 @@ class TestAttacks:
         np.testing.assert_allclose(summary["scale"], np.concatenate(honest).std(axis=0), rtol=1e-10)
         assert list(summary["contributors"]) == ["north", "south"]
 
+    @pytest.mark.long
     def test_a_scaling_of_an_older_version_or_of_too_many_rows(self, tmp_path):
         club = Club(tmp_path, "north", "south", width=300, n_rows=60)
         club.add("west", rows=10)
@@ -405,6 +409,7 @@ class TestPrivateSteps:
         assert summary["evaluation"]["rows"] == 6000
         assert summary["evaluation"]["missing"] == {}
 
+    @pytest.mark.long
     def test_forged_sums(self, private):
         """Everything but what a member signed is refused in every exchange, and costs nobody anything."""
         private.add("west")
@@ -450,6 +455,7 @@ class TestPrivateSteps:
         assert summary["evaluation"]["rows"] == 3000
         assert "is unsigned" in summary["evaluation"]["missing"]["south"]
 
+    @pytest.mark.long
     def test_a_member_that_is_added_under_way_joins_the_next_run(self, private):
         def add():
             private.add("west")

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,7 @@ from flwr.app import Array, ConfigRecord, Message, RecordDict
 from fedpca.federation.flower.member import to_request
 from fedpca.federation.flower.node import Node
 from fedpca.federation.flower.round import array_record
+from fedpca.federation.flower.stopping import Stopped, stoppable
 
 pytestmark = pytest.mark.engine  # they take long
 N_PATTERNS = 100
@@ -161,7 +163,9 @@ class TestRun:
         club = SecureClub(tmp_path, 4)
         run(club.grid(), club.server, **club.run_config)
         write_report(tmp_path / "report.html", loaded(club), run=club.server)
-        assert "heart" in (tmp_path / "report.html").read_text()
+        page = (tmp_path / "report.html").read_text()
+        assert "All 4 members are in a sum." in page
+        assert "1 client" not in page
 
     def test_a_region_sums_inside_and_sends_the_sum(self, tmp_path):
         clubs = []
@@ -205,6 +209,18 @@ class TestRun:
         else:
             assert summary["contributors"]["heart"]["version"] == 1 + len(club.roster.predecessors)
 
+    @pytest.mark.parametrize(("name", "value"), [("scale", "std"), ("center", False)])
+    def test_settings_that_the_roster_does_not_state_are_its_defaults(self, tmp_path, name, value):
+        """They were ignored, and the model was another than the run config says."""
+        settings = {key: PLAIN[key] for key in ("rank", "n_features", "largest")}
+        club = SecureClub(tmp_path, 4, settings=settings | {"scale": "none"})
+        club.agree(Roster("heart", list(club.roster.members.values()), settings | {"colluding": 1}))
+        grid, agreed = club.grid(), {"roster": str(club.path), "rank": 2}
+        with pytest.raises(ValueError, match=f"{name} must be .* agree on a roster that states {name}"):
+            run(grid, club.server, **agreed | {name: value})
+        assert grid.requested == []
+        run(grid, club.server, **agreed)
+
     @pytest.mark.parametrize("rules", ["secure_sums_required = true", "least_rows = 10\nleast_level = 0"])
     def test_policies_that_hold(self, tmp_path, rules):
         (tmp_path / "policy.toml").write_text(rules + "\nmost_directions_per_row = 0.9\n")
@@ -246,6 +262,69 @@ class TestInterruptions:
         assert before.items() <= dict(club.board).items()  # nothing was said twice
         assert club.check_totals(heads) == [tuple(club.configs)] * 2
         assert summary["problem"] == ""
+
+
+class TestSummary:
+    """summary.json is there from the beginning of a run, and says how it ended."""
+
+    def interrupted(self, club, interrupt):
+        """The summary during a run, and after it was interrupted in its second exchange."""
+        grid, during = club.grid(), []
+        push = grid.push_messages
+
+        def pushed(messages):
+            if len(grid.requested) == 6:
+                during.append(summary_in(club.server))
+                interrupt()
+            return push(messages)
+
+        grid.push_messages = pushed
+        with stoppable():
+            run(grid, club.server, **club.run_config)
+        return during[0]
+
+    def test_while_it_runs_and_after_a_kill(self, tmp_path):
+        club = SecureClub(tmp_path, 4)
+        during = self.interrupted(club, lambda: None)
+        assert during["finished"] is None
+        assert during["model"] is None
+        assert "has not ended yet, or it was killed" in during["problem"]
+        assert summary_in(club.server)["problem"] == ""
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_a_signal(self, tmp_path, number):
+        """Flower's handler, which ends the process, has its turn when the summary is written, and once."""
+        club, seen = SecureClub(tmp_path, 4), []
+        before = signal.signal(number, lambda *_: seen.append(summary_in(club.server)))
+
+        def interrupt():
+            os.kill(os.getpid(), number)
+            signal.raise_signal(number)  # nor does a second one keep it from being written
+
+        try:
+            with pytest.raises(Stopped):
+                self.interrupted(club, interrupt)
+        finally:
+            signal.signal(number, before)
+        (summary,) = seen
+        assert summary["finished"]
+        assert f"the run was stopped ({number.name})" in summary["problem"]
+        assert summary["secure"]["state"] == "shares"
+        assert len(summary["replies"]) == 4
+
+    def test_flower_says_that_the_run_is_over(self, tmp_path):
+        """With an exception that is none of Python's usual ones, and has no text."""
+
+        class RunNotRunning(BaseException):
+            pass
+
+        def interrupt():
+            raise RunNotRunning
+
+        club = SecureClub(tmp_path, 4)
+        with pytest.raises(RunNotRunning):
+            self.interrupted(club, interrupt)
+        assert "the run was stopped (RunNotRunning)" in summary_in(club.server)["problem"]
 
 
 class TestRefusals:

@@ -10,5 +10,6 @@ def test_fuzzed_files_messages_and_stores(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_more_fuzzed_files_messages_and_stores(tmp_path):
     run(4000, seed=2, folder=tmp_path)

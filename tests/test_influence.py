@@ -12,6 +12,8 @@ from fedpca.federation import federated_pca
 from fedpca.federation.influence import influence
 from fedpca.metrics import principal_angles
 
+pytestmark = pytest.mark.slow  # all of it together
+
 RANK = 3
 
 

@@ -461,6 +461,7 @@ while True:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_killed_at_any_moment_the_ledger_counts_at_least_what_came_out(fork, tmp_path):
     """A client that releases again and again is killed at random; every release it reported has its debit."""
     path, reported = tmp_path / "ledger", tmp_path / "reported"

@@ -102,6 +102,7 @@ PRIVACY = Privacy(2.0, 1e-5, 3.0, center=None, evaluate=False)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["subspace", "moments"])
+@pytest.mark.long
 def test_receiving_does_not_take_longer_with_many_children(kind):
     """The fastest of many, as other programs run at the same time."""
     make = Moments.from_rows if kind == "moments" else lambda rows: Subspace.from_rows(rows, 10)

@@ -186,3 +186,12 @@ def test_rows_of_weight_zero_fill_no_gaps(rng):
     assert first.summary_.observed[2] == 0
     first.partial_fit(rows[6:])
     assert first.mean_[2] == pytest.approx(rows[6:, 2].mean())
+
+
+def test_few_rows_of_many_features_are_not_filled_with_their_noise():
+    """Estimates from rows without structure are hardly worse than the average."""
+    rng = np.random.default_rng(0)
+    complete = rng.normal(size=(40, 400))
+    gaps = rng.uniform(size=complete.shape) < 0.02
+    filled = impute_cold_start(np.where(gaps, np.nan, complete), rank=20, center=True)
+    assert np.sqrt(np.mean((filled - complete)[gaps] ** 2)) < 1.1

@@ -2,21 +2,27 @@
 
 import importlib
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import scipy.linalg
-from helpers import power_law, sparse_rows
+from helpers import power_law, shortfall, sparse_rows, track
 from scipy import sparse
 
 from fedpca import Subspace
 from fedpca.backend import HOST, backend_of, to_host
 from fedpca.errors import NonFiniteError
-from fedpca.trackers.nystrom import solve
-from fedpca.trackers.nystrom.drift import ANY_ROWS, Thresholds
+from fedpca.trackers import Nystrom
+from fedpca.trackers.nystrom import first_rows, solve, tuning
+from fedpca.trackers.nystrom.coverage import Coverage
+from fedpca.trackers.nystrom.drift import ANY_ROWS, Residuals, Thresholds
+from fedpca.trackers.nystrom.few_rows import exact_pairs
+from fedpca.trackers.nystrom.first_rows import FirstRows
 from fedpca.trackers.nystrom.period import SketchPeriod
 from fedpca.trackers.nystrom.probes import Probes
 from fedpca.trackers.nystrom.products import project_panel, score_products, sliced_product
+from fedpca.trackers.nystrom.start import mixed
 
 EPS = np.finfo(np.float64).eps
 D = 40
@@ -60,7 +66,7 @@ def filled_period(history, extra, rows, weights, n_panels=3, prefetch=False, eps
     for part in np.array_split(np.arange(len(rows)), n_panels):
         roots = None if weights is None else np.sqrt(weights[part]).astype(rows.dtype)
         panel = rows[part] if roots is None else rows[part] * roots[:, None]
-        assert not len(period.add(to(panel), None if roots is None else to(roots)))
+        assert not len(period.add(to(panel), None if roots is None else to(roots)).left)
     return period
 
 
@@ -298,19 +304,21 @@ def test_one_transfer_gives_what_many_give(weighted, rng):
 def thresholds(history, **changes):
     expected = 1.5 * history.discarded / history.count
     weakest = float(history.singular_values[-1]) ** 2
-    return Thresholds(expected, 1e-3 * weakest, 0.5 * weakest)._replace(**changes)
+    return Thresholds(Residuals(expected), 1e-3 * weakest, 0.5 * weakest)._replace(**changes)
 
 
 def test_rows_like_those_before_are_accumulated(rng):
     rows = power_law(rng, 4000, D)
     history = Subspace.from_rows(rows[:2000], 6)
     period = SketchPeriod(history, history.components[:0], EPS, thresholds(history), False)
-    assert len(period.add(rows[2000:], None)) == 0
+    added = period.add(rows[2000:], None)
+    assert (added.n_tested, added.n_news, len(added.left)) == (2000, 0, 0)
     assert period.n_rows == 2000
 
 
 @WEIGHTED
-def test_drift_is_the_inequality_of_the_derivation(weighted, rng):
+def test_drift_on_a_device_is_the_inequality_of_the_derivation(weighted, rng):
+    strict = pytest.importorskip("array_api_strict")
     history, rows = history_of(rng), period_rows(rng)
     weights = rng.uniform(0.5, 2, len(rows)) if weighted else np.ones(len(rows))
     roots = np.sqrt(weights)
@@ -321,10 +329,17 @@ def test_drift_is_the_inequality_of_the_derivation(weighted, rng):
     rounding = 1e-6 * float(weights @ (rows**2).sum(axis=1))
     for excess, is_drift in ((1.001, True), (0.999, False)):
         expected = 0.4 * residual / weights.sum()
-        limits = Thresholds(expected, (0.6 * residual - rounding) / excess, np.inf)
-        period = SketchPeriod(history, V[:0], EPS, limits, False)
-        novel = period.add(panel, roots)
-        np.testing.assert_array_equal(novel, np.arange(len(rows)) if is_drift else [])
+        limits = Thresholds(Residuals(expected), (0.6 * residual - rounding) / excess, np.inf)
+        there = Subspace.unchecked(
+            components=strict.asarray(V),
+            singular_values=history.singular_values,
+            mean=history.mean,
+            count=history.count,
+            total=history.total,
+        )
+        period = SketchPeriod(there, strict.asarray(V[:0]), EPS, limits, False)
+        left = period.add(strict.asarray(panel), strict.asarray(roots)).left
+        np.testing.assert_array_equal(left, np.arange(len(rows)) if is_drift else [])
         assert period.n_rows == (0 if is_drift else len(rows))
         assert (period.Q is None) == is_drift
 
@@ -335,7 +350,7 @@ def test_single_outliers_are_returned_and_nothing_of_them_is_kept(rng):
     panel = rows[2000:].copy()
     panel[[3, 700]] = 1e3 * rng.normal(size=(2, D))
     period = SketchPeriod(history, history.components[:0], EPS, thresholds(history), False)
-    np.testing.assert_array_equal(period.add(panel, None), [3, 700])
+    np.testing.assert_array_equal(period.add(panel, None).left, [3, 700])
     without = SketchPeriod(history, history.components[:0], EPS, thresholds(history), False)
     without.add(np.delete(panel, [3, 700], axis=0), None)
     assert_close(period.M, without.M)
@@ -348,7 +363,7 @@ def test_many_outliers_make_a_panel_of_new_directions(rng):
     history = history_of(rng)
     panel = history.mean + 1e3 * rng.normal(size=(40, D)) * (np.arange(40) < 10)[:, None]
     period = SketchPeriod(history, history.components[:0], EPS, thresholds(history), False)
-    assert len(period.add(panel, None)) == 40
+    assert len(period.add(panel, None).left) == 40
     assert period.n_rows == 0
 
 
@@ -358,6 +373,178 @@ def test_rows_that_cannot_be_squared_are_refused(bad, rng):
     rows[7, 3] = bad
     with pytest.raises(NonFiniteError), np.errstate(all="ignore"):
         SketchPeriod(history, history.components[:0], EPS, ANY_ROWS, False).add(rows, None)
+
+
+def cusum(residual, weights, energy, mean, variance, drift):
+    """Where news start and end, row by row of the derivation."""
+    surplus, first = 0.0, 0
+    for start in range(0, len(residual), 32):
+        part = slice(start, start + 32)
+        w = weights[part].sum()
+        surplus += residual[part].sum() - mean * w - np.sqrt(variance * w) - 1e-6 * energy[part].sum()
+        if surplus <= 0:
+            surplus, first = 0.0, start + 32
+        elif surplus > drift + 6 * np.sqrt(32 * variance):
+            return first, min(start + 32, len(residual))
+    return len(residual), len(residual)
+
+
+@WEIGHTED
+@pytest.mark.parametrize("change", [0, 40, 64, 250, 299, 1000])
+def test_news_are_where_the_cusum_test_says(weighted, change, rng):
+    residual, energy = rng.chisquare(30, 300), rng.chisquare(50, 300)
+    residual[change:] *= 1.7
+    weights = rng.uniform(0.5, 2, 300) if weighted else np.ones(300)
+    limits = Thresholds(Residuals(30.0, 60.0), 5.0, np.inf)
+    found = limits.news(energy, residual * weights, np.sqrt(weights) if weighted else None, 0.0)
+    assert found[:2] == cusum(residual * weights, weights, energy, 30.0, 60.0, 5.0)
+    if change == 64 and not weighted:
+        assert found[0] == 64
+
+
+def test_excess_is_carried_from_panel_to_panel(rng):
+    residual, energy = rng.chisquare(30, 320) * 1.25, np.ones(320)
+    limits = Thresholds(Residuals(30.0, 60.0), 5.0, np.inf)
+    whole, surplus, at = limits.news(energy, residual, None, 0.0)[1], 0.0, 0
+    assert whole < 320
+    while at < 320:
+        start, stop, surplus = limits.news(energy[:32], residual[at : at + 32], None, surplus)
+        if start < 32:
+            break
+        at += 32
+    assert at + stop == whole  # in panels of 32 rows it is found at the same row
+
+
+# --- rows that are few ---
+
+
+@pytest.mark.parametrize("shape", [(30, 50), (900, 60), (60, 900), (1000, 900)])
+@pytest.mark.parametrize("alpha", [0.0, 1.0, 3.0])
+def test_pairs_of_few_rows_are_exact(shape, alpha, rng):
+    rows = rng.normal(size=shape) * np.arange(1, shape[1] + 1) ** -alpha
+    components, values = exact_pairs(rows, 5, 12, 0.0)
+    exact = np.linalg.svd(rows, compute_uv=False)[:12]
+    np.testing.assert_allclose(values[:5], exact[:5], rtol=1e-10)
+    np.testing.assert_allclose(values, exact, rtol=1e-5)
+    assert_close(components @ components.T, np.eye(12), 1e-11)
+    assert np.sum((rows @ components[:5].T) ** 2) > (1 - 1e-10) * np.sum(exact[:5] ** 2)
+
+
+@WEIGHTED
+def test_first_rows_are_kept_as_they_came(weighted, rng):
+    rows, weights = rng.normal(size=(700, D)), rng.uniform(0.5, 2, 700)
+    kept = FirstRows(D, np.dtype(float), 700 * D * 8, center=True)
+    for part in np.split(np.arange(700), [1, 2, 30, 31, 200, 640]):
+        kept.append(sparse.csr_array(rows[part]), np.sqrt(weights[part]) if weighted else None)
+    assert kept.room == 0
+    for start in (0, 1, 250, 699):
+        np.testing.assert_array_equal(np.concatenate([part for part, _ in kept.parts(start)]), rows[start:])
+    found = kept.subspace(4, 9)
+    expected = Subspace.from_rows(rows, 9, sample_weight=weights if weighted else None)
+    assert_close(found.singular_values, expected.singular_values, 1e-10)
+    assert_close(found.mean, expected.mean)
+    assert found.total == pytest.approx(expected.total)
+
+
+def test_first_rows_that_are_all_the_same_take_no_room(rng):
+    row, rows = rng.normal(size=D), rng.normal(size=(50, D))
+    kept = FirstRows(D, np.dtype(float), 60 * D * 8, center=True)
+    for n in (1, 30, 1000):
+        kept.append(np.tile(row, (n, 1)), None)
+    assert kept.n_rows == 5
+    kept.append(rows, None)
+    expected = Subspace.from_rows(np.vstack([np.tile(row, (1031, 1)), rows]), 6)
+    found = kept.subspace(6, 6)
+    assert found.count == 1081
+    assert_close(found.singular_values, expected.singular_values, 1e-9)
+
+
+def test_first_rows_that_are_orthogonal_are_all_seen(monkeypatch):
+    monkeypatch.setattr(tuning, "HOST_TUNING", replace(tuning.HOST_TUNING, kept_bytes=2**21))
+    frequency = 1 / np.arange(1, 301)
+    lost = []
+    for seed in range(3):
+        drawn = np.random.default_rng(seed).choice(300, 900, p=frequency / frequency.sum())
+        rows = np.eye(300)[drawn]
+        lost.append(shortfall(track(Nystrom, rows, 20).summary().components[:20], rows))
+    assert np.mean(lost) < 1e-4
+
+
+def test_sums_of_rows_with_random_signs_have_their_scatter(rng):
+    rows, roots = rng.normal(size=(512, 3)) * [3, 2, 1] + 5, rng.uniform(0.5, 1.5, 512)
+    mean = roots**2 @ rows / np.sum(roots**2)
+    panel = rows * roots[:, None]
+    scatters = []
+    for seed in range(200):
+        sums = mixed(panel, roots, mean, 4, np.random.default_rng(seed))
+        assert sums.shape == (128, 3)
+        scatters.append(sums.T @ sums)
+    deviations = panel - roots[:, None] * mean
+    assert_close(np.mean(scatters, axis=0), deviations.T @ deviations, 0.03)
+
+
+def test_a_summary_after_every_row_takes_few_exact_solutions(rng, monkeypatch):
+    sizes = []
+
+    def counted(rows, *settings):
+        sizes.append(len(rows))
+        return exact_pairs(rows, *settings)
+
+    monkeypatch.setattr(first_rows, "exact_pairs", counted)
+    monkeypatch.setattr(first_rows, "_FREE_ENTRIES", 100 * D)
+    rows = power_law(rng, 500, D)
+    kept = FirstRows(D, np.dtype(float), 500 * D * 8, center=True)
+    for i in range(500):
+        kept.append(rows[i : i + 1], None)
+        found = kept.subspace(4, 20)
+    sizes = [size for size in sizes if size > 100]
+    assert sum(sizes) <= 9 * 500
+    best = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False)[:4]
+    np.testing.assert_allclose(found.singular_values[:4], best, rtol=1e-4)
+
+
+# --- directions that are fair to late ones ---
+
+
+@pytest.mark.parametrize("n_wanted", [1, 3, 9])
+def test_what_is_kept_along_fair_directions_never_exceeds_what_was_kept(n_wanted, rng):
+    for _ in range(20):
+        basis = Subspace(
+            orthonormal_rows(rng, 10), np.sort(rng.uniform(1, 3, 10))[::-1], np.zeros(D), 1000, 400.0
+        )
+        rotation = scipy.linalg.qr(rng.normal(size=(10, 10)))[0]
+        coverage = Coverage((rotation * rng.uniform(0, 1000, 10)) @ rotation.T, 1000.0)
+        fair = coverage.fair(basis, n_wanted)
+        before, after = ((s.components.T * s.singular_values**2) @ s.components for s in (basis, fair))
+        assert np.linalg.eigvalsh(before - after).min() > -1e-12
+        assert_close(fair.components @ fair.components.T, np.eye(10), 1e-12)
+        assert (np.diff(fair.singular_values) <= 1e-12).all()
+        kept = fair.singular_values[:n_wanted] ** 2
+        energy = np.sum(
+            (basis.singular_values[:, None] * basis.components @ fair.components[:n_wanted].T) ** 2
+        )
+        assert kept.sum() >= (1 - 5.1e-3) * energy
+
+
+def test_a_late_direction_is_not_tilted_towards_old_noise(rng):
+    """Noise of size 1 in all directions, half of them carried all the time; then one more, of size 10."""
+    n, late = 5000, np.eye(D)[-1] * 0.8 + np.eye(D)[0] * 0.6
+    squares = np.r_[
+        np.full(D // 2, float(n)), 36 * n * 0.64
+    ]  # what was kept; the late one for 36 n / 100 rows
+    carried = np.vstack([np.eye(D)[: D // 2], np.eye(D)[-1:]])
+    scatter = np.diag(squares)
+    scatter[0, -1] = scatter[-1, 0] = 36 * n * 0.48
+    scatter[0, 0] += 36 * n * 0.36
+    values, vectors = np.linalg.eigh(scatter / 30)
+    basis = Subspace(
+        vectors.T[::-1] @ carried, np.sqrt(values[::-1]), np.zeros(D), n, D * n / 30 + 36 * n / 30
+    )
+    rows = np.diag(np.r_[np.full(D // 2, float(n)), 0.0])
+    coverage = Coverage(vectors.T[::-1] @ rows @ vectors.T[::-1].T, float(n))
+    tilted, fair = basis.components[0], coverage.fair(basis, 1).components[0]
+    assert (fair @ late) ** 2 > (tilted @ late) ** 2
+    assert coverage.of_all(basis).fair(basis, 1) is basis
 
 
 # --- products of a panel ---

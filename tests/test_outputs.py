@@ -19,6 +19,8 @@ from test_cli import NAMES, numbers, run, run_fails, run_json, run_misused, run_
 from fedpca import StreamingPCA
 from fedpca.readers import RowReader
 
+pytestmark = pytest.mark.slow  # all of it together
+
 ENDINGS = [".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet", ".npy", ".h5ad", ".eigenvec"]
 
 
@@ -100,6 +102,7 @@ def test_a_reader_that_stops_early_ends_the_command_silently(people):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has it")
+@pytest.mark.long
 def test_a_full_disk_behind_standard_output_is_an_error(people):
     program = [sys.executable, "-m", "fedpca", "transform", "m.safetensors", "people.parquet", "-o", "-"]
     with open("/dev/full", "wb") as full:

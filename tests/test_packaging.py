@@ -38,11 +38,22 @@ PROGRAMS = {
     "cli": "import sys; sys.argv = ['fedpca', 'plan', '--help']; import fedpca.cli; fedpca.cli.main()",
     "report": ROWS + "import fedpca, fedpca.report\n"
     "fedpca.report.write_report('page.html', fedpca.StreamingPCA(2).fit(rows))",
+    "plot": ROWS + "import fedpca; fedpca.plot.scree(fedpca.Subspace.from_rows(rows))",
     "flower": "import fedpca.federation.flower.client_app",
     "dask": ROWS + "import fedpca.federation.dask as engine\n"
     "try: import dask.array as da; rows = da.from_array(rows)\n"
     "except ImportError: pass\n"
     "engine.fit(rows, 2)",
+    "spark": "import fedpca.federation.spark as engine\ntry: engine.fit(None, 2)\nexcept TypeError: pass",
+    "genetics": "import pathlib; pathlib.Path('a.pgen').write_bytes(b'no genotypes')\n"
+    "pathlib.Path('a.psam').write_text('#IID\\np1\\n')\n"
+    "pathlib.Path('a.pvar').write_text('#CHROM\\tPOS\\tID\\tREF\\tALT\\n1\\t9\\trs1\\tA\\tG\\n')\n"
+    "from fedpca.readers import open_rows\n"
+    "try: print(*open_rows('a.pgen'))\n"
+    "except ValueError as error: assert 'a.pgen' in str(error)",
+    "single-cell": "import fedpca.single_cell\ntry: fedpca.single_cell.pca(None)\nexcept TypeError: pass",
+    "onnx": ROWS + "import fedpca, fedpca.onnx\n"
+    "fedpca.onnx.export(fedpca.Subspace.from_rows(rows), 'model.onnx')",
     "mnist": "import fedpca.datasets as d; d.load('mnist-5k')",
     "files": "import pathlib; pathlib.Path('a.csv').write_text('1,2\\n3,5\\n')\n"
     "from fedpca.readers import open_rows; print(*open_rows('a.csv'))\n"

@@ -25,6 +25,8 @@ from typer.testing import CliRunner
 
 from fedpca.cli.app import app
 
+pytestmark = pytest.mark.slow  # all of it together
+
 
 def run(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])

@@ -320,7 +320,7 @@ def test_the_parity_of_many_reports_tells_nothing():
 def test_a_batch_interrupted_half_way_ends_the_stream_so_that_no_row_counts_twice(settings, monkeypatch):
     privacy = private(**({"epsilon": 4.0, "delta": 1e-5} | settings))
     pca = StreamingPCA(2, privacy=privacy).partial_fit(make_rows(100))
-    monkeypatch.setattr("fedpca.estimators.streaming.chunk_rows", lambda n_features: 150)
+    monkeypatch.setattr("fedpca.estimators.private_steps.chunk_rows", lambda n_features: 150)
     taken = PrivateTracker._take
 
     def interrupted(self, rows):
@@ -497,6 +497,7 @@ def test_a_text_column_is_named_and_not_quoted():
         assert "secret" not in str(refusal.value)
 
 
+@pytest.mark.filterwarnings("ignore:the merge has no certificate")
 def test_a_merge_with_anything_not_private_is_not_certified():
     rows = make_rows()
     release = StreamingPCA(2, privacy=nearly_noiseless()).partial_fit(rows).release()

@@ -32,6 +32,7 @@ def stream(settings):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.long
 def test_a_release_interrupted_at_any_line_draws_its_noise_once(settings, drawn):
     at, kinds = 0, set()
     while True:

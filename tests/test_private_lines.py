@@ -9,6 +9,8 @@ from fedpca import Privacy, StreamingPCA
 from fedpca.errors import FileFormatError
 from fedpca.readers import fit_files, open_rows
 
+pytestmark = pytest.mark.slow  # all of it together
+
 pytest.importorskip("pyarrow", reason="the files extra")
 
 
@@ -39,6 +41,7 @@ LINE = st.text('";,\r17 x#\xff\x00\x1c', max_size=9)
         optional={"comment": st.just("#"), "encoding": st.just("latin-1"), "thousands": st.just(",")},
     ),
 )
+@pytest.mark.long
 def test_a_private_line_is_one_row_and_changes_no_other(
     tmp_path, line, before, cell, n_cells, header, end, given_as
 ):

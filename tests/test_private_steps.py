@@ -23,6 +23,8 @@ from fedpca.privacy.preparation import BlockSum, Found
 from fedpca.privacy.tracker import PrivateTracker
 from fedpca.summaries.certificate import Certificate
 
+pytestmark = pytest.mark.slow  # all of it together
+
 NAN, INF = np.nan, np.inf
 AROUND = np.array([0.5, -0.25, 0.0, 0.125, 2.0])
 DIRECTIONS = np.linalg.qr(np.random.default_rng(3).normal(size=(5, 2)))[0].T
@@ -557,6 +559,7 @@ def test_an_evaluation_interrupted_at_any_line_draws_its_noise_once(drawn):
 
 
 @pytest.mark.parametrize("first", range(3))
+@pytest.mark.long
 def test_a_fit_interrupted_at_any_line_has_paid_for_what_it_drew(first, drawn):
     at = 1 + 17 * first
     while True:

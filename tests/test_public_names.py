@@ -13,7 +13,7 @@ def test_every_listed_name_exists_and_nothing_else_is_public():
     values = {name: getattr(fedpca, name) for name in fedpca.__all__}
     modules = {name for name in dir(fedpca) if inspect.ismodule(getattr(fedpca, name))}
     public = {name for name in dir(fedpca) if not name.startswith("_")} - {"Any", "import_module"}
-    assert set(values) == (public - modules - {"TYPE_CHECKING"}) | {"metrics", "progress"}
+    assert set(values) == (public - modules - {"TYPE_CHECKING"}) | {"metrics", "plot", "progress"}
 
 
 def test_importing_the_package_imports_nothing_heavy():

@@ -1047,7 +1047,7 @@ class TestPlink:
 
     def test_variants_without_ids(self, tmp_path):
         path, _ = self.write(tmp_path, sid=["."] * 17, bp_position=list(range(17)))
-        assert open_rows(path).feature_names[3] == "0:3:A1:A2"
+        assert open_rows(path).feature_names[3] == "0:3:A2:A1"
 
     def test_files_that_count_different_alleles_have_different_names(self, tmp_path):
         path, _ = self.write(tmp_path, allele_1=["A"] * 16 + ["G"], allele_2=["G"] * 16 + ["A"])
@@ -1059,7 +1059,7 @@ class TestPlink:
 
     def test_a_variant_that_comes_twice(self, tmp_path):
         path, _ = self.write(tmp_path, sid=["rs1"] * 17)
-        with pytest.raises(FileFormatError, match=r"0:0:A1:A2 appears twice.*plink2 --rm-dup"):
+        with pytest.raises(FileFormatError, match=r"0:0:A2:A1 appears twice.*plink2 --rm-dup"):
             open_rows(path)
 
     @pytest.mark.parametrize(

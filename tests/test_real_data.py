@@ -40,6 +40,7 @@ def shards(images):
 @pytest.mark.slow
 @pytest.mark.parametrize("fanout", [2, 3, 10])
 @pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.long
 def test_nothing_is_lost_without_truncation(shards, spectrum, fanout, seed):
     summaries = [Subspace.from_rows(shards[i]) for i in np.random.default_rng(seed).permutation(len(shards))]
     merged = fedpca.merge_tree(summaries, fanout=fanout)
@@ -79,6 +80,7 @@ def owners(images, digits):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["alike", "unlike"])
+@pytest.mark.long
 def test_a_warning_of_the_one_owner_who_lies(images, owners, kind):
     tables = {f"{i}": images[own] for i, own in enumerate(owners[kind])}
     summaries = {name: Subspace.from_rows(rows, 40) for name, rows in tables.items()}

@@ -28,6 +28,7 @@ def test_in_one_process(clients):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_through_a_folder(clients, tmp_path):
     for name, rows in clients.items():
         folder.publish(tmp_path, name, 0, StreamingPCA(RANK, oversample=100).fit(rows).subspace_)

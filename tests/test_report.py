@@ -1,9 +1,12 @@
 """Reports are correct for every kind of model and run, and untrusted text stays text."""
 
+import base64
+import hashlib
 import json
 import re
 from dataclasses import asdict, replace
 from html import unescape
+from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -21,29 +24,75 @@ from fedpca.readers import open_rows
 pytest.importorskip("matplotlib", reason="the report extra")
 pytest.importorskip("jinja2", reason="the report extra")
 
+from fedpca._util.text import percent
 from fedpca.report import write_report
-from fedpca.report.formatting import percent
 from fedpca.report.model import explained_variance
 from fedpca.report.run import load_run
 from fedpca.report.sample import sample_rows
 from fedpca.summaries.certificate import Certificate, Release
 
+pytestmark = pytest.mark.slow  # all of it together
+
 HOSTILE = "</text></svg><script>alert(1)</script>\x00\u202e$\\frac{$ &amp; _名" + "x" * 10_000
 
 
+class Scripts(HTMLParser):
+    """The attributes and contents of all script elements, as a browser sees them; and the page's policy."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.policy, self.open = [], "", False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        self.open = tag == "script"
+        if self.open:
+            self.found.append((attributes, ""))
+        if attributes.get("http-equiv") == "Content-Security-Policy":
+            self.policy = attributes["content"]
+
+    def handle_endtag(self, tag):
+        self.open = False
+
+    def handle_data(self, data):
+        if self.open:
+            attributes, before = self.found.pop()
+            self.found.append((attributes, before + data))
+
+
+def data_of(text):
+    """What the page's script shows, or None if it has none; scripts are checked and nothing else may run."""
+    page = Scripts(text)
+    rules = dict(rule.strip().split(" ", 1) for rule in page.policy.split(";"))
+    assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == "'none'"
+    if not page.found:
+        assert "script-src" not in rules
+        return None
+    (kind, data), (attributes, script) = page.found
+    assert (kind, attributes) == ({"type": "application/json", "id": "report-data"}, {})
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert rules["script-src"] == f"'sha256-{digest}'"
+    assert not re.search(r"innerHTML|outerHTML|eval|Function\(|fetch|XMLHttp|import|\.write", script)
+    assert not re.search(r"[<>&\u2028\u2029]", data)
+    return json.loads(data)
+
+
 def written(path, *arguments, **options):
-    """Write a page and check what holds for every page: self-contained, no scripts, valid, not large."""
+    """Write a page and check what holds for every page: self-contained, one script, valid, not large."""
     text = write_report(path / "report.html", *arguments, **options).read_text(encoding="utf-8")
     assert len(text.encode()) < 2_000_000
+    data_of(text)
+    rest = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     assert not re.search(
-        r"<script|javascript:|\son\w+=|@import|<(?!link rel=\"icon\")link|\x00|\u202e", text, re.I
+        r"<script|javascript:|\son\w+=|@import|<(?!link rel=\"icon\")link|\x00|\u202e", rest, re.I
     )
     assert set(re.findall(r"https?://[^\"' <]+", text)) <= {
         "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink",
     }  # fmt: skip
     assert all(
         reference.startswith("#")
-        for reference in re.findall(r"(?:url\(|href=\")([^\")]+)", text.replace('href="data:,"', ""))
+        for reference in re.findall(r"(?:url\(|href=\")([^\")]+)", rest.replace('href="data:,"', ""))
     )
     ids = re.findall(r"\sid=\"([^\"]+)\"", text)
     assert len(set(ids)) == len(ids)
@@ -197,7 +246,10 @@ def test_groups_have_their_own_medians(tmp_path, rng):
         (np.arange(300) % 10, [str(digit) for digit in range(10)]),
         (np.linspace(0, 1, 300), ["0 to 0.2", "0.2 to 0.4", "0.4 to 0.6", "0.6 to 0.8", "0.8 to 1"]),
         (np.where(np.arange(300) < 280, "most", np.arange(300).astype(str)), None),
-        (np.where(np.arange(300) < 20, np.nan, np.arange(300.0)), None),
+        (
+            np.where(np.arange(300) < 20, np.nan, np.arange(300.0)),
+            ["20 to 75.8", "75.8 to 131.6", "131.6 to 187.4", "187.4 to 243.2", "243.2 to 299", "missing"],
+        ),
         (["same"] * 300, ["same"]),
         (np.arange(300) % 8 + 5, [str(number) for number in range(5, 13)]),
         (
@@ -224,9 +276,7 @@ def test_rows_can_be_colored_by_any_column(tmp_path, rng, color, groups):
     text = written(tmp_path, Subspace.from_rows(rows), rows=rows, color=color)
     lines = table(text, "Scores on components 1 and 2")
     assert groups is None or [line[0] for line in lines] == groups
-    assert sum(int(line[1]) for line in lines) == (
-        280 if groups is None and "nan" in map(str, color) else 300
-    )
+    assert sum(int(line[1]) for line in lines) == 300
 
 
 @pytest.mark.slow
@@ -252,6 +302,81 @@ def test_tick_labels_are_short(tmp_path, largest, label):
     ticks = re.findall(r"<text[^>]*>([^<]*)</text>", pictures(text)[2])
     assert label in ticks
     assert max(len(tick) for tick in ticks if "component" not in tick) <= 7
+
+
+# --- what readers explore ---
+
+
+def test_the_data_of_a_page_are_the_scores_and_loadings(tmp_path, rng):
+    rows = power_law(rng, 300, 6) * 3
+    pca = StreamingPCA(3).fit(rows)
+    data = data_of(written(tmp_path, pca, rows=rows))
+    offline, weights = PCA(3).fit(rows), np.array(data["features"]["loadings"])
+    signs = np.sign((weights * offline.components_[:, _order(data)]).sum(axis=1))
+    np.testing.assert_allclose(weights, signs[:, None] * offline.components_[:, _order(data)], atol=1e-4)
+    assert data["rows"]["number"] == list(range(1, 301))
+    expected = signs * offline.transform(rows)
+    np.testing.assert_allclose(np.array(data["rows"]["scores"]).T, expected, rtol=1e-4, atol=1e-4)
+    spe, t2 = pca.anomaly_scores(rows)
+    np.testing.assert_allclose(data["rows"]["spe"], spe, rtol=1e-4)
+    np.testing.assert_allclose(data["rows"]["t2"], t2, rtol=1e-4)
+    np.testing.assert_allclose(
+        data["features"]["variance"], rows.var(axis=0, ddof=1)[_order(data)], rtol=1e-4
+    )
+    captured = (offline.explained_variance_[:, None] * offline.components_**2).sum(axis=0)
+    np.testing.assert_allclose(
+        data["features"]["shares"], (captured / rows.var(axis=0, ddof=1))[_order(data)], rtol=1e-4
+    )
+
+
+def _order(data):
+    return [int(name.removeprefix("feature ")) - 1 for name in data["features"]["names"]]
+
+
+def test_a_page_without_rows_has_nothing_about_any(tmp_path, rng):
+    text = written(tmp_path, Subspace.from_rows(rng.normal(size=(50, 4))))
+    assert data_of(text)["rows"] is None
+    assert "as confidential as the rows" not in text
+    assert data_of(written(tmp_path, Subspace.empty(4))) is None
+
+
+def test_a_frame_shows_no_column_that_was_not_named(tmp_path, rng):
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(rng.normal(size=(40, 3)), columns=list("abc"))
+    people = frame.assign(name=[f"Jane {i}" for i in range(40)], site=["north", "south"] * 20)
+    people.index = [f"patient {i}" for i in range(40)]
+    text = written(tmp_path, StreamingPCA(2).fit(frame), rows=people, color="site")
+    assert [column["name"] for column in data_of(text)["rows"]["columns"]] == ["site"]
+    assert "Jane" not in text
+    assert "patient" not in text
+    named = written(tmp_path, StreamingPCA(2).fit(frame), rows=people, passthrough=["name"])
+    (column,) = data_of(named)["rows"]["columns"]
+    assert [column["texts"][code] for code in column["codes"]] == list(people["name"])
+    assert data_of(named)["rows"]["color"] == -1
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (np.arange(40) % 3, "category"),
+        (np.arange(40) / 7, "number"),
+        (np.datetime64("2026-01-01") + np.arange(40), "time"),
+        ([f"id {i}" for i in range(40)], "category"),
+        ([""] * 40, "category"),
+        ([None, *range(39)], "number"),
+    ],
+)
+def test_a_passthrough_column_has_a_kind_of_colors(tmp_path, rng, values, kind):
+    rows = rng.normal(size=(40, 3))
+    text = written(tmp_path, Subspace.from_rows(rows), rows=rows, passthrough={"what": values})
+    (column,) = data_of(text)["rows"]["columns"]
+    assert column["kind"] == kind
+    assert len(column["codes"]) == 40
+    if kind == "category":
+        assert len(column["groups"]) == len(column["texts"])
+        assert max(column["groups"]) == len(column["labels"]) - 1 < 10
+    else:
+        assert sum(value is None for value in column["values"]) == (values[0] is None)
 
 
 # --- a federation ---
@@ -368,6 +493,36 @@ def test_stragglers_and_incidents_of_a_run(tmp_path):
     ]  # fmt: skip
     assert [len(line) for line in table(text, "Rows per client")] == [4] * 8
     assert incidents[0][2:] == ["2026-11-15 10:00:01", "bad.csv, line 2"]
+
+
+@pytest.mark.slow
+def test_a_run_of_secure_sums_shows_members_and_not_their_parts(tmp_path):
+    sums = [
+        {"sum": "gram", "owners": ["client 0", "client 1", "client 2"], "rows": 900, "noise": 1.5},
+        {"sum": "evaluation", "owners": ["client 0", "client 2"], "rows": 700, "noise": 1.5},
+    ]
+    secure = {"least": 2, "members": [f"client {node}" for node in range(4)], "sums": sums}
+    roster = {"study": "heart", "hash": "sha256:", "members": 5, "not_heard_from": ["client 3", "client 4"]}
+    model = flower_folder(tmp_path, secure=secure, roster=roster)
+    page = written(tmp_path, model, run=tmp_path)
+    assert "not visible, by design: the server learned secure sums over at least 2 members" in page
+    assert "3 of 5 members are in a sum; in none: client 3, client 4." in page
+    assert table(page, "Members in each sum") == [
+        ["rows in the sum", "900", "700"],
+        ["client 0", "in it", "in it"],
+        ["client 1", "in it", "–"],
+        ["client 2", "in it", "in it"],
+        ["client 3", "–", "–"],
+        ["client 4", "–", "–"],
+    ]
+    assert "contributed" not in page.replace("What each member contributed", "")
+    assert "not heard from" not in page
+    assert "Stragglers (" not in page
+    assert table(page, "Last reply of each member")[0] == ["client 8", "50.000"]
+    assert load_run(tmp_path).n_clients == 3
+    flower_folder(tmp_path / "other", secure=secure | {"sums": []}, problem="too few members", model=None)
+    page = written(tmp_path, model, run=tmp_path / "other")
+    assert "No sum was opened." in page
 
 
 @pytest.mark.slow
@@ -549,7 +704,10 @@ def test_untrusted_text_stays_text(tmp_path):
         quarantined={HOSTILE: HOSTILE},
         replies=[{"node": "1", "client": HOSTILE, "what": "rejected", "reason": HOSTILE, "time": HOSTILE}],
     )
-    text = written(tmp_path, model, rows=rows, color=[HOSTILE, "b"] * 25, run=folder, title=HOSTILE)
+    text = written(
+        tmp_path, model, rows=rows, color=[HOSTILE, "b"] * 25, run=folder, title=HOSTILE,
+        passthrough={HOSTILE: [HOSTILE + str(i) for i in range(50)]},
+    )  # fmt: skip
     assert "&lt;script&gt;" in text
     assert "$x_1$" in text
 
@@ -580,6 +738,24 @@ def test_pages_stay_small(tmp_path, rng, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.long
+def test_a_page_of_many_rows_and_features_is_below_three_megabytes(tmp_path, rng):
+    rows = rng.normal(size=(20_000, 2000)).astype(np.float32)
+    model = Subspace(
+        np.linalg.qr(rng.normal(size=(2000, 20)))[0].T, np.arange(20.0, 0, -1), np.zeros(2000), 20_000.0, 1e5,
+        feature_names=tuple(f"a feature with quite a long name, number {i}" for i in range(2000)),
+    )  # fmt: skip
+    passthrough = {"id": [f"row number {i}" for i in range(20_000)], "weight": rng.normal(size=20_000)}
+    path = tmp_path / "report.html"
+    write_report(path, model, rows=rows, color=rng.integers(0, 10, 20_000), passthrough=passthrough)
+    assert path.stat().st_size < 3_000_000
+    data = data_of(path.read_text(encoding="utf-8"))
+    assert len(data["features"]["names"]) == 1000
+    assert len(data["rows"]["scores"]) == 20
+    assert len(data["rows"]["number"]) == 2000
+
+
+@pytest.mark.slow
 def test_the_same_page_again(tmp_path, rng):
     rows = rng.normal(size=(60, 4))
     first, again = (written(tmp_path, Subspace.from_rows(rows), rows=rows) for _ in range(2))
@@ -590,6 +766,24 @@ def test_the_same_page_again(tmp_path, rng):
 
 
 @pytest.mark.slow
+def test_the_circle_and_the_biplot_of_paper_have_the_numbers(tmp_path, rng):
+    rows = rng.normal(size=(200, 5)) @ rng.normal(size=(5, 5)) * [1.0, 3.0, 9.0, 1.0, 0.0] + 7.0
+    deviations = rows - rows.mean(axis=0)
+    _, _, components = np.linalg.svd(deviations, full_matrices=False)
+    with np.errstate(invalid="ignore"):
+        expected = np.nan_to_num(np.corrcoef(rows.T, (deviations @ components[:2].T).T)[:5, 5:])
+    text = written(tmp_path, StreamingPCA(2).fit(rows), rows=rows)
+    for name, values in (("circle", expected), ("biplot", components[:2].T)):
+        lines = re.findall(
+            r"<tr>(<th scope=.row.*?)</tr>", text.split(f'id="{name}-chart"')[1].split("</table>")[0]
+        )
+        cells = [re.findall(r">([^<]+)</t[hd]>", line) for line in lines]
+        assert sorted(cell[0] for cell in cells) == [f"feature {i}" for i in range(1, 6)]
+        for feature, *numbers in cells:
+            found = np.abs([float(number) for number in numbers])
+            assert np.allclose(found, np.abs(values[int(feature.split()[1]) - 1]), atol=1e-3)
+
+
 def test_pictures_are_files_too(tmp_path, rng):
     rows = rng.normal(size=(60, 4))
     text = written(
@@ -597,7 +791,7 @@ def test_pictures_are_files_too(tmp_path, rng):
     )
     files = {path.name for path in (tmp_path / "deep" / "pictures").iterdir()}
     assert {name.removesuffix(".png") for name in files if name.endswith(".png")} == {
-        "scree", "cumulative", "scores-1-2", "outliers", "loadings-1", "loadings-2",
+        "scree", "cumulative", "scores-1-2", "biplot", "outliers", "circle", "loadings-1", "loadings-2",
     }  # fmt: skip
     assert len(files) == 2 * len(pictures(text))
     for path in (tmp_path / "deep" / "pictures").iterdir():
@@ -613,14 +807,29 @@ def test_pictures_are_files_too(tmp_path, rng):
     ("options", "rule"),
     [
         ({"rows": np.ones((5, 2))}, "the model's 4 features, got 2"),
-        ({"rows": np.ones((0, 4))}, "rows is empty"),
+        ({"rows": np.ones((0, 4))}, "at least one row, got none; leave out rows"),
+        ({"color": "site"}, "color and passthrough are about rows, but there are none"),
+        ({"passthrough": ["site"]}, "color and passthrough are about rows, but there are none"),
         ({"rows": np.ones((5, 4)), "color": [1, 2]}, "one value per row: 5 rows, got 2"),
         ({"rows": np.ones((5, 4)), "color": "site"}, "one value per row where columns have no names"),
+        ({"rows": np.ones((5, 4)), "passthrough": ["site"]}, "must name columns of the rows"),
+        ({"rows": np.ones((5, 4)), "passthrough": {"site": [1]}}, "'site' must have one value per row: 5"),
+        (
+            {"rows": np.ones((5, 4)), "passthrough": {str(i): np.ones(5) for i in range(21)}},
+            "at most 20 passthrough columns, got 21",
+        ),
     ],
 )
 def test_bad_rows_or_colors_leave_no_file(tmp_path, rng, options, rule):
     with pytest.raises(ValueError, match=rule):
         write_report(tmp_path / "report.html", Subspace.from_rows(rng.normal(size=(9, 4))), **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_color_that_is_no_column_leaves_no_file(tmp_path, rng):
+    frame = pytest.importorskip("pandas").DataFrame(rng.normal(size=(9, 4)), columns=list("abcd"))
+    with pytest.raises(ValueError, match=r"color must name a column of the rows, or .* got 'site'"):
+        write_report(tmp_path / "report.html", StreamingPCA(2).fit(frame), rows=frame, color="site")
     assert not list(tmp_path.iterdir())
 
 
@@ -646,9 +855,9 @@ def folder(tmp_path, monkeypatch):
     pytest.importorskip("typer", reason="the cli extra")
     monkeypatch.chdir(tmp_path)
     rows = np.random.default_rng(0).normal(size=(200, 3)) * [3, 2, 1]
-    lines = [f"{a},{b},{c},{'north' if a > 0 else 'south'}" for a, b, c in rows.tolist()]
-    Path("rows.csv").write_text("\n".join(["a,b,c,site", *lines]))
-    command("fit", "rows.csv", "--drop", "site", "--components", 2, "--out", "model.safetensors")
+    lines = [f"{a},{b},{c},{'north' if a > 0 else 'south'},{i}" for i, (a, b, c) in enumerate(rows.tolist())]
+    Path("rows.csv").write_text("\n".join(["a,b,c,site,number", *lines]))
+    command("fit", "rows.csv", "--drop", "site,number", "--components", 2, "--out", "model.safetensors")
     return tmp_path
 
 
@@ -673,6 +882,14 @@ def test_the_command_writes_a_page(folder):
     assert {line[0] for line in table(text, "Scores on components 1 and 2")} == {"north", "south"}
     assert [line[3] for line in table(text, "Explained variance")] == ["shown", "shown", "kept for merging"]
     assert (folder / "pictures" / "scree.png").exists()
+    kept = command(
+        "report", "model.safetensors", "--rows", "rows.csv", "--keep", "site,number", "-o", "k.html"
+    )
+    assert kept.exit_code == 0, kept.output
+    assert [column["name"] for column in data_of(Path("k.html").read_text())["rows"]["columns"]] == [
+        "site",
+        "number",
+    ]
     by_feature = command("report", "model.safetensors", "--rows", "rows.csv", "--color", "a", "-o", "f.html")
     assert by_feature.exit_code == 0, by_feature.output
     assert "Open in a browser: f.html" in by_feature.stdout
@@ -698,6 +915,7 @@ def test_the_command_refuses_before_it_works(folder):
         ((*ask, "none/r.html"), "there is no folder none"),
         ((*ask, "r.html", "--pictures", "full"), "full must be a new or empty folder"),
         ((*ask, "r.html", "--rows", "rows.csv", "--color", "nowhere"), "unknown column 'nowhere'"),
+        ((*ask, "r.html", "--rows", "rows.csv", "--keep", "b"), "columns that are no features, got 'b'"),
         ((*ask, "r.html", "--run", "full"), "neither summary.json nor history.jsonl"),
     ]:
         done = command(*wrong)
@@ -705,6 +923,7 @@ def test_the_command_refuses_before_it_works(folder):
         assert rule in done.stderr
         assert done.stderr.count("\n") == 1
     assert command(*ask, "r.html", "--color", "site").exit_code == 2
+    assert command(*ask, "r.html", "--keep", "site").exit_code == 2
     assert not Path("r.html").exists()
     assert Path("there.html").read_text() == "mine"
     assert command(*ask, "there.html", "--pictures", "full", "--force").exit_code == 0
@@ -714,7 +933,17 @@ def test_the_command_refuses_before_it_works(folder):
 @pytest.mark.slow
 def test_simulate_ends_in_a_report(folder):
     done = command(
-        "simulate", "rows.csv", "--client", "site", "--components", 2, "--report", "storm.html", "--json"
+        "simulate",
+        "rows.csv",
+        "--client",
+        "site",
+        "--drop",
+        "number",
+        "--components",
+        2,
+        "--report",
+        "storm.html",
+        "--json",
     )
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["report"] == "storm.html"

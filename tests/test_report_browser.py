@@ -1,7 +1,6 @@
 """Reports in a real browser: layout, contrast, keyboard, phones, dark mode, print, accessibility."""
 
 import re
-import shutil
 
 import numpy as np
 import pytest
@@ -15,23 +14,13 @@ from fedpca.trust import RowCounts
 
 pytest.importorskip("matplotlib", reason="the report extra")
 pytest.importorskip("jinja2", reason="the report extra")
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
 
-from fedpca.report import write_report  # noqa: E402
-from fedpca.report.package import release_facts  # noqa: E402
-from fedpca.report.sign_off import sign_off_page  # noqa: E402
+from fedpca.report import write_report
+from fedpca.report.package import release_facts
+from fedpca.report.sign_off import sign_off_page
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium or chrome: run scripts/install-browser"),
-]
+pytestmark = pytest.mark.engine
 
-QUIET = [
-    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync",
-]  # fmt: skip
 PAGES = ["rows", "private", "federation", "small", "units"]
 
 OPEN = "document.querySelectorAll('details').forEach(each => each.open = true)"
@@ -63,9 +52,11 @@ POOR_TEXT = """() => {
 }"""
 
 # Every visible chart: its size, what is drawn in it, its text, text outside of it, and texts that overlap.
-CHARTS = """() => [...document.querySelectorAll("svg")].filter(svg => svg.checkVisibility()).map(svg => {
+CHARTS = """() => [...document.querySelectorAll("svg:not(svg svg)")].filter(
+  svg => svg.checkVisibility()).map(svg => {
   const box = svg.getBoundingClientRect();
-  const drawn = [...svg.querySelectorAll("path, use")].filter(it => !it.closest("defs, clipPath")).map(
+  const drawn = [...svg.querySelectorAll("path, use, circle")].filter(
+    it => !it.closest("defs, clipPath")).map(
     it => it.getBoundingClientRect()).filter(at => at.width + at.height > 1);
   const texts = [...svg.querySelectorAll("text")];
   const size = it => parseFloat(getComputedStyle(it).fontSize) * box.width / svg.viewBox.baseVal.width;
@@ -113,14 +104,6 @@ def folder(tmp_path_factory):
     dates = np.datetime64("2026-01-01T00:00:00") + np.arange(500) * np.timedelta64(7, "h")
     write_report(folder / "units.html", StreamingPCA(2).fit(units), rows=units, color=dates)
     return folder
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        yield browser
-        browser.close()
 
 
 def sign_off(policy, *, names, n_rows=500, privacy=None, secure=False):
@@ -241,7 +224,7 @@ def luminance(color):
 
 
 def test_keys_and_clicks_choose_a_chart(visit):
-    page = visit("rows", reduced_motion="reduce")
+    page = visit("rows", reduced_motion="reduce", java_script_enabled=False)
     shown = (
         """[...document.querySelectorAll(".choice figure")].filter(f => f.checkVisibility()).map(f => f.id)"""
     )
@@ -257,9 +240,9 @@ def test_keys_and_clicks_choose_a_chart(visit):
     assert page.evaluate(shown) == ["scores-1-3-chart", "loadings-1-chart"]
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("ArrowLeft")
-    assert page.evaluate(shown) == ["scores-3-4-chart", "loadings-1-chart"]
+    assert page.evaluate(shown) == ["biplot-chart", "loadings-1-chart"]
     page.get_by_role("radio", name="3", exact=True).check()
-    assert page.evaluate(shown) == ["scores-3-4-chart", "loadings-3-chart"]
+    assert page.evaluate(shown) == ["biplot-chart", "loadings-3-chart"]
 
 
 def test_data_tables_open_by_key(visit):
@@ -314,9 +297,22 @@ def test_the_certificate_is_not_clipped(visit, table, width):
 def test_print_shows_every_chart(visit):
     page = visit("rows")
     page.emulate_media(media="print")
-    hidden = "[...document.querySelectorAll('figure')].filter(it => !it.checkVisibility()).length"
+    hidden = """[...document.querySelectorAll(".card:not([data-view]) figure")].filter(
+        it => !it.checkVisibility()).length"""
+    assert page.locator("figure svg").count() > 15
     assert page.evaluate(hidden) == 0
     assert not page.locator("nav").is_visible()
+    assert not page.locator("[data-view]").filter(visible=True).count()
+    assert len(page.pdf()) > 50_000
+
+
+def test_without_scripts_there_are_pictures(visit):
+    page = visit("rows", java_script_enabled=False)
+    assert page.locator("#scores-card").is_visible()
+    assert page.locator("#outliers-card").is_visible()
+    assert page.get_by_text("With scripts, this page has plots to explore").is_visible()
+    assert not page.locator("[data-view]").filter(visible=True).count()
+    assert not visit("rows").locator("#scores-card").is_visible()
 
 
 def test_reduced_motion(visit):

@@ -22,6 +22,8 @@ from fedpca.federation.simulate import Faults, simulate
 from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.merging import merge_distinct
 
+pytestmark = pytest.mark.slow  # all of it together
+
 RULES = ("cap", "median", "trim")
 RANK = 5
 

@@ -21,6 +21,8 @@ from typer.testing import CliRunner  # noqa: E402
 from fedpca.cli.app import app  # noqa: E402
 from fedpca.cli.roster import add  # noqa: E402
 
+pytestmark = pytest.mark.slow  # all of it together
+
 PRIVATE = ["--epsilon", "1", "--delta", "1e-5", "--bound", "15", "--center", "none"]
 
 

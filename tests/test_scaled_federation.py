@@ -400,7 +400,7 @@ def test_dask_of_many_features_takes_two(dask_fit, fanout):
 def test_dask_of_as_many_components_as_features_loses_nothing(dask_fit, monkeypatch):
     """With a first pass for the scale, the second sees divided rows."""
     owners = owners_of()
-    monkeypatch.setattr("fedpca.federation.dask._needs_scaling", lambda *_: True)
+    monkeypatch.setattr("fedpca.federation.partitions.needs_scaling", lambda *_: True)
     assert_standard(dask_fit(dask_rows(owners), 8, scale="std", fanout=2), pooled(owners), 8)
 
 

@@ -187,6 +187,19 @@ def test_mistakes_are_one_line(study):
     assert sorted(path.name for path in Path("shared").iterdir()) == ["session"]
 
 
+def test_the_key_of_another_member_is_named(study):
+    step("north")
+    rows = error_of("secure", "step", "shared", "south.csv", *of("north"))
+    assert "north.key is the key of 'north': the number of rows changed since this session began" in rows
+    member = error_of("secure", "step", "shared", "south.csv", *of("south"), "--state", "north.state")
+    assert "south.key is the key of 'south': the member and the number of rows changed" in member
+    fedpca.Ledger("small.jsonl", epsilon=0.1, delta=1e-7, key=fedpca.SigningKey.load("west.key"))
+    budget = error_of("secure", "step", "shared", "south.csv", *of("west"), "--ledger", "small.jsonl")
+    assert "west.key is the key of 'west': the release would cost some record" in budget
+    refusal = error_of("secure", "refuse", "shared", *of("west"))
+    assert "west.key is the key of 'west': only a sum that was announced" in refusal
+
+
 def test_a_lost_state_folder_is_named(study):
     step("north")
     shutil.rmtree("north.state")

@@ -1,5 +1,6 @@
 """Secure sums through a shared folder: whoever drops out, and whatever the folder does."""
 
+import json
 import os
 import shutil
 from contextlib import suppress
@@ -19,6 +20,8 @@ from fedpca.secure import session as session_module
 from fedpca.secure.record import Record
 from fedpca.secure.rows import OwnerRows
 from fedpca.trust import Member
+
+pytestmark = pytest.mark.slow  # all of it together
 
 
 def check_totals(study):
@@ -317,6 +320,63 @@ def test_foreign_files_links_pipes_and_unreadable_files_do_not_stop_anybody(tmp_
     assert "keys/000" in study.board()
 
 
+def test_what_is_no_file_in_the_place_of_a_message_is_named(tmp_path):
+    study = FolderStudy(tmp_path, **PLAIN)
+    (study.shared / "keys-000").mkdir()
+    (study.shared / "keys-001").symlink_to("/etc/passwd")
+    for index in (0, 1):
+        with pytest.raises(SecureError, match=rf"written once, and .*keys-00{index} is there with other"):
+            study.visit(index)
+
+
+def test_a_file_larger_than_any_message_is_not_read(tmp_path, monkeypatch):
+    study = FolderStudy(tmp_path, **PLAIN)
+    read, sizes = shared_files.LocalFolder.read, []
+
+    def reading(self, name, max_bytes):
+        contents = read(self, name, max_bytes)
+        sizes.append(len(contents))
+        return contents
+
+    monkeypatch.setattr(shared_files.LocalFolder, "read", reading)
+    for name in ("keys-001", "shares-001", "00-signed-001", "00-masked-001"):
+        with (study.shared / name).open("wb") as file:
+            file.truncate(2**26)  # sparse
+    board = study.board()
+    assert set(board) == {"session"}
+    assert {item.file for item in board.skipped} == {
+        "keys-001", "shares-001", "00-signed-001", "00-masked-001",
+    }  # fmt: skip
+    assert max(sizes) <= 2**24
+
+
+def test_secrets_are_not_kept_in_the_shared_folder(tmp_path):
+    study = FolderStudy(tmp_path, **PLAIN)
+    for state in (study.shared, study.shared / "owner-00.state", tmp_path / "x" / ".." / "shared" / "y"):
+        with pytest.raises(SecureError, match="must be outside the shared folder"):
+            study.visit(0, state=state)
+    assert [path.name for path in study.shared.iterdir()] == ["session"]
+
+
+@pytest.mark.slow
+def test_no_secrets_are_left_when_the_study_has_ended(tmp_path):
+    study = FolderStudy(tmp_path, **PLAIN)
+    assert study.run(lambda index, round: index != 4 or not round).waits_for == ""
+    for index in range(5):
+        [folder] = (tmp_path / f"state-{index}").glob("*/sent")
+        (folder.parent / ".fedpca-0123456789abcdef.part").write_bytes(b"of one that was killed")
+        assert study.visit(index) == ((), (), "")
+        head = json.loads((folder.parent / "session.json").read_bytes())
+        assert head["secrets"] == {"enc": None, "sums": [None, None]}
+        assert not list(folder.parent.glob(".fedpca-*"))
+        gone = {"rows": lambda: pytest.fail("nothing is left to do")}
+        assert study.visit(index, **gone).waits_for == ""
+    (study.shared / "00-total").unlink()
+    (study.shared / "model.safetensors").unlink()
+    with pytest.raises(SecureError, match="the study has ended here, and its secrets are erased"):
+        study.visit(0)
+
+
 @pytest.mark.parametrize(
     "planted",
     [
@@ -433,6 +493,18 @@ def test_a_clock_far_off_is_noticed(tmp_path, monkeypatch):
 
     monkeypatch.setattr(session_module, "datetime", Behind)
     nothing_sent(study, 0, "opened in the future")
+
+
+def test_masked_words_of_somebody_else_stop_their_owner_before_it_pays(tmp_path):
+    study = FolderStudy(tmp_path, **PRIVATE)
+    while "00/announced" not in study.board():
+        for index in range(5):
+            study.visit(index)
+        study.coordinate()
+    shutil.copy(study.shared / "agreed-000", study.shared / "00-masked-003")
+    with pytest.raises(SecureError, match="00/masked/003 is on the board, and not in its state"):
+        study.visit(3)
+    assert not study.ledger(3).entries
 
 
 def test_a_changed_message_is_named_and_does_not_count(tmp_path):

@@ -25,6 +25,7 @@ def streams(n_clients=7, n_batches=6, n_features=5):
 @pytest.mark.slow
 @settings(max_examples=40)
 @given(st.builds(Faults, shares, shares, shares, shares, shares, st.integers(0, 999)), st.integers(2, 9))
+@pytest.mark.long
 def test_the_model_is_that_of_all_that_was_delivered(faults, fanout):
     clients = streams()
     result = simulate(clients, 5, faults=faults, fanout=fanout)

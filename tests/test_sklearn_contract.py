@@ -1,8 +1,8 @@
-"""StreamingPCA and FederatedPCA keep scikit-learn's contract, in every configuration a user may choose."""
+"""All estimators keep scikit-learn's contract, in every configuration a user may choose."""
 
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from fedpca import EnergyBand, FederatedPCA, StreamingPCA
+from fedpca import EnergyBand, FederatedPCA, StreamingPCA, WindowedPCA
 
 CONFIGURATIONS = [
     StreamingPCA(),
@@ -15,6 +15,7 @@ CONFIGURATIONS = [
     StreamingPCA(n_components=1, center=False),
     StreamingPCA(n_components=1, forget=0.9),
     FederatedPCA(n_components=1),
+    WindowedPCA(n_components=1, window=1000),
 ]
 
 

@@ -325,6 +325,7 @@ def test_a_sum_of_energies_does_not_change_with_what_is_left_out():
 # --- Federated SVD (Lemma 1) ---
 
 
+@pytest.mark.long
 def test_lemma_1_needs_every_client_to_keep_its_own_rank(rng):
     """The paper asks for b >= the smallest rank of any client: neither needed nor enough."""
     lost = 0

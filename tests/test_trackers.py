@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from fedpca import Moments, Subspace, merge
-from fedpca.backend import HOST
+from fedpca.backend import HOST, batch_slices
 from fedpca.metrics import captured_variance, principal_angles
 from fedpca.summaries.rank import EnergyBand, FixedRank, VarianceShare
 from fedpca.trackers import BASELINES, TRACKERS, Block, Exact, FrequentDirections, Nystrom, fastest
@@ -396,3 +396,127 @@ def test_the_fast_kernel_does_not_lose_to_the_block_update():
 def test_the_fastest_tracker_is_chosen_by_features_and_rank():
     assert fastest(256, FixedRank(1)) == fastest(800, FixedRank(100)) == "exact"
     assert fastest(257, FixedRank(1)) == fastest(801, FixedRank(100)) == "nystrom"
+
+
+# --- the fast kernel: short streams, news, batches ---
+
+
+def remembering(n_kept, n_features, rank):
+    """The fast kernel with room for so many first rows only: a long stream in a short test."""
+    tracked = Nystrom(n_features, FixedRank(rank))
+    tracked._first_rows.max_rows = n_kept
+    return tracked
+
+
+def fed(tracked, rows, batch):
+    for start in range(0, len(rows), batch):
+        tracked.update(rows[start : start + batch])
+    return tracked
+
+
+@pytest.mark.parametrize("shape", [(150, 700), (900, 300), (420, 420)])
+@pytest.mark.parametrize("batch", [1, 64, 1000])
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_the_fast_kernel_is_exact_while_rows_are_few(shape, batch, alpha, rng):
+    rows = rng.normal(size=shape) * np.arange(1, shape[1] + 1) ** -alpha + rng.normal(size=shape[1])
+    summary = fed(Nystrom(shape[1], FixedRank(6)), rows, batch).summary()
+    assert shortfall(summary.components[:6], rows) < 1e-9
+    np.testing.assert_allclose(summary.singular_values[:6], singular_values(rows)[:6], rtol=1e-9)
+    whole = fed(Nystrom(shape[1], FixedRank(6)), rows.astype(np.float32), len(rows)).summary()
+    assert shortfall(whole.components[:6], rows) < 1e-9
+
+
+@pytest.mark.parametrize("batch", [32, 50, 100, 333, 1000])
+@pytest.mark.parametrize(("n_new", "size"), [(60, 20), (200, 10)])
+def test_a_new_direction_of_few_rows_is_found_in_any_batches(batch, n_new, size, rng):
+    rows = rng.normal(size=(4000, 300))
+    rows[:, :4] *= [12, 11, 10, 9]
+    rows[2200 : 2200 + n_new, 200] += size * rng.normal(size=n_new)
+    summary = fed(remembering(1000, 300, 5), rows, batch).summary()
+    best = np.linalg.eigh(np.cov(rows.T))[1][:, -5:]
+    new = best[:, np.argmax(np.abs(best[200]))]
+    assert np.linalg.norm(summary.components[:5] @ new) ** 2 > 0.9
+    assert shortfall(summary.components[:5], rows) < 2e-3
+
+
+def test_batches_hardly_matter_to_the_fast_kernel(rng):
+    rows = 0.2 * rng.normal(size=(6000, 300))
+    rows[np.arange(6000), np.arange(6000) // 300] += 5 * rng.normal(size=6000)  # twenty in sequence
+    lost = [
+        shortfall(fed(remembering(1500, 300, 10), rows, batch).summary().components[:10], rows)
+        for batch in (32, 64, 100, 256, 512, 1024)
+    ]
+    other = shortfall(track(Block, rows, 10, 500).summary().components[:10], rows)
+    assert max(lost) < 1.5 * min(lost) + 1e-4
+    assert max(lost) < 2 * other
+
+
+@pytest.mark.parametrize("batch", [45, 500])
+def test_what_the_fast_kernel_keeps_of_a_drifting_stream_never_exceeds_the_truth(batch, rng):
+    rows = rng.normal(size=(3000, 60))
+    for start in range(0, 3000, 250):
+        rows[start : start + 250] += 4 * rng.normal(size=(250, 1)) * rng.normal(size=60) / 8
+    tracked = fed(remembering(500, 60, 4), rows, batch)
+    for summary in (tracked.summary(), tracked.state()):
+        assert_valid(summary)
+        _, _, scatter, energy = pooled([rows], True)
+        assert np.linalg.eigvalsh(scatter - scatter_of(summary)).min() >= -1e-7 * energy
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_fast_kernel_does_not_lose_to_larger_windows(seed):
+    """Flat and spiked spectra, for which IncrementalPCA gets the rows of a thousand at once."""
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(5000, 300))
+    rows[:, :5] *= 2
+    whole = fed(remembering(2500, 300, 5), rows, 1000).summary()
+    window = track(Block, rows, 5, 1000, block_rows=1000, oversample=0).summary()
+    assert shortfall(whole.components[:5], rows) < shortfall(window.components[:5], rows)
+
+
+def test_the_fast_kernel_adapts_its_rank_within_a_block(rng):
+    rows = power_law(rng, 6000, 300, alpha=0.5)
+    tracked = Nystrom(300, EnergyBand(low=0.02, high=0.05, first=1))
+    ranks = []
+    for start in range(0, 6000, 100):
+        tracked.update(rows[start : start + 100])
+        ranks.append(tracked.rank)
+    settled = ranks[-1]
+    assert settled > 5
+    assert min(ranks[5:]) >= settled - 1
+    rows = rows * np.r_[20.0, np.ones(299)]  # one direction outweighs the others from now on
+    for start in range(0, 6000, 100):
+        tracked.update(rows[start : start + 100])
+        values = tracked.state().singular_values[: tracked.rank]
+        if start > 600:  # never longer out of the band than a period of 256 rows takes
+            assert values[-1] / values.sum() <= 0.05 + 0.01
+
+
+@EVERY
+@pytest.mark.parametrize("n_before", [0, 5, 400, 3000])
+def test_a_branch_leaves_the_tracker_as_it_is(tracker, n_before, rng):
+    rows = power_law(rng, n_before + 700, 30)
+    first, more = rows[:n_before], rows[n_before:]
+    trunk, alone = (tracker(30, FixedRank(3)) for _ in range(2))
+    for part in batch_slices(n_before, 64):
+        trunk.update(first[part])
+        alone.update(first[part])
+    branch = trunk.branch()
+    branch.decay(0.5)
+    branch.update(10 * more[::-1])
+    assert trunk.summary() == alone.summary()
+    for part in batch_slices(len(more), 64):
+        trunk.update(more[part])
+        alone.update(more[part])
+    assert trunk.summary() == alone.summary()
+
+
+@pytest.mark.parametrize("view", [np.s_[:, ::2], np.s_[::-1, 30::-1]], ids=["every other column", "reversed"])
+def test_moments_of_any_view_of_float32_rows(view, rng):
+    """BLAS takes copies of such rows, whose products are not quite symmetric."""
+    for _ in range(10):
+        rows = rng.normal(size=(3004, 62)) / np.arange(1, 63) ** 0.7 + rng.normal(size=62)
+        rows = rows.astype(np.float32)[view]
+        state = track(Exact, rows, 5, 751, dtype=np.float32).state()
+        assert isinstance(state, Moments)
+        np.testing.assert_allclose(state.scatter, pooled([rows], True)[2], atol=1e-5 * state.total)

@@ -20,6 +20,8 @@ from fedpca.summaries import model_file
 from fedpca.summaries.parts import MAX_PARTS
 from fedpca.trackers import BASELINES
 
+pytestmark = pytest.mark.slow  # all of it together
+
 TRACKERS = ["exact", "nystrom", "block"]
 
 
@@ -393,6 +395,15 @@ def test_values_of_a_feature_that_was_never_observed_say_nothing(rng):
         np.testing.assert_allclose(spe, narrow_spe, rtol=1e-9)
         np.testing.assert_allclose(t2, narrow_t2, rtol=1e-9)
         np.testing.assert_allclose(pca.score_samples(use), narrow.score_samples(filled[:, :4]), rtol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:feature 3 has no observed value")
+def test_a_feature_is_unknown_also_where_single_precision_rounds(rng):
+    rows = rng.binomial(2, 0.4, (30, 40)).astype(np.float32)  # fewer rows than features
+    rows[:, 3] = rows[5, 7] = np.nan
+    pca = StreamingPCA(2).fit(rows)
+    assert not pca.summary_.scatter[3].any()
+    assert not pca.components_[:, 3].any()
 
 
 @pytest.mark.filterwarnings("ignore:feature 4 has no observed value")
