@@ -14,11 +14,13 @@ from benchmarks.common import options
 
 NAMES = (
     "speed",
+    "choosing",
     "accuracy",
     "missing_values",
     "tuning",
     "small_streams",
     "memory",
+    "genotypes",
     "merging",
     "liars",
     "federation",
@@ -27,6 +29,7 @@ NAMES = (
     "signing",
     "readers",
     "fit_file",
+    "threads",
     "private_utility",
     "private_defaults",
     "private_samples",

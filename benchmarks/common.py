@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import THREADS
 from reproduction.exact import Array, batches
 
 # Rows.
@@ -79,7 +80,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 @dataclass
 class Timing:
-    """CPU seconds of each run of a contender, what it last returned, and why it was cut short, if it was."""
+    """Seconds of each run of a contender, what it last returned, and why it was cut short, if it was."""
 
     seconds: list[float] = field(default_factory=list)
     result: Any = None
@@ -93,12 +94,12 @@ class Timing:
     def note(self) -> str:
         return self.problem or ("measured once" if len(self.seconds) == 1 else f"{len(self.seconds)} runs")
 
-    def run(self, contender: Callable[[], Any], limit: float) -> None:
+    def run(self, contender: Callable[[], Any], limit: float, clock: Callable[[], float]) -> None:
         try:
             with time_limit(limit):
-                start = time.process_time()
+                start = clock()
                 result = contender()
-                elapsed = time.process_time() - start
+                elapsed = clock() - start
             self.seconds.append(elapsed)
             self.result = result
         except OutOfTime:
@@ -108,19 +109,23 @@ class Timing:
 
 
 def interleave(
-    contenders: Mapping[str, Callable[[], Any]], rounds: int = 5, budget: float = 10.0, limit: float = 60.0
+    contenders: Mapping[str, Callable[[], Any]],
+    rounds: int = 5,
+    budget: float = 10.0,
+    limit: float = 60.0,
+    clock: Callable[[], float] = time.process_time,
 ) -> dict[str, Timing]:
     """Run the contenders in turn, round after round, so that a busy moment of the machine hits them all.
 
-    A contender sits out further rounds once it has used `budget` CPU seconds; one run is stopped after
-    `limit` seconds.
+    A contender sits out further rounds once it has used `budget` seconds of the clock, by default of CPU
+    time; one run is stopped after `limit` seconds.
     """
     timings = {name: Timing() for name in contenders}
     for _ in range(rounds):
         for name, contender in contenders.items():
             timing = timings[name]
             if not timing.problem and sum(timing.seconds) < budget:
-                timing.run(contender, limit)
+                timing.run(contender, limit, clock)
     return timings
 
 
@@ -176,7 +181,7 @@ def machine() -> str:
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return (
         f"{cpu}, {os.cpu_count()} cores; Python {platform.python_version()}, numpy {np.__version__}, "
-        f"{blas['name']} {blas['version']}; {os.environ.get('OMP_NUM_THREADS', '?')} BLAS thread; load {load}"
+        f"{blas['name']} {blas['version']}; {THREADS} BLAS thread{'s' * (THREADS > 1)}; load {load}"
     )
 
 

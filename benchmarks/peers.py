@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks import THREADS
 from benchmarks.common import Array, batches
 
 Fit = Callable[[Array, int], Array]
@@ -110,11 +111,30 @@ def dask_randomized(rows: Array, rank: int) -> Array:
 def torch_lowrank(rows: Array, rank: int, *, iterations: int = 2) -> Array:
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(THREADS)
     torch.manual_seed(0)
     wide = min(rank + (rank + 1) // 2, *rows.shape)
     basis = torch.pca_lowrank(torch.from_numpy(rows), q=wide, niter=iterations)[2]
     return basis[:, :rank].numpy().T
+
+
+def intelex_incremental(rows: Array, rank: int) -> Array:
+    """scikit-learn-intelex: the d x d cross product, online."""
+    import daal4py
+    from sklearnex.preview.decomposition import IncrementalPCA
+
+    daal4py.daalinit(THREADS)
+    return IncrementalPCA(n_components=rank, batch_size=2000).fit(rows).components_
+
+
+def intelex_covariance(rows: Array, rank: int) -> Array:
+    """scikit-learn-intelex: the covariance, online, and numpy's eigenvectors of it."""
+    import daal4py
+    from sklearnex.covariance import IncrementalEmpiricalCovariance
+
+    daal4py.daalinit(THREADS)
+    covariance = IncrementalEmpiricalCovariance(batch_size=2000).fit(rows).covariance_
+    return np.linalg.eigh(covariance)[1][:, ::-1][:, :rank].T
 
 
 def fbpca_pca(rows: Array, rank: int) -> Array:
@@ -146,6 +166,9 @@ RANDOMIZED = "sklearn PCA randomized"
 RANDOMIZED_ONCE = "sklearn PCA randomized, 1 iteration"
 COVARIANCE = "sklearn PCA covariance_eigh"
 FBPCA = "fbpca"
+INTELEX = "scikit-learn-intelex IncrementalPCA"
+INTELEX_COVARIANCE = "scikit-learn-intelex covariance"
+TORCH = "torch.pca_lowrank, 2 iterations"
 
 # IncrementalPCA with its best batch is not listed: the batch is sought per cell (`best_batch`).
 PEERS = {
@@ -155,7 +178,9 @@ PEERS = {
     COVARIANCE: Peer(pca_covariance, "sklearn", "scikit-learn"),
     "scipy svds": Peer(scipy_svds, "scipy", "scipy"),
     FBPCA: Peer(fbpca_pca, "fbpca", "fbpca"),
-    "torch.pca_lowrank, 2 iterations": Peer(torch_lowrank, "torch", "torch"),
+    INTELEX: Peer(intelex_incremental, "sklearnex", "scikit-learn-intelex", "batches of 2000"),
+    INTELEX_COVARIANCE: Peer(intelex_covariance, "sklearnex", "scikit-learn-intelex", "batches of 2000"),
+    TORCH: Peer(torch_lowrank, "torch", "torch"),
     "gensim LsiModel, sparse chunks": Peer(gensim_lsi, "gensim", "gensim", "batches of 1000"),
     "dask-ml IncrementalPCA, batch 200": Peer(dask_incremental, "dask_ml", "dask-ml", "batches of 200"),
     "dask-ml PCA randomized": Peer(dask_randomized, "dask_ml", "dask-ml"),

@@ -34,7 +34,7 @@ from benchmarks.common import (
 from reproduction.exact import Exact
 
 OURS = "fedpca"
-ROWS = {64: 100_000, 784: 20_000, 1000: 20_000, 4096: 8_000, 20_000: 4_000}
+ROWS = {64: 100_000, 256: 50_000, 784: 20_000, 1000: 20_000, 4096: 8_000, 20_000: 4_000}
 RANKS = (5, 10, 50, 100)
 DTYPES = ("float64", "float32")
 HEADLINE = (1000, 10)
@@ -46,10 +46,15 @@ GRID_PEERS = (
     peers.RANDOMIZED_ONCE,
     peers.COVARIANCE,
     peers.FBPCA,
+    peers.INTELEX,
+    peers.INTELEX_COVARIANCE,
 )
+_EIGENPROBLEM = "above d = 1000 its d x d eigenproblem takes too long to be repeated over a grid"
 SMALL_ONLY = {
     peers.IPCA_DEFAULT: "above d = 1000 its batch of 5 d is more than the rows: one full SVD",
-    peers.COVARIANCE: "above d = 1000 its d x d eigenproblem takes too long to be repeated over a grid",
+    peers.COVARIANCE: _EIGENPROBLEM,
+    peers.INTELEX: _EIGENPROBLEM,
+    peers.INTELEX_COVARIANCE: _EIGENPROBLEM,
 }
 BATCH = 1000
 
