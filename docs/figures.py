@@ -1,6 +1,6 @@
 """Draw the figures of the documentation: `python docs/figures.py [NAME ...]` writes docs/images/NAME.svg.
 
-Besides fedpca[report] they need bed-reader and anndata, as the examples do that they show.
+Besides fedpca[report] they need bed-reader, anndata and scanpy, as the examples do that they show.
 """
 
 import io
@@ -125,6 +125,18 @@ def csv_scree() -> Figure:
     return figure
 
 
+def wine_biplot() -> Figure:
+    """Scree plot and biplot of the wines, as reference/plot.md draws them."""
+    wine = load_wine(as_frame=True)
+    pca = fedpca.StreamingPCA(n_components=4, scale="std").fit(wine.data)
+    figure, (left, right) = panels(2, 3.8)
+    fedpca.plot.scree(pca, left)
+    fedpca.plot.biplot(pca, wine.data, right, color=wine.target_names[wine.target])
+    for name in right.texts:
+        name.set_path_effects([])  # halos would be white in dark mode
+    return figure
+
+
 def digits_scores() -> Figure:
     """The tutorial's digits on the components of the merged model."""
     images, digits = load_digits(return_X_y=True)
@@ -180,6 +192,32 @@ def ancestry_scores() -> Figure:
     return figure
 
 
+def hapmap_scores() -> Figure:
+    """The people of examples/five_biobanks.py on the merged components, and those left out of the fit."""
+    import five_biobanks
+
+    genotypes = five_biobanks.load()
+    rows = five_biobanks.standardized(np.concatenate([*genotypes.values()]))
+    start, parts = 0, {}
+    for name, people in genotypes.items():
+        parts[name], start = rows[start : start + len(people)], start + len(people)
+    model = fedpca.merge(
+        [fedpca.Subspace.from_rows(part, rank=44) for part in parts.values()], rank=five_biobanks.COMPONENTS
+    )
+    figure, (left, right) = panels(2)
+    for name, part in parts.items():
+        dots(left, model.project(part), label=f"{name} ({five_biobanks.POPULATION[name]})")
+    left.set_title("five biobanks, merged")
+    legend(left, loc="best", fontsize=9)
+    inside, plain, corrected = five_biobanks.left_out(rows)
+    for projected, label in ((plain, "plain"), (corrected, "asymptotic")):
+        dots(right, np.stack([inside[:, 1], (projected - inside)[:, 1]], axis=1), 3, label=label)
+    right.axhline(0, color=GRAY, linewidth=1)
+    right.set(title="people left out", xlabel="component 2, in the fit", ylabel="projected less in the fit")
+    legend(right, loc="best")
+    return figure
+
+
 def cell_scores() -> Figure:
     """The cells of examples/single_cell.py, by lab."""
     import anndata
@@ -199,6 +237,20 @@ def cell_scores() -> Figure:
         dots(axis, points, size=2.5, color=color)
         axis.set_title(name)
         axis.label_outer()
+    return figure
+
+
+def cell_umap() -> Figure:
+    """The cells of examples/scanpy_umap.py, by cluster."""
+    import scanpy_umap
+    from sklearn.cluster import KMeans
+
+    cells, _ = scanpy_umap.main()
+    clusters = KMeans(8, random_state=0).fit_predict(cells.obsm["X_pca"])
+    figure, (axis,) = panels(1, 4.2)
+    for cluster in range(8):
+        dots(axis, cells.obsm["X_umap"][clusters == cluster], size=2)
+    axis.set(xlabel="UMAP 1", ylabel="UMAP 2", xticks=[], yticks=[])
     return figure
 
 
@@ -295,10 +347,13 @@ def federation_growth() -> Figure:
 FIGURES: dict[str, Callable[[], Figure]] = {
     "csv-scores": csv_scores,
     "csv-scree": csv_scree,
+    "wine-biplot": wine_biplot,
     "digits-scores": digits_scores,
     "sensor-alarms": sensor_alarms,
     "ancestry-scores": ancestry_scores,
+    "hapmap-scores": hapmap_scores,
     "cell-scores": cell_scores,
+    "cell-umap": cell_umap,
     "private-affinity": private_affinity,
     "dask-costs": dask_costs,
     "gpu-times": gpu_times,

@@ -91,7 +91,7 @@ def main(home):
     for entry in summary["secure"]["sums"]:
         print(f"{entry['sum']}: {entry['rows']} rows of {', '.join(entry['owners'])}")
     for reply in summary["replies"]:
-        print(f"{reply['what']}: {reply['client']}. {reply['reason']}")
+        print(f"{reply['client']}: {reply['what']}; {reply['reason'] or 'it is in all sums.'}")
     print(model)
     print(model.certificate.secure.describe())
     pooled = np.concatenate([table(home, name) for name in summary["secure"]["sums"][0]["owners"]])
