@@ -1,6 +1,6 @@
 """A fit in shards: the same with any number of threads, as good as one stream, and all or nothing."""
 
-import _thread
+import signal
 import threading
 import time
 import tracemalloc
@@ -279,14 +279,19 @@ def test_an_interrupt_ends_all_threads_and_rolls_back(monkeypatch):
         if threading.get_ident() != main and not interrupted.is_set():
             interrupted.set()
             time.sleep(0.05)  # the main thread waits for the others by then
-            _thread.interrupt_main()
+            signal.pthread_kill(main, signal.SIGINT)
         time.sleep(0.005)
         return update(self, *arguments)
 
     interrupted = threading.Event()
     monkeypatch.setattr(row_updates.RowUpdates, "update", slow)
-    with pytest.raises(KeyboardInterrupt):
-        pca.fit(rows)
+    # Shells make background processes ignore the signal, such as a run of all tests in the background.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            pca.fit(rows)
+    finally:
+        signal.signal(signal.SIGINT, handler)
     assert vars(pca) == before
     for thread in set(threading.enumerate()) - threads:
         thread.join(10)
