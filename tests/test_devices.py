@@ -335,3 +335,22 @@ def test_scaled_rows_on_a_device(to_device, tracker, scale, rng):
     with pytest.raises(ValueError, match="infinity"):
         with_gaps.partial_fit(to_device(rows))
     assert with_gaps.summary_ == before
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CS[RC] tensor support is in beta:UserWarning")
+@pytest.mark.parametrize("layout", ["csr", "coo", "csc"])
+@pytest.mark.parametrize("name", ["float32", "float64", "bfloat16"])
+def test_sparse_tensors_are_rows_like_those_of_scipy(layout, name, rng):
+    torch = pytest.importorskip("torch")
+    where = "cuda" if torch.cuda.is_available() else "cpu"
+    values = np.where(rng.uniform(size=(700, 300)) < 0.1, power_law(rng, 700, 300), 0)
+    dense = torch.asarray(values, dtype=getattr(torch, name), device=where)
+    rows = getattr(dense, {"csr": "to_sparse_csr", "coo": "to_sparse_coo", "csc": "to_sparse_csc"}[layout])()
+    exact = dense.to(torch.float64).cpu().numpy()
+    pca = fedpca.StreamingPCA(5).fit(rows)
+    assert shortfall(pca.components_, exact) < 1e-9
+    again = fedpca.StreamingPCA(5).partial_fit(dense).partial_fit(rows)
+    assert shortfall(again.components_, np.concatenate([exact, exact])) < 1e-5
+    scores = pca.transform(rows)
+    assert scores.device == dense.device
+    np.testing.assert_allclose(to_host(scores), to_host(pca.transform(dense)), rtol=1e-3, atol=1e-4)

@@ -1,6 +1,6 @@
 """Array backends: NumPy on the host, or any array-API library on its own device."""
 
-from fedpca.backend.array_api import ArrayApiBackend, to_host
+from fedpca.backend.array_api import ArrayApiBackend, sparse_to_host, to_host
 from fedpca.backend.base import Backend
 from fedpca.backend.dispatch import backend_of
 from fedpca.backend.numpy import HOST, NumpyBackend
@@ -9,5 +9,5 @@ from fedpca.backend.torch_cuda import TorchCudaBackend
 
 __all__ = [
     "HOST", "ArrayApiBackend", "Backend", "NumpyBackend", "TorchCudaBackend", "backend_of", "batch_slices",
-    "dense", "to_host",
+    "dense", "sparse_to_host", "to_host",
 ]  # fmt: skip

@@ -10,8 +10,9 @@ from typing import Any, final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+from scipy import sparse
 
-from fedpca._typing import Array, DeviceArray
+from fedpca._typing import Array, DeviceArray, RowsLike
 from fedpca._util.extras import require
 from fedpca.backend.base import NO_CONTEXT, Backend
 from fedpca.backend.threads import single_threaded_blas
@@ -136,6 +137,28 @@ def to_host(values: DeviceArray) -> NDArray[Any]:
     if values.__dlpack_device__()[0] == _CPU:
         return np.from_dlpack(values)
     return np.asarray(compat.to_device(values, "cpu"))
+
+
+def sparse_to_host(rows: RowsLike) -> RowsLike:
+    """Sparse rows of torch or CuPy as those of SciPy; all other rows as they are."""
+    library = type(rows).__module__.partition(".")[0]
+    if library == "cupyx":
+        return rows.get()
+    layout = str(rows.layout) if library == "torch" else ""
+    if "sparse" not in layout:
+        return rows
+    rows = rows.detach().cpu()
+    shape = tuple(rows.shape)
+    if layout == "torch.sparse_coo":
+        rows = rows.coalesce()
+        return sparse.csr_array((to_host(rows.values()), to_host(rows.indices())), shape=shape)
+    if layout == "torch.sparse_csr":
+        parts = rows.values(), rows.col_indices(), rows.crow_indices()
+        return sparse.csr_array(tuple(map(to_host, parts)), shape=shape)
+    if layout == "torch.sparse_csc":
+        parts = rows.values(), rows.row_indices(), rows.ccol_indices()
+        return sparse.csc_array(tuple(map(to_host, parts)), shape=shape)
+    raise TypeError(f"sparse rows must be CSR, CSC or COO, got {layout}; convert them with to_sparse_csr().")
 
 
 def _array_api_compat(values: DeviceArray) -> Any:

@@ -15,7 +15,7 @@ from sklearn.utils import Tags, check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedpca._typing import AnyArray, Array, DeviceArray, DType, RowsLike
-from fedpca.backend import HOST, Backend, backend_of, batch_slices, dense, ops, to_host
+from fedpca.backend import HOST, Backend, backend_of, batch_slices, dense, ops, sparse_to_host, to_host
 from fedpca.backend.threads import single_threaded_blas
 from fedpca.estimators.anomaly_limits import degrees_of_freedom, log_likelihood, spe_limit, t2_limit
 from fedpca.readers.data_file import Batch
@@ -83,6 +83,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             return X  # the common case, without the price of all other checks
         if isinstance(X, Batch):
             return self._validated_batch(X, reset=reset)
+        X = sparse_to_host(X)
         if backend_of(X).on_device:
             X = validation.device_rows(X)
             if reset:  # as validate_data does, which takes longer than to begin a fit
