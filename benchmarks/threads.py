@@ -21,6 +21,7 @@ import numpy as np
 
 from benchmarks.common import heading, machine, options, power_law, table
 from fedpca import FederatedPCA, StreamingPCA
+from fedpca.backend.ops import even_cuts
 from fedpca.backend.threads import available_cores, map_in_threads
 from fedpca.estimators import shards
 from fedpca.readers import fit_files, open_rows
@@ -57,7 +58,7 @@ def bare_products(rows: Array, n_probes: int, n_threads: int) -> None:
             np.vecdot(panel, panel)
         return products
 
-    map_in_threads(run, shards.even_cuts(len(rows), n_threads), n_threads)
+    map_in_threads(run, even_cuts(len(rows), n_threads), n_threads)
 
 
 @contextmanager

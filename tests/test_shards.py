@@ -14,9 +14,9 @@ from scipy import sparse
 from threadpoolctl import ThreadpoolController
 
 from fedpca import FederatedPCA, StreamingPCA, metrics
+from fedpca.backend.ops import even_cuts
 from fedpca.backend.threads import available_cores, map_in_threads, n_threads
 from fedpca.estimators import row_updates, shards
-from fedpca.estimators.shards import even_cuts
 from fedpca.readers import fit_files, open_rows
 from fedpca.trackers import Nystrom
 from fedpca.trackers.nystrom import tuning

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -18,6 +19,16 @@ def batch_slices(n_rows: int, size: int) -> Iterator[slice]:
     [slice(0, 3, None), slice(3, 5, None)]
     """
     return (slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size))
+
+
+def even_cuts(n_rows: int, n_parts: int) -> list[slice]:
+    """Contiguous parts of almost the same length.
+
+    >>> even_cuts(10, 4)
+    [slice(0, 2, None), slice(2, 5, None), slice(5, 7, None), slice(7, 10, None)]
+    """
+    ends = [n_rows * i // n_parts for i in range(n_parts + 1)]
+    return [slice(start, stop) for start, stop in pairwise(ends)]
 
 
 def dense(rows: DeviceArray) -> DeviceArray:

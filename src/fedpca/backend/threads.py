@@ -1,14 +1,17 @@
 """Threads: how many to use, tasks in them, and one thread of BLAS in each.
 
-More threads of BLAS make products of this size slower as soon as the machine has other work.
+More threads of BLAS make products of this size slower as soon as the machine has other work, and change their
+rounding. Tasks, and parts of a product, are the same with any number of threads.
 """
 
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from contextvars import copy_context
 from functools import cache
 from numbers import Integral
 from typing import Any, TypeVar
@@ -139,6 +142,74 @@ def map_in_threads(
         except BaseException:
             failed = -1  # of an interrupt, too: all tasks end
             raise
+
+
+@contextmanager
+def thread_team(n_threads: int) -> Iterator[None]:
+    """Inside, `map_parts` of this thread uses so many threads; BLAS is single-threaded."""
+    before = _team_size()
+    with single_threaded_blas():
+        _team.size = n_threads
+        try:
+            yield
+        finally:
+            _team.size = before
+
+
+def map_parts(task: Callable[[Item], T], parts: Sequence[Item]) -> list[T]:
+    """What a task gives for each part of some short work, in their order, by the team of this thread.
+
+    The thread works itself, and takes parts that no other has begun: a team that is busy costs no time.
+
+    >>> with thread_team(2):
+    ...     map_parts(lambda number: number**2, [1, 2, 3])
+    [1, 4, 9]
+    """
+    n_helpers = min(_team_size(), len(parts)) - 1
+    if n_helpers < 1:
+        return [task(part) for part in parts]
+    results: dict[int, T] = {}
+    places = deque(range(len(parts)))
+
+    def work() -> None:
+        while places:
+            try:
+                place = places.popleft()
+            except IndexError:  # another thread was faster
+                return
+            results[place] = task(parts[place])
+
+    def help_out() -> None:
+        with single_threaded_blas():
+            work()
+
+    helpers = [_pool().submit(copy_context().run, help_out) for _ in range(n_helpers)]
+    try:
+        work()
+    finally:
+        places.clear()
+        begun = [helper for helper in helpers if not helper.cancel()]
+        wait(begun)
+    for helper in begun:
+        helper.result()
+    return [results[place] for place in range(len(parts))]
+
+
+_team = threading.local()
+
+
+def _team_size() -> int:
+    return getattr(_team, "size", 1)
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    """Threads for the parts of all teams; they wait between two products, which come every millisecond."""
+    return ThreadPoolExecutor(max(available_cores() - 1, 1), thread_name_prefix="fedpca")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of these threads
 
 
 class _Stopped(Exception):

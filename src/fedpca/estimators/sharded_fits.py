@@ -1,21 +1,26 @@
-"""ShardedFits: fits of many rows, of a table or of files, in shards that run in threads."""
+"""ShardedFits: fits that threads share: shards of many rows, of a table or of files, or parts of products."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 
 import numpy as np
 
 from fedpca._typing import Array, DeviceArray, DType, RowsLike
 from fedpca.backend import HOST, backend_of, batch_slices
-from fedpca.backend.threads import map_in_threads, n_threads
+from fedpca.backend.base import NO_CONTEXT
+from fedpca.backend.ops import even_cuts
+from fedpca.backend.threads import map_in_threads, n_threads, thread_team
 from fedpca.estimators.row_updates import PlainSource, part_of
-from fedpca.estimators.shards import NotCuttable, Part, Shard, even_cuts, fit_shards, n_shards
+from fedpca.estimators.shards import NotCuttable, Part, Shard, fit_shards, n_shards
 from fedpca.estimators.stream_settings import BATCH_ROWS, StreamSettings
 from fedpca.privacy import PrivateTracker
 from fedpca.readers.data_file import Batch
 from fedpca.summaries import validation
 from fedpca.summaries.scaling import Scaling
 from fedpca.trackers import Exact, Standardized
+
+_MIN_SHARED_ENTRIES = 2**17  # of a batch: the products of fewer take less than to share them
 
 
 class ShardedFits(StreamSettings):
@@ -42,6 +47,17 @@ class ShardedFits(StreamSettings):
             return fit_shards(self._row_updates(), shards, threads)
         except NotCuttable:
             return None
+
+    def _team(self, shape: tuple[int, int]) -> AbstractContextManager[object]:
+        """Threads that share the products of rows that are one stream, unless these are few."""
+        threads = n_threads(self.n_jobs)
+        return thread_team(threads) if shape[0] * shape[1] >= _MIN_SHARED_ENTRIES else NO_CONTEXT
+
+    def _batch_rows(self, n_features: int) -> int:
+        """Rows per batch of a fit; products of the exact tracker are faster with more."""
+        if self.batch_size is not None or validation.forget(self.forget) != 1:  # which is per batch
+            return self.batch_size or BATCH_ROWS
+        return 4 * BATCH_ROWS if self._kind_of_tracker(n_features)[0] is Exact else BATCH_ROWS
 
     def _cuts(self, shape: tuple[int, int], n_stored: int | None = None) -> list[slice]:
         """Where to cut rows into shards; one for not at all. With forgetting, order matters."""
@@ -111,6 +127,6 @@ class ShardedFits(StreamSettings):
 
     def _batches(self, X: RowsLike, weights: Array | None, cut: slice) -> Iterator[Part]:
         """The rows of a shard, a few at a time: read once from memory, they are then in the cache."""
-        for part in batch_slices(cut.stop - cut.start, self.batch_size or BATCH_ROWS):
+        for part in batch_slices(cut.stop - cut.start, self._batch_rows(X.shape[1])):
             own = slice(cut.start + part.start, cut.start + part.stop)
             yield X[own, :], part_of(weights, own)

@@ -8,7 +8,6 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 from fedpca._typing import Array, RowsLike
 from fedpca.backend.threads import map_in_threads
@@ -81,16 +80,6 @@ def n_shards(
         return 1
     wanted = n_rows / (_ENTRIES / entries_per_row + extra)
     return 2 ** round(math.log2(min(max(wanted, 1.0), MAX_SHARDS)))
-
-
-def even_cuts(n_rows: int, n_parts: int) -> list[slice]:
-    """Contiguous parts of almost the same length.
-
-    >>> even_cuts(10, 4)
-    [slice(0, 2, None), slice(2, 5, None), slice(5, 7, None), slice(7, 10, None)]
-    """
-    ends = [n_rows * i // n_parts for i in range(n_parts + 1)]
-    return [slice(start, stop) for start, stop in pairwise(ends)]
 
 
 def fit_shards(updates: RowUpdates, shards: Sequence[Shard], n_threads: int) -> PlainSource:

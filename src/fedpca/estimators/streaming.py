@@ -15,7 +15,6 @@ from fedpca.estimators.one_row import OneRowMixin
 from fedpca.estimators.private_steps import PrivateSteps
 from fedpca.estimators.row_updates import PlainSource, Source, part_of, plain
 from fedpca.estimators.sharded_fits import ShardedFits
-from fedpca.estimators.stream_settings import BATCH_ROWS
 from fedpca.privacy import Privacy, PrivateTracker
 from fedpca.summaries import validation
 from fedpca.summaries.merging import check_compatible, known_to_any, merge_distinct
@@ -64,10 +63,12 @@ class StreamingPCA(OneRowMixin, ShardedFits, PrivateSteps):
             "auto" for about as many again (20 for 10, 45 for 20, 150 for 100).
         batch_size: rows per batch in `fit`; the block size of the block tracker and of the power method.
             None for 1024 and, for the block tracker, twice the directions carried, for the power method d.
+            Without forgetting, the exact tracker takes more at a time, with the same result.
         random_state: seed of the nystrom tracker's choice of probes, and of the first basis of grouse, the
             power method and spirit; None for a fixed seed.
-        n_jobs: threads that `fit` uses for many rows: None for as many as NumPy would use for a product of
-            matrices, -1 for all cores. The result is the same with any number. `partial_fit` is one stream.
+        n_jobs: threads: None for as many as NumPy would use for a product of matrices, -1 for all cores. In
+            `fit` of many rows they learn parts of these, else they share products. The result is the same
+            with any number.
 
     Attributes:
         components_: shape (`n_components_`, n_features), by falling variance, the largest entry positive.
@@ -141,8 +142,9 @@ class StreamingPCA(OneRowMixin, ShardedFits, PrivateSteps):
                 raise ValueError("sample_weight must not be all zero: no row would count.")
             tracker: Source | None = self._fit_in_shards(X, weights, dtype, threads)
             if tracker is None:
-                X, gaps = self._check_values(X, dtype, backend, weights)
-                tracker = self._fit_stream(X, weights, gaps, self._new_tracker(X, weights, dtype))
+                with self._team(X.shape):
+                    X, gaps = self._check_values(X, dtype, backend, weights)
+                    tracker = self._fit_stream(X, weights, gaps, self._new_tracker(X, weights, dtype))
             self._source, self._n_rows_seen = tracker, X.shape[0]
             if isinstance(plain(tracker), LateFeatures):
                 warn_if_unknown(self.subspace_)
@@ -159,7 +161,7 @@ class StreamingPCA(OneRowMixin, ShardedFits, PrivateSteps):
         if isinstance(tracker, PrivateTracker):
             self._fit_private(tracker, X)
             return tracker
-        size = self.batch_size or BATCH_ROWS
+        size = self._batch_rows(X.shape[1])
         if tracker.backend.on_device and validation.forget(self.forget) == 1:
             # Without forgetting, one batch gives the same result faster; scaled rows are a copy.
             size = X.shape[0] if self.scale is None else chunk_rows(X.shape[1], tracker.backend)
@@ -190,7 +192,8 @@ class StreamingPCA(OneRowMixin, ShardedFits, PrivateSteps):
                 self._update_private(tracker, X, weights)
                 self._source = tracker
             else:
-                self._source = self._row_updates().update(tracker, X, weights, gaps)
+                with self._team(X.shape):
+                    self._source = self._row_updates().update(tracker, X, weights, gaps)
             self._n_rows_seen = X.shape[0] + (0 if first else self._n_rows_seen)
             if first and self._constant is not None and self._scaling is None:
                 if self._constant.all():

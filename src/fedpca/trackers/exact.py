@@ -10,6 +10,8 @@ import numpy as np
 
 from fedpca._typing import Array, DeviceArray, DType
 from fedpca.backend import backend_of, ops, to_host
+from fedpca.backend.ops import even_cuts
+from fedpca.backend.threads import map_parts
 from fedpca.errors import NonFiniteError
 from fedpca.summaries.algebra import (
     directions_of_features,
@@ -32,7 +34,8 @@ class _PanelRows(NamedTuple):
     largest: int
 
 
-_HOST_PANELS = _PanelRows(32, 2048)
+_HOST_PANELS = _PanelRows(32, 4096)
+_PART_ROWS = 1024  # that one thread multiplies at a time
 _ONE_THREAD_FEATURES = 1024
 _DEVICE_PANELS = _PanelRows(1024, 2**20)  # where a launch costs as much as thousands of rows
 _FLOAT64: DType = np.dtype(np.float64)
@@ -189,7 +192,7 @@ class Exact(Tracker):
         if roots is None:
             roots = backend.zeros((panel.shape[0],), backend.numpy_dtype(panel)) + 1
         (row_sum,) = backend.to_numpy(roots @ panel)
-        scatter = to_host(panel.T @ panel)
+        scatter = _gram(panel)
         energy = float(np.trace(scatter))
         if not energy < ops.max_energy(self.dtype):
             raise NonFiniteError
@@ -285,7 +288,8 @@ class Exact(Tracker):
         sizes = sums.scatter.diagonal().copy()
         _, mean, scatter = self._centered(sums, in_place=in_place)
         varying = np.diag(scatter) > self._value_rounding(sums.weight, mean, np.diag(scatter))
-        return resolved(scatter, sizes, varying, n_wanted, self._n_spanned, dtype)
+        max_growth = self._resolved.growth if dtype == self._product_dtype else np.inf
+        return resolved(scatter, sizes, varying, n_wanted, self._n_spanned, dtype, max_growth)
 
     def _value_rounding(self, count: float, offset: Array, energies: Array) -> Array:
         """Energies of the features that rounding of their values alone can give, shape (d,).
@@ -436,3 +440,14 @@ class Exact(Tracker):
                 return True
         self._origin = origin
         return False
+
+
+def _gram(panel: DeviceArray) -> Array:
+    """`panel.T @ panel` on the host; threads share the rows, where BLAS does not."""
+    if not isinstance(panel, np.ndarray) or panel.shape[1] > _ONE_THREAD_FEATURES:
+        return to_host(panel.T @ panel)
+    parts = even_cuts(len(panel), -(-len(panel) // _PART_ROWS))
+    total, *others = map_parts(lambda part: panel[part].T @ panel[part], parts)
+    for other in others:
+        total += other
+    return total

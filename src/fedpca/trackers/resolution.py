@@ -29,7 +29,7 @@ _MIN_ENERGY_64 = 1000
 # The same while rows span too few directions: others down to 1e-13 of the largest are yet to come.
 _MIN_ENERGY_EARLY = (float(np.finfo(np.float64).eps) / 1e-13) ** 2
 # How much sizes may grow until the next test: the first for which everything is resolved.
-_GROWTHS_32 = (16.0, 2.0)
+_GROWTHS_32 = (16.0, 4.0, 2.0)
 _GROWTHS_64 = (2.0**20, 16.0, 2.0)
 
 
@@ -50,11 +50,13 @@ class Resolved(NamedTuple):
         energy: sum of squares of all rows about their origin.
         sizes: sum of squares of each feature, shape (d,); None if they were not tested.
         n_spanned: directions that so many rows can span.
+        growth: how much the test allowed.
     """
 
     energy: float
     sizes: Array | None
     n_spanned: float
+    growth: float = np.inf
 
     def covers(self, energy: float, sizes: Array, more: Array, n_spanned: int) -> bool:
         """Whether sums need no test: their energy, sizes before and sizes added, directions spanned."""
@@ -73,7 +75,13 @@ EVERYTHING = Resolved(np.inf, None, np.inf)
 
 
 def resolved(
-    scatter: Array, sizes: Array, varying: AnyArray, n_wanted: int, n_spanned: int, dtype: DTypeLike
+    scatter: Array,
+    sizes: Array,
+    varying: AnyArray,
+    n_wanted: int,
+    n_spanned: int,
+    dtype: DTypeLike,
+    max_growth: float = np.inf,
 ) -> Resolved | None:
     """How far products in a dtype resolve a scatter; None if they do not.
 
@@ -84,6 +92,7 @@ def resolved(
         n_wanted: leading directions wanted.
         n_spanned: directions that so many rows can span.
         dtype: of the products.
+        max_growth: tests for more are left out: the last one failed.
     """
     n_varying = int(np.count_nonzero(varying))
     is_single, is_early = np.dtype(dtype) == np.float32, n_spanned < n_wanted
@@ -97,11 +106,12 @@ def resolved(
         return Resolved(energy, None, until) if enough else None
     least = min_energy(n_features, dtype) * energy
     scatter = scatter.astype(np.float32) if is_single else scatter
-    for growth in _GROWTHS_32 if is_single else _GROWTHS_64:
+    growths = _GROWTHS_32 if is_single else _GROWTHS_64
+    for growth in (growth for growth in growths if growth <= max_growth):
         if count_eigenvalues_above(scatter, growth * least) >= n_wanted:
-            return Resolved(growth * energy, None, until)
+            return Resolved(growth * energy, None, until, growth)
         if n_spanned >= n_varying:
             noise = growth * np.sqrt(n_features) * _relative_noise(dtype) * sizes
             if is_positive_definite((scatter - np.diag(noise))[np.ix_(varying, varying)]):
-                return Resolved(-1.0, growth * sizes, until)
+                return Resolved(-1.0, growth * sizes, until, growth)
     return None
