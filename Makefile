@@ -60,6 +60,7 @@ test-clients: $(READY)
 	$(BIN)/python $(INSTALL) --require-hashes --requirement requirements/clients.txt
 	@scripts/install-program plink2 "tests of its scores" plink2
 	@scripts/install-program openjdk-17-jre-headless "tests with Spark" java
+	@Rscript -e "library(jsonlite)" >/dev/null 2>&1 || scripts/install-program r-cran-jsonlite "tests of the reader in R"
 	$(PYTEST) --dist loadfile -m client $(ARGS)
 
 # Rows in torch tensors, on a GPU if there is one. What needs no torch has run in `make test`.
