@@ -94,6 +94,7 @@ def test_a_merge_promises_no_more_than_its_releases(change):
         Certificate.from_json(merged().to_json() | change)
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
