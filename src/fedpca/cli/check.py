@@ -9,6 +9,7 @@ import typer
 from fedpca._util.text import format_number
 from fedpca.cli import model_files
 from fedpca.cli.common import AsJson, ModelPath, RowsOfModel, print_result, progress_bars, reading_options
+from fedpca.cli.policy_text import policy_json
 
 if TYPE_CHECKING:
     from fedpca.readers import RowReader
@@ -51,7 +52,7 @@ def check(
     data = {
         "model": str(model),
         "may_leave": not broken,
-        "policy": {"hash": rules.hash, **rules.to_json()},
+        "policy": policy_json(rules),
         "rules": [result.to_json() for result in results],
     }
     print_result(data, as_json, "\n".join(lines))

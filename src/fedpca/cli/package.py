@@ -19,6 +19,7 @@ from fedpca.cli.common import (
     progress_bars,
     reading_options,
 )
+from fedpca.cli.policy_text import policy_line
 
 
 @reading_options
@@ -64,7 +65,7 @@ def package(
 
     from fedpca.report.package import is_zip, local_facts, write_local, write_package
     from fedpca.summaries import model_file
-    from fedpca.trust.policy import NO_POLICY, Policy
+    from fedpca.trust.policy import Policy
 
     rules = None if policy is None else Policy.load(policy)
     contents = model_file.read_bytes(model)
@@ -90,7 +91,7 @@ def package(
     without = "it was not computed; pass --rows" if summary.certificate is None else "nothing: it is private"
     lines = [
         f"{out}{'' if is_zip(out) else '/'}: {', '.join(files)}",
-        NO_POLICY if rules is None else f"{policy}: every rule holds",
+        policy_line(policy),
         f"what stays: {kept or without}",
     ]
     print_result({"out": str(out), "files": files, "local": kept}, as_json, "\n".join(lines))

@@ -41,7 +41,8 @@ from fedpca.federation.tree import MergeTree
 from fedpca.metrics import principal_angles
 from fedpca.privacy import Privacy
 from fedpca.summaries import validation
-from fedpca.summaries.features import FeatureRule, LeftOut, check_rule, left_out, quoted, require_names
+from fedpca.summaries.feature_names import quoted
+from fedpca.summaries.features import FeatureRule, LeftOut, check_rule, left_out, require_names
 from fedpca.summaries.merging import check_compatible, check_scales, select
 from fedpca.summaries.scaling import in_words
 from fedpca.summaries.subspace import Subspace

@@ -184,11 +184,23 @@ def check_declared(roster: Roster, child: str, count: float) -> None:
         )
 
 
+def other_features(roster: Roster, n_features: int, names: tuple[str, ...] | None) -> str:
+    """The setting that features are not as the roster states in: "features", "n_features", or ""."""
+    settings = roster.settings
+    if "features" in settings and tuple(settings["features"]) != names:
+        return "features"
+    return "n_features" if settings.get("n_features") not in (None, n_features) else ""
+
+
 def _check_features(roster: Roster, n_features: int, names: tuple[str, ...] | None) -> None:
-    if "features" in roster.settings and tuple(roster.settings["features"]) != names:
-        found = "others" if names else "no names"
-        raise ValueError(f"its features must be those of the roster, in their order, got {found}; {_REMEDY}.")
-    _check_setting("n_features", roster.settings.get("n_features"), n_features)
+    match other_features(roster, n_features, names):
+        case "features":
+            found = "others" if names else "no names"
+            raise ValueError(
+                f"its features must be those of the roster, in their order, got {found}; {_REMEDY}."
+            )
+        case "n_features":
+            _check_setting("n_features", roster.settings["n_features"], n_features)
 
 
 def _check_setting(name: str, agreed: Any, found: Any) -> None:

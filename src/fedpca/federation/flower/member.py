@@ -8,6 +8,7 @@ from typing import Any, Self
 from fedpca._typing import JSON
 from fedpca.errors import NodeError
 from fedpca.federation.flower.exchanges import Reply
+from fedpca.federation.membership import other_features
 from fedpca.privacy import Privacy
 from fedpca.readers import RowReader
 from fedpca.trust import Roster, Signer, SigningKey
@@ -107,18 +108,19 @@ class Membership:
 
     def check_features(self, rows: RowReader) -> None:
         """Raise a NodeError for rows of other features than the roster states."""
-        settings = self.signer.roster.settings
-        names, number = settings.get("features"), settings.get("n_features")
-        if names is not None and rows.feature_names != tuple(names):
-            raise NodeError(
-                f"the roster states {len(names)} features by name, and the rows have {rows.n_features}, or "
-                "others, or in another order; select them with columns in the node config."
-            )
-        if number is not None and rows.n_features != number:
-            raise NodeError(
-                f"the roster states {number} features, and the rows have {rows.n_features}; select them with "
-                "columns in the node config."
-            )
+        roster = self.signer.roster
+        match other_features(roster, rows.n_features, rows.feature_names):
+            case "features":
+                raise NodeError(
+                    f"the roster states {len(roster.settings['features'])} features by name, and the rows "
+                    f"have {rows.n_features}, or others, or in another order; select them with columns in "
+                    "the node config."
+                )
+            case "n_features":
+                raise NodeError(
+                    f"the roster states {roster.settings['n_features']} features, and the rows have "
+                    f"{rows.n_features}; select them with columns in the node config."
+                )
 
     def sign(self, reply: Reply) -> Reply:
         """The reply with the member's signature; "waits" says nothing that would need one."""
