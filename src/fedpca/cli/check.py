@@ -2,13 +2,21 @@
 
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedpca._util.text import format_number
 from fedpca.cli import model_files
-from fedpca.cli.common import AsJson, ModelPath, RowsOfModel, print_result, progress_bars, reading_options
+from fedpca.cli.common import (
+    AsJson,
+    ModelPath,
+    Reading,
+    RowsOfModel,
+    print_result,
+    progress_bars,
+    reading_options,
+)
 from fedpca.cli.policy_text import policy_json
 
 if TYPE_CHECKING:
@@ -25,7 +33,7 @@ def check(
     rows: RowsOfModel = None,
     as_json: AsJson = False,
     *,
-    reading: dict[str, Any],
+    reading: Reading,
 ) -> None:
     """Check whether a policy lets a model out. If not, exit with 1 and the rule that is broken.
 
@@ -59,7 +67,7 @@ def check(
     raise_broken(results)
 
 
-def open_rows_of(summary: "Summary", rows: list[str] | None, reading: dict[str, Any]) -> "RowReader | None":
+def open_rows_of(summary: "Summary", rows: list[str] | None, reading: Reading) -> "RowReader | None":
     """The rows behind a model; None of a private one, in whose rows nothing decides anything."""
     if not rows or summary.certificate is not None:
         return None

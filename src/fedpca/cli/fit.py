@@ -4,7 +4,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -19,6 +19,7 @@ from fedpca.cli.common import (
     Force,
     NumericOnly,
     PolicyPath,
+    Reading,
     check_output_path,
     parse_names,
     print_result,
@@ -132,7 +133,7 @@ def fit(
     force: Force = False,
     as_json: AsJson = False,
     *,
-    reading: dict[str, Any],
+    reading: Reading,
 ) -> None:
     """Fit a model to files of any size. With --epsilon and --delta it is differentially private.
 
@@ -309,7 +310,7 @@ def _graceful_interrupt() -> Iterator[list[int]]:
     """
     signals: list[int] = []
 
-    def receive(number: int, frame: Any) -> None:
+    def receive(number: int, frame: object) -> None:
         if signals:
             raise KeyboardInterrupt
         signals.append(number)

@@ -1,7 +1,7 @@
 """fedpca package: all that a data steward hands in with a model, and what stays."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,6 +13,7 @@ from fedpca.cli.common import (
     Force,
     ModelPath,
     PolicyPath,
+    Reading,
     RowsOfModel,
     check_output_path,
     print_result,
@@ -41,7 +42,7 @@ def package(
     force: Force = False,
     as_json: AsJson = False,
     *,
-    reading: dict[str, Any],
+    reading: Reading,
 ) -> None:
     """Write what is handed in for approval: the model and what there is to know about it.
 

@@ -1,7 +1,7 @@
 """fedpca scale: weight, mean and variance of every column, for owners who divide by one scale of all."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,6 +15,7 @@ from fedpca.cli.common import (
     Force,
     NumericOnly,
     PolicyPath,
+    Reading,
     check_output_path,
     parse_names,
     print_result,
@@ -40,7 +41,7 @@ def scale(
     force: Force = False,
     as_json: AsJson = False,
     *,
-    reading: dict[str, Any],
+    reading: Reading,
 ) -> None:
     """Write observed weight, mean and variance of every column, so that owners can divide by one scale.
 

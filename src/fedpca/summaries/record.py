@@ -89,7 +89,7 @@ class Record:
         }
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return value.to_json() if isinstance(value, Record) else value
