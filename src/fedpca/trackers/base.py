@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from copy import copy, deepcopy
-from typing import ClassVar, Self, final
+from typing import ClassVar, Self, TypedDict, final
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -22,6 +22,15 @@ from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
 _MIN_DECAY = 1e-100  # as good as zero, but safe to divide by
+
+
+class TrackerSettings(TypedDict, total=False):
+    """Those settings of a `Tracker` that all have."""
+
+    oversample: Oversample
+    center: bool
+    dtype: DTypeLike
+    backend: Backend
 
 
 class Tracker(ABC):

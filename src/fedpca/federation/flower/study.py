@@ -10,7 +10,7 @@ Every exchange ends with the nodes that replied in time, and goes on with them.
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -170,7 +170,14 @@ class Study:
             except ValueError as error:  # public: about numbers of rows and sums
                 self.problem = sanitize(str(error), 500)
 
-    def _round(self, receive: Any, end: Any, enough: Any, published: Published, only: Any = None) -> Round:
+    def _round(
+        self,
+        receive: Callable[[int, FlowerMessage | Exception], NodeReply],
+        end: Callable[[], float],
+        enough: Callable[[Mapping[int, NodeReply]], bool],
+        published: Published,
+        only: Collection[int] | None = None,
+    ) -> Round:
         content = RecordDict({"request": ConfigRecord(self._request)})
         if not published.is_empty:
             content["published"] = array_record({"message": replace(published, facts={}).encode()})
