@@ -23,11 +23,11 @@ from fedpca.federation.admission import (
     check_size,
     constructed_again,
 )
-from fedpca.federation.culprit import RobustTrial, TreeTrial, find_culprit
+from fedpca.federation.children_merge import ChildrenMerge
 from fedpca.federation.influence import Influence, influence, influence_warning
 from fedpca.federation.message import Message, child_name, require_summary, version_number
 from fedpca.federation.pool import INTERSECTION, Pool
-from fedpca.federation.robust import RobustRule, check_known, check_robust, what_counts
+from fedpca.federation.robust import RobustRule, check_known, check_robust
 from fedpca.federation.store import (
     ChildEvent,
     FolderStore,
@@ -37,7 +37,6 @@ from fedpca.federation.store import (
     State,
     Store,
 )
-from fedpca.federation.tree import MergeTree
 from fedpca.metrics import principal_angles
 from fedpca.privacy import Privacy
 from fedpca.summaries import validation
@@ -185,10 +184,8 @@ class Aggregator:
             membership.check_store(self.roster, states.values())
         self._states: dict[str, State] = {}
         self._pool = Pool()
-        self._tree = self._new_tree()
-        self._changed: set[str] = set()  # children that the tree does not have yet
+        self._merge = ChildrenMerge(self.rank, self.fanout, self.robust, self.max_share)
         self._model: Subspace | None = None
-        self._counted: Mapping[str, Summary] = {}  # what the tree has of each
         for name, reason in self.store.quarantined().items():
             _log.warning("quarantined: %r: %s", sanitize(name, 100), reason)
         shapes = Counter(_shape(state) for state in states.values() if state.message.summary is not None)
@@ -396,7 +393,7 @@ class Aggregator:
 
     def _set(self, child: str, summary: Summary | None) -> None:
         self._pool.set(child, summary)
-        self._changed.add(child)
+        self._merge.note_change(child)
         self._model = None
 
     def _next_version(self) -> int:
@@ -540,7 +537,7 @@ class Aggregator:
             return MappingProxyType(self._influence(influence, self.model()) if self._pool else {})
 
     def _influence(self, compute: Callable[..., _Result], model: Subspace) -> _Result:
-        return compute(self._counted, self._pool.shares(), self._tree, model)
+        return compute(self._merge.counted, self._pool.shares(), self._merge.tree, model)
 
     def _without_culprits(self, compute: Callable[[], _Result]) -> _Result:
         """The result; children on whose account there is none are quarantined."""
@@ -559,33 +556,17 @@ class Aggregator:
         return merged.subspace(self.rank and min(self.rank, merged.n_features))
 
     def _merged(self) -> Summary:
-        """Exact moments if all summaries are, else as many directions as inner nodes keep."""
-        if self._changed:
-            self._counted = self._what_counts(self._pool.summaries)
-            for child in self._changed if self.robust is None else self._changed | {*self._counted}:
-                self._tree.set(child, self._counted.get(child))
-            self._changed = set()
-        return self._tree.merged()
-
-    def _what_counts(self, summaries: Mapping[str, Summary]) -> Mapping[str, Summary]:
-        return summaries if self.robust is None else what_counts(summaries, self.robust, self.max_share)
+        return self._merge.merged(self._pool.summaries)
 
     def _culprit(self) -> str:
         """The child on whose account there is no merge."""
-        summaries = {
-            child: state.message.summary
-            for child, state in sorted(self._states.items(), key=lambda item: item[1].version)
-            if state.message.summary is not None
-        }
-        if self.robust is None:
-            return find_culprit(summaries, TreeTrial(self._tree), TreeTrial(self._new_tree()))
-        whole, empty = (RobustTrial(self._new_tree, self._what_counts) for _ in range(2))
-        for child, summary in summaries.items():
-            whole.set(child, summary)
-        return find_culprit(summaries, whole, empty)
-
-    def _new_tree(self) -> MergeTree:
-        return MergeTree(self.rank, self.fanout)
+        return self._merge.culprit(
+            {
+                child: state.message.summary
+                for child, state in sorted(self._states.items(), key=lambda item: item[1].version)
+                if state.message.summary is not None
+            }
+        )
 
     def __repr__(self) -> str:
         children = self.children
