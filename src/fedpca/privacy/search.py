@@ -236,7 +236,8 @@ class Search:
         center = privacy.public_center(self._d)
         if not self._finds_scale and not privacy.needs_steps:
             pairs = privacy.center == "pairs"
-            return Found(self._clipping.about(center, bound=bound, pairs=pairs), bound or 0.0)
+            clipping = replace(self._clipping.about(center), bound=bound, pairs=pairs)
+            return Found(clipping, bound or 0.0)
         counted = yield steps.count_rows()
         n_rows = _HORIZON * self._mean_rows if self._is_stream else counted.n_rows
         self._rule = rule = SearchRule(privacy, self._d, self._rank, n_rows, counted.noise, self._finds_scale)
