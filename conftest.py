@@ -17,6 +17,8 @@ SLOW = {
     "docs/coming-from/incremental-pca.md",
     "docs/explanation/kernel.md",
     "docs/how-to/dask.md",
+    "docs/how-to/hospitals-with-a-roster.md",
+    "docs/reference/federation.md",
     "docs/reference/privacy.md",
     "docs/reference/report.md",
     "docs/tutorial.md",

@@ -60,7 +60,7 @@ class Clock:
 def study(n_features: int, n_owners: int) -> tuple[Cost, Cost, int]:
     """The costs of the first owner and of the coordinator, and the number of sums."""
     from fedpca import Privacy, Roster, SigningKey
-    from fedpca.privacy.preparation import expected
+    from fedpca.privacy.search_plan import expected
     from fedpca.secure import Coordinator, Owner, Secrets, SecureSums, Session, relevant
     from fedpca.secure.fit import PrivateFit
     from fedpca.secure.noise_shares import Levels

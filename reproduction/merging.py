@@ -12,7 +12,7 @@ from fedpca.datasets import synth
 from fedpca.summaries.linalg import with_fixed_signs
 from fedpca.summaries.merging import merge
 from fedpca.summaries.paper_merges import basic_merge, faster_merge, merge_r
-from fedpca.summaries.rank import FixedRank
+from fedpca.summaries.rank import FixedRank, Oversample
 from fedpca.summaries.subspace import Subspace
 from fedpca.trackers import Block
 from reproduction.base import Case, Experiment, Outcome, Record, Table, Verdict
@@ -108,7 +108,7 @@ class Merging(Experiment):
             )
         return records
 
-    def _summary(self, rows: Array, *, oversample: int | str) -> Subspace:
+    def _summary(self, rows: Array, *, oversample: Oversample) -> Subspace:
         tracker = Block(
             self.n_features, FixedRank(self.rank), block_rows=self.rank, oversample=oversample, center=False
         )

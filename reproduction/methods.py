@@ -15,6 +15,7 @@ from fedpca.trackers import (
     Tracker,
     fastest,
 )
+from fedpca.trackers.base import TrackerSettings
 
 COLORS = {
     "fedpca": "#0b6623",
@@ -38,7 +39,7 @@ def make_tracker(method: str, n_features: int, rank: int, *, block_rows: int = 5
     * "SPIRIT": `rank` directions without forgetting; "SPIRIT adaptive" with lambda = 0.9 and an
       adaptive rank.
     """
-    fixed, plain = FixedRank(rank), {"oversample": 0, "center": False}
+    fixed, plain = FixedRank(rank), TrackerSettings(oversample=0, center=False)
     if method == "fedpca":
         return TRACKERS[fastest(n_features, fixed)](n_features, fixed, center=False)
     if method in ("F-PCA", "F-PCA adaptive"):

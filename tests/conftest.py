@@ -38,10 +38,10 @@ ADVICE = (
 
 
 def pytest_collection_modifyitems(items):
+    unheard = pytest.mark.filterwarnings(f"ignore:({'|'.join(ADVICE)}):UserWarning")
     for item in items:
         if item.path.parent == Path(__file__).parent:
-            for text in ADVICE:
-                item.add_marker(pytest.mark.filterwarnings(f"ignore:{text}:UserWarning"), append=False)
+            item.add_marker(unheard, append=False)
 
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"

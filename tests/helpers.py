@@ -16,7 +16,8 @@ from fedpca.backend.ops import batch_slices
 from fedpca.privacy.clipping import Pairing
 from fedpca.privacy.mechanisms import Mechanism
 from fedpca.privacy.noise import ExactNoise, FastNoise
-from fedpca.privacy.preparation import BlockSum, Preparation
+from fedpca.privacy.preparation import Preparation
+from fedpca.privacy.search import BlockSum
 from fedpca.summaries.certificate import Secured, SecureSum
 from fedpca.summaries.rank import FixedRank
 

@@ -17,9 +17,11 @@ from scipy.optimize import minimize
 from fedpca import Privacy, StreamingPCA, Subspace, audit
 from fedpca.estimators import private_steps
 from fedpca.privacy import steps
-from fedpca.privacy.audit import _distinguish
+from fedpca.privacy.audit_looks import combined
+from fedpca.privacy.audit_run import Run
 from fedpca.privacy.calibration import epsilon_of, mu_of
 from fedpca.privacy.clipping import Clipping, Pairing
+from fedpca.privacy.distinguish import distinguish
 from fedpca.privacy.ledger import total_mu
 from fedpca.privacy.mechanisms.base import SUM_WEIGHT
 from fedpca.privacy.mechanisms.gram import Gram
@@ -64,8 +66,8 @@ def test_every_private_path_keeps_its_promise(settings):
 
 def only(monkeypatch, *names):
     """Let the audit look at these pairs of worlds only."""
-    cases = AUDIT._cases
-    monkeypatch.setattr(AUDIT, "_cases", lambda *args: (case for case in cases(*args) if case.name in names))
+    cases = AUDIT.cases
+    monkeypatch.setattr(AUDIT, "cases", lambda *args: (case for case in cases(*args) if case.name in names))
 
 
 @pytest.mark.audit
@@ -98,9 +100,9 @@ def test_of_the_whole_the_audit_shows_most_of_what_is_promised(monkeypatch, adja
 
 def test_every_step_is_audited(monkeypatch):
     """By itself, in the whole, and in a stream; of every pair, the noises of two sums that follow."""
-    monkeypatch.setattr(AUDIT, "_distinguish", lambda *args: (0.0, 0.0))
-    looks = AUDIT._looks
-    monkeypatch.setattr(AUDIT, "_looks", lambda case, runs: looks(case, 4))
+    monkeypatch.setattr(AUDIT, "distinguish", lambda *args: (0.0, 0.0))
+    looks = AUDIT.looks
+    monkeypatch.setattr(AUDIT, "looks", lambda case, runs: looks(case, 4))
 
     def names(scale=None, **settings):
         found = audit(replace(PRIVACY, **UNKNOWN | settings), scale=scale).findings
@@ -118,10 +120,10 @@ def test_every_step_is_audited(monkeypatch):
 
 
 def test_a_step_alone_is_audited_where_it_costs_what_the_whole_does():
-    cases = {case.name: case for case in AUDIT._cases(Privacy(8.0, 1e-5), None, 3)}
+    cases = {case.name: case for case in AUDIT.cases(Privacy(8.0, 1e-5), None, 3)}
     for name in ("lengths", "spread", "mean", "evaluation", "evaluation of pairs"):
         case = cases[f"{name} alone"]
-        block = next(block for block in AUDIT._Run(case, case.ours).blocks if block.name == name)
+        block = next(block for block in Run(case, case.ours).blocks if block.name == name)
         assert block.promised == pytest.approx(MU)
 
 
@@ -376,7 +378,7 @@ def test_a_record_of_a_stream_is_in_one_step_or_in_the_release(seed):
 @pytest.mark.parametrize("mu", [0.5, 1.67, 3.0])
 def test_bounds_hold_for_gaussians_and_come_near(mu):
     rng = np.random.default_rng(0)
-    found = [_distinguish(rng.normal(mu, size=4000), rng.normal(size=4000), 1e-5, 1e-3) for _ in range(20)]
+    found = [distinguish(rng.normal(mu, size=4000), rng.normal(size=4000), 1e-5, 1e-3) for _ in range(20)]
     assert all(lower <= mu for _, lower in found)
     assert np.mean([lower for _, lower in found]) > mu - 0.35
     assert all(epsilon <= epsilon_of(mu, 1e-5) for epsilon, _ in found)
@@ -390,7 +392,7 @@ def test_scores_are_combined_as_is_best_for_gaussians():
         noises = rng.normal(size=(2, 20_000, 3))
         noises[:, :, 1] = noises[:, :, 0] if shared else noises[:, :, 1]
         ours, theirs = noises[0] + [0.6, -0.8, 0.0], noises[1]
-        scores = AUDIT._combined((ours[:, :1], theirs[:, :1]), (ours[:, 1:], theirs[:, 1:]))
+        scores = combined((ours[:, :1], theirs[:, :1]), (ours[:, 1:], theirs[:, 1:]))
         return (scores[0].mean() - scores[1].mean()) / scores[1].std()
 
     assert mu_of_combined(shared=False) == pytest.approx(1.0, abs=0.05)
@@ -398,7 +400,7 @@ def test_scores_are_combined_as_is_best_for_gaussians():
 
 
 def test_two_worlds_that_never_overlap_are_distinguish_without_dividing_by_zero():
-    epsilon, mu = _distinguish(np.ones(1000), np.zeros(1000), 1e-5, 1e-3)
+    epsilon, mu = distinguish(np.ones(1000), np.zeros(1000), 1e-5, 1e-3)
     assert epsilon > 3
     assert mu > 3
 

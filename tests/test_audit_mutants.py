@@ -34,9 +34,9 @@ def failing_pairs(result):
 
 def failing(monkeypatch, privacy, *pairs, runs, **settings):
     """Which of these pairs of worlds fail."""
-    all_cases = AUDIT._cases
+    all_cases = AUDIT.cases
     with monkeypatch.context() as patch:
-        patch.setattr(AUDIT, "_cases", lambda *args: (c for c in all_cases(*args) if c.name in pairs))
+        patch.setattr(AUDIT, "cases", lambda *args: (c for c in all_cases(*args) if c.name in pairs))
         result = audit(privacy, runs=runs, confidence=0.99, **settings)
     looked_at = {finding.pair for finding in result.findings}
     assert set(pairs) <= looked_at, "no such pair of worlds"

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 import fedpca
 from fedpca import ModelFileError, Moments, Privacy, StreamingPCA, Subspace, load
 from fedpca.summaries import model_file
-from fedpca.summaries.certificate import Certificate, LedgerState, Secured, SecureSum, combine
+from fedpca.summaries.certificate import Certificate, LedgerState, Secured, SecureSum
+from fedpca.summaries.certificate_merging import combine
 
 CERTIFICATE = Certificate(
     private=True, epsilon=1.0, delta=1e-5, mu=0.25, adjacency="replace-one", mechanism="gram", bound=3.0,
@@ -93,6 +94,7 @@ def test_a_merge_promises_no_more_than_its_releases(change):
         Certificate.from_json(merged().to_json() | change)
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

@@ -85,6 +85,7 @@ def test_signs_are_fixed_whether_or_not_rows_wait(tracker, rng):
         assert (pca.components_[np.arange(5), largest] > 0).all()
 
 
+@pytest.mark.slow
 def test_a_random_state_is_respected(rng):
     rows = power_law(rng, 15_000, 300, alpha=0.3)  # more than are kept: fewer have an exact result
     make = lambda seed: StreamingPCA(5, tracker="nystrom", random_state=seed).fit(rows).components_  # noqa: E731

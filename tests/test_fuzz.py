@@ -4,6 +4,7 @@ import pytest
 from fuzz import run
 
 
+@pytest.mark.slow
 def test_fuzzed_files_messages_and_stores(tmp_path):
     taken = run(1000, seed=1, folder=tmp_path)
     assert min(taken.values()) > 10  # some are still valid: the checks behind are reached, too

@@ -96,6 +96,7 @@ def test_lines_changed_removed_moved_or_inserted_are_found(ledger):
     assert len(ledger.entries) == 3
 
 
+@pytest.mark.slow
 def test_every_changed_byte_is_found(ledger):
     contents = ledger.path.read_bytes()
     end = len(contents) - 1  # but for the last newline, which a ledger does not need

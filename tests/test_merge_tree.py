@@ -77,6 +77,7 @@ def test_the_model_of_many_is_that_of_all_rows():
         assert_summarizes(aggregator.model(), tables)
 
 
+@pytest.mark.slow
 def test_the_tree_is_as_accurate_as_merging_in_order_of_names():
     rows = power_law(np.random.default_rng(0), 20_000, 60, alpha=0.7)
     parts = [

@@ -155,6 +155,7 @@ def test_influence_is_that_of_the_clients(federation):
     assert len(fedpca.plot.influence(FederatedPCA(2).fit_clients(rows)).patches) == 4
 
 
+@pytest.mark.slow
 def test_they_draw_on_the_axes_given_and_leave_the_style_alone(pca, federation):
     before = dict(mpl.rcParams)
     _, axes = pyplot.subplots(2, 3)

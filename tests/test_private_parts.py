@@ -6,8 +6,8 @@ import pytest
 from fedpca import Privacy
 from fedpca.federation import private_parts
 from fedpca.federation.private_parts import PrivateParts, added
-from fedpca.privacy.audit import _distinguish
 from fedpca.privacy.calibration import epsilon_of
+from fedpca.privacy.distinguish import distinguish
 
 DELTA = 1e-5
 RUNS = 2000
@@ -43,7 +43,7 @@ def audited(monkeypatch):
     spread = np.maximum(worlds[0][0].std(axis=0), 1e-9)
     weights = direction / spread**2  # the most powerful test of a shift
     ours, theirs = (values @ weights for values, _ in worlds)
-    epsilon, mu = _distinguish(ours, theirs, DELTA, alpha=1e-4)
+    epsilon, mu = distinguish(ours, theirs, DELTA, alpha=1e-4)
     promised = Privacy(8.0, DELTA, bound=3.0, center=None, evaluate=False).mu
     return mu, promised, epsilon <= epsilon_of(promised, DELTA) and mu <= promised
 

@@ -19,7 +19,7 @@ from fedpca.privacy.calibration import mu_of
 from fedpca.privacy.clipping import RADIUS, Clipping, Pairing
 from fedpca.privacy.evaluation import PrivateEvaluation
 from fedpca.privacy.noise import ExactNoise, FastNoise
-from fedpca.privacy.preparation import BlockSum, Found
+from fedpca.privacy.search import BlockSum, Found
 from fedpca.privacy.tracker import PrivateTracker
 from fedpca.summaries.certificate import Certificate
 

@@ -821,6 +821,9 @@ class TestText:
         assert open_rows(tmp_path / "rows.csv", encoding="latin-1").feature_names == ("größe", "b")
         with pytest.raises(FileFormatError, match="is not a valid UTF-8 text file"):
             open_rows(tmp_path / "rows.csv", encoding="ascii")
+
+    @pytest.mark.slow
+    def test_not_utf_8_far_down(self, tmp_path):
         (tmp_path / "rows.csv").write_bytes(b"name,b\n" + b"a,1\n" * 400_000 + b"\xf6,2\n")
         late = open_rows(tmp_path / "rows.csv", passthrough=["name"])
         with pytest.raises(FileFormatError, match=r"line 400002: name must be text in UTF-8; .*encoding="):
@@ -875,6 +878,7 @@ class TestText:
         assert opened.feature_names == ("größe", "b")
         np.testing.assert_array_equal(all_of(opened), [[1, 2]])
 
+    @pytest.mark.slow
     def test_comments_in_a_long_file(self, tmp_path):
         lines = [f"{i},{-i}" if i % 1000 else f"#{i}" for i in range(200_000)]
         path = self.write(tmp_path, "\n".join(["x,y", *lines]))
@@ -919,7 +923,14 @@ class TestText:
             list(opened)
         assert "secret" not in str(caught.value)
 
-    @pytest.mark.parametrize("cell", ["7", "", "?", "Rome", "1,5", "1e999", "2020-01-01", "\xff", '"a\nb"'])
+    @pytest.mark.parametrize(
+        "cell",
+        ["Rome"]
+        + [
+            pytest.param(cell, marks=pytest.mark.slow)
+            for cell in ("7", "", "?", "1,5", "1e999", "2020-01-01", "\xff", '"a\nb"')
+        ],
+    )
     def test_no_private_row_decides_how_others_are_read(self, tmp_path, cell):
         for row in (1, 100_000, 200_000):
             lines = ["x;y", *["1.5;2"] * row, f"{cell};3", *["4;true"] * (200_001 - row)]

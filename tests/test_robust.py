@@ -460,7 +460,7 @@ def test_whoever_stops_the_robust_merge_is_set_aside_and_no_other(digits, place,
             raise ArithmeticError("the culprit does not merge")
         return what_counts(children, *settings)
 
-    monkeypatch.setattr("fedpca.federation.aggregator.what_counts", what_counts_unless_culprit)
+    monkeypatch.setattr("fedpca.federation.children_merge.what_counts", what_counts_unless_culprit)
     owners = list(owners_of(digits[:, 20:26], n_owners=7).items())
     owners[place] = ("culprit", owners[place][1])
     aggregator = Aggregator(rank=3, robust="trim")

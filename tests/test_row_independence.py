@@ -74,6 +74,7 @@ def test_complete_rows_are_scored_alike_beside_rows_with_gaps(tracker, n_compone
     assert (np.abs(pca.transform(beside)[complete] - expected[complete]) < 1e-6 * spread).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(
     tracker=st.sampled_from([*TRACKERS, "federated"]),

@@ -116,6 +116,7 @@ def test_a_checkpoint_of_other_numbers_is_refused(folder):
 # --- the command line ---
 
 
+@pytest.mark.slow
 def test_a_model_of_scaled_columns_from_fit_to_report(folder, table):
     expected = expected_of(table)
     result = run("fit", "*.csv", "--scale", "std", "-n", 2, "-o", "model")

@@ -9,7 +9,7 @@ from secure_sessions import Study, Sum, secure_roster
 
 import fedpca
 from fedpca import Privacy, plan
-from fedpca.privacy.preparation import expected
+from fedpca.privacy.search_plan import expected
 from fedpca.secure import SecureSums, relevant
 from fedpca.secure.fit import PrivateFit
 from fedpca.secure.noise_shares import Levels

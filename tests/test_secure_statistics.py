@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 from secure_sessions import Study, Sum, secure_roster
 
-from fedpca.privacy.audit import _distinguish
 from fedpca.privacy.calibration import epsilon_of, mu_of
+from fedpca.privacy.distinguish import distinguish
 from fedpca.secure import Coordinator, Record, Session, masks, noise_shares, shamir, wire
 from fedpca.secure.noise_shares import Levels
 
@@ -262,7 +262,7 @@ def audited(**run):
     (alone, view), (other_alone, other_view) = scores
     found = []
     for ours, theirs in ((other_alone, alone), (other_view, view)):
-        epsilon, mu = _distinguish(ours, theirs, DELTA, alpha=1e-4)
+        epsilon, mu = distinguish(ours, theirs, DELTA, alpha=1e-4)
         found.append((mu, mu <= MU and epsilon <= epsilon_of(MU, DELTA)))
     return found
 

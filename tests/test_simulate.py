@@ -37,6 +37,7 @@ def test_the_model_is_that_of_all_that_was_delivered(faults, fanout):
     assert result.timeline[-1].rows == result.model.count
 
 
+@pytest.mark.slow
 def test_faults_that_lose_nothing_leave_no_trace_in_any_bit():
     reference = simulate(streams(), 2, fanout=3)
     for seed in range(10):

@@ -55,6 +55,7 @@ def test_fitting_uses_one_thread(seen, n_features):
     assert n_threads() == 2
 
 
+@pytest.mark.slow
 def test_large_products_keep_their_threads(seen):
     StreamingPCA(3, tracker="exact").fit(np.random.default_rng(0).normal(size=(40, 1100)))
     assert set(seen) == {2}

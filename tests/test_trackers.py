@@ -439,6 +439,7 @@ def test_a_new_direction_of_few_rows_is_found_in_any_batches(batch, n_new, size,
     assert shortfall(summary.components[:5], rows) < 2e-3
 
 
+@pytest.mark.slow
 def test_batches_hardly_matter_to_the_fast_kernel(rng):
     rows = 0.2 * rng.normal(size=(6000, 300))
     rows[np.arange(6000), np.arange(6000) // 300] += 5 * rng.normal(size=6000)  # twenty in sequence

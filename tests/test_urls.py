@@ -332,6 +332,7 @@ def test_a_flower_node(memory, tmp_path):
     assert Message.decode(node.release({"rank": 2, "center": True})).summary.count == 5000
 
 
+@pytest.mark.slow
 def test_the_command_line(memory, tmp_path, monkeypatch):
     testing = pytest.importorskip("typer.testing", reason="the cli extra")
     from fedpca.cli.app import app

@@ -20,7 +20,6 @@ OSError, RuntimeError, ImportError or NotFittedError.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 
 class FileFormatError(ValueError):
@@ -36,11 +35,11 @@ class FileFormatError(ValueError):
     a.csv: columns must be numeric; leave it out with drop=['name'].
     """
 
-    def __init__(self, problem: str, *remedies: str, **arguments: Any) -> None:
+    def __init__(self, problem: str, *remedies: str, **arguments: object) -> None:
         self.problem, self.remedies, self.arguments = problem, remedies, arguments
         super().__init__(self.message(_argument))
 
-    def message(self, spell: Callable[[str, Any], str | None]) -> str:
+    def message(self, spell: Callable[[str, object], str | None]) -> str:
         """The message for a caller that spells the arguments its own way; None for one that it lacks.
 
         Remedies that need such an argument are left out.
@@ -57,7 +56,7 @@ class FileFormatError(ValueError):
         return f"{self.problem}; {', or '.join(possible) or 'correct the file'}."
 
 
-def _argument(name: str, value: Any) -> str:
+def _argument(name: str, value: object) -> str:
     """As Python code; None stands for a value that the user has to choose."""
     choices = {
         "columns": "columns=[...]",
@@ -101,7 +100,7 @@ class PolicyViolation(ValueError):
         value: what was found, or None where it is not known.
     """
 
-    def __init__(self, text: str, rule: str, limit: Any, value: Any) -> None:
+    def __init__(self, text: str, rule: str, limit: object, value: object) -> None:
         self.rule, self.limit, self.value = rule, limit, value
         super().__init__(text, rule, limit, value)  # all of them, so that it can be pickled
 

@@ -3,9 +3,12 @@
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from fedpca._util.extras import require
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 T = TypeVar("T")
 
@@ -17,7 +20,7 @@ class Bar(Protocol):
         """Advance the bar; thread-safe."""
 
 
-_enabled: ContextVar[Any] = ContextVar("fedpca.progress", default=None)
+_enabled: "ContextVar[Progress | None]" = ContextVar("fedpca.progress", default=None)
 
 
 @contextmanager
@@ -83,7 +86,7 @@ class _Silent:
 
 
 class _Rich:
-    def __init__(self, bars: Any, task: Any, unit: str) -> None:
+    def __init__(self, bars: "Progress", task: "TaskID", unit: str) -> None:
         self._bars, self._task, self._unit = bars, task, unit
 
     def advance(self, steps: float = 1) -> None:

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
@@ -147,7 +146,7 @@ def file_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
         yield
 
 
-def append_json_line(path: Path, record: Mapping[str, Any]) -> None:
+def append_json_line(path: Path, record: Mapping[str, object]) -> None:
     """Append one JSON object as a line and flush it to disk; a torn last line is removed first."""
     line = json.dumps(record, allow_nan=False).encode() + b"\n"
     with _named(path), path.open("rb+") as file:

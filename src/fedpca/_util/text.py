@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 
 def format_number(value: float) -> str:
@@ -46,7 +45,7 @@ def join_names(names: Sequence[str], limit: int = 8) -> str:
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
 
 
-def sanitize(text: Any, limit: int | None = None) -> str:
+def sanitize(text: object, limit: int | None = None) -> str:
     """Untrusted text made safe for a terminal, a log or a page: printable, at most `limit` characters.
 
     >>> sanitize("\\x1b[31mred"), sanitize("north\\x00\\u202e"), sanitize("a very long name", limit=9)

@@ -2,7 +2,6 @@
 
 import signal
 import sys
-from typing import Any
 
 
 def main() -> None:
@@ -17,5 +16,5 @@ def main() -> None:
     app(prog_name="fedpca")
 
 
-def _end(number: int, frame: Any) -> None:
+def _end(number: int, frame: object) -> None:
     sys.exit(128 + number)

@@ -4,7 +4,7 @@ import errno
 import inspect as introspection
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -106,7 +106,7 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
     own = introspection.signature(function)
 
     @wraps(function)
-    def run(*, quiet: bool, verbose: bool, debug: bool, **arguments: Any) -> None:
+    def run(*, quiet: bool, verbose: bool, debug: bool, **arguments: object) -> None:
         level = logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING
         try:
             with quiet_output(quiet), _log_to_stderr(level), warnings.catch_warnings():
@@ -138,7 +138,7 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _require_local(values: Iterable[Any]) -> None:
+def _require_local(values: Iterable[object]) -> None:
     """Raise ValueError if a path was given as a URL, which has lost one of its slashes since."""
     for value in values:
         for path in value if isinstance(value, list | tuple) else [value]:
@@ -166,11 +166,11 @@ class _StderrHandler(logging.Handler):
         typer.echo(f"fedpca: {sanitize(record.getMessage())}", err=True)
 
 
-def _show_warning(message: Warning | str, *where: Any, **more: Any) -> None:
+def _show_warning(message: Warning | str, *where: object, **more: object) -> None:
     typer.echo(f"fedpca: warning: {sanitize(' '.join(str(message).split()))}", err=True)
 
 
-def _one_line(error: BaseException, options: Any) -> str:
+def _one_line(error: BaseException, options: Container[str]) -> str:
     """The message of an error; what it advises, as options that the command has."""
     text = str(error)
     if isinstance(error, FileFormatError):

@@ -2,13 +2,22 @@
 
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedpca._util.text import format_number
 from fedpca.cli import model_files
-from fedpca.cli.common import AsJson, ModelPath, RowsOfModel, print_result, progress_bars, reading_options
+from fedpca.cli.common import (
+    AsJson,
+    ModelPath,
+    Reading,
+    RowsOfModel,
+    print_result,
+    progress_bars,
+    reading_options,
+)
+from fedpca.cli.policy_text import policy_json
 
 if TYPE_CHECKING:
     from fedpca.readers import RowReader
@@ -24,7 +33,7 @@ def check(
     rows: RowsOfModel = None,
     as_json: AsJson = False,
     *,
-    reading: dict[str, Any],
+    reading: Reading,
 ) -> None:
     """Check whether a policy lets a model out. If not, exit with 1 and the rule that is broken.
 
@@ -51,14 +60,14 @@ def check(
     data = {
         "model": str(model),
         "may_leave": not broken,
-        "policy": {"hash": rules.hash, **rules.to_json()},
+        "policy": policy_json(rules),
         "rules": [result.to_json() for result in results],
     }
     print_result(data, as_json, "\n".join(lines))
     raise_broken(results)
 
 
-def open_rows_of(summary: "Summary", rows: list[str] | None, reading: dict[str, Any]) -> "RowReader | None":
+def open_rows_of(summary: "Summary", rows: list[str] | None, reading: Reading) -> "RowReader | None":
     """The rows behind a model; None of a private one, in whose rows nothing decides anything."""
     if not rows or summary.certificate is not None:
         return None

@@ -5,13 +5,13 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 import typer
 
@@ -80,6 +80,21 @@ _READING = {  # arguments of `open_rows`
         str | None, typer.Option(metavar="NAME", help="The sheet of Excel files. By default the first.")
     ],
 }
+
+
+class Reading(TypedDict):
+    """Those arguments, as `reading_options` gives them to a command."""
+
+    header: bool | None
+    delimiter: str | None
+    decimal: str | None
+    thousands: str | None
+    na_values: Sequence[str]
+    comment: str | None
+    encoding: str | None
+    sheet: str | None
+
+
 BatchRows = Annotated[
     int | None,
     typer.Option(metavar="ROWS", min=1, help="Maximum rows per batch; a few batches are in memory."),
@@ -138,7 +153,7 @@ def quiet_output(quiet: bool) -> Iterator[None]:
         _quiet.reset(token)
 
 
-def print_result(data: Mapping[str, Any], as_json: bool, text: str) -> None:
+def print_result(data: Mapping[str, object], as_json: bool, text: str) -> None:
     """The result on stdout: as JSON for programs, or as text for people."""
     if as_json:
         typer.echo(json.dumps(data, allow_nan=False))
@@ -189,7 +204,7 @@ def parse_names(text: str | None) -> list[str] | None:
     return None if text is None else split_names(text)
 
 
-def spell_option(name: str, value: Any) -> str:
+def spell_option(name: str, value: object) -> str:
     """An argument of `open_rows` as an option of a command; None stands for a value to choose.
 
     >>> print(spell_option("drop", ["patient id", "ward, bed"]), spell_option("header", True))
@@ -208,6 +223,7 @@ def spell_option(name: str, value: Any) -> str:
         return f"{option} {'VALUES' if name == 'na_values' else 'NAMES'}"
     if isinstance(value, str):
         return f"{option} {shlex.quote(CHARACTERS.get(value, value))}"
+    assert isinstance(value, Iterable)
     return f"{option} {shlex.quote(format_names(value))}"
 
 

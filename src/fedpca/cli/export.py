@@ -19,6 +19,7 @@ from fedpca.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from fedpca._typing import JSON
     from fedpca.summaries.summary import Summary
 
 
@@ -92,7 +93,7 @@ def export(
         raise ValueError(f"{model} has no components to export.")
     if plink2 is not None:
         _check_plink2(plink2, force)
-    data: dict[str, Any] = {"n_components": n_components, "n_features": summary.n_features}
+    data: JSON = {"n_components": n_components, "n_features": summary.n_features}
     lines = []
     if onnx is not None:
         data["onnx"] = str(_write_onnx(onnx, summary, n_components, whiten, dtype.value, force))

@@ -4,7 +4,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -19,12 +19,14 @@ from fedpca.cli.common import (
     Force,
     NumericOnly,
     PolicyPath,
+    Reading,
     check_output_path,
     parse_names,
     print_result,
     progress_bars,
     reading_options,
 )
+from fedpca.cli.policy_text import policy_json, policy_line
 from fedpca.cli.privacy_options import (
     BOUND,
     DELTA,
@@ -47,7 +49,7 @@ from fedpca.cli.roster_options import (
     load_signer,
     signed_privacy,
 )
-from fedpca.cli.variant_options import Variants, matched_variants, variant_list
+from fedpca.cli.variant_options import Variants, matched_variants, variant_list, variants_json
 
 if TYPE_CHECKING:
     from fedpca.readers import RowReader
@@ -131,7 +133,7 @@ def fit(
     force: Force = False,
     as_json: AsJson = False,
     *,
-    reading: dict[str, Any],
+    reading: Reading,
 ) -> None:
     """Fit a model to files of any size. With --epsilon and --delta it is differentially private.
 
@@ -183,7 +185,7 @@ def fit(
     from fedpca.estimators.base import warn_if_fewer
     from fedpca.estimators.streaming import StreamingPCA
     from fedpca.readers import fit_files, open_rows
-    from fedpca.trust.policy import NO_POLICY, Policy
+    from fedpca.trust.policy import Policy
 
     rules = None if policy is None else Policy.load(policy)
     listed = variant_list(variants, columns, path)
@@ -241,11 +243,9 @@ def fit(
     if empty:
         text += f"; {pluralize(empty, 'more row')} without any value skipped"
     text += "".join(f"\n{line}" for line in matched_variants(rows, listed))
-    text += f"\n{NO_POLICY}" if rules is None else f"\n{policy}: every rule holds"
+    text += f"\n{policy_line(policy)}"
     data = {"out": str(out), **description, "rows_without_values": empty}
-    data["variants"] = [match.to_json() for match in rows.matches]
-    data["variant_list"] = None if listed is None else listed.to_json()
-    data["policy"] = None if rules is None else {"hash": rules.hash, **rules.to_json()}
+    data |= variants_json(rows, listed) | {"policy": policy_json(rules)}
     print_result(data, as_json, text)
 
 
@@ -310,7 +310,7 @@ def _graceful_interrupt() -> Iterator[list[int]]:
     """
     signals: list[int] = []
 
-    def receive(number: int, frame: Any) -> None:
+    def receive(number: int, frame: object) -> None:
         if signals:
             raise KeyboardInterrupt
         signals.append(number)

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from fedpca._util.extras import require
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from fedpca._typing import AnyArray
     from fedpca.estimators.streaming import StreamingPCA
 
-    WriteScores = Callable[[NDArray[Any], Mapping[str, Any]], None]
+    WriteScores = Callable[[AnyArray, Mapping[str, Sequence[object] | AnyArray]], None]
 
 
 @contextmanager
@@ -26,10 +25,10 @@ def open_h5ad(pca: "StreamingPCA", path: Path) -> "Iterator[WriteScores]":
 
     h5py = require("h5py", extra="files", purpose="writing .h5ad files")
     arrow = require("pyarrow", extra="files", purpose="writing .h5ad files")
-    scores: list[NDArray[Any]] = []
+    scores: list[AnyArray] = []
     copied: list[Any] = []
 
-    def write(some: "NDArray[Any]", passthrough: Mapping[str, Any]) -> None:
+    def write(some: "AnyArray", passthrough: "Mapping[str, Sequence[object] | AnyArray]") -> None:
         scores.append(some.astype("float32"))
         copied.append(arrow.table(passthrough))
 
@@ -66,7 +65,7 @@ def _encode(node: Any, kind: str, version: str) -> Any:
     return node
 
 
-def _write_array(group: Any, name: str, values: Any) -> None:
+def _write_array(group: Any, name: str, values: "AnyArray") -> None:
     group[name] = values
     _encode(group[name], "array", "0.2.0")
 

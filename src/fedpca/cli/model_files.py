@@ -1,11 +1,12 @@
 """Model files of the command line: a summary, and how many of its components are shown."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedpca._util.text import pluralize
 
 if TYPE_CHECKING:
+    from fedpca._typing import JSON
     from fedpca.summaries.summary import Summary
     from fedpca.trust.roster import Signer
     from fedpca.trust.row_counts import RowCounts
@@ -71,7 +72,7 @@ def require_components(path: Path, summary: "Summary", n_components: int | None)
         )
 
 
-def describe(summary: "Summary", n_components: int) -> dict[str, Any]:
+def describe(summary: "Summary", n_components: int) -> "JSON":
     """What is known about a model, as JSON."""
     directions = summary.subspace()
     values = directions.singular_values[:n_components]
@@ -90,7 +91,7 @@ def describe(summary: "Summary", n_components: int) -> dict[str, Any]:
     }
 
 
-def loadings(summary: "Summary", n_components: int) -> dict[str, Any]:
+def loadings(summary: "Summary", n_components: int) -> "JSON":
     """A table with one row per feature; features without names have numbers, from 0."""
     directions = summary.subspace()
     scale = directions.scale
@@ -102,7 +103,7 @@ def loadings(summary: "Summary", n_components: int) -> dict[str, Any]:
     }
 
 
-def headline(path: Path, summary: "Summary", description: dict[str, Any]) -> str:
+def headline(path: Path, summary: "Summary", description: "JSON") -> str:
     """A model in one line."""
     components = pluralize(description["n_components"], "component")
     share = sum(description["explained_variance_ratio"])

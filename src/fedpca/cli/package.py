@@ -1,7 +1,7 @@
 """fedpca package: all that a data steward hands in with a model, and what stays."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,12 +13,14 @@ from fedpca.cli.common import (
     Force,
     ModelPath,
     PolicyPath,
+    Reading,
     RowsOfModel,
     check_output_path,
     print_result,
     progress_bars,
     reading_options,
 )
+from fedpca.cli.policy_text import policy_line
 
 
 @reading_options
@@ -40,7 +42,7 @@ def package(
     force: Force = False,
     as_json: AsJson = False,
     *,
-    reading: dict[str, Any],
+    reading: Reading,
 ) -> None:
     """Write what is handed in for approval: the model and what there is to know about it.
 
@@ -64,7 +66,7 @@ def package(
 
     from fedpca.report.package import is_zip, local_facts, write_local, write_package
     from fedpca.summaries import model_file
-    from fedpca.trust.policy import NO_POLICY, Policy
+    from fedpca.trust.policy import Policy
 
     rules = None if policy is None else Policy.load(policy)
     contents = model_file.read_bytes(model)
@@ -90,7 +92,7 @@ def package(
     without = "it was not computed; pass --rows" if summary.certificate is None else "nothing: it is private"
     lines = [
         f"{out}{'' if is_zip(out) else '/'}: {', '.join(files)}",
-        NO_POLICY if rules is None else f"{policy}: every rule holds",
+        policy_line(policy),
         f"what stays: {kept or without}",
     ]
     print_result({"out": str(out), "files": files, "local": kept}, as_json, "\n".join(lines))

@@ -1,7 +1,7 @@
 """fedpca report: an HTML page about a model, its rows and its federation."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -10,6 +10,7 @@ from fedpca.cli.common import (
     AsJson,
     Force,
     ModelPath,
+    Reading,
     check_output_path,
     parse_names,
     print_result,
@@ -51,7 +52,7 @@ def report(
     force: Force = False,
     as_json: AsJson = False,
     *,
-    reading: dict[str, Any],
+    reading: Reading,
 ) -> None:
     """Write a report about a model: one HTML file.
 

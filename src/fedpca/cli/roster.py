@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,7 @@ from fedpca._util.text import join_names, pluralize, sanitize
 from fedpca.cli.common import AsJson, Force, check_output_path, print_result
 
 if TYPE_CHECKING:
+    from fedpca._typing import JSON
     from fedpca.trust.roster import Roster
 
 RosterPath = Annotated[Path, typer.Argument(metavar="ROSTER", help="The roster of the study, roster.toml.")]
@@ -192,7 +193,7 @@ def verify(
         raise ValueError(f"{pluralize(len(bad), 'file')} must not be used: {join_names(bad)}.")
 
 
-def _setting(text: str) -> tuple[str, Any]:
+def _setting(text: str) -> tuple[str, object]:
     """A setting as it is typed: a TOML value, or a plain word."""
     name, separator, value = text.partition("=")
     if not separator:
@@ -233,7 +234,7 @@ def _print_written(roster: "Roster", path: Path, as_json: bool) -> None:
     print_result({"out": str(path), **_described(roster)}, as_json, text)
 
 
-def _described(roster: "Roster") -> dict[str, Any]:
+def _described(roster: "Roster") -> "JSON":
     return {
         "study": roster.study,
         "hash": roster.hash,

@@ -1,7 +1,7 @@
 """fedpca scale: weight, mean and variance of every column, for owners who divide by one scale of all."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,13 +15,15 @@ from fedpca.cli.common import (
     Force,
     NumericOnly,
     PolicyPath,
+    Reading,
     check_output_path,
     parse_names,
     print_result,
     progress_bars,
     reading_options,
 )
-from fedpca.cli.variant_options import Variants, matched_variants, variant_list
+from fedpca.cli.policy_text import policy_json, policy_line
+from fedpca.cli.variant_options import Variants, matched_variants, variant_list, variants_json
 
 
 @reading_options
@@ -39,7 +41,7 @@ def scale(
     force: Force = False,
     as_json: AsJson = False,
     *,
-    reading: dict[str, Any],
+    reading: Reading,
 ) -> None:
     """Write observed weight, mean and variance of every column, so that owners can divide by one scale.
 
@@ -59,7 +61,7 @@ def scale(
     from fedpca.progress import bar
     from fedpca.readers import open_rows
     from fedpca.summaries.scaling import Scaling
-    from fedpca.trust.policy import NO_POLICY, Policy
+    from fedpca.trust.policy import Policy
 
     rules = None if policy is None else Policy.load(policy)
     listed = variant_list(variants, columns, path)
@@ -83,9 +85,6 @@ def scale(
     if rules is not None:
         rules.check(scaling, counts)
     scaling.save(out)
-    data = scale_files.describe(out, scaling)
-    data["variants"] = [match.to_json() for match in rows.matches]
-    data["variant_list"] = None if listed is None else listed.to_json()
-    data["policy"] = None if rules is None else {"hash": rules.hash, **rules.to_json()}
-    checked = NO_POLICY if rules is None else f"{policy}: every rule holds"
-    print_result(data, as_json, "\n".join([scale_files.headline(out, scaling), *matched, checked]))
+    data = scale_files.describe(out, scaling) | variants_json(rows, listed) | {"policy": policy_json(rules)}
+    text = "\n".join([scale_files.headline(out, scaling), *matched, policy_line(policy)])
+    print_result(data, as_json, text)

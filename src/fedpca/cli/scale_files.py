@@ -34,7 +34,7 @@ def decode_all(files: Mapping[str, bytes]) -> "dict[str, Scaling]":
 def merge(out: Path, scalings: "Mapping[str, Scaling]", intersection: bool, as_json: bool) -> None:
     """Write the scaling of all rows behind others."""
     from fedpca.genetics import count_alike
-    from fedpca.summaries.features import columns_of, common_names, difference
+    from fedpca.summaries.features import columns_of, common_names
     from fedpca.summaries.scaling import Scaling
 
     owners = list(scalings)
@@ -43,11 +43,7 @@ def merge(out: Path, scalings: "Mapping[str, Scaling]", intersection: bool, as_j
         names = common_names(parts, owners)
         chosen = [columns_of(part.feature_names or (), names) for part in parts]
         parts = [part.with_columns(own).with_names(names) for part, own in zip(parts, chosen, strict=True)]
-    ours = parts[0].feature_names
-    for theirs in (part.feature_names for part in parts):
-        if ours and theirs and ours != theirs:
-            raise ValueError(difference(ours, theirs, "--features intersection"))
-    merged = Scaling.merge(parts)
+    merged = Scaling.merge(parts, option="--features intersection")
     merged.save(out)
     data = describe(out, merged) | {"variants": [match.to_json() for match in matches]}
     print_result(data, as_json, "\n".join([headline(out, merged), *map(str, matches)]))

@@ -3,11 +3,12 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fedpca._util.text import pluralize, sanitize
 
 if TYPE_CHECKING:
+    from fedpca._typing import JSON
     from fedpca.privacy.ledger import Entry
     from fedpca.summaries.certificate import LedgerState
     from fedpca.trust.roster import Roster
@@ -22,7 +23,7 @@ class Verified(NamedTuple):
     text: str
 
 
-def describe_signature(contents: bytes, roster: "Roster | None") -> dict[str, Any]:
+def describe_signature(contents: bytes, roster: "Roster | None") -> "JSON":
     """Who signed a model file, and whether that holds, as JSON; `text` has all of it in words.
 
     `holds` is None where that is not known: without a roster that requires it, nobody signed, or the extra
@@ -36,7 +37,7 @@ def describe_signature(contents: bytes, roster: "Roster | None") -> dict[str, An
         found, _ = Signature.read(contents)
     except SignatureError as error:
         return {"holds": False, "text": f"does not hold: {sanitize(error, 500)}"}
-    described: dict[str, Any] = {} if found is None else found.to_json()
+    described: JSON = {} if found is None else found.to_json()
     described.pop("value", None)
     if roster is not None:
         result = _verify(roster, contents)

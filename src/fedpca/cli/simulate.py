@@ -14,6 +14,7 @@ from fedpca.cli.common import (
     Force,
     MaxShare,
     NumericOnly,
+    Reading,
     Robust,
     check_output_path,
     parse_names,
@@ -23,7 +24,9 @@ from fedpca.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from fedpca._typing import RowsLike
     from fedpca.federation.simulate import Simulation
+    from fedpca.readers import RowReader
 
 
 class Scale(StrEnum):
@@ -80,7 +83,7 @@ def simulate(
     force: Force = False,
     as_json: AsJson = False,
     *,
-    reading: dict[str, Any],
+    reading: Reading,
 ) -> None:
     """Simulate a federation with faults, and compare its model with that of one without.
 
@@ -103,12 +106,20 @@ def simulate(
     from fedpca.metrics import affinity
 
     faults = Faults(stragglers, late, dropouts, duplicates, crashes, seed)
-    reading |= {
-        "columns": parse_names(columns),
-        "drop": parse_names(drop) or (),
-        "numeric_only": numeric_only,
-    }
-    owners = _owners(path, client, reading, batches) if path and client else _digits(batches)
+    if path and client:
+        from fedpca.readers import open_rows
+
+        rows = open_rows(
+            path,
+            columns=parse_names(columns),
+            drop=parse_names(drop) or (),
+            numeric_only=numeric_only,
+            passthrough=[client],
+            **reading,
+        )
+        owners = _owners(rows, client, batches)
+    else:
+        owners = _digits(batches)
     n_features = next(iter(owners.values()))[0].shape[1]
     components = components or min(10, n_features)
     with progress_bars():
@@ -143,7 +154,7 @@ def simulate(
     print_result(data, as_json, text)
 
 
-def _report(path: Path, faulty: "Simulation", owners: dict[str, list[Any]]) -> None:
+def _report(path: Path, faulty: "Simulation", owners: "dict[str, list[RowsLike]]") -> None:
     import numpy as np
 
     from fedpca.report import write_report
@@ -153,7 +164,7 @@ def _report(path: Path, faulty: "Simulation", owners: dict[str, list[Any]]) -> N
     write_report(path, faulty.model, rows=rows, color=clients, run=faulty, title="A simulated federation")
 
 
-def _digits(batches: int) -> dict[str, list[Any]]:
+def _digits(batches: int) -> "dict[str, list[RowsLike]]":
     """Ten owners of handwritten digits, each of one digit only."""
     import numpy as np
     from sklearn.datasets import load_digits
@@ -162,17 +173,16 @@ def _digits(batches: int) -> dict[str, list[Any]]:
     return {f"{digit}": np.array_split(digits.data[digits.target == digit], batches) for digit in range(10)}
 
 
-def _owners(path: list[str], client: str, reading: dict[str, Any], batches: int) -> dict[str, list[Any]]:
+def _owners(rows: "RowReader", client: str, batches: int) -> "dict[str, list[RowsLike]]":
     """The rows of each owner, in batches."""
     import numpy as np
 
     from fedpca.backend import dense
-    from fedpca.readers import open_rows
 
-    parts: dict[str, list[Any]] = {}
-    for batch in open_rows(path, passthrough=[client], **reading).batches():
+    parts: dict[str, list[RowsLike]] = {}
+    for batch in rows.batches():
         owner = np.array([str(name) for name in batch.passthrough[client]])
         for name in np.unique(owner):
             parts.setdefault(str(name), []).append(dense(batch.rows[owner == name]))
-    split = {name: np.array_split(np.concatenate(rows), batches) for name, rows in parts.items()}
-    return {name: [batch for batch in rows if len(batch)] for name, rows in split.items()}
+    split = {name: np.array_split(np.concatenate(own), batches) for name, own in parts.items()}
+    return {name: [batch for batch in own if len(batch)] for name, own in split.items()}

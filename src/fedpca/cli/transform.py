@@ -3,7 +3,7 @@
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -16,6 +16,7 @@ from fedpca.cli.common import (
     DataPaths,
     Force,
     ModelPath,
+    Reading,
     parse_names,
     print_result,
     progress_bars,
@@ -63,7 +64,7 @@ def transform(
     force: Force = False,
     as_json: AsJson = False,
     *,
-    reading: dict[str, Any],
+    reading: Reading,
 ) -> None:
     """Write the scores of rows on a model's components: columns pc1, pc2, ...
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from fedpca._typing import JSON
     from fedpca.genetics import VariantList
     from fedpca.readers import RowReader
 
@@ -33,6 +34,14 @@ def variant_list(path: Path | None, columns: str | None, files: Sequence[str]) -
     if find(files)[0] not in ("bed", "pgen"):
         raise ValueError(f"--variants is for genotypes, .bed or .pgen, and {files[0]} is none; leave it out.")
     return read_list(path)
+
+
+def variants_json(rows: "RowReader", listed: "VariantList | None") -> "JSON":
+    """How variants were matched, and to which list."""
+    return {
+        "variants": [match.to_json() for match in rows.matches],
+        "variant_list": None if listed is None else listed.to_json(),
+    }
 
 
 def matched_variants(rows: "RowReader", listed: "VariantList | None" = None) -> list[str]:

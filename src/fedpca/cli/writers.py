@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import typer
 
@@ -18,13 +18,12 @@ from fedpca.cli.common import check_output_path, output_file
 from fedpca.cli.h5ad import open_h5ad
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from fedpca._typing import JSON, AnyArray
     from fedpca.estimators.streaming import StreamingPCA
 
-    Columns = Mapping[str, NDArray[Any] | Sequence[Any]]
+    Columns = Mapping[str, AnyArray | Sequence[object]]
     WriteTable = Callable[[Columns], None]
-    WriteScores = Callable[[NDArray[Any], Columns], None]
+    WriteScores = Callable[[AnyArray, Columns], None]
 
 STDOUT = Path("-")
 TABLES = (".parquet", ".csv", ".tsv", ".csv.gz", ".tsv.gz")
@@ -101,7 +100,7 @@ def write_tables(tables: "Mapping[Path, Columns]", force: bool) -> None:
 
 
 @contextmanager
-def _open_table(kind: str, target: Any, **text_options: Any) -> "Iterator[WriteTable]":
+def _open_table(kind: str, target: Path | BinaryIO, **text_options: object) -> "Iterator[WriteTable]":
     """A function that appends rows, given as columns. `target` is a path or, for text, an open file."""
     purpose = f"writing {kind}"
     arrow = require("pyarrow", extra="cli", purpose=purpose)
@@ -133,10 +132,10 @@ def _open_table(kind: str, target: Any, **text_options: Any) -> "Iterator[WriteT
 
 
 @contextmanager
-def _open_score_table(kind: str, target: Any) -> "Iterator[WriteScores]":
+def _open_score_table(kind: str, target: Path | BinaryIO) -> "Iterator[WriteScores]":
     with _open_table(kind, target) as write_table:
 
-        def write(scores: "NDArray[Any]", passthrough: "Columns") -> None:
+        def write(scores: "AnyArray", passthrough: "Columns") -> None:
             write_table({**passthrough, **dict(zip(score_names(scores.shape[1]), scores.T, strict=True))})
 
         yield write
@@ -151,7 +150,7 @@ def _open_eigenvec(pca: "StreamingPCA", vectors: Path, values: Path) -> "Iterato
         _open_table(".tsv", file, include_header=False, quoting_style="none") as write_table,
     ):
 
-        def write(scores: "NDArray[Any]", passthrough: "Columns") -> None:
+        def write(scores: "AnyArray", passthrough: "Columns") -> None:
             names = score_names(scores.shape[1])
             if not file.tell():
                 header = ["FID", "IID"][-len(passthrough) :] + [name.upper() for name in names]
@@ -162,7 +161,7 @@ def _open_eigenvec(pca: "StreamingPCA", vectors: Path, values: Path) -> "Iterato
         yield write
 
 
-def _plink_id(value: Any, column: str) -> str:
+def _plink_id(value: object, column: str) -> str:
     text = "" if value is None else str(value)
     if text.split() != [text] or '"' in text:
         raise ValueError(
@@ -179,9 +178,9 @@ def _open_npy(path: Path) -> "Iterator[WriteScores]":
 
     with path.open("wb") as file:
         n_rows = 0
-        header: dict[str, Any] = {}
+        header: JSON = {}
 
-        def write(scores: "NDArray[Any]", passthrough: "Columns") -> None:
+        def write(scores: "AnyArray", passthrough: "Columns") -> None:
             nonlocal n_rows
             if not header:
                 descr = format.dtype_to_descr(scores.dtype)

@@ -1,7 +1,7 @@
 """The content of the files of a dataset, and its checksum."""
 
 import hashlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -37,7 +37,7 @@ class Content(NamedTuple):
         return digest.hexdigest()
 
 
-def _parts(rows: RowsLike) -> tuple[Any, ...]:
+def _parts(rows: RowsLike) -> tuple[AnyArray, ...]:
     if not sparse.issparse(rows):
         return (rows,)
     return rows.data, rows.indices.astype(np.int64), rows.indptr.astype(np.int64), np.array(rows.shape)

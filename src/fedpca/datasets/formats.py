@@ -11,13 +11,12 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy import io as scipy_io
 from scipy import sparse
 
-from fedpca._typing import JSON, AnyArray
+from fedpca._typing import JSON, AnyArray, Array
 from fedpca.datasets.content import Content
 
 # --- MNIST ---
@@ -217,7 +216,7 @@ def _tar_member(path: Path, ending: str) -> bytes:
     raise ValueError(f"there is no file ...{ending} in {path.name}.")
 
 
-def _numbers(rows: Iterable[Iterable[str]]) -> Any:
+def _numbers(rows: Iterable[Iterable[str]]) -> Array:
     return np.array([[float(cell) if cell not in ("", "?") else np.nan for cell in row] for row in rows])
 
 

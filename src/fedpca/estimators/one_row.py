@@ -44,7 +44,7 @@ class OneRowMixin:
         more = range(len(scores), int(asked) if isinstance(asked, Integral) else 0)
         return scores | dict.fromkeys(more, 0.0)
 
-    def clone(self, new_params: Mapping[str, Any] | None = None, include_attributes: bool = False) -> Self:
+    def clone(self, new_params: Mapping[str, object] | None = None, include_attributes: bool = False) -> Self:
         """Another one with these settings, for river's unions and ensembles.
 
         Args:
@@ -59,7 +59,7 @@ class OneRowMixin:
         """A batch of one row, with the features in the order of the first."""
         if not isinstance(x, Mapping):
             raise TypeError(f"a row must be a mapping of names to values, got {type(x).__name__}.")
-        values: dict[str, Any] = {str(name): value for name, value in x.items()}
+        values: dict[str, object] = {str(name): value for name, value in x.items()}
         if len(values) < len(x):
             ((repeated, _),) = Counter(map(str, x)).most_common(1)
             raise ValueError(f"features must have different names, got {repeated} twice.")

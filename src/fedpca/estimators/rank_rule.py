@@ -2,13 +2,12 @@
 
 from dataclasses import replace
 from numbers import Integral
-from typing import Any
 
 from fedpca.summaries import validation
 from fedpca.summaries.rank import EnergyBand, FixedRank, RankRule, VarianceShare
 
 
-def rank_rule(n_components: Any, energy: Any, n_features: int) -> RankRule | None:
+def rank_rule(n_components: object, energy: object, n_features: int) -> RankRule | None:
     """The rule for rows of `n_features`; None where both settings are None: all directions.
 
     >>> rank_rule(3, None, n_features=8), rank_rule(0.9, None, n_features=8)

@@ -1,7 +1,5 @@
 """Scores by the components of a model, as they are in the model."""
 
-from typing import Any
-
 import numpy as np
 
 from fedpca._typing import Array
@@ -10,7 +8,7 @@ from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
 
-def estimator_of(model: Summary, n_components: int, **settings: Any) -> tuple[StreamingPCA, Array]:
+def estimator_of(model: Summary, n_components: int, *, whiten: bool = False) -> tuple[StreamingPCA, Array]:
     """A fitted estimator with the first components of a model, and the sign that each has in the model.
 
     The estimator decides on signs by itself. Those of a model must stay: others have scores by it, too.
@@ -20,7 +18,7 @@ def estimator_of(model: Summary, n_components: int, **settings: Any) -> tuple[St
     >>> pca.transform([[3.0, 4.0]]) * signs
     array([[-3.]])
     """
-    pca = StreamingPCA(n_components, center=model.centered, scale=model.scale, **settings)
+    pca = StreamingPCA(n_components, center=model.centered, scale=model.scale, whiten=whiten)
     if not isinstance(model, Subspace):
         pca.merge(model)
         return pca, np.ones(pca.n_components_)

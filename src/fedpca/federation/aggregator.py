@@ -1,6 +1,5 @@
 """Aggregator: the latest summary of every child, and the model of all of them."""
 
-import logging
 import os
 import threading
 import time
@@ -23,25 +22,23 @@ from fedpca.federation.admission import (
     check_size,
     constructed_again,
 )
-from fedpca.federation.culprit import RobustTrial, TreeTrial, find_culprit
+from fedpca.federation.children_merge import ChildrenMerge
 from fedpca.federation.influence import Influence, influence, influence_warning
+from fedpca.federation.journal import Journal
 from fedpca.federation.message import Message, child_name, require_summary, version_number
 from fedpca.federation.pool import INTERSECTION, Pool
-from fedpca.federation.robust import RobustRule, check_known, check_robust, what_counts
+from fedpca.federation.robust import RobustRule, check_known, check_robust
 from fedpca.federation.store import (
-    ChildEvent,
     FolderStore,
     HistoryEvent,
     MemoryStore,
-    ModelEvent,
     State,
     Store,
 )
-from fedpca.federation.tree import MergeTree
-from fedpca.metrics import principal_angles
 from fedpca.privacy import Privacy
 from fedpca.summaries import validation
-from fedpca.summaries.features import FeatureRule, LeftOut, check_rule, left_out, quoted, require_names
+from fedpca.summaries.feature_names import quoted
+from fedpca.summaries.features import FeatureRule, LeftOut, check_rule, left_out, require_names
 from fedpca.summaries.merging import check_compatible, check_scales, select
 from fedpca.summaries.scaling import in_words
 from fedpca.summaries.subspace import Subspace
@@ -50,9 +47,7 @@ from fedpca.trust.roster import Roster, require_roster
 from fedpca.trust.signature import Signature
 
 _Result = TypeVar("_Result")
-_log = logging.getLogger("fedpca.federation")
 _MAX_REASON = 500  # characters
-_REMEMBERED = 10_000  # rejections that are not logged again when they are repeated
 
 
 @dataclass(frozen=True)
@@ -164,7 +159,7 @@ class Aggregator:
             self.store = store
         self._lock = threading.RLock()
         self._recorded: tuple[int, Subspace] | None = None
-        self._rejections: dict[str, tuple[int, str]] = {}  # the last of each child
+        self._journal = Journal(self.store)
         self._writes = False  # whether the store is locked
         try:
             self.store.lock()
@@ -184,12 +179,9 @@ class Aggregator:
             membership.check_store(self.roster, states.values())
         self._states: dict[str, State] = {}
         self._pool = Pool()
-        self._tree = self._new_tree()
-        self._changed: set[str] = set()  # children that the tree does not have yet
+        self._merge = ChildrenMerge(self.rank, self.fanout, self.robust, self.max_share)
         self._model: Subspace | None = None
-        self._counted: Mapping[str, Summary] = {}  # what the tree has of each
-        for name, reason in self.store.quarantined().items():
-            _log.warning("quarantined: %r: %s", sanitize(name, 100), reason)
+        self._journal.remind_of_quarantine()
         shapes = Counter(_shape(state) for state in states.values() if state.message.summary is not None)
         usual = shapes.most_common(1)[0][0] if shapes else None
         for state in sorted(states.values(), key=lambda state: (_shape(state) != usual, state.version)):
@@ -281,25 +273,12 @@ class Aggregator:
                 state = self._checked(State(message, self._next_version(), sender))
             except Exception as error:  # anyone may have sent it: whatever is wrong, the others go on
                 reason = _reason(error)
-                self._log_rejection(child, version, reason)
+                self._journal.rejected(child, version, reason)
                 raise SummaryRejected(f"{sanitize(child, 100)!r}, version {version}: {reason}") from error
             self._put(state)
             warnings = (sanitize(warning, _MAX_REASON), self._pool.share(child).warning())
             warning = " ".join(text for text in warnings if text)
-            event = ChildEvent(
-                child=child,
-                version=version,
-                what="accepted",
-                count=summary.count,
-                warning=warning,
-                left_out=state.left_out,
-            )
-            self.store.log(event)
-            _log.info("accepted %r, version %d: %g rows", sanitize(child, 100), version, summary.count)
-            if state.left_out:
-                _log.info("left out of %r: %s", sanitize(child, 100), state.left_out)
-            if warning:
-                _log.warning("%r: %s", sanitize(child, 100), warning)
+            self._journal.accepted(child, version, summary.count, warning=warning, left_out=state.left_out)
         return True
 
     def withdraw(self, child: str) -> bool:
@@ -316,8 +295,7 @@ class Aggregator:
                 return False
             version, count = last.message.version, last.message.summary.count
             self._put(State(Message(child, version, None), self._next_version()))
-            self.store.log(ChildEvent(child=child, version=version, what="withdrawn", count=count))
-            _log.info("withdrew %r: %g rows", sanitize(child, 100), count)
+            self._journal.withdrawn(child, version, count)
         return True
 
     def record(self) -> bool:
@@ -351,24 +329,15 @@ class Aggregator:
             version = self.version
             before, self._recorded = self._recorded, (version, model)
             if before is None:  # after a restart the model is that of the store
-                known = any(event.what == "model" and event.version == version for event in self.history)
+                known = self._journal.has_model(version)
             else:
                 known = before[0] == version
             if not known:
                 warnings = (self._energy_warning(), self._influence(influence_warning, model))
                 warning = " ".join(text for text in warnings if text)
                 self._begin_write()
-                event = ModelEvent(
-                    version=version,
-                    count=model.count,
-                    children=len(self._pool),
-                    explained=float(model.explained_variance_ratio.sum()),
-                    angle=None if before is None else _largest_angle(before[1], model),
-                    warning=warning,
-                )
-                self.store.log(event)
-                if warning:
-                    _log.warning("%s", warning)
+                last = None if before is None else before[1]
+                self._journal.recorded(model, version, len(self._pool), before=last, warning=warning)
             return not known
 
     def _energy_warning(self) -> str:
@@ -395,7 +364,7 @@ class Aggregator:
 
     def _set(self, child: str, summary: Summary | None) -> None:
         self._pool.set(child, summary)
-        self._changed.add(child)
+        self._merge.note_change(child)
         self._model = None
 
     def _next_version(self) -> int:
@@ -405,24 +374,9 @@ class Aggregator:
     def _quarantine(self, state: State, reason: str) -> None:
         """Go on without a child; its state is set aside, and its next message may bring it back."""
         message = state.message
-        count = 0.0 if message.summary is None else message.summary.count
-        event = ChildEvent(
-            child=message.child, version=message.version, what="quarantined", count=count, reason=reason
-        )
         self._states.pop(message.child, None)  # first: if the store fails, the others still count
         self._set(message.child, None)
-        self.store.quarantine(event, self._next_version())
-        _log.error("quarantined %r, version %d: %s", sanitize(message.child, 100), message.version, reason)
-
-    def _log_rejection(self, child: str, version: int, reason: str) -> None:
-        """Log a rejection; the same again, from a child that repeats itself, is not logged."""
-        if self._rejections.get(child) == (version, reason):
-            return
-        if len(self._rejections) >= _REMEMBERED:
-            self._rejections.clear()
-        self._rejections[child] = version, reason
-        self.store.log(ChildEvent(child=child, version=version, what="rejected", reason=reason))
-        _log.warning("rejected %r, version %d: %s", sanitize(child, 100), version, reason)
+        self._journal.quarantine(message, reason, self._next_version())
 
     def _checked(self, state: State) -> State:
         """The state of a child, which has a summary, of the model's features; raises if it breaks a rule."""
@@ -539,7 +493,7 @@ class Aggregator:
             return MappingProxyType(self._influence(influence, self.model()) if self._pool else {})
 
     def _influence(self, compute: Callable[..., _Result], model: Subspace) -> _Result:
-        return compute(self._counted, self._pool.shares(), self._tree, model)
+        return compute(self._merge.counted, self._pool.shares(), self._merge.tree, model)
 
     def _without_culprits(self, compute: Callable[[], _Result]) -> _Result:
         """The result; children on whose account there is none are quarantined."""
@@ -558,33 +512,17 @@ class Aggregator:
         return merged.subspace(self.rank and min(self.rank, merged.n_features))
 
     def _merged(self) -> Summary:
-        """Exact moments if all summaries are, else as many directions as inner nodes keep."""
-        if self._changed:
-            self._counted = self._what_counts(self._pool.summaries)
-            for child in self._changed if self.robust is None else self._changed | {*self._counted}:
-                self._tree.set(child, self._counted.get(child))
-            self._changed = set()
-        return self._tree.merged()
-
-    def _what_counts(self, summaries: Mapping[str, Summary]) -> Mapping[str, Summary]:
-        return summaries if self.robust is None else what_counts(summaries, self.robust, self.max_share)
+        return self._merge.merged(self._pool.summaries)
 
     def _culprit(self) -> str:
         """The child on whose account there is no merge."""
-        summaries = {
-            child: state.message.summary
-            for child, state in sorted(self._states.items(), key=lambda item: item[1].version)
-            if state.message.summary is not None
-        }
-        if self.robust is None:
-            return find_culprit(summaries, TreeTrial(self._tree), TreeTrial(self._new_tree()))
-        whole, empty = (RobustTrial(self._new_tree, self._what_counts) for _ in range(2))
-        for child, summary in summaries.items():
-            whole.set(child, summary)
-        return find_culprit(summaries, whole, empty)
-
-    def _new_tree(self) -> MergeTree:
-        return MergeTree(self.rank, self.fanout)
+        return self._merge.culprit(
+            {
+                child: state.message.summary
+                for child, state in sorted(self._states.items(), key=lambda item: item[1].version)
+                if state.message.summary is not None
+            }
+        )
 
     def __repr__(self) -> str:
         children = self.children
@@ -609,10 +547,3 @@ def _shape(state: State) -> tuple[int, bool, str] | None:
 
 def _reason(error: Exception) -> str:
     return sanitize(str(error) or type(error).__name__, _MAX_REASON)
-
-
-def _largest_angle(before: Subspace, model: Subspace) -> float | None:
-    """In radians; None if the models cannot be compared."""
-    if not before.rank or not model.rank or before.n_features != model.n_features:
-        return None
-    return float(principal_angles(before, model).max())

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpca._typing import RowsLike
 from fedpca._util.extras import require
 from fedpca.estimators.base import warn_if_fewer
 from fedpca.federation import partitions
@@ -110,11 +111,11 @@ def _partitions(data: Any, n_components: int) -> list[Any]:
     return list(data.to_delayed())
 
 
-def _summary(rows: Any, n_components: int, center: bool, scale: Scale) -> partitions.Result:
+def _summary(rows: RowsLike, n_components: int, center: bool, scale: Scale) -> partitions.Result:
     """The summary of a partition."""
     return partitions.summary([(rows, None)], n_components, center, scale)
 
 
-def _scaling(rows: Any) -> partitions.ScalingResult:
+def _scaling(rows: RowsLike) -> partitions.ScalingResult:
     """The scaling of a partition."""
     return partitions.scaling([(rows, None)])

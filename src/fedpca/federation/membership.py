@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from math import isclose
-from typing import Any
 
 from fedpca.errors import SignatureError
 from fedpca.federation.admission import check_private
@@ -39,7 +38,7 @@ def agreed(
     return settings.get("rank", rank), expected, privacy
 
 
-def _require(name: str, agreed: Any, given: Any) -> None:
+def _require(name: str, agreed: object, given: object) -> None:
     if given is not None and given != agreed:
         raise ValueError(f"{name} must be that of the roster, {agreed!r}, got {name}={given!r}; {_REMEDY}.")
 
@@ -54,7 +53,7 @@ def check_received(
     roster: Roster,
     known: State | None,
     message: Message,
-    of_model: Callable[[Summary], tuple[Summary, Any]],
+    of_model: Callable[[Summary], tuple[Summary, object]],
 ) -> None:
     """Refuse a message that its child has not signed, or that contradicts what is known of the child.
 
@@ -184,13 +183,25 @@ def check_declared(roster: Roster, child: str, count: float) -> None:
         )
 
 
+def other_features(roster: Roster, n_features: int, names: tuple[str, ...] | None) -> str:
+    """The setting that features are not as the roster states in: "features", "n_features", or ""."""
+    settings = roster.settings
+    if "features" in settings and tuple(settings["features"]) != names:
+        return "features"
+    return "n_features" if settings.get("n_features") not in (None, n_features) else ""
+
+
 def _check_features(roster: Roster, n_features: int, names: tuple[str, ...] | None) -> None:
-    if "features" in roster.settings and tuple(roster.settings["features"]) != names:
-        found = "others" if names else "no names"
-        raise ValueError(f"its features must be those of the roster, in their order, got {found}; {_REMEDY}.")
-    _check_setting("n_features", roster.settings.get("n_features"), n_features)
+    match other_features(roster, n_features, names):
+        case "features":
+            found = "others" if names else "no names"
+            raise ValueError(
+                f"its features must be those of the roster, in their order, got {found}; {_REMEDY}."
+            )
+        case "n_features":
+            _check_setting("n_features", roster.settings["n_features"], n_features)
 
 
-def _check_setting(name: str, agreed: Any, found: Any) -> None:
+def _check_setting(name: str, agreed: object, found: object) -> None:
     if agreed is not None and found != agreed:
         raise ValueError(f"its {name} must be that of the roster, {agreed!r}, got {found!r:.80}; {_REMEDY}.")

@@ -4,7 +4,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Self
 from urllib.parse import unquote
 
 from fedpca._typing import JSON, AnyArray
@@ -57,7 +57,7 @@ class Message:
         return self.summary.kind, self.summary.arrays, self.summary.metadata | header
 
     @classmethod
-    def decode(cls, contents: bytes, name: Any = "the message") -> Self:
+    def decode(cls, contents: bytes, name: object = "the message") -> Self:
         """The inverse of `encode`, every value checked; `name` is used in error messages.
 
         Raises:
@@ -68,7 +68,7 @@ class Message:
         return message if found is None else replace(message, signed=contents)
 
     @classmethod
-    def from_contents(cls, kind: str, arrays: Mapping[str, AnyArray], metadata: JSON, name: Any) -> Self:
+    def from_contents(cls, kind: str, arrays: Mapping[str, AnyArray], metadata: JSON, name: object) -> Self:
         """The inverse of `contents`, every value checked."""
         summary = None if kind == _WITHDRAWN else from_file(name, kind, arrays, metadata)
         try:
@@ -81,18 +81,19 @@ class Message:
             raise ModelFileError(f"{name} is not a valid message: {error}") from error
 
 
-def require_summary(value: Any) -> Summary:
+def require_summary(value: object) -> Summary:
     """The value, if it is a summary."""
     if not isinstance(value, Summary):
         raise TypeError(f"a summary must be a Subspace or Moments, got {type(value).__name__}.")
     return value
 
 
-def version_number(version: Any) -> int:
+def version_number(version: object) -> int:
     """A valid version: a whole number from 0 that fits 64 bits."""
-    if validation.integer(version, "version", at_least=0) > _MAX_VERSION:
+    number = validation.integer(version, "version", at_least=0)
+    if number > _MAX_VERSION:
         raise ValueError(f"version must be at most {_MAX_VERSION}, got a larger number.")
-    return int(version)
+    return number
 
 
 def file_name(child: str) -> str:

@@ -5,7 +5,7 @@ that raises is tried again.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,13 +53,13 @@ def needs_scaling(n_features: int | None, n_components: int, scale: Scale) -> bo
     """
     if not isinstance(scale, str):
         return False
-    return n_features is None or _estimator(n_components, n_features, scale=scale)._needs_scaling(n_features)
+    return n_features is None or _estimator(n_components, n_features, scale)._needs_scaling(n_features)
 
 
-def _estimator(n_components: int, n_features: int, **settings: Any) -> StreamingPCA:
+def _estimator(n_components: int, n_features: int, scale: Scale, *, center: bool = True) -> StreamingPCA:
     """That of a partition, with as many directions as the inner nodes of `merge_tree` keep."""
     extra = exchange_rank(n_components, n_features) - n_components
-    return StreamingPCA(n_components, oversample=extra, **settings)
+    return StreamingPCA(n_components, oversample=extra, scale=scale, center=center)
 
 
 def summary(batches: Batches, n_components: int, center: bool, scale: Scale) -> Result:
@@ -72,7 +72,7 @@ def summary(batches: Batches, n_components: int, center: bool, scale: Scale) -> 
                 continue
             if pca is None:
                 validation.rank(n_components, n_features, "n_components")
-                pca = _estimator(n_components, n_features, center=center, scale=scale)
+                pca = _estimator(n_components, n_features, scale, center=center)
             pca.partial_fit(rows, sample_weight=weights)
         return None if pca is None else pca.summary_
     except (ValueError, TypeError) as error:

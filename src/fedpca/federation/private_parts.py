@@ -5,9 +5,8 @@ the total is paid for and noised once. A task that is repeated draws no noise, a
 """
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 
@@ -119,7 +118,7 @@ class _Counted:
         self._parts = parts
         self.n_rows = 0
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Array]:
         for part in self._parts:
             self.n_rows += len(part)
             yield part

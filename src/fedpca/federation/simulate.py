@@ -3,12 +3,13 @@
 import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from sklearn.base import clone
 
 from fedpca import progress
+from fedpca._typing import RowsLike
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.robust import RobustRule
@@ -108,7 +109,7 @@ class Simulation:
 
 
 def simulate(
-    clients: Mapping[str, Iterable[Any]],
+    clients: Mapping[str, Iterable[RowsLike]],
     n_components: int,
     *,
     faults: Faults | None = None,
@@ -177,7 +178,7 @@ _Sent = tuple[float, int, str, int, Summary]  # time of arrival, order of sendin
 
 
 def _messages(
-    clients: Mapping[str, list[Any]], estimator: StreamingPCA, faults: Faults, rng: np.random.Generator
+    clients: Mapping[str, list[RowsLike]], estimator: StreamingPCA, faults: Faults, rng: np.random.Generator
 ) -> tuple[list[_Sent], tuple[str, ...]]:
     """All messages of all clients, as a heap by time of arrival; and the clients that drop out."""
     messages: list[_Sent] = []

@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import count
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self
+from typing import Literal, Protocol, Self
 
 from fedpca._typing import JSON
 from fedpca._util.files import append_json_line, atomic_write, file_lock, json_lines, remove_leftovers
@@ -121,7 +121,7 @@ class State:
         return model_file.with_metadata(self.message.signed, metadata | header)
 
     @classmethod
-    def decode(cls, contents: bytes, name: Any) -> Self:
+    def decode(cls, contents: bytes, name: object) -> Self:
         """The inverse of `encode`, every value checked; raises ModelFileError."""
         kind, arrays, metadata = model_file.decode(contents, name)
         message = Message.from_contents(kind, arrays, metadata, name)
@@ -142,7 +142,7 @@ class State:
             raise ModelFileError(f"{name} is not a valid state: {error}") from error
 
 
-def _as_signed(contents: bytes, header: Any, message: Message) -> Message:
+def _as_signed(contents: bytes, header: JSON, message: Message) -> Message:
     """The message that was signed, byte for byte, from its header and the arrays of its state."""
     if not isinstance(header, str):
         raise TypeError(f"signed must be a string, got {header!r:.80}.")
@@ -406,7 +406,12 @@ def _check_file_name(path: Path, state: State) -> None:
         raise ModelFileError(f"{path.name} has the state of {state.message.child!r}; its name is {expected}.")
 
 
-_TYPES: dict[str, Any] = {"version": int, "children": int, "count": (int, float), "explained": (int, float)}
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "version": int,
+    "children": int,
+    "count": (int, float),
+    "explained": (int, float),
+}
 
 
 def _event(line: bytes) -> HistoryEvent:

@@ -4,7 +4,7 @@ from fedpca._util.version import __version__
 from fedpca.privacy.clipping import Clipping
 from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.mechanisms.base import Mechanism
-from fedpca.privacy.preparation import CenterNoise
+from fedpca.privacy.search import CenterNoise
 from fedpca.privacy.settings import Privacy
 from fedpca.summaries.certificate import (
     IN_MEMORY,

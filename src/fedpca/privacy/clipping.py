@@ -8,7 +8,7 @@ sums can reveal a record (Casacuberta et al. 2022), cannot arise.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import sqrt
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,11 +71,11 @@ class Clipping:
         shape = "ball" if self.bound is not None else "sphere"
         return f"{shape}, differences of pairs" if self.pairs else shape
 
-    def about(self, center: Array | None, **changes: Any) -> Self:
+    def about(self, center: Array | None) -> Self:
         """The same clipping about a center in the units of the rows."""
         if center is not None and self.scale is not None:
             center = center / self.scale
-        return replace(self, center=center, **changes)
+        return replace(self, center=center)
 
     @property
     def center_of_rows(self) -> Array | None:

@@ -9,7 +9,7 @@ import numpy as np
 from fedpca._typing import Array
 from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.noise import Noise
-from fedpca.privacy.preparation import BlockSum, Found
+from fedpca.privacy.search import BlockSum, Found
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.steps import BELOW, BEYOND, ENERGY, Step, StepSum, check_sum, evaluation, same_radius
 from fedpca.summaries.certificate import Evaluation

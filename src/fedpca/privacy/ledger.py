@@ -425,7 +425,7 @@ class Ledger:
     def __deepcopy__(self, memo: object) -> "Ledger":
         return self
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         if self.path is None:
             raise TypeError(
                 "a ledger in memory cannot be pickled: its copies would spend apart; name a file."

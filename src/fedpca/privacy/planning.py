@@ -12,8 +12,8 @@ from fedpca._typing import Array
 from fedpca.privacy.mechanisms.base import Calibration, Mechanism
 from fedpca.privacy.mechanisms.gram import Gram
 from fedpca.privacy.mechanisms.registry import calibrate, mechanism_class
-from fedpca.privacy.preparation import Outlook, expected, rows_for_scale
 from fedpca.privacy.rules import check_delta_for_rows
+from fedpca.privacy.search_plan import Outlook, expected, rows_for_scale
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.steps import DYADIC
 from fedpca.summaries import validation

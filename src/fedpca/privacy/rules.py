@@ -1,18 +1,15 @@
 """The rules that settings, ledger, plan and theory share, each with one error."""
 
 import warnings
-from typing import Any
 
 from fedpca.summaries import validation
 
 _LARGE_EPSILON = 10.0
 
 
-def check_epsilon_delta(epsilon: Any, delta: Any) -> tuple[float, float]:
+def check_epsilon_delta(epsilon: object, delta: object) -> tuple[float, float]:
     """Epsilon and delta as floats, of a release, a budget or a bound."""
-    for name, value in (("epsilon", epsilon), ("delta", delta)):
-        if not validation.is_real(value):
-            raise TypeError(f"{name} must be a number, got {name}={value!r}.")
+    epsilon, delta = _number("epsilon", epsilon), _number("delta", delta)
     if not 0 < epsilon <= 1e9:
         raise ValueError(f"epsilon must be above 0, and at most 1e9, got epsilon={epsilon}.")
     if not 0 < delta < 1:
@@ -20,6 +17,12 @@ def check_epsilon_delta(epsilon: Any, delta: Any) -> tuple[float, float]:
             f"delta must lie in (0, 1), far below one over the number of rows, got delta={delta}."
         )
     return float(epsilon), float(delta)
+
+
+def _number(name: str, value: object) -> float:
+    if not validation.is_real(value):
+        raise TypeError(f"{name} must be a number, got {name}={value!r}.")
+    return value
 
 
 def check_delta_for_rows(delta: float, n_rows: int) -> None:

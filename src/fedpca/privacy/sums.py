@@ -10,8 +10,8 @@ from fedpca.privacy.clipping import Clipping, Pairing
 from fedpca.privacy.ledger import Entry, Ledger
 from fedpca.privacy.mechanisms.base import Mechanism
 from fedpca.privacy.noise import Noise
-from fedpca.privacy.preparation import CenterNoise
 from fedpca.privacy.schedule import Schedule
+from fedpca.privacy.search import CenterNoise
 from fedpca.privacy.settings import Privacy
 from fedpca.summaries.certificate import StepCost
 from fedpca.summaries.summary import Summary

@@ -18,9 +18,9 @@ from fedpca.privacy.certify import make_certificate
 from fedpca.privacy.clipping import MAX_ROWS, Pairing
 from fedpca.privacy.evaluation import Energies
 from fedpca.privacy.mechanisms import MECHANISMS, LinearMechanism, NoiseBlock, build, mechanism_class
-from fedpca.privacy.preparation import Search
 from fedpca.privacy.release_checks import bound_warning
 from fedpca.privacy.rules import check_delta_for_rows
+from fedpca.privacy.search import Search
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.steps import Step, StepSum
 from fedpca.summaries import validation

@@ -10,8 +10,8 @@ import numpy as np
 from fedpca.privacy.clipping import MAX_ROWS
 from fedpca.privacy.mechanisms import LinearMechanism, NoiseBlock, build
 from fedpca.privacy.planning import Plan, plan_release, rounded
-from fedpca.privacy.preparation import Outlook, expected
 from fedpca.privacy.rules import warn_of_weak_settings
+from fedpca.privacy.search_plan import Outlook, expected
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.steps import Step, evaluation
 from fedpca.secure.fit import PrivateFit

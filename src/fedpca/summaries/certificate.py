@@ -2,114 +2,28 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cache
+from dataclasses import dataclass, replace
 from math import hypot, isclose, sqrt
-from types import NoneType, UnionType
-from typing import Any, Self, get_args
+from typing import Self
 
 from fedpca._typing import JSON
+from fedpca.summaries.record import MAX_NUMBER, Record
 
 FORMAT = "fedpca certificate 1"
-_MAX_TEXT = 2000
-_MAX_WARNINGS = 100
-_MAX_NUMBER = 1e300
-_MAX_COUNT = 2**63
+MAX_WARNINGS = 100
 _MAX_MEMBERS = 10_000
 _MAX_SUMS = 100
 _INTERVAL = 1.96  # standard deviations
-_SIGNED = ("energies", "rest")  # noise may make them negative
 PUBLIC_SCALE, PRIVATE_SCALE = "public", "private"
 """Where a scale came from. One that was found with noise is corrected by the diagonal of a release."""
 CORRECTED_SCALE = "private, corrected by the release"
 """Of directions found after that."""
 IN_MEMORY = "in memory"
 """Of a ledger that is gone with its process."""
-_ASSUMES = "no record is held by two owners; if one is, its costs add up"
-
-
-def _check(value: object, kind: type, name: str) -> None:
-    """Refuse a value that is not of a field's type, is too long, not finite, or absurd."""
-    if kind is str:
-        if not isinstance(value, str) or len(value) > _MAX_TEXT:
-            raise ValueError(f"{name} must be a string of at most {_MAX_TEXT} characters.")
-    elif kind is bool:
-        if not isinstance(value, bool):
-            raise ValueError(f"{name} must be true or false, got {value!r:.80}.")
-    elif kind is int:
-        if type(value) is not int or not 0 <= value < _MAX_COUNT:
-            raise ValueError(f"{name} must be a whole number of at least 0, got {value!r:.80}.")
-    elif kind is float:
-        largest = 1.0 if name in ("delta", "spent_delta", "beyond", "aliasing") else _MAX_NUMBER
-        smallest = -largest if name in _SIGNED else 0.0
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not smallest <= value <= largest:  # type: ignore[operator]
-            raise ValueError(f"{name} must be a number from {smallest:g} to {largest:g}, got {value!r:.80}.")
-    elif not isinstance(value, kind):
-        raise ValueError(f"{name} must be of type {kind.__name__}, got {type(value).__name__}.")
-
-
-@cache
-def _field_types(record: Any) -> list[tuple[str, Any, Any, bool]]:
-    """Per field: name, type of a single value, type of the items of a list, whether it may be None."""
-    found = []
-    for field in fields(record):
-        options = get_args(field.type) if isinstance(field.type, UnionType) else (field.type,)
-        one = next((kind for kind in options if isinstance(kind, type) and kind is not NoneType), None)
-        many = next((get_args(kind)[0] for kind in options if get_args(kind)), None)
-        found.append((field.name, one, many, NoneType in options))
-    return found
-
-
-class _Record:
-    """A frozen dataclass whose fields are checked by their types, to and from JSON; None is "not stated"."""
-
-    def __post_init__(self) -> None:
-        record: Any = type(self)
-        for name, one, many, optional in _field_types(record):
-            value = getattr(self, name)
-            if value is None and optional:
-                continue
-            if many is not None and isinstance(value, list | tuple):
-                object.__setattr__(self, name, tuple(value))
-                for item in value:
-                    _check(item, many, name)
-            elif one is None:
-                raise ValueError(f"{name} must be a list, got {type(value).__name__}.")
-            else:
-                _check(value, one, name)
-
-    @classmethod
-    def from_json(cls, contents: object) -> Self:
-        """The inverse of `to_json`; raises ValueError for anything else."""
-        what = f"a {cls.__name__}"
-        if not isinstance(contents, Mapping):
-            raise ValueError(f"{what} must be a JSON object, got {type(contents).__name__}.")
-        known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
-        if unknown := sorted(str(name) for name in set(contents) - known):
-            raise ValueError(f"{what} has unknown keys: {', '.join(unknown)[:200]}.")
-        try:
-            return cls(**contents)
-        except TypeError as error:
-            raise ValueError(f"{what} is incomplete: {error}.") from error
-
-    def to_json(self) -> JSON:
-        """Plain JSON values; what is not stated is left out."""
-        return {
-            field.name: _plain(value)
-            for field in fields(self)  # type: ignore[arg-type]
-            if (value := getattr(self, field.name)) is not None
-        }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value.to_json() if isinstance(value, _Record) else value
 
 
 @dataclass(frozen=True)
-class LedgerState(_Record):
+class LedgerState(Record):
     """The ledger that paid for a release, as it stood then.
 
     Attributes:
@@ -129,7 +43,7 @@ class LedgerState(_Record):
 
 
 @dataclass(frozen=True)
-class SecureSum(_Record):
+class SecureSum(Record):
     """One of the sums over owners of which nobody saw a part.
 
     Attributes:
@@ -146,7 +60,7 @@ class SecureSum(_Record):
 
 
 @dataclass(frozen=True)
-class Secured(_Record):
+class Secured(Record):
     """Who took part in secure sums, and against whom they protect.
 
     Attributes:
@@ -220,7 +134,7 @@ class Secured(_Record):
 
 
 @dataclass(frozen=True)
-class Release(_Record):
+class Release(Record):
     """One of the releases behind a merged summary.
 
     Attributes:
@@ -252,7 +166,7 @@ class Release(_Record):
 
 
 @dataclass(frozen=True)
-class StepCost(_Record):
+class StepCost(Record):
     """One of the noisy sums behind a release.
 
     Attributes:
@@ -265,7 +179,7 @@ class StepCost(_Record):
 
 
 @dataclass(frozen=True)
-class Evaluation(_Record):
+class Evaluation(Record):
     """How much of the rows' variance released components explain, measured with noise, without bias.
 
     Of rows clipped to a length: where `beyond` is not small, longer rows would count for more.
@@ -328,7 +242,7 @@ class Evaluation(_Record):
 
 
 @dataclass(frozen=True)
-class Certificate(_Record):
+class Certificate(Record):
     """What is promised about a released summary. Every field is public, or was released.
 
     Attributes:
@@ -359,6 +273,7 @@ class Certificate(_Record):
         evaluation: how good the components are, if that was measured.
         secure: who took part, and against whom the promise holds, if the release is a secure sum over owners.
 
+    >>> from fedpca.summaries.certificate_merging import combine
     >>> one = Certificate(private=True, epsilon=1.0, delta=1e-6, mu=0.2, noise_edge=3.0, stream="a")
     >>> other = replace(one, epsilon=2.0, noise_edge=4.0, stream="b")
     >>> merged = combine([one, other], [1.0, 1.0], summed=True)
@@ -403,15 +318,17 @@ class Certificate(_Record):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.warnings) > _MAX_WARNINGS:
-            raise ValueError(f"there must be at most {_MAX_WARNINGS} warnings, got {len(self.warnings)}.")
+        if len(self.warnings) > MAX_WARNINGS:
+            raise ValueError(f"there must be at most {MAX_WARNINGS} warnings, got {len(self.warnings)}.")
         if self.releases is None:
             return
         if len(self.releases) < 2:
             raise ValueError("a merge must have two releases or more.")
-        _refuse_repeated(self.releases)
+        refuse_repeated(self.releases)
         promise = (self.epsilon, self.delta, self.mu)
-        if not all(isclose(a, b, rel_tol=1e-9) for a, b in zip(promise, _total(self.releases), strict=True)):
+        if not all(
+            isclose(a, b, rel_tol=1e-9) for a, b in zip(promise, total_cost(self.releases), strict=True)
+        ):
             raise ValueError("epsilon, delta and mu must follow from the releases behind the merge.")
 
     @classmethod
@@ -520,98 +437,8 @@ def noise_edge(certificate: Certificate | None) -> float:
     return 0.0 if certificate is None else certificate.noise_edge or 0.0
 
 
-def combine(
-    certificates: Sequence[Certificate | None], weights: Sequence[float], *, summed: bool
-) -> Certificate | None:
-    """The certificate of a merge of releases: None unless every part has one.
-
-    Different owners' records are different records, so a record shows in the releases of one owner and costs
-    what these cost together: the merge promises the weakest of the promises. Releases with one ledger are of
-    one owner. Post-processing is free. It does not matter in which tree they were merged.
-
-    Args:
-        certificates: of the parts.
-        weights: by which the parts' scatters were multiplied.
-        summed: whether scatters were added up, and their independent noises with them.
-    """
-    parts = [certificate for certificate in certificates if certificate is not None]
-    if len(parts) < len(certificates):
-        return None
-    if len(parts) == 1:
-        return parts[0].scaled(weights[0]) if summed else parts[0]
-    releases = tuple(release for part in parts for release in part.all_releases())
-    _refuse_repeated(releases)
-    kinds = {part.clipping or "ball" for part in parts}
-    if len(kinds) > 1:
-        raise ValueError(
-            f"releases of rows clipped in different ways do not add up, {' and '.join(sorted(kinds))}; "
-            "let all owners take the private steps together, or give all the same bound and center."
-        )
-    epsilon, delta, mu = _total(releases)
-    edges = [weight * noise_edge(part) for part, weight in zip(parts, weights, strict=True)]
-    bounds = sorted({bound for part in parts for bound in _bounds(part)})
-    return Certificate(
-        private=all(part.private for part in parts),
-        epsilon=epsilon,
-        delta=delta,
-        mu=mu,
-        unit=_joined(parts, "unit"),
-        adjacency=_joined(parts, "adjacency"),
-        mechanism=_joined(parts, "mechanism"),
-        sampler=_joined(parts, "sampler"),
-        center=_joined(parts, "center"),
-        bound=bounds[0] if len(bounds) == 1 else tuple(bounds) or None,
-        warnings=tuple(sorted({text for part in parts for text in part.warnings})[:_MAX_WARNINGS]),
-        noise_edge=min(hypot(*edges), _MAX_NUMBER) if summed else None,
-        assumes=_ASSUMES,
-        releases=releases,
-        clipping=kinds.pop(),
-        scale=PRIVATE_SCALE if any(part.scale == PRIVATE_SCALE for part in parts) else parts[0].scale,
-        steps=parts[0].steps if all(part.steps == parts[0].steps for part in parts) else None,
-    )
-
-
-def merge_warning(certificates: Sequence[Certificate | None]) -> str:
-    """What to say about the certificate of a merge of summaries with these, or ""."""
-    private = sum(certificate is not None for certificate in certificates)
-    if private in (0, len(certificates)):
-        return _same_rows_warning(certificates)
-    return (
-        f"the merge has no certificate: {private} of {len(certificates)} summaries have one, the others are "
-        "exact, and so is what it says about their rows. Unless these are public, let their owners release "
-        "theirs with Privacy, too."
-    )
-
-
-def _same_rows_warning(certificates: Sequence[Certificate | None]) -> str:
-    """A warning if releases may well be of the same rows and nothing added up their costs, else "".
-
-    So it is if every one was paid for by a ledger of its own, in memory, and all have equally many records.
-    """
-    parts = [part for part in certificates if part is not None and part.ledger is not None]
-    ledgers = {part.ledger.id for part in parts if part.ledger is not None and part.ledger.kept == IN_MEMORY}
-    records = {part.records for part in parts}
-    if not 1 < len(parts) == len(certificates) == len(ledgers) or len(records) > 1:
-        return ""
-    return (
-        f"all {len(parts)} releases were paid for in memory, and have {records.pop()} records each. If they "
-        "are of the same rows, their costs add up, and the certificate of the merge counts only the largest: "
-        "keep a ledger in a file, Privacy(ledger=...)."
-    )
-
-
-def _joined(parts: Sequence[Certificate], name: str) -> str:
-    found = {text for part in parts for text in getattr(part, name).split(" | ") if text}
-    return " | ".join(sorted(found))[:_MAX_TEXT]
-
-
-def _bounds(part: Certificate) -> tuple[float, ...]:
-    if part.bound is None:
-        return ()
-    return part.bound if isinstance(part.bound, tuple) else (part.bound,)
-
-
-def _refuse_repeated(releases: Sequence[Release]) -> None:
+def refuse_repeated(releases: Sequence[Release]) -> None:
+    """Raise for releases of which two are reports of one stream."""
     streams = [release.stream for release in releases if release.stream]
     if len(set(streams)) < len(streams):
         raise ValueError(
@@ -620,7 +447,7 @@ def _refuse_repeated(releases: Sequence[Release]) -> None:
         )
 
 
-def _total(releases: Sequence[Release]) -> tuple[float, float, float]:
+def total_cost(releases: Sequence[Release]) -> tuple[float, float, float]:
     """The largest epsilon, delta and mu of any owner: each bounds the cost to every owner.
 
     Releases with one ledger are of one owner; those without are taken to be of different ones.
@@ -645,4 +472,4 @@ def shared_cost(releases: Sequence[Release]) -> tuple[float, float, float]:
         raise ValueError("several releases of one ledger must state what was spent; release them again.")
     last = max(releases, key=lambda release: release.spent or 0.0)
     mu = hypot(*(release.mu for release in releases))
-    return last.spent or 0.0, last.spent_delta or 0.0, min(mu, _MAX_NUMBER)
+    return last.spent or 0.0, last.spent_delta or 0.0, min(mu, MAX_NUMBER)

@@ -1,10 +1,9 @@
-"""Features of summaries, by name: how two summaries differ, what all have, and a summary of some features."""
+"""Features of summaries, by name: what all have, and a summary of some features."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
-from unicodedata import normalize
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from fedpca._util.text import join_names
 from fedpca.backend import ops
 from fedpca.summaries.algebra import rounding_floor, without_negative_eigenvalues
 from fedpca.summaries.certificate import noise_edge
+from fedpca.summaries.feature_names import SHOWN, Names, quoted
 from fedpca.summaries.linalg import leading_singular_pairs, with_fixed_signs
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.parts import check_observed
@@ -20,8 +20,6 @@ from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.summary import Summary
 
 FeatureRule = Literal["same", "intersection"]
-Names = tuple[str, ...]
-_SHOWN = 4  # names in a message
 
 
 @dataclass(frozen=True)
@@ -40,17 +38,7 @@ class LeftOut:
     share: float
 
     def __str__(self) -> str:
-        return f"{join_names(self.features, _SHOWN)} ({self.share:.1%} of its variance)"
-
-
-def quoted(names: Sequence[str], quote: Callable[[str], str] = repr) -> str:
-    """Some names, for a message; anybody may have chosen them.
-
-    >>> quoted(["age", "bmi", "dose", "ward", "room"])
-    "'age', 'bmi', 'dose', 'ward' and 1 more"
-    """
-    shown = [quote(name)[:80] for name in names[:_SHOWN]]
-    return join_names([*shown, *names[_SHOWN:]], _SHOWN)
+        return f"{join_names(self.features, SHOWN)} ({self.share:.1%} of its variance)"
 
 
 def check_rule(features: object) -> bool:
@@ -58,32 +46,6 @@ def check_rule(features: object) -> bool:
     if features not in ("same", "intersection"):
         raise ValueError(f"features must be 'same' or 'intersection', got features={features!r}.")
     return features == "intersection"
-
-
-def difference(ours: Names, theirs: Names, option: str) -> str:
-    """How names of features differ, and what to do: `option` is how to ask for the intersection.
-
-    >>> print(difference(("age", "bmi"), ("age", "dose"), "--features intersection"))
-    summaries must have the same features: only one has 'bmi', and only another 'dose'; select the same \
-columns, or leave out what not all have with --features intersection.
-    """
-    mine, others = set(ours), set(theirs)
-    one = [name for name in ours if name not in others]
-    another = [name for name in theirs if name not in mine]
-    if not one and not another and len(ours) == len(theirs):
-        first, second = next(pair for pair in zip(ours, theirs, strict=True) if pair[0] != pair[1])
-        return (
-            f"summaries must have the same features in the same order: one has {first!r:.80} where another "
-            f"has {second!r:.80}; order the columns alike, or match them by name with {option}."
-        )
-    # é can be one letter or two.
-    alike = {normalize("NFKC", name) for name in one} & {normalize("NFKC", name) for name in another}
-    shown = [quoted(names, ascii if alike else repr) for names in (one, another) if names]
-    what = f"got {len(ours)} and {len(theirs)}, some of them twice"
-    if shown:
-        what = f"only one has {', and only another '.join(shown)}"
-    remedy = f", or leave out what not all have with {option}" if mine & others else ""
-    return f"summaries must have the same features: {what}; select the same columns{remedy}."
 
 
 def require_names(names: Names | None, whose: str) -> Names:

@@ -23,15 +23,14 @@ from fedpca._typing import AnyArray, Array
 from fedpca.backend import ops
 from fedpca.summaries import validation
 from fedpca.summaries.algebra import pooled_mean, rounding_floor, subtract_mean
-from fedpca.summaries.certificate import combine, merge_warning
+from fedpca.summaries.certificate_merging import combine, merge_warning
+from fedpca.summaries.feature_names import Names, difference
 from fedpca.summaries.features import (
     FeatureRule,
     LeftOut,
-    Names,
     check_rule,
     columns_of,
     common_names,
-    difference,
     left_out,
     with_columns,
 )

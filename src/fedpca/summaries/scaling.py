@@ -12,6 +12,7 @@ from fedpca._util.text import join_names
 from fedpca.backend import backend_of, batch_slices, ops
 from fedpca.errors import NonFiniteError
 from fedpca.summaries import validation
+from fedpca.summaries.feature_names import difference
 from fedpca.summaries.frozen import Frozen
 
 ScaleRule = Literal["std", "binomial"]
@@ -118,8 +119,11 @@ class Scaling(Frozen):
         return cls(*_nothing(n_features), names)
 
     @classmethod
-    def merge(cls, scalings: Iterable["Scaling"]) -> Self:
-        """The scaling of all rows behind others, at least one, of the same features."""
+    def merge(cls, scalings: Iterable["Scaling"], *, option: str = "") -> Self:
+        """The scaling of all rows behind others, at least one, of the same features.
+
+        `option` is how the caller asks for the features that all have, if there is a way.
+        """
         if isinstance(scalings, Scaling):
             raise TypeError("scalings must be a list of them: Scaling.merge([a, b]), not a.merge(b).")
         scalings = list(scalings)
@@ -128,6 +132,8 @@ class Scaling(Frozen):
         first = scalings[0]
         names = next((each.feature_names for each in scalings if each.feature_names), None)
         for each in scalings:
+            if option and names and each.feature_names and each.feature_names != names:
+                raise ValueError(difference(names, each.feature_names, option))
             if each.n_features != first.n_features:
                 raise ValueError(
                     f"scalings must have the same features, got {first.n_features} and {each.n_features}."

@@ -12,7 +12,8 @@ from fedpca.backend import ops
 from fedpca.summaries import validation
 from fedpca.summaries.algebra import check_centered, deviations_from_mean, rounding_floor
 from fedpca.summaries.base import BaseSummary, check_certificate
-from fedpca.summaries.certificate import Certificate, Evaluation, combine
+from fedpca.summaries.certificate import Certificate, Evaluation
+from fedpca.summaries.certificate_merging import combine
 from fedpca.summaries.linalg import leading_singular_pairs, orthonormality_error, with_fixed_signs
 from fedpca.summaries.parts import PooledMeans, check_observed, ordered
 from fedpca.summaries.rank import part_rank

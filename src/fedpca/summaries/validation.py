@@ -17,7 +17,7 @@ from fedpca.backend import backend_of, ops, to_host
 _MAX_NAME = 1000  # characters
 
 
-def child_name(child: Any, what: str = "child") -> str:
+def child_name(child: object, what: str = "child") -> str:
     """A valid name of a child: a non-empty string, not too long, that UTF-8 can encode."""
     if not isinstance(child, str):
         raise TypeError(f"{what} must be a string, got {child!r:.80}.")

@@ -4,13 +4,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from copy import copy, deepcopy
-from typing import Any, ClassVar, Self, final
+from typing import ClassVar, Self, TypedDict, final
 
 import numpy as np
 from numpy.typing import DTypeLike
 from scipy import sparse
 
-from fedpca._typing import Array, DeviceArray, RowsLike
+from fedpca._typing import Array, DeviceArray, DType, RowsLike
 from fedpca.backend import HOST, Backend, dense, ops
 from fedpca.backend.base import NO_CONTEXT
 from fedpca.backend.threads import has_blas_threads, single_threaded_blas
@@ -22,6 +22,15 @@ from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
 _MIN_DECAY = 1e-100  # as good as zero, but safe to divide by
+
+
+class TrackerSettings(TypedDict, total=False):
+    """Those settings of a `Tracker` that all have."""
+
+    oversample: Oversample
+    center: bool
+    dtype: DTypeLike
+    backend: Backend
 
 
 class Tracker(ABC):
@@ -70,7 +79,7 @@ class Tracker(ABC):
         self.rule = rule
         self.oversample = oversample
         self.center = center
-        self.dtype: np.dtype[Any] = np.dtype(dtype)
+        self.dtype: DType = np.dtype(dtype)
         self.backend = backend
         self.rank = rule.start(n_features)
         self.has_rows = False

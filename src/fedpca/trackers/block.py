@@ -1,14 +1,14 @@
 """Block: the paper's FPCA-Edge without a mask (MOSES' block update), at any block size."""
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Unpack, final
 
 from fedpca._typing import Array
 from fedpca.summaries.merging import append_rows
 from fedpca.summaries.rank import RankRule
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.trackers.base import SubspaceTracker
+from fedpca.trackers.base import SubspaceTracker, TrackerSettings
 
 
 @final
@@ -32,7 +32,12 @@ class Block(SubspaceTracker):
     settings = frozenset({"block_rows"})
 
     def __init__(
-        self, n_features: int, rule: RankRule, *, block_rows: int | None = None, **settings: Any
+        self,
+        n_features: int,
+        rule: RankRule,
+        *,
+        block_rows: int | None = None,
+        **settings: Unpack[TrackerSettings],
     ) -> None:
         super().__init__(n_features, rule, **settings)
         self.block_rows = block_rows

@@ -185,9 +185,9 @@ def _serialization() -> Any:
     return require("cryptography.hazmat.primitives.serialization", extra="secure", purpose=_PURPOSE)
 
 
-def _invalid_signature() -> Any:
+def _invalid_signature() -> type[Exception]:
     return require("cryptography.exceptions", extra="secure", purpose=_PURPOSE).InvalidSignature
 
 
-def _unsupported() -> Any:
+def _unsupported() -> type[Exception]:
     return require("cryptography.exceptions", extra="secure", purpose=_PURPOSE).UnsupportedAlgorithm

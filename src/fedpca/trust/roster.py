@@ -88,7 +88,7 @@ class Roster:
         self,
         study: str,
         members: Iterable[Member],
-        settings: Mapping[str, Any] = MappingProxyType({}),
+        settings: Mapping[str, object] = MappingProxyType({}),
         predecessors: Iterable[str] = (),
     ) -> None:
         self._study = validation.child_name(study, "study")
@@ -229,7 +229,7 @@ class Roster:
             raise ValueError(f"{id!r:.80} is not a member; members are {join_names(list(self.members))}.")
         return self._next(members=[member for name, member in self.members.items() if name != id])
 
-    def with_settings(self, **settings: Any) -> "Roster":
+    def with_settings(self, **settings: object) -> "Roster":
         """The next roster, with other settings beside those it has; None takes one out."""
         merged = {name: value for name, value in ({**self.settings, **settings}).items() if value is not None}
         return self._next(settings=merged)
@@ -338,27 +338,27 @@ class Signer:
         return sign(contents, self.key, study=self.roster.study, roster=self.roster.hash)
 
 
-def require_roster(value: Any) -> Roster | None:
+def require_roster(value: object) -> Roster | None:
     """The value, if it is a roster or None."""
     if value is not None and not isinstance(value, Roster):
         raise TypeError(f"roster must be a Roster, got {value!r:.80}; load it with Roster.load(path).")
     return value
 
 
-def require_signer(value: Any) -> Signer | None:
+def require_signer(value: object) -> Signer | None:
     """The value, if it is a signer or None."""
     if value is not None and not isinstance(value, Signer):
         raise TypeError(f"signer must be a Signer, got {value!r:.80}; make it with roster.signer(key).")
     return value
 
 
-def _refuse_unknown(found: Mapping[str, Any], known: Iterable[str], what: str) -> None:
+def _refuse_unknown(found: Mapping[str, object], known: Iterable[str], what: str) -> None:
     if unknown := sorted(set(found) - set(known)):
         names = join_names([repr(key)[:80] for key in unknown])
         raise ValueError(f"{what} must have only {', '.join(known)}, got {names}.")
 
 
-def _checked_settings(settings: Mapping[str, Any]) -> JSON:
+def _checked_settings(settings: Mapping[str, object]) -> JSON:
     """Settings in one order and of one type each."""
     fit = ("rank", "features", "n_features", "center", "scale", "epsilon", "delta", *_PRIVATE)
     known = (*fit, "colluding", *_SECURE)
@@ -377,7 +377,7 @@ def _checked_settings(settings: Mapping[str, Any]) -> JSON:
     return found
 
 
-def _checked_setting(name: str, value: Any) -> Any:
+def _checked_setting(name: str, value: object) -> object:
     if name in ("rank", "n_features", "colluding", "least"):
         return validation.integer(value, name, at_least=1)
     if name == "features":
@@ -403,6 +403,6 @@ def _checked_setting(name: str, value: Any) -> Any:
     raise ValueError(f"{name} must be a number above 0, got {value!r:.80}.")
 
 
-def _toml(value: Any) -> str:
+def _toml(value: object) -> str:
     """A value as TOML: strings, numbers, truth values and lists of strings are as in JSON, but for one."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("\x7f", "\\u007f")

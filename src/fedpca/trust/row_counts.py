@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -120,7 +120,7 @@ class _Counter:
             rest = rest & ~same
         self._many[columns] = rest.any(axis=0)
 
-    def _update_sparse(self, rows: Any) -> None:
+    def _update_sparse(self, rows: RowsLike) -> None:
         rows = rows.tocsc(copy=True)
         rows.sum_duplicates()  # of one entry, which would be two values
         self.n_rows += rows.shape[0]

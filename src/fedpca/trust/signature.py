@@ -8,7 +8,6 @@ again to check it.
 import hashlib
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from fedpca._typing import JSON
 from fedpca.errors import SignatureError
@@ -57,7 +56,7 @@ class Signature:
             ) from error
 
     @classmethod
-    def from_json(cls, found: Any) -> "Signature":
+    def from_json(cls, found: object) -> "Signature":
         """The inverse of `to_json`; raises TypeError or ValueError for anything else."""
         if not isinstance(found, dict) or set(found) != {"study", "roster", "key", "value"}:
             raise ValueError("it must have study, roster, key and value")

@@ -1,6 +1,7 @@
 """The ClientApp: replies to every request as its node does, or with the reason why it cannot."""
 
 import logging
+from typing import cast
 
 from fedpca._util.extras import require
 from fedpca.errors import NodeError
@@ -8,6 +9,7 @@ from fedpca.federation.flower.exchanges import Published
 from fedpca.federation.flower.logs import show_in_flower
 from fedpca.federation.flower.node import Node
 from fedpca.federation.flower.region import Region
+from fedpca.federation.flower.request import Request
 from fedpca.federation.flower.round import array_record
 from fedpca.federation.flower.virtual import virtual_config
 
@@ -39,7 +41,7 @@ def reply(message: Message, context: Context) -> Message:
 
 
 def _reply(node: Node | Region, content: RecordDict) -> RecordDict:
-    request, board = dict(content["request"]), content.get("board")
+    request, board = cast("Request", dict(content["request"])), content.get("board")
     if isinstance(board, ArrayRecord):
         given = {name: array.data for name, array in board.items()}
         known = request.get("known")

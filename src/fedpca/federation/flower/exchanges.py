@@ -6,7 +6,7 @@ All are model files, as releases are. What is published is public: pooled scalin
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -76,7 +76,7 @@ class Published:
         return model_file.encode("published", arrays, metadata | {"facts": self.facts})
 
     @classmethod
-    def decode(cls, contents: bytes, name: Any = "what was published") -> Self:
+    def decode(cls, contents: bytes, name: object = "what was published") -> Self:
         """The inverse of `encode`, every value checked."""
         kind, arrays, metadata = model_file.decode(contents, name)
         try:
@@ -124,7 +124,7 @@ class OwnerSum:
         return model_file.encode(self.kind, {"total": self.own.total}, _facts_of(self.own) | header)
 
     @classmethod
-    def from_contents(cls, kind: str, arrays: Mapping[str, AnyArray], metadata: JSON, name: Any) -> Self:
+    def from_contents(cls, kind: str, arrays: Mapping[str, AnyArray], metadata: JSON, name: object) -> Self:
         """The inverse of `encode`, every value checked but for those that depend on the step."""
         try:
             if kind != cls.kind:
@@ -163,7 +163,7 @@ class OwnerScaling:
         return model_file.encode(self.kind, self.scaling.arrays, self.scaling.metadata | header)
 
     @classmethod
-    def from_contents(cls, kind: str, arrays: Mapping[str, AnyArray], metadata: JSON, name: Any) -> Self:
+    def from_contents(cls, kind: str, arrays: Mapping[str, AnyArray], metadata: JSON, name: object) -> Self:
         """The inverse of `encode`, every value checked."""
         if kind != cls.kind:
             raise ModelFileError(f"{name} must be a scaling, got {kind!r:.80}.")

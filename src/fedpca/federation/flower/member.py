@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from fedpca._typing import JSON
 from fedpca.errors import NodeError
 from fedpca.federation.flower.exchanges import Reply
+from fedpca.federation.flower.request import Request
+from fedpca.federation.membership import other_features
 from fedpca.privacy import Privacy
 from fedpca.readers import RowReader
 from fedpca.trust import Roster, Signer, SigningKey
@@ -29,7 +31,7 @@ class Membership:
     signer: Signer
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], client: str) -> Self | None:
+    def from_config(cls, config: Mapping[str, object], client: str) -> Self | None:
         """That of a node config; None without a roster.
 
         Raises:
@@ -44,7 +46,7 @@ class Membership:
                     f"a node with {given[0]} needs {' and '.join(KEYS)}, a file each, got "
                     f"{name}={config.get(name)!r:.80}; set both in the node config, or neither."
                 )
-        signer = Roster.load(config["roster"]).signer(SigningKey.load(config["key"]))
+        signer = Roster.load(str(config["roster"])).signer(SigningKey.load(str(config["key"])))
         if signer.member.id != client:
             raise NodeError(
                 f"client-id must be that of the key in the roster, {signer.member.id!r:.80}, got "
@@ -52,7 +54,7 @@ class Membership:
             )
         return cls(signer)
 
-    def check(self, request: Mapping[str, Any], privacy: Privacy | None) -> None:
+    def check(self, request: Request, privacy: Privacy | None) -> None:
         """Raise a NodeError, before anything is read or spent, for a run of anything else than was agreed on.
 
         Args:
@@ -88,7 +90,7 @@ class Membership:
                     "config."
                 )
 
-    def check_secure(self, request: Mapping[str, Any], *, secure: bool) -> None:
+    def check_secure(self, request: Request, *, secure: bool) -> None:
         """Raise a NodeError for a run that does not sum as the roster states, or under another roster."""
         ours = self.signer.roster
         if is_secure(ours) != secure:
@@ -107,18 +109,19 @@ class Membership:
 
     def check_features(self, rows: RowReader) -> None:
         """Raise a NodeError for rows of other features than the roster states."""
-        settings = self.signer.roster.settings
-        names, number = settings.get("features"), settings.get("n_features")
-        if names is not None and rows.feature_names != tuple(names):
-            raise NodeError(
-                f"the roster states {len(names)} features by name, and the rows have {rows.n_features}, or "
-                "others, or in another order; select them with columns in the node config."
-            )
-        if number is not None and rows.n_features != number:
-            raise NodeError(
-                f"the roster states {number} features, and the rows have {rows.n_features}; select them with "
-                "columns in the node config."
-            )
+        roster = self.signer.roster
+        match other_features(roster, rows.n_features, rows.feature_names):
+            case "features":
+                raise NodeError(
+                    f"the roster states {len(roster.settings['features'])} features by name, and the rows "
+                    f"have {rows.n_features}, or others, or in another order; select them with columns in "
+                    "the node config."
+                )
+            case "n_features":
+                raise NodeError(
+                    f"the roster states {roster.settings['n_features']} features, and the rows have "
+                    f"{rows.n_features}; select them with columns in the node config."
+                )
 
     def sign(self, reply: Reply) -> Reply:
         """The reply with the member's signature; "waits" says nothing that would need one."""
@@ -141,7 +144,7 @@ def to_request(roster: Roster) -> JSON:
     }
 
 
-def check_settings(roster: Roster, request: Mapping[str, Any]) -> None:
+def check_settings(roster: Roster, request: Mapping[str, object]) -> None:
     """Raise a NodeError for a run with other settings than its roster states."""
     for name in _IN_REQUEST:
         if name not in roster.settings:

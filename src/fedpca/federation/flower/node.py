@@ -20,6 +20,7 @@ from fedpca.federation.flower.gate import Gate
 from fedpca.federation.flower.member import KEYS, Membership
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.flower.private_exchange import PrivateExchange, write
+from fedpca.federation.flower.request import Request
 from fedpca.federation.flower.secure_node import SecureNode, check_privacy
 from fedpca.federation.message import Message
 from fedpca.privacy import Privacy
@@ -109,7 +110,7 @@ class Node:
         rows = source if is_url(source) else Path(source)
         return cls(client, rows, state, version, privacy, min_rank, reading, membership, policy)
 
-    def reply(self, request: Mapping[str, Any], published: Published | None = None) -> Reply:
+    def reply(self, request: Request, published: Published | None = None) -> Reply:
         """The reply to a request: the release or, before and after it, what all nodes have to know together.
 
         What is kept is unsigned, and a reply is signed when it leaves: after a change of roster or key the
@@ -127,7 +128,7 @@ class Node:
         return reply if self.membership is None else self.membership.sign(reply)
 
     def secure_reply(
-        self, request: Mapping[str, Any], board: Mapping[str, bytes], known: Collection[str]
+        self, request: Request, board: Mapping[str, bytes], known: Collection[str]
     ) -> dict[str, bytes]:
         """The messages to send in a run of secure sums: kept first, and the same whenever they are sent.
 
@@ -157,7 +158,7 @@ class Node:
             )
             return member.reply(board, known)
 
-    def _unsigned(self, request: Mapping[str, Any], published: Published) -> Reply:
+    def _unsigned(self, request: Request, published: Published) -> Reply:
         scale = self._check(request)
         if self._takes_steps(scale):
             return self._private_reply(request, published)
@@ -165,7 +166,7 @@ class Node:
             return Reply("scaling", self._scaling())
         return Reply("release", self.release(request, published.scale))
 
-    def release(self, request: Mapping[str, Any], divisor: Array | None = None) -> bytes:
+    def release(self, request: Request, divisor: Array | None = None) -> bytes:
         """The release of this version, an encoded `Message`, unsigned, where no exchange has to come before.
 
         The first request reads the rows and, with privacy, debits the ledger. Later ones get the same bytes.
@@ -206,7 +207,7 @@ class Node:
             return str(error)
         return f"its rows could not be released ({type(error).__name__}); see the log of its SuperNode."
 
-    def _check(self, request: Mapping[str, Any]) -> str:
+    def _check(self, request: Request) -> str:
         """Raise, before anything is read or spent, if the release would be rejected; returns the scale."""
         if self.membership is not None:
             self.membership.check(request, self.privacy)
@@ -230,7 +231,7 @@ class Node:
         """Whether something is to be found privately, with all other nodes, before a release."""
         return self.privacy is not None and (self.privacy.needs_steps or bool(scale))
 
-    def _check_steps(self, request: Mapping[str, Any], floor: PrivacyFloor | None) -> None:
+    def _check_steps(self, request: Request, floor: PrivacyFloor | None) -> None:
         """Raise unless this node takes the same private steps as all others."""
         assert self.privacy is not None
         mine = {key: self._settings(request)[key] for key in ("epsilon", "delta", "bound", "center")}
@@ -254,7 +255,7 @@ class Node:
 
     # --- exchanges before a release ---
 
-    def _private_reply(self, request: Mapping[str, Any], published: Published) -> Reply:
+    def _private_reply(self, request: Request, published: Published) -> Reply:
         """See `PrivateExchange`."""
         assert self.privacy is not None
         rank = validation.integer(request["rank"], "rank", at_least=1)
@@ -281,7 +282,7 @@ class Node:
                 self._check_leaving(Message.decode(reply.contents, self._release_path))
             return reply
 
-    def _is_exact(self, request: Mapping[str, Any]) -> bool:
+    def _is_exact(self, request: Request) -> bool:
         """Whether moments travel, which carry the scale: decided by what all nodes have in common."""
         n_features = self._opened().n_features
         return fastest(n_features, FixedRank(int(request["rank"]))) == "exact"
@@ -358,7 +359,7 @@ class Node:
             fit_files(pca, rows)
         return pca.summary_ if privacy is None else pca._release_for_merging()
 
-    def _settings(self, request: Mapping[str, Any]) -> JSON:
+    def _settings(self, request: Request) -> JSON:
         """What a release depends on, besides the rows, the rank, and what other nodes found."""
         settings: JSON = {_key(name): value for name, value in self.reading.items()}
         settings["scale"] = request.get("scale", "")
@@ -368,7 +369,7 @@ class Node:
         public = isinstance(self.privacy.center, tuple)
         return settings | {"center": "public" if public else self.privacy.center}
 
-    def _check_kept(self, kept: Message, settings: Mapping[str, Any], rank: int, now: JSON) -> None:
+    def _check_kept(self, kept: Message, settings: JSON, rank: int, now: JSON) -> None:
         """Raise if a new release would differ; above all, if this one has no noise and privacy is set."""
         if kept.child != self.client:
             raise NodeError(f"the state folder belongs to client {kept.child!r}; use one folder per client.")
@@ -395,7 +396,7 @@ def _own_words() -> Iterator[None]:
         raise FileFormatError(error.message(_spell_key)) from error
 
 
-def require_text(config: Mapping[str, Any], key: str) -> str:
+def require_text(config: Mapping[str, object], key: str) -> str:
     """The value of a key that a node config must have."""
     value = config.get(key)
     if not isinstance(value, str) or not value:
@@ -403,7 +404,7 @@ def require_text(config: Mapping[str, Any], key: str) -> str:
     return value
 
 
-def _reading(config: Mapping[str, Any]) -> dict[str, Any]:
+def _reading(config: Mapping[str, object]) -> dict[str, Any]:
     """Arguments of `open_rows`."""
     for key in _READING.keys() & config.keys():
         kind, rule = (bool, "true or false") if key in _FLAGS else (str, "text")
@@ -418,7 +419,7 @@ def _key(name: str) -> str:
     return name.replace("_", "-")
 
 
-def _spell_key(name: str, value: Any) -> str:
+def _spell_key(name: str, value: object) -> str:
     """An argument of `open_rows` as a line of a node config; None stands for a value to choose.
 
     >>> print(_spell_key("drop", ["patient id", "ward"]), _spell_key("numeric_only", True))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
+from fedpca._typing import JSON
 from fedpca.errors import NodeError
 from fedpca.privacy import Privacy
 from fedpca.privacy.calibration import Adjacency
@@ -31,7 +32,7 @@ class PrivacyFloor:
             return None
         return cls(**{field.name: config[field.name] for field in fields(cls)})
 
-    def to_config(self) -> dict[str, Any]:
+    def to_config(self) -> JSON:
         """The same as keys of a request or a node config."""
         return asdict(self)
 

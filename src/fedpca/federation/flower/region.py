@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from fedpca._typing import JSON
 from fedpca.errors import NodeError
@@ -13,6 +13,7 @@ from fedpca.federation.flower.exchanges import Published, Reply
 from fedpca.federation.flower.member import KEYS, Membership, is_secure
 from fedpca.federation.flower.node import require_text
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
+from fedpca.federation.flower.request import Request
 from fedpca.federation.message import Message
 from fedpca.summaries import validation
 from fedpca.trust import Roster
@@ -39,7 +40,7 @@ class Region:
     membership: Membership | None = None
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Self:
+    def from_config(cls, config: Mapping[str, object]) -> Self:
         """A region as Flower's node config describes it.
 
         >>> Region.from_config({"client-id": "the north", "region": "/srv/north"}).client
@@ -57,7 +58,7 @@ class Region:
             raise NodeError(f"node config: {error}") from error
         return cls(client, folder, membership)
 
-    def reply(self, request: Mapping[str, Any], published: Published | None = None) -> Reply:
+    def reply(self, request: Request, published: Published | None = None) -> Reply:
         """The reply to a request: the release, whatever was published (see `Node.reply`)."""
         if self.membership is not None:
             self.membership.check(request, None)
@@ -65,7 +66,7 @@ class Region:
         return reply if self.membership is None else self.membership.sign(reply)
 
     def secure_reply(
-        self, request: Mapping[str, Any], board: Mapping[str, bytes], known: Collection[str]
+        self, request: Request, board: Mapping[str, bytes], known: Collection[str]
     ) -> dict[str, bytes]:
         """No region takes part in the secure sums of its parent: its rows are those of others."""
         raise NodeError(
@@ -73,7 +74,7 @@ class Region:
             "and give the parent a roster without colluding."
         )
 
-    def release(self, request: Mapping[str, Any]) -> bytes:
+    def release(self, request: Request) -> bytes:
         """The merged summary of all clients so far, as an encoded message (see `Node.release`)."""
         store, roster, last = (self.folder / name for name in ("store", "roster.toml", "summary.json"))
         if not store.is_dir():

@@ -19,6 +19,7 @@ from httpx import HTTPError  # noqa: E402
 
 _log = logging.getLogger("fedpca.federation.flower.server_app")
 _PAUSE = 0.5  # seconds
+_KINDS = ("release", "scaling", "sum", "waits")
 
 Outcome = Literal["accepted", "unchanged", "outdated", "taken", "waiting", "rejected", "failed"]
 CONTRIBUTING = ("accepted", "unchanged", "outdated")
@@ -167,3 +168,17 @@ def failure(message: FlowerMessage | Exception) -> tuple[str, str] | None:
 def is_lost(message: FlowerMessage | Exception) -> bool:
     """Whether a node crashed, or its reply cannot be read: it may do better."""
     return isinstance(message, Exception) or message.has_error()
+
+
+def contents_of(message: FlowerMessage, max_bytes: int) -> tuple[str, bytes]:
+    """What kind of reply a node sent, and its bytes; raises for what is none, or too large."""
+    kind = next((kind for kind in _KINDS if kind in message.content), "release")
+    record = message.content.get(kind)
+    if not isinstance(record, ArrayRecord):
+        raise TypeError(f"a {kind} must be an ArrayRecord, got {type(record).__name__}.")
+    if "message" not in record:
+        raise ValueError(f"a {kind} must have an array 'message', and this one has none.")
+    contents: bytes = record["message"].data
+    if len(contents) > max_bytes:
+        raise ValueError(f"a {kind} of {len(contents)} bytes is larger than max-bytes={max_bytes}.")
+    return kind, contents

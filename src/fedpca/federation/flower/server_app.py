@@ -8,6 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from fedpca._typing import JSON
 from fedpca._util.extras import require
 from fedpca._util.files import atomic_write, file_lock
 from fedpca._util.text import pluralize, sanitize, utc_timestamp
@@ -56,7 +57,7 @@ def main(grid: Grid, context: Context) -> None:
         ) from error
 
 
-def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
+def run(grid: Grid, config: Mapping[str, object], folder: Path) -> None:
     """Request all releases, and write store/, model.safetensors and summary.json to the folder.
 
     With a roster its copy, roster.toml, is there, too: later runs must have it, or one that follows it.
@@ -64,7 +65,7 @@ def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
     as long as it runs, and if it was killed. An old model of a run without one becomes
     model-previous.safetensors.
     """
-    summary: dict[str, Any] = {
+    summary: JSON = {
         "started": utc_timestamp(),
         "finished": None,
         "model": None,
@@ -97,7 +98,7 @@ def run(grid: Grid, config: Mapping[str, Any], folder: Path) -> None:
         raise RuntimeError(summary["problem"])
 
 
-def _contributors(summary: Mapping[str, Any]) -> str:
+def _contributors(summary: JSON) -> str:
     """How many there are, in words."""
     if summary["secure"] is None:
         return pluralize(len(summary["contributors"]), "client")
@@ -115,12 +116,12 @@ def _reason(error: BaseException) -> str:
     )
 
 
-def _write(folder: Path, summary: Mapping[str, Any]) -> None:
+def _write(folder: Path, summary: Mapping[str, object]) -> None:
     with atomic_write(folder / "summary.json", owner_only=True) as temporary:
         temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
 
-def _set_old_model_aside(folder: Path, summary: dict[str, Any]) -> None:
+def _set_old_model_aside(folder: Path, summary: JSON) -> None:
     """Rename the model of an earlier run; if that fails, the summary says so."""
     model = folder / "model.safetensors"
     try:
@@ -131,7 +132,7 @@ def _set_old_model_aside(folder: Path, summary: dict[str, Any]) -> None:
         summary["problem"] = sanitize(f"{summary['problem']} {old}", 1000)
 
 
-def _run(grid: Grid, config: Mapping[str, Any], folder: Path, summary: dict[str, Any]) -> None:
+def _run(grid: Grid, config: Mapping[str, object], folder: Path, summary: JSON) -> None:
     """The run itself; enters what happens in the summary, as it happens."""
     quorum = validation.integer(config["quorum"], "quorum", at_least=1)
     aggregator, roster, request = _set_up(config, folder)
@@ -143,7 +144,7 @@ def _run(grid: Grid, config: Mapping[str, Any], folder: Path, summary: dict[str,
         _log.info("fedpca: study %r, %d members, roster %s", roster.study, len(roster.members), roster.hash)
     with aggregator:
         aggregator.record()  # the model before: from then on the angles between models are known
-        limits: dict[str, Any] = {
+        limits: JSON = {
             "deadline": _deadline(config["deadline"]),
             "expect": validation.integer(config["expect"], "expect", at_least=0),
             "retries": validation.integer(config["retries"], "retries", at_least=0),
@@ -184,7 +185,7 @@ def _run(grid: Grid, config: Mapping[str, Any], folder: Path, summary: dict[str,
             summary["roster"] |= {"not_heard_from": list(aggregator.not_heard_from)}
 
 
-def _heard(study: Study | SecureRun) -> dict[str, Any]:
+def _heard(study: Study | SecureRun) -> JSON:
     """Who has replied so far, and how far secure sums have come."""
     return {
         "replies": [asdict(reply) | {"node": str(reply.node)} for reply in study.replies.values()],
@@ -193,7 +194,7 @@ def _heard(study: Study | SecureRun) -> dict[str, Any]:
     }
 
 
-def _contributions(aggregator: Aggregator) -> dict[str, Any]:
+def _contributions(aggregator: Aggregator) -> JSON:
     """Who is in the model, how much of it, and what is suspicious about that."""
     children, influence, history = aggregator.children, aggregator.influence(), aggregator.history
     since = {event.child: event.time for event in history if event.what == "accepted"}
@@ -214,7 +215,7 @@ def _contributions(aggregator: Aggregator) -> dict[str, Any]:
     }
 
 
-def _set_up(config: Mapping[str, Any], folder: Path) -> tuple[Aggregator, Roster | None, dict[str, Any]]:
+def _set_up(config: Mapping[str, Any], folder: Path) -> tuple[Aggregator, Roster | None, JSON]:
     """The aggregator of a run, its roster, and the request to every node."""
     rank = validation.integer(config["rank"], "rank", at_least=1)
     features = validation.integer(config["features"], "features", at_least=0)
@@ -248,7 +249,7 @@ def _set_up(config: Mapping[str, Any], folder: Path) -> tuple[Aggregator, Roster
     return aggregator, roster, request
 
 
-def _check_secure(roster: Roster, config: Mapping[str, Any]) -> None:
+def _check_secure(roster: Roster, config: Mapping[str, object]) -> None:
     """Refuse what cannot be summed securely, before any node is asked."""
     if config["robust"]:
         raise ValueError(
@@ -272,7 +273,7 @@ def _version(roster: Roster) -> int:
     return 1 + len(roster.predecessors)
 
 
-def _roster(config: Mapping[str, Any], folder: Path) -> Roster | None:
+def _roster(config: Mapping[str, object], folder: Path) -> Roster | None:
     """That of the run, which may not be older than that of the run before it, nor missing after one."""
     given, kept = str(config["roster"]), folder / _ROSTER
     if not given:
@@ -292,9 +293,7 @@ def _deadline(value: object) -> float:
     return float(value)
 
 
-def _save_model(
-    aggregator: Aggregator, quorum: int, folder: Path, study: Study, summary: dict[str, Any]
-) -> str:
+def _save_model(aggregator: Aggregator, quorum: int, folder: Path, study: Study, summary: JSON) -> str:
     """Write the model, evaluated if it is private, or return why there is none."""
     if (found := len(aggregator.children)) < quorum:
         return f"quorum not reached: {found} of {quorum} clients; run again when more have joined."
@@ -313,7 +312,7 @@ def _save_model(
     return ""
 
 
-def _save_sum(aggregator: Aggregator, folder: Path, study: SecureRun, summary: dict[str, Any]) -> str:
+def _save_sum(aggregator: Aggregator, folder: Path, study: SecureRun, summary: JSON) -> str:
     """Write the model of secure sums, or return why that failed.
 
     What it was made of is the one child of the run: nobody knows the parts of members.

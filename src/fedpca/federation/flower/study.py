@@ -10,7 +10,7 @@ Every exchange ends with the nodes that replied in time, and goes on with them.
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +20,9 @@ from fedpca._util.extras import require
 from fedpca._util.files import atomic_write
 from fedpca._util.text import sanitize, utc_timestamp
 from fedpca.federation.aggregator import Aggregator
+from fedpca.federation.flower.evaluation_round import EvaluationRound
 from fedpca.federation.flower.exchanges import OwnerScaling, OwnerSum, Published
+from fedpca.federation.flower.intake import Intake
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.flower.round import (
     CONTRIBUTING,
@@ -28,10 +30,10 @@ from fedpca.federation.flower.round import (
     Outcome,
     Round,
     array_record,
+    contents_of,
     failure,
     is_lost,
 )
-from fedpca.federation.membership import check_declared
 from fedpca.federation.message import Message, require_summary
 from fedpca.privacy import Privacy, PrivateTracker, StepSum
 from fedpca.privacy.steps import check_sum, count_rows
@@ -41,14 +43,12 @@ from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.subspace import Subspace
 
 require("flwr", extra="flower", purpose="a Flower federation")
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict  # noqa: E402
+from flwr.app import ConfigRecord, RecordDict  # noqa: E402
 from flwr.app import Message as FlowerMessage  # noqa: E402
 from flwr.serverapp import Grid  # noqa: E402
 
 _log = logging.getLogger("fedpca.federation.flower.server_app")
-_KINDS = ("release", "scaling", "sum", "waits")
 _MAY_CHANGE = ("rank", "rosters", "keys")  # from one run in a folder to the next
-_LEAST_EVALUATED = 0.5  # of the rows of a model
 
 _Features = tuple[int, tuple[str, ...] | None]
 _Owner = TypeVar("_Owner", OwnerScaling, OwnerSum)
@@ -114,11 +114,7 @@ class Study:
         self._next_record = 0.0  # not before this time
         self._began = 0.0  # the exchange now
         self._awaited: dict[str, set[int]] = {}  # whose scaling or sum the exchange before it took
-        self._scalings: dict[str, OwnerScaling] = {}  # of the exchange now, by client
-        self._sums: dict[str, OwnerSum] = {}
-        self._sent_by: dict[str, set[int]] = {}  # the nodes that these came from
-        self._newest: dict[str, int] = {}  # version of a client's scaling or sum in this run
-        self._rows: dict[tuple[str, int], int] = {}  # of clients that take private steps, by version
+        self._intake = Intake(aggregator)  # of the exchange now
         self._published = self._load()
         self._features: _Features | None = None
         self._tracker: PrivateTracker | None = None  # takes part in no step: it knows which comes next
@@ -157,7 +153,8 @@ class Study:
     def run(self) -> None:
         """All exchanges up to the releases."""
         while not self.problem:
-            self._began, self._scalings, self._sums, self._sent_by = time.monotonic(), {}, {}, {}
+            self._began = time.monotonic()
+            self._intake.begin()
             current = self._round(self._receive, self._end_of_exchange, self._is_enough, self._published)
             try:
                 current.run()
@@ -170,7 +167,14 @@ class Study:
             except ValueError as error:  # public: about numbers of rows and sums
                 self.problem = sanitize(str(error), 500)
 
-    def _round(self, receive: Any, end: Any, enough: Any, published: Published, only: Any = None) -> Round:
+    def _round(
+        self,
+        receive: Callable[[int, FlowerMessage | Exception], NodeReply],
+        end: Callable[[], float],
+        enough: Callable[[Mapping[int, NodeReply]], bool],
+        published: Published,
+        only: Collection[int] | None = None,
+    ) -> Round:
         content = RecordDict({"request": ConfigRecord(self._request)})
         if not published.is_empty:
             content["published"] = array_record({"message": replace(published, facts={}).encode()})
@@ -186,7 +190,7 @@ class Study:
 
     @property
     def _takes_steps(self) -> bool:
-        return bool(self._scalings or self._sums) or (
+        return bool(self._intake.scalings or self._intake.sums) or (
             self._tracker is not None and not self._tracker.is_prepared
         )
 
@@ -198,19 +202,15 @@ class Study:
 
     def _is_enough(self, replies: Mapping[int, NodeReply]) -> bool:
         """Clients count, not nodes: one that repeats what another said must not end an exchange."""
-        if 0 < self._expect <= len(self._node_of.keys() | self._taken.keys()):
+        if 0 < self._expect <= len(self._node_of.keys() | self._intake.taken.keys()):
             return True
         return bool(self._takes_steps and self._awaited) and all(
-            client in self._taken or nodes <= replies.keys() for client, nodes in self._awaited.items()
+            client in self._intake.taken or nodes <= replies.keys() for client, nodes in self._awaited.items()
         )
-
-    @property
-    def _taken(self) -> dict[str, OwnerScaling | OwnerSum]:
-        return {**self._scalings, **self._sums}
 
     def _conclude(self) -> bool:
         """Publish what an exchange before the releases has found, if there was one."""
-        taken = self._taken
+        taken = self._intake.taken
         first = self._published.is_empty
         stuck = ""
         if first and 0 < len(taken) < self._quorum:
@@ -225,31 +225,31 @@ class Study:
         if stuck or not taken:
             return False
         published = self._published
-        if self._scalings:
-            self._reject_others(self._scalings, self._features_of_most(self._scalings))
-            merged = Scaling.merge(each.scaling for each in self._scalings.values())
+        if self._intake.scalings:
+            self._reject_others(self._intake.scalings, self._features_of_most(self._intake.scalings))
+            merged = Scaling.merge(each.scaling for each in self._intake.scalings.values())
             published = replace(published, scale=merged.scale(self._request["scale"]))
-        if self._sums:
+        if self._intake.sums:
             if self._tracker is None:
-                features = self._features_of_most(self._sums)
-                self._reject_others(self._sums, features)
+                features = self._features_of_most(self._intake.sums)
+                self._reject_others(self._intake.sums, features)
                 self._begin_steps(features)
                 published = replace(published, rank=self._request["rank"])
-            pooled = StepSum.pooled([each.own for each in self._sums.values()])
+            pooled = StepSum.pooled([each.own for each in self._intake.sums.values()])
             assert self._tracker is not None
             self._tracker.replay(pooled, paid=False)
             published = published.with_sum(pooled)
-            _log.info("fedpca: private step %r of %d nodes", pooled.step, len(self._sums))
+            _log.info("fedpca: private step %r of %d nodes", pooled.step, len(self._intake.sums))
         if first:
             published = replace(
                 published,
                 facts=published.facts
                 | {
                     "features": self._features,
-                    "clients": sorted(self._taken),
+                    "clients": sorted(self._intake.taken),
                 },
             )
-        self._awaited = {client: self._sent_by[client] for client in self._taken}
+        self._awaited = {client: self._intake.sent_by[client] for client in self._intake.taken}
         self._publish(published)
         return True
 
@@ -286,7 +286,7 @@ class Study:
         for client in list(taken):
             if reason := _difference(features, taken[client].features):
                 del taken[client]
-                for node in self._sent_by[client]:
+                for node in self._intake.sent_by[client]:
                     self.replies[node] = replace(self.replies[node], what="rejected", reason=reason)
                     self._final.add(node)
 
@@ -302,7 +302,7 @@ class Study:
             else:
                 assert not isinstance(message, Exception)
                 what = "rejected"
-                kind, contents = self._contents(message)
+                kind, contents = contents_of(message, self._max_bytes)
                 if kind == "waits":
                     client, what = contents[:1000].decode(), "waiting"
                     reason = "a private step is taken without it."
@@ -324,47 +324,20 @@ class Study:
     ) -> tuple[Outcome, str]:
         if kind == "scaling":
             scaling = OwnerScaling.from_contents(*decoded, "the scaling")
-            self._check_signed(scaling, contents, float(scaling.scaling.observed.max()))
+            n_rows = float(scaling.scaling.observed.max())
+            self._intake.check_signed(scaling, contents, n_rows)
             if not self._request["scale"] or self._published.scale is not None:
                 raise ValueError("no scaling was requested.")
-            self._check_rows(float(scaling.scaling.observed.max()))
-            self._add(self._scalings, node, scaling)
+            self._intake.check_rows(n_rows)
+            self._intake.add(self._intake.scalings, node, scaling)
             return "taken", "its scaling, but no release yet."
         if kind == "sum":
             owner = OwnerSum.from_contents(*decoded, "the sum")
-            self._check_signed(owner, contents, owner.own.n_rows)
+            self._intake.check_signed(owner, contents, owner.own.n_rows)
             self._check_sum(owner)
-            self._add(self._sums, node, owner)
+            self._intake.add(self._intake.sums, node, owner)
             return "taken", f"its sum of {owner.own.step!r}, but no release yet."
         return self._take_release(node, Message.from_contents(*decoded, "the release"), contents)
-
-    def _check_signed(self, owner: OwnerScaling | OwnerSum, contents: bytes, n_rows: float) -> None:
-        """With a roster, refuse what is not from a member, an older version than known, or of too many rows.
-
-        Releases are checked by the aggregator.
-        """
-        roster = self._aggregator.roster
-        if roster is None:
-            return
-        roster.check(contents, owner.child, f"the {owner.kind}")
-        known = max(self._aggregator.versions.get(owner.child, 0), self._newest.get(owner.child, 0))
-        if owner.version < known:
-            raise ValueError(
-                f"rolled back: version {known} of {owner.child!r:.80} is known, and this is version "
-                f"{owner.version}; send the newest."
-            )
-        check_declared(roster, owner.child, n_rows)
-
-    def _add(self, taken: dict[str, _Owner], node: int, owner: _Owner) -> None:
-        """What a client says counts once, from however many nodes it came."""
-        nodes = self._sent_by.setdefault(owner.child, set())
-        known = taken.get(owner.child)
-        is_newer = self._aggregator.roster is not None and known is not None and owner.version > known.version
-        if known is not None and nodes != {node} and not is_newer and known.encode() != owner.encode():
-            raise ValueError(f"node {min(nodes)} is {owner.child!r} already; give each its own client-id.")
-        taken[owner.child] = owner
-        self._newest[owner.child] = owner.version
-        nodes.add(node)
 
     def _take_release(self, node: int, release: Message, contents: bytes) -> tuple[Outcome, str]:
         """A name belongs to a key, with a roster, from whatever node it comes; and to a node without one."""
@@ -400,19 +373,10 @@ class Study:
         found = "the scale" if self._published.scale is not None else "what was found privately"
         return f"it joined later: {found} is that of the rows of others."
 
-    def _check_rows(self, n_rows: float) -> None:
-        least, most = max(1, self._aggregator.least_rows), self._aggregator.max_rows
-        if not least <= n_rows <= most:
-            raise ValueError(
-                f"its number of rows must be at least {least} and at most {most:g}, got {n_rows:g}."
-            )
-
     def _check_sum(self, owner: OwnerSum) -> None:
         own = owner.own
-        self._check_rows(own.n_rows)
-        n_rows = self._rows.get((owner.child, owner.version), own.n_rows)
-        if own.n_rows != n_rows:
-            raise ValueError(f"n_rows must stay {n_rows}, got {own.n_rows}.")
+        self._intake.check_rows(own.n_rows)
+        self._intake.check_same_rows(owner)
         if PrivacyFloor.from_config(self._request) is None:
             raise ValueError("no sum was requested: the run states no epsilon.")
         if self._tracker is None:
@@ -422,19 +386,7 @@ class Study:
             if reason := _difference(self._features, owner.features):
                 raise ValueError(reason)
             self._tracker.check_sum(own)
-        self._rows[owner.child, owner.version] = own.n_rows
-
-    def _contents(self, message: FlowerMessage) -> tuple[str, bytes]:
-        kind = next((kind for kind in _KINDS if kind in message.content), "release")
-        record = message.content.get(kind)
-        if not isinstance(record, ArrayRecord):
-            raise TypeError(f"a {kind} must be an ArrayRecord, got {type(record).__name__}.")
-        if "message" not in record:
-            raise ValueError(f"a {kind} must have an array 'message', and this one has none.")
-        contents: bytes = record["message"].data
-        if len(contents) > self._max_bytes:
-            raise ValueError(f"a {kind} of {len(contents)} bytes is larger than max-bytes={self._max_bytes}.")
-        return kind, contents
+        self._intake.note_rows(owner)
 
     def _record_model(self) -> None:
         """Record the model when a quarter of the children are new since the last time, to bound merge cost.
@@ -456,17 +408,16 @@ class Study:
         tracker = self._tracker
         assert tracker is not None
         nodes = {node for node, reply in self.replies.items() if reply.what in ("accepted", "unchanged")}
-        clients = {self._client_of[node] for node in nodes}
-        sums: dict[str, OwnerSum] = {}
+        clients = {node: self._client_of[node] for node in nodes}
+        evaluation = EvaluationRound(tracker, model, clients, self._aggregator, self._intake, self._max_bytes)
 
         def receive(node: int, message: FlowerMessage | Exception) -> NodeReply:
-            reply = self._receive_evaluation(node, message, model, sums)
-            return replace(reply, client=self.replies[node].client)
+            return replace(evaluation.receive(node, message), client=self.replies[node].client)
 
         current = self._round(
             receive,
             lambda: self._end,
-            lambda replies: clients == sums.keys() or nodes <= replies.keys(),
+            lambda replies: evaluation.is_complete or nodes <= replies.keys(),
             replace(self._published, model=model),
             only=nodes,
         )
@@ -474,48 +425,12 @@ class Study:
         missing = {
             self.replies[node].client: current.replies[node].reason if node in current.replies else "no reply"
             for node in sorted(nodes)
-            if self._client_of[node] not in sums
+            if clients[node] not in evaluation.sums
         }
-        n_rows = sum(each.own.n_rows for each in sums.values())
-        self.evaluation = {"rows": n_rows, "missing": missing}
-        if n_rows < _LEAST_EVALUATED * model.count:
-            return model
-        found = tracker.evaluation(StepSum.pooled([each.own for each in sums.values()]), model)
-        factor = model.count / n_rows  # what nodes are missing is taken to be alike
-        found = replace(
-            found,
-            energies=tuple(factor * energy for energy in found.energies),
-            rest=factor * found.rest,
-            sd=factor * found.sd,
-        )
-        explained, low, high = found.explained()
-        self.evaluation |= {"explained": explained, "interval": [low, high], "beyond": found.beyond}
-        return replace(model, certificate=model.certificate.evaluated(found)).evaluated(found)
-
-    def _receive_evaluation(
-        self, node: int, message: FlowerMessage | Exception, model: Subspace, sums: dict[str, OwnerSum]
-    ) -> NodeReply:
-        what: Outcome = "failed"
-        try:
-            if failed := failure(message):
-                raise ValueError(failed[1])
-            assert not isinstance(message, Exception)
-            what = "rejected"
-            kind, contents = self._contents(message)
-            owner = OwnerSum.from_contents(*model_file.decode(contents, f"the {kind}"), "the sum")
-            client = self._client_of[node]
-            if owner.child != client:
-                raise ValueError(f"its sum must be that of {client!r:.80}, got {owner.child!r:.80}.")
-            self._check_signed(owner, contents, owner.own.n_rows)
-            n_rows = self._aggregator.children[client].count
-            if owner.own.n_rows != n_rows:
-                raise ValueError(f"n_rows must be that of its release, {n_rows:g}, got {owner.own.n_rows}.")
-            assert self._tracker is not None
-            self._tracker.check_evaluation_sum(owner.own, model)
-            sums[client], what, reason = owner, "taken", "its evaluation."
-        except Exception as error:
-            reason = str(error) or type(error).__name__
-        return NodeReply(node, "", what, sanitize(reason, 500), utc_timestamp())
+        self.evaluation = {"rows": evaluation.n_rows, "missing": missing}
+        evaluated, found = evaluation.result()
+        self.evaluation |= found
+        return evaluated
 
 
 def _difference(ours: _Features, theirs: _Features) -> str:

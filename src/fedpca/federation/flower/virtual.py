@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from fedpca._typing import JSON
 from fedpca.errors import NodeError
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.readers.paths import FORMATS
 
 
-def virtual_config(number: int, run_config: Mapping[str, Any]) -> dict[str, Any]:
+def virtual_config(number: int, run_config: Mapping[str, object]) -> JSON:
     """The node config of a virtual node: its rows are one file of the folder `simulate`.
 
     Its privacy is that of the run, and its release is kept in the folder of the run: another folder is

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Unpack, final
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from fedpca.summaries.algebra import principal_directions, rounding_floor
 from fedpca.summaries.rank import FixedRank, RankRule
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.trackers.base import SubspaceTracker
+from fedpca.trackers.base import SubspaceTracker, TrackerSettings
 
 _PANEL_ENTRIES = 2**17
 _TINY = np.finfo(np.float64).tiny
@@ -34,7 +34,7 @@ class BasisTracker(SubspaceTracker):
     buffer_capacity = 1
     adapts = False  # whether the rank may change
 
-    def __init__(self, n_features: int, rule: RankRule, **settings: Any) -> None:
+    def __init__(self, n_features: int, rule: RankRule, **settings: Unpack[TrackerSettings]) -> None:
         super().__init__(n_features, rule, **settings)
         if not (self.adapts or isinstance(rule, FixedRank)):
             raise ValueError(

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Unpack, final
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from fedpca.summaries.merging import append_rows
 from fedpca.summaries.rank import RankRule
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.trackers.base import SubspaceTracker
+from fedpca.trackers.base import SubspaceTracker, TrackerSettings
 
 
 class _Sketch(SubspaceTracker):
@@ -23,7 +23,9 @@ class _Sketch(SubspaceTracker):
             the weakest does not survive: so a sketch of all d of them shrinks nothing.
     """
 
-    def __init__(self, n_features: int, rule: RankRule, *, ell: int | None = None, **settings: Any) -> None:
+    def __init__(
+        self, n_features: int, rule: RankRule, *, ell: int | None = None, **settings: Unpack[TrackerSettings]
+    ) -> None:
         super().__init__(n_features, rule, **settings)
         if ell is not None:
             self._fixed_width = validation.integer(ell, "ell", at_least=2)

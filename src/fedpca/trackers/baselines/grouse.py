@@ -1,7 +1,7 @@
 """GROUSE (Balzano, Nowak, Recht 2010): one gradient step on the Grassmannian per row, with gaps."""
 
 from math import atan2, cos, pi, sin, sqrt
-from typing import Any, final
+from typing import Unpack, final
 
 import numpy as np
 from scipy import sparse
@@ -9,6 +9,7 @@ from scipy import sparse
 from fedpca._typing import Array, RowsLike
 from fedpca.summaries import validation
 from fedpca.summaries.rank import RankRule
+from fedpca.trackers.base import TrackerSettings
 from fedpca.trackers.baselines.basis import BasisTracker, gram_schmidt, random_basis
 
 # A direction of which a row shows less than this, relative to the best observed one, counts as unobserved.
@@ -44,7 +45,13 @@ class Grouse(BasisTracker):
     takes_gaps = True
 
     def __init__(
-        self, n_features: int, rule: RankRule, *, step: float | None = None, seed: int = 0, **settings: Any
+        self,
+        n_features: int,
+        rule: RankRule,
+        *,
+        step: float | None = None,
+        seed: int = 0,
+        **settings: Unpack[TrackerSettings],
     ) -> None:
         if step is not None and not (validation.is_real(step) and 0 < step < np.inf):
             raise ValueError(

@@ -1,12 +1,13 @@
 """The streaming power method (Mitliagkas, Caramanis, Jain 2013): one power step per block of rows."""
 
-from typing import Any, final
+from typing import Unpack, final
 
 import numpy as np
 
 from fedpca._typing import Array
 from fedpca.summaries import validation
 from fedpca.summaries.rank import RankRule
+from fedpca.trackers.base import TrackerSettings
 from fedpca.trackers.baselines.basis import BasisTracker, random_basis
 
 
@@ -39,7 +40,7 @@ class PowerMethod(BasisTracker):
         *,
         block_rows: int | None = None,
         seed: int = 0,
-        **settings: Any,
+        **settings: Unpack[TrackerSettings],
     ) -> None:
         self.block_rows = (
             n_features if block_rows is None else validation.integer(block_rows, "block_rows", at_least=1)

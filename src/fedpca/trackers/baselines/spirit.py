@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any, final
+from typing import Unpack, final
 
 import numpy as np
 
 from fedpca._typing import Array
 from fedpca.summaries import validation
 from fedpca.summaries.rank import FixedRank, RankRule
+from fedpca.trackers.base import TrackerSettings
 from fedpca.trackers.baselines.basis import BasisTracker, gram_schmidt
 
 _FIRST_INERTIA = 0.01  # of a new direction: the paper's small d
@@ -94,7 +95,7 @@ class Spirit(BasisTracker):
         remember: float = 1.0,
         holdoff: int = 10,
         seed: int | None = 0,
-        **settings: Any,
+        **settings: Unpack[TrackerSettings],
     ) -> None:
         if not (validation.is_real(remember) and 0 < remember <= 1):
             raise ValueError(f"remember must be a number in (0, 1], got remember={remember!r}.")

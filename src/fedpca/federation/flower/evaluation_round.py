@@ -1,0 +1,98 @@
+"""EvaluationRound: how good a private model is, by sums of the nodes that released."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from fedpca._typing import JSON
+from fedpca._util.extras import require
+from fedpca._util.text import sanitize, utc_timestamp
+from fedpca.federation.aggregator import Aggregator
+from fedpca.federation.flower.exchanges import OwnerSum
+from fedpca.federation.flower.intake import Intake
+from fedpca.federation.flower.round import NodeReply, Outcome, contents_of, failure
+from fedpca.privacy import PrivateTracker, StepSum
+from fedpca.summaries import model_file
+from fedpca.summaries.subspace import Subspace
+
+require("flwr", extra="flower", purpose="a Flower federation")
+from flwr.app import Message as FlowerMessage  # noqa: E402
+
+_LEAST_EVALUATED = 0.5  # of the rows of a model
+
+
+class EvaluationRound:
+    """The sums of an evaluation, as they come.
+
+    Args:
+        tracker: that knows how sums are checked and pooled.
+        model: what is evaluated; it has a certificate.
+        clients: whose release came from each node.
+        aggregator: has the number of rows of each.
+        intake: checks signatures.
+        max_bytes: larger replies are rejected before they are parsed.
+
+    Attributes:
+        sums: by client.
+    """
+
+    def __init__(
+        self,
+        tracker: PrivateTracker,
+        model: Subspace,
+        clients: Mapping[int, str],
+        aggregator: Aggregator,
+        intake: Intake,
+        max_bytes: int,
+    ) -> None:
+        self.sums: dict[str, OwnerSum] = {}
+        self._tracker = tracker
+        self._model = model
+        self._clients = clients
+        self._aggregator = aggregator
+        self._intake = intake
+        self._max_bytes = max_bytes
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all have sent a sum."""
+        return set(self._clients.values()) == self.sums.keys()
+
+    @property
+    def n_rows(self) -> int:
+        """Of all who have."""
+        return sum(each.own.n_rows for each in self.sums.values())
+
+    def receive(self, node: int, message: FlowerMessage | Exception) -> NodeReply:
+        """Take the sum of a node, if it is one of this model and of the rows of its release."""
+        what: Outcome = "failed"
+        try:
+            if failed := failure(message):
+                raise ValueError(failed[1])
+            assert not isinstance(message, Exception)
+            what = "rejected"
+            kind, contents = contents_of(message, self._max_bytes)
+            owner = OwnerSum.from_contents(*model_file.decode(contents, f"the {kind}"), "the sum")
+            client = self._clients[node]
+            if owner.child != client:
+                raise ValueError(f"its sum must be that of {client!r:.80}, got {owner.child!r:.80}.")
+            self._intake.check_signed(owner, contents, owner.own.n_rows)
+            n_rows = self._aggregator.children[client].count
+            if owner.own.n_rows != n_rows:
+                raise ValueError(f"n_rows must be that of its release, {n_rows:g}, got {owner.own.n_rows}.")
+            self._tracker.check_evaluation_sum(owner.own, self._model)
+            self.sums[client], what, reason = owner, "taken", "its evaluation."
+        except Exception as error:
+            reason = str(error) or type(error).__name__
+        return NodeReply(node, "", what, sanitize(reason, 500), utc_timestamp())
+
+    def result(self) -> tuple[Subspace, JSON]:
+        """The model with the measure, and the measure as JSON; without, where too few rows were heard of."""
+        model, n_rows = self._model, self.n_rows
+        if n_rows < _LEAST_EVALUATED * model.count:
+            return model, {}
+        found = self._tracker.evaluation(StepSum.pooled([each.own for each in self.sums.values()]), model)
+        found = found.scaled(model.count / n_rows)  # what nodes are missing is taken to be alike
+        explained, low, high = found.explained()
+        assert model.certificate is not None
+        evaluated = replace(model, certificate=model.certificate.evaluated(found)).evaluated(found)
+        return evaluated, {"explained": explained, "interval": [low, high], "beyond": found.beyond}

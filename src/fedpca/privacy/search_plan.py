@@ -1,0 +1,242 @@
+"""What a search for scale, center and length will do, decided from public numbers before it begins.
+
+These are rows, features, epsilon and components wanted. With t = sqrt(d) / (mu n), the noise edge of the Gram
+matrix of rows of length one is 2 t of their energy.
+"""
+
+from dataclasses import dataclass
+from math import ceil, hypot, sqrt
+from typing import NamedTuple
+
+import numpy as np
+
+from fedpca.privacy import steps
+from fedpca.privacy.clipping import Clipping
+from fedpca.privacy.mechanisms.base import SUM_WEIGHT
+from fedpca.privacy.settings import Privacy
+from fedpca.privacy.steps import Histogram, Step
+
+_FEW = 0.1  # t above which only pairs are used
+_FEW_ROWS = 40.0  # mu n below which a histogram finds nothing
+_QUANTILES = ((0.012, 0.9), (0.027, 0.75), (0.04, 0.5))  # largest r t, and the quantile of lengths
+_NEAR, _TOO_FAR = 2.0, 4.0  # (noise of the center / spread)² over t: good enough, and not good enough
+_FARTHEST = 0.7  # of the spread
+MEAN_STEPS = 5
+_LAST_STEP = 0.65  # of what is spent on the mean
+_MOST_FOR_MEAN = 0.4  # of mu²
+_LENGTHS = {0.9: 1.15, 0.75: 1.07, 0.5: 1.0}  # quantiles of lengths over their root mean square, if alike
+_TYPICAL_FAR = 2.0  # of the spread: the end of the bin that rows as far from the origin as they spread are in
+_MARGIN = 1.25  # of a radius over what it has to contain
+UNLIKELY = 2.5  # standard deviations of the length of noise, which vary it by 1 / sqrt(2 d)
+_FINE = 4  # bins per octave about a public center, where there are rows enough for them
+_FINE_ROWS = 8000.0  # mu n: below, most fine bins would drown
+_SCALE_ROWS = 54.0  # times sqrt(2 d) / mu
+_SCALE_MARGIN = 1.5
+_EVALUATED_QUANTILES = ((2000.0, 0.99), (0.0, 0.95))  # least mu n
+
+
+class MeanPlan(NamedTuple):
+    """The steps to a center.
+
+    Attributes:
+        noise: standard deviation of its length at the end.
+    """
+
+    noise: float
+    shares: list[float]
+    radii: list[float]
+
+
+@dataclass(frozen=True)
+class SearchRule:
+    """What is decided before anything is looked at, from public numbers.
+
+    Attributes:
+        rank: components wanted.
+        n_rows: of all owners.
+        noise: the variance of that of a sum, in units of that of one owner's.
+        finds_scale: whether features are to be scaled.
+    """
+
+    privacy: Privacy
+    n_features: int
+    rank: int
+    n_rows: float
+    noise: float
+    finds_scale: bool
+
+    @property
+    def mu(self) -> float:
+        """What an owner can spend on steps and release."""
+        return self.privacy.mu * sqrt(1 - self.privacy.evaluation_share)
+
+    @property
+    def effective_mu(self) -> float:
+        """The mu at which replacing a record would show in the Gram matrix of all owners."""
+        pooled = self.mu / sqrt(self.noise)
+        return pooled if self.privacy.adjacency == "replace-one" else pooled * sqrt(2.0)
+
+    @property
+    def rows_for_scale(self) -> int:
+        """Below these, most features are not found."""
+        return ceil(_SCALE_MARGIN * _SCALE_ROWS * sqrt(2 * self.n_features) / self.effective_mu)
+
+    @property
+    def scale_share(self) -> float:
+        """Of mu², for the scale."""
+        needed = 50 * sqrt(2 * self.n_features) / (self.effective_mu * self.n_rows)
+        return _clamped(needed**2, 0.03, 0.25) if self.finds_scale else 0.0
+
+    @property
+    def after_scale(self) -> float:
+        return 1 - self.scale_share
+
+    @property
+    def strength(self) -> float:
+        """Rows in units of the noise of a count."""
+        return self.effective_mu * sqrt(self.after_scale) * self.n_rows
+
+    @property
+    def t(self) -> float:
+        """Half the edge of the noise, in units of the energy of rows of length one."""
+        return sqrt(self.n_features) / self.strength
+
+    @property
+    def enough(self) -> bool:
+        """Whether a center and a length can be found."""
+        return self.t < _FEW and self.strength > _FEW_ROWS
+
+    @property
+    def histogram_share(self) -> float:
+        """Of mu², for a histogram."""
+        return _clamped((30 / self.strength) ** 2, 0.003, 0.05) * self.after_scale
+
+    @property
+    def histogram(self) -> Histogram:
+        """Of lengths about a public center."""
+        return Histogram(_FINE if self.strength > _FINE_ROWS else 1)
+
+    @property
+    def mean_share(self) -> float:
+        """Of mu², for the mean."""
+        return _clamped(7 * self.t, 0.05, _MOST_FOR_MEAN) * self.after_scale
+
+    @property
+    def evaluated_quantile(self) -> float:
+        """Of the lengths, that an evaluation clips rows to."""
+        return next(q for least, q in _EVALUATED_QUANTILES if self.strength > least)
+
+    @property
+    def quantile(self) -> float:
+        """Of the lengths, that rows are clipped to; 0 for the sphere."""
+        return next((q for most, q in _QUANTILES if self.rank * self.t < most), 0.0) if self.enough else 0.0
+
+    def planned_mean(self, far: float, spread: float, stream_rows: int | None = None) -> MeanPlan:
+        """As few steps as bring the noise of the center near that of the release, or the most allowed.
+
+        Args:
+            far: how long rows are.
+            spread: how long they are about their mean.
+            stream_rows: rows of a stream for each step, which pay with all they have.
+        """
+        whole = self.mean_share
+        for count in range(1, MEAN_STEPS + 1):
+            first = [whole * (1 - _LAST_STEP) / (count - 1)] * (count - 1) if count > 1 else []
+            plan = self._mean_of([*first, whole - sum(first)], far, spread, stream_rows)
+            if plan.noise < sqrt(_NEAR * self.t) * spread:
+                break
+        return plan
+
+    def _mean_of(self, shares: list[float], far: float, spread: float, stream_rows: int | None) -> MeanPlan:
+        radii, radius, noise = [], far, 0.0
+        sensitivity = 2.0 if self.privacy.adjacency == "replace-one" else 1.0
+        for share in shares:
+            radii.append(radius)
+            mu, rows = (self.mu * sqrt(share), self.n_rows) if stream_rows is None else (self.mu, stream_rows)
+            noise = sensitivity * radius * sqrt(self.n_features * self.noise) / (mu * rows)
+            radius = _MARGIN * hypot(spread, noise * (1 + UNLIKELY / sqrt(2 * self.n_features)))
+        return MeanPlan(noise, shares, radii)
+
+    def is_good(self, plan: MeanPlan, spread: float) -> bool:
+        """Whether a center with this noise is better than none."""
+        return plan.noise <= min(_FARTHEST, sqrt(_TOO_FAR * self.t)) * spread
+
+    def spike(self, plan: MeanPlan, spread: float) -> float:
+        """Energy that the noise of the center gives a direction, in units of the edge.
+
+        At most what the sum of rows, released with their products, does not correct.
+        """
+        return min((plan.noise / spread) ** 2 / (2 * self.t), self.t / SUM_WEIGHT**2)
+
+
+def _clamped(value: float, low: float, high: float) -> float:
+    return min(max(value, low), high)
+
+
+class Outlook(NamedTuple):
+    """What a preparation is expected to come to, from public numbers alone.
+
+    Attributes:
+        clipping: with the length of rows as their unit, where it is not public.
+        mu: what will be left for the release.
+        joint: whether the sum of rows will be released with it.
+        quantile: of the lengths, that rows will be clipped to; 0 for a public length, or the sphere.
+        offset: how far off the center will be, in units of the length of rows.
+        steps: the sums before the release.
+        evaluates: whether there will be a length for an evaluation.
+    """
+
+    clipping: Clipping
+    mu: float
+    joint: bool
+    quantile: float
+    offset: float
+    steps: tuple[Step, ...]
+    evaluates: bool
+
+
+def expected(
+    privacy: Privacy, n_features: int, rank: int, n_rows: float, noise: float, *, finds_scale: bool
+) -> Outlook:
+    """The outlook for so many rows, if their mean is about as far off as they spread.
+
+    Args:
+        noise: the variance of that of a sum, in units of that of one owner's.
+    """
+    rule = SearchRule(privacy, n_features, rank, n_rows, noise, finds_scale)
+    bound = None if isinstance(privacy.bound, str) else privacy.bound
+    spent, quantile, offset = rule.scale_share, 0.0, 0.0
+    taken = [steps.scales(n_features, rule.scale_share, 0)] if finds_scale else []
+    finds_center = privacy.center == "private" and rule.enough
+    has_length = finds_center or bound is not None
+    if finds_center:
+        spent += 3 * rule.histogram_share
+        taken.append(steps.lengths_and_spread(rule.histogram_share, 0))
+        plan = rule.planned_mean(_TYPICAL_FAR, 1.0)
+        finds_center = rule.is_good(plan, 1.0)
+    if finds_center:
+        spent += rule.mean_share
+        offset = sqrt(2 * rule.t * rule.spike(plan, 1.0))
+        origin = np.zeros(n_features)
+        taken += [steps.mean(origin, *each, 0) for each in zip(plan.radii, plan.shares, strict=True)]
+    pairs = privacy.center in ("private", "pairs") and not finds_center
+    if privacy.bound == "private" and not pairs and rule.quantile:
+        if not finds_center:
+            spent += rule.histogram_share
+            taken.append(steps.radius(rule.histogram, rule.histogram_share, 0))
+        quantile, has_length = rule.quantile, True
+        bound = _LENGTHS[quantile]
+    return Outlook(
+        Clipping(bound, pairs=pairs),
+        rule.mu * sqrt(1 - spent),
+        finds_center,
+        quantile,
+        offset,
+        tuple(taken),
+        evaluates=has_length and privacy.evaluation_share > 0,
+    )
+
+
+def rows_for_scale(privacy: Privacy, n_features: int, noise: float) -> int:
+    """How many rows the scale of features takes, of all owners together."""
+    return SearchRule(privacy, n_features, 1, 1, noise, finds_scale=True).rows_for_scale
