@@ -54,9 +54,15 @@ def labeled(groups: list[Group], limit: int) -> list[Group]:
 
 
 def as_texts(values: ArrayLike) -> AnyArray:
-    """Values as text, of a long one its start; times to the second, dates without a time of day."""
+    """Values as text, of a long one its start; times to the second, dates without a time of day.
+
+    >>> as_texts(np.array([2.0, 0.5])).tolist()
+    ['2', '0.5']
+    """
     values = np.asarray(values)
-    if values.dtype.kind == "M":
+    if values.dtype.kind == "f":
+        values = [str(value).removesuffix(".0") for value in values]
+    elif values.dtype.kind == "M":
         values = [time.removesuffix("T00:00:00") for time in np.datetime_as_string(values, unit="s")]
     return np.array([str(value)[:_MOST_LETTERS] for value in values], dtype=object)
 
