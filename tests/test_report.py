@@ -268,7 +268,7 @@ def test_groups_have_their_own_medians(tmp_path, rng):
             ],
         ),
         (np.repeat(np.array(["2026-01-01", "2026-02-01"], "M8[ns]"), 150), ["2026-01-01", "2026-02-01"]),
-        ([""] * 150 + ["_hidden"] * 150, ["", "_hidden"]),
+        ([""] * 150 + ["_hidden"] * 150, ["_hidden", "missing"]),
     ],
 )  # fmt: skip
 def test_rows_can_be_colored_by_any_column(tmp_path, rng, color, groups):

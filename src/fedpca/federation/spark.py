@@ -128,7 +128,9 @@ def transform(
     if not model.rank:
         raise ValueError("model must have components, and has none; fit it to rows that vary.")
     if not isinstance(output, str) or output in df.columns:
-        raise ValueError(f"output must be the name of a new column, got output={output!r:.80}; choose another.")
+        raise ValueError(
+            f"output must be the name of a new column, got output={output!r:.80}; choose another."
+        )
     features = spark_rows.features_of(df, model.feature_names if columns is None else columns)
     validation.same_names(model.feature_names, features.names)
     if features.n_features not in (None, model.n_features):
