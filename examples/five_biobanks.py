@@ -182,7 +182,8 @@ def compare_with_plink2(
     theirs = columns_of(folder / f"{name}.sscore", "\t", "PC{}_SUM")
     complete = np.where(np.isnan(genotypes), model.mean * model.scale, genotypes)
     print(f"plink2 in {name}: scores differ by {difference(theirs, scores)}, ", end="")
-    print(f"with averages for missing genotypes by {difference(theirs, model.project(complete))}")
+    units = np.abs(theirs - model.project(complete)) / 10.0 ** (np.floor(np.log10(np.abs(theirs))) - 5)
+    print(f"with averages for missing genotypes by {units.max():.2f} units of the sixth digit")
 
 
 def difference(found: np.ndarray, scores: np.ndarray) -> str:

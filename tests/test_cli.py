@@ -218,15 +218,16 @@ def test_fit_and_transform_are_pca_of_the_files(folder):
 
     scores = offline.transform(rows)
     for out in ("s.parquet", "s.csv", "s.npy"):
-        keep = [] if out == "s.npy" else ["--keep", "id"]
+        keep = [] if out == "s.npy" else ["--keep", f"id,{NAMES[1]}"]
         command = ["transform", "m.safetensors", "[ab].parquet", *keep, "--batch-rows", 64, "--out", out]
         assert run_json(*command)["rows"] == 300
     same_up_to_sign(np.load("s.npy"), scores)
     table = pa.parquet.read_table("s.parquet")
-    assert table.column_names == ["id", "pc1", "pc2"]
+    assert table.column_names == ["id", NAMES[1], "pc1", "pc2"]
+    np.testing.assert_array_equal(table[NAMES[1]], rows[:, 1])
     assert table["id"].to_pylist() == [f"p{i}" for i in range(300)]
     same_up_to_sign(np.stack([table["pc1"], table["pc2"]], axis=1), scores)
-    same_up_to_sign(np.loadtxt("s.csv", delimiter=",", skiprows=1, usecols=(1, 2)), scores)
+    same_up_to_sign(np.loadtxt("s.csv", delimiter=",", skiprows=1, usecols=(2, 3)), scores)
 
 
 def test_columns_center_components_and_tracker_are_taken(folder):

@@ -113,6 +113,12 @@ def test_float32_stays_float32(rows):
 
 
 @pytest.mark.slow
+def test_a_column_without_any_value_is_named():
+    rows = np.random.default_rng(0).normal(size=(60, 4)) * [1, 1, 1, np.nan]
+    with pytest.warns(UserWarning, match="feature 3 has no observed value"):
+        fit(da.from_array(rows, chunks=(20, 4)), 2)
+
+
 def test_missing_entries_are_filled_as_in_a_stream():
     rng = np.random.default_rng(3)
     rows = rng.normal(size=(4000, 3)) @ rng.normal(size=(3, 20)) + 0.05 * rng.normal(size=(4000, 20))

@@ -12,6 +12,9 @@ from fedpca import Aggregator, FederatedPCA, Moments, StreamingPCA, Subspace
 mpl = pytest.importorskip("matplotlib", reason="the plot extra")
 
 from matplotlib import pyplot  # noqa: E402
+from matplotlib.colors import to_hex, to_rgb  # noqa: E402
+
+from fedpca.plot.style import FAINT  # noqa: E402
 
 WINE = load_wine(as_frame=True)
 ROWS = (WINE.data - WINE.data.mean()) / WINE.data.std()
@@ -114,6 +117,42 @@ def test_rows_without_a_value_to_color_by_are_drawn(pca):
     axes = fedpca.plot.scores(pca, ROWS, color=ages)
     assert len(points(axes)) == len(ROWS)
     assert axes.get_legend_handles_labels()[1][-1] == "missing"
+
+
+@pytest.mark.parametrize(
+    ("color", "labels"),
+    [
+        ([0.0, 1.0, np.nan, -0.0], ["0", "1", "missing"]),
+        (["x", None, "y", ""], ["x", "y", "missing"]),
+        (["1", "NA", "2", "NA"], ["1", "2", "missing"]),
+        (["None", "some", "NA", "some"], ["NA", "None", "some"]),
+        (np.array(["2026-01-01", "NaT"] * 2, "M8[D]"), ["2026-01-01", "missing"]),
+        ([np.nan] * 4, ["missing"]),
+    ],
+)
+def test_what_is_missing_is_one_gray_group(pca, color, labels):
+    color = np.asarray(color)[np.arange(len(ROWS)) % 4]
+    handles, found = fedpca.plot.scores(pca, ROWS, color=color).get_legend_handles_labels()
+    assert found == labels
+    colors = [to_hex(handle.get_color()) for handle in handles]
+    assert (FAINT in colors) == ("missing" in labels)
+    assert len({*colors}) == len(labels)
+
+
+def test_gaps_in_text_leave_numbers_a_ramp(pca):
+    color = np.where(np.arange(len(ROWS)) % 5, np.arange(len(ROWS)).astype(str), "NA")
+    labels = fedpca.plot.scores(pca, ROWS, color=color).get_legend_handles_labels()[1]
+    assert [" to " in label for label in labels] == [True] * 5 + [False]
+
+
+def test_values_without_a_color_of_their_own_do_not_outshine_the_others(pca):
+    color = np.minimum(np.arange(len(ROWS)) % 50, 40).astype(str)
+    handles, labels = fedpca.plot.scores(
+        pca, ROWS, color=np.char.add("site ", color)
+    ).get_legend_handles_labels()
+    assert labels[-1] == "32 others"
+    red, green, blue = to_rgb(handles[-1].get_color())
+    assert max(red, green, blue) - min(red, green, blue) < 0.1
 
 
 @pytest.mark.parametrize(

@@ -534,12 +534,23 @@ class TestColumns:
         assert batch.passthrough["name"].tolist() == ["Ada", "Bob", None]
         assert batch.passthrough["children"].tolist() == [2, None, 2**60]
 
-    @pytest.mark.parametrize("kind", ["csv", "parquet"])
+    @pytest.mark.parametrize("kind", ["csv", "parquet", "xlsx", "jsonl"])
     def test_passthrough_is_not_in_the_rows(self, tmp_path, kind):
         path = written(tmp_path, DENSE, kind, numbers(5))
-        opened = open_rows(path, columns=["age", "height"], passthrough=["age"])
-        assert opened.feature_names == ("height",)
-        np.testing.assert_array_equal(all_of(opened), numbers(5)[:, :1])
+        opened = open_rows(path, passthrough=["age"])
+        assert "age" not in opened.feature_names
+        np.testing.assert_array_equal(all_of(opened), numbers(5)[:, :2])
+
+    @pytest.mark.parametrize("kind", ["csv", "parquet", "xlsx", "jsonl", "h5ad"])
+    def test_features_may_pass_through_if_they_are_named_as_columns(self, tmp_path, kind):
+        rows = numbers(5)
+        stored = sparse.csr_array(rows[:, [0, 0, 2]]) if kind == "h5ad" else rows
+        path = written(tmp_path, SPARSE if kind == "h5ad" else DENSE, kind, stored)
+        opened = open_rows(path, columns=["age", "height"], passthrough=["age"], batch_rows=2)
+        assert opened.feature_names == ("age", "height")
+        np.testing.assert_array_equal(all_of(opened), rows[:, [2, 0]])
+        ages = np.concatenate([batch.passthrough["age"] for batch in opened.batches(skip=1)])
+        np.testing.assert_array_equal(ages, rows[1:, 2])
 
     def test_passthrough_from_text_is_as_written(self, tmp_path):
         path = tmp_path / "rows.csv"

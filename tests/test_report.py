@@ -268,7 +268,7 @@ def test_groups_have_their_own_medians(tmp_path, rng):
             ],
         ),
         (np.repeat(np.array(["2026-01-01", "2026-02-01"], "M8[ns]"), 150), ["2026-01-01", "2026-02-01"]),
-        ([""] * 150 + ["_hidden"] * 150, ["", "_hidden"]),
+        ([""] * 150 + ["_hidden"] * 150, ["_hidden", "missing"]),
     ],
 )  # fmt: skip
 def test_rows_can_be_colored_by_any_column(tmp_path, rng, color, groups):
@@ -890,6 +890,13 @@ def test_the_command_writes_a_page(folder):
         "site",
         "number",
     ]
+    features = command(
+        "report", "model.safetensors", "--rows", "rows.csv", "--keep", "b,site", "-o", "b.html"
+    )
+    assert features.exit_code == 0, features.output
+    column, _ = data_of(Path("b.html").read_text())["rows"]["columns"]
+    written = np.loadtxt("rows.csv", delimiter=",", skiprows=1, usecols=1)
+    np.testing.assert_allclose(np.array(column["values"])[column["codes"]], written, rtol=1e-11)
     by_feature = command("report", "model.safetensors", "--rows", "rows.csv", "--color", "a", "-o", "f.html")
     assert by_feature.exit_code == 0, by_feature.output
     assert "Open in a browser: f.html" in by_feature.stdout
@@ -915,7 +922,7 @@ def test_the_command_refuses_before_it_works(folder):
         ((*ask, "none/r.html"), "there is no folder none"),
         ((*ask, "r.html", "--pictures", "full"), "full must be a new or empty folder"),
         ((*ask, "r.html", "--rows", "rows.csv", "--color", "nowhere"), "unknown column 'nowhere'"),
-        ((*ask, "r.html", "--rows", "rows.csv", "--keep", "b"), "columns that are no features, got 'b'"),
+        ((*ask, "r.html", "--rows", "rows.csv", "--keep", "a,nowhere"), "unknown column 'nowhere'"),
         ((*ask, "r.html", "--run", "full"), "neither summary.json nor history.jsonl"),
     ]:
         done = command(*wrong)

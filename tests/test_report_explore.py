@@ -34,6 +34,7 @@ def folder(tmp_path_factory):
         "day": np.datetime64("2026-01-01") + np.arange(len(ROWS)),
         "id": [f"wine-{i:03}" for i in range(len(ROWS))],
         "pressure": 1000 + np.arange(len(ROWS)) / 1e5,
+        "dose": np.where(np.arange(len(ROWS)) % 5, np.arange(len(ROWS)) % 3, np.nan),
         "drift": np.linspace(-2e-9, 2e-9, len(ROWS)),
     }
     write_report(
@@ -268,6 +269,18 @@ def test_categories_are_series_that_can_be_hidden(visit):
         visible = view(card.page, name).locator(shown).filter(visible=True).count()
         assert visible == np.count_nonzero(WINE.target != 1)
     assert legend.get_by_role("button", name="cultivar 1").get_attribute("aria-pressed") == "false"
+
+
+def test_rows_without_a_value_are_a_gray_group_that_can_be_hidden(visit):
+    card = view(visit("wine"), "scores")
+    choose(card, "Color", "dose")
+    shown = card.locator("svg.plot svg > circle:not(.ring)")
+    legend = card.get_by_role("group", name="Colors by dose")
+    assert legend.get_by_role("button").all_text_contents() == ["0", "1", "2", "missing"]
+    n_missing = shown.evaluate_all("all => all.map(it => it.style.fill)").count("var(--faint)")
+    assert n_missing == len(ROWS[::5])
+    legend.get_by_role("button", name="missing").click()
+    assert shown.filter(visible=True).count() == len(ROWS) - n_missing
 
 
 @pytest.mark.parametrize(

@@ -216,6 +216,12 @@ def test_what_is_said_about_the_scale_of_features(spark, rows):
         fit(numbers(spark, still), 2, scale="std")
 
 
+def test_a_column_without_any_value_is_named(spark, rows):
+    df = numbers(spark, np.column_stack([rows[:, :3], np.full(len(rows), np.nan)]))
+    with pytest.warns(UserWarning, match=r"gene 3\.1 has no observed value"):
+        fit(df, 2)
+
+
 def test_empty_partitions_one_row_and_more_partitions_than_rows(spark, rows):
     df = numbers(spark, rows, 6)
     few = df.filter(functions.col(f"`{NAMES[0]}`") > float(np.quantile(rows[:, 0], 0.995)))

@@ -234,8 +234,10 @@ def test_a_setting_that_changes_in_mid_stream_is_an_error(change):
 def test_times_must_not_decrease_between_batches():
     pca = WindowedPCA(1, window=timedelta(days=1))
     pca.partial_fit(drifting_rows(2), timestamps=np.array(["2026-01-02"] * 2, "M8[D]"))
-    with pytest.raises(ValueError, match="must not decrease"):
+    with pytest.raises(ValueError, match=r"must not decrease, got 2026-01-01T.* after 2026-01-02T.*; sort"):
         pca.partial_fit(drifting_rows(1), timestamps=np.array(["2026-01-01"], "M8[D]"))
+    with pytest.raises(ValueError, match="or t= to learn_one"):
+        WindowedPCA(1, window=timedelta(days=1)).learn_one({"a": 1.0, "b": 2.0})
 
 
 # --- rows one by one ---

@@ -14,11 +14,12 @@ def format_number(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in percent; 0% and 100% only where it is exactly that.
+    """A share in percent; 0% and 100% only where it is exactly that, but for rounding.
 
-    >>> percent(0.7384), percent(0.00001), percent(0.99999), percent(1.0)
+    >>> percent(0.7384), percent(0.00001), percent(0.99999), percent(1 - 1e-16)
     ('73.8%', 'less than 0.1%', 'more than 99.9%', '100%')
     """
+    share = round(share, 12)
     if 0 < share < 0.0005:
         return "less than 0.1%"
     if 0.9995 <= share < 1:

@@ -86,10 +86,6 @@ def report(
     if rows:
         names = summary.feature_names
         passthrough = parse_names(keep) or []
-        if features := [name for name in passthrough if name in (names or ())]:
-            raise ValueError(
-                f"--keep must name columns that are no features, got {features[0]!r}; see --color."
-            )
         if color is not None and color not in (*(names or ()), *passthrough):
             passthrough = [*passthrough, color]
         table = open_rows(rows, columns=names, passthrough=passthrough, **reading)

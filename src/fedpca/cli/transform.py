@@ -85,6 +85,8 @@ def transform(
         raise typer.BadParameter("--json cannot be combined with --out -: the scores go to standard output.")
     writers.check_scores_path(out, kind, force)
 
+    import numpy as np
+
     from fedpca.backend.prefetch import prefetch
     from fedpca.estimators.scoring import estimator_of
     from fedpca.progress import bar
@@ -103,6 +105,8 @@ def transform(
             f"rows must have the model's {summary.n_features} features, got {rows.n_features}; "
             "use files with the columns of the fit."
         )
+    if rows.matches:  # genotypes come as float32, which would lose digits of scores that plink2 prints
+        rows = replace(rows, dtype=np.dtype(np.float64))
     n_components = min(components or shown, summary.n_features)
     pca, signs = estimator_of(summary, n_components, whiten=whiten)
     columns = writers.score_names(pca.n_components_)

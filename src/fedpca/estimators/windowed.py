@@ -185,17 +185,23 @@ class _Ring:
     def stamps(self, n_rows: int, timestamps: ArrayLike | None) -> AnyArray:
         """The stamps of the next rows, shape (n_rows,)."""
         if self.is_time != (timestamps is not None):
-            rule = "must be given" if self.is_time else "must be None"
-            kind = "time" if self.is_time else "rows"
-            raise ValueError(f"timestamps {rule} with a window of {kind}.")
+            raise ValueError(
+                "timestamps must be given with a window of time; pass timestamps=, or t= to learn_one."
+                if self.is_time
+                else "timestamps must be None with a window of rows; leave them out, or give a timedelta."
+            )
         if timestamps is None:
             return np.arange(self.newest + 1, self.newest + 1 + n_rows)
         stamps = _nanoseconds(timestamps)
         if stamps.shape != (n_rows,):
             raise ValueError(f"timestamps must have one entry per row, {n_rows}, got shape {stamps.shape}.")
-        before = [self.newest] if self.current is not None else []
-        if (np.diff(np.concatenate([before, stamps])) < 0).any():
-            raise ValueError("timestamps must not decrease; sort the rows by time.")
+        times = stamps if self.current is None else np.concatenate([[self.newest], stamps])
+        falls = np.flatnonzero(np.diff(times) < 0)
+        if falls.size:
+            earlier, later = times[falls[0] : falls[0] + 2].astype("M8[ns]").astype("M8[us]")
+            raise ValueError(
+                f"timestamps must not decrease, got {later} after {earlier}; sort the rows by time."
+            )
         return stamps
 
     def with_rows(self, rows: Any, stamps: AnyArray) -> "_Ring":

@@ -11,6 +11,7 @@ from fedpca._util.extras import require
 from fedpca.estimators.base import warn_if_fewer
 from fedpca.federation import partitions
 from fedpca.summaries import validation
+from fedpca.summaries.parts import warn_if_unknown
 from fedpca.summaries.scaling import Scale, ScaleLike, check_scale
 from fedpca.summaries.subspace import Subspace
 
@@ -63,6 +64,7 @@ def fit(
     model, more = _reduced(dask, summaries, inner, root, fanout)
     if text or more:
         warnings.warn(text or more, stacklevel=2)
+    warn_if_unknown(model)
     warn_if_fewer(n_components, model.rank, stacklevel=3)
     kinds = [data.dtype] if hasattr(data, "dtype") else list(data.dtypes)
     single = all(kind in (np.float16, np.float32) for kind in kinds)

@@ -19,6 +19,7 @@ from fedpca.federation.private_parts import PartResult, PartSum, PartTask, Priva
 from fedpca.federation.spark_tree import reduced
 from fedpca.privacy import Privacy
 from fedpca.summaries import model_file, validation
+from fedpca.summaries.parts import warn_if_unknown
 from fedpca.summaries.scaling import Scale, ScaleLike, check_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import from_file
@@ -90,6 +91,7 @@ def fit(
     )
     if text or more:
         warnings.warn(text or more, stacklevel=2)
+    warn_if_unknown(model)
     warn_if_fewer(n_components, model.rank, stacklevel=3)
     return model.astype(np.float32) if features.single else model
 
@@ -126,7 +128,9 @@ def transform(
     if not model.rank:
         raise ValueError("model must have components, and has none; fit it to rows that vary.")
     if not isinstance(output, str) or output in df.columns:
-        raise ValueError(f"output must be the name of a new column, got output={output!r:.80}.")
+        raise ValueError(
+            f"output must be the name of a new column, got output={output!r:.80}; choose another."
+        )
     features = spark_rows.features_of(df, model.feature_names if columns is None else columns)
     validation.same_names(model.feature_names, features.names)
     if features.n_features not in (None, model.n_features):

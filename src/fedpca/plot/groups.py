@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,9 @@ from fedpca._util.text import format_number, sanitize
 from fedpca.plot.style import FAINT, RAMP, SERIES
 
 _MOST_LETTERS = 500  # of a value: arrays of text have room for the longest in every entry
-_MISSING = ("", "nan", "NaN", "NaT", "None", "<NA>")
+_MISSING = ("", "nan", "NaN", "NaT", "None", "<NA>", "NA", "null")  # of readers, and of what becomes text
+_SLATE = SERIES[7]  # hardly a color
+_BRIGHT = tuple(color for color in SERIES if color != _SLATE)
 
 
 class Group(NamedTuple):
@@ -27,25 +29,34 @@ class Group(NamedTuple):
 def group_rows(values: AnyArray) -> list[Group]:
     """Rows by value where there are few; else by ranges of numbers or times, or the most common values.
 
+    Rows without a value are the last group, in gray.
+
     Args:
         values: one per row, as text; see `as_texts`.
 
-    >>> [(group.name, int(group.mask.sum())) for group in group_rows(as_texts(["b", "a", "b"]))]
-    [('a', 1), ('b', 2)]
+    >>> [(group.name, int(group.mask.sum())) for group in group_rows(as_texts(["b", "a", None, "b"]))]
+    [('a', 1), ('b', 2), ('missing', 1)]
     """
-    names, counts = np.unique(values.astype(str), return_counts=True)
+    if (ramp := as_ramp(values)) is not None:
+        kind, places = ramp
+        groups, known = _ranges(places, _numbers if kind == "number" else _dates), ~np.isnan(places)
+    else:
+        numbers = as_numbers(values)
+        known = values != "" if numbers is None else ~np.isnan(numbers)
+        groups = _by_value(values, known)
+    return groups if known.all() else [*groups, Group("missing", FAINT, ~known)]
+
+
+def _by_value(values: AnyArray, known: NDArray[np.bool_]) -> list[Group]:
+    names, counts = np.unique(values[known].astype(str), return_counts=True)
     if len(names) <= len(SERIES):
         numbers = as_numbers(names)
         ordered = names if numbers is None else names[np.argsort(numbers)]
         return [Group(str(name), SERIES[i], values == name) for i, name in enumerate(ordered)]
-    if (numbers := as_numbers(values)) is not None:
-        return _ranges(numbers, _numbers)
-    if (times := as_times(values)) is not None:
-        return _ranges(times, _dates)
-    common = sorted(names[np.argsort(-counts, kind="stable")][: len(SERIES) - 1])
-    groups = [Group(str(name), SERIES[i], values == name) for i, name in enumerate(common)]
-    others = ~np.logical_or.reduce([group.mask for group in groups])
-    return [*groups, Group(f"{format_number(len(names) - len(common))} others", SERIES[-1], others)]
+    common = sorted(names[np.argsort(-counts, kind="stable")][: len(_BRIGHT)])
+    groups = [Group(str(name), _BRIGHT[i], values == name) for i, name in enumerate(common)]
+    others = known & ~np.logical_or.reduce([group.mask for group in groups])
+    return [*groups, Group(f"{format_number(len(names) - len(common))} others", _SLATE, others)]
 
 
 def labeled(groups: list[Group], limit: int) -> list[Group]:
@@ -54,11 +65,40 @@ def labeled(groups: list[Group], limit: int) -> list[Group]:
 
 
 def as_texts(values: ArrayLike) -> AnyArray:
-    """Values as text, of a long one its start; times to the second, dates without a time of day."""
+    """Values as text, of a long one its start; times to the second, dates without a time of day.
+
+    What is missing is "", and a whole number has no decimals.
+
+    >>> as_texts(np.array([2.0, 0.5, np.nan])).tolist()
+    ['2', '0.5', '']
+    """
     values = np.asarray(values)
     if values.dtype.kind == "M":
-        values = [time.removesuffix("T00:00:00") for time in np.datetime_as_string(values, unit="s")]
-    return np.array([str(value)[:_MOST_LETTERS] for value in values], dtype=object)
+        times = [time.removesuffix("T00:00:00") for time in np.datetime_as_string(values, unit="s")]
+        return np.where(np.isnat(values), "", times).astype(object)
+    return np.array([_text(value) for value in values], dtype=object)
+
+
+def _text(value: object) -> str:
+    text = str(value)
+    if isinstance(value, str):
+        return text[:_MOST_LETTERS]
+    return "" if text in _MISSING else "0" if text == "-0.0" else text.removesuffix(".0")[:_MOST_LETTERS]
+
+
+def as_ramp(values: AnyArray) -> tuple[Literal["number", "time"], Array] | None:
+    """More than ten different numbers or times, as numbers, NaN where missing; None for other values.
+
+    >>> as_ramp(as_texts(range(20)))[0], as_ramp(as_texts(range(3)))
+    ('number', None)
+    """
+    kind: Literal["number", "time"] = "number"
+    places = as_numbers(values)
+    if places is None:
+        kind, places = "time", as_times(values)
+    if places is None or len(np.unique(values[~np.isnan(places)].astype(str))) <= len(SERIES):
+        return None
+    return kind, places
 
 
 def as_numbers(values: AnyArray) -> Array | None:
@@ -88,15 +128,14 @@ def as_times(values: AnyArray) -> Array | None:
 
 
 def _ranges(numbers: Array, labels: Callable[[Array], list[str]]) -> list[Group]:
-    """About equally many rows per color of the ramp, and those without a value in gray."""
+    """About equally many rows per color of the ramp."""
     edges = np.unique(np.nanquantile(numbers, np.linspace(0, 1, len(RAMP) + 1)))
     bins = np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, len(edges) - 2)
-    missing = np.isnan(numbers)
-    groups = [
-        Group(f"{low} to {high}", RAMP[i], (bins == i) & ~missing)
+    known = ~np.isnan(numbers)
+    return [
+        Group(f"{low} to {high}", RAMP[i], (bins == i) & known)
         for i, (low, high) in enumerate(pairwise(labels(edges)))
     ]
-    return [*groups, Group("missing", FAINT, missing)] if missing.any() else groups
 
 
 def _numbers(values: Array) -> list[str]:

@@ -43,7 +43,7 @@ def scores(
         ax: axes to draw on.
         scores: what `transform` has given of the rows, shape (n, r), instead of them.
         color: one value per row. Up to ten values have a color each; more numbers or dates are divided into
-            five ranges, without a value they are gray; of other values the nine most common have one.
+            five ranges; of other values the nine most common have one. Rows without a value are gray.
         components: which, counted from 1; a model of one component shows that one.
 
     >>> import fedpca

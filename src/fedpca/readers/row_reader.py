@@ -8,13 +8,14 @@ import warnings
 from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fedpca._util.text import join_names, pluralize
+from fedpca.backend import dense
 from fedpca.errors import FileFormatError
 from fedpca.readers import anndata, arrays, pgen, plink
 from fedpca.readers.columnar import ArrowFile, ParquetFile
@@ -89,8 +90,10 @@ class RowReader:
             _log.debug("reading %s", file.path)
             skipped = 0 if file.n_rows is None else left
             left, read = left - skipped, read + skipped
-            request = ReadRequest(self.feature_names, self.passthrough, self.dtype, self.batch_rows, skipped)
+            apart = _stored_apart(file, self.passthrough, self.feature_names)
+            request = ReadRequest(self.feature_names, apart, self.dtype, self.batch_rows, skipped)
             for batch in file.read(request):
+                batch = _with_features(batch, self.passthrough)
                 read += len(batch)
                 if left < len(batch):
                     yield batch.skip(left) if left else batch
@@ -184,9 +187,10 @@ def open_rows(
             position and alleles, or by id: swapped alleles and the other strand are corrected for, and
             what a file does not have is missing; `matches` says how many.
         drop: names of columns to leave out.
-        passthrough: names of columns that are not features but are returned beside the rows, such as ids or
-            labels. From text and Excel files they come as text; from .h5ad and .zarr they are columns of
-            `obs`, from .bed and .pgen those of the .fam or .psam file, from .npz other arrays.
+        passthrough: names of columns that are returned beside the rows, such as ids or labels. They are no
+            features, unless `columns` names them, too. From text and Excel files they come as text, features
+            as numbers; from .h5ad and .zarr they are columns of `obs` or features, from .bed and .pgen
+            those of the .fam or .psam file or variants, from .npz other arrays.
         numeric_only: leave out columns that are not numeric, with a warning that names them.
         header: whether the first line of a text or Excel file contains names; by default if there is no
             number in it.
@@ -248,7 +252,7 @@ def open_rows(
     features = _features(files[0], columns, drop, passthrough)
     _require_columns(files[0], drop, dict.fromkeys(name for file in files for name in file.names or ()))
     for file in files:
-        _require_same_columns(files[0], file, columns, drop, passthrough)
+        _require_same_columns(files[0], file, columns, features, drop, passthrough)
         _require_numeric(file, features)
     if columns is None and not private and isinstance(files[0], TableFile):
         _warn_of_ids(files[0], features or ())
@@ -368,8 +372,10 @@ def _features(file: DataFile, columns: Names | None, drop: Names, passthrough: N
             )
         return None
     _require_columns(file, columns or (), file.names)
+    excluded = {*drop}
     # In some formats passthrough columns are stored apart from the rows.
-    excluded = {*drop, *(_elements(passthrough, [file]) if isinstance(file, TableFile) else ())}
+    if columns is None and isinstance(file, TableFile):
+        excluded |= {*_elements(passthrough, [file])}
     features = tuple(name for name in (file.names if columns is None else columns) if name not in excluded)
     if "" in features:
         raise FileFormatError(
@@ -383,15 +389,40 @@ def _features(file: DataFile, columns: Names | None, drop: Names, passthrough: N
     return features
 
 
+def _stored_apart(file: DataFile, passthrough: Names, features: Names | None) -> Names:
+    """Passthrough columns that are not among the rows of the file."""
+    if isinstance(file, TableFile):
+        return tuple(name for name in passthrough if name not in (features or ()))
+    return tuple(name for name in passthrough if name in file.passthrough_names)
+
+
+def _with_features(batch: Batch, passthrough: Names) -> Batch:
+    """A batch with all passthrough columns: those that are features are copied from its rows."""
+    if len(batch.passthrough) == len(passthrough) or batch.feature_names is None:
+        return batch
+    columns = {
+        name: batch.passthrough[name]
+        if name in batch.passthrough
+        else dense(batch.rows[:, [batch.feature_names.index(name)]]).ravel()
+        for name in passthrough
+    }
+    return replace(batch, passthrough=columns)
+
+
 def _require_same_columns(
-    first: DataFile, file: DataFile, columns: Names | None, drop: Names, passthrough: Names
+    first: DataFile,
+    file: DataFile,
+    columns: Names | None,
+    features: Names | None,
+    drop: Names,
+    passthrough: Names,
 ) -> None:
     """Reject a file whose columns, at least those needed, differ from those of the first."""
     if first.sparse != file.sparse:
         raise FileFormatError(
             f"files must all be sparse or all dense, got {first.path} and {file.path}; convert one."
         )
-    _require_columns(file, passthrough, file.passthrough_names)
+    _require_columns(file, passthrough, [*file.passthrough_names, *(features or ())])
     if first.names is None or file.names is None:
         if first.names is not file.names or first.n_columns != file.n_columns:
             raise FileFormatError(

@@ -7,7 +7,7 @@ import numpy as np
 from fedpca._typing import JSON, AnyArray, Array
 from fedpca._util.text import percent, sanitize
 from fedpca.estimators.base import BasePCA
-from fedpca.plot.groups import as_numbers, as_times, group_rows, labeled
+from fedpca.plot.groups import as_ramp, group_rows, labeled
 from fedpca.plot.model import feature_name
 from fedpca.plot.rows import strongest
 from fedpca.plot.style import SERIES
@@ -122,14 +122,14 @@ def _column(name: str, texts: AnyArray) -> JSON:
         "texts": [sanitize(_shortened(text), _MOST_LETTERS) for text in different],
         "codes": codes.tolist(),
     }
-    if len(different) > len(SERIES):
-        for kind, convert in (("number", as_numbers), ("time", as_times)):
-            if (values := convert(different.astype(object))) is not None:
-                return column | {"kind": kind, "values": [_rounded(value, 12) for value in values]}
+    if (ramp := as_ramp(different.astype(object))) is not None:
+        kind, values = ramp
+        return column | {"kind": kind, "values": [_rounded(value, 12) for value in values]}
     groups = group_rows(texts)
     of_value = [next(i for i, group in enumerate(groups) if group.mask[row]) for row in first]
     labels = [group.name for group in labeled(groups, _MOST_LETTERS)]
-    return column | {"kind": "category", "groups": of_value, "labels": labels}
+    colors = [SERIES.index(group.color) + 1 if group.color in SERIES else 0 for group in groups]
+    return column | {"kind": "category", "groups": of_value, "labels": labels, "colors": colors}
 
 
 def _shortened(text: str) -> str:

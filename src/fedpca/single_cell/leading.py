@@ -16,14 +16,10 @@ from scipy.sparse.linalg import eigsh
 from fedpca._typing import Array
 from fedpca.backend import dense
 from fedpca.summaries.linalg import with_fixed_signs
-from fedpca.summaries.merging import merge
-from fedpca.summaries.moments import Moments
 from fedpca.summaries.subspace import Subspace
 
 MAX_GENES_AT_ONCE = 5000
 """Up to here the scatter of all genes is kept: 200 MB."""
-_MAX_SCATTERS = 2**31
-"""Bytes for the scatters of several owners."""
 _PANEL_ROWS = 2048  # cells per product
 _MORE_DIRECTIONS = 10  # of a block, beyond those wanted
 _MAX_BLOCKS = 16  # of the basis; then it starts again from the best directions in it
@@ -37,66 +33,66 @@ Read = Callable[[], Iterable[tuple[Any, Any]]]
 def leading(read: Read, n_genes: int, n_comps: int) -> Subspace:
     """The leading directions of all cells of all owners, shape (n_comps, n_genes).
 
-    Up to 5,000 genes, every owner's `Moments` are merged. With more, owners add up the products of their
+    Up to 5,000 genes, the scatters of all owners are merged. With more, owners add up the products of their
     cells with a basis, pass after pass.
     """
     if n_genes <= MAX_GENES_AT_ONCE:
-        return _by_moments(read, n_genes, n_comps)
+        return _by_scatter(read, n_genes, n_comps)
     return _by_passes(read, n_genes, n_comps)
 
 
 # --- one pass ---
 
 
-def _by_moments(read: Read, n_genes: int, n_comps: int) -> Subspace:
-    owners: dict[Any, _Sums] = {}
+def _by_scatter(read: Read, n_genes: int, n_comps: int) -> Subspace:
+    sums = _Sums(n_genes)
     for owner, rows in read():
-        if owner not in owners:
-            if 8 * n_genes**2 * (len(owners) + 1) > _MAX_SCATTERS:
-                raise ValueError(
-                    f"{len(owners) + 1} or more owners of {n_genes} genes need more than 2 GB; select fewer "
-                    "genes or leave out batch_key: the components are the same."
-                )
-            owners[owner] = _Sums(n_genes)
-        owners[owner].add(rows)
-    moments = merge([owners.pop(owner).moments() for owner in list(owners)])
-    total = _checked_total(moments.total)
+        sums.add(owner, rows)
+    count, mean, scatter = sums.totals()
+    total = _checked_total(float(np.trace(scatter)))
     start = np.random.default_rng(0).normal(size=n_genes)
-    energies, directions = eigsh(moments.scatter, n_comps, v0=start)
+    energies, directions = eigsh(scatter, n_comps, v0=start)
     order = np.argsort(-energies)
-    return _subspace(directions[:, order].T, energies[order], moments.mean, moments.count, total)
+    return _subspace(directions[:, order].T, energies[order], mean, count, total)
 
 
 class _Sums:
-    """Count, mean and scatter of cells that come in batches of any size."""
+    """Count, mean and scatter of cells that come in batches of any size, merged as they come.
+
+    Some thousand cells make a panel. What each owner has in it is summarized by itself, and all of that is
+    merged with what came before: scatters add up, and differences of means are added as further rows.
+    However many owners there are, one scatter is kept.
+    """
 
     def __init__(self, n_genes: int) -> None:
         self._count, self._mean, self._scatter = 0, np.zeros(n_genes), np.zeros((n_genes, n_genes))
-        self._pending: list[Any] = []  # some thousand cells to a product
+        self._pending: dict[Any, list[Any]] = {}
         self._n_pending = 0
 
-    def add(self, rows: Any) -> None:
-        self._pending.append(rows)
+    def add(self, owner: Any, rows: Any) -> None:
+        self._pending.setdefault(owner, []).append(rows)
         self._n_pending += rows.shape[0]
         if self._n_pending >= _PANEL_ROWS:
             self._absorb()
 
-    def _absorb(self) -> None:
-        rows = np.concatenate([dense(rows).astype(np.float64) for rows in self._pending])
-        self._pending, self._n_pending = [], 0
-        mean = rows.mean(axis=0)
-        rows -= mean
-        self._scatter += rows.T @ rows
-        count = self._count + len(rows)
-        step = mean - self._mean
-        self._scatter += np.outer(self._count * len(rows) / count * step, step)
-        self._mean += len(rows) / count * step
-        self._count = count
-
-    def moments(self) -> Moments:
+    def totals(self) -> tuple[int, Array, Array]:
+        """Count, mean and scatter of all cells."""
         if self._pending:
             self._absorb()
-        return Moments(self._count, self._mean, self._scatter)
+        return self._count, self._mean, self._scatter
+
+    def _absorb(self) -> None:
+        parts = [np.concatenate([dense(rows) for rows in some]) for some in self._pending.values()]
+        self._pending, self._n_pending = {}, 0
+        parts = [part.astype(np.float64) for part in parts]
+        counts = np.array([self._count, *map(len, parts)], float)
+        means = np.stack([self._mean, *(part.mean(axis=0) for part in parts)])
+        mean = counts @ means / counts.sum()
+        for part, center in zip(parts, means[1:], strict=True):
+            part -= center
+        rows = np.concatenate([*parts, np.sqrt(counts)[:, None] * (means - mean)])
+        self._scatter += rows.T @ rows
+        self._count, self._mean = int(counts.sum()), mean
 
 
 # --- several passes ---

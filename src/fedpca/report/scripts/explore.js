@@ -1,6 +1,6 @@
 // What a reader can explore: scores, outliers and loadings as plots, rows and features as tables.
 
-const SERIES = 10, RAMP = 5, MAX_ARROWS = 8, MAX_LABELS = 24;
+const RAMP = 5, MAX_ARROWS = 8, MAX_LABELS = 24;
 const MISSING = "var(--faint)";
 
 /** A labeled select; `options` are its texts, and its value an index into them. */
@@ -30,6 +30,11 @@ function rampColor(place) {
   return `color-mix(in oklab, var(--ramp-${step + 1}) ${share}%, var(--ramp-${step + 2}))`;
 }
 
+/** The color of a group of values; 0 is that of missing ones. */
+function groupColor(column, group) {
+  return column.colors[group] ? `var(--series-${column.colors[group]})` : MISSING;
+}
+
 /** A number or time of a ramp as text, as exact as its span requires. */
 function rampText(column, value, span) {
   if (column.kind !== "time") {
@@ -57,7 +62,7 @@ class Palette {
     if (!column) {
       this.fills = Array(this.size).fill("var(--series-1)");
     } else if (column.kind === "category") {
-      this.fills = codes.map(code => `var(--series-${column.groups[code] + 1})`);
+      this.fills = codes.map(code => groupColor(column, column.groups[code]));
     } else {
       const known = codes.map(code => column.values[code]).filter(value => value !== null).sort((a, b) => a - b);
       const [low, high] = [0.01, 0.99].map(share => known[Math.round(share * (known.length - 1))]);
@@ -87,12 +92,12 @@ class Palette {
       const missing = html("span", { class: "missing" }, swatch(MISSING), "missing");
       return this.fills.includes(MISSING) ? [this.bar(column), missing] : [this.bar(column)];
     }
-    const counts = Array(SERIES).fill(0);
+    const counts = Array(column.labels.length).fill(0);
     for (const code of column.codes) counts[column.groups[code]]++;
     return column.labels.map((label, group) => {
       const button = html("button", {
         type: "button", "aria-pressed": !this.hidden.has(group), title: `${counts[group]} rows; click to hide or show`,
-      }, swatch(`var(--series-${group + 1})`), html("bdi", {}, label));
+      }, swatch(groupColor(column, group)), html("bdi", {}, label));
       button.addEventListener("click", () => {
         if (!this.hidden.delete(group)) this.hidden.add(group);
         this.changed();
