@@ -479,6 +479,7 @@ class TestLies:
         [
             ({"keys/000": b"{}\n" + bytes(64)}, "keys/000 must be a message of 'owner0' in this session"),
             ({"keys/001": b"{}\n" + bytes(64)}, "'keys/001' is not a message of 'owner0'"),
+            ({"00/masked/000": bytes(10**6)}, "1000000 bytes are more than the"),
             (None, "must name a member, and this one does not"),
         ],
     )

@@ -190,19 +190,22 @@ def status(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None
     fedpca secure status shared --roster roster.toml
     ```
     """
-    from fedpca.federation.secure_board import FolderBoard
-    from fedpca.federation.secure_folder import current_round
+    from fedpca.federation.secure_board import FolderBoard, file_name
+    from fedpca.federation.secure_folder import current_round, has_ended
     from fedpca.secure.session import Session
     from fedpca.secure.settings import Terms
     from fedpca.trust.roster import Roster
 
     loaded = Roster.load(roster)
-    terms, board = Terms.of(loaded), FolderBoard(folder)
+    terms, board = Terms.of(loaded), FolderBoard(folder, loaded)
     if "session" not in board:
         raise FileNotFoundError(f"{folder} has no session; open one with `fedpca secure new`.")
     session = Session(loaded, board["session"])
-    now = current_round(board, session)
-    waits_for = "the study has ended" if now is None else now.describe(terms)
+    ended = has_ended(board, session)
+    waits_for = "the study has ended" if ended else current_round(board, session).describe(terms)
+    skipped = {item.file: item.reason for item in board.skipped}
+    if "model" in board and not ended:
+        skipped[file_name("model")] = "it is there before all sums are."
     table = _table(board, terms)
     lines = [
         f"study:    {sanitize(loaded.study)}",
@@ -211,15 +214,15 @@ def status(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None
         f"now:      {waits_for}",
         "",
         *_aligned(table),
-        *(f"{item.file} does not count: {item.reason}" for item in board.skipped),
+        *(f"{file} does not count: {reason}" for file, reason in skipped.items()),
     ]
     data = {
         "study": loaded.study,
         "session": session.id,
         "opened": session.opened.isoformat(),
-        "waits_for": None if now is None else waits_for,
+        "waits_for": None if ended else waits_for,
         "members": [dict(zip(table[0], row, strict=True)) for row in table[1:]],
-        "skipped": {item.file: item.reason for item in board.skipped},
+        "skipped": skipped,
     }
     print_result(data, as_json, "\n".join(lines))
 

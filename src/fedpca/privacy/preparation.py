@@ -362,6 +362,12 @@ class Search:
         of_center = 1 + _MEAN_STEPS if privacy.center == "private" else int(privacy.bound == "private")
         return finds_scale + of_center
 
+    @staticmethod
+    def most_words(n_features: int, *, finds_scale: bool) -> int:
+        """The length of the longest sum of a step."""
+        of_scale = DYADIC.n_bins * n_features if finds_scale else 0
+        return max(of_scale, n_features, 2 * DYADIC.n_bins, Histogram(_FINE).n_bins)
+
     # --- one step ---
 
     def raw_sum(self, parts: Iterable[Array], random: np.random.Generator) -> Array:

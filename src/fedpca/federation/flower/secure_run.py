@@ -81,9 +81,9 @@ class SecureRun:
         self.problem = ""
         folder.mkdir(mode=0o700, exist_ok=True)
         remove_leftovers(folder)
-        if FolderBoard(folder).is_empty:
+        if FolderBoard(folder, roster).is_empty:
             open_session(folder, roster)
-        self.board = FolderBoard(folder)
+        self.board = FolderBoard(folder, roster)
         self._session = Session(roster, self.board["session"])
         self._study = CoordinatorStudy(roster, self.board["session"], fit_of(roster))
         self._coordinator = self._study.coordinator
@@ -179,7 +179,6 @@ class SecureRun:
 
     def _shortage(self) -> str:
         now = current_round(self.board, self._session)
-        assert now is not None
         refused = "".join(f" {client!r}: {reason}" for client, reason in self._refused.items())
         return sanitize(
             f"too few members were there in time: the session {now.describe(self._terms)}. Run again in this "
@@ -301,6 +300,7 @@ class SecureRun:
         for name, contents in messages.items():
             if _sender(name) != index:
                 raise SecureError(f"{name!r:.80} is not a message of {client!r:.80}.")
+            self.board.check_size(name, len(contents))
             self._session.owner_message(name, contents)
             self._heard.add(client)
         self.board.publish(messages)
