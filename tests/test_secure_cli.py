@@ -102,6 +102,11 @@ def test_from_roster_to_model(study):
     data = json.loads(run_ok("secure", "status", "shared", "--roster", "roster.toml", "--json"))
     assert {row["sum 00"] for row in data["members"]} == {"answered"}
     assert data["waits_for"] is None
+    n_sums = len(certificate.secure.sums)
+    shown = run_ok("secure", "verify", "shared", "--roster", "roster.toml")
+    assert (
+        shown == f"shared: {n_sums} totals and the model are those of the messages that owners have signed\n"
+    )
     ledger = fedpca.Ledger("north.state/ledger.jsonl")
     assert ledger.entries
     assert all(entry.completed for entry in ledger.entries)

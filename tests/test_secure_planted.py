@@ -8,7 +8,7 @@ import fedpca
 from fedpca import Roster, SigningKey, Subspace
 from fedpca.errors import SecureError
 from fedpca.federation import shared_files
-from fedpca.federation.secure_folder import coordinate, has_ended
+from fedpca.federation.secure_folder import coordinate, has_ended, verify
 from fedpca.secure.record import Record
 from fedpca.secure.same_model import difference
 from fedpca.secure.sizes import Sizes
@@ -239,3 +239,48 @@ def test_messages_of_a_study_have_the_sizes_they_can_have(tmp_path, settings):
         if "/masked/" in name:
             words = Record(study.session(), board).announced(int(name[:2])).length
             assert 8 * words < len(contents) <= sizes.most(name, words) < len(contents) + 2**14
+
+
+# --- computing it again ---
+
+
+def test_what_was_published_follows_from_what_owners_signed(tmp_path):
+    study = FolderStudy(tmp_path, 6, **PRIVATE, least=4)
+    assert verify(study.shared, study.roster) == (0, False)
+    # 5 never sends its masked words, and 4 answers nothing: its surplus stays in the first total.
+    done = study.run(lambda index, round: index < 4 or round < {4: 4, 5: 3}[index])
+    assert done.waits_for == ""
+    n_totals = Record(study.session(), study.board()).n_totals
+    assert verify(study.shared, study.roster) == (n_totals, True)
+    first = Record(study.session(), study.board()).total(0)
+    assert first.owners == tuple(f"owner-{i:02}" for i in range(5))
+    assert first.opened == (0, 1, 2, 3)
+
+
+def test_a_false_total_is_told_by_computing_it_again(tmp_path):
+    study = FolderStudy(tmp_path, **PLAIN)
+    while "00/total" not in study.board():
+        for index in range(5):
+            study.visit(index)
+        study.coordinate()
+    path = study.shared / "00-total"
+    true = path.read_bytes()
+    path.write_bytes(true[:-1] + bytes([true[-1] ^ 1]))
+    (study.shared / "01-announced").unlink()
+    assert study.run().waits_for == ""  # a model of a false total, and nobody's rows tell
+    assert has_ended(study.board(), study.session())
+    with pytest.raises(SecureError, match="the total of sum 00 must be that of the words of those present"):
+        verify(study.shared, study.roster)
+
+
+@pytest.mark.parametrize("change", ["remove", "damage"])
+def test_what_cannot_be_computed_again_is_told(tmp_path, change):
+    study = FolderStudy(tmp_path, **PRIVATE)
+    study.run()
+    path = study.shared / "00-opened-002"
+    if change == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(SecureError, match=r"sum 00 can be computed again from .* without 'owner-02'"):
+        verify(study.shared, study.roster)

@@ -227,6 +227,26 @@ def status(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None
     print_result(data, as_json, "\n".join(lines))
 
 
+def verify(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None:
+    """Compute all totals and the model again from what owners have signed: the coordinator may lie.
+
+    Anybody who can read the folder can do this, without a key. Exit code 0 if all is as published, else 1.
+
+    Example:
+
+    ```
+    fedpca secure verify shared --roster roster.toml
+    ```
+    """
+    from fedpca.federation import secure_folder
+    from fedpca.trust.roster import Roster
+
+    n_totals, ended = secure_folder.verify(folder, Roster.load(roster))
+    what = "totals and the model are" if ended else "totals are"
+    text = f"{folder}: {n_totals} {what} those of the messages that owners have signed"
+    print_result({"folder": str(folder), "totals": n_totals, "model": ended}, as_json, text)
+
+
 def refuse(
     folder: Folder,
     roster: StudyRoster,

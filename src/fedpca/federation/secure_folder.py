@@ -11,6 +11,7 @@ from fedpca.errors import SecureError
 from fedpca.federation.secure_board import FolderBoard, board_name, file_name, listed, published
 from fedpca.privacy.ledger import Ledger
 from fedpca.secure import wire
+from fedpca.secure.coordinator import check_total
 from fedpca.secure.followed import Followed
 from fedpca.secure.messages import MOST_SUMS, OWNERS
 from fedpca.secure.owner import Owner
@@ -284,6 +285,21 @@ def has_ended(board: Board, session: Session) -> bool:
         SecureError: the model is another than that of the totals.
     """
     return "model" in board and Followed(session, fit_of(session.roster)).has_model(board)
+
+
+def verify(folder: str | os.PathLike[str], roster: Roster) -> tuple[int, bool]:
+    """Compute totals and model again from what owners have signed; how many totals, and whether it ended.
+
+    Anybody who can read the folder can. It takes the time and the memory that the coordinator takes.
+
+    Raises:
+        SecureError: a total or the model is another than what owners' messages give, or some are missing.
+    """
+    board = FolderBoard(folder, roster)
+    record = Record(Session(roster, _session(board)), board)
+    for number in range(record.n_totals):
+        check_total(record, number)
+    return record.n_totals, has_ended(board, record.session)
 
 
 def _age_of_round(board: FolderBoard) -> float:
