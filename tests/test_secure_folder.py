@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import numpy as np
@@ -17,6 +17,7 @@ from fedpca.federation import shared_files
 from fedpca.federation.secure_board import FolderBoard
 from fedpca.federation.secure_folder import coordinate, current_round, open_session, refuse
 from fedpca.secure import session as session_module
+from fedpca.secure.owner_state import OwnerFiles
 from fedpca.secure.record import Record
 from fedpca.secure.rows import OwnerRows
 from fedpca.trust import Member
@@ -505,6 +506,41 @@ def test_masked_words_of_somebody_else_stop_their_owner_before_it_pays(tmp_path)
     with pytest.raises(SecureError, match="00/masked/003 is on the board, and not in its state"):
         study.visit(3)
     assert not study.ledger(3).entries
+
+
+@pytest.mark.parametrize("kind", ["cut off", "a folder", "too large"])
+def test_so_does_what_is_no_message_in_their_place(tmp_path, kind):
+    study = until_masked(tmp_path)
+    while "01/announced" not in study.board():
+        for index in range(5):
+            study.visit(index)
+        study.coordinate()
+    path = study.shared / "01-masked-000"
+    if kind == "a folder":
+        path.mkdir()
+    else:
+        path.write_bytes(b'{"bytes":9000}\n' + bytes(8000 if kind == "cut off" else 80_000))
+    before = debits(study, 0)
+    with pytest.raises(SecureError, match="01-masked-000 is there, not of it"):
+        study.visit(0)
+    assert debits(study, 0) == before
+
+
+def test_of_two_visits_at_once_one_writes(tmp_path, monkeypatch):
+    study = FolderStudy(tmp_path, **PLAIN)
+    locked, others = OwnerFiles.locked, []
+
+    @contextmanager
+    def overtaken(self):
+        """Another process was there first."""
+        monkeypatch.setattr(OwnerFiles, "locked", locked)
+        others.append(study.visit(0))
+        with locked(self):
+            yield
+
+    monkeypatch.setattr(OwnerFiles, "locked", overtaken)
+    assert study.visit(0).sent == ()
+    assert [other.sent for other in others] == [("keys/000",)]
 
 
 def test_a_changed_message_is_named_and_does_not_count(tmp_path):

@@ -113,7 +113,7 @@ def step(
     fedpca secure step shared north.csv --roster roster.toml --key north.key
     ```
     """
-    from fedpca.federation.secure_folder import visit
+    from fedpca.federation.secure_folder import check_state, visit
     from fedpca.readers import open_rows
     from fedpca.secure.rows import OwnerRows
     from fedpca.secure.study import privacy_of
@@ -138,6 +138,7 @@ def step(
         return OwnerRows.of_reader(reader)
 
     with progress_bars(), _naming_the_key(signer, key):
+        check_state(own_state, folder)
         account = _ledger(signer, ledger, own_state)
         done = visit(folder, signer.roster, signer.key, rows, own_state, ledger=account, policy=rules)
     _print_visit(signer.member.id, folder, done, as_json)
@@ -269,6 +270,7 @@ def refuse(
 
     signer, own_state = _signer(roster, key), _state(state, key)
     with _naming_the_key(signer, key):
+        secure_folder.check_state(own_state, folder)
         account = _ledger(signer, ledger, own_state)
         done = secure_folder.refuse(folder, signer.roster, signer.key, own_state, ledger=account)
     _print_visit(signer.member.id, folder, done, as_json)

@@ -154,13 +154,20 @@ def refuse(
 
 
 def _own_files(state: str | os.PathLike[str], board: FolderBoard, session: Session) -> OwnerFiles:
-    """An owner's files of a session; SecureError if others could read them."""
-    if Path(state).resolve().is_relative_to(board.folder.resolve()):
-        raise SecureError(
-            f"the state folder has secrets, and must be outside the shared folder {board.folder}, got "
-            f"{state}; name another with `--state`."
-        )
+    """An owner's files of a session."""
+    check_state(state, board.folder)
     return OwnerFiles(Path(state) / session.id[:32])
+
+
+def check_state(state: str | os.PathLike[str], folder: str | os.PathLike[str]) -> None:
+    """Refuse, by SecureError, a state folder that others could read, or that is a file."""
+    if Path(state).resolve().is_relative_to(Path(folder).resolve()):
+        raise SecureError(
+            f"the state folder has secrets, and must be outside the shared folder {folder}, got {state}; "
+            "name another with `--state`."
+        )
+    if Path(state).exists() and not Path(state).is_dir():
+        raise SecureError(f"the state must be a folder, and {state} is a file; name another with `--state`.")
 
 
 def _accepts_model(files: OwnerFiles, board: Board, session: Session) -> bool:
@@ -182,8 +189,8 @@ def _check_places(files: OwnerFiles, board: FolderBoard, index: int) -> None:
         if parts is not None and parts[1] == index and name not in files.sent:
             raise SecureError(
                 f"an owner must know all it has sent in a session, and {item.file} is there, not of it "
-                f"({item.reason.rstrip('.')}); if its state is lost, wait for another session; else remove "
-                "the file, and ask who wrote it."
+                f"({item.reason.rstrip('.')}); take the state that it was sent with; if that is lost, wait "
+                "for another session; else remove the file, and ask who wrote it."
             )
 
 

@@ -329,8 +329,8 @@ class Owner:
                 continue
             what = "is not what it sent" if name in self._sent else "is on the board, and not in its state"
             raise SecureError(
-                f"an owner must know all it has sent in a session, and {name} {what}; if its state is lost, "
-                "wait for another session; else ask who changed the board."
+                f"an owner must know all it has sent in a session, and {name} {what}; take the state that it "
+                "was sent with; if that is lost, wait for another session; else ask who changed the board."
             )
 
 

@@ -335,10 +335,15 @@ class CoordinatorStudy:
 
 
 def _difference(names: tuple[str, ...] | None, agreed: tuple[str, ...] | None) -> str:
-    """The first name that differs, in words; "" if none does, or there are none."""
+    """The first name that differs, is missing or is one too many, in words; "" if none is, or has names."""
     for place, (name, expected) in enumerate(zip(names or (), agreed or (), strict=False), 1):
         if name != expected:
             return f"{name!r:.80} in place of {expected!r:.80} as column {place}"
+    n_names, n_agreed = len(names or ()), len(agreed or ())
+    if names and agreed and n_names < n_agreed:
+        return f"{n_names}, without {agreed[n_names]!r:.80}"
+    if names and agreed and n_names > n_agreed:
+        return f"{n_names}, with {names[n_agreed]!r:.80}"
     return ""
 
 
