@@ -173,8 +173,8 @@ class FolderBoard(Mapping[str, bytes]):
             if not self.create(name, contents) and not self._is_there(name, contents):
                 raise SecureError(
                     f"every message is written once, and {self.folder / file_name(name)} is there with other "
-                    "contents; somebody else wrote it, or is still copying it: try again, or ask the "
-                    "coordinator to open another session in another folder."
+                    "contents; somebody else wrote it, or is still copying it: try again, or remove it, and "
+                    "ask who wrote it."
                 )
         self.refresh()
 
