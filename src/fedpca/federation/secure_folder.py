@@ -190,7 +190,7 @@ def _check_places(files: OwnerFiles, board: FolderBoard, index: int) -> None:
             raise SecureError(
                 f"an owner must know all it has sent in a session, and {item.file} is there, not of it "
                 f"({item.reason.rstrip('.')}); take the state that it was sent with; if that is lost, wait "
-                "for another session; else remove the file, and ask who wrote it."
+                "for another session; else ask who wrote it, and remove it."
             )
 
 

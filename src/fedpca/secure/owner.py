@@ -327,15 +327,15 @@ class Owner:
             parts = wire.split_name(name)
             if parts is None or parts[1] != self.index or self._sent.get(name) == board[name]:
                 continue
+            rule = "an owner must know all it has sent in a session"
             if name in self._sent:
                 raise SecureError(
-                    f"an owner must know all it has sent in a session, and {name} is not what it sent; ask who "
-                    "changed it, and remove it: then it is sent again."
+                    f"{rule}, and {name} is not what it sent; ask who changed it, and remove it: then it is sent "
+                    "again."
                 )
             raise SecureError(
-                f"an owner must know all it has sent in a session, and {name} is on the board, and not in its "
-                "state; take the state that it was sent with; if that is lost, wait for another session; else "
-                "remove it, and ask who wrote it."
+                f"{rule}, and {name} is on the board, and not in its state; take the state that it was sent "
+                "with; if that is lost, wait for another session; else ask who wrote it, and remove it."
             )
 
 
