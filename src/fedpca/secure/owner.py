@@ -330,8 +330,8 @@ class Owner:
             rule = "an owner must know all it has sent in a session"
             if name in self._sent:
                 raise SecureError(
-                    f"{rule}, and {name} is not what it sent; ask who changed it, and remove it: then it is sent "
-                    "again."
+                    f"{rule}, and {name} is not what it sent; ask who changed it, and remove it: it is sent "
+                    "again then."
                 )
             raise SecureError(
                 f"{rule}, and {name} is on the board, and not in its state; take the state that it was sent "
