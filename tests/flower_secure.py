@@ -71,7 +71,7 @@ class SecureClub:
 
     @property
     def board(self):
-        return FolderBoard(self.server / f"secure-{1 + len(self.roster.predecessors)}")
+        return FolderBoard(self.server / f"secure-{1 + len(self.roster.predecessors)}", self.roster)
 
     def rows(self, name):
         return np.load(self.configs[name]["source"])

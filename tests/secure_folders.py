@@ -40,7 +40,7 @@ class FolderStudy:
         open_session(self.shared, self.roster)
 
     def board(self):
-        return FolderBoard(self.shared)
+        return FolderBoard(self.shared, self.roster)
 
     def session(self):
         return Session(self.roster, (self.shared / "session").read_bytes())

@@ -623,6 +623,8 @@ def test_secure_sums_are_told_in_words(tmp_path, merged):
     text = written(tmp_path, release)
     assert "Every sum has at least 5 owners." in text
     assert "The promise holds against the coordinator together with any one owner." in text
+    assert "5 together with the coordinator can read what every single owner sent." in text
+    assert "fedpca secure verify" in text
     assert "6 of 7 members took part. In no sum: owner 0." in text
     sums = table(text, "Who is in each sum")
     assert [line[1] for line in sums] == ["6 of 7", "5 of 7"]

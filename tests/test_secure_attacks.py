@@ -310,7 +310,7 @@ def test_a_lost_state_is_told():
     study = Study(secure_roster(3), EXACT)
     study.run(until="keyring")
     lost = Owner(study.roster, study.session, KEYS[1], 11, Secrets.new(1), {})
-    with pytest.raises(SecureError, match="keys/001 is on the board, and not in its state; if its"):
+    with pytest.raises(SecureError, match="keys/001 is on the board, and not in its state; take the state"):
         lost.reply(study.board, lambda announced: study.x[0][1])
     restored = Owner(study.roster, study.session, KEYS[1], 11, Secrets.new(1), {"keys/001": b"older"})
     with pytest.raises(SecureError, match="keys/001 is not what it sent"):

@@ -102,6 +102,11 @@ def test_from_roster_to_model(study):
     data = json.loads(run_ok("secure", "status", "shared", "--roster", "roster.toml", "--json"))
     assert {row["sum 00"] for row in data["members"]} == {"answered"}
     assert data["waits_for"] is None
+    n_sums = len(certificate.secure.sums)
+    shown = run_ok("secure", "verify", "shared", "--roster", "roster.toml")
+    assert (
+        shown == f"shared: {n_sums} totals and the model are those of the messages that owners have signed\n"
+    )
     ledger = fedpca.Ledger("north.state/ledger.jsonl")
     assert ledger.entries
     assert all(entry.completed for entry in ledger.entries)
@@ -182,7 +187,18 @@ def test_mistakes_are_one_line(study):
     assert "3 to 1000 members, got 2" in error_of("secure", "new", "empty", "--roster", "few.toml")
     assert "not standard input" in error_of("secure", "step", "shared", "-", *of("north"), code=2)
     columns = error_of("secure", "step", "shared", "north.csv", *of("north"), "--columns", "a,b")
-    assert "must have the 3 features of the roster" in columns
+    assert "must have the 3 features of the roster, in its order, got 2, without 'c'" in columns
+    Path("wide.csv").write_text("a,b,c,note\n1,2,3,4\n")
+    assert "got 4, with 'note'" in error_of("secure", "step", "shared", "wide.csv", *of("north"))
+    for command in (["step", "shared", "north.csv"], ["refuse", "shared"]):
+        inside = error_of("secure", *command, *of("north"), "--state", "shared/state")
+        assert "must be outside the shared folder" in inside
+        assert "the state must be a folder, and north.csv is a file" in error_of(
+            "secure", *command, *of("north"), "--state", "north.csv"
+        )
+    assert "north.csv has not; make one" in error_of(
+        "secure", "step", "shared", "north.csv", *options, "--key", "north.csv"
+    )
     assert "only a sum that was announced" in error_of("secure", "refuse", "shared", *of("north"))
     assert sorted(path.name for path in Path("shared").iterdir()) == ["session"]
 
@@ -204,7 +220,7 @@ def test_a_lost_state_folder_is_named(study):
     step("north")
     shutil.rmtree("north.state")
     lost = error_of("secure", "step", "shared", "north.csv", *of("north"))
-    assert "keys/001 is on the board, and not in its state" in lost
+    assert "keys/001 is on the board, and not in its state; take the state that it was sent with" in lost
 
 
 def test_too_few_owners_never_go_on(study):

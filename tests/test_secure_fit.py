@@ -54,6 +54,7 @@ def drive(make, tables, *, noise=1.0, key=bytes(32), present=None, batch=97):
         sums.append(announced)
         number += 1
     assert number <= fits[0].most_sums
+    assert max(each.length for each in sums) <= fits[0].most_words
     return fits[-1], sums
 
 
@@ -67,6 +68,23 @@ def spread_rows(n_rows=3000, n_features=12, seed=1):
     rng = np.random.default_rng(seed)
     rows = rng.normal(size=(n_rows, n_features)) * np.linspace(5, 0.5, n_features)
     return rows @ np.linalg.qr(rng.normal(size=(n_features, n_features)))[0] + rng.normal(size=n_features) * 3
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"mechanism": "sketch"}, {"scale": "std"}, {"bound": 9.0, "center": None}],
+    ids=["gram", "sketch", "scale", "public"],
+)
+@pytest.mark.parametrize("n_features", [2, 40])
+def test_the_longest_sum_is_known_before_the_first(settings, n_features):
+    settings = {**settings}
+    scale = settings.pop("scale", None)
+    privacy = Privacy(epsilon=8.0, delta=1e-5, **settings)
+    tables = shares(spread_rows(n_features=n_features))
+    fit, sums = drive(lambda: PrivateFit(privacy, n_features, 1, scale=scale), tables)
+    longest = max(each.length for each in sums)
+    # Without steps before it, or without a sum of rows in the release, it may be a little shorter.
+    assert longest <= fit.most_words <= max(longest + n_features, 481)
 
 
 def test_private_sums_give_what_one_pool_gives():

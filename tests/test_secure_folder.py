@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import numpy as np
@@ -17,6 +17,7 @@ from fedpca.federation import shared_files
 from fedpca.federation.secure_board import FolderBoard
 from fedpca.federation.secure_folder import coordinate, current_round, open_session, refuse
 from fedpca.secure import session as session_module
+from fedpca.secure.owner_state import OwnerFiles
 from fedpca.secure.record import Record
 from fedpca.secure.rows import OwnerRows
 from fedpca.trust import Member
@@ -325,7 +326,7 @@ def test_what_is_no_file_in_the_place_of_a_message_is_named(tmp_path):
     (study.shared / "keys-000").mkdir()
     (study.shared / "keys-001").symlink_to("/etc/passwd")
     for index in (0, 1):
-        with pytest.raises(SecureError, match=rf"written once, and .*keys-00{index} is there with other"):
+        with pytest.raises(SecureError, match=rf"keys-00{index} is there, not of it \(not a regular file\)"):
             study.visit(index)
 
 
@@ -415,7 +416,7 @@ def test_a_folder_is_for_one_session(tmp_path):
     assert (
         study.visit(0, folder=tmp_path / "empty").waits_for == "waits for the coordinator to open a session"
     )
-    assert len(FolderBoard(tmp_path / "empty")) == 0
+    assert len(FolderBoard(tmp_path / "empty", study.roster)) == 0
 
 
 # --- lies, losses and mistakes: nothing is sent, nothing is spent ---
@@ -507,6 +508,41 @@ def test_masked_words_of_somebody_else_stop_their_owner_before_it_pays(tmp_path)
     assert not study.ledger(3).entries
 
 
+@pytest.mark.parametrize("kind", ["cut off", "a folder", "too large"])
+def test_so_does_what_is_no_message_in_their_place(tmp_path, kind):
+    study = until_masked(tmp_path)
+    while "01/announced" not in study.board():
+        for index in range(5):
+            study.visit(index)
+        study.coordinate()
+    path = study.shared / "01-masked-000"
+    if kind == "a folder":
+        path.mkdir()
+    else:
+        path.write_bytes(b'{"bytes":9000}\n' + bytes(8000 if kind == "cut off" else 80_000))
+    before = debits(study, 0)
+    with pytest.raises(SecureError, match="01-masked-000 is there, not of it"):
+        study.visit(0)
+    assert debits(study, 0) == before
+
+
+def test_of_two_visits_at_once_one_writes(tmp_path, monkeypatch):
+    study = FolderStudy(tmp_path, **PLAIN)
+    locked, others = OwnerFiles.locked, []
+
+    @contextmanager
+    def overtaken(self):
+        """Another process was there first."""
+        monkeypatch.setattr(OwnerFiles, "locked", locked)
+        others.append(study.visit(0))
+        with locked(self):
+            yield
+
+    monkeypatch.setattr(OwnerFiles, "locked", overtaken)
+    assert study.visit(0).sent == ()
+    assert [other.sent for other in others] == [("keys/000",)]
+
+
 def test_a_changed_message_is_named_and_does_not_count(tmp_path):
     study = FolderStudy(tmp_path, **PLAIN)
     for index in range(5):
@@ -517,8 +553,10 @@ def test_a_changed_message_is_named_and_does_not_count(tmp_path):
     done, problems = coordinate(study.shared, study.roster, closing=True)
     assert done.sent == ("keyring",)
     assert "keys/002 must be a message of 'owner-02'" in problems["keys/002"]
-    with pytest.raises(SecureError, match="keys/002 is not what it sent"):
+    with pytest.raises(SecureError, match=r"keys/002 is not what it sent; .* remove it"):
         study.visit(2)
+    (study.shared / "keys-002").unlink()
+    assert study.visit(2).sent == ("keys/002",)
 
 
 def shown_differently(study, name, first, other):

@@ -230,6 +230,6 @@ def secure_commands() -> None:
     """
 
 
-for command in (secure.new, secure.step, secure.coordinate, secure.status, secure.refuse):
+for command in (secure.new, secure.step, secure.coordinate, secure.status, secure.verify, secure.refuse):
     secure_app.command(command.__name__, cls=_Command)(_command(command))
 app.add_typer(secure_app, name="secure")

@@ -113,7 +113,7 @@ def step(
     fedpca secure step shared north.csv --roster roster.toml --key north.key
     ```
     """
-    from fedpca.federation.secure_folder import visit
+    from fedpca.federation.secure_folder import check_state, visit
     from fedpca.readers import open_rows
     from fedpca.secure.rows import OwnerRows
     from fedpca.secure.study import privacy_of
@@ -138,6 +138,7 @@ def step(
         return OwnerRows.of_reader(reader)
 
     with progress_bars(), _naming_the_key(signer, key):
+        check_state(own_state, folder)
         account = _ledger(signer, ledger, own_state)
         done = visit(folder, signer.roster, signer.key, rows, own_state, ledger=account, policy=rules)
     _print_visit(signer.member.id, folder, done, as_json)
@@ -190,19 +191,22 @@ def status(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None
     fedpca secure status shared --roster roster.toml
     ```
     """
-    from fedpca.federation.secure_board import FolderBoard
-    from fedpca.federation.secure_folder import current_round
+    from fedpca.federation.secure_board import FolderBoard, file_name
+    from fedpca.federation.secure_folder import current_round, has_ended
     from fedpca.secure.session import Session
     from fedpca.secure.settings import Terms
     from fedpca.trust.roster import Roster
 
     loaded = Roster.load(roster)
-    terms, board = Terms.of(loaded), FolderBoard(folder)
+    terms, board = Terms.of(loaded), FolderBoard(folder, loaded)
     if "session" not in board:
         raise FileNotFoundError(f"{folder} has no session; open one with `fedpca secure new`.")
     session = Session(loaded, board["session"])
-    now = current_round(board, session)
-    waits_for = "the study has ended" if now is None else now.describe(terms)
+    ended = has_ended(board, session)
+    waits_for = "the study has ended" if ended else current_round(board, session).describe(terms)
+    skipped = {item.file: item.reason for item in board.skipped}
+    if "model" in board and not ended:
+        skipped[file_name("model")] = "it is there before all sums are."
     table = _table(board, terms)
     lines = [
         f"study:    {sanitize(loaded.study)}",
@@ -211,17 +215,37 @@ def status(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None
         f"now:      {waits_for}",
         "",
         *_aligned(table),
-        *(f"{item.file} does not count: {item.reason}" for item in board.skipped),
+        *(f"{file} does not count: {reason}" for file, reason in skipped.items()),
     ]
     data = {
         "study": loaded.study,
         "session": session.id,
         "opened": session.opened.isoformat(),
-        "waits_for": None if now is None else waits_for,
+        "waits_for": None if ended else waits_for,
         "members": [dict(zip(table[0], row, strict=True)) for row in table[1:]],
-        "skipped": {item.file: item.reason for item in board.skipped},
+        "skipped": skipped,
     }
     print_result(data, as_json, "\n".join(lines))
+
+
+def verify(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None:
+    """Compute all totals and the model again from what owners have signed: the coordinator may lie.
+
+    Anybody who can read the folder can do this, without a key. Exit code 0 if all is as published, else 1.
+
+    Example:
+
+    ```
+    fedpca secure verify shared --roster roster.toml
+    ```
+    """
+    from fedpca.federation import secure_folder
+    from fedpca.trust.roster import Roster
+
+    n_totals, ended = secure_folder.verify(folder, Roster.load(roster))
+    what = "totals and the model are" if ended else "totals are"
+    text = f"{folder}: {n_totals} {what} those of the messages that owners have signed"
+    print_result({"folder": str(folder), "totals": n_totals, "model": ended}, as_json, text)
 
 
 def refuse(
@@ -246,6 +270,7 @@ def refuse(
 
     signer, own_state = _signer(roster, key), _state(state, key)
     with _naming_the_key(signer, key):
+        secure_folder.check_state(own_state, folder)
         account = _ledger(signer, ledger, own_state)
         done = secure_folder.refuse(folder, signer.roster, signer.key, own_state, ledger=account)
     _print_visit(signer.member.id, folder, done, as_json)

@@ -10,10 +10,10 @@ from pathlib import Path
 from fedpca.errors import SecureError
 from fedpca.federation.shared_files import Entry, LocalFolder, SkippedFile
 from fedpca.secure import wire
+from fedpca.secure.sizes import Sizes
 from fedpca.secure.wire import Board
+from fedpca.trust.roster import Roster
 
-_MAX_BYTES = 2**32  # of masked words, a total or a model
-_MAX_OTHERS = 2**25  # of any other message: anyone may write a file, and everyone reads it
 _CACHED = 2**20  # bytes: masked words are larger, and are read when they are needed
 _SIGNATURE = 64  # bytes
 _MODEL = "model.safetensors"
@@ -31,17 +31,20 @@ class FolderBoard(Mapping[str, bytes]):
 
     Where a file is written, it appears whole or not at all. Where a service copies it, it may grow for a
     while: a file that is shorter than it says is not there yet, and neither is what refers to it. Files of
-    other names, links and what cannot be read are skipped.
+    other names, links, what cannot be read, and what is larger than the message of this name can be, are
+    skipped.
 
     Args:
         folder: a folder of this machine, or a mounted one.
+        roster: of the study: it says how large messages are.
 
     Attributes:
         skipped: files that do not count, and why.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], roster: Roster) -> None:
         self.folder = Path(folder)
+        self._sizes = Sizes.of(roster)
         self._storage = LocalFolder(self.folder)
         self._entries: dict[str, Entry] = {}
         self._cache: dict[str, tuple[str, bytes]] = {}  # stamps and contents of small files
@@ -58,21 +61,49 @@ class FolderBoard(Mapping[str, bytes]):
                 self.skipped.append(entry.skipped("not a regular file."))
             elif (name := board_name(entry.name)) is None:
                 self.skipped.append(entry.skipped("not a message of a session."))
-            elif entry.size > (most := _most_bytes(name)):
-                self.skipped.append(entry.skipped(f"{entry.size} bytes are more than {most}."))
             else:
                 self._entries[name] = entry
-        for name, entry in list(self._entries.items()):
+        for name, entry in list(self._entries.items()):  # what is announced before masked words and totals
             try:
-                whole = name == "model" or self._is_whole(name, entry)
+                reason = self._flaw(name, entry)
             except OSError as error:  # networks and permissions change; the next visit tries again
-                whole, reason = False, f"cannot be read: {error.strerror or error}."
-            else:
-                reason = "not all of it is there yet, or it was cut off."
-            if not whole:
+                reason = f"cannot be read: {error.strerror or error}."
+            if reason:
                 del self._entries[name]
                 self.skipped.append(entry.skipped(reason))
         self._hold_back()
+
+    def _flaw(self, name: str, entry: Entry) -> str:
+        """Why a file does not count, "" if it does: nothing larger than it can be is read."""
+        if excess := self._excess(name, entry.size):
+            return excess
+        words = self._announced_words(name)
+        if words is None and _is_of_words(name):
+            return f"it follows {name[:2]}-announced, which is not there yet."
+        if name == "model" or self._is_whole(name, entry, words or 0):
+            return ""
+        return "not all of it is there yet, or it was cut off."
+
+    def _excess(self, name: str, size: int) -> str:
+        """Why no message of this name has so many bytes; "" if one can."""
+        most = self._sizes.most(name, self._announced_words(name))
+        if size <= most:
+            return ""
+        return f"{size} bytes are more than the {most} it can have." if most else "no member has its number."
+
+    def check_size(self, name: str, size: int) -> None:
+        """Refuse a message that is larger than one of this name can be."""
+        if excess := self._excess(name, size):
+            raise SecureError(f"{name!r:.80} is not a message of this study: {excess}")
+
+    def _announced_words(self, name: str) -> int | None:
+        """The length of the sum that masked words or a total belong to; None if it was not announced."""
+        if not _is_of_words(name) or (announced := f"{name[:2]}/announced") not in self._entries:
+            return None
+        try:
+            return sum(int(block[0]) for block in json.loads(self[announced])["blocks"])
+        except _NONSENSE:
+            return 0
 
     def _hold_back(self) -> None:
         """Leave out what the coordinator published as long as something it refers to has not arrived."""
@@ -91,8 +122,8 @@ class FolderBoard(Mapping[str, bytes]):
         field, kinds = _NAMES[name]
         return [wire.board_name(kind, index) for index in listed(self, name, field) for kind in kinds]
 
-    def _is_whole(self, name: str, entry: Entry) -> bool:
-        """Whether a file is as long as it says."""
+    def _is_whole(self, name: str, entry: Entry, words: int) -> bool:
+        """Whether a file is as long as it says, or as the sum it is the total of."""
         contents = self._start(name, entry)
         end = contents.find(b"\n") + 1
         if not end:
@@ -100,8 +131,7 @@ class FolderBoard(Mapping[str, bytes]):
         try:
             fields = json.loads(contents[:end])
             if name.endswith("/total"):
-                announced = self[f"{name[:2]}/announced"]
-                payload = 8 * sum(int(block[0]) for block in json.loads(announced)["blocks"])
+                payload = 8 * words
             else:
                 payload = fields["bytes"] + _SIGNATURE if "bytes" in fields else 0
             return bool(entry.size >= end + payload)
@@ -119,7 +149,7 @@ class FolderBoard(Mapping[str, bytes]):
         entry = self._entries[name]
         stamp, contents = self._cache.get(name, ("", b""))
         if stamp != entry.stamp:
-            contents = self._storage.read(entry.name, _MAX_BYTES)
+            contents = self._storage.read(entry.name, self._sizes.most(name, self._announced_words(name)))
             if entry.size <= _CACHED:
                 self._cache[name] = (entry.stamp, contents)
         return contents
@@ -143,8 +173,8 @@ class FolderBoard(Mapping[str, bytes]):
             if not self.create(name, contents) and not self._is_there(name, contents):
                 raise SecureError(
                     f"every message is written once, and {self.folder / file_name(name)} is there with other "
-                    "contents; somebody else wrote it, or is still copying it: try again, or ask the "
-                    "coordinator to open another session in another folder."
+                    "contents; somebody else wrote it, or is still copying it: try again, or remove it, and "
+                    "ask who wrote it."
                 )
         self.refresh()
 
@@ -190,8 +220,9 @@ def published(names: Iterable[str]) -> list[str]:
     return ["session", "keyring", "members", *sums]
 
 
-def _most_bytes(name: str) -> int:
-    return _MAX_BYTES if name == "model" or "/masked/" in name or name.endswith("/total") else _MAX_OTHERS
+def _is_of_words(name: str) -> bool:
+    """Whether its length is that of a sum."""
+    return "/masked/" in name or name.endswith("/total")
 
 
 def file_name(name: str) -> str:

@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 from fedpca._util.text import join_names, sanitize
 from fedpca.errors import SecureError
-from fedpca.federation.secure_board import FolderBoard, file_name, listed, published
+from fedpca.federation.secure_board import FolderBoard, board_name, file_name, listed, published
 from fedpca.privacy.ledger import Ledger
 from fedpca.secure import wire
+from fedpca.secure.coordinator import check_total
+from fedpca.secure.followed import Followed
 from fedpca.secure.messages import MOST_SUMS, OWNERS
 from fedpca.secure.owner import Owner
 from fedpca.secure.owner_state import OwnerFiles
@@ -55,8 +57,7 @@ def open_session(folder: str | os.PathLike[str], roster: Roster) -> None:
     Raises:
         FileExistsError: there is a session; another attempt needs another folder.
     """
-    board = FolderBoard(folder)
-    fit_of(roster)
+    board = FolderBoard(folder, roster)
     contents = Session.new(roster)
     if not board.is_empty or not board.create("session", contents):
         raise FileExistsError(
@@ -89,7 +90,7 @@ def visit(
         SecureError: the board contradicts what this owner knows, or the session is of another study. Nothing
             was sent.
     """
-    terms, board = Terms.of(roster), FolderBoard(folder)
+    terms, board = Terms.of(roster), FolderBoard(folder, roster)
     index = terms.ids.index(roster.member_of(key.public).id)
     if "session" not in board:
         return Visit((), (), "waits for the coordinator to open a session")
@@ -97,7 +98,11 @@ def visit(
     session.check_clock()
     files, sent = _own_files(state, board, session), list[str]()
     with files.locked():
-        if "model" not in board or _unsettled(ledger, session) or files.has_secrets:
+        board.refresh()  # another process may have been here
+        _check_places(files, board, index)
+        is_open = files.has_secrets or bool(_unsettled(ledger, session))
+        ended = not is_open and _accepts_model(files, board, session)
+        if not ended:
             study = OwnerStudy(
                 roster,
                 board["session"],
@@ -114,8 +119,9 @@ def visit(
                 sent += _publish(files, board)
                 if not new:
                     break
+            ended = study.has_model
         cancelled = _cancel(board, session, index, ledger)
-    return Visit(tuple(sent), cancelled, _next(board, session, index))
+    return Visit(tuple(sent), cancelled, "" if ended else _next(board, session, index))
 
 
 def refuse(
@@ -131,12 +137,14 @@ def refuse(
     Raises:
         SecureError: there is no such sum, this owner has answered it, or its state is not there.
     """
-    terms, board = Terms.of(roster), FolderBoard(folder)
+    terms, board = Terms.of(roster), FolderBoard(folder, roster)
     index = terms.ids.index(roster.member_of(key.public).id)
     session = Session(roster, _session(board))
-    number = _open_sum(board)
     files = _own_files(state, board, session)
     with files.locked():
+        board.refresh()
+        _check_places(files, board, index)
+        number = _open_sum(board)
         files.resume(member_facts(roster, key))
         owner = Owner(roster, board["session"], key, 1, files.secrets, files.sent)
         files.keep(owner.refuse(number, _visible(board, index)))
@@ -146,13 +154,44 @@ def refuse(
 
 
 def _own_files(state: str | os.PathLike[str], board: FolderBoard, session: Session) -> OwnerFiles:
-    """An owner's files of a session; SecureError if others could read them."""
-    if Path(state).resolve().is_relative_to(board.folder.resolve()):
-        raise SecureError(
-            f"the state folder has secrets, and must be outside the shared folder {board.folder}, got "
-            f"{state}; name another with `--state`."
-        )
+    """An owner's files of a session."""
+    check_state(state, board.folder)
     return OwnerFiles(Path(state) / session.id[:32])
+
+
+def check_state(state: str | os.PathLike[str], folder: str | os.PathLike[str]) -> None:
+    """Refuse, by SecureError, a state folder that others could read, or that is a file."""
+    if Path(state).resolve().is_relative_to(Path(folder).resolve()):
+        raise SecureError(
+            f"the state folder has secrets, and must be outside the shared folder {folder}, got {state}; "
+            "name another with `--state`."
+        )
+    if Path(state).exists() and not Path(state).is_dir():
+        raise SecureError(f"the state must be a folder, and {state} is a file; name another with `--state`.")
+
+
+def _accepts_model(files: OwnerFiles, board: Board, session: Session) -> bool:
+    """Whether the model of all sums is on the board; one that was accepted before is not computed again."""
+    if "model" not in board:
+        return False
+    digest = wire.digest(board["model"])
+    if files.model != digest:
+        if not has_ended(board, session):
+            return False
+        files.model = digest
+    return True
+
+
+def _check_places(files: OwnerFiles, board: FolderBoard, index: int) -> None:
+    """Refuse, before anything is made or paid for, what is in a place of this owner and is no message."""
+    for item in board.skipped:
+        parts = wire.split_name(name := board_name(item.file) or "")
+        if parts is not None and parts[1] == index and name not in files.sent:
+            raise SecureError(
+                f"an owner must know all it has sent in a session, and {item.file} is there, not of it "
+                f"({item.reason.rstrip('.')}); take the state that it was sent with; if that is lost, wait "
+                "for another session; else ask who wrote it, and remove it."
+            )
 
 
 def _visible(board: Board, index: int) -> Board:
@@ -204,10 +243,9 @@ def _unsettled(ledger: Ledger | None, session: Session) -> dict[str, int]:
 def _next(board: FolderBoard, session: Session, index: int) -> str:
     """What an owner waits for."""
     for name, field in (("keyring", "keys"), ("members", "members")):
-        if name in board and "model" not in board and index not in listed(board, name, field):
+        if name in board and index not in listed(board, name, field):
             return f"left out of this session: {file_name(name)} was published without this member"
-    found = current_round(board, session)
-    return "" if found is None else found.describe(session.terms)
+    return current_round(board, session).describe(session.terms)
 
 
 def coordinate(
@@ -226,7 +264,7 @@ def coordinate(
     Raises:
         SecureError: the session is of another study, the board was changed, or a member lied.
     """
-    board, done, problems = FolderBoard(folder), list[str](), dict[str, str]()
+    board, done, problems = FolderBoard(folder, roster), list[str](), dict[str, str]()
     study = CoordinatorStudy(roster, _session(board), fit_of(roster))
     while True:
         over = wait is not None and _age_of_round(board) >= wait
@@ -236,9 +274,39 @@ def coordinate(
             break
         board.publish(new)
         done += new
-    found = current_round(board, study.coordinator.session)
-    waits_for = "" if found is None else found.describe(study.terms)
-    return Visit(tuple(done), (), waits_for), problems
+    if study.has_ended:
+        return Visit(tuple(done), (), ""), problems
+    if "model" in board:
+        problems["model"] = (
+            f"{file_name('model')} is there before all sums are, and does not count: somebody else wrote it; "
+            "remove it."
+        )
+    now = current_round(board, study.coordinator.session)
+    return Visit(tuple(done), (), now.describe(study.terms)), problems
+
+
+def has_ended(board: Board, session: Session) -> bool:
+    """Whether all sums and their model are there.
+
+    Raises:
+        SecureError: the model is another than that of the totals.
+    """
+    return "model" in board and Followed(session, fit_of(session.roster)).has_model(board)
+
+
+def verify(folder: str | os.PathLike[str], roster: Roster) -> tuple[int, bool]:
+    """Compute totals and model again from what owners have signed; how many totals, and whether it ended.
+
+    Anybody who can read the folder can. It takes the time and the memory that the coordinator takes.
+
+    Raises:
+        SecureError: a total or the model is another than what owners' messages give, or some are missing.
+    """
+    board = FolderBoard(folder, roster)
+    record = Record(Session(roster, _session(board)), board)
+    for number in range(record.n_totals):
+        check_total(record, number)
+    return record.n_totals, has_ended(board, record.session)
 
 
 def _age_of_round(board: FolderBoard) -> float:
@@ -288,11 +356,9 @@ class Round(NamedTuple):
         )
 
 
-def current_round(board: Board, session: Session) -> Round | None:
-    """What a session waits for, by the names on its board; None once there is a model."""
+def current_round(board: Board, session: Session) -> Round:
+    """What a session waits for, by the names on its board."""
     terms = session.terms
-    if "model" in board:
-        return None
     if "keyring" not in board:
         return _round(board, "keys", None, tuple(range(terms.n_members)), terms.least)
     if "members" not in board:

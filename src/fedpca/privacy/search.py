@@ -28,7 +28,7 @@ import numpy as np
 from fedpca._typing import Array
 from fedpca.privacy import steps
 from fedpca.privacy.clipping import RADIUS, Clipping, Pairing
-from fedpca.privacy.search_plan import MEAN_STEPS, UNLIKELY, SearchRule
+from fedpca.privacy.search_plan import FINEST, MEAN_STEPS, UNLIKELY, SearchRule
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.steps import BELOW, DYADIC, Step, StepSum
 
@@ -135,6 +135,12 @@ class Search:
         """How many steps with a sum there are at most."""
         of_center = 1 + MEAN_STEPS if privacy.center == "private" else int(privacy.bound == "private")
         return finds_scale + of_center
+
+    @staticmethod
+    def most_words(n_features: int, *, finds_scale: bool) -> int:
+        """The length of the longest sum of a step."""
+        of_scale = DYADIC.n_bins * n_features if finds_scale else 0
+        return max(of_scale, n_features, 2 * DYADIC.n_bins, FINEST.n_bins)
 
     # --- one step ---
 

@@ -28,7 +28,7 @@ _LENGTHS = {0.9: 1.15, 0.75: 1.07, 0.5: 1.0}  # quantiles of lengths over their 
 _TYPICAL_FAR = 2.0  # of the spread: the end of the bin that rows as far from the origin as they spread are in
 _MARGIN = 1.25  # of a radius over what it has to contain
 UNLIKELY = 2.5  # standard deviations of the length of noise, which vary it by 1 / sqrt(2 d)
-_FINE = 4  # bins per octave about a public center, where there are rows enough for them
+FINEST = Histogram(4)  # bins per octave about a public center, where there are rows enough for them
 _FINE_ROWS = 8000.0  # mu n: below, most fine bins would drown
 _SCALE_ROWS = 54.0  # times sqrt(2 d) / mu
 _SCALE_MARGIN = 1.5
@@ -114,7 +114,7 @@ class SearchRule:
     @property
     def histogram(self) -> Histogram:
         """Of lengths about a public center."""
-        return Histogram(_FINE if self.strength > _FINE_ROWS else 1)
+        return FINEST if self.strength > _FINE_ROWS else Histogram(1)
 
     @property
     def mean_share(self) -> float:

@@ -40,7 +40,8 @@ def _paragraphs(secured: Secured) -> list[str]:
         "According to the certificate, owners sent their numbers behind random masks that cancel in the sum. "
         "The coordinator, who collected them, learned sums over owners, and how many records each owner has; "
         f"nothing else about any one of them. Every sum has at least {secured.least} owners.",
-        f"The promise {sanitize(secured.promise, 600)}.",
+        f"The promise {sanitize(secured.promise, 600)}. If more members side with it, the promise weakens: "
+        f"{secured.threshold} together with the coordinator can read what every single owner sent.",
     ]
     took_part = secured.took_part
     if absent := [sanitize(member, 40) for member in secured.members if member not in took_part]:
@@ -52,6 +53,8 @@ def _paragraphs(secured: Secured) -> list[str]:
         told.append(f"All {len(secured.members)} members took part.")
     return [
         *told,
+        "Owners check that the model follows from the sums. That the sums are those of the owners' messages "
+        "can be checked by whoever has all messages, with the command fedpca secure verify.",
         "What one owner sends cannot be looked at. False numbers of an owner are refused only if they are "
         "beyond what so many records can have.",
         "Noise is the variance of the noise in a sum, in units of what the promise needs. Owners who may "

@@ -4,6 +4,7 @@ Whoever reads the board can do the same: unmasking needs nothing else.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,7 +15,7 @@ from fedpca.secure.messages import Announced, Keys, Masked, Opened, Shares
 from fedpca.secure.owner_secrets import seed_hash
 from fedpca.secure.record import Record
 from fedpca.secure.session import Session
-from fedpca.secure.wire import Board, board_name
+from fedpca.secure.wire import Board, board_name, digest
 from fedpca.trust.roster import Roster
 
 
@@ -243,8 +244,17 @@ def opened_of(record: Record, number: int, index: int) -> Opened:
     return opened
 
 
-def total_of(record: Record, number: int, opened: Mapping[int, Opened]) -> bytes:
-    """The message with the total of a sum, from what `threshold` members or more have opened."""
+def total_of(
+    record: Record, number: int, opened: Mapping[int, Opened], returned: Iterable[int] | None = None
+) -> bytes:
+    """The message with the total of a sum, from what `threshold` members or more have opened.
+
+    Args:
+        record: of the board.
+        number: of the sum.
+        opened: by member.
+        returned: whose surplus is taken off; None for that of all who opened it.
+    """
     announced, present, members = record.announced(number), record.present(number), record.members.members
     openers = sorted(opened)[: record.terms.threshold]
     weights = shamir.weights_of(openers)
@@ -271,20 +281,49 @@ def total_of(record: Record, number: int, opened: Mapping[int, Opened]) -> bytes
             key = masks.pair_key(secret, public, session, context, member, other)
             keys.append((key, other > member))  # whoever has the smaller number added it
     total = np.zeros(announced.length, dtype=np.uint64)
-    for index, digest in present.present.items():
+    for index, named in present.present.items():
         masked = masked_of(record, announced, index)
-        if masked.digest != digest:
+        if masked.digest != named:
             raise SecureError(
                 f"masked words of {record.names([index])} must be those in the sum, and changed."
             )
         total += np.frombuffer(masked.payload, dtype="<u8")
     masks.add_masks(total, keys)
     first = record.levels.first_surplus(len(present.present))
-    returned = [] if first is None else [index for index in present.present if index in opened]
+    if returned is None:
+        returned = [] if first is None else [index for index in present.present if index in opened]
     for index in returned:
         assert first is not None
         element = opened[index].surplus
         assert element
         total -= noise_shares.noise(announced.blocks, record.levels, element, first)
-    fields = record.total_fields(present, returned)
+    fields = record.total_fields(present, list(returned))
     return record.session.publish(fields, total.astype("<u8", copy=False).tobytes())
+
+
+def check_total(record: Record, number: int) -> None:
+    """Compute a total again, from what owners have signed.
+
+    Raises:
+        SecureError: it is another one, or messages that it was made of are not on the board any more.
+    """
+    published = record.total(number)
+    opened: dict[int, Opened] = {}
+    for index in record.members.members:
+        if record.has("opened", index, number):
+            with suppress(SecureError):  # does not count
+                opened[index] = opened_of(record, number, index)
+    missing = [index for index in published.opened if index not in opened]
+    if missing or len(opened) < record.terms.threshold:
+        raise SecureError(
+            f"sum {number:02} can be computed again from the answers of at least {record.terms.threshold} "
+            f"members and of those in its total, and there are {len(opened)}"
+            + (f", without {record.names(missing)}" if missing else "")
+            + ": somebody removed or changed messages, or the total is false."
+        )
+    if digest(total_of(record, number, opened, published.opened)) != published.digest:
+        raise SecureError(
+            f"the total of sum {number:02} must be that of the words of those present, and is another: the "
+            "coordinator lies, or somebody changed it. Do not use the model; open another session with "
+            "another coordinator."
+        )

@@ -116,6 +116,7 @@ class Fit(Protocol):
         n_features: of the rows.
         feature_names: one per feature, or None.
         most_sums: how many there are at most.
+        most_words: the length of the longest.
         next: the next one; None when all are taken.
         taken: who took part in those so far.
         view: the model when all are taken, and how many of its directions are shown.
@@ -128,6 +129,8 @@ class Fit(Protocol):
     def feature_names(self) -> tuple[str, ...] | None: ...
     @property
     def most_sums(self) -> int: ...
+    @property
+    def most_words(self) -> int: ...
 
     def begin(self, rows: int, noise: float) -> None:
         """Let the sums begin.
@@ -205,6 +208,17 @@ class PrivateFit:
         """How many sums there are at most: public, and known before the first."""
         steps = Search.most_steps(self._privacy, finds_scale=self._finds_scale)
         return steps + 1 + (self._privacy.evaluation_share > 0)
+
+    @property
+    def most_words(self) -> int:
+        """The length of the longest sum: public, and known before the first."""
+        kind = mechanism_class(self._privacy)
+        assert issubclass(kind, LinearMechanism)
+        return max(
+            kind.most_words(self.n_features, self._rank),
+            Search.most_words(self.n_features, finds_scale=self._finds_scale),
+            self._rank + 2,
+        )
 
     def begin(self, rows: int, noise: float) -> None:
         """Let the sums begin; see `Fit`."""

@@ -308,6 +308,7 @@ class Total:
         rows: the number of records behind it.
         owners: ids of those whose rows are in it.
         noise: the variance of its noise, in units of the square of its blocks' sd.
+        opened: numbers of those whose surplus was taken off.
     """
 
     digest: str
@@ -318,6 +319,7 @@ class Total:
     rows: int
     owners: tuple[str, ...]
     noise: float
+    opened: tuple[int, ...] = ()
 
     @cached_property
     def values(self) -> Array:

@@ -327,10 +327,15 @@ class Owner:
             parts = wire.split_name(name)
             if parts is None or parts[1] != self.index or self._sent.get(name) == board[name]:
                 continue
-            what = "is not what it sent" if name in self._sent else "is on the board, and not in its state"
+            rule = "an owner must know all it has sent in a session"
+            if name in self._sent:
+                raise SecureError(
+                    f"{rule}, and {name} is not what it sent; ask who changed it, and remove it: it is sent "
+                    "again then."
+                )
             raise SecureError(
-                f"an owner must know all it has sent in a session, and {name} {what}; if its state is lost, "
-                "wait for another session; else ask who changed the board."
+                f"{rule}, and {name} is on the board, and not in its state; take the state that it was sent "
+                "with; if that is lost, wait for another session; else ask who wrote it, and remove it."
             )
 
 

@@ -84,6 +84,11 @@ class PlainFit:
         self._view: SummaryView | None = None
         self.constant: AnyArray | None = None
 
+    @property
+    def most_words(self) -> int:
+        """The length of the longest sum."""
+        return max(3 * self.n_features, self.n_features * (self.n_features + 3) // 2)
+
     def begin(self, rows: int, noise: float) -> None:
         """Let the sums begin; see `Fit`."""
         if not 1 <= rows <= MAX_ROWS:

@@ -219,6 +219,7 @@ class Record:
                 expected["rows"],
                 tuple(self.terms.ids[index] for index in present.present),
                 expected["noise"],
+                tuple(opened),
             )
 
         return self._published("total", ("present", "opened", "rows", "noise"), parse, number)

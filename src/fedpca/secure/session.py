@@ -150,7 +150,7 @@ class Session:
         except (TypeError, ValueError, ArithmeticError) as error:
             raise SecureError(
                 f"{name} must be a message of {member.id!r:.80} in this session, and does not count: "
-                f"{str(error).rstrip('.')}; let {member.id!r:.80} send it again, unchanged."
+                f"{str(error).rstrip('.')}; remove it, and let {member.id!r:.80} send it again."
             ) from error
 
     # --- messages of the coordinator ---

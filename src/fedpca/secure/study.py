@@ -5,10 +5,9 @@ own next sum, too, and adds its rows. The total is public, and the fit goes on w
 """
 
 import hashlib
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, frexp, ldexp, sqrt
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +15,11 @@ from fedpca._typing import AnyArray
 from fedpca.errors import SecureError
 from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.settings import Privacy
-from fedpca.secure.aliasing import aliasing, require_negligible
+from fedpca.secure.aliasing import require_negligible
 from fedpca.secure.coordinator import Coordinator
 from fedpca.secure.fit import Fit, PrivateFit
-from fedpca.secure.messages import Announced, NoiseBlock, Total
-from fedpca.secure.noise_shares import Levels
+from fedpca.secure.followed import Followed, added_to_delta
+from fedpca.secure.messages import Announced
 from fedpca.secure.owner import Owner
 from fedpca.secure.owner_state import OwnerState
 from fedpca.secure.plain_fit import PlainFit
@@ -30,7 +29,6 @@ from fedpca.secure.rows import HashedParts, OwnerRows
 from fedpca.secure.session import Session
 from fedpca.secure.wire import Board
 from fedpca.summaries import model_file
-from fedpca.summaries.certificate import Secured
 from fedpca.summaries.summary import Summary
 from fedpca.trust.keys import SigningKey
 from fedpca.trust.policy import Policy
@@ -40,7 +38,6 @@ _SAME = 1e-12  # what machines round differently
 _LARGER = 1e-5  # by which announced noise may exceed what is needed
 _TAIL = 10.0  # standard deviations of the noise of all owners
 _WORDS = 2.0**63
-_Summary = TypeVar("_Summary", bound=Summary)
 
 
 def privacy_of(roster: Roster) -> Privacy | None:
@@ -92,56 +89,6 @@ def member_facts(roster: Roster, key: SigningKey) -> dict[str, Any]:
     return {"the member": roster.member_of(key.public).id}
 
 
-class _Followed:
-    """A fit that takes the totals of a board as they come."""
-
-    def __init__(self, session: Session, fit: Fit) -> None:
-        self.fit = fit
-        self._session = session
-        self._begun = False
-        self._n_taken = 0
-
-    def follow(self, board: Board) -> Record:
-        """Take what is new, and read the board."""
-        record = Record(self._session, board)
-        if not self._begun and record.has("members"):
-            self._begin(record)
-        while self._begun and self._n_taken < record.n_totals:
-            self._add(record.total(self._n_taken))
-            self._n_taken += 1
-        return record
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether all sums are taken."""
-        return self._begun and self.fit.next is None
-
-    def _begin(self, record: Record) -> None:
-        members = record.members.members
-        try:
-            self.fit.begin(record.rows, record.levels.variance(len(members), len(members)))
-        except ValueError as error:  # a member may state any number
-            most = max(members, key=lambda index: record.keys_of(index).rows)
-            raise SecureError(
-                f"{str(error).rstrip('.')}. Of {record.rows} rows that the members state, "
-                f"{record.names([most])} states the most, {record.keys_of(most).rows}; if that is wrong, let "
-                "the coordinator open another session without it."
-            ) from error
-        self._begun = True
-
-    def _add(self, total: Total) -> None:
-        try:
-            self.fit.add(total)
-        except SecureError:
-            raise
-        except (ValueError, ArithmeticError) as error:  # numpy's LinAlgError, too
-            raise SecureError(
-                f"the total of {total.name!r:.80} is not one of rows ({str(error).rstrip('.')}): an owner "
-                "has sent other numbers than those of its rows, or the coordinator published a false total. "
-                "Find out who, and begin the study anew without it."
-            ) from error
-
-
 class OwnerStudy:
     """One owner's part in a session.
 
@@ -155,6 +102,9 @@ class OwnerStudy:
         privacy: the settings of the fit, with its ledger; None without noise.
         ledger: what pays; None without privacy.
         policy: of the owner, checked before anything leaves; None checks nothing.
+
+    Attributes:
+        has_model: whether the model of all sums was on the board of the latest reply.
     """
 
     def __init__(
@@ -174,13 +124,14 @@ class OwnerStudy:
             raise ValueError("privacy must come with the ledger that pays, and a ledger with privacy.")
         self._session = Session(roster, session)
         self._session.check_clock()
-        self._followed = _Followed(self._session, fit)
+        self._followed = Followed(self._session, fit)
         self._rows = rows
         self._state = state
         self._privacy = privacy
         self._ledger = ledger
         self._policy = policy
         self._is_allowed = False
+        self.has_model = False
         self._check_features(fit)
         self._check_declared(roster.member_of(key.public))
         state.begin(member_facts(roster, key) | {"the number of rows": rows.n_rows}, fit.most_sums)
@@ -190,7 +141,8 @@ class OwnerStudy:
         """What the owner has to send now: kept before it is returned, so that it is never made twice.
 
         Raises:
-            SecureError: the board contradicts what this owner knows; nothing new is sent.
+            SecureError: the board contradicts what this owner knows, and nothing new is sent; or there is
+                another model than that of the totals.
             BudgetExceeded: the ledger cannot pay for the study; nothing is sent.
             PolicyViolation: the owner's policy does not allow it; nothing is sent.
         """
@@ -200,6 +152,7 @@ class OwnerStudy:
         if self._followed.has_ended:
             self._complete(record)
             self._state.erase_all()
+            self.has_model = self._followed.has_model(board)
             return {}
         new = self._owner.reply(board, lambda announced: self._vector(announced, record))
         self._check_owners(new, record)
@@ -303,7 +256,7 @@ class OwnerStudy:
                 )
         if self._privacy is not None:
             levels = record.levels
-            term = _aliasing(levels, levels.sizes[-1], announced.blocks, self._privacy.epsilon)
+            term = added_to_delta(levels, levels.sizes[-1], announced.blocks, self._privacy.epsilon)
             require_negligible(term, self._privacy.delta)
 
     def _complete(self, record: Record) -> None:
@@ -339,6 +292,7 @@ class CoordinatorStudy:
     Attributes:
         coordinator: it knows whom it waits for, and which messages do not count.
         fit: it has the model, once "model" is on the board.
+        has_ended: whether the model was on the board when it was asked last.
     """
 
     def __init__(self, roster: Roster, session: bytes, fit: Fit) -> None:
@@ -346,7 +300,8 @@ class CoordinatorStudy:
         self.terms = self.coordinator.terms
         self.fit = fit
         self._session = self.coordinator.session
-        self._followed = _Followed(self._session, fit)
+        self._followed = Followed(self._session, fit)
+        self.has_ended = False
 
     def advance(self, board: Board, *, closing: bool = False) -> dict[str, bytes]:
         """What to publish next; nothing while it waits, or after the model.
@@ -354,20 +309,23 @@ class CoordinatorStudy:
         Args:
             board: all messages.
             closing: go on with those who are there, if they are enough.
+
+        Raises:
+            SecureError: the board was changed, a member lied, or somebody wrote another model.
         """
-        if "model" in board:
-            return {}
         record = self._followed.follow(board)
         new = self.coordinator.next(board, closing=closing, announce=self._announced)
         if new or self.coordinator.state != "done":
             return new
-        model = self._secured(self.fit.model, record)
+        self.has_ended = self._followed.has_model(board)
+        if self.has_ended:
+            return {}
+        model = self._followed.model(record)
         return {"model": model_file.encode(model.kind, model.arrays, model.metadata)}
 
     def release(self, board: Board) -> Summary:
         """What the model on the board was made of, with the same certificate: it merges with others."""
-        record = self._followed.follow(board)
-        return self._secured(self.fit.view.whole, record)
+        return self._followed.release(self._followed.follow(board))
 
     def _announced(self) -> _Announcement | None:
         needed = self.fit.next
@@ -375,53 +333,18 @@ class CoordinatorStudy:
             return None
         return _Announcement(needed.name, tuple((length, _rounded_up(sd)) for length, sd in needed.blocks))
 
-    def _secured(self, model: _Summary, record: Record) -> _Summary:
-        """The model, or its release, with a certificate that states who took part, and against whom it
-        holds."""
-        certificate = model.certificate
-        if certificate is None:
-            return model
-        terms, totals = self.terms, record.totals
-        added = sum(
-            _aliasing(record.levels, len(total.owners), total.blocks, certificate.epsilon) for total in totals
-        )
-        secured = Secured(
-            study=self._session.roster.study,
-            members=terms.ids,
-            least=terms.least,
-            colluding=terms.colluding,
-            threshold=terms.threshold,
-            sums=self.fit.taken,
-            sigma=certificate.sigma or 0.0,
-            aliasing=added,
-            promise=(
-                f"holds against the coordinator together with any {terms.colluding} of the "
-                f"{terms.n_members} members"
-            ),
-        )
-        opened = self._session.opened.isoformat()
-        certificate = certificate.secured(secured, session=self._session.id, time=opened)
-        return replace(model, certificate=certificate)
-
 
 def _difference(names: tuple[str, ...] | None, agreed: tuple[str, ...] | None) -> str:
-    """The first name that differs, in words; "" if none does, or there are none."""
+    """The first name that differs, is missing or is one too many, in words; "" if none is, or has names."""
     for place, (name, expected) in enumerate(zip(names or (), agreed or (), strict=False), 1):
         if name != expected:
             return f"{name!r:.80} in place of {expected!r:.80} as column {place}"
+    n_names, n_agreed = len(names or ()), len(agreed or ())
+    if names and agreed and n_names < n_agreed:
+        return f"{n_names}, without {agreed[n_names]!r:.80}"
+    if names and agreed and n_names > n_agreed:
+        return f"{n_names}, with {names[n_agreed]!r:.80}"
     return ""
-
-
-def _aliasing(levels: Levels, present: int, blocks: Iterable[NoiseBlock], epsilon: float) -> float:
-    """What rounding the parts of honest owners adds to delta, in a sum of so many owners."""
-    kept = levels.reached(present) + 1
-    return sum(
-        aliasing(
-            levels.sds(block.sd, block.shift)[:kept] * (present - levels.colluding), block.length, epsilon
-        )
-        for block in blocks
-        if block.sd > 0
-    )
 
 
 def _rounded_up(sd: float) -> float:

@@ -124,12 +124,6 @@ class SigningKey:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise ValueError(f"a key must be a file, and {path} is not one.")
-            if status.st_mode & 0o077:
-                raise PermissionError(
-                    f"a key file must be closed to all but its owner, and {path} has permissions "
-                    f"{stat.S_IMODE(status.st_mode):o}; run `chmod 600 {path}`, or make a new key if others "
-                    "may have read it."
-                )
             contents = file.read(_MAX_FILE)
         try:
             private = serialization.load_pem_private_key(contents, password=None)
@@ -139,6 +133,12 @@ class SigningKey:
             raise ValueError(
                 f"a key file must have one Ed25519 key (PEM, PKCS8, without a password), and {path} has not; "
                 "make one with `fedpca roster key`."
+            )
+        if status.st_mode & 0o077:
+            raise PermissionError(
+                f"a key file must be closed to all but its owner, and {path} has permissions "
+                f"{stat.S_IMODE(status.st_mode):o}; run `chmod 600 {path}`, or make a new key if others may "
+                "have read it."
             )
         return cls(private)
 

@@ -72,7 +72,7 @@ class SecureNode:
         copy.mkdir(mode=0o700, exist_ok=True)
         if strange := [name for name in board if board_name(file_name(name)) != name]:
             raise SecureError(f"a board must have messages of a session only, got {strange[0]!r:.80}.")
-        ours = FolderBoard(copy)
+        ours = FolderBoard(copy, roster)
         ours.publish(board)
         with self._gate.in_public():
             visit(

@@ -81,9 +81,9 @@ class SecureRun:
         self.problem = ""
         folder.mkdir(mode=0o700, exist_ok=True)
         remove_leftovers(folder)
-        if FolderBoard(folder).is_empty:
+        if FolderBoard(folder, roster).is_empty:
             open_session(folder, roster)
-        self.board = FolderBoard(folder)
+        self.board = FolderBoard(folder, roster)
         self._session = Session(roster, self.board["session"])
         self._study = CoordinatorStudy(roster, self.board["session"], fit_of(roster))
         self._coordinator = self._study.coordinator
@@ -109,6 +109,11 @@ class SecureRun:
         return sorted(self._asked - self.replies.keys())
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the model of the session is on the board."""
+        return self._study.has_ended
+
+    @property
     def model(self) -> Subspace:
         """The model of the session, once it is on the board."""
         _, arrays, metadata = model_file.decode(self.board["model"], "the model")
@@ -132,7 +137,7 @@ class SecureRun:
         members = [*record.members.members] if record.has("members") else []
         return {
             "session": self._session.id,
-            "state": "done" if "model" in self.board else self._coordinator.state,
+            "state": "done" if self.has_ended else self._coordinator.state,
             "least": self._terms.least,
             "colluding": self._terms.colluding,
             "threshold": self._terms.threshold,
@@ -147,10 +152,10 @@ class SecureRun:
 
     def run(self) -> None:
         """Exchange messages until there is a model; if the run ends before, `problem` says why."""
-        if "model" in self.board:
+        new = self._study.advance(self.board)
+        if self.has_ended:
             return
-        while "model" not in self.board:
-            new = self._study.advance(self.board)
+        while not self.has_ended:
             state = self._coordinator.state
             new = new or self._exchange(state)
             for name, problem in self._coordinator.problems.items():
@@ -162,6 +167,7 @@ class SecureRun:
             self.board.publish(new)
             for name in new:
                 _log.info("fedpca: session %s: %s", self._session.id[:16], name)
+            new = self._study.advance(self.board)
         self._announce_the_end()
         self._name_those_in_sums()
 
@@ -179,7 +185,6 @@ class SecureRun:
 
     def _shortage(self) -> str:
         now = current_round(self.board, self._session)
-        assert now is not None
         refused = "".join(f" {client!r}: {reason}" for client, reason in self._refused.items())
         return sanitize(
             f"too few members were there in time: the session {now.describe(self._terms)}. Run again in this "
@@ -301,6 +306,7 @@ class SecureRun:
         for name, contents in messages.items():
             if _sender(name) != index:
                 raise SecureError(f"{name!r:.80} is not a message of {client!r:.80}.")
+            self.board.check_size(name, len(contents))
             self._session.owner_message(name, contents)
             self._heard.add(client)
         self.board.publish(messages)

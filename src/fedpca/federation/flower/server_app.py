@@ -168,9 +168,10 @@ def _run(grid: Grid, config: Mapping[str, object], folder: Path, summary: JSON) 
         finally:  # also of a run that is stopped
             summary.update(_heard(study))
         if isinstance(study, SecureRun):
-            has_model = "model" in study.board
             problem = (
-                _save_sum(aggregator, folder, study, summary) if has_model else study.problem or interrupted
+                _save_sum(aggregator, folder, study, summary)
+                if study.has_ended
+                else study.problem or interrupted
             )
         else:
             aggregator.record()

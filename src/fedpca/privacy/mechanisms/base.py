@@ -236,6 +236,11 @@ class LinearMechanism(Mechanism):
 
     continuous = False
 
+    @classmethod
+    @abstractmethod
+    def most_words(cls, n_features: int, rank: int) -> int:
+        """The length of the statistic of a joint release, the longest there is."""
+
     @abstractmethod
     def statistic(self) -> Array:
         """The sums over all points so far: integers, shape (length,), never to leave as they are."""

@@ -69,6 +69,10 @@ class NoisySum(LinearMechanism):
         of_rows = [] if self._sum is None else [self._sum]
         return np.concatenate([np.diag(self._products), *above, *of_rows])
 
+    @classmethod
+    def most_words(cls, n_features: int, rank: int) -> int:
+        return n_features * (n_features + 1) // 2 + n_features
+
     def blocks(self) -> tuple[NoiseBlock, ...]:
         d, unit = self.n_features, RADIUS**2
         diagonal = NoiseBlock(d, self.calibration.sigma * unit, unit)

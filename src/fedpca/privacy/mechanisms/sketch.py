@@ -103,6 +103,10 @@ class Sketch(LinearMechanism):
         of_rows = [] if self._sum is None else [self._sum]
         return np.concatenate([self._sketch.ravel(), *of_rows])
 
+    @classmethod
+    def most_words(cls, n_features: int, rank: int) -> int:
+        return n_features * sketch_size(rank, n_features) + n_features
+
     def blocks(self) -> tuple[NoiseBlock, ...]:
         unit = RADIUS**2
         return (NoiseBlock(self._sketch.size, self.calibration.sigma * unit, unit), *self._sum_block())
