@@ -54,6 +54,13 @@ class _Group(TyperGroup):
     def get_params(self, ctx: Any) -> Any:
         return _as_declared(super().get_params(ctx), self.callback)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as error:
+            vars(error)["possibilities"] = None  # typer suggests a command; some versions of click do, too
+            raise
+
 
 def _as_declared(parameters: list[Any], function: Any) -> list[Any]:
     """Parameters with their help and without <bool>, which some versions of typer change."""

@@ -125,6 +125,8 @@ RowsOfModel = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the output if it exists.")]
 
+_TABLES_AND_PAGES = (".csv", ".tsv", ".txt", ".json", ".parquet", ".npy", ".npz", ".h5ad", ".html", ".pdf")
+
 _quiet: ContextVar[bool] = ContextVar("fedpca.cli.quiet", default=False)
 
 
@@ -221,6 +223,16 @@ def check_output_path(out: Path, force: bool) -> None:
         raise FileNotFoundError(f"cannot write {out}: there is no folder {out.parent}; create it.")
     if not os.access(out.parent, os.W_OK):
         raise PermissionError(f"cannot write {out}: {out.parent} is not writable; choose another folder.")
+
+
+def check_model_path(out: Path, force: bool) -> None:
+    """The same for a model, whose name must not end like that of a table or a page."""
+    if out.suffix.lower() in _TABLES_AND_PAGES:
+        raise typer.BadParameter(
+            f"a model file ends in .safetensors, got {out}; `fedpca transform` writes scores as a table, and "
+            "`fedpca inspect --loadings` the components."
+        )
+    check_output_path(out, force)
 
 
 @contextmanager

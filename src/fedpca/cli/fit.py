@@ -19,6 +19,7 @@ from fedpca.cli.common import (
     Force,
     NumericOnly,
     PolicyPath,
+    check_model_path,
     check_output_path,
     parse_names,
     print_result,
@@ -171,7 +172,7 @@ def fit(
     )
     if privacy is not None and checkpoint is not None:
         raise typer.BadParameter("--checkpoint cannot be combined with --epsilon: it stores un-noised sums.")
-    check_output_path(out, force)
+    check_model_path(out, force)
     if checkpoint is not None:
         check_output_path(checkpoint, force=True)
     signer = load_signer(roster, key)

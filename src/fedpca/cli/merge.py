@@ -10,7 +10,7 @@ import typer
 
 from fedpca._util.text import join_names, sanitize
 from fedpca.cli import model_files, scale_files
-from fedpca.cli.common import AsJson, Force, MaxShare, Robust, check_output_path, print_result
+from fedpca.cli.common import AsJson, Force, MaxShare, Robust, check_model_path, print_result
 from fedpca.cli.roster_options import RosterOption, load_roster
 
 
@@ -82,7 +82,7 @@ def merge(
 
     check_robust(robust, max_share)
     require_distinct(model)
-    check_output_path(out, force)
+    check_model_path(out, force)
     study = load_roster(roster)
     files = {str(path): model_file.read_bytes(path) for path in model}
     if scalings := scale_files.decode_all(files):

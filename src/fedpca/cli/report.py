@@ -69,6 +69,11 @@ def report(
     for option, value in (("--color", color), ("--keep", keep)):
         if value is not None and not rows:
             raise typer.BadParameter(f"{option} names columns of the rows; add --rows.")
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise typer.BadParameter(
+            f"a report must end in .html, got {out}; print the page to a PDF in a browser, or write "
+            "its charts with --pictures FOLDER."
+        )
     check_output_path(out, force)
     if pictures is not None and pictures.exists() and not _may_write(pictures, force):
         raise FileExistsError(f"{pictures} must be a new or empty folder; choose another, or pass --force.")
