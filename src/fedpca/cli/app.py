@@ -204,7 +204,7 @@ roster_app = typer.Typer(cls=_Group, no_args_is_help=True, rich_markup_mode="mar
 
 @roster_app.callback()
 def roster_commands() -> None:
-    """Who takes part in a study: members, their keys, and what they have signed.
+    """Manage who takes part in a study: members, keys and signatures.
 
     Each member makes a key; one of them keeps the roster, and all get it:
 
@@ -225,9 +225,9 @@ secure_app = typer.Typer(cls=_Group, no_args_is_help=True, rich_markup_mode="mar
 
 @secure_app.callback()
 def secure_commands() -> None:
-    """A study in which nobody sees more than sums over all owners, through a shared folder.
+    """Run a study by secure sums in a shared folder: nobody sees more than sums over owners.
 
-    One opens a session and coordinates; every owner steps, again and again, until there is a model:
+    One party opens a session and coordinates; every owner repeats its step until there is a model:
 
     ```
     fedpca secure new shared --roster roster.toml

@@ -70,8 +70,8 @@ def fit(
             "--components",
             "-n",
             metavar="N",
-            help="A number, a share of the variance such as 0.95, or all. By default at most 10 or, of a "
-            "private model, those above the noise.",
+            help="A number, a share of the variance such as 0.95, or all. By default at most 10 or, "
+            "for a private model, those above the noise.",
         ),
     ] = None,
     columns: Columns = None,
@@ -81,8 +81,9 @@ def fit(
     center: Annotated[
         Center | None,
         typer.Option(
-            help="What to subtract: mean, none or, of a private model, private: the mean, found privately; "
-            "or pairs: differences of random pairs of rows, which show no mean. By default mean or private."
+            help="What to subtract: mean or none. For a private model: private, the mean found privately; "
+            "pairs, differences of random pairs of rows, which show no mean; or none. By default mean or "
+            "private."
         ),
     ] = None,
     scale: Annotated[
@@ -90,7 +91,7 @@ def fit(
         typer.Option(
             metavar="SCALE",
             help="What to divide every column by: std, its standard deviation; binomial, sqrt(2p(1-p)) of "
-            "counts of an allele; std:FILE or binomial:FILE, those of a file that fedpca scale wrote; or a "
+            "allele counts; std:FILE or binomial:FILE, the same from a file that fedpca scale wrote; or a "
             "file with one number per column: .npy, or another model. By default nothing.",
         ),
     ] = None,
@@ -136,8 +137,8 @@ def fit(
 ) -> None:
     """Fit a model to files of any size. With --epsilon and --delta it is differentially private.
 
-    With --policy nothing is written that its rules do not let out; without privacy the files are read once
-    more for that.
+    With --policy, a model that breaks a rule is not written. Without privacy, the files are then read once
+    more.
 
     Examples:
 

@@ -51,7 +51,7 @@ def merge(
         typer.Option(
             metavar="N",
             min=0,
-            help="Reject models of fewer rows, or with fewer that alone know the same features.",
+            help="Reject models of fewer rows, or with a smaller group of rows that know the same features.",
         ),
     ] = 0,
     force: Force = False,
@@ -59,7 +59,7 @@ def merge(
 ) -> None:
     """Merge models, as if all their rows had been in one place; or files of fedpca scale.
 
-    Models of genotypes that count other alleles than the first are turned to count the same.
+    Models of genotypes are converted to count the same alleles as the first.
 
     Examples:
 

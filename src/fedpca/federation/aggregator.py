@@ -100,7 +100,7 @@ class Aggregator:
         max_rms: reject a child whose rows have a larger root-mean-square length about the origin than this:
             rows divided by their scale, if that is numbers, and else as they are.
         roster: reject what no member of the study has signed, or is not what members agreed on: `rank`,
-            `privacy` and the names of `expected` are then the roster's. None: anyone may speak.
+            `privacy` and the names of `expected` are then the roster's. None: senders are not verified.
         fanout: how many summaries are merged at a time.
         robust: "cap", "median" or "trim" for a model that a minority of children who lie cannot take over,
             if children are alike; None trusts all. Every change merges all children again, and children

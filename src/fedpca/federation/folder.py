@@ -212,7 +212,7 @@ def collect_scaling(
 
     Args:
         folder: as for `publish`.
-        roster: only what its members have signed counts. None: anyone may speak.
+        roster: only what its members have signed counts. None: senders are not verified.
         max_bytes: larger files are skipped unread.
 
     Raises:

@@ -20,7 +20,7 @@ from fedpca.summaries import validation
 from fedpca.trust.keys import PublicKey, SigningKey
 from fedpca.trust.signature import Signature, sign
 
-ANYONE = "no roster: anyone may speak"
+ANYONE = "no roster: senders are not verified"
 """What logs and reports say where there is none."""
 
 _FORMAT = "fedpca roster 1"
