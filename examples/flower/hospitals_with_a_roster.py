@@ -3,7 +3,8 @@
     python examples/flower/hospitals_with_a_roster.py [FOLDER]
 
 West is dishonest: its table has a direction, forty times as long, that no other table has. Eve, who is not a
-member, sends a summary as north. The model is still that of the four honest hospitals. FOLDER gets two reports.
+member, sends a summary as north. The model is still that of the four honest hospitals. Two reports are
+written to FOLDER.
 """
 
 import json
