@@ -109,6 +109,15 @@ def shell(fork):
     return partial(fork, "from fedpca.cli import main; main()")
 
 
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [("fit", "PATH..."), ("simulate", "[PATH]..."), ("roster add", "ROSTER ID KEY"), ("datasets", "")],
+)
+def test_the_usage_names_arguments_alike_in_every_version_of_typer(command, arguments):
+    (usage,) = [line for line in run_ok(*command.split(), "--help").splitlines() if "Usage:" in line]
+    assert usage.split("[OPTIONS]")[1].strip() == arguments
+
+
 def test_a_misspelled_command_is_suggested_once():
     assert run_misused("ft").count("Did you mean 'fit'?") == 1
     assert run_misused("roster", "ad").count("Did you mean 'add'?") == 1

@@ -49,6 +49,11 @@ class _Command(TyperCommand):
     def get_params(self, ctx: Any) -> Any:
         return _as_declared(super().get_params(ctx), self.callback)
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The options and arguments of the line "Usage:", which some versions of typer put in braces."""
+        arguments = [item for item in self.get_params(ctx) if isinstance(item, TyperArgument)]
+        return ["[OPTIONS]", *(str(argument.metavar) for argument in arguments)]
+
 
 class _Group(TyperGroup):
     def get_params(self, ctx: Any) -> Any:
