@@ -202,7 +202,7 @@ def open_rows(
             byte order mark.
         sheet: the name of the sheet of an Excel file; by default the first one. `decimal`, `thousands` and
             `na_values` apply to its cells, too.
-        private: detect nothing from the rows, because one record could decide it. Of text files the delimiter
+        private: detect nothing from the rows, because one record could decide it. In text files the delimiter
             comes from the header line, the decimal point is ".", all columns are features, a cell that is
             not a number is missing, and a line that cannot be parsed is a row of missing values; lists must
             have a fixed size. Set it for a private fit.
