@@ -86,7 +86,7 @@ class FederatedPCA(BasePCA):
     The settings are those of `StreamingPCA`.
 
     Args:
-        scale: as for `StreamingPCA`, where "std" and "binomial" are the scale of all clients' rows together. For
+        scale: as for `StreamingPCA`; "std" and "binomial" are the scale of all clients' rows together. For
             few features it follows from the sum of the clients' moments. For more, if `tracker` is not
             exact, clients first exchange a `Scaling`, for which they read their rows twice: as tables. With
             `privacy`, all clients find "std" together, which needs tables as well.
