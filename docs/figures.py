@@ -157,7 +157,7 @@ def sensor_alarms() -> Figure:
 
     watch, hours, medians, limits, alarms = sensors.Watch(), [], [], [], []
     for hour, rows in enumerate(sensors.pump(7, sensors.FAULT)):
-        if len(watch.ordinary) >= watch.learn:
+        if len(watch.normal) >= watch.learn:
             hours.append(hour)
             medians.append(np.quantile(watch.pca.anomaly_scores(rows)[0], 0.75))
             limits.append(watch.limits()[0])
@@ -166,7 +166,7 @@ def sensor_alarms() -> Figure:
     figure, (axis,) = panels()
     spe = dict(zip(hours, medians, strict=True))
     axis.plot(hours, medians, color=BLUE, label="SPE, upper quartile of the hour")
-    axis.plot(hours, limits, "--", color=GRAY, label="limit: 99 % of ordinary readings")
+    axis.plot(hours, limits, "--", color=GRAY, label="limit: 99 % of normal readings")
     axis.plot(alarms, [spe[hour] for hour in alarms], "o", color=RED, markersize=4, label="alarm")
     axis.set(xlabel="hour", ylabel="SPE", ylim=(0, None))
     axis.legend(loc="upper left")

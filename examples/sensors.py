@@ -19,28 +19,28 @@ class Watch:
 
     Args:
         learn: batches to learn from before the first alarm.
-        alarm: share of rows above the limits that makes a batch anomalous; 1 % of ordinary rows are.
+        alarm: share of rows above the limits that makes a batch anomalous; 1 % of normal rows are.
         forget: the forgetting factor per batch; 0.98 remembers about 25 batches.
     """
 
     def __init__(self, learn: int = 48, alarm: float = 0.25, forget: float = 0.98) -> None:
         self.learn, self.alarm = learn, alarm
         self.pca = fedpca.StreamingPCA(3, energy=(0.03, 0.12), forget=forget)
-        self.ordinary: deque[np.ndarray] = deque(maxlen=100)  # scores of the last ordinary batches
+        self.normal: deque[np.ndarray] = deque(maxlen=100)  # scores of the last normal batches
 
     def see(self, rows: np.ndarray) -> bool:
         """Process a batch, NaN where a reading is missing; returns whether it is anomalous."""
         if hasattr(self.pca, "components_"):
             scores = np.stack(self.pca.anomaly_scores(rows))  # spe and t2 of every row
-            if len(self.ordinary) >= self.learn and self.above(scores) > self.alarm:
+            if len(self.normal) >= self.learn and self.above(scores) > self.alarm:
                 return True  # without learning from it
-            self.ordinary.append(scores)
+            self.normal.append(scores)
         self.pca.partial_fit(rows)
         return False
 
     def limits(self) -> np.ndarray:
-        """The 99 % quantile of each score over ordinary rows."""
-        return np.quantile(np.concatenate(self.ordinary, axis=1), 0.99, axis=1)
+        """The 99 % quantile of each score over normal rows."""
+        return np.quantile(np.concatenate(self.normal, axis=1), 0.99, axis=1)
 
     def above(self, scores: np.ndarray) -> float:
         """The share of rows above the limit, for the score that has more of them."""

@@ -109,6 +109,43 @@ def shell(fork):
     return partial(fork, "from fedpca.cli import main; main()")
 
 
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [("fit", "PATH..."), ("simulate", "[PATH]..."), ("roster add", "ROSTER ID KEY"), ("datasets", "")],
+)
+def test_the_usage_names_arguments_alike_in_every_version_of_typer(command, arguments):
+    (usage,) = [line for line in run_ok(*command.split(), "--help").splitlines() if "Usage:" in line]
+    assert usage.split("[OPTIONS]")[1].strip() == arguments
+
+
+def test_a_misspelled_command_is_suggested_once():
+    assert run_misused("ft").count("Did you mean 'fit'?") == 1
+    assert run_misused("roster", "ad").count("Did you mean 'add'?") == 1
+
+
+def test_a_misspelled_column_is_suggested_though_there_are_many(tmp_path):
+    names = [f"column {number}" for number in range(20)] + ["target"]
+    write_csv(tmp_path / "wide.csv", np.random.default_rng(0).normal(size=(30, 21)), names)
+    error = run_fails(tmp_path, "fit", tmp_path / "wide.csv", "--drop", "Targt", "-o", tmp_path / "m")
+    assert "unknown column 'Targt' in " in error
+    assert "; did you mean 'target'? it has column 0, " in error
+    error = run_fails(tmp_path, "fit", tmp_path / "wide.csv", "--drop", "age,bmi", "-o", tmp_path / "m")
+    assert "unknown columns 'age', 'bmi' in " in error
+    assert "did you mean" not in error
+
+
+def test_models_and_reports_are_not_written_under_names_of_tables(tmp_path):
+    write_csv(tmp_path / "rows.csv", np.random.default_rng(0).normal(size=(30, len(NAMES))))
+    error = run_misused("fit", tmp_path / "rows.csv", "-o", tmp_path / "scores.csv")
+    assert "a model file ends in .safetensors" in error
+    assert "fedpca transform" in error
+    run_ok("fit", tmp_path / "rows.csv", "-o", tmp_path / "model.safetensors")
+    assert "model file ends in" in run_misused("merge", tmp_path / "model.safetensors", "-o", "both.parquet")
+    error = run_misused("report", tmp_path / "model.safetensors", "-o", tmp_path / "report.pdf")
+    assert "a report must end in .html" in error
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.safetensors", "rows.csv"]
+
+
 @pytest.mark.filterwarnings("default:n_components=")
 def test_fit_warns_of_fewer_components_than_requested(tmp_path):
     write_csv(tmp_path / "few.csv", np.random.default_rng(0).normal(size=(3, len(NAMES))))
@@ -791,8 +828,10 @@ def test_one_flipped_byte_of_a_model_is_found(folder, place):
         assert "m.safetensors" in run_fails(folder, *command)
 
 
-@pytest.mark.parametrize("command", [["fit"], ["transform", "m.safetensors"]])
-def test_a_file_that_grows_while_it_is_read_is_run_fails(folder, command, monkeypatch):
+@pytest.mark.parametrize(
+    ("command", "out"), [(["fit"], "s.safetensors"), (["transform", "m.safetensors"], "s.npy")]
+)
+def test_a_file_that_grows_while_it_is_read_is_run_fails(folder, command, out, monkeypatch):
     write_csv("a.csv", numbers())
     run_ok("fit", "a.csv", "--out", "m.safetensors")
     batches = RowReader.batches
@@ -804,7 +843,7 @@ def test_a_file_that_grows_while_it_is_read_is_run_fails(folder, command, monkey
                 file.write("1,2,3,4\n")
 
     monkeypatch.setattr(RowReader, "batches", growing)
-    result = run(*command, "a.csv", "--out", "s.npy")
+    result = run(*command, "a.csv", "--out", out)
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
     assert "changed while it was read" in result.stderr
     assert sorted(path.name for path in folder.iterdir()) == ["a.csv", "m.safetensors"]

@@ -27,7 +27,7 @@ from flower_grid import FakeGrid, client, pretend_to_be_flower, run, sends, summ
 
 pytestmark = pytest.mark.slow  # all of it together
 
-ANYONE = "no roster: anyone may speak"
+ANYONE = "no roster: senders are not verified"
 STEPS = {"rank": 2, "scale": "std", "expect": 2, "quorum": 2, "deadline": 30.0, "epsilon": 4.0}
 PROMISE = {"epsilon": 4.0, "delta": 1e-6}
 

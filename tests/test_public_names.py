@@ -12,8 +12,9 @@ import fedpca
 def test_every_listed_name_exists_and_nothing_else_is_public():
     values = {name: getattr(fedpca, name) for name in fedpca.__all__}
     modules = {name for name in dir(fedpca) if inspect.ismodule(getattr(fedpca, name))}
-    public = {name for name in dir(fedpca) if not name.startswith("_")} - {"Any", "import_module"}
-    assert set(values) == (public - modules - {"TYPE_CHECKING"}) | {"metrics", "plot", "progress"}
+    imported = {"Any", "TYPE_CHECKING", "find_spec", "import_module"}
+    public = {name for name in dir(fedpca) if not name.startswith("_")} - imported
+    assert set(values) == (public - modules) | {"metrics", "plot", "progress"}
 
 
 def test_importing_the_package_imports_nothing_heavy():
@@ -31,8 +32,14 @@ def test_an_aggregator_does_not_import_scikit_learn():
 
 
 def test_what_is_not_there_is_said_as_usual():
-    with pytest.raises(AttributeError, match="module 'fedpca' has no attribute 'PCA'"):
+    with pytest.raises(AttributeError, match=r"module 'fedpca' has no attribute 'PCA'$"):
         _ = fedpca.PCA
+
+
+def test_a_module_that_was_not_imported_is_named(monkeypatch):
+    monkeypatch.delattr(fedpca, "theory", raising=False)
+    with pytest.raises(AttributeError, match=r"'theory'; import it with `import fedpca\.theory`"):
+        _ = fedpca.theory
 
 
 @pytest.mark.parametrize("name", fedpca.__all__)

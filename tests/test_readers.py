@@ -589,7 +589,7 @@ class TestColumns:
         [
             (
                 {"drop": ["weigth"]},
-                r"unknown column 'weigth' in .*; it has height, weight, age\.",
+                r"unknown column 'weigth' in .*; did you mean 'weight'\? it has height, weight, age\.",
             ),
             ({"columns": ["x"]}, "unknown column 'x' in "),
             ({"drop": NAMES}, "at least one column must be left"),
@@ -612,10 +612,14 @@ class TestColumns:
     def test_files_with_other_columns(self, tmp_path):
         pa.parquet.write_table(arrow(numbers()), tmp_path / "a.parquet")
         pa.parquet.write_table(arrow(numbers(), ("height", "weight", "years")), tmp_path / "b.parquet")
+        pa.parquet.write_table(arrow(numbers(), ("height", "size", "years")), tmp_path / "c.parquet")
         with pytest.raises(
             FileFormatError, match=r"age is in .*a\.parquet and not in .*b\.parquet; leave it"
         ):
             open_rows(tmp_path)
+        with pytest.raises(FileFormatError, match=r"weight, age are in .*a\.parquet and not in"):
+            open_rows([tmp_path / "a.parquet", tmp_path / "c.parquet"])
+        (tmp_path / "c.parquet").unlink()
         assert open_rows(tmp_path, drop=["age", "years"]).feature_names == ("height", "weight")
         np.testing.assert_array_equal(
             all_of(open_rows(tmp_path, columns=["weight"])), np.tile(numbers()[:, [1]], (2, 1))

@@ -533,9 +533,9 @@ def test_a_run_without_a_model_says_why(tmp_path):
     flower_folder(tmp_path / "other", problem="interrupted by OSError")
     page = written(tmp_path, model, run=tmp_path / "other")
     assert "This run did not end normally: interrupted by OSError" in page
-    assert "Only members of study &#39;heart&#39; may speak; not heard from: client 9." in page
-    flower_folder(tmp_path / "open", roster="no roster: anyone may speak")
-    assert "No roster: anyone may speak." in written(tmp_path, model, run=tmp_path / "open")
+    assert "Only members of study &#39;heart&#39; are accepted; not heard from: client 9." in page
+    flower_folder(tmp_path / "open", roster="no roster: senders are not verified")
+    assert "No roster: senders are not verified." in written(tmp_path, model, run=tmp_path / "open")
 
 
 def test_a_folder_of_something_else(tmp_path):

@@ -176,8 +176,8 @@ def test_a_signed_model_is_the_same_model(study):
     assert data["signature"]["member"] == "north"
     found = run_ok("inspect", "north.safetensors")
     assert "signature: holds: signed with the key ed25519:" in found
-    assert "no roster: anyone may speak" in found
-    assert "signature: none; no roster: anyone may speak" in run_ok("inspect", "plain.safetensors")
+    assert "no roster: senders are not verified" in found
+    assert "signature: none; no roster: senders are not verified" in run_ok("inspect", "plain.safetensors")
     assert json.loads(run_ok("inspect", "plain.safetensors", "--json"))["signature"]["holds"] is None
     found = run_ok("inspect", "plain.safetensors", "--roster", "roster.toml")
     assert "signature: does not hold: the file must be signed" in found
@@ -214,7 +214,7 @@ def test_the_report_shows_the_signature(study):
     run_ok("report", "north.safetensors", "--roster", "roster.toml", "-o", "page.html")
     assert "Holds: signed by north, a member, under this roster." in Path("page.html").read_text()
     run_ok("report", "north.safetensors", "-o", "page.html", "--force")
-    assert "no roster: anyone may speak." in Path("page.html").read_text()
+    assert "no roster: senders are not verified." in Path("page.html").read_text()
 
 
 def test_merge_takes_what_members_signed_and_nothing_else(study):
@@ -235,9 +235,8 @@ def test_merge_takes_what_members_signed_and_nothing_else(study):
     assert "'north' has signed north.safetensors and copy.safetensors" in error_of(
         "merge", "north.safetensors", "copy.safetensors", *merged, "--force"
     )
-    assert (
-        "anyone may speak" in run("merge", *files, "-o", "plain.safetensors", "--force", "--verbose").stderr
-    )
+    result = run("merge", *files, "-o", "plain.safetensors", "--force", "--verbose")
+    assert "senders are not verified" in result.stderr
 
 
 def test_merge_checks_declared_rows_and_settings(study):

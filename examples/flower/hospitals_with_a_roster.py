@@ -1,9 +1,10 @@
-"""Five hospitals with a roster, policies and one liar, in a shared folder and on Flower, on this machine.
+"""Five hospitals with a roster, policies and one dishonest member, in a shared folder and on Flower.
 
     python examples/flower/hospitals_with_a_roster.py [FOLDER]
 
-West lies: its table has a direction that no other has, forty times as long. Eve, who is no member, speaks
-as north. The model is that of the four honest hospitals all the same. FOLDER gets two reports.
+West is dishonest: its table has a direction, forty times as long, that no other table has. Eve, who is not a
+member, sends a summary as north. The model is still that of the four honest hospitals. Two reports are
+written to FOLDER.
 """
 
 import json

@@ -2,6 +2,7 @@
 
 import logging
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from fedpca._util.version import __version__ as __version__
@@ -90,10 +91,15 @@ logging.getLogger("fedpca").addHandler(logging.NullHandler())
 def __getattr__(name: str) -> Any:
     """Import a public name on first use, so that `import fedpca` stays cheap."""
     if name not in _MODULES:
-        raise AttributeError(f"module 'fedpca' has no attribute {name!r}")
+        remedy = f"; import it with `import fedpca.{name}`." if _is_module(name) else ""
+        raise AttributeError(f"module 'fedpca' has no attribute {name!r}{remedy}")
     module = import_module(f"fedpca.{_MODULES[name]}")
     value = globals()[name] = getattr(module, name, module)
     return value
+
+
+def _is_module(name: str) -> bool:
+    return not name.startswith("_") and find_spec(f"fedpca.{name}") is not None
 
 
 def __dir__() -> list[str]:

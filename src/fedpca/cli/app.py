@@ -49,10 +49,22 @@ class _Command(TyperCommand):
     def get_params(self, ctx: Any) -> Any:
         return _as_declared(super().get_params(ctx), self.callback)
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The options and arguments of the line "Usage:", which some versions of typer put in braces."""
+        arguments = [item for item in self.get_params(ctx) if isinstance(item, TyperArgument)]
+        return ["[OPTIONS]", *(str(argument.metavar) for argument in arguments)]
+
 
 class _Group(TyperGroup):
     def get_params(self, ctx: Any) -> Any:
         return _as_declared(super().get_params(ctx), self.callback)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as error:
+            vars(error)["possibilities"] = None  # typer suggests a command; some versions of click do, too
+            raise
 
 
 def _as_declared(parameters: list[Any], function: Any) -> list[Any]:
@@ -197,7 +209,7 @@ roster_app = typer.Typer(cls=_Group, no_args_is_help=True, rich_markup_mode="mar
 
 @roster_app.callback()
 def roster_commands() -> None:
-    """Who takes part in a study: members, their keys, and what they have signed.
+    """Manage who takes part in a study: members, keys and signatures.
 
     Each member makes a key; one of them keeps the roster, and all get it:
 
@@ -218,9 +230,9 @@ secure_app = typer.Typer(cls=_Group, no_args_is_help=True, rich_markup_mode="mar
 
 @secure_app.callback()
 def secure_commands() -> None:
-    """A study in which nobody sees more than sums over all owners, through a shared folder.
+    """Run a study by secure sums in a shared folder: nobody sees more than sums over owners.
 
-    One opens a session and coordinates; every owner steps, again and again, until there is a model:
+    One party opens a session and coordinates; every owner repeats its step until there is a model:
 
     ```
     fedpca secure new shared --roster roster.toml

@@ -1,4 +1,4 @@
-"""fedpca check: whether a policy lets a model out."""
+"""fedpca check: whether a model keeps the rules of a policy."""
 
 from math import inf
 from pathlib import Path
@@ -29,16 +29,18 @@ if TYPE_CHECKING:
 @reading_options
 def check(
     model: ModelPath,
-    policy: Annotated[Path, typer.Option("--policy", metavar="FILE", help="A policy.toml: what may leave.")],
+    policy: Annotated[
+        Path, typer.Option("--policy", metavar="FILE", help="A policy.toml, the rules to check.")
+    ],
     rows: RowsOfModel = None,
     as_json: AsJson = False,
     *,
     reading: Reading,
 ) -> None:
-    """Check whether a policy lets a model out. If not, exit with 1 and the rule that is broken.
+    """Check a model against a policy. If a rule is broken, name it and exit with 1.
 
-    Levels of columns with two values are counted in the rows: by fit --policy, which writes the counts into
-    the model, or here with --rows. Of a private model they are not looked at.
+    Some rules need counts of the rows: fit --policy writes them into the model; otherwise pass --rows. A
+    private model needs none.
 
     Examples:
 

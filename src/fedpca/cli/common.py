@@ -52,17 +52,17 @@ _READING = {  # arguments of `open_rows`
     "header": _text_option(
         bool | None,
         "--header/--no-header",
-        help="Whether text files have a header row. By default, if the first line contains no number.",
+        help="Whether text files have a header row. By default they do if the first line contains no number.",
     ),
     "delimiter": _text_option(
         str | None,
         metavar="CHARACTER",
-        help="Between cells; tab and space by name. By default as the first lines show.",
+        help="Delimiter of cells; tab and space by name. By default it is detected from the first lines.",
     ),
     "decimal": _text_option(
         str | None,
         metavar="CHARACTER",
-        help="Decimal point. By default a comma if the first lines leave no doubt.",
+        help="Decimal mark. By default a point, or a comma if the first lines leave no doubt.",
     ),
     "thousands": _text_option(
         str | None, metavar="CHARACTER", help="Separator of groups of three digits. By default none."
@@ -72,7 +72,7 @@ _READING = {  # arguments of `open_rows`
         metavar="VALUES",
         help="Cells that stand for a missing value, as in '?,-999', besides empty cells, NA, null, NaN.",
     ),
-    "comment": _text_option(str | None, metavar="TEXT", help="Ignore lines that start so, as in '#'."),
+    "comment": _text_option(str | None, metavar="TEXT", help="Skip lines that start with this, as in '#'."),
     "encoding": _text_option(
         str | None, metavar="NAME", help="Encoding of text, as in latin-1. By default UTF-8."
     ),
@@ -112,9 +112,9 @@ class RobustRule(StrEnum):
 Robust = Annotated[
     RobustRule | None,
     typer.Option(
-        help="Keep a minority of owners who lie from taking the model, if owners are alike: cap limits rows "
-        "and lengths, median takes the geometric median, trim also leaves out who is far from the others. By "
-        "default all are trusted.",
+        help="Limit what a minority of dishonest owners can do to the model, if owners are alike: cap limits "
+        "rows and lengths, median takes the geometric median, trim also leaves out owners far from the "
+        "others. By default all owners are trusted.",
     ),
 ]
 MaxShare = Annotated[
@@ -130,7 +130,7 @@ PolicyPath = Annotated[
     typer.Option(
         "--policy",
         metavar="FILE",
-        help="A policy.toml: what may leave, checked before anything is spent or written.",
+        help="A policy.toml, the rules for what may leave; checked before anything is spent or written.",
     ),
 ]
 RowsOfModel = Annotated[
@@ -139,6 +139,8 @@ RowsOfModel = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the output if it exists.")]
+
+_TABLES_AND_PAGES = (".csv", ".tsv", ".txt", ".json", ".parquet", ".npy", ".npz", ".h5ad", ".html", ".pdf")
 
 _quiet: ContextVar[bool] = ContextVar("fedpca.cli.quiet", default=False)
 
@@ -237,6 +239,16 @@ def check_output_path(out: Path, force: bool) -> None:
         raise FileNotFoundError(f"cannot write {out}: there is no folder {out.parent}; create it.")
     if not os.access(out.parent, os.W_OK):
         raise PermissionError(f"cannot write {out}: {out.parent} is not writable; choose another folder.")
+
+
+def check_model_path(out: Path, force: bool) -> None:
+    """The same for a model, whose name must not end like that of a table or a page."""
+    if out.suffix.lower() in _TABLES_AND_PAGES:
+        raise typer.BadParameter(
+            f"a model file ends in .safetensors, got {out}; `fedpca transform` writes scores as a table, and "
+            "`fedpca inspect --loadings` the components."
+        )
+    check_output_path(out, force)
 
 
 @contextmanager

@@ -54,17 +54,17 @@ def export(
         bool,
         typer.Option(
             "--whiten",
-            help="Of an .onnx file: divide scores by their standard deviations over the rows of the fit.",
+            help="For --onnx: divide scores by their standard deviations over the rows of the fit.",
         ),
     ] = False,
     dtype: Annotated[
-        Precision, typer.Option(help="Of the rows that an .onnx file takes, and of its arithmetic.")
+        Precision, typer.Option(help="For --onnx: the type of the rows and of the arithmetic.")
     ] = Precision.FLOAT32,
     variants: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Of --plink2: genotypes, or a .bim or .pvar file, whose ids and alleles to write. By "
+            help="For --plink2: genotypes, or a .bim or .pvar file, with the ids and alleles to write. By "
             "default ids are as in 1:55516888:G:A.",
         ),
     ] = None,

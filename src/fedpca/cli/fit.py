@@ -20,6 +20,7 @@ from fedpca.cli.common import (
     NumericOnly,
     PolicyPath,
     Reading,
+    check_model_path,
     check_output_path,
     parse_names,
     print_result,
@@ -71,8 +72,8 @@ def fit(
             "--components",
             "-n",
             metavar="N",
-            help="A number, a share of the variance such as 0.95, or all. By default at most 10 or, of a "
-            "private model, those above the noise.",
+            help="A number, a share of the variance such as 0.95, or all. By default at most 10 or, "
+            "for a private model, those above the noise.",
         ),
     ] = None,
     columns: Columns = None,
@@ -82,8 +83,9 @@ def fit(
     center: Annotated[
         Center | None,
         typer.Option(
-            help="What to subtract: mean, none or, of a private model, private: the mean, found privately; "
-            "or pairs: differences of random pairs of rows, which show no mean. By default mean or private."
+            help="What to subtract: mean or none. For a private model: private, the mean found privately; "
+            "pairs, differences of random pairs of rows, which show no mean; or none. By default mean or "
+            "private."
         ),
     ] = None,
     scale: Annotated[
@@ -91,7 +93,7 @@ def fit(
         typer.Option(
             metavar="SCALE",
             help="What to divide every column by: std, its standard deviation; binomial, sqrt(2p(1-p)) of "
-            "counts of an allele; std:FILE or binomial:FILE, those of a file that fedpca scale wrote; or a "
+            "allele counts; std:FILE or binomial:FILE, the same from a file that fedpca scale wrote; or a "
             "file with one number per column: .npy, or another model. By default nothing.",
         ),
     ] = None,
@@ -137,8 +139,8 @@ def fit(
 ) -> None:
     """Fit a model to files of any size. With --epsilon and --delta it is differentially private.
 
-    With --policy nothing is written that its rules do not let out; without privacy the files are read once
-    more for that.
+    With --policy, a model that breaks a rule is not written. Without privacy, the files are then read once
+    more.
 
     Examples:
 
@@ -173,7 +175,7 @@ def fit(
     )
     if privacy is not None and checkpoint is not None:
         raise typer.BadParameter("--checkpoint cannot be combined with --epsilon: it stores un-noised sums.")
-    check_output_path(out, force)
+    check_model_path(out, force)
     if checkpoint is not None:
         check_output_path(checkpoint, force=True)
     signer = load_signer(roster, key)

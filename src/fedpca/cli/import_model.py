@@ -14,8 +14,8 @@ def import_(
         Path,
         typer.Option(
             metavar="PREFIX",
-            help="Read PREFIX.tsv and .afreq, loadings and frequencies as for plink2 --score, and .eigenval "
-            "if it is there.",
+            help="Read loadings from PREFIX.tsv, frequencies from PREFIX.afreq, both as for plink2 --score, "
+            "and variances from PREFIX.eigenval if it exists.",
             rich_help_panel="Formats",
         ),
     ],
@@ -23,7 +23,7 @@ def import_(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a model of a published reference, to project cohorts on with transform.
+    """Make a model from published loadings, for transform to project cohorts on.
 
     Example:
 

@@ -39,7 +39,7 @@ def inspect(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a model: explained variances, features, who signed it, and privacy certificate.
+    """Show a model: explained variances, features, signature, and privacy certificate.
 
     Tables are .csv, .tsv, .csv.gz, .tsv.gz or .parquet.
 

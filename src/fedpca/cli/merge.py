@@ -10,7 +10,7 @@ import typer
 
 from fedpca._util.text import join_names, sanitize
 from fedpca.cli import model_files, scale_files
-from fedpca.cli.common import AsJson, Force, MaxShare, Robust, check_output_path, print_result
+from fedpca.cli.common import AsJson, Force, MaxShare, Robust, check_model_path, print_result
 from fedpca.cli.roster_options import RosterOption, load_roster
 
 
@@ -51,7 +51,7 @@ def merge(
         typer.Option(
             metavar="N",
             min=0,
-            help="Reject models of fewer rows, or with fewer that alone know the same features.",
+            help="Reject models of fewer rows, or with a smaller group of rows that know the same features.",
         ),
     ] = 0,
     force: Force = False,
@@ -59,7 +59,7 @@ def merge(
 ) -> None:
     """Merge models, as if all their rows had been in one place; or files of fedpca scale.
 
-    Models of genotypes that count other alleles than the first are turned to count the same.
+    Models of genotypes are converted to count the same alleles as the first.
 
     Examples:
 
@@ -82,7 +82,7 @@ def merge(
 
     check_robust(robust, max_share)
     require_distinct(model)
-    check_output_path(out, force)
+    check_model_path(out, force)
     study = load_roster(roster)
     files = {str(path): model_file.read_bytes(path) for path in model}
     if scalings := scale_files.decode_all(files):

@@ -44,12 +44,12 @@ def package(
     *,
     reading: Reading,
 ) -> None:
-    """Write what is handed in for approval: the model and what there is to know about it.
+    """Write a package for approval: the model, a report, and a page to sign.
 
     The package has the model, its certificate if it is private, release.json, a report, and a page to print
-    and sign. With --policy it is written only if every rule holds. With --rows a local file, for its owner
-    only, names the row with the largest leverage: it never leaves. The rows of a private model are not read:
-    none of them matters more than the noise hides.
+    and sign. With --policy it is written only if every rule holds. With --rows, a separate file that only its
+    owner can read, and that never leaves, names the row with the largest leverage. The rows of a private
+    model are not read: the noise hides each of them.
 
     Example:
 

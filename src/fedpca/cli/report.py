@@ -56,10 +56,10 @@ def report(
 ) -> None:
     """Write a report about a model: one HTML file.
 
-    It shows the spectrum, loadings, certificate, and who signed the model. With --rows also the scores of a
-    sample of the rows, and outliers: the page is then as confidential as they are. With --run also who
-    contributed what, and which clients were late, rejected or did not report. Plots can be explored in a
-    browser: pointed at, zoomed, colored and searched; the page contacts nobody.
+    It shows the scree plot, loadings, certificate, and who signed the model. With --rows it also shows the
+    scores of a sample of the rows, and outliers: the page is then as confidential as the rows. With --run it
+    also shows who contributed what, and which clients were late, rejected or did not report. Plots are
+    interactive in a browser; the page loads nothing from the network.
 
     Example:
 
@@ -70,6 +70,11 @@ def report(
     for option, value in (("--color", color), ("--keep", keep)):
         if value is not None and not rows:
             raise typer.BadParameter(f"{option} names columns of the rows; add --rows.")
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise typer.BadParameter(
+            f"a report must end in .html, got {out}; print the page to a PDF in a browser, or write "
+            "its charts with --pictures FOLDER."
+        )
     check_output_path(out, force)
     if pictures is not None and pictures.exists() and not _may_write(pictures, force):
         raise FileExistsError(f"{pictures} must be a new or empty folder; choose another, or pass --force.")
@@ -81,7 +86,7 @@ def report(
     contents = model_file.read_bytes(model)
     summary, shown = model_files.decode(model, contents)
     signature = describe_signature(contents, load_roster(roster))
-    signed = "" if run and signature["holds"] is None else signature["text"]  # a run says who may speak
+    signed = "" if run and signature["holds"] is None else signature["text"]  # a run names its members
     table = None
     if rows:
         names = summary.feature_names

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 RosterPath = Annotated[Path, typer.Argument(metavar="ROSTER", help="The roster of the study, roster.toml.")]
 MemberId = Annotated[
-    str, typer.Argument(metavar="ID", help="The member's name in the study, that of its messages.")
+    str, typer.Argument(metavar="ID", help="The member's name in the study and in its messages.")
 ]
 
 
@@ -27,9 +27,9 @@ def key(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The key file to write, as in north.key.")],
     as_json: AsJson = False,
 ) -> None:
-    """Make a signing key, and print its public half, which the roster needs.
+    """Make a signing key, and print its public key, which the roster needs.
 
-    The file is for its owner's eyes only, and is never overwritten. Keep a copy in a safe place.
+    Only its owner can read the file, and it is never overwritten. Keep a copy in a safe place.
 
     Example:
 
@@ -112,7 +112,7 @@ def add(
 
 
 def remove(roster: RosterPath, id: MemberId, as_json: AsJson = False) -> None:
-    """Remove a member: nothing that it has signed counts any more under the new roster.
+    """Remove a member: what it has signed no longer counts under the new roster.
 
     If a member has lost its key, remove it, and add it again with a new one.
 
@@ -133,7 +133,7 @@ def remove(roster: RosterPath, id: MemberId, as_json: AsJson = False) -> None:
 def show(roster: RosterPath, as_json: AsJson = False) -> None:
     """Show a roster: study, hash, settings and members.
 
-    Members compare the hash, by telephone say, before they agree.
+    Members compare the hash before they agree, for example by telephone.
 
     Example:
 

@@ -15,7 +15,7 @@ _log = logging.getLogger("fedpca.cli")
 
 RosterOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="The roster of the study, roster.toml: only its members are heard."),
+    typer.Option(metavar="FILE", help="The roster of the study, roster.toml, which lists its members."),
 ]
 
 KeyOption = Annotated[

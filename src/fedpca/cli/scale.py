@@ -43,9 +43,9 @@ def scale(
     *,
     reading: Reading,
 ) -> None:
-    """Write observed weight, mean and variance of every column, so that owners can divide by one scale.
+    """Write the weight, mean and variance of every column, so that owners can share one scale.
 
-    Each owner writes one, merge makes one of all, and every owner fits with it. It is not private.
+    Each owner writes a file, merge combines them, and every owner fits with the result. It is not private.
 
     Example:
 

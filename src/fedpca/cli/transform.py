@@ -56,8 +56,7 @@ def transform(
     shrinkage: Annotated[
         Shrinkage | None,
         typer.Option(
-            help="asymptotic: scores of new rows where these would be had they been in the fit, not shrunk "
-            "towards the center.",
+            help="asymptotic: correct the scores of new rows, which are shrunk towards the center.",
         ),
     ] = None,
     batch_rows: BatchRows = None,

@@ -74,8 +74,8 @@ class ChildInfo:
 class Aggregator:
     """The latest summary of every child. The model depends on these alone.
 
-    So it does not matter in which order messages arrive, or whether some arrive twice, late, or never. An
-    aggregator can itself be a child of another one: send `summary()` with `version`.
+    The order of messages, duplicates and delays do not change it. An aggregator can itself be a child of
+    another one: send `summary()` with `version`.
 
     Args:
         rank: directions of the model; all by default.
@@ -90,16 +90,18 @@ class Aggregator:
             has is left out, also of the store, and a child that lacks one is rejected. So no child decides
             which features the model has.
         privacy: reject summaries that are less private than this, or larger than its bound allows.
-        least_rows: reject a child of fewer rows than this, or with fewer that alone know the same features.
+        least_rows: reject a child of fewer rows than this, or with a smaller group of rows that know the
+            same features.
         max_rows: reject a child that claims more rows than this.
         max_rms: reject a child whose rows have a larger root-mean-square length about the origin than this:
             rows divided by their scale, if that is numbers, and else as they are.
-        roster: reject what no member of the study has signed, or is not what members agreed on: `rank`,
-            `privacy` and the names of `expected` are then the roster's. None: anyone may speak.
+        roster: reject summaries that no member of the study has signed, or whose settings are not the agreed
+            ones: `rank`, `privacy` and the names of `expected` are then the roster's. None: senders are not
+            verified.
         fanout: how many summaries are merged at a time.
-        robust: "cap", "median" or "trim" for a model that a minority of children who lie cannot take over,
-            if children are alike; None trusts all. Every change merges all children again, and children
-            must know all features. Of fewer than three children the caps are all there is.
+        robust: "cap", "median" or "trim" for a model that a minority of dishonest children cannot corrupt, if
+            children are alike; None trusts all. Every change merges all children again, and children must
+            know all features. With fewer than three children only the caps apply.
         max_share: with `robust`, the largest weight of a child, as a share of all; by default no child
             weighs more than the median child.
 

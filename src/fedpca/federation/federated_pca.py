@@ -75,10 +75,10 @@ class FederatedPCA(BasePCA):
     The settings are those of `StreamingPCA`.
 
     Args:
-        scale: as for `StreamingPCA`, "std" and "binomial" being the scale of all clients' rows together. Of
-            few features it follows from the sum of the clients' moments. Of more, where `tracker` is not
-            exact, clients first exchange a `Scaling`, for which they need their rows twice: as tables. With
-            `privacy`, "std" is found together, and needs tables, too.
+        scale: as for `StreamingPCA`; "std" and "binomial" are the scale of all clients' rows together. For
+            few features it follows from the sum of the clients' moments. For more, if `tracker` is not
+            exact, clients first exchange a `Scaling`, for which they read their rows twice: as tables. With
+            `privacy`, all clients find "std" together, which needs tables as well.
         secure: a `fedpca.SecureSums`: nobody sees what a client has, only exact sums over all of them. With
             `privacy` the clients share the noise, so that a sum has about as much as one pool of all rows;
             without, `SecureSums(largest=...)` must bound the entries of rows. It needs three clients or more,
@@ -88,7 +88,7 @@ class FederatedPCA(BasePCA):
             of the client whose name comes first; a warning says what was left out.
         fanout: how many summaries are merged at a time, at least; more where they are small.
         robust: "cap", "median" or "trim" for a model that a minority of clients who lie, or whose rows are
-            broken, cannot take over, if clients are alike; None trusts all. It needs three clients or more.
+            broken, cannot corrupt, if clients are alike; None trusts all. It needs three clients or more.
         max_share: with `robust`, the largest weight of a client, as a share of all; by default no client
             weighs more than the median client.
         n_jobs: how many clients run at once: None for as many as NumPy would use threads, -1 for all cores.

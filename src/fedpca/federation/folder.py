@@ -207,12 +207,12 @@ def collect_scaling(
 ) -> CollectedScaling:
     """The scaling of the rows of all owners who published theirs: the newest valid version of each.
 
-    No file can make it fail. Everybody who calls it gets the same, as long as nobody publishes another. So
-    wait until all owners are there, and let who comes later use it without publishing one.
+    No file can make it fail. All callers get the same result until another scaling is published. Therefore
+    wait until all owners have published; owners who join later use the result without publishing one.
 
     Args:
         folder: as for `publish`.
-        roster: only what its members have signed counts. None: anyone may speak.
+        roster: only what its members have signed counts. None: senders are not verified.
         max_bytes: larger files are skipped unread.
 
     Raises:

@@ -68,8 +68,8 @@ class Influence:
     def suspicious(self) -> bool:
         """Whether it moves the model far beyond its share of rows.
 
-        So it is if it has less than a third of the rows, its odds in some direction of the model are more
-        than 20 times its odds in rows, and without it the model turns by more than 30 degrees.
+        True if it has less than a third of the rows, its odds in some direction of the model are more than
+        20 times its odds in rows, and without it the model turns by more than 30 degrees.
         """
         return (
             _is_beyond(self.direction_share, self.row_share) and self.angle is not None and self.angle > _FAR

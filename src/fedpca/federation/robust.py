@@ -91,10 +91,10 @@ def merge_robust(
     It is the same for any order of the children, bit for bit.
 
     Args:
-        children: summaries by name, at least one. Of fewer than three the caps are all there is.
+        children: summaries by name, at least one. With fewer than three only the caps apply.
         robust: "cap", "median" or "trim".
         max_share: the largest weight of a child, as a share of all; by default no child weighs more than the
-            median child. If it is smaller than one in the number of children, all weigh the same.
+            median child. Below one over the number of children, all weigh the same.
         rank: directions to keep; all by default.
 
     Returns:

@@ -130,8 +130,8 @@ def simulate(
         center: whether to subtract the mean.
         scale: what every feature is divided by: "std", "binomial", numbers or nothing. Where summaries are no
             moments, the rules stand for the scale of all rows, which clients exchange beforehand.
-        robust, max_share: as for `Aggregator`. All clients then send to the root: who is in the minority is
-            seen where all are.
+        robust, max_share: as for `Aggregator`. All clients then send to the root, because a
+            minority can be found only among all of them.
 
     >>> rng = np.random.default_rng(0)
     >>> clients = {f"{c}": [rng.normal(size=(20, 4)) for _ in range(5)] for c in range(6)}

@@ -77,7 +77,7 @@ def audit(
     runs: int = 4000,
     confidence: float = 0.999,
 ) -> Audit:
-    """Run a private configuration on pairs of worlds that differ in one row, and try to tell them apart.
+    """Run a private configuration on pairs of data sets that differ in one row, and try to tell them apart.
 
     The settings are those given but for epsilon, delta, the ledger and the length of a public center: few
     features and a large epsilon are where a test sees most. At (8, 1e-5) and 4000 runs, noise 1.4 times too
@@ -90,7 +90,7 @@ def audit(
         scale: the estimator's: "std" to audit that the scale is found privately, too.
         epsilon, delta: to audit at; the code that runs is the same.
         n_features: at least 2.
-        runs: of each world.
+        runs: per data set.
         confidence: that a failure is real.
 
     >>> audit(Privacy(epsilon=1.0, delta=1e-6, bound=5.0, center=None), runs=200).passed

@@ -95,8 +95,9 @@ def find_remote(url: str) -> list[RemoteFile]:
     """The files that a URL, a pattern or a folder stands for, in the order of their names."""
     scheme = urlsplit(url).scheme.lower()
     fsspec = require("fsspec", extra="url", purpose=f"reading from {scheme}://")
+    settings = _http_settings() if scheme in _HTTP else {}
     try:
-        files, path = fsspec.url_to_fs(url, **(_http_settings() if scheme in _HTTP else {}))
+        files, path = fsspec.url_to_fs(url, **settings)
     except ValueError as error:
         raise ValueError(
             f"the protocol must be one that fsspec knows, such as https:// or s3://, got {scheme}://."

@@ -9,6 +9,7 @@ from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -205,7 +206,7 @@ def open_rows(
             byte order mark.
         sheet: the name of the sheet of an Excel file; by default the first one. `decimal`, `thousands` and
             `na_values` apply to its cells, too.
-        private: detect nothing from the rows, because one record could decide it. Of text files the delimiter
+        private: detect nothing from the rows, because one record could decide it. In text files the delimiter
             comes from the header line, the decimal point is ".", all columns are features, a cell that is
             not a number is missing, and a line that cannot be parsed is a row of missing values; lists must
             have a fixed size. Set it for a private fit.
@@ -447,8 +448,8 @@ def _require_same_columns(
         others = {*(other.names or ()), *drop}
         if only := [name for name in one.names or () if name not in others]:
             raise FileFormatError(
-                f"files must have the same columns, but {join_names(only)} is in {one.path} and not in "
-                f"{other.path}",
+                f"files must have the same columns, but {join_names(only)} "
+                f"{'is' if len(only) == 1 else 'are'} in {one.path} and not in {other.path}",
                 *([f"leave {_them(only)} out with {{drop}}"] if len(only) <= _MAX_DROPPED else []),
                 "select columns that all files have with {columns}",
                 drop=only,
@@ -462,9 +463,20 @@ def _width(file: DataFile) -> str:
 
 def _require_columns(file: DataFile, wanted: Iterable[str], known: Collection[str]) -> None:
     known_set = set(known)
-    if unknown := [repr(name) for name in wanted if name not in known_set]:
-        columns = join_names(list(known)) or "none"
-        raise ValueError(f"unknown column {join_names(unknown)} in {file.path}; it has {columns}.")
+    if unknown := [name for name in wanted if name not in known_set]:
+        noun = "column" if len(unknown) == 1 else "columns"
+        raise ValueError(
+            f"unknown {noun} {join_names([repr(name) for name in unknown])} in {file.path}; "
+            f"{_similar(unknown, known)}it has {join_names(list(known)) or 'none'}."
+        )
+
+
+def _similar(unknown: list[str], known: Collection[str]) -> str:
+    """The columns that were probably meant, as a question; nothing if none are similar."""
+    folded = {name.casefold(): name for name in known}
+    found = [get_close_matches(name.casefold(), folded, n=1, cutoff=0.75) for name in unknown[:8]]
+    meant = list(dict.fromkeys(repr(folded[match]) for matches in found for match in matches))
+    return f"did you mean {join_names(meant)}? " if meant else ""
 
 
 def _require_numeric(file: DataFile, features: Names | None) -> None:

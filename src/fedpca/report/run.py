@@ -153,12 +153,12 @@ def _study(aggregator: Aggregator) -> str | None:
 
 
 def _membership(study: str | None, not_heard_from: Iterable[str]) -> str:
-    """Who may speak, as a sentence."""
+    """Whose summaries count, as a sentence."""
     if study is None:
         return f"{ANYONE.capitalize()}."
     silent = [sanitize(name, 100) for name in not_heard_from]
     missing = f"; not heard from: {join_names(silent)}" if silent else ""
-    return f"Only members of study {sanitize(study, 100)!r} may speak{missing}."
+    return f"Only members of study {sanitize(study, 100)!r} are accepted{missing}."
 
 
 def _robustness(rule: str | None) -> tuple[str, ...]:
@@ -166,8 +166,8 @@ def _robustness(rule: str | None) -> tuple[str, ...]:
     if rule is None:
         return ()
     return (
-        f"Merged with robust={sanitize(rule, 20)!r}: a minority of clients cannot take the model if clients "
-        "are alike. Those without influence were left out of it.",
+        f"Merged with robust={sanitize(rule, 20)!r}: a minority of clients cannot corrupt the model if "
+        "clients are alike. Those without influence were left out of it.",
     )
 
 

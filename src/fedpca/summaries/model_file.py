@@ -147,7 +147,7 @@ def _damage_named(name: object) -> Iterator[None]:
         raise
     except (SafetensorError, ValueError, OverflowError, RecursionError, KeyError, TypeError) as error:
         raise ModelFileError(
-            f"{name} is not a model file, or is damaged ({error}); name another, or fetch it again."
+            f"{name} is not a model file, or is damaged ({error}); check the path, or copy the file again."
         ) from error
 
 

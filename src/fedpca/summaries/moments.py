@@ -277,8 +277,8 @@ class Moments(BaseSummary):
     def subspace(self, rank: int | None = None) -> Subspace:
         """The `rank` leading directions; all that carry variance by default.
 
-        Of a private release, at most those above the edge of its noise, their variances less what noise adds
-        to them; the directions below it are no different from noise, and the total is the released trace.
+        For a private release, at most those above the edge of its noise, with variances less what noise adds
+        to them; directions below it cannot be told from noise, and the total is the released trace.
 
         >>> Moments.from_rows([[1.0, 2.0], [3.0, 2.0]]).subspace()
         Subspace(rank=1, n_features=2, count=2, explained=100.0%)

@@ -20,7 +20,7 @@ from fedpca.summaries import validation
 from fedpca.trust.keys import PublicKey, SigningKey
 from fedpca.trust.signature import Signature, sign
 
-ANYONE = "no roster: anyone may speak"
+ANYONE = "no roster: senders are not verified"
 """What logs and reports say where there is none."""
 
 _FORMAT = "fedpca roster 1"
@@ -163,7 +163,7 @@ class Roster:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a roster.toml; unknown keys are refused by name."""
+        """Read a roster.toml; unknown keys are rejected."""
         path = local_path(path)
         if not path.is_file():
             raise FileNotFoundError(
@@ -224,13 +224,13 @@ class Roster:
         return self._next(members=[*self.members.values(), member])
 
     def without_member(self, id: str) -> "Roster":
-        """The next roster, without a member: nothing that it has sent counts any more."""
+        """The next roster, without a member: what it has sent no longer counts."""
         if id not in self.members:
             raise ValueError(f"{id!r:.80} is not a member; members are {join_names(list(self.members))}.")
         return self._next(members=[member for name, member in self.members.items() if name != id])
 
     def with_settings(self, **settings: object) -> "Roster":
-        """The next roster, with other settings beside those it has; None takes one out."""
+        """The next roster, with settings added or changed; None removes one."""
         merged = {name: value for name, value in ({**self.settings, **settings}).items() if value is not None}
         return self._next(settings=merged)
 

@@ -23,7 +23,7 @@ _MAX_STUDY = 1000  # characters
 
 @dataclass(frozen=True)
 class Signature:
-    """What a signed file says about its signer. Whether that is true, `holds` tells.
+    """What a signed file states about its signer; `holds` checks it.
 
     Attributes:
         study: the id of the study it was signed for.
