@@ -166,7 +166,16 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     @property
     def singular_values_(self) -> Array:
-        return self._fitted_summary("singular_values_").singular_values[: self.n_components_]
+        certain = self._fitted_summary("singular_values_").singular_values[: self.n_components_]
+        lack = self._estimated_lack()
+        if lack is None:
+            return certain
+        # In the order of what is certain: an estimate that is out of it is taken down.
+        return np.sqrt(np.minimum.accumulate(certain**2 + lack[: len(certain)]))
+
+    def _estimated_lack(self) -> Array | None:
+        """Energy along the components that was discarded before they were found; None where nothing was."""
+        return None
 
     @property
     def mean_(self) -> Array:
@@ -196,9 +205,9 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     @property
     def explained_variance_ratio_(self) -> Array:
-        return self._fitted_summary("explained_variance_ratio_").explained_variance_ratio[
-            : self.n_components_
-        ]
+        total = self._fitted_summary("explained_variance_ratio_").total
+        squares = self.singular_values_**2
+        return squares / total if total else np.zeros_like(squares)
 
     @property
     def noise_variance_(self) -> float:

@@ -25,7 +25,7 @@ from fedpca.summaries.scale_advice import constant_features, dominant_feature
 from fedpca.summaries.scaling import ScaleLike, Scaling, check_scale, in_words, same_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.trackers import Exact, LateFeatures, Standardized, Tracker, TrackerName
+from fedpca.trackers import Exact, LateFeatures, Nystrom, Standardized, Tracker, TrackerName
 
 
 class StreamingPCA(OneRowMixin, ShardedFits, PrivateSteps):
@@ -72,7 +72,8 @@ class StreamingPCA(OneRowMixin, ShardedFits, PrivateSteps):
 
     Attributes:
         components_: shape (`n_components_`, n_features), by falling variance, the largest entry positive.
-        explained_variance_, explained_variance_ratio_, singular_values_: shape (`n_components_`,).
+        explained_variance_, explained_variance_ratio_, singular_values_: shape (`n_components_`,). The
+            nystrom tracker adds an estimate of what it discarded to what is certain, which `subspace_` has.
         mean_: shape (n_features,), in the units of the rows.
         scale_: what rows are divided by, shape (n_features,), 1 for features that do not vary; or None.
             `components_` and the variances along them are those of the divided rows; `transform` divides and
@@ -204,6 +205,10 @@ class StreamingPCA(OneRowMixin, ShardedFits, PrivateSteps):
                 if text := constant_features(self._constant, self._names(), " in the first batch"):
                     warnings.warn(text, stacklevel=2)
             return self  # within: interrupted here, it would not know that the rows were taken
+
+    def _estimated_lack(self) -> Array | None:
+        tracker = plain(self._source)
+        return tracker.estimated_lack() if isinstance(tracker, Nystrom) else None
 
     def _known_spectrum(self) -> Subspace:
         source = self._fitted()

@@ -46,19 +46,26 @@ class Coverage(NamedTuple):
         """The same with all weights multiplied by factor²."""
         return self if factor == 1.0 else type(self)(self.rows * factor**2, self.n_rows * factor**2)
 
+    def lack(self, basis: Subspace) -> Array:
+        """An estimate of what directions lack: the energy discarded, spread evenly over what it was lost in.
+
+        Args:
+            basis: the directions, all that are known.
+
+        Returns:
+            Shape (k, k), in the basis of the directions.
+        """
+        n_lost = self.n_rows * basis.n_features - float(np.trace(self.rows))
+        per_row = basis.discarded / n_lost if n_lost > 0 else 0.0
+        return max(per_row, 0.0) * (self.n_rows * np.eye(basis.rank) - self.rows)
+
     def fair(self, basis: Subspace, n_wanted: int) -> Subspace:
         """The same with the directions wanted chosen by what each has and is estimated to lack.
 
         As far as that takes little of what is certain: the estimate is weighed by up to 1.
         """
-        squares, n_lost = (
-            basis.singular_values**2,
-            self.n_rows * basis.n_features - float(np.trace(self.rows)),
-        )
-        if not 0 < n_wanted < basis.rank or basis.discarded <= 0 or n_lost <= 0:
-            return basis
-        lack = basis.discarded / n_lost * (self.n_rows * np.eye(basis.rank) - self.rows)
-        if np.trace(lack) < _MIN_LACK * squares[n_wanted - 1]:
+        squares, lack = basis.singular_values**2, self.lack(basis)
+        if not 0 < n_wanted < basis.rank or np.trace(lack) < _MIN_LACK * squares[n_wanted - 1]:
             return basis
         for weight in _WEIGHTS:
             chosen = _chosen(squares, lack, weight, n_wanted)

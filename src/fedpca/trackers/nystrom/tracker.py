@@ -6,7 +6,7 @@ from typing import Any, Self, final
 
 import numpy as np
 
-from fedpca._typing import DeviceArray, RowsLike
+from fedpca._typing import Array, DeviceArray, RowsLike
 from fedpca.backend import batch_slices, dense, to_host
 from fedpca.backend.ops import row_energies
 from fedpca.summaries.linalg import orthonormal, orthonormality_error
@@ -59,6 +59,7 @@ class Nystrom(SubspaceTracker):
         self._flatness = 0.0
         self._usual: Residuals | None = None  # of earlier rows; None: to be taken from what was discarded
         self._coverage: Coverage | None = None  # on the host, until summaries are merged
+        self._lack: tuple[Subspace, Array | None] | None = None  # of the directions of a summary
         self._n_young = 0  # directions carried besides, found in news
         self._wary_rows = self.tuning.max_panel_rows  # per panel, fewer after news
         self._first_rows: FirstRows | None = None  # kept, until they are too many
@@ -391,13 +392,29 @@ class Nystrom(SubspaceTracker):
             flushed = self.branch()
             flushed._flush()
             return flushed.state()
-        absorbed = self._absorbed()
-        whole = self._with_buffer(absorbed)
-        if self._coverage is None:
-            return whole
+        whole = self._with_buffer(self._absorbed())
+        coverage = self._coverage_of(whole)
+        return whole if coverage is None else coverage.fair(whole, self.rank)
+
+    def _coverage_of(self, whole: Subspace) -> Coverage | None:
+        """The rows that count along the directions of all rows so far; None where that is not known."""
+        if self._coverage is None or self._first_rows is not None:
+            return None
         coverage = self._coverage.scaled(self._pending_decay)
-        coverage = coverage.moved(self._basis.components, whole.components, whole.count - coverage.n_rows)
-        return coverage.fair(whole, self.rank)
+        return coverage.moved(self._basis.components, whole.components, whole.count - coverage.n_rows)
+
+    def estimated_lack(self) -> Array | None:
+        """Energy that rows had along the directions of the summary before these were found, shape (k,).
+
+        It is spread evenly over all directions: an estimate, which may exceed the truth. None if not known.
+        """
+        summary = self.summary()
+        if self._lack is None or self._lack[0] is not summary:
+            whole = self.state()
+            coverage = self._coverage_of(whole)
+            found = None if coverage is None else np.diag(coverage.lack(whole)).clip(0)[: summary.rank]
+            self._lack = summary, found
+        return self._lack[1]
 
     def _absorbed(self) -> Subspace:
         basis = self._basis if self._period is None else self._period.close(self._basis, self.n_carried)
