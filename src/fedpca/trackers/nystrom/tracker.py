@@ -59,7 +59,7 @@ class Nystrom(SubspaceTracker):
         self._flatness = 0.0
         self._usual: Residuals | None = None  # of earlier rows; None: to be taken from what was discarded
         self._coverage: Coverage | None = None  # on the host, until summaries are merged
-        self._lack: tuple[Subspace, Array | None] | None = None  # of the directions of a summary
+        self._cached_lack: tuple[Subspace, Array | None] | None = None  # of the directions of a summary
         self._n_young = 0  # directions carried besides, found in news
         self._wary_rows = self.tuning.max_panel_rows  # per panel, fewer after news
         self._first_rows: FirstRows | None = None  # kept, until they are too many
@@ -409,12 +409,12 @@ class Nystrom(SubspaceTracker):
         It is spread evenly over all directions: an estimate, which may exceed the truth. None if not known.
         """
         summary = self.summary()
-        if self._lack is None or self._lack[0] is not summary:
+        if self._cached_lack is None or self._cached_lack[0] is not summary:
             whole = self.state()
             coverage = self._coverage_of(whole)
             found = None if coverage is None else np.diag(coverage.lack(whole)).clip(0)[: summary.rank]
-            self._lack = summary, found
-        return self._lack[1]
+            self._cached_lack = summary, found
+        return self._cached_lack[1]
 
     def _absorbed(self) -> Subspace:
         basis = self._basis if self._period is None else self._period.close(self._basis, self.n_carried)
