@@ -20,7 +20,7 @@ help:
 	@echo "make test-docs  build the documentation, and run the commands on its pages and the example programs"
 	@echo "make test-audit audit what private releases show, and see that audits find weakened noise"
 	@echo "make test-engines  run the tests with real Flower deployments, Dask clusters and a browser"
-	@echo "make test-clients  run the tests with Spark, plink2, scanpy, onnxruntime and river; installs them"
+	@echo "make test-clients  run the tests with Spark, plink2, scanpy, onnxruntime, river and R; installs them"
 	@echo "make test-torch run the tests of rows in torch tensors; installs torch, which is large"
 	@echo "make lint       check style, types and the direction of imports"
 	@echo "make docs       build the documentation site, build/docs/index.html"
@@ -55,7 +55,7 @@ test-engines: $(READY)
 	@scripts/install-program chromium "tests of reports in a browser" chromium chromium-browser google-chrome google-chrome-stable
 	$(PYTEST) --dist loadfile -m engine $(ARGS)
 
-# What users have beside fedpca: large packages, and Debian's plink2.
+# What users have beside fedpca: large packages, and Debian's plink2 and R.
 test-clients: $(READY)
 	$(BIN)/python $(INSTALL) --require-hashes --requirement requirements/clients.txt
 	@scripts/install-program plink2 "tests of its scores" plink2
