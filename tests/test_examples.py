@@ -202,7 +202,7 @@ def test_five_biobanks_on_the_command_line(run_example, real_data):
     assert apart == pytest.approx(pooled, abs=0.005)
     assert number(r"imported, beijing: scores differ by at most (\S+)", printed) < 0.01
     if shutil.which("plink2"):
-        assert number(r"missing genotypes by at most (\S+)", printed) < 1e-5
+        assert number(r"missing genotypes by ([\d.]+) units of the sixth digit", printed) <= 0.5  # all digits
     slopes = {
         how: [float(slope) for slope in found.split()]
         for how, found in re.findall(r"left out, (\w+): (.*)", printed)
