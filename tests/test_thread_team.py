@@ -9,12 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers import power_law, shortfall
+from threadpoolctl import ThreadpoolController
 
 from fedpca import EnergyBand, StreamingPCA
 from fedpca.backend import threads
 from fedpca.backend.threads import map_in_threads, map_parts, thread_team
 from fedpca.trackers import exact
 from fedpca.trackers.nystrom import products, tuning
+
+BLAS = ThreadpoolController().select(user_api="blas")
 
 
 def threads_of(n_threads, n_parts=4):
@@ -180,3 +183,21 @@ def test_threads_of_a_team_take_part_in_a_fit(rng, small_parts, monkeypatch):
     monkeypatch.setattr(products.np, "matmul", spy)
     StreamingPCA(5, tracker="nystrom", n_jobs=3).fit(power_law(rng, 3000, 300))
     assert len(seen) > 1
+
+
+@pytest.mark.parametrize(("n_features", "most"), [(200, 1), (1100, 2)])
+def test_blas_has_its_own_threads_only_where_products_are_not_shared(rng, monkeypatch, n_features, most):
+    seen, gram = set(), exact._gram
+
+    def spy(panel):
+        seen.update(library["num_threads"] for library in BLAS.info())
+        return gram(panel)
+
+    monkeypatch.setattr(exact, "_gram", spy)
+    rows = rng.normal(size=(1500, n_features))
+    with BLAS.limit(limits=2):
+        StreamingPCA(3, tracker="exact").fit(rows)
+        assert max(seen) == most
+        seen.clear()
+        StreamingPCA(3, tracker="exact").partial_fit(rows)
+        assert max(seen) == most

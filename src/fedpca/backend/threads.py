@@ -146,20 +146,20 @@ def map_in_threads(
 
 @contextmanager
 def thread_team(n_threads: int) -> Iterator[None]:
-    """Inside, `map_parts` of this thread uses so many threads; BLAS is single-threaded."""
+    """Inside, `map_parts` of this thread uses so many threads."""
     before = _team_size()
-    with single_threaded_blas():
-        _team.size = n_threads
-        try:
-            yield
-        finally:
-            _team.size = before
+    _team.size = n_threads
+    try:
+        yield
+    finally:
+        _team.size = before
 
 
 def map_parts(task: Callable[[Item], T], parts: Sequence[Item]) -> list[T]:
     """What a task gives for each part of some short work, in their order, by the team of this thread.
 
-    The thread works itself, and takes parts that no other has begun: a team that is busy costs no time.
+    The thread works itself, and takes parts that no other has begun: a team that is busy costs no time. BLAS
+    is single-threaded while several work.
 
     >>> with thread_team(2):
     ...     map_parts(lambda number: number**2, [1, 2, 3])
@@ -172,18 +172,15 @@ def map_parts(task: Callable[[Item], T], parts: Sequence[Item]) -> list[T]:
     places = deque(range(len(parts)))
 
     def work() -> None:
-        while places:
-            try:
-                place = places.popleft()
-            except IndexError:  # another thread was faster
-                return
-            results[place] = task(parts[place])
-
-    def help_out() -> None:
         with single_threaded_blas():
-            work()
+            while places:
+                try:
+                    place = places.popleft()
+                except IndexError:  # another thread was faster
+                    return
+                results[place] = task(parts[place])
 
-    helpers = [_pool().submit(copy_context().run, help_out) for _ in range(n_helpers)]
+    helpers = [_pool().submit(copy_context().run, work) for _ in range(n_helpers)]
     try:
         work()
     finally:
