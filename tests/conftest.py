@@ -120,3 +120,19 @@ def fork():
     """Runs programs in processes of their own, which have imported fedpca without its extras."""
     with Forks("import fedpca; [getattr(fedpca, name) for name in fedpca.__all__]") as forks:
         yield forks
+
+
+@pytest.fixture
+def read_sizes(monkeypatch):
+    """Sizes of all that is read from shared folders."""
+    from fedpca.federation import shared_files
+
+    read, sizes = shared_files.LocalFolder.read, []
+
+    def reading(self, name, max_bytes):
+        contents = read(self, name, max_bytes)
+        sizes.append(len(contents))
+        return contents
+
+    monkeypatch.setattr(shared_files.LocalFolder, "read", reading)
+    return sizes

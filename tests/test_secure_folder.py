@@ -330,16 +330,8 @@ def test_what_is_no_file_in_the_place_of_a_message_is_named(tmp_path):
             study.visit(index)
 
 
-def test_a_file_larger_than_any_message_is_not_read(tmp_path, monkeypatch):
+def test_a_file_larger_than_any_message_is_not_read(tmp_path, read_sizes):
     study = FolderStudy(tmp_path, **PLAIN)
-    read, sizes = shared_files.LocalFolder.read, []
-
-    def reading(self, name, max_bytes):
-        contents = read(self, name, max_bytes)
-        sizes.append(len(contents))
-        return contents
-
-    monkeypatch.setattr(shared_files.LocalFolder, "read", reading)
     for name in ("keys-001", "shares-001", "00-signed-001", "00-masked-001"):
         with (study.shared / name).open("wb") as file:
             file.truncate(2**26)  # sparse
@@ -348,7 +340,7 @@ def test_a_file_larger_than_any_message_is_not_read(tmp_path, monkeypatch):
     assert {item.file for item in board.skipped} == {
         "keys-001", "shares-001", "00-signed-001", "00-masked-001",
     }  # fmt: skip
-    assert max(sizes) <= 2**24
+    assert max(read_sizes) <= 2**24
 
 
 def test_secrets_are_not_kept_in_the_shared_folder(tmp_path):

@@ -7,7 +7,6 @@ from secure_folders import PLAIN, PRIVATE, FolderStudy
 import fedpca
 from fedpca import Roster, SigningKey, Subspace
 from fedpca.errors import SecureError
-from fedpca.federation import shared_files
 from fedpca.federation.secure_folder import coordinate, has_ended, verify
 from fedpca.secure.record import Record
 from fedpca.secure.same_model import difference
@@ -130,20 +129,6 @@ def test_directions_of_the_same_variance_may_turn():
 
 
 # --- what is read ---
-
-
-@pytest.fixture
-def read_sizes(monkeypatch):
-    """Sizes of all that is read from shared folders."""
-    read, sizes = shared_files.LocalFolder.read, []
-
-    def reading(self, name, max_bytes):
-        contents = read(self, name, max_bytes)
-        sizes.append(len(contents))
-        return contents
-
-    monkeypatch.setattr(shared_files.LocalFolder, "read", reading)
-    return sizes
 
 
 def test_nothing_is_read_that_is_larger_than_it_can_be(tmp_path, read_sizes):
