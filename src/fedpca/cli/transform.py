@@ -87,7 +87,7 @@ def transform(
     import numpy as np
 
     from fedpca.backend.prefetch import prefetch
-    from fedpca.estimators.scoring import estimator_of
+    from fedpca.estimators.scoring import ModelPCA
     from fedpca.progress import bar
     from fedpca.readers import open_rows
 
@@ -107,7 +107,7 @@ def transform(
     if rows.matches:  # genotypes come as float32, which would lose digits of scores that plink2 prints
         rows = replace(rows, dtype=np.dtype(np.float64))
     n_components = min(components or shown, summary.n_features)
-    pca, signs = estimator_of(summary, n_components, whiten=whiten)
+    pca = ModelPCA(summary, n_components, whiten=whiten)
     columns = writers.score_names(pca.n_components_)
     if not kept:
         known = set(rows.passthrough_names)
@@ -123,7 +123,7 @@ def transform(
         prefetch(rows.batches()) as batches,
     ):
         for batch in batches:
-            write(pca.transform(batch, shrinkage=correction) * signs, batch.passthrough)
+            write(pca.transform(batch, shrinkage=correction), batch.passthrough)
             done += len(batch)
             empty += batch.n_empty_rows()
             progress.advance(len(batch))

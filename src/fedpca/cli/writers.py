@@ -19,7 +19,7 @@ from fedpca.cli.h5ad import open_h5ad
 
 if TYPE_CHECKING:
     from fedpca._typing import JSON, AnyArray
-    from fedpca.estimators.streaming import StreamingPCA
+    from fedpca.estimators.scoring import ModelPCA
 
     Columns = Mapping[str, AnyArray | Sequence[object]]
     WriteTable = Callable[[Columns], None]
@@ -66,7 +66,7 @@ def check_kept(kind: str, kept: Sequence[str], n_components: int) -> None:
 
 
 @contextmanager
-def open_scores(out: Path, kind: str, pca: "StreamingPCA", force: bool) -> "Iterator[WriteScores]":
+def open_scores(out: Path, kind: str, pca: "ModelPCA", force: bool) -> "Iterator[WriteScores]":
     """A function that appends the scores and the copied columns of some rows."""
     opened: AbstractContextManager[WriteScores]
     with ExitStack() as stack:
@@ -142,7 +142,7 @@ def _open_score_table(kind: str, target: Path | BinaryIO) -> "Iterator[WriteScor
 
 
 @contextmanager
-def _open_eigenvec(pca: "StreamingPCA", vectors: Path, values: Path) -> "Iterator[WriteScores]":
+def _open_eigenvec(pca: "ModelPCA", vectors: Path, values: Path) -> "Iterator[WriteScores]":
     """PLINK 2's files of principal components: ids and scores with a header, and one variance per line."""
     values.write_text("".join(f"{variance:.10g}\n" for variance in pca.explained_variance_))
     with (
