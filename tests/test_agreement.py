@@ -145,3 +145,32 @@ def _csv(folder, rows):
     path = folder / "some.csv"
     np.savetxt(path, rows, delimiter=",", header="a,b,c,d", comments="", fmt="%.17g")
     return path
+
+
+def test_anomaly_scores_of_the_command_line_are_those_of_the_estimator(rng, tmp_path):
+    rows = rng.normal(size=(50, 4)) * [4, 3, 2, 1]
+    path, table = tmp_path / "model.safetensors", _csv(tmp_path, rows)
+    pca = fedpca.StreamingPCA(2).fit(rows)
+    pca.summary_.save(path)
+    expected = dict(zip(("spe", "t2"), pca.anomaly_scores(rows), strict=True))
+    cli("transform", path, table, "-n", 2, "--scores", "t2,spe", "--keep", "a", "-o", tmp_path / "s.csv")
+    lines = list(csv.DictReader((tmp_path / "s.csv").read_text().splitlines()))
+    assert list(lines[0]) == ["a", "t2", "spe"]
+    for name, values in expected.items():
+        np.testing.assert_allclose([float(line[name]) for line in lines], values, rtol=1e-9)
+    cli("transform", path, table, "-n", 2, "--scores", "components,spe,t2", "-o", tmp_path / "s.npy")
+    everything = np.column_stack([pca.transform(rows), *expected.values()])
+    np.testing.assert_allclose(np.load(tmp_path / "s.npy"), everything, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("scores", ["spe,spe", "t3", "spe,"])
+def test_scores_that_do_not_exist_are_refused(tmp_path, scores):
+    arguments = ["transform", "m.safetensors", "a.csv", "--scores", scores, "-o", tmp_path / "s.csv"]
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    assert result.exit_code == 2
+    assert "components, spe, t2" in " ".join(result.output.replace("│", " ").split())
+
+
+def test_formats_of_components_have_no_other_scores(tmp_path):
+    arguments = ["transform", "m.safetensors", "a.csv", "--scores", "spe", "-o", tmp_path / "s.h5ad"]
+    assert CliRunner().invoke(app, list(map(str, arguments))).exit_code == 2

@@ -129,9 +129,10 @@ def _entry(entry: "Entry", delta: float) -> "JSON":
 
 
 def _balance(ledger: "Ledger") -> str:
+    entries = pluralize(len(ledger.entries), "entry", "entries")
     return (
         f"epsilon={ledger.spent():.4g} of {ledger.epsilon:g} spent, at delta={ledger.delta:g}; one more "
-        f"release of all records may cost {ledger.left():.4g}; {pluralize(len(ledger.entries), 'entry', 'entries')}"
+        f"release of all records may cost {ledger.left():.4g}; {entries}"
     )
 
 

@@ -228,7 +228,7 @@ _LABELS = {
     "sampler": "noise sampler",
     "scale": "features were divided by",
     "clipping": "rows were clipped to",
-    "bound": "rows were clipped to norm",
+    "bound": "rows were clipped to length",
     "center": "center subtracted from rows",
     "sensitivity": "sensitivity to one record, of clipped rows of length one",
     "sigma": "standard deviation of the noise, of clipped rows of length one",
@@ -272,6 +272,12 @@ def certificate_section(certificate: Certificate) -> Section:
         "The certificate is a statement by whoever made the model. This page does not verify it.",
     ]
     paragraphs += [f"Warning: {sanitize(text, 200)}." for text in certificate.warnings[:10]]
+    if (found := certificate.evaluation) is not None and isinstance(certificate.bound, float):
+        paragraphs.append(
+            f"There are two lengths. Rows were clipped to {cell(certificate.bound)} to find components, and "
+            f"to {cell(found.radius)} to measure what they explain: that is a few numbers, which need less "
+            "noise, so that fewer rows have to be clipped."
+        )
     stated = certificate.to_json()
     lines = [
         (label, _SCALES.get(stated[name], "") if name == "scale" else _value(stated[name]))
