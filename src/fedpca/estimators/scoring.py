@@ -6,7 +6,7 @@ import numpy as np
 
 from fedpca._typing import AnyArray, RowsLike
 from fedpca.estimators.base import BasePCA
-from fedpca.summaries.rank import FixedRank
+from fedpca.summaries.rank import FixedRank, Oversample
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.summaries.view import SummaryView
@@ -47,7 +47,7 @@ class _AsItStands(SummaryView):
     """A view of a model that keeps the signs of its directions, and all of those that it carries."""
 
     def __init__(self, model: Summary, n_components: int) -> None:
-        oversample = max(model.rank - n_components, 0) if isinstance(model, Subspace) else "auto"
+        oversample: Oversample = max(model.rank - n_components, 0) if isinstance(model, Subspace) else "auto"
         dtype = model.components.dtype if isinstance(model, Subspace) else np.float64
         super().__init__(model, FixedRank(n_components), oversample, dtype)
         self.whole = self.whole.without_parts()
