@@ -163,6 +163,15 @@ def test_anomaly_scores_of_the_command_line_are_those_of_the_estimator(rng, tmp_
     np.testing.assert_allclose(np.load(tmp_path / "s.npy"), everything, rtol=1e-9, atol=1e-12)
 
 
+def test_a_message_says_how_to_resume_a_scaled_stream(rng):
+    rows = rng.normal(size=(100, 4)) * [1, 10, 100, 1000]
+    pca = fedpca.StreamingPCA(2, scale="std").fit(rows)
+    resumed = fedpca.StreamingPCA(2, scale="std")
+    with pytest.raises(ValueError, match=r"merge summary_ instead of subspace_"):
+        resumed.merge(pca.subspace_)
+    np.testing.assert_allclose(resumed.merge(pca.summary_).scale_, pca.scale_)
+
+
 @pytest.mark.parametrize("scores", ["spe,spe", "t3", "spe,"])
 def test_scores_that_do_not_exist_are_refused(tmp_path, scores):
     arguments = ["transform", "m.safetensors", "a.csv", "--scores", scores, "-o", tmp_path / "s.csv"]

@@ -159,8 +159,10 @@ def _other_releases(release: JSON) -> list[str]:
     )
     return [
         f"The owner's ledger, {sanitize(one['id'], 20)}, is the account of what all releases of these "
-        f"records cost. Its budget is epsilon = {one['epsilon']:g} at delta = {one['delta']:g}. {before}, "
-        f"epsilon = {one['spent']:.3g} with it; costs add up as their squares do, to less than the sum. {after}"
+        "records cost. "
+        f"Its budget is epsilon = {one['epsilon']:g} at delta = {one['delta']:g}. {before}, "
+        f"epsilon = {one['spent']:.3g} with it; costs add up as their squares do, to less than the sum. "
+        f"{after}"
     ]
 
 
