@@ -218,13 +218,14 @@ def _check_settings(roster: "Roster") -> None:
 @contextmanager
 def _alone(roster: Path) -> Iterator[Path]:
     """The file itself, behind links, while nobody else changes it: two changes at once would fork it."""
-    from fedpca._util.files import file_lock, local_path
+    from fedpca._util.files import local_path
+    from fedpca._util.locks import file_lock
 
     path = local_path(roster).resolve()
     if not path.is_file():
         yield path  # which cannot be loaded
         return
-    with file_lock(path.with_name(f".{path.name}.lock")):
+    with file_lock(path, create=False):
         yield path
 
 

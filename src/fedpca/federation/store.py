@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Literal, Protocol, Self
 
 from fedpca._typing import JSON
-from fedpca._util.files import append_json_line, atomic_write, file_lock, json_lines, remove_leftovers
+from fedpca._util.files import append_json_line, atomic_write, json_lines, remove_leftovers
+from fedpca._util.locks import file_lock, open_file
 from fedpca._util.text import sanitize, utc_timestamp
 from fedpca.errors import ModelFileError
 from fedpca.federation.message import Message, child_name, file_name, name_in, version_number
@@ -384,7 +385,8 @@ class FolderStore:
             kept = self._history.read_bytes()[-_MAX_HISTORY // 2 :].partition(b"\n")[2]
             with atomic_write(self._history, owner_only=True) as temporary:
                 temporary.write_bytes(kept)
-        append_json_line(self._history, asdict(event))
+        with open_file(self._history, os.O_RDWR | os.O_APPEND | os.O_CREAT) as file:
+            append_json_line(file, asdict(event))
 
     def history(self) -> list[HistoryEvent]:
         if not self._history.exists():
