@@ -139,7 +139,7 @@ def fsync_dir(folder: Path) -> None:
         os.close(descriptor)
 
 
-def append_json_line(file: FileIO, record: Mapping[str, object], *, known: int | None = None) -> None:
+def append_json_line(file: FileIO, record: Mapping[str, object], *, known: int | None = None) -> int:
     """Append one JSON object as a line, flush it to disk, and read it again.
 
     A torn last line is removed first.
@@ -148,6 +148,9 @@ def append_json_line(file: FileIO, record: Mapping[str, object], *, known: int |
         file: open to read and append, and locked.
         record: the object.
         known: how many bytes of the file the caller has read; by default, all.
+
+    Returns:
+        The size of the file.
 
     Raises:
         OSError: somebody else wrote at the same moment. The line may be in the file, and may not.
@@ -173,6 +176,7 @@ def append_json_line(file: FileIO, record: Mapping[str, object], *, known: int |
     file.seek(end)
     if file.readall() != line:
         raise _not_alone(file)
+    return end + len(line)
 
 
 def _not_alone(file: FileIO) -> OSError:

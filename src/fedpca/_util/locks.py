@@ -88,7 +88,7 @@ def _locked(path: Path, wait: bool, create: bool) -> FileIO:
 
 
 def open_file(path: Path, flags: int) -> FileIO:
-    """Open a regular file, a new one for its owner only; ValueError for anything else: it may never answer."""
+    """Open a regular file, a new one for its owner only; ValueError for what else may never answer."""
     quick = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     try:
         descriptor = os.open(path, flags | quick, 0o600)

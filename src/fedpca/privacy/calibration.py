@@ -27,9 +27,9 @@ ROUNDING = 1e-9
 `mu_of` is as much smaller, so that what a budget admits never exceeds its promise.
 """
 
-# Of logarithms, relative: their arguments are rounded, log_ndtr is, and so is their difference, which is small
-# where both epsilon and delta are. Against 80 digits four units of 2^-53 were enough, and two were not, for
-# epsilon from 1e-30 to 1e9 and delta from 1e-60 to 0.5.
+# Of logarithms, relative: their arguments are rounded, log_ndtr is, and so is their difference, which is
+# small where both epsilon and delta are. Against 80 digits four units of 2^-53 were enough, and two were not,
+# for epsilon from 1e-30 to 1e9 and delta from 1e-60 to 0.5.
 _LOG_ERROR = 16 * 2.0**-53
 
 
