@@ -266,6 +266,151 @@ def test_a_store_is_unlocked_when_its_aggregator_is_gone(tmp_path):
     assert list(Aggregator(store=tmp_path).children) == ["a", "b"]
 
 
+FORKED = """
+import os, sys
+from fedpca import Aggregator, Subspace
+def rows(count):
+    return Subspace.from_rows([[float(number), number % 3.0] for number in range(count)])
+aggregator = Aggregator(store=sys.argv[1])
+aggregator.receive("north", 1, rows(5))
+pid = os.fork()
+if pid:
+    os.waitpid(pid, 0)
+try:
+    print(aggregator.receive("north", 2 if pid else 5, rows(9)), flush=True)
+except BlockingIOError as error:
+    print(error, flush=True)
+if not pid:
+    os._exit(0)
+aggregator.close()
+if os.fork() == 0:  # of who holds no lock
+    print(aggregator.receive("east", 1, rows(7)), flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_a_fork_does_not_write_under_the_lock_of_its_parent(tmp_path, fork):
+    child, parent, later = fork(FORKED, tmp_path).wait()[1].splitlines()
+    assert "another aggregator writes to the store" in child
+    assert parent == later == "True"
+    assert Aggregator(store=tmp_path).versions == {"north": 2, "east": 1}
+
+
+# --- readers ---
+
+
+def during_a_load(monkeypatch, change):
+    """Calls `change` once, when a reader has read the first state."""
+    read, left = FolderStore._read_state, [change]
+
+    def reading(store, path):
+        state = read(store, path)
+        if left and not store._is_writer:
+            left.pop()()
+        return state
+
+    monkeypatch.setattr(FolderStore, "_read_state", reading)
+
+
+@pytest.mark.parametrize("change", ["receive", "withdraw", "quarantine"])
+def test_a_reader_has_the_version_of_what_it_read(tmp_path, monkeypatch, change):
+    """Else a parent takes an old summary under a new version, and refuses the right one for good."""
+    writer, root = filled(tmp_path), Aggregator(rank=3)
+    root.receive("region", writer.version, writer.summary())
+    changes = {
+        "receive": lambda: writer.receive("a", 2, summary_of(7)),
+        "withdraw": lambda: writer.withdraw("a"),
+        "quarantine": lambda: writer._quarantine(writer.__enter__()._states["a"], "a test"),
+    }
+    during_a_load(monkeypatch, changes[change])
+    for _ in range(2):  # while the writer writes, and afterwards
+        region = Aggregator(rank=3, store=tmp_path)
+        assert region.version <= writer.version
+        root.receive("region", region.version, region.summary())
+    assert bits(root.model()) == bits(Aggregator(rank=3, store=tmp_path).model())
+    assert root.model().count == writer.model().count
+
+
+def test_a_reader_of_a_store_that_never_rests_has_no_newer_version_than_states(tmp_path, monkeypatch):
+    writer = filled(tmp_path)
+    monkeypatch.setattr(store_module, "_SETTLING", 0.05)
+    now, versions = FolderStore._now, iter(range(2, 10**6))
+
+    def moving(store):
+        if not store._is_writer:
+            writer.receive("a", next(versions), summary_of(7))
+        return now(store)
+
+    monkeypatch.setattr(FolderStore, "_now", moving)
+    reader = Aggregator(rank=3, store=tmp_path)
+    states = {child: state.version for child, state in reader._states.items()}
+    assert reader.version == max(states.values()) <= writer.version
+
+
+def test_a_reader_changes_nothing_and_stops_no_writer(tmp_path, monkeypatch):
+    writer = filled(tmp_path)
+    (tmp_path / "lock").unlink()
+    (tmp_path / "b.state").write_bytes(b"damaged")
+    (tmp_path / ".fedpca-0123456789abcdef.part").write_bytes(b"half a state")
+    before = contents_of(tmp_path)
+    for rules in ({}, {"max_rows": 50}):
+        reader = Aggregator(store=tmp_path, **rules)
+        assert "b" in reader.quarantined
+        assert reader.version == writer.version
+        assert reader.history
+        assert contents_of(tmp_path) == before
+    during_a_load(monkeypatch, lambda: writer.receive("d", 1, summary_of(3)))
+    assert list(Aggregator(store=tmp_path).children) == ["a", "c", "d"]
+
+
+@pytest.mark.parametrize("name", ["version.json", "history.jsonl", "lock"])
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+def test_what_is_no_file_is_named_and_not_waited_for(tmp_path, name, kind):
+    filled(tmp_path)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name) if kind == "pipe" else (tmp_path / name).mkdir()
+    with pytest.raises(ValueError, match=f"{name} must be a file, and is a folder, a pipe or a device"):
+        Aggregator(store=tmp_path).receive("d", 1, summary_of(3))
+
+
+@pytest.mark.parametrize("version", [2**63 - 1, 2**53 + 1])
+def test_a_version_that_no_aggregator_reaches_is_as_good_as_torn(tmp_path, version):
+    filled(tmp_path)
+    (tmp_path / "version.json").write_text(json.dumps({"version": version, "states": "3 of 5"}))
+    with Aggregator(store=tmp_path) as aggregator:
+        assert aggregator.receive("d", 1, summary_of(3))
+    assert list(Aggregator(store=tmp_path).children) == ["a", "b", "c", "d"]
+    with pytest.raises(ValueError, match="version must be at most"):
+        State(Message("a", 1, None), version)
+
+
+# --- what a quarantine does not forget ---
+
+
+@pytest.mark.parametrize("how", ["damaged", "against a rule"])
+def test_an_old_version_stays_old_after_a_quarantine(tmp_path, how):
+    with Aggregator(store=tmp_path) as aggregator:
+        for version in (1, 2):
+            aggregator.receive("a", version, summary_of(version))
+        aggregator.receive("a", 3, Subspace.from_rows(rows_of(3, 99)))
+        aggregator.receive("b", 1, summary_of(9))
+    rules = {}
+    if how == "damaged":
+        (tmp_path / "a.state").write_bytes(b"damaged")
+    else:
+        rules = {"max_rows": 80}
+    Aggregator(store=tmp_path, **rules).__enter__().close()
+    for _ in range(2):  # after another restart, too
+        with Aggregator(store=tmp_path) as aggregator:
+            assert list(aggregator.versions) == ["b"]
+            assert not aggregator.receive("a", 2, summary_of(2))
+            assert list(aggregator.children) == ["b"]
+    with Aggregator(store=tmp_path) as aggregator:
+        assert aggregator.receive("a", 3, summary_of(3))  # it was not at fault
+    assert Aggregator(store=tmp_path).versions == {"a": 3, "b": 1}
+
+
 # --- versions ---
 
 
