@@ -557,11 +557,10 @@ def _latest(events: Sequence[HistoryEvent], sizes: Sequence[int], limit: int) ->
         event = events[place]
         rejected = event.what == "rejected"
         left[rejected] -= sizes[place]
-        last = isinstance(event, ChildEvent) and not rejected and event.child not in known
-        if last:
-            known.add(event.child)
-        if left[rejected] >= 0 or last:
+        child = event.child if isinstance(event, ChildEvent) and not rejected else None
+        if left[rejected] >= 0 or not (child is None or child in known):
             kept.append(place)
+        known.add(child)
     return kept[::-1]
 
 

@@ -277,7 +277,9 @@ class Ledger:
     def cancel(self, release: str, proof: Proof) -> Entry:
         """Take a debit back: the proof shows that its release has nothing of these records, and never will.
 
-        The line of the debit is kept, and the proof is written beside it. Cancelling again changes nothing.
+        A ledger knows no roster, and believes the proof, like all that its owner writes in it; others check
+        it with `fedpca roster verify`. The line of the debit is kept, and the proof is written beside it.
+        Cancelling again changes nothing.
 
         Args:
             release: the name of the release.
