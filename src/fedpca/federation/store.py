@@ -552,13 +552,14 @@ def _latest(events: Sequence[HistoryEvent], sizes: Sequence[int], limit: int) ->
     rejections, which anybody can cause, push out none but rejections.
     """
     left = {True: limit * _REJECTIONS, False: limit * (1 - _REJECTIONS)}
-    kept, known = [], set()
+    kept: list[int] = []
+    known: set[str | None] = {None}
     for place in reversed(range(len(events))):
         event = events[place]
         rejected = event.what == "rejected"
         left[rejected] -= sizes[place]
         child = event.child if isinstance(event, ChildEvent) and not rejected else None
-        if left[rejected] >= 0 or not (child is None or child in known):
+        if left[rejected] >= 0 or child not in known:
             kept.append(place)
         known.add(child)
     return kept[::-1]
