@@ -19,6 +19,7 @@ from fedpca._util.version import __version__
 from fedpca.cli import ledger, roster, secure
 from fedpca.cli.audit import audit
 from fedpca.cli.check import check
+from fedpca.cli.check_folder import check_folder
 from fedpca.cli.common import quiet_output, spell_option
 from fedpca.cli.datasets import datasets
 from fedpca.cli.export import export
@@ -198,7 +199,7 @@ def _one_line(error: BaseException, options: Container[str]) -> str:
 
 _COMMANDS = (
     fit, merge, transform, inspect, scale, export, import_, report, check, package, plan, audit, simulate,
-    new_federation, datasets,
+    new_federation, check_folder, datasets,
 )  # fmt: skip
 
 for command in _COMMANDS:

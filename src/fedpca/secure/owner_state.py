@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Protocol
 
 from fedpca._typing import JSON
-from fedpca._util.files import atomic_write, create_exclusive, file_lock, remove_leftovers
+from fedpca._util.files import atomic_write, create_exclusive, remove_leftovers
+from fedpca._util.locks import file_lock
 from fedpca._util.text import join_names
 from fedpca.errors import SecureError
 from fedpca.secure.owner_secrets import Secrets
