@@ -553,7 +553,7 @@ def test_a_dealer_that_lies_to_one_member_is_named_by_it():
 
 
 def lying_shares(study, dealer, receivers, change):
-    """Shares of sum 0's seed, committed to as they are, that give no secret."""
+    """Shares of sum 0 for these receivers, changed and committed to as they are."""
     owner = study.owner(dealer)
     real = owner._secrets.sums[0]
 
@@ -561,7 +561,7 @@ def lying_shares(study, dealer, receivers, change):
         def shares(self, places, threshold):
             dealt = super().shares(places, threshold)
             return [
-                (change(pair[0]), pair[1]) if place in receivers else pair
+                change(pair) if place in receivers else pair
                 for place, pair in zip(places, dealt, strict=True)
             ]
 
@@ -570,7 +570,7 @@ def lying_shares(study, dealer, receivers, change):
 
 def test_a_dealer_whose_shares_give_no_secret_is_named_by_the_coordinator():
     study = Study(secure_roster(5, least=4), EXACT)
-    lying_shares(study, 1, {0}, lambda share: bytes(32) + b"\x07")
+    lying_shares(study, 1, {0}, lambda pair: (bytes(32) + b"\x07", pair[1]))
     with pytest.raises(SecureError, match="those that 'owner-01' dealt do not: it lied; open another"):
         study.run()
     assert "00/total" not in study.board
@@ -614,7 +614,52 @@ def test_a_share_above_the_prime_does_not_count():
     seeds = header(study.board["00/opened/001"])[0]["seeds"] | {"0": "ff" * 33}
     study.board["00/opened/001"] = signed_again(study, "00/opened/001", seeds=seeds)
     study.advance()
-    assert "a share must be below the prime" in study.coordinator.problems["00/opened/001"]
+    assert "'owner-01' lies in 00/opened/001" in study.coordinator.problems["00/opened/001"]
+
+
+def plus_prime(share):
+    """The same number modulo the prime, in as many bytes."""
+    return (int.from_bytes(share, "big") + shamir.PRIME).to_bytes(shamir.SHARE, "big")
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_dealer_of_shares_above_the_prime_is_named_by_all_before_anything_is_paid(which):
+    """They give the same secret, and have the commitments that their dealer made of them."""
+    study = Study(secure_roster(5, least=4), NOISY)
+    others = {index for index in study.members if index != 1}
+    lying_shares(
+        study,
+        1,
+        others,
+        lambda pair: tuple(plus_prime(share) if i == which else share for i, share in enumerate(pair)),
+    )
+    study.run(until="members")
+    for index in others:
+        with pytest.raises(SecureError, match=r"below the prime.*'owner-01' dealt others to this member"):
+            study.reply(index)
+    study.board.update(study.reply(1))
+    assert study.advance(closing=True) == {}
+    assert study.coordinator.state == "agreement"
+    assert study.asked == []
+
+
+def test_mutant_that_does_not_compare_shares_with_the_prime_has_the_honest_named_after_all_paid(monkeypatch):
+    real = shamir.is_committed
+    study = Study(secure_roster(5, least=4), NOISY)
+    lying_shares(study, 1, {0, 2, 3, 4}, lambda pair: (plus_prime(pair[0]), pair[1]))
+    with monkeypatch.context() as without:
+        without.setattr(shamir, "is_committed", lambda share, hash: shamir.commitment(share) == hash)
+        study.run(lambda index, state: state != "opening")
+        for index in study.members:
+            study.board.update(study.reply(index))
+    assert shamir.is_committed is real
+    assert len(study.asked) == 5
+    assert study.advance(closing=True) == {}
+    assert all(
+        f"'owner-{index:02}' lies in 00/opened/{index:03}"
+        in study.coordinator.problems[f"00/opened/{index:03}"]
+        for index in (0, 2, 3, 4)
+    )
 
 
 @pytest.mark.parametrize("change", ["length", "rows", "announced"])
