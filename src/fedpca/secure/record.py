@@ -13,7 +13,7 @@ from fedpca.privacy.noise import too_large
 from fedpca.secure.messages import Announced, Keyring, Keys, Members, Present, Shares, Total
 from fedpca.secure.noise_shares import LEAST_SD, Levels
 from fedpca.secure.session import Session
-from fedpca.secure.wire import Board, board_name, canonical, digest, split_name
+from fedpca.secure.wire import Board, board_name, canonical, split_name
 
 
 def relevant(board: Board, index: int) -> dict[str, bytes]:
@@ -154,9 +154,9 @@ class Record:
 
     def before(self, number: int) -> str:
         """The digest of what a sum follows."""
-        return (
-            digest(self._contents(board_name("total", number=number - 1))) if number else self.members.digest
-        )
+        if not number:
+            return self.members.digest
+        return [self.total(earlier) for earlier in range(number)][-1].digest  # in order: each needs the last
 
     def check_blocks(self, announced: Announced) -> None:
         """Refuse, by ValueError, a sum without keys, or whose noise cannot be added in parts."""
