@@ -261,6 +261,14 @@ def secure_commands() -> None:
     """
 
 
-for command in (secure.new, secure.step, secure.coordinate, secure.status, secure.verify, secure.refuse):
+for command in (
+    secure.new,
+    secure.step,
+    secure.coordinate,
+    secure.status,
+    secure.verify,
+    secure.refuse,
+    secure.forget,
+):
     secure_app.command(command.__name__, cls=_Command)(_command(command))
 app.add_typer(secure_app, name="secure")
