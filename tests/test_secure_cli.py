@@ -122,6 +122,10 @@ def test_from_roster_to_model(study):
     verified = run_ok("roster", "verify", "roster.toml", "north.state/ledger.jsonl")
     assert "signed by north" in verified
     assert Path("north.state").stat().st_mode & 0o077 == 0
+    Path("shared/model.safetensors").write_bytes(b"another")
+    shown = run_ok("secure", "status", "shared", "--roster", "roster.toml")
+    assert "now:      the study has ended" in shown  # it says what is there, and computes nothing
+    assert "Do not use it" in error_of("secure", "verify", "shared", "--roster", "roster.toml")
 
 
 def run_ready():
@@ -140,6 +144,11 @@ def until_announced():
 def test_refusals_and_a_ledger_with_a_cancelled_debit(study):
     until_announced()
     all_step()
+    Path("shared/model.safetensors").write_bytes(b"too early")
+    data = json.loads(run_ok("secure", "status", "shared", "--roster", "roster.toml", "--json"))
+    assert data["waits_for"].startswith("waits for")
+    assert data["skipped"] == {"model.safetensors": "it is there before all sums are."}
+    Path("shared/model.safetensors").unlink()
     for name in ("east", "north"):
         wrote = run_ok("secure", "refuse", "shared", *of(name))
         assert wrote.startswith(f"{name}: wrote 00-refused-00")

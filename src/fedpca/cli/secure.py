@@ -185,6 +185,8 @@ def coordinate(
 def status(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None:
     """Show who has sent what, and what the study waits for.
 
+    The model of a study that has ended is not computed again: verify does that.
+
     Example:
 
     ```
@@ -192,7 +194,7 @@ def status(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None
     ```
     """
     from fedpca.federation.secure_board import FolderBoard, file_name
-    from fedpca.federation.secure_folder import current_round, has_ended
+    from fedpca.federation.secure_folder import current_round
     from fedpca.secure.session import Session
     from fedpca.secure.settings import Terms
     from fedpca.trust.roster import Roster
@@ -202,8 +204,9 @@ def status(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None
     if "session" not in board:
         raise FileNotFoundError(f"{folder} has no session; open one with `fedpca secure new`.")
     session = Session(loaded, board["session"])
-    ended = has_ended(board, session)
-    waits_for = "the study has ended" if ended else current_round(board, session).describe(terms)
+    now = current_round(board, session)
+    ended = now.follows_all and "model" in board
+    waits_for = "the study has ended" if ended else now.describe(terms)
     skipped = {item.file: item.reason for item in board.skipped}
     if "model" in board and not ended:
         skipped[file_name("model")] = "it is there before all sums are."

@@ -363,6 +363,12 @@ class Round(NamedTuple):
         """Whose message is not there."""
         return tuple(index for index in self.expected if index not in self.there)
 
+    @property
+    def follows_all(self) -> bool:
+        """Whether every sum that was announced has its total: the coordinator announces another one, or
+        writes the model."""
+        return not self.kind
+
     def describe(self, terms: Terms) -> str:
         """In words."""
         if not self.missing:
