@@ -171,3 +171,22 @@ def test_no_rows_in_range_have_so_much_each(mean, total):
         Moments(count, means, total / 2 * np.eye(2))
     with pytest.raises(ValueError, match="no rows in range have so much"):
         Subspace(np.zeros((0, 2)), np.zeros(0), means, count, total)
+
+
+@pytest.mark.parametrize("shape", [(700, 300), (300, 700)])
+@pytest.mark.parametrize("spectrum", ["repeated", "flat", "steep", "few"])
+def test_a_few_of_many_directions_are_as_exact_as_all(shape, spectrum, rng):
+    size = min(shape)
+    values = {
+        "repeated": np.repeat(np.arange(30.0, 0.0, -1.0), size // 30),
+        "flat": 1 - np.arange(size) / (10 * size),
+        "steep": np.geomspace(1, 1e-12, size),
+        "few": np.maximum(20.0 - np.arange(size), 0.0),
+    }[spectrum]
+    left, right = (np.linalg.qr(rng.normal(size=(n, size)))[0] for n in shape)
+    rows = (left * values) @ right.T
+    found = Subspace.from_rows(rows, 20, center=False)
+    np.testing.assert_allclose(found.singular_values, values[:20], rtol=1e-12)
+    np.testing.assert_allclose(found.components @ found.components.T, np.eye(20), atol=1e-13)
+    images = np.linalg.norm(rows @ found.components.T, axis=0)
+    np.testing.assert_allclose(images, values[:20], rtol=1e-12)

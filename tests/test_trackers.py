@@ -426,6 +426,16 @@ def test_the_fast_kernel_is_exact_while_rows_are_few(shape, batch, alpha, rng):
     assert shortfall(whole.components[:6], rows) < 1e-9
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(1500, 617), (400, 2000)])
+@pytest.mark.parametrize("alpha", [0.25, 3.0])
+def test_few_rows_of_many_directions_are_exact(shape, alpha, rng):
+    rows = rng.normal(size=shape) * np.arange(1, shape[1] + 1) ** -alpha
+    summary = fed(Nystrom(shape[1], FixedRank(10)), rows, len(rows)).summary()
+    assert shortfall(summary.components[:10], rows) < 1e-12
+    np.testing.assert_allclose(summary.singular_values[:10], singular_values(rows)[:10], rtol=1e-12)
+
+
 @pytest.mark.parametrize("batch", [32, 50, 100, 333, 1000])
 @pytest.mark.parametrize(("n_new", "size"), [(60, 20), (200, 10)])
 def test_a_new_direction_of_few_rows_is_found_in_any_batches(batch, n_new, size, rng):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.summaries.linalg import leading_singular_pairs
+from fedpca.summaries.linalg import largest_entry, leading_singular_pairs
 from fedpca.trackers.nystrom.solve import residual_directions
 
 _DIRECT_SIZE = 768
@@ -35,8 +35,8 @@ def exact_pairs(rows: Array, n_wanted: int, n_max: int, floor: float) -> tuple[A
     True
     """
     size = min(rows.shape)
-    largest = float(np.abs(rows).max(initial=0.0))
-    if size > _DIRECT_SIZE and 2 * (n_max + _GUARD) < _MAX_SHARE * size and 1e-100 < largest < 1e100:
+    is_few = size > _DIRECT_SIZE and 2 * (n_max + _GUARD) < _MAX_SHARE * size
+    if is_few and 1e-100 < largest_entry(rows) < 1e100:
         pairs = _by_residuals(rows, n_wanted, n_max, int(_MAX_SHARE * size))
         if pairs is not None:
             components, singular_values = pairs

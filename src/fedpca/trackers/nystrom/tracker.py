@@ -387,7 +387,9 @@ class Nystrom(SubspaceTracker):
 
     def state(self) -> Subspace:
         if self._first_rows is not None:
-            return self._first_rows.subspace(self.rank, max(self.n_carried, self.tuning.buffer_rows))
+            few = self._first_rows.n_rows <= self.tuning.buffer_rows  # then nothing is left out
+            n_max = max(self.n_carried, self.tuning.buffer_rows) if few else self.n_carried
+            return self._first_rows.subspace(self.rank, n_max)
         if self._n_buffered and self.tuning.absorbs_buffer:
             flushed = self.branch()
             flushed._flush()
