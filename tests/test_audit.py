@@ -178,7 +178,7 @@ def model(rank, seed=0, shift=0.0):
 
 STEPS = {
     "scales": steps.scales(D, 0.1, 0),
-    "lengths and spread": steps.lengths_and_spread(0.1, 0),
+    "lengths and spread": steps.lengths_and_spread(steps.Histogram(2), 0.1, 0),
     "mean": steps.mean(np.array([1.0, 0.0, -2.0, 0.5]), 1.5, 0.1, 0),
     "radius": steps.radius(steps.DYADIC, 0.1, 0),
     "fine radius": steps.radius(steps.Histogram(4), 0.1, 0),

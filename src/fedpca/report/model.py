@@ -80,7 +80,7 @@ def _cumulative(model: Subspace, n_shown: int) -> Chart:
         _, low, high = found.explained(n_shown)
         caption += (
             f" Measured privately, of rows clipped to length {format_number(found.radius)}: 95 % interval "
-            f"{percent(low)} to {percent(high)}. Longer rows: {percent(found.beyond)}."
+            f"{percent(low)} to {percent(high)}. Longer rows: {percent(found.beyond)}.{found.not_counted}"
         )
     elif not is_known:
         caption += " The discarded variance is unknown, because noise was added."
