@@ -54,6 +54,7 @@ def test_mu_spends_all_of_the_promise_and_no_more(epsilon, delta):
     mu = mu_of(epsilon, delta)
     assert delta_of(mu, epsilon) <= delta
     assert delta_of(mu * (1 + 1e-6), epsilon) > delta
+    assert exact_delta(mu, epsilon) <= delta
     assert exact_delta(mu, epsilon) == pytest.approx(delta, rel=1e-8)
     assert epsilon_of(mu, delta) == pytest.approx(epsilon, rel=1e-8)
 
@@ -79,6 +80,20 @@ def test_everything_is_monotone(mu, epsilon, delta, more):
     assert delta_of(mu * more, epsilon) >= delta_of(mu, epsilon) >= delta_of(mu, epsilon * more)
     assert epsilon_of(mu * more, delta) >= epsilon_of(mu, delta) >= epsilon_of(mu, min(delta * more, 0.9))
     assert mu_of(epsilon * more, delta) > mu_of(epsilon, delta) > mu_of(epsilon, delta / more)
+
+
+def test_at_the_ends_of_the_range_delta_is_no_more_than_promised():
+    """Down to the smallest epsilon and delta that settings take."""
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        epsilon, delta = 10 ** random.uniform(-14, 4.5), 10 ** random.uniform(-14, -0.5)
+        assert 0.8 * delta < exact_delta(mu_of(epsilon, delta), epsilon) <= delta
+
+
+@pytest.mark.parametrize("settings", [(1e-15, 1e-6), (1.0, 1e-15), (0.0, 1e-6), (1.0, 0.0)])
+def test_what_double_precision_cannot_calibrate_is_refused(settings):
+    with pytest.raises(ValueError, match="1e-14"):
+        Privacy(*settings)
 
 
 def test_the_ends():

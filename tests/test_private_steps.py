@@ -644,6 +644,24 @@ def test_without_noise_shared_steps_find_what_one_owner_of_all_rows_finds(no_noi
     np.testing.assert_allclose(one.center, other.center, atol=1e-3)
 
 
+@pytest.mark.parametrize("which", ["lengths and spread", "mean"])
+def test_a_pooled_sum_that_no_rows_can_have_costs_nothing_more(which):
+    rows = ordinary(3000)
+    pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5))
+    while True:
+        own = pca.step_sum(rows)
+        if own.step == which:
+            break
+        pca.advance(own)
+    paid = len(pca.ledger_.entries)
+    impossible = own.total.copy()
+    impossible[3] = 1e308 if which == "mean" else 1e9
+    with pytest.raises(ValueError, match="rows and noise have at most"):
+        pca.advance(replace(own, total=impossible))
+    assert len(pca.ledger_.entries) == paid
+    pca.advance(own)  # the right one still ends the round
+
+
 def test_owners_with_other_settings_are_told_so():
     tables = far_apart(2)
     owners = owners_of(tables)

@@ -200,7 +200,7 @@ def fit(
         batch_rows=batch_rows,
         **reading,
     )
-    factor = None if scale is None else _scale(scale, rows)
+    factor = None if scale is None else _scale(scale, rows, private=privacy is not None)
     if signer is not None:
         check_fit(signer, rows, center is not Center.none, factor, privacy)
     # By default few; of a private model those that rise above the noise.
@@ -251,8 +251,12 @@ def fit(
     print_result(data, as_json, text)
 
 
-def _scale(text: str, rows: "RowReader") -> "ScaleLike":
-    """A rule, the numbers that a rule makes of a Scaling in a file, or the numbers in a file."""
+def _scale(text: str, rows: "RowReader", *, private: bool) -> "ScaleLike":
+    """A rule, the numbers that a rule makes of a Scaling in a file, or the numbers in a file.
+
+    Args:
+        private: only numbers that are public, or were released, will do.
+    """
     if text in ("std", "binomial"):
         return cast("ScaleLike", text)
     rule, _, file = text.partition(":")
@@ -279,6 +283,12 @@ def _scale(text: str, rows: "RowReader") -> "ScaleLike":
     if rows.matches and loaded.feature_names not in (None, rows.feature_names):
         raise ValueError(f"variants must be those of {path}, in its order; pass --variants {path}.")
     validation.same_names(rows.feature_names, loaded.feature_names)
+    if private and getattr(loaded, "certificate", None) is None:
+        raise ValueError(
+            f"--scale with --epsilon must be numbers that are public, and {path} was computed from rows "
+            "without privacy; pass --scale std, which finds the scale privately, or public numbers in a .npy "
+            "file."
+        )
     if isinstance(loaded, Scaling):
         return loaded.scale(cast("ScaleRule", rule))
     if file != text:

@@ -22,6 +22,9 @@ Replacing x by y changes it by ||x||^4 + ||y||^4 - 2 <x, y>^2 <= 2, squared; tak
 """
 
 
+_ROUNDING = 8.0  # units in the last place, of logarithms of tails and what follows (tests: 80 digits)
+
+
 # --- Gaussian differential privacy ---
 
 
@@ -35,9 +38,20 @@ def delta_of(mu: float, epsilon: float) -> float:
     """
     if mu <= 0:
         return 0.0
-    first = float(log_ndtr(mu / 2 - epsilon / mu))
-    second = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
+    first, second, _ = _logarithms(mu, epsilon)
     return max(0.0, -exp(first) * expm1(second - first))
+
+
+def _largest_delta(mu: float, epsilon: float) -> float:
+    """`delta_of`, rounded up by what its logarithms may be off."""
+    first, second, off = _logarithms(mu, epsilon)
+    return max(0.0, -exp(first + off) * expm1(second - first - off))
+
+
+def _logarithms(mu: float, epsilon: float) -> tuple[float, float, float]:
+    """Of the two terms of delta, and what rounding may change in their difference."""
+    first, tail = (float(log_ndtr(side * mu / 2 - epsilon / mu)) for side in (1, -1))
+    return first, epsilon + tail, _ROUNDING * 2.0**-52 * (1 + abs(first) + abs(tail) + epsilon)
 
 
 @lru_cache(maxsize=4096)
@@ -55,10 +69,12 @@ def mu_of(epsilon: float, delta: float) -> float:
     Noise of standard deviation Delta / mu is all that (epsilon, delta) needs; the classic
     Delta sqrt(2 ln(1.25/delta)) / epsilon is more, and holds for epsilon <= 1 only.
 
+    It is rounded down, by more than arithmetic here is off: its delta is nowhere above what is asked for.
+
     >>> mu_of(epsilon=1.0, delta=1e-5)
     0.268
     """
-    return _bisect(lambda mu: delta_of(mu, epsilon) <= delta)[0]
+    return _bisect(lambda mu: _largest_delta(mu, epsilon) <= delta)[0]
 
 
 def composed(mus: Iterable[float]) -> float:

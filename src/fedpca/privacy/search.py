@@ -27,7 +27,7 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.privacy import steps
-from fedpca.privacy.clipping import RADIUS, Clipping, Pairing
+from fedpca.privacy.clipping import RADIUS, UNNOTICED, Clipping, Pairing
 from fedpca.privacy.search_plan import FINEST, MEAN_STEPS, UNLIKELY, SearchRule
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.steps import BELOW, DYADIC, Step, StepSum
@@ -80,10 +80,12 @@ class BlockSum:
         self._pairing = Pairing(random) if block.of_pairs else None
         self.total: Array = np.zeros(block.length)
 
+    @UNNOTICED
     def take(self, rows: Array) -> None:
         for part in (rows,) if self._pairing is None else self._pairing.take(rows):
             self.total += self._block.add(part)
 
+    @UNNOTICED
     def flush(self) -> None:
         if self._pairing is not None and self._pairing.n_waiting:
             self.total += self._block.add(self._pairing.flush())
@@ -192,6 +194,7 @@ class Search:
             )
         if not np.isfinite(pooled.total).all() or pooled.n_rows < 1 or not 1 <= pooled.noise < inf:
             raise ValueError("the sum of a round must be finite, of at least one row and one owner's noise.")
+        steps.check_size(pooled, self.step, self.deviations)
 
     @property
     def _mu(self) -> float:

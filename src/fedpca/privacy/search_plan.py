@@ -18,8 +18,8 @@ from fedpca.privacy.steps import Histogram, Lengths, Step
 
 _FEW = 0.1  # t above which only pairs are used
 _FEW_ROWS = 40.0  # mu n below which a histogram finds nothing
-# What clipping accepts of noise, see `most_noise` and `radius`: fitted to 402 combinations of half the data sets,
-# components (2, 6, 10) and epsilon (0.5 to 8); `benchmarks.private_defaults` has the other half.
+# What clipping accepts of noise, see `most_noise` and `radius`: fitted to 402 combinations of half the data
+# sets, components (2, 6, 10) and epsilon (0.5 to 8); `benchmarks.private_defaults` has the other half.
 _MOST_NOISE, _NOISE_POWER, _RANK_POWER, _TAIL_POWER = 0.05, 0.65, 1.25, 3.0
 _HALF, _LONG = 0.5, 0.85  # quantiles of lengths
 _NEAR, _TOO_FAR = 2.0, 4.0  # (noise of the center / spread)² over t: good enough, and not good enough
