@@ -4,7 +4,9 @@ import copy
 import pickle
 import warnings
 from dataclasses import replace
+from itertools import product
 from math import ceil, hypot, log2, sqrt
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,10 +18,12 @@ from fedpca import Aggregator, BudgetExceeded, FederatedPCA, Ledger, Privacy, St
 from fedpca.errors import SummaryRejected
 from fedpca.privacy import StepSum, steps
 from fedpca.privacy.calibration import mu_of
-from fedpca.privacy.clipping import RADIUS, Clipping, Pairing
+from fedpca.privacy.clipping import MAX_ROWS, RADIUS, Clipping, Pairing
 from fedpca.privacy.evaluation import PrivateEvaluation
+from fedpca.privacy.mechanisms.base import SUM_WEIGHT
 from fedpca.privacy.noise import ExactNoise, FastNoise
 from fedpca.privacy.search import BlockSum, Found
+from fedpca.privacy.search_plan import SearchRule
 from fedpca.privacy.tracker import PrivateTracker
 from fedpca.summaries.certificate import Certificate
 
@@ -280,9 +284,9 @@ def test_the_sums_that_an_owner_sends_are_those(settings, in_order, no_noise):
     clipping = pca._source._stage.clipping
     np.testing.assert_array_equal(0.0 if clipping.center is None else clipping.center, center)
     assert sizes[int(0.8 * len(sizes))] < clipping.bound
-    energy = np.mean(np.minimum(sizes, clipping.bound) ** 2)
-    noise = 2**1.25 * np.sqrt(5) / (pca._source.privacy.mu * 3000)
-    assert clipping.bound**2 < 1.1 * (0.05 / noise) ** 0.65 * energy  # no more noise than it accepts
+    energy = np.mean(1 / np.maximum(sizes, clipping.bound) ** 2) * np.median(sizes) ** 2
+    t = np.sqrt(5) / (pca._source.privacy.mu * 3000)
+    assert 1.1 * (0.055 / (2**1.25 * t)) ** 0.9 * energy > 1  # no more noise than it accepts
     release = pca.partial_fit(rows).release()
     points = np.array([drawn_in(row, clipping.bound) for row in about]) * clipping.bound
     offset = release.mean - center if release.centered else np.zeros(5)
@@ -639,8 +643,8 @@ def test_without_noise_shared_steps_find_what_one_owner_of_all_rows_finds(no_noi
     together = rounds(owners_of(tables), tables)
     (alone,) = rounds(owners_of([rows]), [rows])
     one, other = together[0]._source._stage.clipping, alone._source._stage.clipping
-    # Two owners' noise is more, so that less can be accepted: by 2^(0.65 / 4) in length.
-    assert other.bound / 2**0.1625 * 0.97 < one.bound <= other.bound * 1.02
+    # Two owners' noise is more, so that less of it can be accepted: by 2^0.45, or 2^0.225 in length.
+    assert other.bound / 2**0.225 * 0.97 < one.bound <= other.bound * 1.02
     np.testing.assert_allclose(one.center, other.center, atol=1e-3)
 
 
@@ -1110,3 +1114,26 @@ def test_the_noise_of_steps_does_not_repeat():
         sums.append(pca.step_sum(rows))
         np.testing.assert_array_equal(sums[-1].total, np.rint(sums[-1].total))
     assert (sums[0].total != sums[1].total).mean() > 0.8
+
+
+# --- constants that the proofs quote ---
+
+
+def test_the_proofs_quote_the_constants_of_the_code():
+    text = (Path(__file__).parents[1] / "docs/explanation/privacy-proofs.md").read_text(encoding="utf-8")
+    text = " ".join(text.split())
+    assert f"for zero-out; $w = {SUM_WEIGHT:g}$" in text
+    assert f"integer point of squared norm at most $2^{{{log2(RADIUS**2):.0f}}}$" in text
+    assert f"for up to $2^{{{log2(MAX_ROWS):.0f}}}$ rows" in text
+    assert f"{100 * Privacy(1.0, 1e-6).evaluation_share:.0f} % of $\\mu^2$ is set apart" in text
+    assert f"half a count beyond the radius | ${sqrt(2 + steps.BEYOND**2):g}$" in text.replace("3/2", "1.5")
+    histograms = means = scales = 0.0
+    for epsilon, n_rows, d in product((0.1, 1.0, 8.0), np.geomspace(50, 1e7, 60), (1, 5, 100)):
+        rule = SearchRule(Privacy(epsilon, 1e-9), d, 2, float(n_rows), 1.0, finds_scale=True)
+        histograms = max(histograms, 3 * rule.histogram_share / rule.after_scale)
+        means, scales = max(means, rule.mean_share / rule.after_scale), max(scales, rule.scale_share)
+        assert rule.scale_share + 3 * rule.histogram_share + rule.mean_share < 0.7
+        assert rule.histogram.per_octave in (1, 2, 4)
+    assert f"histograms at most {100 * histograms:.0f} % and the mean at most {100 * means:.0f} %" in text
+    assert scales == 0.25
+    assert "`scales` takes at most a quarter" in text

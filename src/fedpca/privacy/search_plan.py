@@ -18,15 +18,16 @@ from fedpca.privacy.steps import Histogram, Lengths, Step
 
 _FEW = 0.1  # t above which only pairs are used
 _FEW_ROWS = 40.0  # mu n below which a histogram finds nothing
-# What clipping accepts of noise, see `most_noise` and `radius`: fitted to 402 combinations of half the data
-# sets, components (2, 6, 10) and epsilon (0.5 to 8); `benchmarks.private_defaults` has the other half.
-_MOST_NOISE, _NOISE_POWER, _RANK_POWER, _TAIL_POWER = 0.05, 0.65, 1.25, 3.0
-_HALF, _LONG = 0.5, 0.85  # quantiles of lengths
+# What clipping accepts of noise, see `most_noise` and `radius`: fitted to 402 combinations of half of 30 data
+# sets, components (2, 6, 10) and epsilon (0.5 to 8), with an eye on the others (`benchmarks.private_defaults`).
+_MOST_NOISE, _NOISE_POWER, _RANK_POWER, _TAIL_POWER = 0.055, 0.9, 1.25, 3.0
+_HALF, _LONG = 0.5, 0.9  # quantiles of lengths
 _NEAR, _TOO_FAR = 2.0, 4.0  # (noise of the center / spread)² over t: good enough, and not good enough
 _FARTHEST = 0.7  # of the spread
 MEAN_STEPS = 5
 _LAST_STEP = 0.65  # of what is spent on the mean
 _MOST_FOR_MEAN = 0.4  # of mu²
+_MOST_FOR_HISTOGRAM = 0.05  # of mu²; there are three
 _TYPICAL_LONG = 1.15  # the radius, over the root mean square of lengths, if these are alike
 _TYPICAL_FAR = 2.0  # of the spread: the end of the bin that rows as far from the origin as they spread are in
 _MARGIN = 1.25  # of a radius over what it has to contain
@@ -131,7 +132,7 @@ class SearchRule:
     @property
     def histogram_share(self) -> float:
         """Of mu², for a histogram."""
-        return _clamped((30 / self.strength) ** 2, 0.006, 0.05) * self.after_scale
+        return _clamped((30 / self.strength) ** 2, 0.006, _MOST_FOR_HISTOGRAM) * self.after_scale
 
     @property
     def histogram(self) -> Histogram:
@@ -150,7 +151,7 @@ class SearchRule:
 
     @property
     def most_noise(self) -> float:
-        """By how much clipping to a length may raise the noise, in units of that of the sphere.
+        """By how much clipping to a length may raise the noise, in units of that of rows of the median length.
 
         Below one, only the sphere is left. The later of many components vary less: noise harms them more.
         """
@@ -159,16 +160,16 @@ class SearchRule:
     def radius(self, lengths: Lengths) -> float:
         """The length that rows are clipped to; 0 for the sphere.
 
-        Clipped to R, rows have noise of R² to an energy of min(length, R)². The longer R, the more noise, and
-        the less are long rows bent. So R is that of nearly all rows or, of long tails, which carry
-        the variance, more, as far as `most_noise` allows.
+        The longer it is, the more noise there is to the energy of a row, and the less are long rows bent. So it
+        is that of nearly all rows or, of long tails, which carry the variance, more, as far as `most_noise`
+        allows.
         """
         half, long = lengths.quantile(_HALF), lengths.quantile(_LONG)
         if not half or self.most_noise < 1:
             return 0.0
         tail = long / half / lengths.resolution  # what one bin may feign comes off
         for radius in long * max(tail, 1.0) ** _TAIL_POWER * _SHRINKING:
-            if radius**2 <= self.most_noise * lengths.mean_square(radius):
+            if self.most_noise * half**2 * lengths.energy(radius) >= 1:
                 return float(radius)
         return 0.0
 

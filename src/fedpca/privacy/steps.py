@@ -19,7 +19,7 @@ has 1, a mean 1, an evaluation sqrt(5) / 2; for pairs, where it leaves its partn
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import inf, isclose, sqrt
+from math import isclose, sqrt
 from typing import Self
 
 import numpy as np
@@ -204,12 +204,21 @@ class Lengths:
         """The upper end of a bin over its lower end."""
         return float(self.ends[1] / self.ends[0])
 
-    def mean_square(self, most: float = inf) -> float:
-        """Of the lengths, none taken as longer than `most`; 0 if nothing was found."""
-        squares = np.square(np.minimum(self.ends / sqrt(self.resolution), most))
+    def mean_square(self) -> float:
+        """Of the lengths; 0 if nothing was found."""
+        squares = np.square(self._middles)
         squares[0] = 0.0
         rows = float(self.counts.sum())
         return float(self.counts @ squares) / rows if rows > 0 else 0.0
+
+    def energy(self, radius: float) -> float:
+        """Of rows clipped to a radius, as points of the unit ball, in a direction in which all vary by one."""
+        factors = 1 / np.maximum(self._middles, radius)
+        return float(self.counts @ np.square(factors) / self.counts.sum())
+
+    @property
+    def _middles(self) -> Array:
+        return self.ends / sqrt(self.resolution)
 
 
 @dataclass(frozen=True)
