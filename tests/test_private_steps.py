@@ -284,9 +284,9 @@ def test_the_sums_that_an_owner_sends_are_those(settings, in_order, no_noise):
     clipping = pca._source._stage.clipping
     np.testing.assert_array_equal(0.0 if clipping.center is None else clipping.center, center)
     assert sizes[int(0.8 * len(sizes))] < clipping.bound
-    energy = np.mean(1 / np.maximum(sizes, clipping.bound) ** 2) * np.median(sizes) ** 2
-    t = np.sqrt(5) / (pca._source.privacy.mu * 3000)
-    assert 1.1 * (0.055 / (2**1.25 * t)) ** 0.9 * energy > 1  # no more noise than it accepts
+    short, t = 0.25 * np.median(sizes), np.sqrt(5) / (pca._source.privacy.mu * 3000)
+    of_sphere, left = (np.mean(1 / np.maximum(sizes, each) ** 2) for each in (short, clipping.bound))
+    assert of_sphere < 1.2 * (0.07 / (2**1.25 * t)) ** 0.9 * left  # no more noise than it accepts
     release = pca.partial_fit(rows).release()
     points = np.array([drawn_in(row, clipping.bound) for row in about]) * clipping.bound
     offset = release.mean - center if release.centered else np.zeros(5)

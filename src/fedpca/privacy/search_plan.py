@@ -19,9 +19,10 @@ from fedpca.privacy.steps import Histogram, Lengths, Step
 _FEW = 0.1  # t above which only pairs are used
 _FEW_ROWS = 40.0  # mu n below which a histogram finds nothing
 # What clipping accepts of noise, see `most_noise` and `radius`: fitted to 402 combinations of half of 30 data
-# sets, components (2, 6, 10) and epsilon (0.5 to 8), with an eye on the others (`benchmarks.private_defaults`).
-_MOST_NOISE, _NOISE_POWER, _RANK_POWER, _TAIL_POWER = 0.055, 0.9, 1.25, 3.0
+# sets, components (2, 6, 10) and epsilon (0.5 to 8), with an eye on others (`benchmarks.private_defaults`).
+_MOST_NOISE, _NOISE_POWER, _RANK_POWER, _TAIL_POWER = 0.07, 0.9, 1.25, 3.0
 _HALF, _LONG = 0.5, 0.9  # quantiles of lengths
+_SHORT = 0.25  # of the median: shorter rows, as of a table of few different ones, decide nothing
 _NEAR, _TOO_FAR = 2.0, 4.0  # (noise of the center / spread)² over t: good enough, and not good enough
 _FARTHEST = 0.7  # of the spread
 MEAN_STEPS = 5
@@ -151,7 +152,7 @@ class SearchRule:
 
     @property
     def most_noise(self) -> float:
-        """By how much clipping to a length may raise the noise, in units of that of rows of the median length.
+        """By how much clipping to a length may raise the noise, in units of that of the sphere.
 
         Below one, only the sphere is left. The later of many components vary less: noise harms them more.
         """
@@ -160,16 +161,17 @@ class SearchRule:
     def radius(self, lengths: Lengths) -> float:
         """The length that rows are clipped to; 0 for the sphere.
 
-        The longer it is, the more noise there is to the energy of a row, and the less are long rows bent. So it
-        is that of nearly all rows or, of long tails, which carry the variance, more, as far as `most_noise`
-        allows.
+        The longer it is, the more noise there is to the energy of a row, and the less are long rows bent. So
+        it is that of nearly all rows or, of long tails, which carry the variance, more, as far as
+        `most_noise` allows.
         """
         half, long = lengths.quantile(_HALF), lengths.quantile(_LONG)
         if not half or self.most_noise < 1:
             return 0.0
         tail = long / half / lengths.resolution  # what one bin may feign comes off
+        of_sphere = lengths.energy(_SHORT * half)
         for radius in long * max(tail, 1.0) ** _TAIL_POWER * _SHRINKING:
-            if self.most_noise * half**2 * lengths.energy(radius) >= 1:
+            if of_sphere <= self.most_noise * lengths.energy(radius):
                 return float(radius)
         return 0.0
 

@@ -212,7 +212,7 @@ class Lengths:
         return float(self.counts @ squares) / rows if rows > 0 else 0.0
 
     def energy(self, radius: float) -> float:
-        """Of rows clipped to a radius, as points of the unit ball, in a direction in which all vary by one."""
+        """Of rows clipped to a radius, as points of the ball, along a direction in which all vary alike."""
         factors = 1 / np.maximum(self._middles, radius)
         return float(self.counts @ np.square(factors) / self.counts.sum())
 
