@@ -20,8 +20,9 @@ _FEW = 0.1  # t above which only pairs are used
 _FEW_ROWS = 40.0  # mu n below which a histogram finds nothing
 # What clipping accepts of noise, see `most_noise` and `radius`: fitted to 402 combinations of half of 30 data
 # sets, components (2, 6, 10) and epsilon (0.5 to 8), with an eye on others (`benchmarks.private_defaults`).
-_MOST_NOISE, _NOISE_POWER, _RANK_POWER, _TAIL_POWER = 0.07, 0.9, 1.25, 3.0
+_MOST_NOISE, _NOISE_POWER, _RANK_POWER, _TAIL_POWER = 0.07, 0.9, 1.25, 4.0
 _HALF, _LONG = 0.5, 0.9  # quantiles of lengths
+_FEIGNED = 1.5  # bins: by so much rows of one length may seem to differ
 _SHORT = 0.25  # of the median: shorter rows, as of a table of few different ones, decide nothing
 _NEAR, _TOO_FAR = 2.0, 4.0  # (noise of the center / spread)² over t: good enough, and not good enough
 _FARTHEST = 0.7  # of the spread
@@ -168,7 +169,7 @@ class SearchRule:
         half, long = lengths.quantile(_HALF), lengths.quantile(_LONG)
         if not half or self.most_noise < 1:
             return 0.0
-        tail = long / half / lengths.resolution  # what one bin may feign comes off
+        tail = long / half / lengths.resolution**_FEIGNED
         of_sphere = lengths.energy(_SHORT * half)
         for radius in long * max(tail, 1.0) ** _TAIL_POWER * _SHRINKING:
             if of_sphere <= self.most_noise * lengths.energy(radius):
