@@ -21,13 +21,16 @@ def read(path: Path) -> "tuple[Summary, int]":
 
 def decode(path: Path, contents: bytes) -> "tuple[Summary, int]":
     """The same, of a file that was read already."""
+    from fedpca.errors import ModelFileError
     from fedpca.summaries import model_file
-    from fedpca.summaries.summary import from_file
+    from fedpca.summaries.summary import from_file, split_facts
 
     kind, arrays, metadata = model_file.decode(contents, path)
-    summary = from_file(path, kind, arrays, metadata)
-    shown = metadata.get("n_components")
-    return summary, shown if type(shown) is int and shown >= 0 else summary.subspace().rank
+    facts, beside = split_facts(path, metadata)
+    summary = from_file(path, kind, arrays, facts)
+    if (shown := beside.get("n_components", 0)) < 0:
+        raise ModelFileError(f"{path} is damaged: n_components must be at least 0, got {shown}.")
+    return summary, beside.get("n_components", summary.subspace().rank)
 
 
 def counts_in(path: Path, contents: bytes) -> "RowCounts | None":
