@@ -140,7 +140,7 @@ def require_exact(
     remedy = "let fedpca write it again"
     for what, names, known in zip(("an array", "a fact"), found, made, strict=True):
         if unknown := sorted(names.keys() - known.keys()):
-            raise ValueError(f"a {kind} has no {unknown[0]!r:.80}, and it has {what} of this name; {remedy}.")
+            raise ValueError(f"it has {what} {unknown[0]!r:.80} that no {kind} has; {remedy}.")
         if missing := sorted(known.keys() - names.keys()):
             raise ValueError(f"{missing[0]} is missing; {remedy}.")
     (arrays, metadata), (own, facts) = found, made
@@ -163,6 +163,15 @@ def _stated(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_stated(inner) for inner in value]
     return (type(value), value)
+
+
+def require_no_own_facts(metadata: JSON, name: object) -> None:
+    """Refuse what stays with its owner in a file that is to leave."""
+    if own := [fact for fact in OWN_FACTS if fact in metadata]:
+        raise ModelFileError(
+            f"{name} has {' and '.join(own)}, which stay with its owner; hand over what fedpca package or "
+            "fedpca merge makes of it, which leave them out."
+        )
 
 
 def signature(contents: bytes, name: object) -> tuple[object, JSON]:
