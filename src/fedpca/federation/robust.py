@@ -10,9 +10,8 @@ rule takes the steps of the one before and adds one.
 
 - "cap": no owner weighs more than the median owner (or `max_share`), and no eigenvalue of A_i is above the
   largest of the median owner.
-- "median": weights are those of the geometric median of the A_i. No owner weighs more for being nearer to it
-  than the median owner, or than sampling noise is: liars who agree are nearer to each other than honest
-  owners are.
+- "median": weights are those of the geometric median of the A_i. Distances below the
+  sampling noise of an owner count as equal: liars who agree are nearer to each other than honest owners are.
 - "trim": the geometric median is a reference R for what owners have along each direction. The A_i are cut
   back to A_i <= 2 R in the Loewner order, and owners far from the others, compared with the median owner,
   lose their weight: Tukey's biweight, from the geometric median on.
@@ -49,7 +48,8 @@ _TRIM_ROUNDS = 10
 _LEAST_WEIGHT = 1e-12
 _NEAR = 1e-6  # of the largest distance: nearer owners count as this far
 # Distances below this many standard deviations of sampling noise tell nothing. Owners with rows drawn at
-# random from digits are .7 to .9 of it from their mean, and 1.1 where four of nine lie.
+# random from digits are .7 to .9 of it from their mean, and 1.1 where four of nine lie. Without it, four such
+# liars have .7 of the weight; with 1.25 of it, "median" no longer notices a mild lie of one in three.
 _NOISE = 1.0
 _MOSTLY_OFFSET = 1e-6  # of the energy is left about the mean: rounding may be a part of it that matters
 _MAX_BASIS = 512  # directions that subspaces are compared in
@@ -446,24 +446,23 @@ class _Distances:
         flat = flat - weights @ flat  # what all have in common would only round
         unit = np.abs(flat).max(initial=0.0) or 1.0  # in any unit; products stay in range
         self._products = (flat / unit) @ (flat / unit).T
-        self._weights, self._noise = weights, _NOISE * noise / unit
+        self._noise = _NOISE * noise / unit
 
-    def __call__(self, weights: Array) -> tuple[Array, float]:
-        """Distances from a mean, shape (k,), and the one up to which they tell nothing about an owner."""
+    def __call__(self, weights: Array) -> Array:
+        """Distances from a mean, shape (k,); those that tell nothing count as the sampling noise."""
         along = self._products @ weights
         away = np.sqrt(np.maximum(np.diag(self._products) - 2 * along + weights @ along, 0.0))
-        median = float(_weighted_median(away, self._weights))
-        return away, max(median, self._noise, _NEAR * float(away.max()))
+        return np.maximum(away, max(self._noise, _NEAR * float(away.max())))
 
 
 def _median_weights(distances: _Distances, weights: Array) -> Array:
     """The weights whose mean is the geometric median, by Weiszfeld's iteration."""
     found = weights
     for _ in range(_MEDIAN_ROUNDS):
-        away, near = distances(found)
-        if not near:
+        away = distances(found)
+        if not away.all():
             return weights
-        found = weights / np.maximum(away, near)
+        found = weights / away
         found = found / found.sum()
     return found
 
@@ -472,9 +471,10 @@ def _trimmed_weights(distances: _Distances, weights: Array) -> Array:
     """Tukey's biweight of the distances, in units of the median owner's, from the geometric median on."""
     found = _median_weights(distances, weights)
     for _ in range(_TRIM_ROUNDS):
-        away, near = distances(found)
-        if not near:
+        away = distances(found)
+        unit = _FAR * float(_weighted_median(away, weights))
+        if not unit:
             return weights
-        found = weights * np.maximum(1 - (np.maximum(away, near) / (_FAR * near)) ** 2, 0.0) ** 2
+        found = weights * np.maximum(1 - (away / unit) ** 2, 0.0) ** 2
         found = found / found.sum()
     return found
