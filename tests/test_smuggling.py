@@ -6,9 +6,11 @@ import tracemalloc
 import numpy as np
 import pytest
 from helpers import rows_of
+from typer.testing import CliRunner
 
 import fedpca
 from fedpca import Aggregator, Moments, Roster, Scaling, SigningKey, Subspace
+from fedpca.cli.app import app
 from fedpca.errors import ModelFileError
 from fedpca.federation.folder import collect, collect_scaling, publish
 from fedpca.federation.message import Message
@@ -81,7 +83,8 @@ def test_what_is_beside_the_contents_is_refused(trick, kind, tmp_path):
     with pytest.raises(ModelFileError):
         fedpca.load(tmp_path / "north.1.safetensors")
     aggregator = Aggregator(rank=1)
-    assert len(collect(tmp_path, aggregator)) == 1 and not aggregator.children
+    assert len(collect(tmp_path, aggregator)) == 1
+    assert not aggregator.children
 
 
 def smuggled(message, arrays=None, facts=None):
@@ -104,8 +107,9 @@ def test_a_signature_does_not_let_rows_in(tmp_path):
     signed = roster.signer(key).sign(smuggled(Message("north", 1, SUMMARIES["moments"]), {"rows": ROWS}))
     (tmp_path / "north.1.safetensors").write_bytes(signed)
     aggregator = Aggregator(rank=1, roster=roster, store=tmp_path / "store")
-    (skipped,) = collect(tmp_path, aggregator)[:1]
-    assert "rows" in skipped.reason and not aggregator.children
+    skipped = collect(tmp_path, aggregator)[0]
+    assert "rows" in skipped.reason
+    assert not aggregator.children
     with pytest.raises(ModelFileError, match="limits"):
         roster.signer(key).sign(smuggled(Message("north", 1, SUMMARIES["moments"]), facts={"limits": {}}))
 
@@ -164,3 +168,25 @@ def test_any_file_that_is_read_is_written_the_same():
             changed[place] ^= 1 << int(rng.integers(8))
             with pytest.raises(ModelFileError):
                 Message.decode(bytes(changed))
+
+
+def test_check_and_package_refuse_what_rides_along(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "policy.toml").write_text("least_rows = 5\n")
+    summary = SUMMARIES["moments"]
+    counted = {"rows": 60, "fewest_values": 60, "smallest_level": None}
+    facts = summary.metadata | {"n_components": 2, "counted": counted}
+    for name, arrays, more in (
+        ("rows", {"rows": ROWS}, {}),
+        ("own", {}, {"reading": {"a": 1}, "limits": {}}),
+    ):
+        model_file.write(f"{name}.safetensors", summary.kind, summary.arrays | arrays, facts | more)
+
+    def run(*arguments):
+        return CliRunner().invoke(app, [*arguments, "--policy", "policy.toml"])
+
+    assert run("check", "rows.safetensors").exit_code == run("check", "own.safetensors").exit_code == 1
+    assert run("package", "rows.safetensors", "-o", "study").exit_code == 1
+    assert not (tmp_path / "study").exists()
+    assert run("package", "own.safetensors", "-o", "study").exit_code == 0
+    assert model_file.read("study/model.safetensors")[2].keys() == facts.keys()
