@@ -110,7 +110,7 @@ def _written_again(contents: bytes, written: bytes) -> bytes:
     from fedpca.summaries import model_file
 
     found, _ = model_file.signature(contents, "the model")
-    signed = written if found is None else model_file.with_signature(written, found)
+    signed = model_file.with_signature(written, found) if isinstance(found, dict) else written
     return signed if signed == contents else written
 
 

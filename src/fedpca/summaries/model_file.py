@@ -28,7 +28,7 @@ from fedpca.errors import ModelFileError
 FORMAT_VERSION = 4
 OWN_FACTS = ("limits", "reading")
 """Facts of a file of one's own: how its rows are read, and limits learned from them. They stay with it."""
-_DTYPES = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4")}
+_DTYPES: dict[str, np.dtype] = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4")}
 _MAX_ARRAYS = 128  # more than any summary has
 # Headers are read before anything is known of their sender, and JSON takes up to 25 times its size in memory:
 # "[]," are 3 bytes, and a list of 64 or more.
@@ -306,7 +306,7 @@ def _layout_in(text: bytes, name: object) -> _Layout:
     del tensors[""]
     if len(tensors) > _MAX_ARRAYS:
         raise ModelFileError(f"{name} is not a model file: it has {len(tensors)} arrays.")
-    shapes = {}
+    shapes: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
     for tensor, description in tensors.items():
         dtype = _DTYPES.get(description["dtype"])
         if dtype is None:

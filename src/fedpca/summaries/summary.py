@@ -71,7 +71,7 @@ def scaling_from_file(name: object, arrays: Mapping[str, Array], metadata: JSON)
     return _checked(name, Scaling, arrays, metadata)
 
 
-_Value = TypeVar("_Value", Subspace, Moments, Scaling)
+_Value = TypeVar("_Value", bound=Subspace | Moments | Scaling)
 
 
 def _checked(name: object, kind: type[_Value], arrays: Mapping[str, Array], metadata: JSON) -> _Value:
