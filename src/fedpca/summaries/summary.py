@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any
 
 from fedpca._typing import JSON, Array
 from fedpca.errors import ModelFileError
 from fedpca.summaries import model_file
+from fedpca.summaries.frozen import Frozen
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.subspace import Subspace
@@ -63,18 +64,17 @@ def from_file(name: object, kind: str, arrays: Mapping[str, Array], metadata: JS
         )
     if kind not in _KINDS:
         raise ModelFileError(f"{name} contains {kind!r}; this fedpca knows {sorted(_KINDS)}.")
-    return _checked(name, _KINDS[kind], arrays, metadata)
+    found: Summary = _checked(name, _KINDS[kind], arrays, metadata)
+    return found
 
 
 def scaling_from_file(name: object, arrays: Mapping[str, Array], metadata: JSON) -> Scaling:
     """The scaling in the contents of a model file called `name`, which have nothing else."""
-    return _checked(name, Scaling, arrays, metadata)
+    found: Scaling = _checked(name, Scaling, arrays, metadata)
+    return found
 
 
-_Value = TypeVar("_Value", bound=Subspace | Moments | Scaling)
-
-
-def _checked(name: object, kind: type[_Value], arrays: Mapping[str, Array], metadata: JSON) -> _Value:
+def _checked(name: object, kind: type[Frozen], arrays: Mapping[str, Array], metadata: JSON) -> Any:
     try:
         return kind.from_file_contents(arrays, metadata)
     except KeyError as error:
