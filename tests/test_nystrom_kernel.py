@@ -514,7 +514,7 @@ def test_what_is_kept_along_fair_directions_never_exceeds_what_was_kept(n_wanted
         )
         rotation = scipy.linalg.qr(rng.normal(size=(10, 10)))[0]
         coverage = Coverage((rotation * rng.uniform(0, 1000, 10)) @ rotation.T, 1000.0)
-        fair = coverage.fair(basis, n_wanted)
+        fair, _ = coverage.fair(basis, n_wanted)
         before, after = ((s.components.T * s.singular_values**2) @ s.components for s in (basis, fair))
         assert np.linalg.eigvalsh(before - after).min() > -1e-12
         assert_close(fair.components @ fair.components.T, np.eye(10), 1e-12)
