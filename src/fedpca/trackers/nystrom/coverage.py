@@ -15,9 +15,12 @@ from fedpca._typing import Array
 from fedpca.summaries.subspace import Subspace
 
 _MIN_LACK = 1e-3  # of the energy of the weakest direction wanted: estimates below it change nothing
-_MAX_LOSS = 0.05
-"""Share of what is certain along any direction wanted that a summary may give up: what is reported gives up
-nothing. Measured on late directions: with 0.02 up to three times as much is lost of the variance captured."""
+_MAX_LOSS = 5e-3
+"""Share of what is certain along the directions wanted that a summary may give up; what is reported of them
+gives up nothing,"""
+_MAX_LOSS_ALONG = 0.05
+"""and the share of any one of them, which may be far weaker than the first. Measured on late directions: with
+0.02 up to three times as much is lost of the variance captured."""
 _MAX_SHARE = 0.3
 """The same along the others, which count when summaries merge: without a limit merging loses three times as
 much (patches of photographs less their mean)."""
@@ -125,7 +128,8 @@ def _chosen(squares: Array, lack: Array, weight: float, n_wanted: int) -> tuple[
     if weight:
         sizes = np.sqrt(np.diag(a))
         worst = float(np.linalg.eigvalsh(coupling / np.outer(sizes, sizes))[-1])
-        t = max(np.sqrt(np.trace(coupling) / c.sum()), worst / _MAX_LOSS)
+        loss = float(np.trace(coupling))
+        t = max(np.sqrt(loss / c.sum()), loss / (_MAX_LOSS * np.trace(a)), worst / _MAX_LOSS_ALONG)
         if t > _MAX_SHARE:
             return None
     wanted, rotation = np.linalg.eigh(a - coupling / t if t else a)
