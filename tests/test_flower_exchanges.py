@@ -1,8 +1,12 @@
 """Exchanges before and after the releases of a Flower federation: scales, private steps, an evaluation."""
 
+import hashlib
 import json
+import os
+import shutil
 import stat
 from dataclasses import replace
+from itertools import pairwise
 from math import sqrt
 from pathlib import Path
 
@@ -75,6 +79,25 @@ def grid_of(configs):
 
 def state_of(config):
     return Path(config["source"] + ".fedpca")
+
+
+def live_of(config):
+    """What is beside the state folder, and never backed up."""
+    return Path(config["source"] + ".fedpca-live")
+
+
+class Copy:
+    """A copy of folders, as a backup or a snapshot of the machine has it."""
+
+    def __init__(self, home, *folders):
+        self.folders = {folder: home / folder.name for folder in folders}
+        for folder, copy in self.folders.items():
+            shutil.copytree(folder, copy)
+
+    def restore(self):
+        for folder, copy in self.folders.items():
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(copy, folder)
 
 
 def debits(config):
@@ -278,8 +301,14 @@ class TestPrivateSteps:
 
     def test_what_is_kept_is_for_its_owner_only(self, tmp_path, hospitals):
         run(grid_of(hospitals), tmp_path / "server", **STEPS)
-        state = state_of(hospitals["h0"])
-        for path in [state, *state.rglob("*"), tmp_path / "server" / "published.safetensors"]:
+        state, live = state_of(hospitals["h0"]), live_of(hospitals["h0"])
+        for path in [
+            state,
+            live,
+            *state.rglob("*"),
+            *live.rglob("*"),
+            tmp_path / "server" / "published.safetensors",
+        ]:
             if "lock" not in path.name and path.name != "ledger":  # they lie in a folder of its own
                 assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
 
@@ -449,27 +478,116 @@ class TestNode:
         assert Node.from_config(config).reply(REQUEST, published) == release
         assert debits(config) == paid
 
-    def test_a_restored_backup_gives_the_same_sum(self, config):
+    def owner_sum(self, reply):
+        return OwnerSum.from_contents(*model_file.decode(reply.contents, ""), "").own
+
+    def test_a_snapshot_of_the_machine_gives_the_same_sum(self, config, tmp_path):
         """Otherwise two noises, or two sums with one noise, would reveal the rows."""
-        published, first = self.advanced(config, until=2)
-        folder = state_of(config) / "exchange-1"
-        (folder / "step-2.safetensors").unlink()
-        (folder / "begun step 2").unlink()
-        Path(state_of(config) / "ledger").unlink()
+        published, first = self.advanced(config, until=1)
+        published = published.with_sum(self.owner_sum(first))
+        copy = Copy(tmp_path / "copy", state_of(config), live_of(config))
+        first = Node.from_config(config).reply(REQUEST, published)
+        copy.restore()
         assert Node.from_config(config).reply(REQUEST, published) == first
 
-    def test_other_published_sums_are_refused_once_a_step_was_paid_for(self, config):
-        self.advanced(config, until=0)
-        counted = OwnerSum.from_contents(
-            *model_file.decode((state_of(config) / "exchange-1" / "step-0.safetensors").read_bytes(), ""), ""
-        ).own
+    def test_a_snapshot_with_other_rows_has_independent_noise(self, config, tmp_path, monkeypatch):
+        """Even if neither size nor time of the file tells that they are others."""
+        published, first = self.advanced(config, until=0)
+        published = Published(sums=(self.owner_sum(first),), rank=2)
+        Node.from_config(config).reply(REQUEST, replace(published, sums=()))
+        with monkeypatch.context() as patch:  # a key was drawn, and nothing was paid for
+            patch.setattr(Ledger, "debit", lambda *given, **more: (_ for _ in ()).throw(OSError("no disk")))
+            with pytest.raises(OSError, match="no disk"):
+                Node.from_config(config).reply(REQUEST, published)
+        copy = Copy(tmp_path / "copy", state_of(config), live_of(config))
+        source = Path(config["source"])
+        rows, before = np.load(source), source.stat()
+        first = self.owner_sum(Node.from_config(config).reply(REQUEST, published))
+        copy.restore()
+        rows[7] = 900.0
+        with source.open("r+b") as file:
+            np.save(file, rows)
+        os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert source.stat().st_size == before.st_size
+        second = self.owner_sum(Node.from_config(config).reply(REQUEST, published))
+        changed = np.count_nonzero(second.total != first.total)
+        assert changed > 0.5 * len(first.total)  # one record is in 12 of 726 bins
+
+    def test_rows_that_change_unnoticed_are_refused(self, config):
+        published, reply = self.advanced(config, until=1)
+        source = Path(config["source"])
+        rows, before, paid = np.load(source), source.stat(), debits(config)
+        rows[7] += 1
+        with source.open("r+b") as file:
+            np.save(file, rows)
+        os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
+        with pytest.raises(NodeError, match=r"rows changed since version 1 began .*increase version"):
+            Node.from_config(config).reply(REQUEST, published.with_sum(self.owner_sum(reply)))
+        assert debits(config) == paid
+
+    def test_no_key_of_noise_that_has_left_is_kept(self, config):
+        published, reply = Published(), None
+        path, keys = live_of(config) / "exchange-1.json", []
+        while reply is None or reply.kind == "sum":
+            if reply is not None:
+                published = Published(sums=(*published.sums, self.owner_sum(reply)), rank=2)
+            reply = Node.from_config(config).reply(REQUEST, published)
+            keys += [json.loads(path.read_text())["key"]] if path.exists() else []
+            in_state = b"".join(each.read_bytes() for each in state_of(config).rglob("*") if each.is_file())
+            assert not any(key.encode() in in_state or bytes.fromhex(key) in in_state for key in keys)
+        assert len(set(keys)) == len(keys) == len(debits(config))
+        for key, later in pairwise(keys):  # forward, and not back
+            assert hashlib.blake2b(b"next", key=bytes.fromhex(key), digest_size=32).hexdigest() == later
+        model = ChildMessage.decode(reply.contents).summary.subspace(2)
+        Node.from_config(config).reply(REQUEST, Published(sums=published.sums, rank=2, model=model))
+        assert debits(config)[-1] == "evaluation"
+        assert not path.exists()
+        assert Node.from_config(config).reply(REQUEST, published) == reply
+
+    def test_a_key_is_replaced_after_a_kill_as_well(self, config, monkeypatch):
+        published, reply = self.advanced(config, until=0)
+        published = Published(sums=(self.owner_sum(reply),), rank=2)
+        path = live_of(config) / "exchange-1.json"
+        with monkeypatch.context() as patch:
+            patch.setattr(private_exchange.PrivateExchange, "_forget", lambda self: None)  # killed before
+            first = Node.from_config(config).reply(REQUEST, published)
+        before = json.loads(path.read_text())["key"]
+        assert Node.from_config(config).reply(REQUEST, published) == first
+        assert json.loads(path.read_text())["key"] != before
+
+    def test_a_state_from_a_backup_draws_nothing(self, config, tmp_path):
+        published, first = self.advanced(config, until=1)
+        copy = Copy(tmp_path / "copy", state_of(config))
+        published = published.with_sum(self.owner_sum(first))
+        self.advanced(config, published, until=2)
+        copy.restore()
+        with pytest.raises(NodeError, match=r"not of the same time: .*remove the folder .*increase version"):
+            Node.from_config(config).reply(REQUEST, published)
+        assert debits(config) == ["scales"]
+        shutil.rmtree(live_of(config))  # or on another machine
+        with pytest.raises(NodeError, match=r"version 1 has drawn is missing.*increase version"):
+            Node.from_config(config).reply(REQUEST, published)
+        Ledger(tmp_path / "larger", epsilon=9.0, delta=2e-6)
+        again = config | {"version": 2, "ledger": str(tmp_path / "larger")}
+        for n_sums in (0, 1):
+            before = Published(sums=published.sums[:n_sums], rank=2)
+            assert Node.from_config(again).reply(REQUEST, before).kind == "sum"
+
+    def test_a_release_is_sent_from_a_backup(self, config):
+        published, release = self.advanced(config)
+        shutil.rmtree(live_of(config))
+        assert Node.from_config(config).reply(REQUEST, published) == release
+
+    def test_other_published_sums_are_refused_once_a_step_was_paid_for(self, config, tmp_path):
+        _, reply = self.advanced(config, until=0)
+        counted = self.owner_sum(reply)
+        copy = Copy(tmp_path / "copy", state_of(config))
         for n_rows in (9000, 6000):  # nothing was spent yet: whoever is there begins
             others = Published(sums=(StepSum("rows", counted.total, n_rows, 2),), rank=2)
             first = Node.from_config(config).reply(REQUEST, others)
             if n_rows == 9000:
-                (state_of(config) / "exchange-1" / "step-1.safetensors").unlink()
-                (state_of(config) / "exchange-1" / "begun step 1").unlink()
-                (state_of(config) / "ledger").unlink()
+                copy.restore()
+                shutil.rmtree(live_of(config))
         assert first.kind == "sum"
         with pytest.raises(NodeError, match=r"published sums differ from those .*increase version"):
             Node.from_config(config).reply(
@@ -521,16 +639,18 @@ class TestNode:
             reply = node.reply(REQUEST, Published(sums=published.sums[:number], rank=2))
         return OwnerSum.from_contents(*model_file.decode(reply.contents, ""), "").own.total
 
-    def test_a_step_that_failed_before_its_debit_is_taken_again(self, config, monkeypatch):
-        published, _ = self.advanced(config, until=1)
-        state = state_of(config) / "exchange-1" / "step-1.safetensors"
-        state.unlink()
-        (state_of(config) / "ledger").unlink()
-        (state.parent / "begun step 1").unlink()
+    def failed_before_its_debit(self, config, monkeypatch):
+        """What was published when the first noisy sum could not be paid for."""
+        _, reply = self.advanced(config, until=0)
+        published = Published(sums=(self.owner_sum(reply),), rank=2)
         with monkeypatch.context() as patch:
             patch.setattr(Ledger, "debit", lambda *given, **more: (_ for _ in ()).throw(OSError("no disk")))
             with pytest.raises(OSError, match="no disk"):
                 Node.from_config(config).reply(REQUEST, published)
+        return published
+
+    def test_a_step_that_failed_before_its_debit_is_taken_again(self, config, monkeypatch):
+        published = self.failed_before_its_debit(config, monkeypatch)
         assert Node.from_config(config).reply(REQUEST, published).kind == "sum"
 
     def test_a_release_that_is_lost_after_its_debit(self, config, monkeypatch):
@@ -602,18 +722,21 @@ class TestNode:
             Node.from_config(config | changes).reply(REQUEST | request_changes)
         assert not state_of(config).exists()
 
-    def test_it_may_begin_again_before_anything_is_paid_for(self, config):
-        self.advanced(config, until=1)
-        folder = state_of(config) / "exchange-1"
-        for path in (folder / "step-1.safetensors", folder / "begun step 1", state_of(config) / "ledger"):
-            path.unlink()
+    def test_it_may_begin_again_before_anything_is_paid_for(self, config, monkeypatch):
+        self.failed_before_its_debit(config, monkeypatch)
+        key = (live_of(config) / "exchange-1.json").read_text()
         write(Path(config["source"]), raw_units(5, 2000))
         reply = Node.from_config(config).reply(REQUEST | {"rank": 3})
-        assert OwnerSum.from_contents(*model_file.decode(reply.contents, ""), "").own.n_rows == 2000
+        assert self.owner_sum(reply).n_rows == 2000
+        Node.from_config(config).reply(
+            REQUEST | {"rank": 3}, Published(sums=(self.owner_sum(reply),), rank=3)
+        )
+        assert (live_of(config) / "exchange-1.json").read_text() != key
 
     def test_settings_stay_while_steps_are_taken(self, config):
         self.advanced(config, until=1)
-        with pytest.raises(NodeError, match=r"began its private steps with .*increase version"):
+        rule = r"began its private steps with other settings of scale than .*increase version"
+        with pytest.raises(NodeError, match=rule):
             Node.from_config(config).reply(REQUEST | {"scale": ""})
 
     def test_published_sums_that_do_not_fit(self, config):

@@ -17,9 +17,10 @@ from fedpca.errors import BudgetExceeded, FileFormatError, NodeError, SecureErro
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.flower.exchanges import OwnerScaling, Published, Reply
 from fedpca.federation.flower.gate import Gate
+from fedpca.federation.flower.live import Live, write
 from fedpca.federation.flower.member import KEYS, Membership
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
-from fedpca.federation.flower.private_exchange import PrivateExchange, write
+from fedpca.federation.flower.private_exchange import PrivateExchange
 from fedpca.federation.flower.request import Request
 from fedpca.federation.flower.secure_node import SecureNode, check_privacy
 from fedpca.federation.message import Message
@@ -148,8 +149,9 @@ class Node:
         self.membership.check_secure(request, secure=True)
         check_privacy(self.membership.signer.roster, self.privacy)
         with self._locked():
+            self._live.enter(self.version)
             member = SecureNode(
-                self.state / "secure",
+                self._live.folder / "secure",
                 self.version,
                 self.membership.signer,
                 None if self.privacy is None else self._spending(self.privacy),
@@ -267,6 +269,7 @@ class Node:
                 self._check_kept(kept, settings, rank, now)
             exchange = PrivateExchange(
                 self.state / f"exchange-{self.version}",
+                self._live,
                 self._release_path,
                 self.client,
                 self.version,
@@ -322,6 +325,10 @@ class Node:
     def _spending(self, privacy: Privacy) -> Privacy:
         """The settings with the ledger that pays, which a member signs."""
         return privacy if self.membership is None else privacy.with_signed_ledger(self.membership.signer.key)
+
+    @property
+    def _live(self) -> Live:
+        return Live(self.state)
 
     @property
     def _release_path(self) -> Path:
