@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import stat
+import time
 from dataclasses import replace
 from itertools import pairwise
 from math import sqrt
@@ -213,13 +214,13 @@ class TestScale:
 
     def test_a_scaling_that_cannot_be_is_rejected(self, tmp_path):
         configs = configs_of(tmp_path, [60, 90], n_features=300)
-        narrow = OwnerScaling("narrow", 1, fedpca.Scaling.from_rows(raw_units(1, 50, 7))).encode()
+        wide = OwnerScaling("wide", 1, fedpca.Scaling.from_rows(raw_units(1, 50, 400))).encode()
         many = OwnerScaling("many", 1, fedpca.Scaling.from_rows(raw_units(1, 500, 300))).encode()
         grid = grid_of(configs)
-        grid.nodes |= {3: sends(narrow, "scaling"), 4: sends(many, "scaling"), 5: sends(b"x", "scaling")}
+        grid.nodes |= {3: sends(wide, "scaling"), 4: sends(many, "scaling"), 5: sends(b"x", "scaling")}
         summary = run(grid, tmp_path / "server", scale="std", max_rows=100, deadline=3.0)
         replies = replies_in(summary)
-        assert "same features, got 300 and 7" in replies["narrow"][1]
+        assert "same features, got 300 and 400" in replies["wide"][1]
         assert "at most 100" in replies["many"][1]
         np.testing.assert_allclose(summary["scale"], standardized(rows_in(configs))[0], rtol=1e-10)
         assert list(summary["contributors"]) == ["h0", "h1"]
@@ -235,6 +236,86 @@ class TestScale:
         assert replies["4"] == ("rejected", "node 1 is 'h0' already; give each its own client-id.")
         np.testing.assert_allclose(summary["scale"], standardized(rows_in(configs))[0], rtol=1e-10)
         assert list(summary["contributors"]) == ["h0", "h1"]
+
+    def few_and(self, folder, others=()):
+        """Two nodes of 20 columns, whose moments have their scale, and others."""
+        few = configs_of(folder, [60, 90], n_features=20)
+        (folder / "odd").mkdir()
+        (odd,) = configs_of(folder / "odd", [80], n_features=300).values()
+        grid = grid_of(few)
+        grid.nodes |= others or {3: client(odd | {"client-id": "odd"})}
+        return few, grid
+
+    def of_others(self, folder, few):
+        """A run of the next day, with a newcomer in place of the others."""
+        late = few | {"late": few["h0"] | {"client-id": "late", "state": few["h0"]["source"] + ".late"}}
+        return replies_in(run(grid_of(late), folder, expect=3, scale="std", quorum=1))
+
+    @pytest.mark.parametrize("features", [0, 20])
+    @pytest.mark.parametrize("quorum", [1, 2])
+    def test_one_of_other_features_neither_decides_nor_ends_an_exchange(self, tmp_path, quorum, features):
+        few, grid = self.few_and(tmp_path)
+        settings = {"scale": "std", "quorum": quorum, "features": features}
+        began = time.monotonic()
+        summary = run(grid, tmp_path / "server", expect=4, deadline=3.0, **settings)
+        assert time.monotonic() - began > 2.5  # more were expected, to the end
+        assert replies_in(summary)["odd"][0] == "rejected"
+        assert list(summary["contributors"]) == ["h0", "h1"]
+        assert not (tmp_path / "server" / "published.safetensors").exists()
+        outcomes = {name: what for name, (what, _) in self.of_others(tmp_path / "server", few).items()}
+        assert outcomes == {"h0": "unchanged", "h1": "unchanged", "late": "accepted"}
+
+    def test_hostile_scalings_of_few_features_do_not_decide(self, tmp_path):
+        scalings = [
+            OwnerScaling(name, 1, fedpca.Scaling.from_rows(1e6 * raw_units(seed, 50, 20))).encode()
+            for seed, name in enumerate("xy")
+        ]
+        hostile = {node: sends(each, "scaling") for node, each in enumerate(scalings, start=3)}
+        few, grid = self.few_and(tmp_path, hostile)
+        summary = run(grid, tmp_path / "server", scale="std", quorum=2, replies=4)
+        assert "no scaling was requested of 20 features" in replies_in(summary)["x"][1]
+        assert not (tmp_path / "server" / "published.safetensors").exists()
+        assert self.of_others(tmp_path / "server", few)["late"][0] == "accepted"
+
+    def test_a_release_without_the_common_scale_does_not_decide(self, tmp_path):
+        configs = configs_of(tmp_path, [60, 90], n_features=300)
+        grid = grid_of(configs)
+        moments = StreamingPCA(40, scale="std").fit(raw_units(8, 500, 300)).summary_
+        grid.nodes[0] = sends(ChildMessage("early", 1, moments).encode())  # it is first
+        summary = run(grid, tmp_path / "server", scale="std", quorum=2, expect=2)
+        assert "must have the scale of all nodes" in replies_in(summary)["early"][1]
+        assert list(summary["contributors"]) == ["h0", "h1"]
+        grid.nodes = {3: sends(ChildMessage("early", 1, moments).encode())}
+        again = run(grid, tmp_path / "server", scale="std", quorum=2, replies=1)
+        assert replies_in(again)["early"] == (
+            "rejected", "a release must have the scale that was found by all nodes, got another one."
+        )  # fmt: skip
+
+    def test_no_scaling_is_taken_in_a_private_run(self, tmp_path):
+        scaling = OwnerScaling("x", 1, fedpca.Scaling.from_rows(raw_units(1, 50, 300))).encode()
+        grid = FakeGrid(_1=sends(scaling, "scaling"))
+        with pytest.raises(RuntimeError):
+            run(grid, tmp_path / "server", replies=1, **{**STEPS, "quorum": 1})
+        assert replies_in(summary_in(tmp_path / "server"))["x"] == ("rejected", "no scaling was requested.")
+        assert not (tmp_path / "server" / "published.safetensors").exists()
+
+    def test_a_name_stays_with_its_node_from_the_first_exchange_on(self, tmp_path):
+        configs = configs_of(tmp_path, [60, 90], n_features=300)
+        (tmp_path / "evil").mkdir()
+        (evil,) = configs_of(tmp_path / "evil", [400], n_features=300).values()
+
+        def thief(message):  # another name first, and then that of h1, before h1 releases
+            name = "zed" if published_in(message).scale is None else "h1"
+            state = str(tmp_path / f"evil-{name}")
+            return client(evil | {"client-id": name, "state": state})(message)
+
+        grid = FakeGrid(_1=thief, _2=client(configs["h0"]), _3=client(configs["h1"]))
+        summary = run(grid, tmp_path / "server", scale="std", quorum=2, expect=3, deadline=4.0)
+        replies = {reply["node"]: (reply["what"], reply["reason"]) for reply in summary["replies"]}
+        assert replies["1"][0] == "failed"  # told before it read anything
+        assert "another node is 'h1' already" in replies["1"][1]
+        assert replies["3"] == ("accepted", "")
+        assert summary["contributors"]["h1"]["rows"] == 90
 
     def test_the_settings_of_a_folder_stay(self, tmp_path):
         configs = configs_of(tmp_path, [60, 90], n_features=300)
@@ -298,6 +379,45 @@ class TestPrivateSteps:
         assert smaller["problem"] == ""
         assert "evaluated another model already" in smaller["evaluation"]["missing"]["h0"]
         assert loaded(folder).certificate.evaluation is None
+
+    def test_a_second_node_of_a_name_pays_nothing_and_may_be_renamed(self, tmp_path, hospitals):
+        folder = tmp_path / "server"
+        second = hospitals.pop("h2") | {"client-id": "h0"}
+        run(grid_of(hospitals), folder, **STEPS | {"expect": 2})
+        grid = grid_of(hospitals)
+        grid.nodes[3] = client(second)
+        replies = {
+            reply["node"]: (reply["client"], reply["what"], reply["reason"])
+            for reply in run(grid, folder, **STEPS | {"expect": 0}, replies=3)["replies"]
+        }
+        name, what, reason = replies["3"]
+        assert (name, what) == ("h0", "failed")
+        assert "another node is 'h0' already; give each its own client-id. Nothing was read" in reason
+        assert debits(second) == []
+        grid.nodes[3] = client(second | {"client-id": "h2"})
+        summary = run(grid, folder, **STEPS)
+        assert replies_in(summary)["h2"][0] == "accepted"
+        assert Ledger(state_of(second) / "ledger").spent() <= 4.0 * (1 + 1e-9)
+
+    def test_a_liar_who_takes_a_name_in_a_later_step(self, tmp_path, hospitals):
+        (tmp_path / "evil").mkdir()
+        evil = configs_of(tmp_path / "evil", [3000], **PROMISE)["h0"] | {"client-id": "zed"}
+
+        def thief(message):
+            reply = client(evil)(message)
+            if not published_in(message).sums or "failed" in reply.content:
+                return reply
+            (kind,) = (kind for kind in ("sum", "release") if kind in reply.content)
+            arrays, metadata = model_file.decode(reply.content[kind]["message"].data, "")[1:]
+            contents = model_file.decode(reply.content[kind]["message"].data, "")[0]
+            return sends(model_file.encode(contents, arrays, metadata | {"child": "h1"}), kind)(message)
+
+        grid = grid_of(hospitals)
+        grid.nodes = {0: thief} | grid.nodes
+        summary = run(grid, tmp_path / "server", **STEPS | {"expect": 4, "deadline": 12.0})
+        replies = {reply["node"]: (reply["what"], reply["reason"]) for reply in summary["replies"]}
+        assert replies["0"] == ("rejected", "node 2 is 'h1' already; give each its own client-id.")
+        assert {replies[node][0] for node in "123"} == {"accepted"}
 
     def test_what_is_kept_is_for_its_owner_only(self, tmp_path, hospitals):
         run(grid_of(hospitals), tmp_path / "server", **STEPS)
@@ -572,6 +692,32 @@ class TestNode:
         for n_sums in (0, 1):
             before = Published(sums=published.sums[:n_sums], rank=2)
             assert Node.from_config(again).reply(REQUEST, before).kind == "sum"
+
+    def test_a_release_is_sent_under_another_name_at_no_cost(self, config, tmp_path):
+        published, release = self.advanced(config)
+        paid = debits(config)
+        renamed = Node.from_config(config | {"client-id": "c"}).reply(REQUEST, published)
+        ours, theirs = ChildMessage.decode(release.contents), ChildMessage.decode(renamed.contents)
+        assert theirs == replace(ours, child="c")
+        for number in range(len(published.sums)):
+            before = Published(sums=published.sums[:number], rank=2)
+            first = Node.from_config(config | {"client-id": "c"}).reply(REQUEST, before)
+            assert model_file.decode(first.contents, "")[2]["child"] == "c"
+        assert debits(config) == paid
+        other = write(tmp_path / "other.npy", raw_units(4, 3000))  # two clients, and one folder by mistake
+        theirs = config | {"client-id": "c", "source": str(other), "state": str(state_of(config))}
+        with pytest.raises(NodeError, match=r"belongs to client 'h0'; .* set state in the node config"):
+            Node.from_config(theirs).reply(REQUEST, published)
+
+    def test_impossible_published_sums_are_refused_before_any_debit(self, config):
+        """A finite lie about a mean made the center infinite, and the release failed after its debit."""
+        published, reply = self.advanced(config, until=3)
+        assert self.owner_sum(reply).step == "mean"
+        paid = debits(config)
+        lie = replace(self.owner_sum(reply), total=np.full(6, 1e308))
+        with pytest.raises(NodeError, match=r"do not fit .* 'mean' is inf long; 3000 rows and noise have"):
+            Node.from_config(config).reply(REQUEST, published.with_sum(lie))
+        assert debits(config) == paid
 
     def test_a_release_is_sent_from_a_backup(self, config):
         published, release = self.advanced(config)

@@ -193,6 +193,7 @@ class Search:
             )
         if not np.isfinite(pooled.total).all() or pooled.n_rows < 1 or not 1 <= pooled.noise < inf:
             raise ValueError("the sum of a round must be finite, of at least one row and one owner's noise.")
+        steps.check_total(pooled, self.step, self.deviations)
 
     @property
     def _mu(self) -> float:

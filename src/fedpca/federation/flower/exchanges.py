@@ -16,9 +16,11 @@ from fedpca.errors import ModelFileError
 from fedpca.federation.message import child_name, version_number
 from fedpca.privacy import StepSum
 from fedpca.summaries import model_file, validation
+from fedpca.summaries.rank import FixedRank
 from fedpca.summaries.scaling import Scaling, check_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import scaling_from_file
+from fedpca.trackers import fastest
 
 MAX_SUMS = 32
 """More than there are private steps."""
@@ -175,6 +177,11 @@ class OwnerScaling:
             return cls(child_name(metadata["child"]), version_number(metadata["version"]), scaling)
         except (KeyError, TypeError, ValueError) as error:
             raise ModelFileError(f"{name} is not a valid message: {error}") from error
+
+
+def needs_scaling(n_features: int, rank: int) -> bool:
+    """Whether a scale has to be found before releases: those of few features are moments, which have it."""
+    return fastest(n_features, FixedRank(rank)) != "exact"
 
 
 def renamed(contents: bytes, client: str) -> bytes:

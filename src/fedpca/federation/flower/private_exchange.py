@@ -103,8 +103,13 @@ class PrivateExchange:
             n_rows = self._rows.n_rows
             if n_rows is None:
                 n_rows = sum(len(batch) for batch in self._rows.batches())
-            kept = now | {"n_rows": n_rows}
+            kept = now | {"n_rows": n_rows, "client": self._client}
             write(path, json.dumps(kept).encode())
+        if kept["client"] != self._client and kept["fingerprint"] != now["fingerprint"]:
+            raise NodeError(
+                f"the state folder belongs to client {kept['client']!r:.80}; use one folder per client: set "
+                "state in the node config to a folder of its own."
+            )
         if changed := changed_names(kept["settings"], now["settings"]):
             raise NodeError(
                 f"version {self._version} began its private steps with other settings of {changed} than the "
@@ -216,7 +221,8 @@ class PrivateExchange:
                 return Message(self._client, self._version, tracker.release()).encode()
 
             contents = self._once("release", published, release)
-            write(self._release.with_suffix(".json"), json.dumps(self._head["settings"]).encode())
+            head = self._head["settings"] | {"fingerprint": self._head["fingerprint"]}
+            write(self._release.with_suffix(".json"), json.dumps(head).encode())
             write(self._release, contents)
             self._forget()
             if not tracker.can_evaluate:
