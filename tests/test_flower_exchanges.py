@@ -167,7 +167,7 @@ class TestScale:
         late, folder = configs.pop("h2"), tmp_path / "server"
         grid = grid_of(configs)
         grid.nodes[3] = only_if(late, lambda published: published.scale is not None)
-        summary = run(grid, folder, scale="std", deadline=3.0)
+        summary = run(grid, folder, scale="std", deadline=6.0)
         assert replies_in(summary)["h0"] == ("accepted", "")
         what, reason = replies_in(summary)["h2"]
         assert (what, reason) == ("accepted", "it joined later: the scale is that of the rows of others.")

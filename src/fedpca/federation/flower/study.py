@@ -439,8 +439,8 @@ class Study:
         self._check_features(owner)
         if self._aggregator.children:
             raise ValueError(
-                "releases with another scale are in the store, and a scale found now would not be theirs; "
-                "run with their settings, or in another folder."
+                "releases that have a scale of their own are in the store: select the same features as the "
+                "others, or run in another folder."
             )
 
     def _check_scale(self, summary: Summary) -> None:
