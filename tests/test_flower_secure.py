@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 from pathlib import Path
 
@@ -264,6 +265,33 @@ class TestInterruptions:
         assert before.items() <= dict(club.board).items()  # nothing was said twice
         assert club.check_totals(heads) == [tuple(club.configs)] * 2
         assert summary["problem"] == ""
+
+
+def test_a_state_from_a_backup_answers_nothing(tmp_path):
+    """What a node has answered is in the folder that is not backed up: neither may be of another time."""
+    club = SecureClub(tmp_path, 4)
+    state = Path(club.configs["owner0"]["source"] + ".fedpca")
+    live = Path(f"{state}-live")
+    request = {"rank": 2, "center": True, "scale": ""} | to_request(club.roster)
+    board = {"session": Session.new(club.roster)}
+    node = Node.from_config(club.configs["owner0"])
+    first = node.secure_reply(request, board, [])
+    assert not list(state.rglob("*session*"))  # nothing of a session is in what is backed up
+    copies = {folder: shutil.copytree(folder, tmp_path / f"{folder.name}.copy") for folder in (state, live)}
+    assert node.secure_reply(request, board, []) == first
+    for folder, copy in copies.items():
+        aside = folder.rename(tmp_path / "aside")
+        shutil.copytree(copy, folder)
+        with pytest.raises(NodeError, match=r"not of the same time: .*increase version"):
+            node.secure_reply(request, board, [])
+        shutil.rmtree(folder)
+        aside.rename(folder)
+        assert node.secure_reply(request, board, []) == first
+    shutil.rmtree(live)
+    with pytest.raises(NodeError, match=r"version 1 has drawn is missing.*increase version"):
+        node.secure_reply(request, board, [])
+    newer = Node.from_config(club.configs["owner0"] | {"version": 2})
+    assert newer.secure_reply(request, board, []).keys() == first.keys()
 
 
 class TestSummary:
