@@ -240,7 +240,7 @@ class TestRun:
         assert summary["secure"]["refused"]["owner2"].startswith(
             "the policy of its owner does not allow it: privacy_required: only private releases may leave"
         )
-        assert not list(tmp_path.glob("owner2.npy.fedpca/**/keys*"))
+        assert not list(tmp_path.glob("owner2.npy.fedpca*/**/keys*"))
 
 
 class TestInterruptions:
@@ -413,7 +413,7 @@ class TestRefusals:
         club.configs["owner3"] |= {"epsilon": 1.0}
         summary = run(club.grid(), club.server, **club.run_config)
         assert summary["secure"]["refused"]["owner3"].startswith("epsilon must be 8.0 in this secure study")
-        assert not list(tmp_path.glob("owner3.npy.fedpca/*"))
+        assert not list(tmp_path.glob("owner3.npy.fedpca*/*"))
 
     def test_a_node_with_an_older_roster(self, club, tmp_path):
         club.roster.save(tmp_path / "old.toml")
@@ -534,7 +534,7 @@ class TestLies:
 
     def test_a_false_model_is_refused_by_a_node(self, club):
         run(club.grid(), club.server, **club.run_config)
-        [path] = Path(club.configs["owner0"]["source"] + ".fedpca").rglob("board/model.safetensors")
+        [path] = Path(club.configs["owner0"]["source"] + ".fedpca-live").rglob("board/model.safetensors")
         true = path.read_bytes()
         path.unlink()
         node = Node.from_config(club.configs["owner0"])
