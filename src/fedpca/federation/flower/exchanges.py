@@ -11,16 +11,21 @@ from typing import ClassVar, Literal, NamedTuple, Self
 import numpy as np
 
 from fedpca._typing import JSON, AnyArray, Array
+from fedpca._util.text import join_names
 from fedpca.errors import ModelFileError
 from fedpca.federation.message import child_name, version_number
 from fedpca.privacy import StepSum
 from fedpca.summaries import model_file, validation
+from fedpca.summaries.rank import FixedRank
 from fedpca.summaries.scaling import Scaling, check_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import scaling_from_file
+from fedpca.trackers import fastest
 
 MAX_SUMS = 32
 """More than there are private steps."""
+
+_NONE = object()  # of a setting that is not there: null is a value
 
 ReplyKind = Literal["release", "scaling", "sum", "waits"]
 
@@ -185,6 +190,24 @@ class OwnerScaling:
             return cls(child_name(metadata["child"]), version_number(metadata["version"]), scaling)
         except (KeyError, TypeError, ValueError) as error:
             raise ModelFileError(f"{name} is not a valid message: {error}") from error
+
+
+def needs_scaling(n_features: int, rank: int) -> bool:
+    """Whether a scale has to be found before releases: those of few features are moments, which have it."""
+    return fastest(n_features, FixedRank(rank)) != "exact"
+
+
+def renamed(contents: bytes, client: str) -> bytes:
+    """A sum or release, as it was stored, under the name of its owner now; the same bytes, if that stayed."""
+    kind, arrays, metadata = model_file.decode(contents, "what is kept")
+    if metadata["child"] == client:
+        return contents
+    return model_file.encode(kind, arrays, metadata | {"child": client})
+
+
+def changed_names(kept: JSON, now: JSON) -> str:
+    """Which settings are not as they were, by name: their values are nobody else's business; "" if none."""
+    return join_names(sorted(name for name in {*kept, *now} if kept.get(name, _NONE) != now.get(name, _NONE)))
 
 
 def same_sums(ours: tuple[StepSum, ...], theirs: tuple[StepSum, ...]) -> bool:
