@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpca._util.text import pluralize
+from fedpca._util.text import feature_label, pluralize
 
 if TYPE_CHECKING:
     from fedpca._typing import JSON
@@ -21,22 +21,32 @@ def read(path: Path) -> "tuple[Summary, int]":
 
 def decode(path: Path, contents: bytes) -> "tuple[Summary, int]":
     """The same, of a file that was read already."""
+    from fedpca.errors import ModelFileError
     from fedpca.summaries import model_file
-    from fedpca.summaries.summary import from_file
+    from fedpca.summaries.summary import from_file, split_facts
 
     kind, arrays, metadata = model_file.decode(contents, path)
-    summary = from_file(path, kind, arrays, metadata)
-    shown = metadata.get("n_components")
-    return summary, shown if type(shown) is int and shown >= 0 else summary.subspace().rank
+    facts, beside = split_facts(path, metadata)
+    counts_of(path, beside)
+    summary = from_file(path, kind, arrays, facts)
+    if (shown := beside.get("n_components", 0)) < 0:
+        raise ModelFileError(f"{path} is damaged: n_components must be at least 0, got {shown}.")
+    return summary, beside.get("n_components", summary.subspace().rank)
 
 
 def counts_in(path: Path, contents: bytes) -> "RowCounts | None":
     """What was counted in the rows of a model when it was fitted under a policy; None if nothing was."""
-    from fedpca.errors import ModelFileError
     from fedpca.summaries import model_file
+
+    return counts_of(path, model_file.decode(contents, path)[2])
+
+
+def counts_of(path: Path, metadata: "JSON") -> "RowCounts | None":
+    """The same, of the metadata of a file."""
+    from fedpca.errors import ModelFileError
     from fedpca.trust.row_counts import RowCounts
 
-    counted = model_file.decode(contents, path)[2].get("counted")
+    counted = metadata.get("counted")
     try:
         return None if counted is None else RowCounts.from_json(counted)
     except ValueError as error:
@@ -50,7 +60,15 @@ def write(
     counts: "RowCounts | None" = None,
     signer: "Signer | None" = None,
 ) -> None:
-    """Write a model file; it carries more directions than it shows, so that little is lost in merges.
+    """Write a model file, see `encode`, signed if there is a signer."""
+    from fedpca.summaries import model_file
+
+    contents = encode(summary, n_components, counts)
+    model_file.write_bytes(path, contents if signer is None else signer.sign(contents))
+
+
+def encode(summary: "Summary", n_components: int, counts: "RowCounts | None" = None) -> bytes:
+    """A model file; it carries more directions than it shows, so that little is lost in merges.
 
     Of a private model that is the number asked for: merged with others, more may rise above the noise. What a
     policy had counted in the rows stays with the model, so that it can be checked without them.
@@ -60,8 +78,14 @@ def write(
     metadata = summary.metadata | {"n_components": n_components}
     if counts is not None:
         metadata["counted"] = counts.to_json()
-    contents = model_file.encode(summary.kind, summary.arrays, metadata)
-    model_file.write_bytes(path, contents if signer is None else signer.sign(contents))
+    return model_file.encode(summary.kind, summary.arrays, metadata)
+
+
+def refuse_own_facts(path: Path, contents: bytes) -> None:
+    """Refuse a file that is to leave and has what stays with its owner."""
+    from fedpca.summaries import model_file
+
+    model_file.require_no_own_facts(model_file.signature(contents, path)[1], path)
 
 
 def require_components(path: Path, summary: "Summary", n_components: int | None) -> None:
@@ -74,6 +98,8 @@ def require_components(path: Path, summary: "Summary", n_components: int | None)
 
 def describe(summary: "Summary", n_components: int) -> "JSON":
     """What is known about a model, as JSON."""
+    from fedpca.summaries.algebra import degrees_of_freedom
+
     directions = summary.subspace()
     values = directions.singular_values[:n_components]
     return {
@@ -84,7 +110,7 @@ def describe(summary: "Summary", n_components: int) -> "JSON":
         "carried": directions.rank,
         "centered": summary.centered,
         "scale": summary.scale if summary.scale is None or isinstance(summary.scale, str) else "numbers",
-        "explained_variance": (values**2 / max(summary.count - 1, 1)).tolist(),
+        "explained_variance": (values**2 / degrees_of_freedom(summary.count)).tolist(),
         "explained_variance_ratio": directions.explained_variance_ratio[:n_components].tolist(),
         "feature_names": None if summary.feature_names is None else list(summary.feature_names),
         "certificate": None if summary.certificate is None else summary.certificate.to_json(),
@@ -92,12 +118,12 @@ def describe(summary: "Summary", n_components: int) -> "JSON":
 
 
 def loadings(summary: "Summary", n_components: int) -> "JSON":
-    """A table with one row per feature; features without names have numbers, from 0."""
+    """A table with one row per feature; features without names have numbers, from 1."""
     directions = summary.subspace()
     scale = directions.scale
     means = {"mean": directions.mean} if scale is None else {"mean": directions.mean * scale, "scale": scale}
     return {
-        "feature": list(summary.feature_names or map(str, range(summary.n_features))),
+        "feature": [feature_label(i, summary.feature_names) for i in range(summary.n_features)],
         **means,
         **{f"pc{i}": component for i, component in enumerate(directions.components[:n_components], 1)},
     }

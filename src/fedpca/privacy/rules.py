@@ -5,7 +5,7 @@ import warnings
 from fedpca.summaries import validation
 
 _LARGE_EPSILON = 10.0
-_SMALLEST = 1e-14  # below, double precision cannot tell what noise an epsilon and a delta need
+_SMALLEST = 1e-14  # below, rounding alone decides on the noise
 
 
 def check_epsilon_delta(epsilon: object, delta: object) -> tuple[float, float]:

@@ -10,7 +10,8 @@ from typing import Any
 
 from fedpca._typing import JSON
 from fedpca._util.extras import require
-from fedpca._util.files import atomic_write, file_lock
+from fedpca._util.files import atomic_write
+from fedpca._util.locks import file_lock
 from fedpca._util.text import pluralize, sanitize, utc_timestamp
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.flower.logs import show_in_flower
@@ -78,6 +79,8 @@ def run(grid: Grid, config: Mapping[str, object], folder: Path) -> None:
         "secure": None,
         "robust": config["robust"] or None,
         "max_share": config["max-share"] or None,
+        "quorum": config["quorum"],
+        "least_rows": config["least-rows"],
         "contributors": {},
         "quarantined": {},
         "replies": [],
