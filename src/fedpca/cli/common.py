@@ -82,6 +82,9 @@ _READING = {  # arguments of `open_rows`
 }
 
 
+_PLACEHOLDERS = {"na_values": "VALUES", "skip_lines": "N", "n_rows": "N", "width": "N"}
+
+
 class Reading(TypedDict):
     """Those arguments, as `reading_options` gives them to a command."""
 
@@ -213,8 +216,8 @@ def spell_option(name: str, value: object) -> str:
     --drop 'patient id,"ward, bed"' --header
     >>> print(spell_option("na_values", None), spell_option("comment", "#"))
     --na-values VALUES --comment '#'
-    >>> print(spell_option("delimiter", "\\t"))
-    --delimiter tab
+    >>> print(spell_option("delimiter", "\\t"), spell_option("thousands", ","))
+    --delimiter tab --thousands ','
     """
     option = f"--{name.replace('_', '-')}"
     if name == "header":
@@ -222,9 +225,12 @@ def spell_option(name: str, value: object) -> str:
     if value is True:
         return option
     if value is None:
-        return f"{option} {'VALUES' if name == 'na_values' else 'NAMES'}"
+        return f"{option} {_PLACEHOLDERS.get(name, 'NAMES')}"
+    if isinstance(value, int):
+        return f"{option} {value}"
     if isinstance(value, str):
-        return f"{option} {shlex.quote(CHARACTERS.get(value, value))}"
+        text = CHARACTERS.get(value, value)
+        return f"{option} {repr(text) if text == ',' else shlex.quote(text)}"  # else lost among others
     assert isinstance(value, Iterable)
     return f"{option} {shlex.quote(format_names(value))}"
 

@@ -110,6 +110,10 @@ class DataFile(ABC):
     passthrough_names: Collection[str]
     lists: Mapping[str, tuple[str, ...]] = {}
 
+    def other_tables(self) -> tuple[list[str], Mapping[str, str]]:
+        """What to do if another table in the file was meant, with the argument that names it."""
+        return [], {}
+
     @abstractmethod
     def dtype(self, columns: Sequence[str] | None) -> np.dtype[Any]:
         """Of the named columns read together; of all for None."""
