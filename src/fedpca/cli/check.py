@@ -55,7 +55,8 @@ def check(
     rules = Policy.load(policy)
     contents = model_file.read_bytes(model)
     summary, _ = model_files.decode(model, contents)
-    counts = counted(model, contents, summary, open_rows_of(summary, rows, reading))
+    table = open_rows_of(summary, rows, model_files.reading_of(model, contents, rows or [], reading))
+    counts = counted(model, contents, summary, table)
     results = rules.results(summary, counts)
     broken = any(result.result == "broken" for result in results)
     lines = [f"{model} {'may not' if broken else 'may'} leave under {policy}", "", *_table(results)]

@@ -36,11 +36,37 @@ Components = Annotated[
     ),
 ]
 Columns = Annotated[
-    str | None, typer.Option(metavar="NAMES", help="Columns to read, as in a,b,c. By default all.")
+    str | None,
+    typer.Option(
+        metavar="NAMES",
+        help="Columns to read, as in a,b,c; those of text without a header by number, as in 1,3-5. A name "
+        "with commas or blanks around it is in double quotes. By default all.",
+    ),
 ]
 Drop = Annotated[str | None, typer.Option(metavar="NAMES", help="Columns to leave out, as in id,site.")]
 NumericOnly = Annotated[
     bool, typer.Option("--numeric-only", help="Leave out columns that are not numeric, with a warning.")
+]
+
+
+Width = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Of private text with --no-header: the number of cells of a line, which no row may decide.",
+        rich_help_panel="Text files",
+    ),
+]
+RowsStated = Annotated[
+    int | None,
+    typer.Option(
+        "--n-rows",
+        metavar="N",
+        min=1,
+        help="Of a private Excel file: its number of rows, because empty ones at the end leave no trace.",
+        rich_help_panel="Text files",
+    ),
 ]
 
 
@@ -76,6 +102,12 @@ _READING = {  # arguments of `open_rows`
     "encoding": _text_option(
         str | None, metavar="NAME", help="Encoding of text, as in latin-1. By default UTF-8."
     ),
+    "skip_lines": _text_option(
+        int | None,
+        metavar="N",
+        min=1,
+        help="Skip so many lines above the header, such as a title; rows, of an Excel file.",
+    ),
     "sheet": Annotated[
         str | None, typer.Option(metavar="NAME", help="The sheet of Excel files. By default the first.")
     ],
@@ -95,6 +127,7 @@ class Reading(TypedDict):
     na_values: Sequence[str]
     comment: str | None
     encoding: str | None
+    skip_lines: int
     sheet: str | None
 
 
@@ -188,6 +221,7 @@ def reading_options(function: Callable[..., None]) -> Callable[..., None]:
         if reading["delimiter"] is not None:
             reading["delimiter"] = parse_character(reading["delimiter"])
         reading["na_values"] = parse_names(reading["na_values"]) or ()
+        reading["skip_lines"] = reading["skip_lines"] or 0
         function(**arguments, reading=reading)
 
     keyword = introspection.Parameter.KEYWORD_ONLY

@@ -1,12 +1,14 @@
 """Model files of the command line: a summary, and how many of its components are shown."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from fedpca._util.text import pluralize
 
 if TYPE_CHECKING:
     from fedpca._typing import JSON
+    from fedpca.cli.common import Reading
     from fedpca.summaries.summary import Summary
     from fedpca.trust.roster import Signer
     from fedpca.trust.row_counts import RowCounts
@@ -49,19 +51,54 @@ def write(
     n_components: int,
     counts: "RowCounts | None" = None,
     signer: "Signer | None" = None,
+    reading: "Reading | None" = None,
 ) -> None:
     """Write a model file; it carries more directions than it shows, so that little is lost in merges.
 
     Of a private model that is the number asked for: merged with others, more may rise above the noise. What a
-    policy had counted in the rows stays with the model, so that it can be checked without them.
+    policy had counted in the rows stays with the model, so that it can be checked without them. So do the
+    options its rows were read with, unless it is signed, and so to leave.
     """
     from fedpca.summaries import model_file
 
     metadata = summary.metadata | {"n_components": n_components}
     if counts is not None:
         metadata["counted"] = counts.to_json()
+    if signer is None and (
+        given := {name: value for name, value in (reading or {}).items() if _is_given(value)}
+    ):
+        metadata["reading"] = given
     contents = model_file.encode(summary.kind, summary.arrays, metadata)
     model_file.write_bytes(path, contents if signer is None else signer.sign(contents))
+
+
+def reading_of(path: Path, contents: bytes, rows: Sequence[str], given: "Reading") -> "Reading":
+    """How to read more rows of a model: as given, and else as those of its fit were, if they have options."""
+    from fedpca.errors import ModelFileError
+    from fedpca.readers.row_reader import options_of
+    from fedpca.summaries import model_file
+
+    stored = model_file.decode(contents, path)[2].get("reading", {})
+    if not isinstance(stored, dict) or not stored.keys() <= given.keys():
+        raise ModelFileError(f"{path} is damaged: reading must be options of how text is read.")
+    own = {name: value for name, value in given.items() if _is_given(value)}
+    known = options_of(rows)
+    return cast("Reading", given | {name: value for name, value in stored.items() if name in known} | own)
+
+
+def without_reading(path: Path, contents: bytes) -> bytes:
+    """The same model for others: they read their own rows."""
+    from fedpca.summaries import model_file
+
+    metadata = model_file.decode(contents, path)[2]
+    if metadata.pop("reading", None) is None:
+        return contents
+    return model_file.with_metadata(contents, metadata)
+
+
+def _is_given(value: object) -> bool:
+    """Whether an option is; --no-header is, too."""
+    return (value is not None and value not in ((), [], 0)) or value is False
 
 
 def require_components(path: Path, summary: "Summary", n_components: int | None) -> None:

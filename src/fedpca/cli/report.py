@@ -93,7 +93,8 @@ def report(
         passthrough = parse_names(keep) or []
         if color is not None and color not in (*(names or ()), *passthrough):
             passthrough = [*passthrough, color]
-        table = open_rows(rows, columns=names, passthrough=passthrough, **reading)
+        read_as = model_files.reading_of(model, contents, rows, reading)
+        table = open_rows(rows, columns=names, passthrough=passthrough, **read_as)
     with progress_bars():
         write_report(
             out,

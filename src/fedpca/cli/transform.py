@@ -90,15 +90,18 @@ def transform(
     from fedpca.estimators.scoring import estimator_of
     from fedpca.progress import bar
     from fedpca.readers import open_rows
+    from fedpca.summaries import model_file
 
-    summary, shown = model_files.read(model)
+    contents = model_file.read_bytes(model)
+    summary, shown = model_files.decode(model, contents)
     if not shown:
         why = "the training rows do not vary" if summary.certificate is None else "none rises above its noise"
         raise ValueError(f"{model} has no components: {why}.")
     model_files.require_components(model, summary, components)
     if shrinkage is not None and summary.certificate is not None:
         raise ValueError(f"{model} is private: shrinkage cannot be corrected, its variances contain noise.")
-    rows = open_rows(path, columns=summary.feature_names, passthrough=kept, batch_rows=batch_rows, **reading)
+    read_as = model_files.reading_of(model, contents, path, reading)
+    rows = open_rows(path, columns=summary.feature_names, passthrough=kept, batch_rows=batch_rows, **read_as)
     if rows.n_features != summary.n_features:
         raise ValueError(
             f"rows must have the model's {summary.n_features} features, got {rows.n_features}; "

@@ -110,7 +110,7 @@ class DataFile(ABC):
     passthrough_names: Collection[str]
     lists: Mapping[str, tuple[str, ...]] = {}
 
-    def other_tables(self) -> tuple[list[str], Mapping[str, str]]:
+    def other_tables(self) -> tuple[list[str], dict[str, str]]:
         """What to do if another table in the file was meant, with the argument that names it."""
         return [], {}
 

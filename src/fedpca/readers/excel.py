@@ -112,7 +112,7 @@ class ExcelFile(TableFile):
             sheet, *self._others = sheets
         return sheet
 
-    def other_tables(self) -> tuple[list[str], Mapping[str, str]]:
+    def other_tables(self) -> tuple[list[str], dict[str, str]]:
         if not self._others:
             return [], {}
         names = join_names(self._others).replace("{", "{{").replace("}", "}}")

@@ -50,7 +50,7 @@ class PrivateLines:
     """
 
     def __init__(self, encoding: str, comment: str | None, delimiter: str, n_cells: int) -> None:
-        self._encoding, self._comment = encoding, comment and comment.encode()
+        self._encoding, self._comment = encoding, None if comment is None else comment.encode()
         self._delimiter, self._n_cells = delimiter.encode(), n_cells
         self._missing = b"NA" + self._delimiter * (n_cells - 1)
         self.max_bytes = max(TEXT_BLOCK // 4, _BYTES_PER_CELL * n_cells)

@@ -297,6 +297,14 @@ def open_rows(
     return reader
 
 
+def options_of(path: Paths) -> Collection[str]:
+    """The arguments of `open_rows` that say how files of this format are written."""
+    kind = "txt" if is_standard_input(path) else find(path)[0]
+    if kind == "xlsx":
+        return ("header", "sheet", *_OF_CELLS)
+    return ("header", *Dialect.__slots__) if kind in DELIMITERS else ()
+
+
 def _opener(
     kind: str,
     columns: Names | None,
@@ -376,7 +384,7 @@ def _number_columns(files: Sequence[DataFile]) -> bool:
 def _expanded(names: Names, file: DataFile) -> Names:
     """Names of columns in place of their numbers and ranges of numbers."""
     known = tuple(file.passthrough_names)
-    found = []
+    found: list[str] = []
     for name in names:
         if name not in known and (match := _RANGE.fullmatch(name.strip())):
             first, last = int(match[1]), int(match[2] or match[1])
@@ -504,13 +512,13 @@ def _require_same_columns(
         return
     duplicates = [name for name, times in Counter(file.names).items() if times > 1]
     if duplicates:
-        is_text = isinstance(file, TextFile | ExcelFile)
+        first_row = file.first_row() if isinstance(file, TextFile | ExcelFile) else 0
         raise FileFormatError(
             f"{file.path}: column names must be unique, but {join_names(duplicates)} "
             f"{'appears' if len(duplicates) == 1 else 'appear'} twice",
             "rename columns",
-            *(["read columns by number with {skip_lines} {header}"] if is_text else []),
-            skip_lines=file.first_row() if is_text else 0,
+            *(["read columns by number with {skip_lines} {header}"] if first_row else []),
+            skip_lines=first_row,
             header=False,
         )
     if isinstance(first, GenotypeFile) and isinstance(file, GenotypeFile) and not first.shares(file):

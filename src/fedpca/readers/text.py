@@ -62,9 +62,10 @@ class TextFile(TableFile):
         private_rows: int | None,
     ) -> None:
         self.path, self._private, self._private_rows = path, private, private_rows
+        following: list[str] = []
         if private:
             require_ascii(path, dialect.encoding or "utf-8")
-            cells, following = self._private_start(dialect, delimiters, header, width), []
+            cells = self._private_start(dialect, delimiters, header, width)
         else:
             cells, following = self._start(dialect, delimiters)
         self._starts_with_hash = cells[0].startswith("#")
@@ -250,7 +251,8 @@ class TextFile(TableFile):
         """The number of the line on which a row starts; the first row is 1."""
         left = row + self._header
         with open_text(self.path, self._dialect) as text:
-            decoded = io.TextIOWrapper(BlockFile(read_blocks(text)), "utf-8", "replace", newline="")
+            buffered = io.BufferedReader(BlockFile(read_blocks(text)))
+            decoded = io.TextIOWrapper(buffered, "utf-8", "replace", newline="")
             lines = csv.reader(decoded, delimiter=self._dialect.delimiter or ",")
             start = 0
             with suppress(csv.Error):  # of a cell without end

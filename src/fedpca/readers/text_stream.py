@@ -120,6 +120,11 @@ class BlockFile(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
+    def readinto(self, buffer: Any) -> int:
+        part = self.read(len(buffer))
+        buffer[: len(part)] = part
+        return len(part)
+
     def read(self, size: int = -1) -> bytes:
         if size < 0:
             return b"".join(iter(lambda: self.read(TEXT_BLOCK), b""))
