@@ -114,6 +114,7 @@ _READING = {  # arguments of `open_rows`
 }
 
 
+_MARKS = (",", ".", "'")  # quoted, since they would be lost in a sentence, or hard to read
 _PLACEHOLDERS = {"na_values": "VALUES", "skip_lines": "N", "n_rows": "N", "width": "N"}
 
 
@@ -218,8 +219,9 @@ def reading_options(function: Callable[..., None]) -> Callable[..., None]:
     @wraps(function)
     def run(**arguments: Any) -> None:
         reading = {name: arguments.pop(name) for name in _READING}
-        if reading["delimiter"] is not None:
-            reading["delimiter"] = parse_character(reading["delimiter"])
+        for name in ("delimiter", "thousands"):
+            if reading[name] is not None:
+                reading[name] = parse_character(reading[name])
         reading["na_values"] = parse_names(reading["na_values"]) or ()
         reading["skip_lines"] = reading["skip_lines"] or 0
         function(**arguments, reading=reading)
@@ -264,7 +266,7 @@ def spell_option(name: str, value: object) -> str:
         return f"{option} {value}"
     if isinstance(value, str):
         text = CHARACTERS.get(value, value)
-        return f"{option} {repr(text) if text == ',' else shlex.quote(text)}"  # else lost among others
+        return f"{option} {repr(text) if text in _MARKS else shlex.quote(text)}"
     assert isinstance(value, Iterable)
     return f"{option} {shlex.quote(format_names(value))}"
 

@@ -65,9 +65,9 @@ _MAX_FEATURES_OF_MOMENTS = 1024  # 8 MB
 @reading_options
 def fit(
     path: DataPaths,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FILE", help="The model file to write: model.safetensors.")
-    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The model file to write.")] = Path(
+        "model.safetensors"
+    ),
     components: Annotated[
         str | None,
         typer.Option(
@@ -211,6 +211,8 @@ def fit(
         check_fit(signer, rows, center is not Center.none, factor, privacy)
     # By default few; of a private model those that rise above the noise.
     n_components = min(10, rows.n_features) if components is None and privacy is None else wanted
+    if isinstance(n_components, int) and privacy is None:
+        n_components = min(n_components, rows.n_features)  # a warning says so
     pca = StreamingPCA(
         n_components,
         center=center is not Center.none,

@@ -24,9 +24,9 @@ from fedpca.cli.signatures import describe_signature
 @reading_options
 def report(
     model: ModelPath,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write, as in report.html.")
-    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write.")] = Path(
+        "report.html"
+    ),
     rows: Annotated[
         list[str] | None,
         typer.Option(metavar="PATH", help="A file, folder or glob pattern of rows to show; may be repeated."),

@@ -121,12 +121,14 @@ def transform(
     correction: Literal["asymptotic"] | None = None if shrinkage is None else "asymptotic"
     with (
         progress_bars(),
+        rows.naming_infinity(),
         bar("rows", rows.n_rows, "rows") as progress,
         writers.open_scores(out, kind, pca, force) as write,
         prefetch(rows.batches()) as batches,
     ):
         for batch in batches:
-            write(pca.transform(batch, shrinkage=correction) * signs, batch.passthrough)
+            scores = pca.transform(batch, shrinkage=correction)
+            write(scores * signs.astype(scores.dtype), batch.passthrough)
             done += len(batch)
             empty += batch.n_empty_rows()
             progress.advance(len(batch))

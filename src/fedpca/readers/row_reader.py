@@ -8,6 +8,7 @@ import warnings
 from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -27,7 +28,7 @@ from fedpca.readers.genotypes import GenotypeFile
 from fedpca.readers.json_lines import JsonFile
 from fedpca.readers.paths import Paths, StandardInput, State, find, is_standard_input, state
 from fedpca.readers.tables import TableFile
-from fedpca.readers.text import TextFile
+from fedpca.readers.text import TextFile, numbered
 from fedpca.readers.variants import VariantMatch
 from fedpca.summaries import validation
 
@@ -119,6 +120,20 @@ class RowReader:
             first += file.n_rows
         return best
 
+    @contextmanager
+    def naming_infinity(self) -> Iterator[None]:
+        """What is raised of rows with an infinite entry, with the place of the first one."""
+        try:
+            yield
+        except FileFormatError:
+            raise
+        except ValueError as error:
+            if "infinity" not in str(error):
+                raise
+            if (found := self._first_infinity()) is None:
+                raise
+            raise found from None
+
     @property
     def passthrough_names(self) -> tuple[str, ...]:
         """Names of the columns that all files can pass through."""
@@ -138,6 +153,27 @@ class RowReader:
         ]
         contents = json.dumps([files, self.feature_names, str(self.dtype), self._options])
         return hashlib.sha256(contents.encode()).hexdigest()
+
+    def _first_infinity(self) -> FileFormatError | None:
+        """An error that names it; None if there is none."""
+        for file in self._files:
+            done = 0
+            for batch in file.read(ReadRequest(self.feature_names, (), self.dtype, self.batch_rows, 0)):
+                rows, columns = np.nonzero(np.isinf(dense(batch.rows)))
+                if len(rows):
+                    place, column = file.place(done + int(rows[0]) + 1), int(columns[0])
+                    names = self.feature_names or numbered(self.n_features)
+                    is_table = isinstance(file, TextFile | ExcelFile)
+                    return FileFormatError(
+                        f"{place}: {names[column]} contains infinity, and entries must be finite",
+                        "correct or empty the entry",
+                        *(["take it for missing with {na_values}"] if is_table else []),
+                        *(["leave the column out with {drop}"] if self.feature_names else []),
+                        na_values=["inf", "-inf"],
+                        drop=[names[column]],
+                    )
+                done += len(batch)
+        return None
 
     @property
     def _where(self) -> str:

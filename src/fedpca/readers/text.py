@@ -247,6 +247,9 @@ class TextFile(TableFile):
                     raise self._bad_cell(f"{self.path}, line {self._line(done + i)}", name, "a number")
         return pa.array(numbers, pa.float64())
 
+    def place(self, row: int) -> str:
+        return f"{self.path}, line {self._line(row)}"
+
     def _line(self, row: int) -> int:
         """The number of the line on which a row starts; the first row is 1."""
         left = row + self._header

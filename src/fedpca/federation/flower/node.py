@@ -47,7 +47,7 @@ _READING: dict[str, Callable[[Any], Any]] = {  # of the rows, as text or flags
     "header": bool,
     "delimiter": parse_character,
     "decimal": str,
-    "thousands": str,
+    "thousands": parse_character,
     "na-values": split_names,
     "comment": str,
     "encoding": str,
