@@ -78,6 +78,8 @@ def reading_of(path: Path, contents: bytes, rows: Sequence[str], given: "Reading
     from fedpca.readers.row_reader import options_of
     from fedpca.summaries import model_file
 
+    if not rows:
+        return given
     stored = model_file.decode(contents, path)[2].get("reading", {})
     if not isinstance(stored, dict) or not stored.keys() <= given.keys():
         raise ModelFileError(f"{path} is damaged: reading must be options of how text is read.")

@@ -128,7 +128,8 @@ def transform(
     ):
         for batch in batches:
             scores = pca.transform(batch, shrinkage=correction)
-            write(scores * signs.astype(scores.dtype), batch.passthrough)
+            scores = scores * signs
+            write(scores.astype(np.float32) if rows.dtype == np.float32 else scores, batch.passthrough)
             done += len(batch)
             empty += batch.n_empty_rows()
             progress.advance(len(batch))
