@@ -128,8 +128,9 @@ def test_the_width_of_private_lines_without_names_is_stated(tmp_path):
         with pytest.raises(FileFormatError, match=r"do not tell how many cells .*; pass width=\.\.\.\."):
             open_rows(path, private=True, header=False)
         assert all_of(open_rows(path, private=True, header=False, width=2)).shape == (49, 2)
+        assert all_of(open_rows(path, private=True, width=2)).shape == (49, 2)
     with pytest.raises(ValueError, match="width is for private rows without a header"):
-        open_rows(write(tmp_path, "x,y\n1,2\n"), private=True, width=2)
+        open_rows(write(tmp_path, "x,y\n1,2\n"), private=True, header=True, width=2)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-7", "cp500"])

@@ -1004,7 +1004,7 @@ class TestText:
         for first in ("1,2", "1.5;2,5", "Rome;3"):
             path = self.write(tmp_path, f"{first}\n3;4\n")
             with pytest.raises(
-                FileFormatError, match=r"names only, because nothing is .* pass header=True or"
+                FileFormatError, match=r"names only, because nothing is .* pass header=True if"
             ):
                 open_rows(path, private=True)
         rows = all_of(open_rows(path, private=True, header=False, delimiter=";", width=2))

@@ -54,7 +54,7 @@ Width = Annotated[
     typer.Option(
         metavar="N",
         min=1,
-        help="Of private text with --no-header: the number of cells of a line, which no row may decide.",
+        help="Of private text without a header: the number of cells of a line, which no row may decide.",
         rich_help_panel="Text files",
     ),
 ]

@@ -253,7 +253,7 @@ def open_rows(
             comes from the header line, the decimal point is ".", all columns are features, a cell that is
             not a number is missing, every line is a row, and one that cannot be parsed is a row of missing
             values; lists must have a fixed size. Set it for a private fit.
-        width: with `private`, how many cells a line of text has, where no header tells it.
+        width: with `private`, how many cells a line of text has, if it has no header.
         n_rows: with `private`, how many rows there are: of an Excel file it must be given, because empty rows
             at the end leave no trace.
         batch_rows: maximum rows per batch; by default as many as make 16 MB, of Parquet 32 MB.

@@ -47,7 +47,7 @@ class TextFile(TableFile):
         dialect: how cells are written, as far as it is given.
         private: whether nothing may be found in the rows; a cell that is not a number is missing then, and
             so are all of a line that cannot be parsed.
-        width: the number of cells of a private row, where no header tells it.
+        width: the number of cells of a private row, where there is no header.
         private_rows: the number of private rows; None for that of the lines.
     """
 
@@ -63,6 +63,8 @@ class TextFile(TableFile):
     ) -> None:
         self.path, self._private, self._private_rows = path, private, private_rows
         following: list[str] = []
+        if width is not None and header is None:
+            header = False  # that is what it says
         if private:
             require_ascii(path, dialect.encoding or "utf-8")
             cells = self._private_start(dialect, delimiters, header, width)
@@ -414,8 +416,10 @@ def are_names(
         raise FileFormatError(
             f"{path}: the first line must contain names only, because nothing is detected from private rows",
             "name the columns",
-            "pass {header}",
-            header=None,
+            "pass {header} if these are names",
+            "pass {width} if there are none",
+            header=True,
+            width=None,
         )
     first, second = (
         [cell.strip() for cell in line if cell.strip() not in dialect.gaps] for line in (cells, following)
