@@ -367,7 +367,7 @@ class TextFile(TableFile):
             remedies = ["correct the line"]
             if self._starts_with_hash:
                 remedies.append("pass {comment} if lines that start so are comments")
-            elif len(self._columns) < int(found):
+            elif len(self._columns) == 1:  # as a title has, and seldom a table
                 remedies.append("pass {skip_lines} if the lines above are a title")
             problem = f"{where}: expected {number_after('Expected ', report)} cells, got {found}"
             raise FileFormatError(problem, *remedies, skip_lines=above, comment="#") from None
