@@ -210,3 +210,11 @@ def test_a_map_of_rounding_errors_is_not_drawn(run):
     run("fit", "a.csv", "-n", "2", "--force")
     run("report", "model.safetensors", "--rows", "a.csv", "--force")
     assert "There is no outlier map" not in Path("report.html").read_text()
+
+
+def test_dates_with_slashes_are_times():
+    from fedpca.plot.groups import as_ramp, as_texts
+
+    dates = as_texts([f"2012/{1 + i % 12}/{1 + i:02}" for i in range(24)])
+    assert as_ramp(dates)[0] == "time"
+    assert as_ramp(as_texts([f"2012/13/{i}" for i in range(24)])) is None
