@@ -36,6 +36,16 @@ def pluralize(count: float, noun: str, plural: str = "") -> str:
     return f"{format_number(count)} {noun if count == 1 else plural or noun + 's'}"
 
 
+def feature_label(feature: int, names: Sequence[str] | None) -> str:
+    """The name of a feature; of one without, or of blanks only, its number from 1, as components have it.
+
+    >>> feature_label(1, ("height", "weight")), feature_label(1, None)
+    ('weight', 'feature 2')
+    """
+    name = names[feature] if names else ""
+    return name if name.strip() else f"feature {feature + 1}"
+
+
 def join_names(names: Sequence[str], limit: int = 8) -> str:
     """Names separated by commas, at most `limit` of them.
 

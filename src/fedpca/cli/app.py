@@ -16,7 +16,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 from fedpca._util.files import local_path
 from fedpca._util.text import sanitize
 from fedpca._util.version import __version__
-from fedpca.cli import roster, secure
+from fedpca.cli import ledger, roster, secure
 from fedpca.cli.audit import audit
 from fedpca.cli.check import check
 from fedpca.cli.common import quiet_output, spell_option
@@ -224,6 +224,24 @@ def roster_commands() -> None:
 for command in (roster.key, roster.new, roster.add, roster.remove, roster.show, roster.verify):
     roster_app.command(command.__name__, cls=_Command)(_command(command))
 app.add_typer(roster_app, name="roster")
+
+ledger_app = typer.Typer(cls=_Group, no_args_is_help=True, rich_markup_mode="markdown")
+
+
+@ledger_app.callback()
+def ledger_commands() -> None:
+    """Keep the account of private releases: the approved budget, and what was spent of it.
+
+    ```
+    fedpca ledger new north.ledger --epsilon 2 --delta 1e-6
+    fedpca ledger show north.ledger
+    ```
+    """
+
+
+for command in (ledger.new, ledger.show):
+    ledger_app.command(command.__name__, cls=_Command)(_command(command))
+app.add_typer(ledger_app, name="ledger")
 
 secure_app = typer.Typer(cls=_Group, no_args_is_help=True, rich_markup_mode="markdown")
 
