@@ -149,8 +149,8 @@ def transform(
                 found["components"] = pca.transform(batch, shrinkage=correction)
             if wanted != ["components"]:
                 found["spe"], found["t2"] = pca.anomaly_scores(batch)
-            scores = np.column_stack([found[name] for name in wanted])
-            write(scores.astype(np.float32) if rows.dtype == np.float32 else scores, batch.passthrough)
+            numbers = np.column_stack([found[name] for name in wanted])
+            write(numbers.astype(np.float32) if rows.dtype == np.float32 else numbers, batch.passthrough)
             done += len(batch)
             empty += batch.n_empty_rows()
             progress.advance(len(batch))
