@@ -19,6 +19,7 @@ from fedpca._util.version import __version__
 from fedpca.cli import ledger, roster, secure
 from fedpca.cli.audit import audit
 from fedpca.cli.check import check
+from fedpca.cli.check_folder import check_folder
 from fedpca.cli.common import quiet_output, spell_option
 from fedpca.cli.datasets import datasets
 from fedpca.cli.export import export
@@ -198,7 +199,7 @@ def _one_line(error: BaseException, options: Container[str]) -> str:
 
 _COMMANDS = (
     fit, merge, transform, inspect, scale, export, import_, report, check, package, plan, audit, simulate,
-    new_federation, datasets,
+    new_federation, check_folder, datasets,
 )  # fmt: skip
 
 for command in _COMMANDS:
@@ -260,6 +261,14 @@ def secure_commands() -> None:
     """
 
 
-for command in (secure.new, secure.step, secure.coordinate, secure.status, secure.verify, secure.refuse):
+for command in (
+    secure.new,
+    secure.step,
+    secure.coordinate,
+    secure.status,
+    secure.verify,
+    secure.refuse,
+    secure.forget,
+):
     secure_app.command(command.__name__, cls=_Command)(_command(command))
 app.add_typer(secure_app, name="secure")

@@ -59,8 +59,8 @@ def check(
     rules = Policy() if policy is None else Policy.load(policy)
     contents = model_file.read_bytes(model)
     summary, _ = model_files.decode(model, contents)
-    table = open_rows_of(summary, rows, model_files.reading_of(model, contents, rows or [], reading))
-    counts = counted(model, contents, summary, table)
+    model_files.refuse_own_facts(model, contents)
+    counts = counted(model, contents, summary, open_rows_of(summary, rows, reading))
     results = rules.results(summary, counts)
     broken = any(result.result == "broken" for result in results)
     verdict = f"{model} {'may not' if broken else 'may'} leave under {policy or 'the default policy'}"

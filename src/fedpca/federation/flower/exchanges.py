@@ -66,6 +66,10 @@ class Published:
 
     def encode(self) -> bytes:
         """A model file; the same contents give the same bytes."""
+        return model_file.encode(*self.contents())
+
+    def contents(self) -> model_file.Contents:
+        """Kind, arrays and metadata of its model file."""
         arrays: dict[str, AnyArray] = {f"sum.{i}": pooled.total for i, pooled in enumerate(self.sums)}
         metadata: JSON = {"sums": [_facts_of(pooled) for pooled in self.sums], "rank": self.rank}
         if self.scale is not None:
@@ -73,7 +77,7 @@ class Published:
         if self.model is not None:
             arrays |= {f"model.{name}": array for name, array in self.model.arrays.items()}
             metadata["model"] = self.model.metadata
-        return model_file.encode("published", arrays, metadata | {"facts": self.facts})
+        return "published", arrays, metadata | {"facts": self.facts}
 
     @classmethod
     def decode(cls, contents: bytes, name: object = "what was published") -> Self:
@@ -90,13 +94,15 @@ class Published:
                 of_model = {key[6:]: array for key, array in arrays.items() if key.startswith("model.")}
                 model = Subspace.from_file_contents(of_model, metadata["model"])
             scale = arrays.get("scale")
-            return cls(
+            found = cls(
                 None if scale is None else _checked_scale(scale),
                 tuple(_sum(part, arrays[f"sum.{i}"]) for i, part in enumerate(parts)),
                 validation.integer(metadata["rank"], "rank", at_least=0),
                 model,
                 dict(metadata["facts"]),
             )
+            model_file.require_exact(kind, (arrays, metadata), found.contents()[1:])
+            return found
         except KeyError as error:
             raise ModelFileError(f"{name} is not valid: {error} is missing.") from error
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -119,9 +125,13 @@ class OwnerSum:
 
     def encode(self) -> bytes:
         """A model file."""
+        return model_file.encode(*self.contents())
+
+    def contents(self) -> model_file.Contents:
+        """Kind, arrays and metadata of its model file."""
         n_features, names = self.features
         header = {"child": self.child, "version": self.version, "n_features": n_features, "names": names}
-        return model_file.encode(self.kind, {"total": self.own.total}, _facts_of(self.own) | header)
+        return self.kind, {"total": self.own.total}, _facts_of(self.own) | header
 
     @classmethod
     def from_contents(cls, kind: str, arrays: Mapping[str, AnyArray], metadata: JSON, name: object) -> Self:
@@ -131,12 +141,14 @@ class OwnerSum:
                 raise ValueError(f"it is a {kind!r:.80}")
             n_features = validation.integer(metadata["n_features"], "n_features", at_least=1)
             names = metadata["names"]
-            return cls(
+            found = cls(
                 child_name(metadata["child"]),
                 version_number(metadata["version"]),
                 _sum(metadata, arrays["total"]),
                 (n_features, None if names is None else validation.feature_names(names, n_features)),
             )
+            model_file.require_exact(kind, (arrays, metadata), found.contents()[1:])
+            return found
         except KeyError as error:
             raise ModelFileError(f"{name} is not a valid sum: {error} is missing.") from error
         except (TypeError, ValueError, OverflowError) as error:
@@ -167,7 +179,8 @@ class OwnerScaling:
         """The inverse of `encode`, every value checked."""
         if kind != cls.kind:
             raise ModelFileError(f"{name} must be a scaling, got {kind!r:.80}.")
-        scaling = scaling_from_file(name, arrays, metadata)
+        facts = {fact: value for fact, value in metadata.items() if fact not in ("child", "version")}
+        scaling = scaling_from_file(name, arrays, facts)
         try:
             return cls(child_name(metadata["child"]), version_number(metadata["version"]), scaling)
         except (KeyError, TypeError, ValueError) as error:
