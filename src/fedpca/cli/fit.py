@@ -20,6 +20,8 @@ from fedpca.cli.common import (
     NumericOnly,
     PolicyPath,
     Reading,
+    RowsStated,
+    Width,
     check_model_path,
     check_output_path,
     parse_names,
@@ -63,9 +65,9 @@ _MAX_FEATURES_OF_MOMENTS = 1024  # 8 MB
 @reading_options
 def fit(
     path: DataPaths,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FILE", help="The model file to write: model.safetensors.")
-    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The model file to write.")] = Path(
+        "model.safetensors"
+    ),
     components: Annotated[
         str | None,
         typer.Option(
@@ -79,6 +81,8 @@ def fit(
     columns: Columns = None,
     drop: Drop = None,
     numeric_only: NumericOnly = False,
+    width: Width = None,
+    n_rows: RowsStated = None,
     variants: Variants = None,
     center: Annotated[
         Center | None,
@@ -197,6 +201,8 @@ def fit(
         drop=parse_names(drop) or (),
         numeric_only=numeric_only,
         private=privacy is not None,
+        width=width,
+        n_rows=n_rows,
         batch_rows=batch_rows,
         **reading,
     )
@@ -205,6 +211,8 @@ def fit(
         check_fit(signer, rows, center is not Center.none, factor, privacy)
     # By default few; of a private model those that rise above the noise.
     n_components = min(10, rows.n_features) if components is None and privacy is None else wanted
+    if isinstance(n_components, int) and privacy is None:
+        n_components = min(n_components, rows.n_features)  # a warning says so
     pca = StreamingPCA(
         n_components,
         center=center is not Center.none,
@@ -231,7 +239,7 @@ def fit(
     asked = wanted if privacy is not None and isinstance(wanted, int) else 0
     if rules is not None:
         rules.check(summary, counts)
-    model_files.write(out, summary, max(pca.n_components_, asked), counts, signer)
+    model_files.write(out, summary, max(pca.n_components_, asked), counts, signer, reading)
     if components is not None and privacy is None:
         warn_if_fewer(wanted, pca.n_components_, stacklevel=2)
     if checkpoint is not None:
