@@ -348,7 +348,8 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
         Real rows seldom are: check how many of those you trust exceed them. Variance outside the directions
         carried is taken to be spread evenly over all others: where it falls slowly instead, the limit of spe
-        is too low, and about 2 % of Gaussian rows exceed that of 99 %. The exact tracker knows all of them.
+        is too low, and about 2 % of Gaussian rows exceed that of 99 %; with fewer rows than features, more of
+        new rows do. The exact tracker knows all of them.
 
         Returns:
             the limit of spe, by Box's approximation: a multiple of a chi-squared variable with the mean and
@@ -479,7 +480,8 @@ def warn_if_fewer(n_components: object, found: int, *, stacklevel: int) -> None:
     """Warn of fewer components than requested: there are as many columns of scores."""
     if isinstance(n_components, Integral) and found < int(n_components):
         warnings.warn(
-            f"n_components={n_components} but only {found} found: the rows span no more directions.",
+            f"n_components={n_components} but only {found} found: the rows span no more directions "
+            "that are not rounding of their values.",
             stacklevel=stacklevel,
         )
 

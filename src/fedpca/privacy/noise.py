@@ -8,7 +8,8 @@ the letter; noise made of floating-point numbers has gaps that reveal what it wa
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, getcontext, localcontext
+from decimal import ROUND_HALF_EVEN, Context, Decimal, getcontext, localcontext
+from functools import cached_property
 from typing import Literal, Protocol
 
 import numpy as np
@@ -69,6 +70,7 @@ class ExactNoise:
         """Integers, as float64."""
         return self.weighted([label], [1.0], count, sd)
 
+    @np.errstate(all="ignore")
     def weighted(self, labels: Sequence[Label], weights: Sequence[float], count: int, sd: float) -> Array:
         """A weighted sum of real Gaussians, then rounded: not a sum of rounded ones, which would show."""
         if too_large(sd * sum(map(abs, weights))):
@@ -106,8 +108,7 @@ class ExactNoise:
         while True:
             bits = 64 * (1 + more)
             if min(tails) >> 20:  # else the tail is not known well enough to begin with
-                with localcontext() as context:
-                    context.prec = 30 + bits // 3  # errors far below the width of what is not known yet
+                with localcontext(_context(30 + bits // 3)):  # errors far below what is not known yet
                     middle = half = Decimal(0)
                     for word, tail, weight in zip(words, tails, weights, strict=True):
                         size, width = _quantile(tail, bits)
@@ -147,6 +148,33 @@ class FastNoise:
 
 
 NOISES: dict[NoiseName, Callable[[bytes], Noise]] = {"exact": ExactNoise, "fast": FastNoise}
+
+
+class BoundNoise:
+    """Noise that also follows from what is known only when the first of it is drawn.
+
+    Args:
+        make: the source, given its key.
+        key: 32 secret bytes.
+        bound_to: returns the rest, such as a digest of the rows that were summed. Other rows get independent
+            noise, with whatever key.
+    """
+
+    def __init__(self, make: Callable[[bytes], Noise], key: bytes, bound_to: Callable[[], bytes]) -> None:
+        self._make = make
+        self._key = key
+        self._bound_to = bound_to
+        self.sampler, self.safe = make(key).sampler, make(key).safe
+
+    @cached_property
+    def _source(self) -> Noise:
+        return self._make(hashlib.blake2b(self._bound_to(), key=self._key, digest_size=32).digest())
+
+    def entries(self, label: Label, count: int, sd: float) -> Array:
+        return self._source.entries(label, count, sd)
+
+    def weighted(self, labels: Sequence[Label], weights: Sequence[float], count: int, sd: float) -> Array:
+        return self._source.weighted(labels, weights, count, sd)
 
 
 @dataclass(frozen=True, repr=False)
@@ -243,6 +271,12 @@ class SymmetricMask:
 def too_large(sd: float) -> bool:
     """Whether noise of this standard deviation would leave the integers that float64 holds."""
     return not sd * _MAX_SDS < _MAX_NOISE
+
+
+def _context(digits: int) -> Context:
+    """Arithmetic of so many digits, whatever rounding and traps the caller has set."""
+    least, most = -999_999, 999_999
+    return Context(digits, ROUND_HALF_EVEN, least, most, capitals=1, clamp=0, flags=[], traps=[])
 
 
 def _packed(label: Label) -> bytes:

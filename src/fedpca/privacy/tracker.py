@@ -3,7 +3,7 @@
 import hashlib
 import secrets
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Literal
@@ -15,12 +15,12 @@ from fedpca.backend import HOST
 from fedpca.errors import BudgetExceeded, NotReleasedError
 from fedpca.privacy.calibration import epsilon_of
 from fedpca.privacy.certify import state_of
-from fedpca.privacy.clipping import MAX_ENTRY, MAX_ROWS, Clipping
+from fedpca.privacy.clipping import MAX_ENTRY, MAX_ROWS, UNNOTICED, Clipping
 from fedpca.privacy.evaluation import PrivateEvaluation
 from fedpca.privacy.guard import Guard
 from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.mechanisms.registry import build, mechanism_class
-from fedpca.privacy.noise import NOISES, Noise
+from fedpca.privacy.noise import NOISES, BoundNoise, Noise
 from fedpca.privacy.preparation import Preparation
 from fedpca.privacy.release_checks import bound_warning
 from fedpca.privacy.rules import check_delta_for_rows, warn_of_weak_settings
@@ -82,6 +82,9 @@ class PrivateTracker:
         key: 32 secret bytes that all noise and pairs follow from; None for random ones. With the key of an
             earlier tracker this one draws the same noise again: give it the same rows and sums, or the
             difference of what comes out reveals them.
+        bound_to: called when the first noise of a purpose is drawn; the noise follows from what it returns,
+            too. A digest of the rows, which are summed by then, gives other rows independent noise; a
+            mechanism that draws noise as rows come needs it before. None: noise follows from the key alone.
 
     Attributes:
         ledger: what pays for the releases; None in a copy.
@@ -101,6 +104,7 @@ class PrivateTracker:
         dtype: DTypeLike = np.float64,
         feature_names: tuple[str, ...] | None = None,
         key: bytes | None = None,
+        bound_to: Callable[[], bytes] | None = None,
     ) -> None:
         self.n_features = n_features
         self.rule = rule
@@ -129,13 +133,15 @@ class PrivateTracker:
             n_features,
             self._rank,
             scale=scale,
-            noise=_noise(privacy, key, "steps"),
+            noise=_noise(privacy, key, "steps", bound_to),
             random=self._random,
             ledger=ledger,
             feature_names=feature_names,
         )
         self._stage: _Preparing | PrivateSums | _Closed = _Preparing(
-            preparation, _noise(privacy, key, "rows"), _noise(privacy, key, "evaluation")
+            preparation,
+            _noise(privacy, key, "rows", bound_to),
+            _noise(privacy, key, "evaluation", bound_to),
         )
         self._open_if_found()
 
@@ -339,12 +345,16 @@ class PrivateTracker:
             deviations = self._stage.clipping.deviations(rows)
             self._stage.take(self._fill_gaps(deviations, self._stage.clipping))
 
+    @UNNOTICED
     def _fill_gaps(self, deviations: Array, clipping: Clipping) -> Array:
         """Gaps filled by the last release, which is public; those of earlier rows stay at the center.
 
+        So does a row without any entry: as a record that is taken out, it has to be where that is.
+
         One row at a time: in a product of many, how the others are rounded can depend on how many there are.
         """
-        gaps = np.isnan(deviations).any(axis=1)
+        missing = np.isnan(deviations)
+        gaps = missing.any(axis=1) & ~missing.all(axis=1)
         if self._released is None or clipping.pairs or clipping.scale is not None or not gaps.any():
             return deviations
         center = 0.0 if clipping.center is None else clipping.center
@@ -502,5 +512,9 @@ def _new_key(privacy: Privacy) -> bytes:
     return hashlib.blake2b(str(privacy.insecure_seed_for_tests).encode(), digest_size=32).digest()
 
 
-def _noise(privacy: Privacy, key: bytes, purpose: str) -> Noise:
-    return NOISES[privacy.noise](hashlib.blake2b(purpose.encode(), key=key, digest_size=32).digest())
+def _noise(privacy: Privacy, key: bytes, purpose: str, bound_to: Callable[[], bytes] | None) -> Noise:
+    make, of_purpose = (
+        NOISES[privacy.noise],
+        hashlib.blake2b(purpose.encode(), key=key, digest_size=32).digest(),
+    )
+    return make(of_purpose) if bound_to is None else BoundNoise(make, of_purpose, bound_to)
