@@ -335,14 +335,14 @@ def test_a_reader_has_the_version_of_what_it_read(tmp_path, monkeypatch, change)
 def test_a_reader_of_a_store_that_never_rests_has_no_newer_version_than_states(tmp_path, monkeypatch):
     writer = filled(tmp_path)
     monkeypatch.setattr(store_module, "_SETTLING", 0.05)
-    now, versions = FolderStore._now, iter(range(2, 10**6))
+    now, versions = FolderStore.now, iter(range(2, 10**6))
 
     def moving(store):
         if not store._is_writer:
             writer.receive("a", next(versions), summary_of(7))
         return now(store)
 
-    monkeypatch.setattr(FolderStore, "_now", moving)
+    monkeypatch.setattr(FolderStore, "now", moving)
     reader = Aggregator(rank=3, store=tmp_path)
     states = {child: state.version for child, state in reader._states.items()}
     assert reader.version == max(states.values()) <= writer.version
@@ -684,7 +684,8 @@ def test_files_are_private_to_their_owner(tmp_path):
         aggregator.receive("a", 2, summary_of(0))
         aggregator.record()
     files = list((tmp_path / "store").iterdir())
-    assert {path.name for path in files} == {"a.state", "history.jsonl", "lock", "version.json"}
+    kept = {"a.state", "history.jsonl", "lock", "merged.safetensors", "version.json"}
+    assert {path.name for path in files} == kept
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
 
 
@@ -726,3 +727,76 @@ def test_a_store_of_many_opens_with_the_same_bits(tmp_path):
             aggregator.receive(f"{child}", 0, Subspace.from_rows(rng.normal(size=(9, 4))))
     assert bits(Aggregator(rank=2, store=tmp_path).model()) == bits(aggregator.model())
     assert json.loads((tmp_path / "version.json").read_text())["version"] == aggregator.version
+
+
+# --- the merge that is kept ---
+
+
+def recorded(folder, **rules):
+    """As `filled`, with a model in the history."""
+    with Aggregator(rank=3, store=folder, **rules) as aggregator:
+        for seed, child in enumerate("abc"):
+            aggregator.receive(child, 1, summary_of(seed))
+        aggregator.record()
+    return aggregator
+
+
+def merged_in(folder, rank=3, **rules):
+    merged = Aggregator.merged_in(folder, rank, **rules)
+    return merged.version, merged.n_children, merged.n_known, Message("x", 1, merged.summary).encode()
+
+
+def merged_anew(folder, rank=3, **rules):
+    aggregator = Aggregator(rank, store=folder, **rules)
+    summary = Message("x", 1, aggregator.summary()).encode()
+    return aggregator.version, len(aggregator.children), len(aggregator.versions), summary
+
+
+@pytest.mark.parametrize("rules", [{}, {"robust": "cap", "max_share": 0.4, "least_rows": 2}], ids=str)
+def test_the_merge_that_the_writer_kept_is_read_without_the_states(tmp_path, monkeypatch, rules):
+    recorded(tmp_path, **rules)
+    expected, before = merged_anew(tmp_path, **rules), contents_of(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderStore, "states", lambda store: pytest.fail("nothing has changed"))
+        assert merged_in(tmp_path, **rules) == expected
+    assert contents_of(tmp_path) == before
+
+
+def test_a_merge_that_was_kept_of_anything_else_does_not_count(tmp_path):
+    recorded(tmp_path)
+    assert merged_in(tmp_path, 2) == merged_anew(tmp_path, 2)
+    assert merged_in(tmp_path, robust="median") == merged_anew(tmp_path, robust="median")
+    kept = merged_in(tmp_path)
+    with Aggregator(rank=3, store=tmp_path) as writer:
+        writer.receive("d", 1, summary_of(7))
+        writer.withdraw("a")
+    now = merged_in(tmp_path)
+    assert now == merged_anew(tmp_path) != kept
+    assert now[1:3] == (3, 4)
+    (tmp_path / "b.state").unlink()
+    assert merged_in(tmp_path) == merged_anew(tmp_path)
+    assert merged_in(tmp_path)[1] == 2
+
+
+@pytest.mark.parametrize("damage", [b"", b"nonsense", "flipped", "torn", "a message"])
+def test_a_damaged_merge_is_merged_again(tmp_path, damage, caplog):
+    recorded(tmp_path)
+    path = tmp_path / "merged.safetensors"
+    contents = path.read_bytes()
+    damaged = {
+        "flipped": contents[:-9] + bytes([contents[-9] ^ 1]) + contents[-8:],
+        "torn": contents[:-100],
+        "a message": Message("a", 1, summary_of(0)).encode(),
+    }
+    path.write_bytes(damaged.get(damage, damage))
+    assert merged_in(tmp_path) == merged_anew(tmp_path)
+    assert "is merged again" in caplog.text
+
+
+def test_nothing_is_merged_of_a_store_without_children(tmp_path):
+    with Aggregator(rank=3, store=tmp_path) as writer:
+        writer.receive("a", 1, summary_of(0))
+        writer.record()
+        writer.withdraw("a")
+    merged = Aggregator.merged_in(tmp_path, 3)
+    assert (merged.n_children, merged.n_known, merged.summary) == (0, 1, None)

@@ -25,6 +25,7 @@ from fedpca.federation.admission import (
 from fedpca.federation.children_merge import ChildrenMerge
 from fedpca.federation.influence import Influence, influence, influence_warning
 from fedpca.federation.journal import Journal
+from fedpca.federation.kept_merge import Merged, MergeSettings, keep, read_kept
 from fedpca.federation.message import Message, child_name, require_summary, version_number
 from fedpca.federation.pool import INTERSECTION, Pool
 from fedpca.federation.robust import RobustRule, check_known, check_robust
@@ -338,7 +339,50 @@ class Aggregator:
                 warning = " ".join(text for text in warnings if text)
                 last = None if before is None else before[1]
                 self._journal.recorded(model, version, len(self._pool), before=last, warning=warning)
+                if isinstance(self.store, FolderStore):
+                    keep(self.store, self._settings, self._merged_now())
             return not known
+
+    @classmethod
+    def merged_in(
+        cls,
+        store: str | os.PathLike[str],
+        rank: int,
+        *,
+        fanout: int = 8,
+        least_rows: int = 0,
+        roster: Roster | None = None,
+        robust: RobustRule | None = None,
+        max_share: float | None = None,
+    ) -> Merged:
+        """What an aggregator with this store has merged; nothing in the store changes.
+
+        States are read and merged only if the writer has not kept the merge when it last recorded the model,
+        or something was changed since, in the store or here.
+
+        Args:
+            store: a folder.
+            rank, fanout, least_rows, roster, robust, max_share: see above.
+        """
+        if roster is not None:
+            rank = membership.agreed(roster, rank, None, None)[0] or rank
+        settings = MergeSettings(rank, fanout, least_rows, roster, robust, max_share)
+        found = read_kept(FolderStore(store), settings)
+        if found is not None:
+            return found
+        given = {**vars(settings), "roster": roster}
+        return cls(store=store, **given)._merged_now()
+
+    @property
+    def _settings(self) -> MergeSettings:
+        return MergeSettings(
+            self.rank, self.fanout, self.least_rows, self.roster, self.robust, self.max_share
+        )
+
+    def _merged_now(self) -> Merged:
+        version = self.version  # first: without a culprit it grows
+        summary = self.summary() if self._pool else None
+        return Merged(version, len(self._pool), len(self._states), summary)
 
     def _energy_warning(self) -> str:
         """Which children have far more energy than rows, or ""."""

@@ -33,6 +33,8 @@ _MAX_EVENTS = 50_000  # in memory
 _REJECTIONS = 0.25  # of what is kept of a history that became too long: anybody can cause them
 _MAX_VERSION = 2**53  # of an aggregator: milliseconds, for 280,000 years, and exact in every language
 _Stamp = tuple[int, int, int]
+Moment = tuple[bytes, dict[str, _Stamp]]
+"""The counter and what tells files of states apart: another pair after every change of a state."""
 _SETTLING = (
     5.0  # seconds in which a reader of 10,000 states finds a moment between two writes, if there is one
 )
@@ -331,7 +333,7 @@ class FolderStore:
                     "its close()",
                 ) from error
             remove_leftovers(self.folder)
-            changed = self._to_mend or (self._counter_read, self._stamps) != self._now()
+            changed = self._to_mend or self.moment != self.now()
             self._lock = stack.pop_all()
         return changed
 
@@ -368,7 +370,7 @@ class FolderStore:
         files: dict[str, State | str | None] = {}
         before, give_up = None, time.monotonic() + _SETTLING
         while True:
-            now = self._now()
+            now = self.now()
             if before is not None and (now == before or time.monotonic() > give_up):
                 break
             files = {
@@ -383,8 +385,13 @@ class FolderStore:
         self._counter_read, self._stamps = before
         return {name: file for name, file in files.items() if file is not None}, now == before
 
-    def _now(self) -> tuple[bytes, dict[str, _Stamp]]:
-        """The counter and what tells files of states apart: another pair after every change of a state."""
+    @property
+    def moment(self) -> Moment:
+        """That of the states as this process has read or written them."""
+        return self._counter_read, self._stamps
+
+    def now(self) -> Moment:
+        """That of the folder."""
         counter, stamps = self._read_counter(), {}
         with os.scandir(self.folder) as listing:
             for entry in listing:

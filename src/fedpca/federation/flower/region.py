@@ -87,20 +87,20 @@ class Region:
         agreed = Roster.load(roster) if roster.exists() else None
         settings = json.loads(last.read_bytes()) if last.exists() else {}
         secure = is_secure(agreed)
-        aggregator = Aggregator(
+        merged = Aggregator.merged_in(
+            store,
             validation.integer(request["rank"], "rank", at_least=1),
-            store=store,
             least_rows=settings.get("least_rows") or 0,
             roster=None if secure else agreed,  # nobody signs a sum over all
             robust=settings.get("robust"),
             max_share=settings.get("max_share"),
         )
         quorum = 1 if secure else settings.get("quorum", _QUORUM)
-        if len(aggregator.children) < quorum:
-            if not aggregator.versions:
+        version, summary = merged.version, merged.summary
+        if summary is None or merged.n_children < quorum:
+            if not merged.n_known:
                 raise NodeError(f"no client of the region has contributed yet, and its quorum is {quorum}.")
-            return Message(self.client, aggregator.version, None).encode()
-        version, summary = aggregator.version, aggregator.summary()
+            return Message(self.client, version, None).encode()
         if summary.centered != bool(request["center"]):
             raise NodeError(
                 f"the run requires center={bool(request['center'])}, but this region has "
