@@ -126,8 +126,12 @@ def influence_warning(
 
     Others are merged only for those that may.
     """
-    own = direction_shares(summaries, model)
-    beyond = [name for name in shares if _is_beyond(own[name], shares[name].rows)]
+    own = {
+        name: _largest_share(scatter)
+        for name, scatter in _in_units_of_all(summaries, model).items()
+        if _is_beyond(min(float(np.linalg.norm(scatter)), 1.0), shares[name].rows)  # at least the share
+    }
+    beyond = [name for name in shares if name in own and _is_beyond(own[name], shares[name].rows)]
     found = {}
     for name, without in _merged_without(beyond, summaries, tree, model):
         found[name] = Influence(*shares[name], own[name], without.angle, 0.0, None)
@@ -170,17 +174,22 @@ def captured(summary: Summary, components: Array, scale: Array | None) -> float:
 
 def direction_shares(summaries: Mapping[str, Summary], model: Subspace) -> dict[str, float]:
     """The largest share of each child in the energy along any one direction of the model."""
+    return {name: _largest_share(own) for name, own in _in_units_of_all(summaries, model).items()}
+
+
+def _largest_share(scatter: Array) -> float:
+    """Of a child along any one direction, in units in which all children together have one."""
+    return float(np.clip(np.linalg.eigvalsh(scatter)[-1], 0.0, 1.0)) if len(scatter) else 0.0
+
+
+def _in_units_of_all(summaries: Mapping[str, Summary], model: Subspace) -> dict[str, Array]:
+    """The scatter of each child along directions of the model, in units in which that of all is one."""
     components = model.components[:_MAX_DIRECTIONS].astype(np.float64)
     own = {name: _scatter_along(summary, components, model) for name, summary in summaries.items()}
     squares, vectors = np.linalg.eigh(sum(own.values(), start=np.zeros(2 * (len(components),))))
     kept = squares > _ACCURATE * squares[-1:].sum()
-    if not kept.any():
-        return dict.fromkeys(summaries, 0.0)
-    to_one = vectors[:, kept] / np.sqrt(squares[kept])  # in these units all children together have one
-    return {
-        name: float(np.clip(np.linalg.eigvalsh(to_one.T @ scatter @ to_one)[-1], 0.0, 1.0))
-        for name, scatter in own.items()
-    }
+    to_one = vectors[:, kept] / np.sqrt(squares[kept])
+    return {name: to_one.T @ scatter @ to_one for name, scatter in own.items()}
 
 
 def _scatter_along(summary: Summary, components: Array, model: Subspace) -> Array:
