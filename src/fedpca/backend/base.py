@@ -63,6 +63,20 @@ class Backend(ABC):
     def compute_context(self) -> AbstractContextManager[object]:
         """The context for computations of this backend."""
 
+    @property
+    def has_tensor_cores(self) -> bool:
+        """Whether products of bfloat16 matrices are many times as fast as of float32."""
+        return False
+
+    @property
+    def needs_float64(self) -> bool:
+        """Whether the user forbids products of float32 rows that round more than float32 does."""
+        return False
+
+    @abstractmethod
+    def orthonormal_columns(self, matrix: DeviceArray) -> DeviceArray:
+        """An orthonormal basis of the columns of a tall matrix of float64, as many as these."""
+
     @abstractmethod
     def matmul_eps(self, dtype: DTypeLike) -> float:
         """Relative rounding error of matrix products within `tf32_matmul`."""

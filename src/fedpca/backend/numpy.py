@@ -40,6 +40,9 @@ class NumpyBackend(Backend):
     def eigh(self, matrix: Array) -> tuple[Array, Array]:
         return np.linalg.eigh(matrix)
 
+    def orthonormal_columns(self, matrix: DeviceArray) -> DeviceArray:
+        return np.linalg.qr(matrix).Q
+
     def compute_context(self) -> AbstractContextManager[object]:
         return NO_CONTEXT
 

@@ -60,6 +60,8 @@ class Tracker(ABC):
     """Whether panels may be CSR; else they are made dense."""
     takes_gaps: ClassVar[bool] = False
     """Whether rows may have NaN; else they are imputed beforehand."""
+    gives_moments: bool = False
+    """Whether `state` is the moments of all rows, if nothing was lost before they came."""
     is_fitted: ClassVar[bool] = True
     """Before any row, too: there is a summary of no rows."""
 

@@ -45,7 +45,7 @@ class Nystrom(SubspaceTracker):
         seed: of the choice of recent rows as probes.
     """
 
-    settings = frozenset({"backend", "seed"})
+    settings = frozenset({"seed"})
     takes_sparse = True
 
     def __init__(self, n_features: int, rule: RankRule, *, seed: int = 0, **settings: Any) -> None:
