@@ -152,7 +152,8 @@ def test_fit_warns_of_fewer_components_than_requested(tmp_path):
     result = run("fit", tmp_path / "few.csv", "-n", 4, "-o", tmp_path / "model.safetensors")
     assert result.exit_code == 0
     assert result.stderr == (
-        "fedpca: warning: n_components=4 but only 2 found: the rows span no more directions.\n"
+        "fedpca: warning: n_components=4 but only 2 found: the rows span no more directions "
+        "that are not rounding of their values.\n"
     )
     assert run_ok("fit", tmp_path / "few.csv", "-o", tmp_path / "default.safetensors")
 

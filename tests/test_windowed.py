@@ -340,3 +340,27 @@ def test_pipelines_of_river(pca):
         model.learn_one(x, y)
     assert metric.get() > 0.9
     assert len(model.transform_one(dictionaries(rows)[0])) == 2
+
+
+def test_rows_are_learned_without_a_copy_of_their_block(rng):
+    pca = fedpca.WindowedPCA(2, window=160_000).partial_fit(rng.normal(size=(2000, 20)))
+    block = pca._source.current
+    pca.partial_fit(rng.normal(size=(1, 20)))
+    assert pca._source.current is block
+    assert pca.n_samples_seen_ == 2001
+
+
+@pytest.mark.parametrize("bad", [5, 15, 25])
+def test_a_batch_over_several_blocks_is_learned_as_a_whole_or_not_at_all(bad, rng):
+    """Blocks have ten rows: the first five go on with one, the others begin new ones."""
+    rows, batch = rng.normal(size=(5, 4)), rng.normal(size=(30, 4))
+    pca = fedpca.WindowedPCA(2, window=160).partial_fit(rows)
+    before = pca.subspace_
+    spoiled = batch.copy()
+    spoiled[bad, 0] = np.inf
+    with pytest.raises(ValueError, match="infinit"):
+        pca.partial_fit(spoiled)
+    assert pca.n_samples_seen_ == 5
+    assert pca.subspace_ == before
+    pca.partial_fit(batch)
+    np.testing.assert_allclose(pca.mean_, np.concatenate([rows, batch]).mean(axis=0))

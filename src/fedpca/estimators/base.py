@@ -478,7 +478,8 @@ def warn_if_fewer(n_components: object, found: int, *, stacklevel: int) -> None:
     """Warn of fewer components than requested: there are as many columns of scores."""
     if isinstance(n_components, Integral) and found < int(n_components):
         warnings.warn(
-            f"n_components={n_components} but only {found} found: the rows span no more directions.",
+            f"n_components={n_components} but only {found} found: the rows span no more directions "
+            "that are not rounding of their values.",
             stacklevel=stacklevel,
         )
 

@@ -1,7 +1,6 @@
 """WindowedPCA: principal components of the latest rows only."""
 
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -148,7 +147,7 @@ class _Block(NamedTuple):
 
 @dataclass(frozen=True)
 class _Ring:
-    """The blocks of a window, oldest first, and the one that takes rows; never changed, only replaced.
+    """The blocks of a window, oldest first, and the one that takes rows: it alone changes, by whole batches.
 
     A stamp is a point of time in nanoseconds or, in a window of rows, the number of a row. A block has the
     rows whose stamps, divided by a sixteenth of the window, are equal.
@@ -208,15 +207,19 @@ class _Ring:
         """The ring with more rows, without blocks that are too old."""
         newest = int(stamps[-1])
         oldest = newest - self.length  # no longer in the window
-        closed, current, last = list(self.closed), deepcopy(self.current), self.newest
-        for start, stop in self._pieces(stamps, oldest):
-            stamp = int(stamps[start])
-            if current is not None and stamp // self.span != last // self.span:
-                closed.append(_Block(current.n_samples_seen_, last, current.summary_))
-                current = None
-            current = self.new_block() if current is None else current
-            current.partial_fit(rows[start:stop])
-            last = int(stamps[stop - 1])
+        pieces = list(self._pieces(stamps, oldest))
+        goes_on = (
+            self.current is not None and int(stamps[pieces[0][0]]) // self.span == self.newest // self.span
+        )
+        blocks = [] if self.current is None else [(self.current, self.newest)]
+        for start, stop in pieces[goes_on:]:
+            blocks.append((self.new_block().partial_fit(rows[start:stop]), int(stamps[stop - 1])))
+        if goes_on:  # last: rows that cannot be learned, here or in a new block, change nothing
+            start, stop = pieces[0]
+            blocks[0] = self._current.partial_fit(rows[start:stop]), int(stamps[stop - 1])
+        closed = [*self.closed]
+        closed += [_Block(block.n_samples_seen_, last, block.summary_) for block, last in blocks[:-1]]
+        current = blocks[-1][0]
         kept = tuple(block for block in closed if block.newest > oldest)
         ring = replace(self, closed=kept, current=current, newest=newest)
         is_same = len(kept) == len(closed) == len(self.closed)

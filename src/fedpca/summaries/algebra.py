@@ -150,9 +150,17 @@ def pooled_mean(counts: Array, means: Array) -> tuple[float, Array, Array]:
 
 
 def rounding_floor(total: float, count: float, mean: Array, dtype: DTypeLike) -> float:
-    """The singular value that rounding alone can give to rows of this size: smaller ones are no direction."""
-    raw_energy = total + count * float(mean @ mean)
-    return rounding_share(dtype) * float(np.sqrt(raw_energy))
+    """The singular value that rounding alone can give to rows of this size: smaller ones are no direction.
+
+    Entries round independently of each other, by about eps / sqrt(12) of their size: n rows of d entries of
+    size m then have singular values up to eps m (sqrt(n) + sqrt(d)) / sqrt(12), of which this is 14 times as
+    much. As much as that have features that all round alike, if they are at most 190. How the variance is
+    shared out among features is not known here: deviations from the mean may all belong to one.
+    """
+    sizes = np.abs(mean)
+    largest, length = float(sizes.max(initial=0.0)), float(np.linalg.norm(mean))
+    of_mean = np.sqrt(count) * min(largest + length / np.sqrt(max(count, 1.0)), length)
+    return rounding_share(dtype) * float(np.hypot(np.sqrt(total), of_mean))
 
 
 def rounding_share(dtype: DTypeLike) -> float:

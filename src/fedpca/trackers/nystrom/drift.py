@@ -44,11 +44,13 @@ class Thresholds(NamedTuple):
         expected: residuals that are not news.
         drift: excess that is not drift.
         outlier: largest residual of a single row.
+        energy: of all rows of a period, up to which its products resolve the directions wanted.
     """
 
     expected: Residuals
     drift: float
     outlier: float
+    energy: float = np.inf
 
     def is_drift(self, residual: float, weight: float, energy: float, uses_tf32: bool) -> bool:
         """Whether a panel of this total residual, weight and energy has new directions."""

@@ -131,8 +131,11 @@ class SketchPeriod:
         if not energy < ops.max_energy(self.dtype):
             raise NonFiniteError
         weight = M[-1, -1] - self.M[-1, -1]
-        if n_outliers >= MAX_OUTLIERS * n_tested or (
-            backend.on_device and self.thresholds.is_drift(residual, weight, energy, uses_tf32)
+        is_too_large = self.energy + energy > self.thresholds.energy
+        if (
+            is_too_large
+            or n_outliers >= MAX_OUTLIERS * n_tested
+            or (backend.on_device and self.thresholds.is_drift(residual, weight, energy, uses_tf32))
         ):
             return Added(n_tested, n_news, np.arange(n_tested))
         self.Q, self.M, self.prefetched = Q, M, prefetched

@@ -20,6 +20,8 @@ from fedpca.backend.ops import row_energies
 from fedpca.summaries.linalg import orthonormal, triangle_inverse
 from fedpca.summaries.subspace import Subspace
 
+_USUAL_GROWTH = 4.0
+"""Energy of a period in units of the history's, which is at least three times as long."""
 _TINY = np.finfo(np.float64).tiny
 
 SHIFT = 32
@@ -46,6 +48,21 @@ def shift(energy: float, S: Array, eps: float) -> float:
     Products round relative to all energy. Without a shift, T^-1 would amplify their rounding into directions.
     """
     return SHIFT * eps * (energy + float((S**2).max(initial=0.0)))
+
+
+def max_energy(weakest: float, history: Subspace, eps: float) -> float:
+    """Energy of a period up to which its products keep a direction of the history with this energy.
+
+    A stream may suddenly grow along directions carried, where the others do not show as residuals. Then they
+    must stay above half the shift. And where the growth is along no single probe, T is nearly singular, and
+    rounding of Y Y^T is amplified to eps energy² / weakest: that must stay below 1e-3 of the weakest, unless
+    the energy is as usual.
+    """
+    if not weakest:
+        return np.inf
+    resolved = 2 * weakest / (SHIFT * eps) - float((history.singular_values**2).max(initial=0.0))
+    usual = _USUAL_GROWTH * (history.total + history.count * float(history.mean @ history.mean))
+    return max(min(resolved, max(usual, weakest * np.sqrt(1e-3 / eps))), 0.0)
 
 
 def between_weight(n0: float, w: float) -> float:

@@ -9,19 +9,20 @@ import numpy as np
 from fedpca._typing import Array, DeviceArray, RowsLike
 from fedpca.backend import batch_slices, dense, to_host
 from fedpca.backend.ops import row_energies
+from fedpca.summaries.algebra import rounding_floor
 from fedpca.summaries.linalg import orthonormal, orthonormality_error
 from fedpca.summaries.merging import append_rows
 from fedpca.summaries.rank import EnergyBand, FixedRank, RankRule, fixed_point
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.trackers.base import SubspaceTracker
+from fedpca.trackers.nystrom import solve
 from fedpca.trackers.nystrom.coverage import Coverage
 from fedpca.trackers.nystrom.drift import Residuals, Thresholds
 from fedpca.trackers.nystrom.first_rows import FirstRows
 from fedpca.trackers.nystrom.news import outside, standing_out
 from fedpca.trackers.nystrom.period import SketchPeriod
 from fedpca.trackers.nystrom.restart import restart
-from fedpca.trackers.nystrom.solve import residual_directions
 from fedpca.trackers.nystrom.start import begin
 from fedpca.trackers.nystrom.tuning import tuning_for
 
@@ -238,11 +239,14 @@ class Nystrom(SubspaceTracker):
             replace: whether residuals like theirs are usual from now on; else only if larger.
         """
         tuning, basis = self.tuning, self._basis
+        if row_energies(dense(rows[:n_news, :])).sum() > self._thresholds().energy:
+            self._absorb_novel(rows[:n_news, :], None if roots is None else roots[:n_news])
+            return n_news
         look = slice(0, min(max(n_news, tuning.look_rows), rows.shape[0]))
         own = None if roots is None else roots[look]
         residual = outside(dense(rows[look, :]), own, basis)
         fresh = standing_out(residual, tuning.stands_out, min(tuning.max_fresh, self.n_features - basis.rank))
-        fresh = residual_directions(fresh, basis.components)
+        fresh = solve.residual_directions(fresh, basis.components)
         n_left = len(residual) - len(fresh)
         if n_left > 0 and self._usual is not None:
             residual = residual - (residual @ fresh.T) @ fresh
@@ -260,16 +264,14 @@ class Nystrom(SubspaceTracker):
         return self._is_ill_conditioned() or (self._flatness > self.tuning.very_flat and short)
 
     def _is_ill_conditioned(self) -> bool:
-        """Whether products would lose a direction wanted, or none is known."""
-        tuning, basis, eps = self.tuning, self._basis, np.finfo(self.dtype).eps
-        singular_values = basis.singular_values[: self.rank]
-        if not len(singular_values):
+        """Whether products would lose a direction wanted, or not all are known: rows may have had them."""
+        singular_values = self._basis.singular_values[: self.rank]
+        if len(singular_values) < min(self.rank, self.n_features):
             return True
-        limit = tuning.ill_conditioned * np.sqrt(eps) * singular_values[0]
+        limit = self.tuning.ill_conditioned * np.sqrt(np.finfo(self.dtype).eps) * singular_values[0]
         if self._ill_conditioned:
-            limit *= tuning.recovery
-        lacking = len(singular_values) < self.rank and basis.discarded > 16 * eps * basis.total
-        self._ill_conditioned = bool(lacking or singular_values[-1] < limit)
+            limit *= self.tuning.recovery
+        self._ill_conditioned = bool(singular_values[-1] < limit)
         return self._ill_conditioned
 
     def _absorb_novel(self, panel: RowsLike, roots: DeviceArray | None) -> None:
@@ -310,6 +312,9 @@ class Nystrom(SubspaceTracker):
             expected=expected,
             drift=self.tuning.drift_tolerance * weakest,
             outlier=self.tuning.outlier_share * weakest,
+            energy=np.inf
+            if self.backend.on_device
+            else solve.max_energy(weakest, basis, self._products_eps()),
         )
 
     def _products_eps(self) -> float:
@@ -333,12 +338,12 @@ class Nystrom(SubspaceTracker):
         rows = dense(self.backend.take(panel, chosen))
         mean = self.backend.xp.mean(rows, axis=0) if no_mean else self.backend.asarray(known.mean, self.dtype)
         rows = rows - (mean if roots is None else self.backend.take(roots, chosen)[:, None] * mean)
-        return residual_directions(rows[:n_rows, :], known.components)
+        return solve.residual_directions(rows[:n_rows, :], known.components)
 
     def _outside_basis(self, directions: DeviceArray) -> DeviceArray:
         """Directions that orthonormal ones have besides those carried."""
         carried = self._basis.components
-        return residual_directions(directions, carried) if carried.shape[0] else directions
+        return solve.residual_directions(directions, carried) if carried.shape[0] else directions
 
     def _close_period(self, *, settled: bool = False) -> None:
         """Renew the directions; after enough rows those found last are no longer spared."""
@@ -392,9 +397,13 @@ class Nystrom(SubspaceTracker):
             flushed = self.branch()
             flushed._flush()
             return flushed.state()
+        return self._fair_state()[0]
+
+    def _fair_state(self) -> tuple[Subspace, Array | None]:
+        """The state after the first rows, and the energy estimated along its directions, if known."""
         whole = self._with_buffer(self._absorbed())
         coverage = self._coverage_of(whole)
-        return whole if coverage is None else coverage.fair(whole, self.rank)
+        return (whole, None) if coverage is None else coverage.fair(whole, self.rank)
 
     def _coverage_of(self, whole: Subspace) -> Coverage | None:
         """The rows that count along the directions of all rows so far; None where that is not known."""
@@ -404,15 +413,16 @@ class Nystrom(SubspaceTracker):
         return coverage.moved(self._basis.components, whole.components, whole.count - coverage.n_rows)
 
     def estimated_lack(self) -> Array | None:
-        """Energy that rows had along the directions of the summary before these were found, shape (k,).
+        """Energy along the directions of the summary beyond what is certain, shape (k,); None if not known.
 
-        It is spread evenly over all directions: an estimate, which may exceed the truth. None if not known.
+        What was discarded before they were found is spread evenly: an estimate, which may exceed the truth.
         """
         summary = self.summary()
         if self._cached_lack is None or self._cached_lack[0] is not summary:
-            whole = self.state()
-            coverage = self._coverage_of(whole)
-            found = None if coverage is None else np.diag(coverage.lack(whole)).clip(0)[: summary.rank]
+            energies = self._fair_state()[1] if self._coverage is not None and not self._first_rows else None
+            found = None
+            if energies is not None:
+                found = (energies[: summary.rank] - summary.singular_values**2).clip(0)
             self._cached_lack = summary, found
         return self._cached_lack[1]
 
@@ -422,7 +432,12 @@ class Nystrom(SubspaceTracker):
         if orthonormality_error(components) > 64 * np.finfo(self.dtype).eps:
             components = orthonormal(components)
         basis = _with_components(basis, components)
-        return basis if self._origin is None else basis.translated(self._origin)
+        if self._origin is None:
+            return basis
+        basis = basis.translated(self._origin)  # only so it shows how large the values are that were rounded
+        floor = rounding_floor(basis.total, basis.count, basis.mean, self.dtype)
+        kept = int(np.count_nonzero(basis.singular_values > floor))
+        return _with_components(basis, basis.components[:kept])
 
     def _scale(self, factor: float) -> None:
         self._n_rows *= factor**2
@@ -461,10 +476,10 @@ class Nystrom(SubspaceTracker):
 
 
 def _with_components(basis: Subspace, components: DeviceArray) -> Subspace:
-    """The same subspace with its components elsewhere."""
+    """The same subspace with its components elsewhere, or the first of them."""
     return Subspace.unchecked(
         components=components,
-        singular_values=basis.singular_values,
+        singular_values=basis.singular_values[: components.shape[0]],
         mean=basis.mean,
         count=basis.count,
         total=basis.total,
