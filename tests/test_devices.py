@@ -271,6 +271,12 @@ def test_the_nystrom_tracker_copies_rows_to_the_host_and_says_so(to_device, rng)
     )
 
 
+def test_emulated_products_are_warned_of(to_device, monkeypatch, rng):
+    monkeypatch.setenv("CUBLAS_EMULATE_DOUBLE_PRECISION", "1")
+    with pytest.warns(UserWarning, match="sets CUBLAS_EMULATE_DOUBLE_PRECISION: products on a GPU"):
+        fedpca.StreamingPCA(2).fit(to_device(rng.normal(size=(50, 5))))
+
+
 @pytest.mark.parametrize(("n_features", "kind"), [(256, fedpca.Moments), (257, fedpca.Subspace)])
 def test_no_more_leaves_a_device_than_the_host(to_device, n_features, kind, rng):
     rows = power_law(rng, 2000, n_features)

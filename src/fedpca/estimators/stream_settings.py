@@ -1,5 +1,6 @@
 """StreamSettings: what the settings of a stream of rows mean, and the trackers that follow from them."""
 
+import os
 import warnings
 from typing import NamedTuple, TypeVar
 
@@ -131,6 +132,7 @@ class StreamSettings(BasePCA):
         if not backend.on_device or self.privacy is not None:
             return HOST
         if device_tracker(named, X.shape[1]) is not None:
+            _warn_if_emulated()
             return backend
         if named in TRACKERS:
             warnings.warn(
@@ -261,6 +263,21 @@ class StreamSettings(BasePCA):
     def _with_divisor(self, summary: _S) -> _S:
         """A summary of rows as the tracker has them, with what they were divided by."""
         return summary if self._divisor is None else summary.with_scale(self._divisor)
+
+
+def _warn_if_emulated() -> None:
+    """Warn if the environment has cuBLAS make up products of float32 or float64 from others.
+
+    Such products are not those of IEEE numbers: they may change between versions of the toolkit and with
+    other work on the device, and need not keep NaN and infinity, by which a batch is refused.
+    """
+    found = sorted(name for name in os.environ if name.startswith("CUBLAS_EMULAT"))
+    if found:
+        warnings.warn(
+            f"the environment sets {', '.join(found)}: products on a GPU are then emulated, and may differ "
+            "from run to run; unset it.",
+            stacklevel=6,
+        )
 
 
 def check_unchanged(before: JSON, now: JSON) -> None:
