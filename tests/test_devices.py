@@ -400,6 +400,38 @@ def test_a_refused_batch_of_wide_rows_changes_nothing(to_device, bad, rng):
     assert pca.n_samples_seen_ == seen
 
 
+STREAMS = {
+    "float64": {},
+    "uncentered": {"center": False},
+    "forgetting": {"forget": 0.7},
+    "a share of the variance": {"n_components": 0.9},
+    "an energy band": {"n_components": 2, "energy": (0.8, 0.9)},
+    "scale, of the first batch": {"scale": "std"},
+    "scale, in one pass": {"scale": "std", "tracker": "exact"},
+    "gaps": {},
+    "late features": {},
+}
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+@pytest.mark.parametrize("stream", STREAMS)
+def test_what_the_table_says_of_rows_on_a_device(to_device, is_wide, stream, request, rng):
+    """The table of docs/explanation/devices.md."""
+    if is_wide:
+        request.getfixturevalue("wide")
+    rows, settings = power_law(rng, 3000, 300), {"n_components": 4} | STREAMS[stream]
+    if stream == "gaps":
+        rows[rng.random(rows.shape) < 0.02] = np.nan
+    if stream == "late features":
+        rows[:1500, 7] = np.nan
+    there, here = fitted(to_device(rows), 500, **settings), fitted(rows, 500, **settings)
+    assert there._source.backend.on_device == (stream != "late features")
+    assert there.n_components_ == here.n_components_
+    k = min(3, here.n_components_)
+    rtol = 2e-3 if stream in ("gaps", "late features") else 1e-4  # imputed from approximate directions
+    np.testing.assert_allclose(there.explained_variance_[:k], here.explained_variance_[:k], rtol=rtol)
+
+
 def test_more_features_than_a_scatter_can_have(rng):
     torch = pytest.importorskip("torch")
     rows = (rng.normal(size=(400, 6)) @ rng.normal(size=(6, 8200))).astype(np.float32)

@@ -10,10 +10,11 @@ from fedpca._typing import Array, DeviceArray, DType, RowsLike
 from fedpca.backend import Backend, batch_slices, ops
 from fedpca.errors import NonFiniteError
 from fedpca.summaries.algebra import rounding_floor
-from fedpca.summaries.rank import RankRule
+from fedpca.summaries.merging import merge
+from fedpca.summaries.rank import RankRule, fixed_point
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.trackers.base import SubspaceTracker
+from fedpca.trackers.base import Tracker
 from fedpca.trackers.on_device.products import middle_of, random_signs
 
 _FLOAT64: DType = np.dtype(np.float64)
@@ -64,7 +65,7 @@ class _Chunk(NamedTuple):
 
 
 @final
-class DeviceWide(SubspaceTracker):
+class DeviceWide(Tracker):
     """Directions of chunks of many rows, by a randomized PCA that begins with those so far, merged exactly.
 
     Every chunk finds its own directions, so no test for drift is needed. Batches smaller than a chunk are
@@ -83,6 +84,7 @@ class DeviceWide(SubspaceTracker):
         self._may_round = not precise and self.dtype != _FLOAT64
         self._is_fast = self._may_round
         self._n_chunks = 0
+        self._cached_rank = self.rank  # belongs to the cached summary
         zeros = self.backend.zeros
         self._state = _State(
             0.0, zeros((n_features,), np.float64), zeros((0, n_features), np.float64), np.zeros(0), 0.0
@@ -129,7 +131,7 @@ class DeviceWide(SubspaceTracker):
             state = self._with_chunk(panel, roots, fast=False)
         self._is_fast = self._may_round and not self._is_steep(state)
         self._state, self._n_chunks = state, self._n_chunks + 1
-        self.rank = self._next_rank(self.rank, np.sqrt(state.energies), state.total)
+        self.rank = fixed_point(self.rule, self.rank, self.n_features, np.sqrt(state.energies), state.total)
 
     def _is_steep(self, state: _State) -> bool:
         last = state.energies[self.rank - 1] if len(state.energies) >= self.rank else 0.0
@@ -172,13 +174,30 @@ class DeviceWide(SubspaceTracker):
 
     # --- summaries out ---
 
-    def state(self) -> Subspace:
+    def _current(self) -> Self:
+        """A tracker of everything so far that has no buffer and no decay ahead; to be read only."""
         current = copy(self)
+        if current._n_buffered:
+            current._flush()
+        current._apply_decay()
+        return current
+
+    def state(self) -> Subspace:
         with self.backend.compute_context():
-            if current._n_buffered:
-                current._flush()
-            current._apply_decay()
-            return current._on_host()
+            return self._current()._on_host()
+
+    def _leading(self) -> Subspace:
+        current = self._current()
+        state, self._cached_rank = current._on_host(), current.rank
+        n_components = self.rule.n_components(current.rank, state.singular_values, state.total)
+        return state.truncate(self._exchanged_for(max(current.rank, n_components))).with_fixed_signs()
+
+    def n_components(self) -> int:
+        summary = self.summary()
+        return self.rule.n_components(self._cached_rank, summary.singular_values, summary.total)
+
+    def feature_variances(self) -> None:
+        return None
 
     def _on_host(self) -> Subspace:
         """What was absorbed."""
@@ -196,7 +215,7 @@ class DeviceWide(SubspaceTracker):
         )
 
     def _merge(self, others: Sequence[Summary]) -> None:
-        merged, backend = self._merged(self._on_host(), others, self.n_carried), self.backend
+        merged, backend = merge([self._on_host(), *others], self.n_carried).subspace(), self.backend
         self._state = _State(
             merged.count,
             backend.asarray(merged.mean, np.float64),
