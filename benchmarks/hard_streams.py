@@ -260,6 +260,23 @@ def sparse_entries(seed: int) -> Array:
     return rows * (rng.random(rows.shape) < 0.02)
 
 
+def patches(seed: int, n: int = 8000, side: int = 24) -> Array:
+    """Patches of each of the photographs that come with scikit-learn: the first component is most of them."""
+    from sklearn.datasets import load_sample_images
+
+    rng, found = np.random.default_rng(seed), []
+    for image in load_sample_images().images:
+        windows = np.lib.stride_tricks.sliding_window_view(image.mean(axis=2), (side, side))
+        chosen = [rng.integers(0, size, n) for size in windows.shape[:2]]
+        found.append(windows[chosen[0], chosen[1]].reshape(n, -1))
+    return rng.permutation(np.concatenate(found))
+
+
+def without_brightness(seed: int) -> Array:
+    rows = patches(seed)
+    return rows - rows.mean(axis=1, keepdims=True)
+
+
 # --- real rows, from the folder FEDPCA_DATA ---
 
 
@@ -348,6 +365,8 @@ STREAMS: dict[str, Stream] = {
     "one-hot, r=20": Stream(one_hot(False), 20),
     "one-hot sorted, r=20": Stream(one_hot(True), 20),
     "sparse 2 %, r=5": Stream(sparse_entries, 5),
+    "photographs, r=20": Stream(patches, 20),
+    "photographs less their mean, r=20": Stream(without_brightness, 20),
 }
 
 REAL: dict[str, Stream] = {

@@ -347,7 +347,8 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
         Real rows seldom are: check how many of those you trust exceed them. Variance outside the directions
         carried is taken to be spread evenly over all others: where it falls slowly instead, the limit of spe
-        is too low, and about 2 % of Gaussian rows exceed that of 99 %. The exact tracker knows all of them.
+        is too low, and about 2 % of Gaussian rows exceed that of 99 %; with fewer rows than features, more of
+        new rows do. The exact tracker knows all of them.
 
         Returns:
             the limit of spe, by Box's approximation: a multiple of a chi-squared variable with the mean and
