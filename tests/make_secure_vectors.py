@@ -127,8 +127,8 @@ class Scene:
         return [[length, sd, reference.shift_of(of_levels, c, sd)] for length, sd in blocks]
 
     def before(self, name):
-        """The board as it was before something was on it."""
-        names = list(self.board)
+        """The board as it was before something was on it; all of it before the "end"."""
+        names = [*self.board, "end"]
         return {other: self.board[other] for other in names[: names.index(name)]}
 
     def to_json(self):
@@ -238,24 +238,24 @@ class Bad:
     """A case: a board with something wrong on it, and whoever must not go on.
 
     Attributes:
+        rule: that is broken, by its name on the page.
         scene: the session it is a change of.
-        before: the board is that before this message was on it.
+        before: the board is that before this message was on it; "end" for all of it.
         change: what is on it instead: by name, bytes, or None for nothing.
         who: the index of the owner who must refuse, or "coordinator".
         refused: what that owner must not send, or the message that the coordinator must name as bad.
         expected: what the coordinator publishes all the same, or None for nothing.
+        given: what else differs: "settings" and "roster_hash" of the study, or the owner's "vector"; or
+            "sent": "before", if what is changed of the owner's own messages is not what it has sent.
     """
 
-    def __init__(self, about, scene, before, change, who, refused, expected=None):
-        self.about, self.scene, self.before, self.change = about, scene, before, change
-        self.who, self.refused, self.expected = who, refused, expected
-
-    def board(self):
-        board = {**self.scene.before(self.before), **self.change}
-        return {name: contents for name, contents in board.items() if contents is not None}
+    def __init__(self, rule, about, scene, before, change, who, refused, expected=None, **given):
+        self.rule, self.about, self.scene, self.before, self.change = rule, about, scene, before, change
+        self.who, self.refused, self.expected, self.given = who, refused, expected, given
 
     def to_json(self):
         return {
+            "rule": self.rule,
             "about": self.about,
             "session": self.scene.name,
             "before": self.before,
@@ -263,16 +263,24 @@ class Bad:
             "who": self.who,
             "refused": self.refused,
             "expected": self.expected and {name: coded(value) for name, value in self.expected.items()},
+            **self.given,
         }
+
+
+def signed_by(signer, header, payload):
+    """A message with this header, whatever it says."""
+    body = reference.header_line({**header, "bytes": len(payload)}) + payload
+    return body + signer.sign(b"fedpca secure message 1\n" + reference.sha256(body))
 
 
 def owners(scene, name, change, payload=None, key=None):
     """An owner's message with another header or payload, signed again, with its key or that of another."""
     header, old = reference.split(scene.board[name][:-64])
     payload = old if payload is None else payload
-    header = {**header, "bytes": len(payload), **change}
-    body = reference.header_line(header) + payload
     signer = scene.owners[header["from"] if key is None else key].key
+    if "bytes" not in change:
+        return signed_by(signer, {**header, **change}, payload)
+    body = reference.header_line({**header, **change}) + payload
     return body + signer.sign(b"fedpca secure message 1\n" + reference.sha256(body))
 
 
@@ -280,6 +288,56 @@ def published(scene, board_name, payload=None, **change):
     """A coordinator's message with another header or payload."""
     header, old = reference.split(scene.board[board_name])
     return reference.header_line({**header, **change}) + (old if payload is None else payload)
+
+
+def followed(scene, before, change):
+    """The changes, and with them every message that names a changed one by its hash: it names the new one.
+
+    So a lie is not found by a hash that does not fit, but where it is the only one.
+    """
+    found, renamed = dict(change), {}
+    for name, old in scene.before(before).items():
+        if name not in change:
+            line, rest = old.split(b"\n", 1)
+            for digest, now in renamed.items():
+                line = line.replace(digest, now)
+            if line + b"\n" + rest == old:
+                continue
+            found[name] = line + b"\n" + rest
+            if name[-3:].isdigit():
+                signer = scene.owners[int(name[-3:])].key
+                found[name] = signed_by(signer, json.loads(line), rest[:-64])
+        if found[name] is not None:
+            renamed[reference.sha256(old).hex().encode()] = reference.sha256(found[name]).hex().encode()
+    return found
+
+
+def dealt_again(scene, dealer, receiver, dealt, *, n=0, committed=None):
+    """A dealer's `shares` in which a receiver finds other shares of a sum, as committed to.
+
+    Args:
+        dealt: makes the two shares of two.
+        committed: makes the shares of which the commitments are, if they are of others.
+    """
+    header, payload = reference.split(scene.board[f"shares/{dealer:03}"][:-64])
+    receivers = sorted([dealer, *map(int, header["sealed"])])
+    public = reference.public_of(scene.secrets[receiver].enc)
+    info = b"fedpca secure shares\n" + reference.number(dealer) + reference.number(receiver)
+    key = scene.session.hkdf(reference.x25519(scene.secrets[dealer].enc, public), info)
+    sealed = reference.ChaCha20Poly1305(key)
+    plain = sealed.decrypt(bytes(12), bytes.fromhex(header["sealed"][str(receiver)]), None)
+    pair = plain[66 * n : 66 * n + 33], plain[66 * n + 33 : 66 * n + 66]
+    plain = plain[: 66 * n] + b"".join(dealt(*pair)) + plain[66 * n + 66 :]
+    for what, share in enumerate((committed or dealt)(*pair)):
+        at = 32 * (len(receivers) * (2 * n + what) + receivers.index(receiver))
+        payload = payload[:at] + reference.committed(share) + payload[at + 32 :]
+    again = {**header["sealed"], str(receiver): sealed.encrypt(bytes(12), plain, None).hex()}
+    return owners(scene, f"shares/{dealer:03}", {"sealed": again}, payload=payload)
+
+
+def plus_prime(share):
+    """The same number modulo P, in as many bytes."""
+    return (int.from_bytes(share, "big") + reference.PRIME).to_bytes(33, "big")
 
 
 def flipped(contents, place):
@@ -298,7 +356,7 @@ def with_hash(listed, index, contents, place=1):
 
 
 def bad_cases(scenes):
-    """All of them. Owner 1 looks, unless another is named."""
+    """All of them: every rule of the page is broken by some. Owner 1 looks, unless another is named."""
     four, eight, thirteen, plain = (
         scenes[name] for name in ("all-present", "drop-outs", "levels", "without-noise")
     )
@@ -307,6 +365,7 @@ def bad_cases(scenes):
     yield from _bad_shares(four)
     yield from _bad_agreements(four)
     yield from _bad_announcements(four)
+    yield from _bad_words(four, plain)
     yield from _bad_present(four, eight, plain)
     yield from _bad_openings(four, eight)
     yield from _bad_totals(four)
@@ -314,118 +373,196 @@ def bad_cases(scenes):
 
 
 def _bad_sessions(scene):
-    def case(about, contents):
-        return Bad(about, scene, "keys/000", {"session": contents}, 1, "keys/001")
+    def case(rule, about, contents, **given):
+        return Bad(rule, about, scene, "keys/000", {"session": contents}, 1, "keys/001", **given)
 
+    def terms(rule, about, **changed):
+        settings = {**scene.settings, **changed}
+        digest = f"sha256:{hashlib.sha256(roster_bytes({**scene.roster, 'settings': settings})).hexdigest()}"
+        return case(
+            rule, about, published(scene, "session", roster=digest), settings=settings, roster_hash=digest
+        )
+
+    yield terms("roster-size", "only one member may be honest", colluding=3)
+    yield terms("roster-least", "fewer than threshold in a sum", least=2)
+    yield terms("roster-least", "more in a sum than there are", least=5)
     other = f"sha256:{'0' * 64}"
-    yield case("a session under another roster", published(scene, "session", roster=other))
-    yield case("a session of another study", published(scene, "session", study="another"))
-    yield case("a session of another format", published(scene, "session", format="fedpca secure session 2"))
+    yield case("session-roster", "a session under another roster", published(scene, "session", roster=other))
+    yield case("session-study", "a session of another study", published(scene, "session", study="another"))
+    another = published(scene, "session", format="fedpca secure session 2")
+    yield case("session-format", "a session of another format", another)
+    yield case("session-nonce", "a nonce that is too short", published(scene, "session", nonce="00" * 31))
+    for about, opened in (
+        ("a session opened at no time", "soon"),
+        ("a session opened at a time that is no text", 20250102),
+        ("a session opened nobody knows where", "2025-01-02T03:04:05"),
+    ):
+        yield case("session-opened", about, published(scene, "session", opened=opened))
+    late = published(scene, "session", opened="9999-01-02T03:04:05+00:00")
+    yield case("session-future", "a session of the future", late)
     spaced = scene.board["session"].replace(b'","', b'", "', 1)
-    yield case("a session whose header has a space", spaced)
-    yield case("a session with a field twice", scene.board["session"].replace(b"{", b'{"study":"x",', 1))
+    yield case("header", "a session whose header has a space", spaced)
+    twice = scene.board["session"].replace(b"{", b'{"study":"x",', 1)
+    yield case("header", "a session with a field twice", twice)
+    yield case("header-fields", "a session with a further field", published(scene, "session", more=1))
+    yield case("payload", "a session with a payload", published(scene, "session", b"more"))
 
 
 def _bad_keys(scene):
     listed = entries(scene, "keyring", "keys")
 
-    def case(about, keyring=None, **change):
+    def case(rule, about, keyring=None, given=None, **change):
         changed = {name.replace("_", "/"): value for name, value in change.items()}
         if keyring is None:
             keyring = published(scene, "keyring", keys=listed)
-        return Bad(about, scene, "shares/000", {"keyring": keyring, **changed}, 1, "shares/001")
+        changed = {"keyring": keyring, **changed}
+        return Bad(rule, about, scene, "shares/000", changed, 1, "shares/001", **(given or {}))
 
-    def of_keys(about, contents, index=2):
+    def named(rule, about, found):
+        return case(rule, about, published(scene, "keyring", keys=found))
+
+    def of_keys(rule, about, contents, index=2):
         keyring = published(scene, "keyring", keys=with_hash(listed, index, contents))
-        return case(about, keyring, **{f"keys_{index:03}": contents})
+        return case(rule, about, keyring, **{f"keys_{index:03}": contents})
 
-    yield case("a keyring below least", published(scene, "keyring", keys=listed[:2]))
-    yield case("a keyring without this owner", published(scene, "keyring", keys=[listed[0], *listed[2:]]))
-    yield case("a keyring that is not in order", published(scene, "keyring", keys=listed[::-1]))
-    yield case("a keyring with a member twice", published(scene, "keyring", keys=[listed[0], *listed]))
-    yield case(
-        "a keyring with an index beyond the roster",
-        published(scene, "keyring", keys=[*listed, [4, "0" * 64]]),
+    def keys(rule, about, payload=None, key=None, **change):
+        return of_keys(rule, about, owners(scene, "keys/002", change, payload, key))
+
+    yield named("keyring-least", "a keyring below least", listed[:2])
+    yield named("keyring-own", "a keyring without this owner", [listed[0], *listed[2:]])
+    yield named("list-order", "a keyring that is not in order", listed[::-1])
+    yield named("list-order", "a keyring with a member twice", [listed[0], *listed])
+    beyond = [*listed, [4, "0" * 64]]
+    yield named("list-entries", "a keyring with an index beyond the roster", beyond)
+    yield named("list-entries", "a keyring with true for 1", [listed[0], [True, listed[1][1]], *listed[2:]])
+    yield named("list-entries", "a keyring with a hash too short", [[0, "00" * 31], *listed[1:]])
+    yield named("list-entries", "a keyring with a hash too many", [[*listed[0], "00" * 32], *listed[1:]])
+    yield named("list-entries", "a keyring that is no list", {})
+    other = published(scene, "keyring", session="0" * 64)
+    yield case("message-session", "a keyring of another session", other)
+    yield case("header-fields", "a keyring with a further field", published(scene, "keyring", more=1))
+    yield case("payload", "a keyring with a payload", published(scene, "keyring", b"more"))
+    other = with_hash(listed, 1, b"")
+    yield named("keyring-hash", "a keyring that names other keys of this owner", other)
+    again = owners(scene, "keys/001", {"rows": 1})  # signed, but not by the owner's own program
+    keyring = published(scene, "keyring", keys=with_hash(listed, 1, again))
+    yield case("keyring-own", "other keys of this owner", keyring, {"sent": "before"}, keys_001=again)
+    other = with_hash(listed, 2, b"")
+    yield named("keyring-hash", "a keyring that names other keys than are there", other)
+    yield case("header", "keys that are not there", **{"keys_002": None})
+    contents = scene.board["keys/002"]
+    yield of_keys("header-fields", "keys with a changed byte in the header", flipped(contents, 3))
+    yield of_keys("message-signature", "keys with a changed byte in the signature", flipped(contents, -1))
+    yield of_keys("header", "keys that were cut off", contents[:-1])
+    yield of_keys("message-length", "keys with a byte too many", contents + b"x")
+    yield keys("message-signature", "keys signed with the key of another member", key=3)
+    yield of_keys("message-place", "keys of another member in this one's place", scene.board["keys/003"])
+    yield of_keys(
+        "message-place", "keys that say they are from another", owners(scene, "keys/002", {"from": 3}, key=2)
     )
-    yield case("a keyring of another session", published(scene, "keyring", session="0" * 64))
-    yield case("a keyring with a further field", published(scene, "keyring", more=1))
-    changed = with_hash(listed, 1, b"")
-    yield case("a keyring that names other keys of this owner", published(scene, "keyring", keys=changed))
-    changed = with_hash(listed, 2, b"")
-    yield case("a keyring that names other keys than are there", published(scene, "keyring", keys=changed))
-    yield case("keys that are not there", **{"keys_002": None})
-    keys = scene.board["keys/002"]
-    yield of_keys("keys with a changed byte in the header", flipped(keys, 40))
-    yield of_keys("keys with a changed byte in the signature", flipped(keys, -1))
-    yield of_keys("keys that were cut off", keys[:-1])
-    yield of_keys("keys signed with the key of another member", owners(scene, "keys/002", {}, key=3))
-    yield of_keys("keys of another member under this one's name", scene.board["keys/003"])
-    yield of_keys("keys that say they are from another member", owners(scene, "keys/002", {"from": 3}, key=2))
-    yield of_keys("keys of the wrong kind", owners(scene, "keys/002", {"kind": "shares"}))
-    yield of_keys("keys of a sum", owners(scene, "keys/002", {"sum": 0}))
-    yield of_keys("keys of another session", owners(scene, "keys/002", {"session": "0" * 64}))
-    yield of_keys("keys of another study", owners(scene, "keys/002", {"study": "another"}))
-    yield of_keys("keys under another roster", owners(scene, "keys/002", {"roster": f"sha256:{'0' * 64}"}))
-    yield of_keys("keys with a payload", owners(scene, "keys/002", {}, payload=b"12345678"))
-    yield of_keys("keys that state another length", owners(scene, "keys/002", {"bytes": 8}))
-    yield of_keys("keys with a further field", owners(scene, "keys/002", {"more": 1}))
-    yield of_keys("keys with more rows than declared", owners(scene, "keys/002", {"rows": scene.rows[2] + 1}))
-    yield of_keys("keys for no rows", owners(scene, "keys/002", {"rows": 0}))
-    yield of_keys("keys with rows that are no whole number", owners(scene, "keys/002", {"rows": 5.0}))
-    yield of_keys("keys of small order", owners(scene, "keys/002", {"enc": SMALL_ORDER}))
-    header, _ = reference.split(keys[:-64])
-    yield of_keys("keys for fewer sums", owners(scene, "keys/002", {"sums": header["sums"][:1]}))
-    small = [{**of, "key": SMALL_ORDER} for of in header["sums"]]
-    yield of_keys("step keys of small order", owners(scene, "keys/002", {"sums": small}))
-    yield of_keys("keys in capital letters", owners(scene, "keys/002", {"enc": header["enc"].upper()}))
+    yield keys("message-place", "keys of the wrong kind", kind="shares")
+    yield keys("message-place", "keys of a sum", sum=0)
+    yield keys("message-place", "keys from 2.0", **{"from": 2.0})
+    yield keys("message-place", "keys of another session", session="0" * 64)
+    yield keys("message-place", "keys of another study", study="another")
+    yield keys("message-place", "keys under another roster", roster=f"sha256:{'0' * 64}")
+    yield keys("payload", "keys with a payload", payload=b"12345678")
+    yield keys("message-length", "keys that state another length", bytes=8)
+    yield keys("message-length", "keys that state a length of 0.0", bytes=0.0)
+    yield keys("header-fields", "keys with a further field", more=1)
+    yield keys("keys-declared", "keys with more rows than declared", rows=scene.rows[2] + 1)
+    yield keys("keys-rows", "keys for no rows", rows=0)
+    yield keys("keys-rows", "keys with rows that are no whole number", rows=5.0)
+    yield keys("keys-x25519", "keys of small order", enc=SMALL_ORDER)
+    sums = reference.split(contents[:-64])[0]["sums"]
+    yield keys("keys-sums", "keys for fewer sums", sums=sums[:1])
+    yield keys("keys-sums", "keys for more sums", sums=[*sums, sums[0]])
+    small = [{**of, "key": SMALL_ORDER} for of in sums]
+    yield keys("keys-x25519", "step keys of small order", sums=small)
+    enc = reference.split(contents[:-64])[0]["enc"]
+    yield keys("keys-values", "keys in capital letters", enc=enc.upper())
+    yield keys("keys-values", "a seed's hash that is too short", sums=[{**of, "seed": "00"} for of in sums])
+    yield keys("keys-values", "a sum without an anchor", sums=[{"key": of["key"]} for of in sums])
+    yield keys("keys-values", "sums that are no list", sums={"0": sums[0]})
 
 
 def _bad_shares(scene):
     listed = entries(scene, "members", "members")
 
-    def case(about, members=None, **change):
+    def case(rule, about, members, given=None, **change):
         changed = {name.replace("_", "/"): value for name, value in change.items()}
-        if members is None:
-            members = published(scene, "members", members=listed)
-        return Bad(about, scene, "agreed/000", {"members": members, **changed}, 1, "agreed/001")
+        changed = {"members": members, **changed}
+        return Bad(rule, about, scene, "agreed/000", changed, 1, "agreed/001", **(given or {}))
 
-    def of_shares(about, contents):
+    def named(rule, about, found):
+        return case(rule, about, published(scene, "members", members=found))
+
+    def of_shares(rule, about, contents):
         members = published(scene, "members", members=with_hash(listed, 2, contents, place=2))
-        return case(about, members, shares_002=contents)
+        return case(rule, about, members, shares_002=contents)
 
-    yield case("members below least", published(scene, "members", members=listed[:2]))
-    yield case("members without this owner", published(scene, "members", members=[listed[0], *listed[2:]]))
-    changed = with_hash(listed, 1, b"", place=2)
-    yield case("members with other shares of this owner", published(scene, "members", members=changed))
-    changed = with_hash(listed, 2, b"", place=1)
-    yield case("members with other keys than the keyring", published(scene, "members", members=changed))
-    changed = with_hash(listed, 2, b"", place=2)
-    yield case("members with other shares than are there", published(scene, "members", members=changed))
-    yield of_shares("shares with a changed byte in a commitment", flipped(scene.board["shares/002"], -65))
+    def shares(rule, about, payload=None, **change):
+        return of_shares(rule, about, owners(scene, "shares/002", change, payload))
+
+    def dealt(rule, about, change, **options):
+        return of_shares(rule, about, dealt_again(scene, 2, 1, change, **options))
+
+    yield named("members-least", "members below least", listed[:2])
+    yield named("members-own", "members without this owner", [listed[0], *listed[2:]])
+    other = with_hash(listed, 1, b"", place=2)
+    yield named("members-hash", "members with other shares of this owner", other)
+    again = dealt_again(scene, 1, 2, lambda seed, key: (key, seed))
+    members = published(scene, "members", members=with_hash(listed, 1, again, place=2))
+    yield case("members-own", "other shares of this owner", members, {"sent": "before"}, shares_001=again)
+    other = with_hash(listed, 2, b"", place=1)
+    yield named("members-keyring", "members with other keys than the keyring", other)
+    other = with_hash(listed, 2, b"", place=2)
+    yield named("members-hash", "members with other shares than are there", other)
+    signature = flipped(scene.board["shares/002"], -65)
+    yield of_shares("message-signature", "shares with a changed byte in a commitment", signature)
     header, payload = reference.split(scene.board["shares/002"][:-64])
     receivers = 4
     at = 32 * (receivers * 2 + 1)  # sum 1, of the seed, for receiver 1
     lie = payload[:at] + bytes(32) + payload[at + 32 :]
-    yield of_shares("a share that does not have its commitment", owners(scene, "shares/002", {}, payload=lie))
+    yield shares("share-committed", "a share that does not have its commitment", lie)
     at = 32 * (receivers + 1)  # sum 0, of the key, for receiver 1
     lie = payload[:at] + bytes(32) + payload[at + 32 :]
-    yield of_shares(
-        "a key share that does not have its commitment", owners(scene, "shares/002", {}, payload=lie)
+    yield shares("share-committed", "a key share that does not have its commitment", lie)
+    yield dealt(
+        "share-prime", "a share plus P, with its commitment", lambda seed, key: (plus_prime(seed), key)
+    )
+    yield dealt(
+        "share-prime", "a key share plus P, with its commitment", lambda seed, key: (seed, plus_prime(key))
+    )
+    above = reference.PRIME.to_bytes(33, "big")
+    yield dealt("share-prime", "a share of P, with its commitment", lambda _, key: (above, key), n=1)
+    yield dealt(
+        "share-committed",
+        "shares of seed and key in each other's place, committed to in theirs",
+        lambda seed, key: (key, seed),
+        committed=lambda seed, key: (seed, key),
     )
     garbled = {**header["sealed"], "1": flipped(header["sealed"]["1"].encode(), 10).decode()}
     garbled["1"] = "".join(digit if digit in "0123456789abcdef" else "0" for digit in garbled["1"])
-    yield of_shares("shares that do not open", owners(scene, "shares/002", {"sealed": garbled}))
+    yield shares("share-sealed", "shares that do not open", sealed=garbled)
     swapped = {**header["sealed"], "1": header["sealed"]["3"]}
-    yield of_shares("shares sealed for another member", owners(scene, "shares/002", {"sealed": swapped}))
+    yield shares("share-sealed", "shares sealed for another member", sealed=swapped)
     fewer = {key: value for key, value in header["sealed"].items() if key != "1"}
-    yield of_shares("no shares for this owner", owners(scene, "shares/002", {"sealed": fewer}))
-    yield of_shares("too few commitments", owners(scene, "shares/002", {}, payload=payload[:-32]))
-    yield of_shares("shares for another keyring", owners(scene, "shares/002", {"keyring": "0" * 64}))
+    yield shares("shares-receivers", "no shares for this owner", sealed=fewer)
+    more = {**header["sealed"], "2": header["sealed"]["1"]}
+    yield shares("shares-receivers", "shares for their dealer", sealed=more)
+    short = {**header["sealed"], "3": header["sealed"]["3"][:-2]}
+    yield shares("shares-length", "sealed shares that are too short, for another", sealed=short)
+    capital = {**header["sealed"], "3": header["sealed"]["3"].upper()}
+    yield shares("shares-length", "sealed shares in capital letters, for another", sealed=capital)
+    yield shares("shares-commitments", "too few commitments", payload[:-32])
+    yield shares("shares-keyring", "shares for another keyring", keyring="0" * 64)
 
 
 def _bad_agreements(scene):
-    def case(about, **change):
+    def case(rule, about, **change):
         return Bad(
+            rule,
             about,
             scene,
             "00/masked/000",
@@ -434,62 +571,156 @@ def _bad_agreements(scene):
             "00/masked/001",
         )
 
-    none = {"of_2": None, "of_3": None}
-    yield case("fewer than threshold have agreed", **none)
+    def agreed(about, contents):
+        return case("agreed-threshold", about, of_2=contents, of_3=None)
+
+    yield agreed("fewer than threshold have agreed", None)
     forged = owners(scene, "agreed/002", {}, key=3)
-    yield case("threshold have agreed, one with a forged signature", of_2=forged, of_3=None)
+    yield agreed("threshold have agreed, one with a forged signature", forged)
     other = owners(scene, "agreed/002", {"members": "0" * 64})
-    yield case("threshold have agreed, one to other members", of_2=other, of_3=None)
-    yield case("an agreement of another member in its place", of_2=scene.board["agreed/000"], of_3=None)
+    yield agreed("threshold have agreed, one to other members", other)
+    yield agreed("an agreement of another member in its place", scene.board["agreed/000"])
+    yield agreed("an agreement with a payload", owners(scene, "agreed/002", {}, payload=b"more"))
+    # Those of a session that this owner is not in agree without it.
+    three = [entry for entry in entries(scene, "members", "members") if entry[0] != 1]
+    members = published(scene, "members", members=three)
+    fields = {"blocks": scene.shifted(scene.sums[0][1], 3), "before": reference.sha256(members).hex()}
+    change = {
+        "members": members,
+        "agreed/001": None,
+        "00/announced": published(scene, "00/announced", **fields),
+    }
+    changed = followed(scene, "00/masked/000", change)
+    yield Bad(
+        "masked-member", "members without this owner", scene, "00/masked/000", changed, 1, "00/masked/001"
+    )
 
 
 def _bad_announcements(scene):
     name, (first, second) = "00/announced", entries(scene, "00/announced", "blocks")
 
-    def case(about, **change):
+    def case(rule, about, **change):
         contents = published(scene, name, **change)
-        return Bad(about, scene, "00/masked/000", {name: contents}, 1, "00/masked/001")
+        return Bad(rule, about, scene, "00/masked/000", {name: contents}, 1, "00/masked/001")
 
-    def blocks(about, *found):
-        return case(about, blocks=list(found))
+    def blocks(rule, about, *found):
+        return case(rule, about, blocks=list(found))
 
-    yield case("another sum than the next", name="another")
-    yield blocks("less noise than was agreed", [5, 450.0, first[2]], second)
-    yield blocks("no noise", [5, 0.0, 0], second)
-    yield blocks("a block too few", first)
-    yield blocks("a longer block", [6, *first[1:]], second)
-    yield blocks("a shift that is too small", [5, 900.0, first[2] - 1], second)
-    yield blocks("a shift that is too large", [5, 900.0, first[2] + 1], second)
-    yield blocks("a negative shift", [5, 900.0, -1], second)
-    yield blocks("a block without a length", [0, 900.0, first[2]], second)
-    yield blocks("a negative standard deviation", [5, -900.0, first[2]], second)
-    yield case("an announcement that follows nothing", before="0" * 64)
-    changed = {"00/present": scene.board["00/present"]}
-    yield Bad("words after those present were named", scene, "00/masked/000", changed, 1, "00/masked/001")
+    yield case("announced-next", "another sum than the next", name="another")
+    a, c = scene.study.size, scene.study.colluding
+    levels = reference.levels(a, scene.study.least, c)
+    less = [5, 450.0, reference.shift_of(levels, c, 450.0)]
+    yield blocks("announced-next", "less noise than was agreed", less, second)
+    yield blocks("announced-next", "no noise", [5, 0.0, 0], second)
+    yield blocks("announced-next", "a block too few", first)
+    yield blocks("announced-next", "a longer block", [6, *first[1:]], second)
+    yield blocks("announced-shift", "a shift that is too small", [5, 900.0, first[2] - 1], second)
+    yield blocks("announced-shift", "a shift that is too large", [5, 900.0, first[2] + 1], second)
+    yield blocks("announced-parts", "parts of the noise that are too small", [5, 1e-12, 40], second)
+    yield blocks("announced-parts", "parts of the noise that are too large", [5, 1e30, 0], second)
+    yield blocks("announced-form", "a negative shift", [5, 900.0, -1], second)
+    yield blocks("announced-form", "a shift that is too large for any noise", [5, 900.0, 41], second)
+    yield blocks("announced-form", "a block without a length", [0, 900.0, first[2]], second)
+    yield blocks("announced-form", "a length with a fraction", [5.0, 900.0, first[2]], second)
+    yield blocks("announced-form", "a negative standard deviation", [5, -900.0, first[2]], second)
+    yield blocks("announced-form", "a standard deviation that is a whole number", [5, 900, first[2]], second)
+    yield blocks("announced-form", "a block without a shift", first[:2], second)
+    yield blocks("announced-form", "no blocks")
+    yield blocks("announced-form", "too many blocks", *[[1, 0.0, 0]] * 257)
+    yield blocks("announced-form", "too many words", [2**28, *first[1:]], second)
+    yield case("announced-form", "a name that is no text", name=1)
+    yield case("announced-before", "an announcement that follows nothing", before="0" * 64)
     second_sum = {"01/announced": scene.board["00/announced"]}
     yield Bad(
-        "the announcement of sum 0 as that of sum 1", scene, "01/masked/000", second_sum, 1, "01/masked/001"
+        "announced-before",
+        "the announcement of sum 0 as that of sum 1",
+        scene,
+        "01/masked/000",
+        second_sum,
+        1,
+        "01/masked/001",
+    )
+    further = published(scene, "01/announced", before=reference.sha256(scene.board["01/total"]).hex())
+    yield Bad(
+        "announced-number",
+        "a sum for which nobody has keys",
+        scene,
+        "end",
+        {"02/announced": further},
+        1,
+        "02/masked/001",
+    )
+
+
+def _bad_words(scene, plain):
+    changed = {"00/present": scene.board["00/present"]}
+    yield Bad(
+        "masked-late",
+        "words after those present were named",
+        scene,
+        "00/masked/000",
+        changed,
+        1,
+        "00/masked/001",
+    )
+    shift = entries(scene, "00/announced", "blocks")[0][2]
+    for size in (2 ** (62 - shift), -(2 ** (62 - shift))):
+        vector = [size, *scene.vectors[0][1][1:]]
+        about = f"an integer of {size}, which may wrap around"
+        yield Bad("masked-integers", about, scene, "00/masked/000", {}, 1, "00/masked/001", vector=vector)
+    # Without noise, the first sum was of the three others.
+    three = [entry for entry in entries(plain, "00/present", "present") if entry[0] != 1]
+    change = {"00/present": published(plain, "00/present", present=three), "00/signed/001": None}
+    rows = sum(plain.rows[i] for i, _ in three)
+    noise = reference.noise_of(plain.study, 4, 3, 0)
+    changed = followed(plain, "01/masked/000", change)
+    changed["00/opened/001"] = None
+    total = {"present": reference.sha256(change["00/present"]).hex(), "rows": rows, "noise": noise}
+    changed["00/total"] = published(plain, "00/total", **total, opened=[])
+    before = reference.sha256(changed["00/total"]).hex()
+    changed["01/announced"] = published(plain, "01/announced", before=before)
+    yield Bad(
+        "masked-owners",
+        "without noise, words of one who was not in the sum before",
+        plain,
+        "01/masked/000",
+        changed,
+        1,
+        "01/masked/001",
     )
 
 
 def _bad_present(four, eight, plain):
     listed = entries(four, "00/present", "present")
 
-    def case(about, found=None, **change):
+    def case(rule, about, found=None, **change):
         contents = published(four, "00/present", **change, **({} if found is None else {"present": found}))
-        return Bad(about, four, "00/signed/000", {"00/present": contents}, 1, "00/signed/001")
+        return Bad(rule, about, four, "00/signed/000", {"00/present": contents}, 1, "00/signed/001")
 
-    yield case("present below least", listed[:2])
-    yield case("present without this owner", [listed[0], *listed[2:]])
-    yield case("present with other words of this owner", with_hash(listed, 1, b""))
-    yield case("present of another announcement", announced="0" * 64)
-    yield case("present that is not in order", listed[::-1])
-    yield case("present with an owner twice", [listed[0], *listed])
-    yield case("present of another session", session="0" * 64)
+    yield case("present-least", "present below least", listed[:2])
+    yield case("present-own", "present without this owner", [listed[0], *listed[2:]])
+    yield case("present-own", "present with other words of this owner", with_hash(listed, 1, b""))
+    yield case("present-announced", "present of another announcement", announced="0" * 64)
+    yield case("list-order", "present that is not in order", listed[::-1])
+    yield case("list-order", "present with an owner twice", [listed[0], *listed])
+    yield case("message-session", "present of another session", session="0" * 64)
+    announced = published(four, "00/announced", name="another")
+    present = published(four, "00/present", announced=reference.sha256(announced).hex(), present=listed)
+    changed = {"00/announced": announced, "00/present": present}
+    yield Bad(
+        "present-masked",
+        "present of an announcement that was exchanged",
+        four,
+        "00/signed/000",
+        changed,
+        1,
+        "00/signed/001",
+    )
     stranger = [*entries(eight, "00/present", "present"), [5, "0" * 64]]
     stranger.sort()
     contents = published(eight, "00/present", present=stranger)
     yield Bad(
+        "present-members",
         "present with one who is no member of the session",
         eight,
         "00/signed/000",
@@ -498,6 +729,7 @@ def _bad_present(four, eight, plain):
         "00/signed/003",
     )
     yield Bad(
+        "present-owners",
         "without noise, another set than in the sum before",
         plain,
         "01/signed/000",
@@ -513,95 +745,190 @@ def _bad_present(four, eight, plain):
     }
     changed = {"00/present": second, **others, "00/signed/003": None}
     yield Bad(
-        "two presents: another than this owner has signed", four, "00/opened/000", changed, 1, "00/opened/001"
+        "signed-threshold",
+        "two presents: another than this owner has signed",
+        four,
+        "00/opened/000",
+        changed,
+        1,
+        "00/opened/001",
+    )
+    third = owners(four, "00/signed/003", {"present": reference.sha256(second).hex()})
+    yield Bad(
+        "signed-threshold",
+        "the same, and threshold have signed it",
+        four,
+        "00/opened/000",
+        {**changed, "00/signed/003": third},
+        1,
+        "00/opened/001",
     )
 
 
 def _bad_openings(four, eight):
-    def case(about, **change):
-        changed = {f"00/signed/00{name[-1]}": value for name, value in change.items()}
-        return Bad(about, four, "00/opened/000", changed, 1, "00/opened/001")
+    def case(about, contents):
+        changed = {"00/signed/002": contents, "00/signed/003": None}
+        return Bad("signed-threshold", about, four, "00/opened/000", changed, 1, "00/opened/001")
 
-    yield case("fewer than threshold have signed", of_2=None, of_3=None)
-    yield case("threshold have signed, one forged", of_2=owners(four, "00/signed/002", {}, key=3), of_3=None)
-    other = owners(four, "00/signed/002", {"present": "0" * 64})
-    yield case("threshold have signed, one another set", of_2=other, of_3=None)
-    yield case(
-        "a signature of another kind", of_2=owners(four, "00/signed/002", {"kind": "opened"}), of_3=None
+    def signed(about, **change):
+        return case(about, owners(four, "00/signed/002", change))
+
+    yield case("fewer than threshold have signed", None)
+    yield case("threshold have signed, one forged", owners(four, "00/signed/002", {}, key=3))
+    yield signed("threshold have signed, one another set", present="0" * 64)
+    yield signed("a signature of another kind", kind="opened")
+    yield signed("a signature of another sum", sum=1)
+    yield signed("a signature of sum false", sum=False)
+    yield case("a signature in another's place", four.board["00/signed/000"])
+    refused = {"00/refused/001": four.owners[1].refused({}, 0)}
+    yield Bad(
+        "opened-refused",
+        "opened after it was refused",
+        four,
+        "00/opened/000",
+        refused,
+        1,
+        "00/opened/001",
     )
-    yield case("a signature of another sum", of_2=owners(four, "00/signed/002", {"sum": 1}), of_3=None)
-    yield case("a signature in another's place", of_2=four.board["00/signed/000"], of_3=None)
-    refused = {"00/refused/001": four.owners[1].refused(0)}
-    yield Bad("opened after it was refused", four, "00/opened/000", refused, 1, "00/opened/001")
+    yield Bad("refused-opened", "refused after it was opened", four, "00/total", {}, 1, "00/refused/001")
     # Owner 1 of eight is not present, and opens for the others.
     none = {"00/signed/000": None}
     yield Bad(
-        "too few signatures for one who is not present", eight, "00/opened/000", none, 1, "00/opened/001"
+        "signed-threshold",
+        "too few signatures for one who is not present",
+        eight,
+        "00/opened/000",
+        none,
+        1,
+        "00/opened/001",
+    )
+    # It has shares of all, and the others go on as members without it.
+    rest = [entry for entry in entries(eight, "members", "members") if entry[0] != 1]
+    members = published(eight, "members", members=rest)
+    fields = {
+        "blocks": eight.shifted(eight.sums[0][1], len(rest)),
+        "before": reference.sha256(members).hex(),
+    }
+    change = {
+        "members": members,
+        "agreed/001": None,
+        "00/announced": published(eight, "00/announced", **fields),
+    }
+    yield Bad(
+        "opened-member",
+        "opened by one who is no member of the session",
+        eight,
+        "00/opened/000",
+        followed(eight, "00/opened/000", change),
+        1,
+        "00/opened/001",
     )
 
 
 def _bad_totals(scene):
     header, payload = reference.split(scene.board["00/total"])
 
-    def case(about, payload=None, **change):
+    def case(rule, about, payload=None, **change):
         total = published(scene, "00/total", payload, **change)
         announced = published(scene, "01/announced", before=reference.sha256(total).hex())
         changed = {"00/total": total, "01/announced": announced}
-        return Bad(about, scene, "01/masked/000", changed, 1, "01/masked/001")
+        return Bad(rule, about, scene, "01/masked/000", changed, 1, "01/masked/001")
 
-    yield case("a total of another set", present="0" * 64)
-    yield case("a total of other rows", rows=header["rows"] + 1)
-    yield case("a total with other noise", noise=header["noise"] / 2)
-    yield case("a total with a word too few", payload[:-8])
-    yield case("a total with part of a word", payload[:-1])
-    yield case("a total that opened a stranger", opened=[*header["opened"], 4])
-    yield case("a total of another session", session="0" * 64)
+    yield case("total-present", "a total of another set", present="0" * 64)
+    yield case("total-rows", "a total of other rows", rows=header["rows"] + 1)
+    yield case("total-rows", "a total of rows with a fraction", rows=float(header["rows"]))
+    yield case("total-noise", "a total with other noise", noise=header["noise"] / 2)
+    yield case("total-length", "a total with a word too few", payload[:-8])
+    yield case("total-length", "a total with part of a word", payload[:-1])
+    yield case("total-opened", "a total that opened a stranger", opened=[*header["opened"], 4])
+    yield case("total-opened", "a total that opened true", opened=[0, True, 2, 3])
+    yield case("total-opened", "a total that opened 1.0", opened=[0, 1.0, 2, 3])
+    yield case("total-opened", "a total that opened in another order", opened=header["opened"][::-1])
+    yield case("message-session", "a total of another session", session="0" * 64)
     changed = {"00/total": flipped(scene.board["00/total"], -1)}
-    yield Bad("a total that changed after the next sum", scene, "01/masked/000", changed, 1, "01/masked/001")
+    yield Bad(
+        "announced-before",
+        "a total that changed after the next sum",
+        scene,
+        "01/masked/000",
+        changed,
+        1,
+        "01/masked/001",
+    )
 
 
 def _seen_by_the_coordinator(four, eight, thirteen):
-    def case(about, scene, before, change, refused, publish=None):
-        return Bad(about, scene, before, change, "coordinator", refused, publish)
+    def case(rule, about, scene, before, change, refused, publish=None):
+        return Bad(rule, about, scene, before, change, "coordinator", refused, publish)
 
-    def keyring(about, contents):
+    def keyring(rule, about, contents):
         board = {**four.before("keyring"), "keys/002": contents}
         expected = {"keyring": reference.keyring(four.session, board)[0]}
-        return case(about, four, "keyring", {"keys/002": contents}, "keys/002", expected)
+        return case(rule, about, four, "keyring", {"keys/002": contents}, "keys/002", expected)
 
-    yield keyring("keys with a changed byte", flipped(four.board["keys/002"], 40))
-    yield keyring("keys of small order", owners(four, "keys/002", {"enc": SMALL_ORDER}))
-    yield keyring("keys with more rows than declared", owners(four, "keys/002", {"rows": 10**6}))
+    changed = flipped(four.board["keys/002"], -1)
+    yield keyring("message-signature", "keys with a changed byte", changed)
+    yield keyring("keys-x25519", "keys of small order", owners(four, "keys/002", {"enc": SMALL_ORDER}))
+    yield keyring(
+        "keys-declared", "keys with more rows than declared", owners(four, "keys/002", {"rows": 10**6})
+    )
+    change = {"keys/001": None, "keys/002": changed}
+    yield case("keyring-least", "too few keys without bad ones", four, "keyring", change, "keys/002")
 
-    def members(about, contents):
+    def members(rule, about, contents):
         board = {**four.before("members"), "shares/002": contents}
         expected = {"members": reference.members(four.session, board)[0]}
-        return case(about, four, "members", {"shares/002": contents}, "shares/002", expected)
+        return case(rule, about, four, "members", {"shares/002": contents}, "shares/002", expected)
 
-    yield members("shares with a changed byte", flipped(four.board["shares/002"], -70))
-    yield members("shares for another keyring", owners(four, "shares/002", {"keyring": "0" * 64}))
+    changed = flipped(four.board["shares/002"], -70)
+    yield members("message-signature", "shares with a changed byte", changed)
+    yield members(
+        "shares-keyring", "shares for another keyring", owners(four, "shares/002", {"keyring": "0" * 64})
+    )
     short = reference.split(four.board["shares/002"][:-64])[1][:-32]
-    yield members("too few commitments", owners(four, "shares/002", {}, payload=short))
+    yield members("shares-commitments", "too few commitments", owners(four, "shares/002", {}, payload=short))
+    change = {"shares/001": None, "shares/002": changed}
+    yield case("members-least", "too few shares without bad ones", four, "members", change, "shares/002")
 
-    def present(about, contents, n=0):
+    def present(rule, about, contents, n=0):
         name = f"{n:02}/masked/002"
         board = {**four.before(f"{n:02}/present"), name: contents}
         expected = {f"{n:02}/present": reference.present(four.session, board, n)[0]}
-        return case(about, four, f"{n:02}/present", {name: contents}, name, expected)
+        return case(rule, about, four, f"{n:02}/present", {name: contents}, name, expected)
 
     words = reference.split(four.board["00/masked/002"][:-64])[1]
-    yield present("words with a changed byte", flipped(four.board["00/masked/002"], -80))
-    yield present("words of another sum", four.board["00/masked/002"], n=1)
-    yield present("words of another member", four.board["00/masked/003"])
-    yield present("a word too few", owners(four, "00/masked/002", {}, payload=words[:-8]))
-    yield present("words of another announcement", owners(four, "00/masked/002", {"announced": "0" * 64}))
-    yield present("words of other rows", owners(four, "00/masked/002", {"rows": 1}))
+    changed = flipped(four.board["00/masked/002"], -80)
+    yield present("message-signature", "words with a changed byte", changed)
+    yield present("message-place", "words of another sum", four.board["00/masked/002"], n=1)
+    yield present("message-place", "words of another member", four.board["00/masked/003"])
+    yield present("masked-length", "a word too few", owners(four, "00/masked/002", {}, payload=words[:-8]))
+    yield present(
+        "masked-announced",
+        "words of another announcement",
+        owners(four, "00/masked/002", {"announced": "0" * 64}),
+    )
+    yield present("masked-rows", "words of other rows", owners(four, "00/masked/002", {"rows": 1}))
+    rows = float(four.rows[2])
+    yield present(
+        "masked-rows", "words of rows with a fraction", owners(four, "00/masked/002", {"rows": rows})
+    )
+    change = {"00/masked/001": None, "00/masked/002": changed}
+    yield case("present-least", "too few words without bad ones", four, "00/present", change, "00/masked/002")
+    other = owners(four, "00/masked/002", {}, payload=flipped(words, 0))
+    yield case(
+        "present-hash",
+        "words that changed after those present were named",
+        four,
+        "00/total",
+        {"00/masked/002": other},
+        "00/masked/002",
+    )
 
-    def total(about, scene, index, contents):
+    def total(rule, about, scene, index, contents):
         name = f"00/opened/{index:03}"
         board = {**scene.before("00/total"), name: contents}
         expected = {"00/total": reference.total(scene.session, board, 0)[0]}
-        return case(about, scene, "00/total", {name: contents}, name, expected)
+        return case(rule, about, scene, "00/total", {name: contents}, name, expected)
 
     def opened(scene, index, field, **change):
         """What an owner opens, with another share or several."""
@@ -611,23 +938,43 @@ def _seen_by_the_coordinator(four, eight, thirteen):
             scene, name, {field: {**header[field], **{key[1:]: value for key, value in change.items()}}}
         )
 
-    def surplus(scene, index, text):
-        return owners(scene, f"00/opened/{index:03}", {"surplus": text})
+    def surplus(about, scene, index, text):
+        contents = owners(scene, f"00/opened/{index:03}", {"surplus": text})
+        return total("opened-surplus", about, scene, index, contents)
 
     false, seed = "00" * 33, reference.split(four.board["00/opened/002"][:-64])[0]["seeds"]["0"]
-    yield total("a share without its commitment", four, 2, opened(four, 2, "seeds", _0=false))
-    yield total("a key share without its commitment", thirteen, 2, opened(thirteen, 2, "keys", _7=false))
-    yield total("shares of seed and key of one owner", four, 2, opened(four, 2, "keys", _0=seed))
-    yield total("a surplus that does not reach its anchor", four, 2, surplus(four, 2, "11" * 32))
+    lie = opened(four, 2, "seeds", _0=false)
+    yield total("opened-share", "a share without its commitment", four, 2, lie)
+    lie = opened(four, 2, "seeds", _0=plus_prime(bytes.fromhex(seed)).hex())
+    yield total("opened-share", "a share plus P", four, 2, lie)
+    lie = opened(thirteen, 2, "keys", _7=false)
+    yield total("opened-share", "a key share without its commitment", thirteen, 2, lie)
+    lie = opened(four, 2, "keys", _0=seed)
+    yield total("opened-indices", "shares of seed and key of one owner", four, 2, lie)
+    yield surplus("a surplus that does not reach its anchor", four, 2, "11" * 32)
     first = four.secrets[2].sums[0]["chain"].hex()
-    yield total("a surplus at another place in the chain", four, 2, surplus(four, 2, first))
-    yield total("no surplus where there is some", four, 2, surplus(four, 2, ""))
-    yield total("a surplus of one who is not present", thirteen, 7, surplus(thirteen, 7, ""))
-    yield total("opened for another set", four, 2, owners(four, "00/opened/002", {"present": "0" * 64}))
-    yield total("opened with a changed byte", four, 2, flipped(four.board["00/opened/002"], -1))
+    yield surplus("a surplus at another place in the chain", four, 2, first)
+    yield surplus("no surplus where there is some", four, 2, "")
+    yield surplus("a surplus of one who is not present", thirteen, 7, "")
+    other = owners(four, "00/opened/002", {"present": "0" * 64})
+    yield total("opened-present", "opened for another set", four, 2, other)
+    changed = flipped(four.board["00/opened/002"], -1)
+    yield total("message-signature", "opened with a changed byte", four, 2, changed)
     # Of eight, five open; without one of them there are too few.
     lie = {"00/opened/003": opened(eight, 3, "keys", _1=false)}
-    yield case("too few shares without a false one", eight, "00/total", lie, "00/opened/003")
+    about = "too few shares without a false one"
+    yield case("opened-threshold", about, eight, "00/total", lie, "00/opened/003")
+
+    def dealt(rule, about, scene, dealer, field):
+        """All shares are as committed to, and give no secret that was published."""
+        sums = reference.split(scene.board[f"keys/{dealer:03}"][:-64])[0]["sums"]
+        other = reference.public_of(drawn("another secret", 32)).hex()
+        lie = owners(scene, f"keys/{dealer:03}", {"sums": [{**sums[0], field: other}, *sums[1:]]})
+        change = followed(scene, "00/total", {f"keys/{dealer:03}": lie})
+        return case(rule, about, scene, "00/total", change, f"shares/{dealer:03}")
+
+    yield dealt("dealt-seed", "shares that do not give the seed", four, 2, "seed")
+    yield dealt("dealt-key", "shares that do not give the step key", eight, 1, "key")
 
 
 # --- single parts ---

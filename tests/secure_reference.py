@@ -1,7 +1,7 @@
 """A second implementation of secure sums, small and slow, written from docs/reference/secure-protocol.md.
 
 It shares no code with fedpca. An owner here is a function of what it was given: it keeps nothing, and so does
-not see to it that it signs, masks and opens once.
+not see to it that it signs, masks and opens once. Every rule has its name on that page, and a bad vector.
 """
 
 import functools
@@ -12,6 +12,7 @@ import math
 import statistics
 import struct
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal, localcontext
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -44,12 +45,16 @@ OF_COORDINATOR = {
 
 
 class Refused(ValueError):
-    """A rule of the protocol is broken."""
+    """A rule of the protocol is broken: `rule` is its name on the page."""
+
+    def __init__(self, rule, about=""):
+        super().__init__(f"{rule} {about}".strip())
+        self.rule = rule
 
 
-def require(holds, rule):
+def require(holds, rule, about=""):
     if not holds:
-        raise Refused(rule)
+        raise Refused(rule, about)
 
 
 def sha256(*parts):
@@ -76,9 +81,10 @@ def split(message):
     line, newline, rest = message.partition(b"\n")
     try:
         header = json.loads(line)
-        require(isinstance(header, dict) and header_line(header) == line + newline, "header is not canonical")
-    except (ValueError, RecursionError) as error:
-        raise Refused("no header") from error
+        canonical = isinstance(header, dict) and header_line(header) == line + newline
+    except (ValueError, RecursionError):
+        canonical = False
+    require(canonical, "header")
     return header, rest
 
 
@@ -105,8 +111,8 @@ class Study:
 
 
 def check_study(study):
-    require(3 <= study.size <= 1000 and 1 <= study.colluding <= study.size - 2, "M or colluding")
-    require(study.threshold <= study.least <= study.size, "threshold <= least <= M")
+    require(3 <= study.size <= 1000 and 1 <= study.colluding <= study.size - 2, "roster-size")
+    require(study.threshold <= study.least <= study.size, "roster-least")
 
 
 @dataclass(frozen=True)
@@ -118,20 +124,23 @@ class Session:
     def of(cls, study, contents):
         check_study(study)
         header, rest = split(contents)
-        require(set(header) == {"format", "study", "roster", "nonce", "opened"} and not rest, "session")
-        require(header["format"] == "fedpca secure session 1", "format")
-        require(
-            header["study"] == study.study and header["roster"] == study.roster, "another study or roster"
-        )
-        require(is_hex(header["nonce"], 32), "nonce")
+        require(set(header) == {"format", "study", "roster", "nonce", "opened"}, "header-fields")
+        require(not rest, "payload")
+        require(header["format"] == "fedpca secure session 1", "session-format")
+        require(header["study"] == study.study, "session-study")
+        require(header["roster"] == study.roster, "session-roster")
+        require(is_hex(header["nonce"], 32), "session-nonce")
+        opened = time_of(header["opened"])
+        require(opened is not None, "session-opened")
+        require(opened <= datetime.now(UTC) + timedelta(hours=1), "session-future")
         return cls(study, sha256(contents))
 
     def coordinator(self, kind, contents):
         """Header and payload of a coordinator's message."""
         header, payload = split(contents)
-        require(set(header) == OF_COORDINATOR[kind] | {"session"}, f"keys of {kind}")
-        require(header["session"] == self.id.hex(), "another session")
-        require(kind == "total" or not payload, "no payload")
+        require(set(header) == OF_COORDINATOR[kind] | {"session"}, "header-fields", kind)
+        require(header["session"] == self.id.hex(), "message-session", kind)
+        require(kind == "total" or not payload, "payload", kind)
         return header, payload
 
     def sign(self, key, kind, index, n, payload=b"", **header):
@@ -149,20 +158,36 @@ class Session:
 
     def owner(self, kind, index, n, contents):
         """Header and payload of an owner's message, if it counts."""
-        require(len(contents) > 64, "no signature")
         body, signature = contents[:-64], contents[-64:]
         header, payload = split(body)
-        common = {"kind", "session", "study", "roster", "from", "sum", "bytes"}
-        require(set(header) == common | KEYS_OF[kind], f"keys of {kind}")
-        expected = [kind, self.id.hex(), self.study.study, self.study.roster, index, n, len(payload)]
-        found = [header[name] for name in ("kind", "session", "study", "roster", "from", "sum", "bytes")]
-        require(found == expected and type(header["from"]) is int, "not the message of this name")
+        expected = {
+            "kind": kind,
+            "session": self.id.hex(),
+            "study": self.study.study,
+            "roster": self.study.roster,
+            "from": index,
+            "sum": n,
+        }
+        require(set(header) == set(expected) | {"bytes"} | KEYS_OF[kind], "header-fields", kind)
+        found = {name: header[name] for name in expected}
+        require(header_line(found) == header_line(expected), "message-place", path(kind, index, n))
+        require(type(header["bytes"]) is int and header["bytes"] == len(payload), "message-length")
         text = b"fedpca secure message 1\n" + sha256(body)
-        require(verifies(self.study.public[index], signature, text), "signature")
+        require(verifies(self.study.public[index], signature, text), "message-signature")
+        require(kind in ("shares", "masked") or not payload, "payload", kind)
         return header, payload
 
     def hkdf(self, key, info):
         return HKDF(SHA256(), 32, salt=self.id, info=info).derive(key)
+
+
+def time_of(text):
+    """A time with its distance from UTC, or None."""
+    try:
+        found = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return None
+    return None if found.tzinfo is None else found
 
 
 def is_hex(text, length):
@@ -175,13 +200,15 @@ def is_count(value):
 
 def listed(entries, width, size):
     """{index: hashes} of a list that is in ascending order."""
-    require(isinstance(entries, list), "a list")
-    for entry in entries:
-        require(isinstance(entry, list) and len(entry) == width + 1, "an entry")
-        require(is_count(entry[0]) and entry[0] < size, "an index")
-        require(all(is_hex(item, 32) for item in entry[1:]), "a hash")
+    require(
+        isinstance(entries, list)
+        and all(isinstance(entry, list) and len(entry) == width + 1 for entry in entries)
+        and all(is_count(entry[0]) and entry[0] < size for entry in entries)
+        and all(is_hex(item, 32) for entry in entries for item in entry[1:]),
+        "list-entries",
+    )
     indices = [entry[0] for entry in entries]
-    require(indices == sorted(set(indices)), "ascending order")
+    require(indices == sorted(set(indices)), "list-order")
     return {entry[0]: tuple(entry[1:]) for entry in entries}
 
 
@@ -204,7 +231,7 @@ def x25519(private, public):
             X25519PublicKey.from_public_bytes(public)
         )
     except ValueError as error:
-        raise Refused("X25519 of small order") from error
+        raise Refused("keys-x25519") from error
 
 
 def public_of(private):
@@ -371,7 +398,7 @@ class Owner:
 
     def shares(self, board):
         keyring = read_keyring(self.session, board)
-        require(keyring.get(self.index) == (sha256(self.keys()).hex(),), "my keys are not in the keyring")
+        require(keyring.get(self.index) == (sha256(self.keys()).hex(),), "keyring-own")
         receivers, commitments, plain = list(keyring), b"", dict.fromkeys(keyring, b"")
         for of in self.secrets.sums:
             for what in ("seed", "key"):
@@ -410,22 +437,19 @@ class Owner:
                 opener = ChaCha20Poly1305(self._seal_key(board, dealer, dealer, self.index))
                 plain = opener.decrypt(bytes(12), bytes.fromhex(header["sealed"][str(self.index)]), None)
             except (InvalidTag, KeyError, ValueError) as error:
-                raise Refused(f"shares from {dealer} do not open") from error
-            require(len(plain) == 66 * self.session.study.n_sums, "number of shares")
+                raise Refused("share-sealed", f"from {dealer}") from error
             pairs = [(plain[at : at + 33], plain[at + 33 : at + 66]) for at in range(0, len(plain), 66)]
         for n, pair in enumerate(pairs):
             for what, share in enumerate(pair):
                 hashed = commitment(payload, receivers, n, what, self.index)
-                require(
-                    int.from_bytes(share, "big") < PRIME and committed(share) == hashed,
-                    f"share from {dealer}",
-                )
+                require(int.from_bytes(share, "big") < PRIME, "share-prime", f"from {dealer}")
+                require(committed(share) == hashed, "share-committed", f"from {dealer}")
         return pairs
 
     def agreed(self, board):
         members = read_members(self.session, board)
         mine = (sha256(self.keys()).hex(), sha256(self.shares(board)).hex())
-        require(members.get(self.index) == mine, "my messages are not in members")
+        require(members.get(self.index) == mine, "members-own")
         for dealer in members:
             self.received(board, dealer)
         return self._sign("agreed", members=sha256(board["members"]).hex())
@@ -434,27 +458,23 @@ class Owner:
         """`expected`: name and [length, sd] of the blocks that follow for this owner."""
         study = self.session.study
         members = read_members(self.session, board)
-        require(self.index in members, "not a member of the session")
+        require(self.index in members, "masked-member")
         named = sha256(board["members"]).hex()
         agreed = counted(
             self.session, board, "agreed", None, members, lambda header: header["members"] == named
         )
-        require(self.index in agreed and len(agreed) >= study.threshold, "too few agreed")
+        require(self.index in agreed and len(agreed) >= study.threshold, "agreed-threshold")
         announced = read_announced(self.session, board, n)
         blocks = announced["blocks"]
-        require([announced["name"], [block[:2] for block in blocks]] == expected, "not the next sum")
-        require(f"{n:02}/present" not in board, "too late")
-        require(self.index in (self._same(board, n) or members), "without noise, one set")
+        require([announced["name"], [block[:2] for block in blocks]] == expected, "announced-next")
+        require(f"{n:02}/present" not in board, "masked-late")
+        require(self.index in (self._same(board, n) or members), "masked-owners")
         of_levels = levels(len(members), study.least, study.colluding)
-        for _, sd, shift in blocks:
-            for deviation in deviations(of_levels, study.colluding, sd, shift) if sd else []:
-                require(4 <= deviation < 2.0**48, "standard deviation of a part")
-            require(shift == shift_of(of_levels, study.colluding, sd), "shift")
-        require(len(vector) == sum(block[0] for block in blocks), "length of the vector")
         of = self.secrets.sums[n]
         noise = parts_of(blocks, of_levels, study.colluding, of["chain"], range(len(of_levels)))
         shifts = [block[2] for block in blocks for _ in range(block[0])]
-        require(all(abs(x) < 2 ** (62 - shift) for x, shift in zip(vector, shifts, strict=True)), "integers")
+        small = all(abs(x) < 2 ** (62 - shift) for x, shift in zip(vector, shifts, strict=True))
+        require(small, "masked-integers")
         words = [(x << shift) + z for x, shift, z in zip(vector, shifts, noise, strict=True)]
         for mask in [
             self_mask(self.session, board, n, self.index, of["seed"], len(words)),
@@ -472,7 +492,7 @@ class Owner:
     def signed(self, board, n):
         present = self._present(board, n)
         message = board.get(path("masked", self.index, n))
-        require(message is not None and present.get(self.index) == (sha256(message).hex(),), "not my words")
+        require(message is not None and present.get(self.index) == (sha256(message).hex(),), "present-own")
         return self._sign("signed", n, present=sha256(board[f"{n:02}/present"]).hex())
 
     def _present(self, board, n):
@@ -480,9 +500,9 @@ class Owner:
         present = read_present(self.session, board, n)
         if mine := board.get(path("masked", self.index, n)):
             header, _ = self.session.owner("masked", self.index, n, mine)
-            require(header["announced"] == sha256(board[f"{n:02}/announced"]).hex(), "another sum was masked")
+            require(header["announced"] == sha256(board[f"{n:02}/announced"]).hex(), "present-masked")
         if (same := self._same(board, n)) is not None:
-            require(list(present) == same, "without noise, one set")
+            require(list(present) == same, "present-owners")
         return present
 
     def _same(self, board, n):
@@ -499,9 +519,12 @@ class Owner:
         present, members = self._present(board, n), read_members(self.session, board)
         named = sha256(board[f"{n:02}/present"]).hex()
         signed = counted(self.session, board, "signed", n, members, lambda header: header["present"] == named)
-        require(len(signed) >= study.threshold, "too few signed")
-        require(self.index not in present or self.index in signed, "not signed by myself")
-        require(self.index in members and path("refused", self.index, n) not in board, "refused")
+        require(
+            len(signed) >= study.threshold and (self.index not in present or self.index in signed),
+            "signed-threshold",
+        )
+        require(self.index in members, "opened-member")
+        require(path("refused", self.index, n) not in board, "opened-refused")
         shares = {dealer: self.received(board, dealer)[n] for dealer in members}
         surplus = None
         if self.index in present:
@@ -517,7 +540,8 @@ class Owner:
             surplus=surplus,
         )
 
-    def refused(self, n):
+    def refused(self, board, n):
+        require(path("opened", self.index, n) not in board, "refused-opened")
         return self._sign("refused", n)
 
 
@@ -559,15 +583,18 @@ def counted(session, board, kind, n, indices, accept):
 
 def read_keys(session, board, index):
     study = session.study
-    header, payload = session.owner("keys", index, None, board.get(path("keys", index), b""))
-    require(not payload and is_hex(header["enc"], 32), "keys")
-    require(type(header["rows"]) is int and 1 <= header["rows"] <= 2**48, "rows")
-    require(study.rows[index] is None or header["rows"] <= study.rows[index], "more rows than declared")
+    header, _ = session.owner("keys", index, None, board.get(path("keys", index), b""))
     sums = header["sums"]
-    require(isinstance(sums, list) and len(sums) == study.n_sums, "number of sums")
-    for of in sums:
-        require(isinstance(of, dict) and set(of) == {"key", "seed", "surplus"}, "keys of a sum")
-        require(all(is_hex(value, 32) for value in of.values()), "keys of a sum")
+    require(
+        is_hex(header["enc"], 32)
+        and isinstance(sums, list)
+        and all(isinstance(of, dict) and set(of) == {"key", "seed", "surplus"} for of in sums)
+        and all(is_hex(value, 32) for of in sums for value in of.values()),
+        "keys-values",
+    )
+    require(len(sums) == study.n_sums, "keys-sums")
+    require(type(header["rows"]) is int and 1 <= header["rows"] <= 2**48, "keys-rows")
+    require(study.rows[index] is None or header["rows"] <= study.rows[index], "keys-declared")
     for value in (header["enc"], *(of["key"] for of in sums)):
         x25519(bytes(32), bytes.fromhex(value))
     return header
@@ -576,22 +603,22 @@ def read_keys(session, board, index):
 def read_keyring(session, board):
     header, _ = session.coordinator("keyring", board["keyring"])
     found = listed(header["keys"], 1, session.study.size)
-    require(len(found) >= session.study.least, "keyring below least")
+    require(len(found) >= session.study.least, "keyring-least")
     for index, (digest,) in found.items():
         read_keys(session, board, index)
-        require(sha256(board[path("keys", index)]).hex() == digest, f"keys of {index}")
+        require(sha256(board[path("keys", index)]).hex() == digest, "keyring-hash", f"of {index}")
     return found
 
 
 def read_shares(session, board, index):
     receivers = list(read_keyring(session, board))
     header, payload = session.owner("shares", index, None, board.get(path("shares", index), b""))
-    require(header["keyring"] == sha256(board["keyring"]).hex(), "another keyring")
+    require(header["keyring"] == sha256(board["keyring"]).hex(), "shares-keyring")
     others = {str(j) for j in receivers if j != index}
-    require(isinstance(header["sealed"], dict) and set(header["sealed"]) == others, "receivers")
+    require(isinstance(header["sealed"], dict) and set(header["sealed"]) == others, "shares-receivers")
     length = 66 * session.study.n_sums + 16
-    require(all(is_hex(text, length) for text in header["sealed"].values()), "sealed shares")
-    require(len(payload) == 64 * session.study.n_sums * len(receivers), "number of commitments")
+    require(all(is_hex(text, length) for text in header["sealed"].values()), "shares-length")
+    require(len(payload) == 64 * session.study.n_sums * len(receivers), "shares-commitments")
     return header, payload
 
 
@@ -603,44 +630,60 @@ def commitment(payload, receivers, n, what, receiver):
 def read_members(session, board):
     header, _ = session.coordinator("members", board["members"])
     found, keyring = listed(header["members"], 2, session.study.size), read_keyring(session, board)
-    require(len(found) >= session.study.least, "members below least")
+    require(len(found) >= session.study.least, "members-least")
     for index, (of_keys, of_shares) in found.items():
-        require(keyring.get(index) == (of_keys,), f"{index} is not in the keyring")
+        require(keyring.get(index) == (of_keys,), "members-keyring", f"{index}")
         read_shares(session, board, index)
-        require(sha256(board[path("shares", index)]).hex() == of_shares, f"shares of {index}")
+        require(sha256(board[path("shares", index)]).hex() == of_shares, "members-hash", f"of {index}")
     return found
 
 
 def read_announced(session, board, n):
+    study = session.study
     header, _ = session.coordinator("announced", board[f"{n:02}/announced"])
-    before = "members" if n == 0 else f"{n - 1:02}/total"
+    require(n < study.n_sums, "announced-number")
     if n:
         read_total(session, board, n - 1)
-    require(header["before"] == sha256(board[before]).hex(), "before")
-    require(isinstance(header["name"], str) and isinstance(header["blocks"], list), "name and blocks")
-    for block in header["blocks"]:
-        require(isinstance(block, list) and len(block) == 3, "a block")
-        length, sd, shift = block
-        require(is_count(length) and length > 0 and type(sd) is float and 0 <= sd < math.inf, "a block")
-        require(type(shift) is int and 0 <= shift <= 40, "shift")
+    before = board["members" if n == 0 else f"{n - 1:02}/total"]
+    require(header["before"] == sha256(before).hex(), "announced-before")
+    require(isinstance(header["name"], str) and is_blocks(header["blocks"]), "announced-form")
+    of_levels = levels(len(read_members(session, board)), study.least, study.colluding)
+    for _, sd, shift in header["blocks"]:
+        require(shift == shift_of(of_levels, study.colluding, sd), "announced-shift")
+        if sd:
+            of_parts = deviations(of_levels, study.colluding, sd, shift)
+            require(min(of_parts) >= 4 and max(of_parts) < 2.0**48, "announced-parts")
     return header
+
+
+def is_blocks(blocks):
+    return (
+        isinstance(blocks, list)
+        and 1 <= len(blocks) <= 256
+        and all(isinstance(block, list) and len(block) == 3 for block in blocks)
+        and all(is_count(length) and length > 0 for length, _, _ in blocks)
+        and sum(length for length, _, _ in blocks) <= 2**28
+        and all(type(sd) is float and 0 <= sd < math.inf for _, sd, _ in blocks)
+        and all(type(shift) is int and 0 <= shift <= 40 for _, _, shift in blocks)
+    )
 
 
 def read_masked(session, board, n, index):
     header, payload = session.owner("masked", index, n, board.get(path("masked", index, n), b""))
     blocks = read_announced(session, board, n)["blocks"]
-    require(header["announced"] == sha256(board[f"{n:02}/announced"]).hex(), "words of another sum")
-    require(header["rows"] == read_keys(session, board, index)["rows"], "rows")
-    require(len(payload) == 8 * sum(block[0] for block in blocks), "number of words")
+    require(header["announced"] == sha256(board[f"{n:02}/announced"]).hex(), "masked-announced")
+    rows = read_keys(session, board, index)["rows"]
+    require(type(header["rows"]) is int and header["rows"] == rows, "masked-rows")
+    require(len(payload) == 8 * sum(block[0] for block in blocks), "masked-length")
     return payload
 
 
 def read_present(session, board, n):
     header, _ = session.coordinator("present", board[f"{n:02}/present"])
     found, members = listed(header["present"], 1, session.study.size), read_members(session, board)
-    require(header["announced"] == sha256(board[f"{n:02}/announced"]).hex(), "present of another sum")
-    require(len(found) >= session.study.least, "present below least")
-    require(set(found) <= set(members), "a stranger is present")
+    require(header["announced"] == sha256(board[f"{n:02}/announced"]).hex(), "present-announced")
+    require(len(found) >= session.study.least, "present-least")
+    require(set(found) <= set(members), "present-members")
     return found
 
 
@@ -648,29 +691,34 @@ def read_opened(session, board, n, sender):
     """Shares by dealer, and the surplus, of a message that counts."""
     study, present, members = session.study, read_present(session, board, n), read_members(session, board)
     receivers = list(read_keyring(session, board))
-    header, payload = session.owner("opened", sender, n, board[path("opened", sender, n)])
-    require(not payload, "no payload")
-    require(header["present"] == sha256(board[f"{n:02}/present"]).hex(), "opened for another set")
-    require(isinstance(header["seeds"], dict) and isinstance(header["keys"], dict), "seeds and keys")
-    require(set(header["seeds"]) == {str(j) for j in present}, "seeds")
-    require(set(header["keys"]) == {str(j) for j in members if j not in present}, "keys")
+    header, _ = session.owner("opened", sender, n, board[path("opened", sender, n)])
+    require(header["present"] == sha256(board[f"{n:02}/present"]).hex(), "opened-present")
+    require(
+        isinstance(header["seeds"], dict)
+        and isinstance(header["keys"], dict)
+        and set(header["seeds"]) == {str(j) for j in present}
+        and set(header["keys"]) == {str(j) for j in members if j not in present},
+        "opened-indices",
+    )
     shares = {}
     for dealer in members:
         what = 0 if dealer in present else 1
         text = header["keys" if what else "seeds"][str(dealer)]
         hashed = commitment(read_shares(session, board, dealer)[1], receivers, n, what, sender)
-        require(is_hex(text, 33) and committed(bytes.fromhex(text)) == hashed, f"share of {dealer}")
+        is_share = is_hex(text, 33) and int(text, 16) < PRIME
+        require(is_share and committed(bytes.fromhex(text)) == hashed, "opened-share", f"of {dealer}")
         shares[dealer] = bytes.fromhex(text)
     of_levels = levels(len(members), study.least, study.colluding)
     k, text = kept(of_levels, len(present)), header["surplus"]
     if sender not in present:
-        require(text is None, "surplus")
+        require(text is None, "opened-surplus")
     elif k == len(of_levels) - 1:
-        require(text == "", "surplus")
+        require(text == "", "opened-surplus")
     else:
         anchor = read_keys(session, board, sender)["sums"][n]["surplus"]
-        require(is_hex(text, 32), "surplus")
-        require(chain(bytes.fromhex(text), study.size - study.least - k).hex() == anchor, "surplus")
+        steps = study.size - study.least - k
+        there = is_hex(text, 32) and chain(bytes.fromhex(text), steps).hex() == anchor
+        require(there, "opened-surplus")
     return shares, bytes.fromhex(text or "")
 
 
@@ -678,15 +726,15 @@ def read_total(session, board, n):
     header, payload = session.coordinator("total", board[f"{n:02}/total"])
     present, members = read_present(session, board, n), read_members(session, board)
     blocks = read_announced(session, board, n)["blocks"]
-    require(header["present"] == sha256(board[f"{n:02}/present"]).hex(), "total of another set")
-    require(len(payload) == 8 * sum(block[0] for block in blocks), "length of the total")
+    require(header["present"] == sha256(board[f"{n:02}/present"]).hex(), "total-present")
+    require(len(payload) == 8 * sum(block[0] for block in blocks), "total-length")
     opened = header["opened"]
-    require(isinstance(opened, list) and all(is_count(index) for index in opened), "opened")
-    require(opened == sorted(set(opened)) and set(opened) <= set(present), "opened")
+    numbers = isinstance(opened, list) and all(is_count(index) for index in opened)
+    require(numbers and opened == sorted(set(opened)) and set(opened) <= set(present), "total-opened")
     rows = sum(read_keys(session, board, index)["rows"] for index in present)
-    require(type(header["rows"]) is int and header["rows"] == rows, "rows")
+    require(type(header["rows"]) is int and header["rows"] == rows, "total-rows")
     noise = noise_of(session.study, len(members), len(present), len(opened))
-    require(type(header["noise"]) is float and header["noise"] == noise, "noise")
+    require(type(header["noise"]) is float and header["noise"] == noise, "total-noise")
     return header, struct.unpack(f"<{len(payload) // 8}q", payload)
 
 
@@ -719,7 +767,7 @@ def keyring(session, board):
     """`keyring` of all keys that count, and what does not: {board name: reason}."""
     found, problems = _collected(session, board, "keys", None, lambda i: read_keys(session, board, i))
     entries = [[index, sha256(board[path("keys", index)]).hex()] for index in found]
-    require(len(entries) >= session.study.least, "too few keys")
+    require(len(entries) >= session.study.least, "keyring-least")
     return coordinator_message(session, keys=entries), problems
 
 
@@ -728,7 +776,7 @@ def members(session, board):
     of_keys = read_keyring(session, board)
     found, problems = _collected(session, board, "shares", None, lambda i: read_shares(session, board, i))
     entries = [[i, *of_keys[i], sha256(board[path("shares", i)]).hex()] for i in found if i in of_keys]
-    require(len(entries) >= session.study.least, "too few shares")
+    require(len(entries) >= session.study.least, "members-least")
     return coordinator_message(session, members=entries), problems
 
 
@@ -737,7 +785,7 @@ def present(session, board, n):
     of_session = read_members(session, board)
     found, problems = _collected(session, board, "masked", n, lambda i: read_masked(session, board, n, i))
     entries = [[i, sha256(board[path("masked", i, n)]).hex()] for i in found if i in of_session]
-    require(len(entries) >= session.study.least, "too few words")
+    require(len(entries) >= session.study.least, "present-least")
     named = sha256(board[f"{n:02}/announced"]).hex()
     return coordinator_message(session, announced=named, present=entries), problems
 
@@ -750,7 +798,7 @@ def _collected(session, board, kind, n, read):
                 read(index)
                 found.append(index)
             except Refused as error:
-                problems[name] = str(error)
+                problems[name] = error.rule
     return found, problems
 
 
@@ -763,7 +811,7 @@ def total(session, board, n):
     named = sha256(board[f"{n:02}/present"]).hex()
     words = [0] * n_words
     for index, (digest,) in present.items():
-        require(sha256(board[path("masked", index, n)]).hex() == digest, f"words of {index}")
+        require(sha256(board[path("masked", index, n)]).hex() == digest, "present-hash", f"of {index}")
         payload = read_masked(session, board, n, index)
         words = [
             one + other for one, other in zip(words, struct.unpack(f"<{n_words}Q", payload), strict=True)
@@ -779,7 +827,7 @@ def total(session, board, n):
         try:
             shares_there, surplus_there = read_opened(session, board, n, sender)
         except Refused as error:
-            problems[name] = str(error)
+            problems[name] = error.rule
             continue
         for dealer, share in shares_there.items():
             shares[dealer][sender] = share
@@ -788,16 +836,16 @@ def total(session, board, n):
 
     off = []
     for dealer in members:
-        require(len(shares[dealer]) >= study.threshold, f"too few shares of {dealer}")
+        require(len(shares[dealer]) >= study.threshold, "opened-threshold")
         secret = secret_of(dict(list(shares[dealer].items())[: study.threshold]))
         published = read_keys(session, board, dealer)["sums"][n]
         if dealer in present:
             true = secret is not None and sha256(b"fedpca secure seed\n", secret).hex() == published["seed"]
-            require(true, f"{dealer} dealt false shares")
+            require(true, "dealt-seed", f"by {dealer}")
             off.append(self_mask(session, board, n, dealer, secret, n_words))
         else:
             true = secret is not None and public_of(secret).hex() == published["key"]
-            require(true, f"{dealer} dealt false shares")
+            require(true, "dealt-key", f"by {dealer}")
             off += [pair_mask(session, board, n, i, secret, dealer, n_words) for i in present]
     for first in surplus.values():
         off.append(parts_of(blocks, of_levels, study.colluding, first, range(k + 1, m + 1)))

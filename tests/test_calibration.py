@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fedpca import Privacy
 from fedpca.privacy.calibration import (
+    ROUNDING,
     SENSITIVITY,
     analytic_minimum_batch,
     analytic_sigma,
@@ -42,8 +43,8 @@ EPSILONS, DELTAS, MUS = geometric(1e-3, 50), geometric(1e-12, 0.5), geometric(1e
 
 
 def exact_delta(mu, epsilon):
-    """Balle and Wang's formula with 60 digits."""
-    with mpmath.workdps(60):
+    """Balle and Wang's formula with sixty digits."""
+    with mpmath.workdps(120):  # of which the difference may take sixty
         mu, epsilon = mpmath.mpf(mu), mpmath.mpf(epsilon)
         shift = epsilon / mu
         return float(mpmath.ncdf(mu / 2 - shift) - mpmath.exp(epsilon) * mpmath.ncdf(-mu / 2 - shift))
@@ -54,8 +55,17 @@ def test_mu_spends_all_of_the_promise_and_no_more(epsilon, delta):
     mu = mu_of(epsilon, delta)
     assert delta_of(mu, epsilon) <= delta
     assert delta_of(mu * (1 + 1e-6), epsilon) > delta
-    assert exact_delta(mu, epsilon) == pytest.approx(delta, rel=1e-8)
+    assert exact_delta(mu * (1 + ROUNDING), epsilon) == pytest.approx(delta, rel=1e-8)
     assert epsilon_of(mu, delta) == pytest.approx(epsilon, rel=1e-8)
+
+
+@given(epsilon=geometric(1e-30, 1e9), delta=geometric(1e-60, 0.5))
+def test_rounded_numbers_never_cost_more_than_the_promise(epsilon, delta):
+    """Not by the last digit, and not where differences of logarithms have hardly any digits."""
+    mu = mu_of(epsilon, delta)
+    assert exact_delta(mu * (1 + ROUNDING), epsilon) <= delta
+    assert exact_delta(mu, epsilon_of(mu, delta)) <= delta
+    assert delta_of(mu, epsilon) >= exact_delta(mu, epsilon)
 
 
 @given(mu=MUS, delta=DELTAS)
@@ -63,7 +73,7 @@ def test_epsilon_inverts_delta(mu, delta):
     epsilon = epsilon_of(mu, delta)
     assert delta_of(mu, epsilon) <= delta
     if epsilon > 0:
-        assert exact_delta(mu, epsilon) == pytest.approx(delta, rel=1e-8)
+        assert exact_delta(mu * (1 + ROUNDING), epsilon) == pytest.approx(delta, rel=1e-8)
         assert mu_of(epsilon, delta) == pytest.approx(mu, rel=1e-6)
     else:
         assert exact_delta(mu, 0) <= delta * (1 + 1e-8)

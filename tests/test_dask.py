@@ -115,7 +115,7 @@ def test_float32_stays_float32(rows):
 @pytest.mark.slow
 def test_a_column_without_any_value_is_named():
     rows = np.random.default_rng(0).normal(size=(60, 4)) * [1, 1, 1, np.nan]
-    with pytest.warns(UserWarning, match="feature 3 has no observed value"):
+    with pytest.warns(UserWarning, match="feature 4 has no observed value"):
         fit(da.from_array(rows, chunks=(20, 4)), 2)
 
 

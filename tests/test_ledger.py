@@ -245,6 +245,139 @@ def test_a_ledger_replaced_while_it_is_waited_for_is_locked_anew(tmp_path):
     assert Ledger(path).entries == [entry]
 
 
+SPENDING = """
+import os, sys
+from fedpca import BudgetExceeded, Ledger
+ledger, made = Ledger(sys.argv[1]), 0
+print("ready", flush=True)
+while not os.path.exists(sys.argv[3]):
+    pass
+for _ in range(12):
+    try:
+        ledger.debit(0, 5, "gram", float(sys.argv[2]))
+    except BudgetExceeded:
+        break
+    made += 1
+print(made)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("link", ["symlink", "link"])
+def test_a_ledger_is_one_under_all_its_names(tmp_path, fork, link):
+    path, other = tmp_path / "ledger", tmp_path / "elsewhere" / "ledger"
+    other.parent.mkdir()
+    Ledger(path, epsilon=1.0, delta=1e-5)
+    getattr(os, link)(path, other)
+    for trial in range(3):
+        before, go = len(Ledger(path).entries), tmp_path / f"go {trial}"
+        programs = [fork(SPENDING, name, MU / sqrt(30), go) for name in (path, other)]
+        for program in programs:
+            assert program.stdout.readline() == "ready\n"
+        go.touch()
+        made = sum(int(program.wait()[1]) for program in programs)
+        assert len(Ledger(other).entries) == before + made
+        go.unlink()
+    assert len(Ledger(path).entries) == 30  # as many as the budget pays for
+    assert sorted(os.listdir(tmp_path)) == ["elsewhere", "ledger"]
+    assert os.listdir(other.parent) == ["ledger"]
+
+
+def test_a_link_to_nothing_is_a_ledger_that_is_yet_to_be_made(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "ledger")
+    entry = Ledger(tmp_path / "link", epsilon=1.0, delta=1e-5).debit(0, 5, "gram", 0.1)
+    assert Ledger(tmp_path / "ledger").entries == [entry]
+    assert (tmp_path / "link").is_symlink()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
+def test_a_ledger_is_a_file_and_nothing_else_is_waited_for(tmp_path, kind):
+    path = tmp_path / "ledger"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match="must be a file, and is a folder, a pipe or a device"):
+        Ledger(path)
+
+
+def test_where_locks_do_nothing_a_debit_counts_only_if_nobody_wrote_beside_it(tmp_path, monkeypatch):
+    """Some network drives pretend to lock. Each of two had room for the debit, and both together have not."""
+    path = tmp_path / "ledger"
+    ledger, other = Ledger(path, epsilon=1.0, delta=1e-5), Ledger(path)
+    monkeypatch.setattr("fedpca._util.locks._lock", lambda *_args, **_settings: None)
+    checked = Ledger._check
+    synced = os.fsync
+
+    def before(self, entry, entries):
+        checked(self, entry, entries)
+        if self is ledger:
+            other.debit(0, 5, "gram", MU / 2)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "_check", before)
+        with pytest.raises(OSError, match=r"somebody else wrote.*check-folder"):
+            ledger.debit(0, 5, "gram", MU)
+    assert ledger.mu == MU / 2
+
+    def after(descriptor):
+        with path.open("ab") as file:
+            file.write(b'{"event": "completed", "release": "x"}\n')
+        synced(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", after)
+        with pytest.raises(OSError, match=r"somebody else wrote.*check-folder"):
+            ledger.debit(0, 5, "gram", MU / 4)
+
+
+def test_a_process_killed_before_it_read_its_debit_again_has_paid(tmp_path, fork):
+    path = tmp_path / "ledger"
+    Ledger(path, epsilon=1.0, delta=1e-5)
+    program = """
+import os, signal, sys
+from fedpca import Ledger
+os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
+Ledger(sys.argv[1]).debit(0, 5, "gram", float(sys.argv[2]))
+"""
+    assert fork(program, path, MU / 2).wait()[0] == -signal.SIGKILL
+    assert [entry.completed for entry in Ledger(path).entries] == [False]
+    with pytest.raises(BudgetExceeded, match="never completed, and counted"):
+        Ledger(path).debit(0, 5, "gram", MU)
+    Ledger(path).debit(0, 5, "gram", MU / 2)
+
+
+FORKED = """
+import os, sys
+import numpy as np
+from fedpca import Ledger, Privacy, StreamingPCA
+ledger = Ledger(sys.argv[1] if sys.argv[1:] else None, epsilon=1.0, delta=1e-5)
+privacy = Privacy(1.0, 1e-5, bound=3.0, center=None, evaluate=False, ledger=ledger)
+rows = np.random.default_rng(0).normal(size=(500, 3))
+pid = os.fork()
+if pid:
+    os.waitpid(pid, 0)
+try:
+    StreamingPCA(1, privacy=privacy).fit(rows)
+    print("released", flush=True)
+except (RuntimeError, ValueError) as error:
+    print(type(error).__name__, error, flush=True)
+if not pid:
+    os._exit(0)
+"""
+
+
+def test_a_fork_cannot_spend_from_its_copy_of_a_ledger_in_memory(tmp_path, fork):
+    child, parent = fork(FORKED).wait()[1].splitlines()
+    assert child.startswith("RuntimeError this process is a fork, and has a copy of a ledger in memory")
+    assert parent == "released"
+    child, parent = fork(FORKED, tmp_path / "ledger").wait()[1].splitlines()
+    assert child == "released"
+    assert parent.startswith("BudgetExceeded")
+
+
 def test_a_relative_path_is_the_same_ledger_from_everywhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     privacy = Privacy(1.0, 1e-5, 1.0, ledger="ledger", center=None, evaluate=False)

@@ -108,7 +108,7 @@ def test_a_feature_never_seen_and_a_row_never_seen(rng, plane):
     gappy[:, 4] = np.nan
     gappy[::10] = np.nan
     pca = StreamingPCA(2)
-    with pytest.warns(UserWarning, match="feature 4 has no observed value"):
+    with pytest.warns(UserWarning, match="feature 5 has no observed value"):
         pca.fit(gappy)
     assert pca.subspace_.count == 1350  # rows of which nothing was observed say nothing
     np.testing.assert_allclose(pca.components_[:, 4], 0, atol=1e-15)

@@ -1,5 +1,8 @@
 """Noise is the exactly rounded Gaussian, the same whenever it is drawn again, and as large as it claims."""
 
+import importlib.util
+import secrets
+
 import mpmath
 import numpy as np
 import pytest
@@ -7,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import ndtri
+from secure_sessions import secure_roster
 
+from fedpca import Privacy, StreamingPCA
 from fedpca.privacy import noise as module
 from fedpca.privacy.noise import CorrelatedNoise, ExactNoise, FastNoise, SymmetricMask
+from fedpca.secure import Secrets, Session
 
 KEY = bytes(range(32))
 
@@ -194,3 +200,24 @@ def test_the_careful_path_agrees_for_sums_too(weights, monkeypatch):
     fast = CorrelatedNoise(ExactNoise(KEY), weights).entries((5,), 100, 1e8)
     monkeypatch.setattr(module, "_ABSOLUTE", 1.0)
     np.testing.assert_array_equal(CorrelatedNoise(ExactNoise(KEY), weights).entries((5,), 100, 1e8), fast)
+
+
+def test_keys_of_two_draws_differ_without_the_keys_of_the_tests(monkeypatch):
+    """Tests draw keys from their names; here the system draws them, as it does for everybody else."""
+    spec = importlib.util.spec_from_file_location("secrets_of_the_system", secrets.__file__)
+    system = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(system)
+    assert secrets.token_bytes is not system.token_bytes
+    monkeypatch.setattr(secrets, "token_bytes", system.token_bytes)
+    monkeypatch.setattr(secrets, "token_hex", system.token_hex)
+    rows = np.ones((50, 3))
+
+    def release():
+        privacy = Privacy(1.0, 1e-5, bound=1.0, center=np.zeros(3))
+        return StreamingPCA(2, privacy=privacy).fit(rows).components_.tobytes()
+
+    for draw in (release, lambda: Secrets.new(2).to_json(), lambda: Session.new(secure_roster())):
+        assert draw() != draw()
+    of_owner = Secrets.new(2).to_json()
+    drawn = [of_owner["enc"], *(value for item in of_owner["sums"] for value in item.values())]
+    assert len(set(drawn)) == len(drawn) == 9

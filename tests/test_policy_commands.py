@@ -1,5 +1,6 @@
 """A policy on the command line: fit, check, merge, and what a steward hands in."""
 
+import hashlib
 import json
 import re
 import stat
@@ -62,7 +63,7 @@ def folder(tmp_path, monkeypatch, rng):
 
 
 def test_fit_says_if_there_is_no_policy(folder):
-    assert run_ok("fit", "rare.csv", "-o", "m.safetensors").endswith(f"\n{NO_POLICY}\n")
+    assert "policy" not in run_ok("fit", "rare.csv", "-o", "m.safetensors")
     data = json.loads(run_ok("fit", "rare.csv", "-o", "n.safetensors", "--json"))
     assert data["policy"] is None
 
@@ -321,6 +322,77 @@ def test_a_private_package_has_its_certificate(folder):
     assert "epsilon = 4, delta = 1e-06" in page
     assert "a factor of at most 54.6, but for a chance of 1 in 1,000,000." in page
     assert page.count("<td>waived</td>") == 3
+
+
+@pytest.mark.slow
+def test_the_page_to_sign_asks_and_tells_what_decides(folder):
+    run_ok("ledger", "new", "ledger", "--epsilon", "9", "--delta", "1e-6")
+    for out in ("first.safetensors", "m.safetensors"):
+        run_ok("fit", "usual.csv", *PRIVATE_FIT, "--ledger", "ledger", "-o", out)
+    run_ok("package", "m.safetensors", "-o", "study")
+    page = re.sub(r"\s+", " ", Path("study/sign-off.html").read_text())
+    assert "One record is one person." in page
+    assert "A person with several records is protected less: with five of them, epsilon is" in page
+    assert "A column of words adds nothing" in page
+    balance = json.loads(run_ok("ledger", "show", "ledger", "--json"))
+    assert "Its budget is epsilon = 9 at delta = 1e-06. epsilon = 4 had been spent before" in page
+    assert f"epsilon = {balance['spent']:.3g} with it" in page
+    assert f"may cost epsilon = {balance['left']:.3g} at most" in page
+    release = json.loads(Path("study/release.json").read_text())
+    assert release["ledgers"]["one"]["entries_before"] == len(balance["entries"]) // 2
+    for name in ("model.safetensors", "certificate.json", "report.html", "release.json"):
+        assert hashlib.sha256(Path("study", name).read_bytes()).hexdigest() in page
+    assert "per record" not in page.split("<main>")[0]
+
+
+@pytest.mark.slow
+def test_the_page_to_sign_tells_when_nothing_is_left_or_nothing_is_counted(folder):
+    run_ok("fit", "usual.csv", *PRIVATE_FIT, "--ledger", "ledger", "-o", "m.safetensors")
+    run_ok("package", "m.safetensors", "-o", "study")
+    page = Path("study/sign-off.html").read_text()
+    assert "Nothing had been spent before this release" in page
+    assert "Nothing is left: the next release of these records is refused" in page
+    run_ok("fit", "usual.csv", *PRIVATE_FIT, "-o", "alone.safetensors")
+    run_ok("package", "alone.safetensors", "-o", "alone")
+    assert "No ledger was kept" in Path("alone/sign-off.html").read_text()
+    run_ok("fit", "usual.csv", "-o", "plain.safetensors")
+    run_ok("package", "plain.safetensors", "-o", "plain")
+    page = Path("plain/sign-off.html").read_text()
+    assert "One record is one person." in page
+    assert "No account is kept of what leaves without noise" in page
+
+
+@pytest.mark.slow
+def test_a_certificate_and_its_ledger_agree(folder):
+    run_ok("fit", "usual.csv", *PRIVATE_FIT, "--ledger", "ledger", "-o", "m.safetensors")
+    stated = fedpca.load("m.safetensors").certificate.ledger
+    balance = json.loads(run_ok("ledger", "show", "ledger", "--json"))
+    assert stated.entries == len(balance["entries"])
+    assert stated.spent == balance["spent"]
+    assert stated.id == balance["id"]
+
+
+@pytest.mark.slow
+def test_a_ledger_holds_an_approved_total(folder):
+    run_ok("ledger", "new", "ledger", "--epsilon", "5", "--delta", "1e-6")
+    assert "epsilon=0 of 5 spent" in run_ok("ledger", "show", "ledger")
+    run_ok("fit", "usual.csv", *PRIVATE_FIT, "--ledger", "ledger", "-o", "m.safetensors")
+    shown = run_ok("ledger", "show", "ledger")
+    assert "epsilon=4 of 5 spent, at delta=1e-06" in shown
+    assert re.search(r"1 to 200 .* came out +components", shown)
+    assert "Costs of the same records add up as their squares do" in shown
+    before = Path("ledger").read_bytes()
+    assert "already exists" in refused("ledger", "new", "ledger", "--epsilon", "9", "--delta", "1e-6")
+    assert "there is no ledger" in refused("ledger", "show", "other")
+    refused("fit", "usual.csv", *PRIVATE_FIT, "--ledger", "ledger", "-o", "n.safetensors")
+    assert Path("ledger").read_bytes() == before
+
+
+def test_the_default_policy_needs_no_file(folder):
+    run_ok("fit", "usual.csv", "-o", "m.safetensors")
+    printed = run_ok("check", "m.safetensors", "--rows", "usual.csv")
+    assert "m.safetensors may leave under the default policy" in printed
+    assert "least_level" in refused("check", "m.safetensors")
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import os
 import pickle
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -242,16 +241,30 @@ def test_after_the_last_release_nothing_clean_is_kept():
         pca.partial_fit(make_rows())
 
 
-def test_a_fork_can_neither_take_nor_release_rows(monkeypatch):
+FORKED = """
+import os
+import numpy as np
+from fedpca import Privacy, StreamingPCA
+rows = np.random.default_rng(0).normal(size=(60, 4))
+pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)).partial_fit(rows)
+pid = os.fork()
+if pid:
+    os.waitpid(pid, 0)
+for step in (lambda: pca.partial_fit(rows), pca.release):
+    try:
+        step()
+        print("done", flush=True)
+    except RuntimeError as error:
+        print(error, flush=True)
+if not pid:
+    os._exit(0)
+"""
+
+
+def test_a_fork_can_neither_take_nor_release_rows(fork):
     """It would have the same key: the same noise on other rows, and the difference reveals the rows."""
-    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)).partial_fit(
-        make_rows()
-    )
-    monkeypatch.setattr(os, "getpid", lambda: -1)  # as the child of a fork sees it
-    with pytest.raises(RuntimeError, match="fork"):
-        pca.release()
-    with pytest.raises(RuntimeError, match="fork"):
-        pca.partial_fit(make_rows())
+    refused = "this process is a fork; call release() in the process that ingested the rows."
+    assert fork(FORKED).wait()[1].splitlines() == [refused, refused, "done", "done"]
 
 
 def test_a_release_that_the_ledger_cannot_complete_is_not_lost(monkeypatch):

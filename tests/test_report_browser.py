@@ -106,6 +106,9 @@ def folder(tmp_path_factory):
     return folder
 
 
+FILES = {"model.safetensors": b"", "certificate.json": b"", "report.html": b""}
+
+
 def sign_off(policy, *, names, n_rows=500, privacy=None, secure=False):
     """The page to sign, of a model with these columns."""
     rows = np.random.default_rng(0).normal(size=(n_rows, len(names)))
@@ -114,7 +117,7 @@ def sign_off(policy, *, names, n_rows=500, privacy=None, secure=False):
     else:
         summary, counts = StreamingPCA(3, privacy=privacy).partial_fit(rows).release(), None
     summary = secured(summary) if secure else summary
-    release = release_facts(summary.with_names(names), 3, policy, counts, {"model.safetensors": b""})
+    release = release_facts(summary.with_names(names), 3, policy, counts, FILES)
     return sign_off_page("a model with quite a long name " * 10, release, 64 * "0")
 
 

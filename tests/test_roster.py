@@ -396,6 +396,18 @@ def test_two_members_with_one_id_or_key_are_refused():
         Roster("a", [one, Member("south", NORTH.public)])
 
 
+@pytest.mark.parametrize("other", ["north ", " north", "north\u200b", "\uff4eorth", "nor\u202eth"])
+def test_ids_that_look_alike_are_refused_with_their_codes(roster, other):
+    with pytest.raises(
+        ValueError, match=r"looks like no other's, and 'north' and |and .* and 'north' look"
+    ) as it:
+        roster.with_member(Member(other, STRANGER.public))
+    assert ascii(other) in str(it.value)
+    with pytest.raises(ValueError, match=r"'e\\u0301' and '\\xe9' look alike|'\\xe9' and 'e\\u0301'"):
+        Roster("a", [Member("\u00e9", NORTH.public), Member("e\u0301", SOUTH.public)])
+    assert len(roster.with_member(Member("North", STRANGER.public)).members) == 3
+
+
 def test_a_roster_does_not_change(roster):
     for name in ("study", "hash", "members", "settings", "predecessors"):
         with pytest.raises(AttributeError):

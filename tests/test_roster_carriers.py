@@ -289,9 +289,9 @@ def test_a_state_changed_by_hand_is_quarantined(store, roster):
     }
     for what, (changed, facts) in changes.items():
         path.write_bytes(model_file.encode(kind, changed, facts))
-        again = Aggregator(rank=3, roster=roster, store=store)
-        assert list(again.children) == ["south"], what
-        assert "north" in again.quarantined, what
+        with Aggregator(rank=3, roster=roster, store=store) as again:
+            assert list(again.children) == ["south"], what
+            assert "north" in again.quarantined, what
         (store / "north.quarantined").unlink()
     path.write_bytes(original)
     assert list(Aggregator(rank=3, roster=roster, store=store).children) == ["north", "south"]
@@ -546,3 +546,78 @@ def test_scalings_of_members_only(tmp_path, roster):
     assert collect_scaling(tmp_path).owners == ("eve", "north", "south")
     publish(tmp_path, "north", 3, Scaling.from_rows(rows_of(0, 101, 5)), signer=roster.signer(NORTH))
     assert "declared 100 rows" in str(collect_scaling(tmp_path, roster=roster).skipped)
+
+
+# --- an older roster, and none ---
+
+
+def signed(roster, key, child, version):
+    return roster.signer(key).sign(Message(child, version, summary_of(version)).encode())
+
+
+def receive(aggregator, contents):
+    message = Message.decode(contents)
+    return aggregator.receive(message.child, message.version, message.summary, signed=message.signed)
+
+
+@pytest.mark.parametrize("change", ["a member more", "another key", "signed again"])
+def test_an_older_roster_than_that_of_the_store_sets_nobody_aside(tmp_path, roster, change):
+    key = KEYS["new"]
+    if change == "another key":
+        newer = roster.without_member("north").with_member(Member("north", KEYS["new"].public))
+        child = "north"
+    else:
+        newer = roster.with_member(Member("east", KEYS["new"].public))
+        child = "east"
+    with Aggregator(rank=3, roster=newer, store=tmp_path) as aggregator:
+        receive(aggregator, signed(newer, key, child, 1))
+        if change == "signed again":
+            receive(aggregator, signed(newer, SOUTH, "south", 1))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for _ in range(2):
+        with pytest.raises(OutdatedRoster, match=r"signed under the roster .* get the newest roster"):
+            Aggregator(rank=3, roster=roster, store=tmp_path).__enter__()
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert child in Aggregator(rank=3, roster=newer, store=tmp_path).children
+
+
+def test_a_replay_is_refused_after_a_quarantine_unless_the_key_is_another(tmp_path, roster):
+    files = [signed(roster, NORTH, "north", version) for version in (1, 2, 3)]
+    with Aggregator(rank=3, roster=roster, store=tmp_path) as aggregator:
+        for file in files:
+            receive(aggregator, file)
+    damaged = bytearray((tmp_path / "north.state").read_bytes())
+    damaged[-3] ^= 1
+    (tmp_path / "north.state").write_bytes(damaged)
+    for _ in range(2):
+        old = pytest.raises(SummaryRejected, match="rolled back: version 3 of 'north' is known")
+        with Aggregator(rank=3, roster=roster, store=tmp_path) as aggregator, old:
+            receive(aggregator, files[0])
+    with Aggregator(rank=3, roster=roster, store=tmp_path) as aggregator:
+        assert receive(aggregator, files[2])
+    without = roster.without_member("north")
+    Aggregator(rank=3, roster=without, store=tmp_path).__enter__().close()
+    back = without.with_member(Member("north", NORTH.public))
+    old = pytest.raises(SummaryRejected, match="rolled back")
+    with Aggregator(rank=3, roster=back, store=tmp_path) as aggregator, old:
+        receive(aggregator, files[0])
+    replaced = without.with_member(Member("north", KEYS["new"].public))
+    with Aggregator(rank=3, roster=replaced, store=tmp_path) as aggregator:
+        assert receive(aggregator, signed(replaced, KEYS["new"], "north", 0))
+
+
+def test_without_a_roster_who_has_signed_goes_on_to_sign(tmp_path, roster):
+    with Aggregator(rank=3, roster=roster, store=tmp_path) as aggregator:
+        receive(aggregator, signed(roster, NORTH, "north", 1))
+    with Aggregator(rank=3, store=tmp_path) as aggregator:
+        for file in (
+            Message("north", 9, summary_of(2)).encode(),
+            signed(Roster(roster.study, [Member("north", KEYS["new"].public)]), KEYS["new"], "north", 9),
+        ):
+            with pytest.raises(
+                SummaryRejected, match=r"signed with the key that 'north' signed with .*withdraw"
+            ):
+                receive(aggregator, file)
+        assert receive(aggregator, signed(roster, NORTH, "north", 2))
+        aggregator.withdraw("north")
+        assert receive(aggregator, Message("north", 9, summary_of(2)).encode())

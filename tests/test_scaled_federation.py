@@ -231,7 +231,7 @@ def test_rows_that_are_read_once_cannot_be_scaled_by_all_of_them():
     [
         ("mad", "scale must be None, 'std', 'binomial' or one positive number per feature, got 'mad'"),
         (np.ones(7), "scale must have one positive number per feature, 8, got shape"),
-        (np.r_[np.ones(7), 0.0], "scale must be positive and finite, got 0 for feature 7"),
+        (np.r_[np.ones(7), 0.0], "scale must be positive and finite, got 0 for feature 8"),
         (np.r_[np.ones(7), np.nan], "scale must be positive and finite, got nan"),
         ("binomial", "needs counts of an allele"),
     ],
@@ -247,7 +247,7 @@ def test_wrong_scales(scale, message, tracker):
 
 def test_one_feature_that_dominates_is_a_warning():
     owners = owners_of(units=(0, 12))
-    with pytest.warns(UserWarning, match="feature 7 has .* of the variance of all 8 features.*scale='std'"):
+    with pytest.warns(UserWarning, match="feature 8 has .* of the variance of all 8 features.*scale='std'"):
         FederatedPCA(2).fit_clients(owners)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -430,7 +430,7 @@ def test_dask_scales_are_checked_before_any_row_is_read(dask_fit):
             dask_fit(data, 3, scale=scale)
     scale = pooled(owners).std(axis=0)
     assert_standard(dask_fit(dask_rows(owners), 8, scale=scale), pooled(owners), 8)
-    with pytest.warns(UserWarning, match="feature 7 has .* of the variance"):
+    with pytest.warns(UserWarning, match="feature 8 has .* of the variance"):
         dask_fit(dask_rows(owners), 1)
 
 

@@ -329,7 +329,7 @@ def test_the_first_batch_decides_for_trackers_that_must_know_the_scale(rng):
     with pytest.raises(ValueError, match="first batch, in which no feature varies; begin with more rows"):
         StreamingPCA(2, scale="std").partial_fit(rows[:1])
     rows[:50, 7] = 3.0
-    with pytest.warns(UserWarning, match="feature 7 does not vary in the first batch: it is not scaled"):
+    with pytest.warns(UserWarning, match="feature 8 does not vary in the first batch: it is not scaled"):
         StreamingPCA(2, scale="std").partial_fit(rows[:50])
 
 

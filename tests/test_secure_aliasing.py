@@ -103,3 +103,17 @@ def test_what_is_not_negligible_is_refused():
         require_negligible(aliasing([1.0, 1.0], 10**6, 1.0), delta=1e-6)
     with pytest.raises(ValueError, match="above 1e-9, got"):
         aliasing([1.0, 0.0], 1, 1.0)
+
+
+def test_aliasing_of_any_epsilon_is_a_number():
+    """Also where float64 does not hold a factor of it."""
+    for epsilon in (0.0, 1.0, 300.0, 699.5):
+        growth = (1 + exp(epsilon + 1)) / (1 + exp(epsilon))
+        assert aliasing([4.0] * 3, 10, epsilon + 1) == pytest.approx(
+            aliasing([4.0] * 3, 10, epsilon) * growth, rel=1e-10
+        )
+    assert aliasing([8.0] * 2, 1, 660.0) == pytest.approx(exp(660 - 2 * pi**2 * 32), rel=1e-9)
+    assert aliasing([9.0] * 2, 1, 1000.0) == pytest.approx(exp(1000 - 2 * pi**2 * 40.5), rel=1e-9)
+    assert aliasing([1024.0] * 2, 10**8, 10_000.0) == 0.0
+    with pytest.raises(ValueError, match="and it adds inf"):
+        require_negligible(aliasing([4.0] * 3, 10, 1000.0), delta=1e-6)

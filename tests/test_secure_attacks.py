@@ -553,7 +553,7 @@ def test_a_dealer_that_lies_to_one_member_is_named_by_it():
 
 
 def lying_shares(study, dealer, receivers, change):
-    """Shares of sum 0's seed, committed to as they are, that give no secret."""
+    """Shares of sum 0 for these receivers, changed and committed to as they are."""
     owner = study.owner(dealer)
     real = owner._secrets.sums[0]
 
@@ -561,7 +561,7 @@ def lying_shares(study, dealer, receivers, change):
         def shares(self, places, threshold):
             dealt = super().shares(places, threshold)
             return [
-                (change(pair[0]), pair[1]) if place in receivers else pair
+                change(pair) if place in receivers else pair
                 for place, pair in zip(places, dealt, strict=True)
             ]
 
@@ -570,7 +570,7 @@ def lying_shares(study, dealer, receivers, change):
 
 def test_a_dealer_whose_shares_give_no_secret_is_named_by_the_coordinator():
     study = Study(secure_roster(5, least=4), EXACT)
-    lying_shares(study, 1, {0}, lambda share: bytes(32) + b"\x07")
+    lying_shares(study, 1, {0}, lambda pair: (bytes(32) + b"\x07", pair[1]))
     with pytest.raises(SecureError, match="those that 'owner-01' dealt do not: it lied; open another"):
         study.run()
     assert "00/total" not in study.board
@@ -614,7 +614,52 @@ def test_a_share_above_the_prime_does_not_count():
     seeds = header(study.board["00/opened/001"])[0]["seeds"] | {"0": "ff" * 33}
     study.board["00/opened/001"] = signed_again(study, "00/opened/001", seeds=seeds)
     study.advance()
-    assert "a share must be below the prime" in study.coordinator.problems["00/opened/001"]
+    assert "'owner-01' lies in 00/opened/001" in study.coordinator.problems["00/opened/001"]
+
+
+def plus_prime(share):
+    """The same number modulo the prime, in as many bytes."""
+    return (int.from_bytes(share, "big") + shamir.PRIME).to_bytes(shamir.SHARE, "big")
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_dealer_of_shares_above_the_prime_is_named_by_all_before_anything_is_paid(which):
+    """They give the same secret, and have the commitments that their dealer made of them."""
+    study = Study(secure_roster(5, least=4), NOISY)
+    others = {index for index in study.members if index != 1}
+    lying_shares(
+        study,
+        1,
+        others,
+        lambda pair: tuple(plus_prime(share) if i == which else share for i, share in enumerate(pair)),
+    )
+    study.run(until="members")
+    for index in others:
+        with pytest.raises(SecureError, match=r"below the prime.*'owner-01' dealt others to this member"):
+            study.reply(index)
+    study.board.update(study.reply(1))
+    assert study.advance(closing=True) == {}
+    assert study.coordinator.state == "agreement"
+    assert study.asked == []
+
+
+def test_mutant_that_does_not_compare_shares_with_the_prime_has_the_honest_named_after_all_paid(monkeypatch):
+    real = shamir.is_committed
+    study = Study(secure_roster(5, least=4), NOISY)
+    lying_shares(study, 1, {0, 2, 3, 4}, lambda pair: (plus_prime(pair[0]), pair[1]))
+    with monkeypatch.context() as without:
+        without.setattr(shamir, "is_committed", lambda share, hash: shamir.commitment(share) == hash)
+        study.run(lambda index, state: state != "opening")
+        for index in study.members:
+            study.board.update(study.reply(index))
+    assert shamir.is_committed is real
+    assert len(study.asked) == 5
+    assert study.advance(closing=True) == {}
+    assert all(
+        f"'owner-{index:02}' lies in 00/opened/{index:03}"
+        in study.coordinator.problems[f"00/opened/{index:03}"]
+        for index in (0, 2, 3, 4)
+    )
 
 
 @pytest.mark.parametrize("change", ["length", "rows", "announced"])
@@ -654,9 +699,10 @@ def test_a_member_that_signs_nonsense_stops_nobody():
         ({"blocks": [[50, 9.0, -1]]}, "shift must be a whole number"),
         ({"blocks": [[50, 1e-12, 40]]}, "every part of the noise must be 4 or more"),
         ({"blocks": [[50, 1e30, 0]]}, "noise must be an integer that float64 holds"),
-        ({"blocks": [[50, -9.0, 9]]}, "sd must be a number of at least 0"),
-        ({"blocks": [[50, "9", 9]]}, "sd must be a number of at least 0"),
-        ({"blocks": [[50, True, 9]]}, "sd must be a number of at least 0"),
+        ({"blocks": [[50, -9.0, 9]]}, "sd must be a float of at least 0"),
+        ({"blocks": [[50, "9", 9]]}, "sd must be a float of at least 0"),
+        ({"blocks": [[50, 9, 9]]}, "sd must be a float of at least 0"),
+        ({"blocks": [[50, True, 9]]}, "sd must be a float of at least 0"),
         ({"blocks": [[2**40, 9.0, 9]]}, "length must be a whole number from 1 to"),
         ({"blocks": [[2**28, 9.0, 9]] * 2}, "a sum must have at most 268435456 entries"),
         ({"blocks": [[0, 9.0, 9]]}, "length must be a whole number from 1 to"),
@@ -722,6 +768,9 @@ def test_no_sum_has_keys_of_another():
         ({"opened": [3, 1]}, "opened must be numbers of those present, in order"),
         ({"opened": [9]}, "opened must be numbers of those present"),
         ({"opened": 5}, "opened must be numbers of those present"),
+        ({"opened": [0, True, 2, 3]}, "opened must be numbers of those present"),
+        ({"opened": [0, 1.0, 2, 3]}, "opened must be numbers of those present"),
+        ({"rows": 46.0}, "present, rows or noise are not those of the sum"),
         ({"present": "00" * 32}, "present, rows or noise are not those of the sum"),
     ],
 )

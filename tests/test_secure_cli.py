@@ -76,6 +76,15 @@ def of(name):
     return ["--roster", "roster.toml", "--key", f"{name}.key"]
 
 
+def test_forgetting_a_session(study):
+    step("north")
+    shown = run_ok("secure", "forget", "shared", *of("north"))
+    assert shown.startswith("north: erased the secrets of session ")
+    [head] = Path("north.state").glob("*/session.json")
+    assert json.loads(head.read_text())["secrets"]["enc"] is None
+    assert "has no" in error_of("secure", "forget", "shared", *of("east"))
+
+
 @pytest.mark.slow
 def test_from_roster_to_model(study):
     assert step("north") == (

@@ -85,6 +85,11 @@ def test_with_privacy_clients_share_the_noise_of_one_pool():
 
 
 @pytest.mark.slow
+def test_an_epsilon_whose_exponential_no_float_holds():
+    pca = FederatedPCA(3, privacy=Privacy(1000.0, 1e-6), secure=SecureSums(least=4)).fit_clients(tables())
+    assert pca.model_.certificate.secure.aliasing == 0.0
+
+
 def test_the_noise_of_the_total_has_the_stated_variance():
     """The exact products of all rows are known here, and what is left of the total is its noise."""
     clients = tables(6)

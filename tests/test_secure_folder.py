@@ -15,7 +15,7 @@ import fedpca
 from fedpca.errors import SecureError
 from fedpca.federation import shared_files
 from fedpca.federation.secure_board import FolderBoard
-from fedpca.federation.secure_folder import coordinate, current_round, open_session, refuse
+from fedpca.federation.secure_folder import coordinate, current_round, forget, open_session, refuse
 from fedpca.secure import session as session_module
 from fedpca.secure.owner_state import OwnerFiles
 from fedpca.secure.record import Record
@@ -196,7 +196,7 @@ def test_who_has_lost_its_state_cannot_refuse(tmp_path):
             study.visit(index)
         study.coordinate()
     shutil.rmtree(tmp_path / "state-0")
-    with pytest.raises(SecureError, match="must be the state of a member"):
+    with pytest.raises(SecureError, match="must be that of a member"):
         study.refuse(0)
     shutil.rmtree(tmp_path / "state-0")
     shutil.copytree(before, tmp_path / "state-0")
@@ -366,7 +366,9 @@ def test_no_secrets_are_left_when_the_study_has_ended(tmp_path):
         assert study.visit(index, **gone).waits_for == ""
     (study.shared / "00-total").unlink()
     (study.shared / "model.safetensors").unlink()
-    with pytest.raises(SecureError, match="the study has ended here, and its secrets are erased"):
+    with pytest.raises(
+        SecureError, match="this session has ended here, or was forgotten, and its secrets are erased"
+    ):
         study.visit(0)
 
 
@@ -632,3 +634,48 @@ def test_a_ledger_that_cannot_pay_for_the_study_stops_an_owner_before_its_keys(t
     with pytest.raises(fedpca.BudgetExceeded):
         study.visit(0, ledger=small)
     assert set(study.board()) == {"session"}
+
+
+def test_a_session_that_is_forgotten_has_no_secrets_and_sends_nothing_more(tmp_path):
+    study = FolderStudy(tmp_path, least=4, **PRIVATE)
+    while "00-masked-002" not in {path.name for path in study.shared.iterdir()}:
+        for index in range(5):
+            study.visit(index)
+        study.coordinate()
+    state = tmp_path / "state-2" / study.session().id[:32]
+    head = json.loads((state / "session.json").read_text())
+    known = [head["secrets"]["enc"], *head["secrets"]["sums"][0].values()]
+    debits = study.ledger(2).entries
+    assert len(debits) == 1
+    forget(study.shared, study.roster, KEYS[2], tmp_path / "state-2")
+    for path in tmp_path.glob("state-2/**/*"):
+        assert path.is_dir() or not any(secret.encode() in path.read_bytes() for secret in known)
+    with pytest.raises(SecureError, match="has ended here, or was forgotten"):
+        study.visit(2)
+    assert study.ledger(2).entries == debits
+    assert study.refuse(2).sent == ("00/refused/002",)
+    for _ in range(30):
+        for index in (0, 1, 3, 4):
+            study.visit(index)
+        study.coordinate(closing=True)
+    assert (study.shared / "model.safetensors").exists()  # the others open the sum, with its numbers
+    assert study.visit(2).waits_for == ""
+
+
+def test_only_a_session_that_was_taken_part_in_is_forgotten(tmp_path):
+    study = FolderStudy(tmp_path, least=4, **PLAIN)
+    with pytest.raises(SecureError, match="the state must be that of a member that takes part") as refused:
+        forget(study.shared, study.roster, KEYS[2], tmp_path / "state-2")
+    assert str(tmp_path) not in str(refused.value)
+
+
+def test_an_entry_above_the_bound_is_told_at_the_first_step(tmp_path):
+    study = FolderStudy(tmp_path, least=4, **PLAIN)
+    study.tables[1][7, 2] = 100.5
+    with pytest.raises(
+        ValueError, match=r"larger than largest=100, and one has size 100.5; nothing was sent"
+    ):
+        study.visit(1)
+    assert study.board().get("keys/001") is None
+    study.tables[1][7, 2] = 99.5
+    assert study.visit(1).sent == ("keys/001",)

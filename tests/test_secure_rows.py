@@ -1,5 +1,6 @@
 """Rows and totals of secure sums: what an owner refuses, and what it must not refuse."""
 
+from io import FileIO
 from pathlib import Path
 
 import numpy as np
@@ -203,5 +204,8 @@ def test_columns_in_another_order_are_named(tmp_path):
 def test_a_full_disk_is_named(tmp_path):
     ledger = tmp_path / "ledger.jsonl"
     ledger.symlink_to("/dev/full")
-    with pytest.raises(OSError, match=r"No space left on device: .*ledger.jsonl"):
-        append_json_line(ledger, {"event": "debit"})
+    with (
+        FileIO(ledger, "rb+") as file,
+        pytest.raises(OSError, match=r"No space left on device: .*ledger.jsonl"),
+    ):
+        append_json_line(file, {"event": "debit"})

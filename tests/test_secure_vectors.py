@@ -1,137 +1,24 @@
 """Vectors of secure sums: the library and a second implementation agree on all of them, good and bad."""
 
-import base64
-import json
+import ast
+import re
+from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import make_secure_vectors
 import numpy as np
 import pytest
 import secure_reference as reference
+from secure_scenes import FOLDER, SESSIONS, Scene, decoded, load, parts
 
 from fedpca.errors import SecureError
 from fedpca.privacy.noise import ExactNoise
-from fedpca.secure import Coordinator, Owner, Record, Secrets, Terms, masks, noise_shares, shamir
+from fedpca.secure import Terms, masks, noise_shares, shamir
 from fedpca.secure.noise_shares import Levels
-from fedpca.trust.keys import SigningKey
-from fedpca.trust.roster import Member, Roster
 
-FOLDER = make_secure_vectors.FOLDER
-SESSIONS = ("all-present", "drop-outs", "levels", "fewest", "without-noise")
-
-
-def load(name):
-    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-
-
-def decoded(contents):
-    return base64.b64decode(contents)
-
-
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "secure-protocol.md"
 PRIMITIVES, BAD = load("primitives"), load("bad")
-
-
-class Scene:
-    """A session's vector, as both implementations read it."""
-
-    def __init__(self, vector):
-        self.board = {name: decoded(contents) for name, contents in vector["board"].items()}
-        self.owners, self.sums, self.roster_hash = vector["owners"], vector["sums"], vector["roster_hash"]
-        found = vector["roster"]
-        members = [Member(item["id"], item["key"], item["rows"]) for item in found["members"]]
-        self.roster = Roster(found["study"], members, found["settings"])
-        self.keys = [make_secure_vectors.signing_key(bytes.fromhex(of["signing_key"])) for of in self.owners]
-        self.study = reference.Study(
-            found["study"],
-            vector["roster_hash"],
-            tuple(item["id"] for item in found["members"]),
-            tuple(key.public_key().public_bytes_raw() for key in self.keys),
-            tuple(item["rows"] for item in found["members"]),
-            found["settings"]["least"],
-            found["settings"]["colluding"],
-            len(self.sums),
-        )
-
-    def before(self, name):
-        names = list(self.board)
-        return {other: self.board[other] for other in names[: names.index(name)]}
-
-    # --- by the reference ---
-
-    def by_reference(self, name, board):
-        """The message of this name."""
-        session = reference.Session.of(self.study, board["session"])
-        kind, index, n = parts(name)
-        if index is None:
-            if kind == "announced":
-                before = board["members" if n == 0 else f"{n - 1:02}/total"]
-                a = len(reference.read_members(session, board))
-                of_levels = reference.levels(a, self.study.least, self.study.colluding)
-                blocks = [
-                    [length, sd, reference.shift_of(of_levels, self.study.colluding, sd)]
-                    for length, sd in self.sums[n]["blocks"]
-                ]
-                fields = {"name": self.sums[n]["name"], "blocks": blocks}
-                digest = reference.sha256(before).hex()
-                return reference.coordinator_message(session, before=digest, **fields), {}
-            return getattr(reference, kind)(session, board, *([] if n is None else [n]))
-        of = self.owners[index]
-        sums = tuple({key: bytes.fromhex(value) for key, value in item.items()} for item in of["sums"])
-        secrets = reference.Secrets(bytes.fromhex(of["enc"]), sums)
-        owner = reference.Owner(session, index, self.keys[index], of["rows"], secrets)
-        if kind == "keys":
-            return owner.keys()
-        if kind == "masked":
-            return owner.masked(board, n, self.sums[n]["vectors"][index], self.expected(n))
-        return getattr(owner, kind)(board, *([] if n is None else [n]))
-
-    def expected(self, n):
-        return [self.sums[n]["name"], self.sums[n]["blocks"]]
-
-    # --- by the library ---
-
-    def owner(self, index, board):
-        of = self.owners[index]
-        sums = [
-            {"surplus" if name == "chain" else name: value for name, value in item.items()}
-            for item in of["sums"]
-        ]
-        secrets = Secrets.from_json({"enc": of["enc"], "sums": sums})
-        sent = {name: contents for name, contents in board.items() if parts(name)[1] == index}
-        key = SigningKey(self.keys[index])
-        return Owner(self.roster, board["session"], key, of["rows"], secrets, sent)
-
-    def reply(self, index, board):
-        """Everything that an owner sends, as a study makes it: it reads all totals before the next sum."""
-        owner = self.owner(index, board)
-
-        def vector(announced):
-            totals = Record(owner.session, board).totals
-            blocks = [[length, sd] for length, sd, _ in announced.blocks]
-            if [announced.name, blocks] != self.expected(len(totals)):
-                raise SecureError("another sum was announced than follows")
-            return np.array(self.sums[announced.number]["vectors"][index])
-
-        return owner.reply(board, vector)
-
-    def publish(self, board):
-        """What the coordinator publishes, and what it finds wrong."""
-        coordinator = Coordinator(self.roster, board["session"])
-
-        def announce():
-            n = sum(name.endswith("/total") for name in board)
-            if n == len(self.sums):
-                return None
-            return SimpleNamespace(name=self.sums[n]["name"], blocks=self.sums[n]["blocks"])
-
-        return coordinator.next(board, closing=True, announce=announce), coordinator.problems
-
-
-def parts(name):
-    """Kind, index and number of the sum in a board name; None where there is none."""
-    words = name.split("/")
-    n = int(words.pop(0)) if words[0].isdigit() else None
-    return words[0], int(words[1]) if len(words) > 1 else None, n
 
 
 @pytest.fixture(scope="module")
@@ -277,11 +164,44 @@ def test_one_of_the_gaussians_needs_more_than_64_bits(monkeypatch):
     assert decided == [(found["label"],), (found["label"], 2**63, 0)]
 
 
+# --- rules ---
+
+
+def rules_of_the_page():
+    """The first column of the tables in the section of rules."""
+    section = PAGE.read_text(encoding="utf-8").split("\n## Rules\n")[1].split("\n## ")[0]
+    return Counter(re.findall(r"^\| `([a-z0-9-]+)` \|", section, flags=re.MULTILINE))
+
+
+def rules_of_the_reference():
+    """The names in `require(holds, name)` and `Refused(name)`."""
+    tree = ast.parse(Path(reference.__file__).read_text(encoding="utf-8"))
+    place = {"require": 1, "Refused": 0}
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    named = [node.args[place[node.func.id]] for node in calls if getattr(node.func, "id", "") in place]
+    return {node.value for node in named if isinstance(node, ast.Constant)}
+
+
+def test_every_rule_is_on_the_page_and_in_the_reference_and_has_a_bad_vector():
+    page = rules_of_the_page()
+    assert set(page.values()) == {1}
+    assert set(page) == rules_of_the_reference()
+    assert set(page) == {case["rule"] for case in BAD}
+
+
 # --- bad ones ---
 
 
 def changed(scenes, case):
     scene = scenes[case["session"]]
+    if "settings" in case:
+        known = load(case["session"])
+        roster = {**known["roster"], "settings": case["settings"]}
+        scene = Scene({**known, "roster": roster, "roster_hash": case["roster_hash"]})
+    if "vector" in case:
+        scene = Scene(load(case["session"]))
+        _, index, n = parts(case["refused"])
+        scene.sums[n]["vectors"][index] = case["vector"]
     board = scene.before(case["before"])
     for name, contents in case["change"].items():
         board.pop(name, None)
@@ -290,42 +210,67 @@ def changed(scenes, case):
     return scene, board
 
 
+def answered(scene, who, refused, board, sent=None):
+    """By the library: everything that an owner sends."""
+    kind, _, n = parts(refused)
+    return scene.refuse(who, board, n) if kind == "refused" else scene.reply(who, board, sent)
+
+
+def published(scene, board, refused):
+    """By the library: what the coordinator publishes, and what it finds wrong."""
+    try:
+        return scene.publish(board)
+    except SecureError as error:  # of what cannot be made good any more; it names who did it
+        return {}, {refused: str(error)} if scene.study.ids[parts(refused)[1]] in str(error) else {}
+
+
 OF_OWNERS = [case for case in BAD if case["who"] != "coordinator"]
 OF_COORDINATORS = [case for case in BAD if case["who"] == "coordinator"]
 
 
-@pytest.mark.parametrize("case", OF_OWNERS, ids=lambda case: case["about"])
+def name_of(case):
+    return f"{case['rule']}: {case['about']}"
+
+
+@pytest.mark.parametrize("case", OF_OWNERS, ids=name_of)
 def test_owners_refuse_bad_boards(scenes, case):
     scene, board = changed(scenes, case)
-    with pytest.raises(reference.Refused):
+    with pytest.raises(reference.Refused) as refused:
         scene.by_reference(case["refused"], board)
+    assert refused.value.rule == case["rule"]
+    of_roster = ValueError if case["rule"].startswith("roster-") else SecureError  # as it is read
     try:
-        sent = scene.reply(case["who"], board)
-    except SecureError:
+        before = scene.before(case["before"]) if case.get("sent") == "before" else None
+        sent = answered(scene, case["who"], case["refused"], board, before)
+    except (SecureError, of_roster):
         sent = {}
     assert case["refused"] not in sent
 
 
-@pytest.mark.parametrize("case", OF_OWNERS, ids=lambda case: case["about"])
+@pytest.mark.parametrize("case", OF_OWNERS, ids=name_of)
 def test_the_same_boards_unchanged_are_answered(scenes, case):
     scene = scenes[case["session"]]
-    board = scene.before(case["before"])
-    assert case["refused"] not in board
-    assert case["refused"] in scene.reply(case["who"], board)
-    assert scene.by_reference(case["refused"], board)
+    board, refused = scene.before(case["before"]), case["refused"]
+    assert refused not in board
+    if refused in scene.board:
+        assert refused in answered(scene, case["who"], refused, board)
+        assert scene.by_reference(refused, board)
+    else:  # one of a sum that there is not, or of an owner that has answered
+        assert case["rule"] in ("announced-number", "refused-opened")
 
 
-@pytest.mark.parametrize("case", OF_COORDINATORS, ids=lambda case: case["about"])
+@pytest.mark.parametrize("case", OF_COORDINATORS, ids=name_of)
 def test_coordinators_name_bad_messages(scenes, case):
     scene, board = changed(scenes, case)
-    published, problems = scene.publish(board)
     expected = {name: decoded(contents) for name, contents in (case["expected"] or {}).items()}
-    assert published == expected
+    found, problems = published(scene, board, case["refused"])
+    assert found == expected
     assert list(problems) == [case["refused"]]
     if case["expected"] is None:
-        with pytest.raises(reference.Refused):
+        with pytest.raises(reference.Refused) as refused:
             scene.by_reference(case["before"], board)
+        assert refused.value.rule == case["rule"]
     else:
         found, problems = scene.by_reference(case["before"], board)
         assert {case["before"]: found} == expected
-        assert list(problems) == [case["refused"]]
+        assert problems == {case["refused"]: case["rule"]}

@@ -7,7 +7,6 @@ import os
 import stat
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +22,10 @@ from fedpca.federation.tree import MergeTree
 
 def summary_of(seed, **settings):
     return Subspace.from_rows(rows_of(seed), **settings)
+
+
+def contents_of(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def filled(folder, children="abc", **rules):
@@ -51,7 +54,7 @@ POISON = {
 def test_a_state_that_cannot_be_read_is_quarantined_by_name_and_the_others_count(tmp_path, caplog, what):
     version = filled(tmp_path).version
     (tmp_path / "b.state").write_bytes(POISON[what])
-    again = Aggregator(rank=3, store=tmp_path)
+    again = Aggregator(rank=3, store=tmp_path).__enter__()
     assert list(again.children) == ["a", "c"]
     assert again.version > version  # the model is another
     assert list(again.quarantined) == ["b"]
@@ -82,6 +85,7 @@ def test_a_state_that_is_not_a_file_is_quarantined_and_never_waited_for(tmp_path
     again = Aggregator(rank=3, store=tmp_path)
     assert list(again.children) == ["a", "c"]
     assert again.quarantined == {"b": "b.state is not a file."}
+    assert os.path.lexists(path)  # until somebody writes
     assert again.receive("b", 1, summary_of(1))
     again.close()
     assert list(Aggregator(rank=3, store=tmp_path).children) == ["a", "b", "c"]
@@ -109,9 +113,11 @@ def test_names_of_quarantined_states_are_those_of_the_children(tmp_path):
     filled(tmp_path, ["North/1"])
     (path,) = tmp_path.glob("*.state")
     path.write_bytes(b"")
-    assert list(Aggregator(store=tmp_path).quarantined) == ["North/1"]
+    with Aggregator(store=tmp_path) as aggregator:
+        assert list(aggregator.quarantined) == ["North/1"]
     path.write_bytes(b"again")
-    assert list(Aggregator(store=tmp_path).quarantined) == ["North/1", "North/11"]
+    with Aggregator(store=tmp_path) as aggregator:
+        assert list(aggregator.quarantined) == ["North/1", "North/11"]
     assert len(list(tmp_path.glob("*.quarantined"))) == 2
 
 
@@ -124,12 +130,19 @@ def test_names_of_quarantined_states_are_those_of_the_children(tmp_path):
 )
 def test_states_are_checked_against_the_rules_of_the_aggregator_that_opens_them(tmp_path, rules):
     filled(tmp_path, "a")
+    before = contents_of(tmp_path)
     strict = Aggregator(store=tmp_path, **rules)
-    assert dict(strict.children) == {}
-    assert list(strict.quarantined) == ["a"]
-    assert list(tmp_path.glob("*.state")) == []
-    with pytest.raises(ValueError, match="no child has contributed"):
-        strict.model()
+    for _ in range(2):
+        assert dict(strict.children) == dict(strict.versions) == {}
+        assert list(strict.quarantined) == ["a"]
+        with pytest.raises(ValueError, match="no child has contributed"):
+            strict.model()
+        if strict.version == json.loads(before["version.json"])["version"]:
+            assert contents_of(tmp_path) == before  # a reader sets nothing aside
+            strict.__enter__()
+    assert (tmp_path / "a.quarantined").read_bytes() == before["a.state"]
+    strict.close()
+    assert dict(Aggregator(store=tmp_path).children) == {}
 
 
 def test_a_clean_child_does_not_get_into_a_private_model(tmp_path):
@@ -253,6 +266,151 @@ def test_a_store_is_unlocked_when_its_aggregator_is_gone(tmp_path):
     assert list(Aggregator(store=tmp_path).children) == ["a", "b"]
 
 
+FORKED = """
+import os, sys
+from fedpca import Aggregator, Subspace
+def rows(count):
+    return Subspace.from_rows([[float(number), number % 3.0] for number in range(count)])
+aggregator = Aggregator(store=sys.argv[1])
+aggregator.receive("north", 1, rows(5))
+pid = os.fork()
+if pid:
+    os.waitpid(pid, 0)
+try:
+    print(aggregator.receive("north", 2 if pid else 5, rows(9)), flush=True)
+except BlockingIOError as error:
+    print(error, flush=True)
+if not pid:
+    os._exit(0)
+aggregator.close()
+if os.fork() == 0:  # of who holds no lock
+    print(aggregator.receive("east", 1, rows(7)), flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_a_fork_does_not_write_under_the_lock_of_its_parent(tmp_path, fork):
+    child, parent, later = fork(FORKED, tmp_path).wait()[1].splitlines()
+    assert "another aggregator writes to the store" in child
+    assert parent == later == "True"
+    assert Aggregator(store=tmp_path).versions == {"north": 2, "east": 1}
+
+
+# --- readers ---
+
+
+def during_a_load(monkeypatch, change):
+    """Calls `change` once, when a reader has read the first state."""
+    read, left = FolderStore._read_state, [change]
+
+    def reading(store, path):
+        state = read(store, path)
+        if left and not store._is_writer:
+            left.pop()()
+        return state
+
+    monkeypatch.setattr(FolderStore, "_read_state", reading)
+
+
+@pytest.mark.parametrize("change", ["receive", "withdraw", "quarantine"])
+def test_a_reader_has_the_version_of_what_it_read(tmp_path, monkeypatch, change):
+    """Else a parent takes an old summary under a new version, and refuses the right one for good."""
+    writer, root = filled(tmp_path), Aggregator(rank=3)
+    root.receive("region", writer.version, writer.summary())
+    changes = {
+        "receive": lambda: writer.receive("a", 2, summary_of(7)),
+        "withdraw": lambda: writer.withdraw("a"),
+        "quarantine": lambda: writer._quarantine(writer.__enter__()._states["a"], "a test"),
+    }
+    during_a_load(monkeypatch, changes[change])
+    for _ in range(2):  # while the writer writes, and afterwards
+        region = Aggregator(rank=3, store=tmp_path)
+        assert region.version <= writer.version
+        root.receive("region", region.version, region.summary())
+    assert bits(root.model()) == bits(Aggregator(rank=3, store=tmp_path).model())
+    assert root.model().count == writer.model().count
+
+
+def test_a_reader_of_a_store_that_never_rests_has_no_newer_version_than_states(tmp_path, monkeypatch):
+    writer = filled(tmp_path)
+    monkeypatch.setattr(store_module, "_SETTLING", 0.05)
+    now, versions = FolderStore._now, iter(range(2, 10**6))
+
+    def moving(store):
+        if not store._is_writer:
+            writer.receive("a", next(versions), summary_of(7))
+        return now(store)
+
+    monkeypatch.setattr(FolderStore, "_now", moving)
+    reader = Aggregator(rank=3, store=tmp_path)
+    states = {child: state.version for child, state in reader._states.items()}
+    assert reader.version == max(states.values()) <= writer.version
+
+
+def test_a_reader_changes_nothing_and_stops_no_writer(tmp_path, monkeypatch):
+    writer = filled(tmp_path)
+    (tmp_path / "lock").unlink()
+    (tmp_path / "b.state").write_bytes(b"damaged")
+    (tmp_path / ".fedpca-0123456789abcdef.part").write_bytes(b"half a state")
+    before = contents_of(tmp_path)
+    for rules in ({}, {"max_rows": 50}):
+        reader = Aggregator(store=tmp_path, **rules)
+        assert "b" in reader.quarantined
+        assert reader.version == writer.version
+        assert reader.history
+        assert contents_of(tmp_path) == before
+    during_a_load(monkeypatch, lambda: writer.receive("d", 1, summary_of(3)))
+    assert list(Aggregator(store=tmp_path).children) == ["a", "c", "d"]
+
+
+@pytest.mark.parametrize("name", ["version.json", "history.jsonl", "lock"])
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+def test_what_is_no_file_is_named_and_not_waited_for(tmp_path, name, kind):
+    filled(tmp_path)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name) if kind == "pipe" else (tmp_path / name).mkdir()
+    with pytest.raises(ValueError, match=f"{name} must be a file, and is a folder, a pipe or a device"):
+        Aggregator(store=tmp_path).receive("d", 1, summary_of(3))
+
+
+@pytest.mark.parametrize("version", [2**63 - 1, 2**53 + 1])
+def test_a_version_that_no_aggregator_reaches_is_as_good_as_torn(tmp_path, version):
+    filled(tmp_path)
+    (tmp_path / "version.json").write_text(json.dumps({"version": version, "states": "3 of 5"}))
+    with Aggregator(store=tmp_path) as aggregator:
+        assert aggregator.receive("d", 1, summary_of(3))
+    assert list(Aggregator(store=tmp_path).children) == ["a", "b", "c", "d"]
+    with pytest.raises(ValueError, match="version must be at most"):
+        State(Message("a", 1, None), version)
+
+
+# --- what a quarantine does not forget ---
+
+
+@pytest.mark.parametrize("how", ["damaged", "against a rule"])
+def test_an_old_version_stays_old_after_a_quarantine(tmp_path, how):
+    with Aggregator(store=tmp_path) as aggregator:
+        for version in (1, 2):
+            aggregator.receive("a", version, summary_of(version))
+        aggregator.receive("a", 3, Subspace.from_rows(rows_of(3, 99)))
+        aggregator.receive("b", 1, summary_of(9))
+    rules = {}
+    if how == "damaged":
+        (tmp_path / "a.state").write_bytes(b"damaged")
+    else:
+        rules = {"max_rows": 80}
+    Aggregator(store=tmp_path, **rules).__enter__().close()
+    for _ in range(2):  # after another restart, too
+        with Aggregator(store=tmp_path) as aggregator:
+            assert list(aggregator.versions) == ["b"]
+            assert not aggregator.receive("a", 2, summary_of(2))
+            assert list(aggregator.children) == ["b"]
+    with Aggregator(store=tmp_path) as aggregator:
+        assert aggregator.receive("a", 3, summary_of(3))  # it was not at fault
+    assert Aggregator(store=tmp_path).versions == {"a": 3, "b": 1}
+
+
 # --- versions ---
 
 
@@ -272,10 +430,13 @@ def test_versions_of_a_region_only_grow(tmp_path):
     assert again.version == seen[-1]
     state = (tmp_path / "a.state").read_bytes()
     (tmp_path / "a.state").unlink()
-    without = Aggregator(store=tmp_path).version
-    assert without > seen[-1]
+    assert Aggregator(store=tmp_path).version == seen[-1]  # a reader does not add to it
+    with Aggregator(store=tmp_path) as writer:
+        without = writer.version
+    assert Aggregator(store=tmp_path).version == without > seen[-1]
     (tmp_path / "a.state").write_bytes(state)
-    assert Aggregator(store=tmp_path).version > without
+    with Aggregator(store=tmp_path) as writer:
+        assert writer.version > without
     for path in tmp_path.iterdir():
         path.unlink()
     with Aggregator(store=tmp_path) as lost:  # all of it: the clock is behind the counter
@@ -294,12 +455,13 @@ def test_children_that_count_in_nanoseconds_do_not_break_a_region():
 def test_a_crash_between_a_state_and_the_counter_makes_the_version_grow(tmp_path):
     aggregator = filled(tmp_path)
     (tmp_path / "version.json").write_text('{"vers')
-    again = Aggregator(store=tmp_path)
-    assert again.version == aggregator.version + 1
+    assert Aggregator(store=tmp_path).version == aggregator.version  # that of the newest state
+    with Aggregator(store=tmp_path) as again:
+        assert again.version == aggregator.version + 1
     assert Aggregator(store=tmp_path).version == again.version
 
 
-@pytest.mark.parametrize("step", ["fsync_dir", "write_text"])
+@pytest.mark.parametrize("step", ["fsync_dir", "counter"])
 @pytest.mark.parametrize("change", ["receive", "replace", "withdraw"])
 def test_a_write_that_fails_half_way_leaves_memory_and_disk_alike(tmp_path, monkeypatch, step, change):
     filled(tmp_path)
@@ -308,8 +470,16 @@ def test_a_write_that_fails_half_way_leaves_memory_and_disk_alike(tmp_path, monk
     def full(*_args, **_settings):
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    opened = store_module.open_file
+
+    def but_for_the_counter(path, flags):
+        return full() if path.name == "version.json" and flags & os.O_CREAT else opened(path, flags)
+
     with monkeypatch.context() as patch, suppress(OSError):
-        patch.setattr(*((Path, step) if step == "write_text" else (files, step)), full)
+        if step == "counter":
+            patch.setattr(store_module, "open_file", but_for_the_counter)
+        else:
+            patch.setattr(files, step, full)
         if change == "withdraw":
             aggregator.withdraw("b")
         else:
@@ -434,12 +604,60 @@ def test_a_history_is_bounded(tmp_path, monkeypatch):
     versions = [event.version for event in store.history()]
     assert versions == list(range(100 - len(versions), 100))
     assert len(versions) > 5
+    monkeypatch.setattr(store_module, "_MAX_EVENTS", 20)
     memory = MemoryStore()
-    monkeypatch.setattr(memory, "_history", type(memory._history)(maxlen=10))
     for number in range(100):
         memory.log(ChildEvent(child="a", version=number, what="accepted"))
-    assert [event.version for event in memory.history()] == list(range(90, 100))
-    assert MemoryStore()._history.maxlen is not None
+        assert memory.history()[-1].version == number
+        assert len(memory.history()) <= 20
+    assert len(memory.history()) > 5
+
+
+@pytest.mark.parametrize("kind", ["memory", "folder"])
+def test_rejections_push_nothing_else_out_of_a_history(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(store_module, "_MAX_HISTORY", 20_000)
+    monkeypatch.setattr(store_module, "_MAX_EVENTS", 100)
+    with Aggregator(rank=3, store=None if kind == "memory" else tmp_path) as aggregator:
+        aggregator.receive("a", 1, summary_of(0))
+        aggregator.receive("b", 1, summary_of(1))
+        aggregator.record()
+        aggregator.withdraw("b")
+        for number in range(600):
+            with pytest.raises(SummaryRejected):
+                aggregator.receive(f"evil {number % 20}", number, Subspace.from_rows(rows_of(0)[:, :3]))
+        found = aggregator.history
+    assert [event.what for event in found if event.what != "rejected"] == [
+        "accepted",
+        "accepted",
+        "model",
+        "withdrawn",
+    ]
+    rejected = [event.version for event in found if event.what == "rejected"]
+    assert rejected == list(range(600 - len(rejected), 600))
+    assert 10 < len(rejected) < 130
+
+
+def test_the_last_version_of_every_child_stays_in_a_history(tmp_path, monkeypatch):
+    monkeypatch.setattr(store_module, "_MAX_HISTORY", 20_000)
+    store = FolderStore(tmp_path)
+    for child in range(10):
+        store.log(ChildEvent(child=f"{child}", version=child, what="accepted"))
+    for number in range(400):
+        store.log(ChildEvent(child="busy", version=number, what="accepted"))
+    found = store.history()
+    assert [event.child for event in found[:10]] == [f"{child}" for child in range(10)]
+    assert len(found) < 200
+
+
+def test_what_is_collected_again_is_rejected_once_in_a_history(tmp_path):
+    with Aggregator(store=tmp_path) as aggregator:
+        aggregator.receive("good", 1, summary_of(0))
+        for _ in range(5):
+            for child in ("x", "y"):
+                for version in (1, 2):
+                    with pytest.raises(SummaryRejected):
+                        aggregator.receive(child, version, Subspace.from_rows(rows_of(0)[:, :3]))
+    assert [event.what for event in aggregator.history].count("rejected") == 4
 
 
 def test_a_rejection_is_logged_once_and_its_reason_is_short(tmp_path):

@@ -12,6 +12,7 @@ from fedpca._util.files import atomic_write, local_path
 from fedpca._util.version import __version__
 from fedpca.estimators.base import BasePCA
 from fedpca.summaries import validation
+from fedpca.summaries.algebra import degrees_of_freedom
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
@@ -84,7 +85,7 @@ def export(
         steps.append(("Div", "scale", kept.scale))
     steps.append(("MatMul", "components", kept.components.T))
     if whiten:
-        deviations = kept.singular_values / np.sqrt(max(kept.count - 1, 1.0))
+        deviations = kept.singular_values / np.sqrt(degrees_of_freedom(kept.count))
         steps.append(("Div", "deviations", deviations))
     graph = _graph(onnx, [(operator, name, _cast(name, values, dtype)) for operator, name, values in steps])
     made = onnx.helper.make_model(

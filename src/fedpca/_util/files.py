@@ -1,5 +1,6 @@
-"""Files that survive crashes: atomic writes, exclusive creation, locks, appended JSON lines."""
+"""Files that survive crashes: atomic writes, exclusive creation, appended JSON lines."""
 
+import errno
 import json
 import os
 import re
@@ -7,7 +8,10 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
+
+from fedpca._util.locks import folder_lock
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
@@ -93,9 +97,10 @@ def create_exclusive(path: Path, contents: bytes, *, owner_only: bool = False) -
         except FileExistsError:
             return False
         except OSError:  # some network drives have no hard links
-            if path.exists():
-                return False
-            os.replace(temporary, path)
+            with folder_lock(path.parent):  # a rename replaces: one at a time may look and rename
+                if os.path.lexists(path):
+                    return False
+                os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     fsync_dir(path.parent)
@@ -125,6 +130,8 @@ def _named(path: Path) -> Iterator[None]:
 
 def fsync_dir(folder: Path) -> None:
     """Make new names in a folder survive a crash."""
+    if os.name == "nt":  # no folder can be opened there, and the file system keeps a journal of names
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -132,36 +139,52 @@ def fsync_dir(folder: Path) -> None:
         os.close(descriptor)
 
 
-@contextmanager
-def file_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold a lock file; the system releases it when the process dies.
+def append_json_line(file: FileIO, record: Mapping[str, object], *, known: int | None = None) -> int:
+    """Append one JSON object as a line, flush it to disk, and read it again.
+
+    A torn last line is removed first.
+
+    Args:
+        file: open to read and append, and locked.
+        record: the object.
+        known: how many bytes of the file the caller has read; by default, all.
+
+    Returns:
+        The size of the file.
 
     Raises:
-        BlockingIOError: another process holds it, and `wait` is False.
+        OSError: somebody else wrote at the same moment. The line may be in the file, and may not.
     """
-    import fcntl
-
-    with path.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-
-
-def append_json_line(path: Path, record: Mapping[str, object]) -> None:
-    """Append one JSON object as a line and flush it to disk; a torn last line is removed first."""
     line = json.dumps(record, allow_nan=False).encode() + b"\n"
-    with _named(path), path.open("rb+") as file:
-        if file.seek(0, os.SEEK_END):
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                file.seek(0)
-                last = file.read().rpartition(b"\n")[2]
-                if _is_complete(last):
-                    line = b"\n" + line
-                else:
-                    file.truncate(file.seek(-len(last), os.SEEK_END))
-        file.write(line)
-        file.flush()
+    end = file.seek(0, os.SEEK_END)
+    if known not in (None, end):
+        raise _not_alone(file)
+    if end:
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) != b"\n":
+            file.seek(0)
+            last = file.readall().rpartition(b"\n")[2]
+            if _is_complete(last):
+                line = b"\n" + line
+            else:
+                end = file.truncate(end - len(last))
+    with _named(Path(file.name)):
+        left = line
+        while left:
+            left = left[file.write(left) :]
         os.fsync(file.fileno())
+    file.seek(end)
+    if file.readall() != line:
+        raise _not_alone(file)
+    return end + len(line)
+
+
+def _not_alone(file: FileIO) -> OSError:
+    return OSError(
+        errno.EIO,
+        "somebody else wrote to the file at the same moment, although it is locked; keep it on a local disk, "
+        "and see what `fedpca check-folder` says of its folder",
+    )
 
 
 def json_lines(contents: bytes) -> list[bytes]:

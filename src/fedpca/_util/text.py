@@ -1,7 +1,11 @@
 """Text for messages: numbers, shares, counted nouns, lists of names, untrusted text made safe, times."""
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from unicodedata import normalize
+
+_PLAIN = re.compile(r"[!-~]+(?: [!-~]+)*")
 
 
 def format_number(value: float) -> str:
@@ -36,6 +40,16 @@ def pluralize(count: float, noun: str, plural: str = "") -> str:
     return f"{format_number(count)} {noun if count == 1 else plural or noun + 's'}"
 
 
+def feature_label(feature: int, names: Sequence[str] | None) -> str:
+    """The name of a feature; of one without, or of blanks only, its number from 1, as components have it.
+
+    >>> feature_label(1, ("height", "weight")), feature_label(1, None)
+    ('weight', 'feature 2')
+    """
+    name = names[feature] if names else ""
+    return name if name.strip() else f"feature {feature + 1}"
+
+
 def join_names(names: Sequence[str], limit: int = 8) -> str:
     """Names separated by commas, at most `limit` of them.
 
@@ -60,6 +74,25 @@ def sanitize(text: object, limit: int | None = None) -> str:
         return text
     end = (limit - 1) * 2 // 5
     return f"{text[: limit - 1 - end]}…{text[len(text) - end :]}"
+
+
+def told_apart(name: str) -> str:
+    """A name that is not to be taken for another: with its codes, unless it is plain ASCII.
+
+    >>> told_apart("north"), told_apart("n\u043erth"), told_apart("north ")
+    ('north', "n\u043erth ('n\\\\u043erth')", "north  ('north ')")
+    """
+    return name if _PLAIN.fullmatch(name) else f"{sanitize(name)} ({name!a})"
+
+
+def looks(name: str) -> str:
+    """The same for names that look the same but for letters of other alphabets: é can be one letter or two.
+
+    >>> looks("e\u0301 "), looks("north\u200b")
+    ('\xe9', 'north')
+    """
+    letters = (" " if letter.isspace() else letter for letter in normalize("NFKC", name))
+    return " ".join("".join(letter for letter in letters if letter.isprintable()).split())
 
 
 def utc_timestamp() -> str:

@@ -16,9 +16,10 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 from fedpca._util.files import local_path
 from fedpca._util.text import sanitize
 from fedpca._util.version import __version__
-from fedpca.cli import roster, secure
+from fedpca.cli import ledger, roster, secure
 from fedpca.cli.audit import audit
 from fedpca.cli.check import check
+from fedpca.cli.check_folder import check_folder
 from fedpca.cli.common import quiet_output, spell_option
 from fedpca.cli.datasets import datasets
 from fedpca.cli.export import export
@@ -198,7 +199,7 @@ def _one_line(error: BaseException, options: Container[str]) -> str:
 
 _COMMANDS = (
     fit, merge, transform, inspect, scale, export, import_, report, check, package, plan, audit, simulate,
-    new_federation, datasets,
+    new_federation, check_folder, datasets,
 )  # fmt: skip
 
 for command in _COMMANDS:
@@ -225,6 +226,24 @@ for command in (roster.key, roster.new, roster.add, roster.remove, roster.show, 
     roster_app.command(command.__name__, cls=_Command)(_command(command))
 app.add_typer(roster_app, name="roster")
 
+ledger_app = typer.Typer(cls=_Group, no_args_is_help=True, rich_markup_mode="markdown")
+
+
+@ledger_app.callback()
+def ledger_commands() -> None:
+    """Keep the account of private releases: the approved budget, and what was spent of it.
+
+    ```
+    fedpca ledger new north.ledger --epsilon 2 --delta 1e-6
+    fedpca ledger show north.ledger
+    ```
+    """
+
+
+for command in (ledger.new, ledger.show):
+    ledger_app.command(command.__name__, cls=_Command)(_command(command))
+app.add_typer(ledger_app, name="ledger")
+
 secure_app = typer.Typer(cls=_Group, no_args_is_help=True, rich_markup_mode="markdown")
 
 
@@ -242,6 +261,14 @@ def secure_commands() -> None:
     """
 
 
-for command in (secure.new, secure.step, secure.coordinate, secure.status, secure.verify, secure.refuse):
+for command in (
+    secure.new,
+    secure.step,
+    secure.coordinate,
+    secure.status,
+    secure.verify,
+    secure.refuse,
+    secure.forget,
+):
     secure_app.command(command.__name__, cls=_Command)(_command(command))
 app.add_typer(secure_app, name="secure")

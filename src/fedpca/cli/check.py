@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 def check(
     model: ModelPath,
     policy: Annotated[
-        Path, typer.Option("--policy", metavar="FILE", help="A policy.toml, the rules to check.")
-    ],
+        Path | None,
+        typer.Option(
+            "--policy", metavar="FILE", help="A policy.toml, the rules to check. By default all defaults."
+        ),
+    ] = None,
     rows: RowsOfModel = None,
     as_json: AsJson = False,
     *,
@@ -45,6 +48,7 @@ def check(
     Examples:
 
     ```
+    fedpca check model.safetensors
     fedpca check model.safetensors --policy policy.toml
     fedpca check model.safetensors --policy policy.toml --rows rows.csv
     ```
@@ -52,13 +56,14 @@ def check(
     from fedpca.summaries import model_file
     from fedpca.trust.policy import Policy, raise_broken
 
-    rules = Policy.load(policy)
+    rules = Policy() if policy is None else Policy.load(policy)
     contents = model_file.read_bytes(model)
     summary, _ = model_files.decode(model, contents)
     counts = counted(model, contents, summary, open_rows_of(summary, rows, reading))
     results = rules.results(summary, counts)
     broken = any(result.result == "broken" for result in results)
-    lines = [f"{model} {'may not' if broken else 'may'} leave under {policy}", "", *_table(results)]
+    verdict = f"{model} {'may not' if broken else 'may'} leave under {policy or 'the default policy'}"
+    lines = [verdict, "", *_table(results)]
     data = {
         "model": str(model),
         "may_leave": not broken,

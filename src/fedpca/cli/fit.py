@@ -245,7 +245,7 @@ def fit(
     if empty:
         text += f"; {pluralize(empty, 'more row')} without any value skipped"
     text += "".join(f"\n{line}" for line in matched_variants(rows, listed))
-    text += f"\n{policy_line(policy)}"
+    text += "" if policy is None else f"\n{policy_line(policy)}"
     data = {"out": str(out), **description, "rows_without_values": empty}
     data |= variants_json(rows, listed) | {"policy": policy_json(rules)}
     print_result(data, as_json, text)

@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpca._util.extras import require
+from fedpca._util.text import feature_label
 
 if TYPE_CHECKING:
     from fedpca._typing import AnyArray
-    from fedpca.estimators.streaming import StreamingPCA
+    from fedpca.estimators.scoring import ModelPCA
 
     WriteScores = Callable[[AnyArray, Mapping[str, Sequence[object] | AnyArray]], None]
 
 
 @contextmanager
-def open_h5ad(pca: "StreamingPCA", path: Path) -> "Iterator[WriteScores]":
+def open_h5ad(pca: "ModelPCA", path: Path) -> "Iterator[WriteScores]":
     """A function that collects scores and copied columns, for an AnnData file without X.
 
     Scores, loadings and variances are where scanpy has them, copied columns in obs. The file is put together
@@ -45,14 +46,14 @@ def open_h5ad(pca: "StreamingPCA", path: Path) -> "Iterator[WriteScores]":
         else:
             names = [str(row) for row in range(len(file["obsm/X_pca"]))]
         _write_frame(file, "obs", names, obs)
-        features = getattr(pca, "feature_names_in_", range(pca.n_features_in_))
-        _write_frame(file, "var", [str(name) for name in features], arrow.table({}))
+        features = [feature_label(i, pca.model.feature_names) for i in range(pca.n_features_in_)]
+        _write_frame(file, "var", features, arrow.table({}))
         _write_array(file["varm"], "PCs", pca.components_.T)
         result = _encode(file["uns"].create_group("pca"), "dict", "0.1.0")
         _write_array(result, "variance", pca.explained_variance_)
         _write_array(result, "variance_ratio", pca.explained_variance_ratio_)
         settings = _encode(result.create_group("params"), "dict", "0.1.0")
-        for name, value in {"zero_center": bool(pca.center), "use_highly_variable": False}.items():
+        for name, value in {"zero_center": pca.model.centered, "use_highly_variable": False}.items():
             settings[name] = value
             _encode(settings[name], "numeric-scalar", "0.2.0")
         file.flush()

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpca._util.text import pluralize
+from fedpca._util.text import feature_label, pluralize
 
 if TYPE_CHECKING:
     from fedpca._typing import JSON
@@ -74,6 +74,8 @@ def require_components(path: Path, summary: "Summary", n_components: int | None)
 
 def describe(summary: "Summary", n_components: int) -> "JSON":
     """What is known about a model, as JSON."""
+    from fedpca.summaries.algebra import degrees_of_freedom
+
     directions = summary.subspace()
     values = directions.singular_values[:n_components]
     return {
@@ -84,7 +86,7 @@ def describe(summary: "Summary", n_components: int) -> "JSON":
         "carried": directions.rank,
         "centered": summary.centered,
         "scale": summary.scale if summary.scale is None or isinstance(summary.scale, str) else "numbers",
-        "explained_variance": (values**2 / max(summary.count - 1, 1)).tolist(),
+        "explained_variance": (values**2 / degrees_of_freedom(summary.count)).tolist(),
         "explained_variance_ratio": directions.explained_variance_ratio[:n_components].tolist(),
         "feature_names": None if summary.feature_names is None else list(summary.feature_names),
         "certificate": None if summary.certificate is None else summary.certificate.to_json(),
@@ -92,12 +94,12 @@ def describe(summary: "Summary", n_components: int) -> "JSON":
 
 
 def loadings(summary: "Summary", n_components: int) -> "JSON":
-    """A table with one row per feature; features without names have numbers, from 0."""
+    """A table with one row per feature; features without names have numbers, from 1."""
     directions = summary.subspace()
     scale = directions.scale
     means = {"mean": directions.mean} if scale is None else {"mean": directions.mean * scale, "scale": scale}
     return {
-        "feature": list(summary.feature_names or map(str, range(summary.n_features))),
+        "feature": [feature_label(i, summary.feature_names) for i in range(summary.n_features)],
         **means,
         **{f"pc{i}": component for i, component in enumerate(directions.components[:n_components], 1)},
     }

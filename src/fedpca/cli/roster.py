@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedpca._util.text import join_names, pluralize, sanitize
+from fedpca._util.text import join_names, pluralize, sanitize, told_apart
 from fedpca.cli.common import AsJson, Force, check_output_path, print_result
 
 if TYPE_CHECKING:
@@ -218,13 +218,14 @@ def _check_settings(roster: "Roster") -> None:
 @contextmanager
 def _alone(roster: Path) -> Iterator[Path]:
     """The file itself, behind links, while nobody else changes it: two changes at once would fork it."""
-    from fedpca._util.files import file_lock, local_path
+    from fedpca._util.files import local_path
+    from fedpca._util.locks import file_lock
 
     path = local_path(roster).resolve()
     if not path.is_file():
         yield path  # which cannot be loaded
         return
-    with file_lock(path.with_name(f".{path.name}.lock")):
+    with file_lock(path, create=False):
         yield path
 
 
@@ -255,7 +256,7 @@ def _lines(roster: "Roster") -> list[str]:
     ]
     for member in roster.members.values():
         rows = "any number of rows" if member.rows is None else f"up to {pluralize(member.rows, 'row')}"
-        lines.append(f"  {sanitize(member.id, 100)}  {member.key}  {rows}")
+        lines.append(f"  {told_apart(member.id)}  {member.key}  {rows}")
     return lines
 
 
@@ -274,13 +275,11 @@ def _changes(before: "Roster", after: "Roster") -> list[str]:
     for id in sorted({*before.members, *after.members}):
         old, new = before.members.get(id), after.members.get(id)
         if old is None:
-            found.append(f"added {sanitize(id, 100)}")
+            found.append(f"added {told_apart(id)}")
         elif new is None:
-            found.append(f"removed {sanitize(id, 100)}")
+            found.append(f"removed {told_apart(id)}")
         elif old != new:
-            found.append(
-                f"another {'key' if old.key != new.key else 'number of rows'} of {sanitize(id, 100)}"
-            )
+            found.append(f"another {'key' if old.key != new.key else 'number of rows'} of {told_apart(id)}")
     for name in sorted({*before.settings, *after.settings}):
         values = [json.dumps(roster.settings.get(name)) for roster in (before, after)]
         if values[0] != values[1]:

@@ -86,5 +86,6 @@ def scale(
         rules.check(scaling, counts)
     scaling.save(out)
     data = scale_files.describe(out, scaling) | variants_json(rows, listed) | {"policy": policy_json(rules)}
-    text = "\n".join([scale_files.headline(out, scaling), *matched, policy_line(policy)])
+    checked = [] if policy is None else [policy_line(policy)]
+    text = "\n".join([scale_files.headline(out, scaling), *matched, *checked])
     print_result(data, as_json, text)

@@ -276,6 +276,34 @@ def refuse(
     _print_visit(signer.member.id, folder, done, as_json)
 
 
+def forget(
+    folder: Folder, roster: StudyRoster, key: OwnKey, state: State = None, as_json: AsJson = False
+) -> None:
+    """Erase your secrets of a session that you have given up. You drop out of it, for good.
+
+    What you have sent stays in the state folder, so that nothing is ever sent twice, and debits stay in the
+    ledger; refuse can still be run. Erasing is not secure deletion: disks, snapshots and backups may keep
+    what a file had.
+
+    Example:
+
+    ```
+    fedpca secure forget shared --roster roster.toml --key north.key
+    ```
+    """
+    from fedpca.federation import secure_folder
+
+    signer, own_state = _signer(roster, key), _state(state, key)
+    with _naming_the_key(signer, key):
+        secure_folder.check_state(own_state, folder)
+        session = secure_folder.forget(folder, signer.roster, signer.key, own_state)
+    text = (
+        f"{sanitize(signer.member.id, 100)}: erased the secrets of session {session.id[:16]}; what was sent "
+        "and debited stays"
+    )
+    print_result({"session": session.id}, as_json, text)
+
+
 def _signer(roster: Path, key: Path) -> "Signer":
     from fedpca.trust.keys import SigningKey
     from fedpca.trust.roster import Roster

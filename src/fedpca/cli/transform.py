@@ -3,11 +3,11 @@
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fedpca._util.text import pluralize
+from fedpca._util.text import join_names, pluralize
 from fedpca.cli import model_files, writers
 from fedpca.cli.common import (
     AsJson,
@@ -23,6 +23,12 @@ from fedpca.cli.common import (
     reading_options,
 )
 from fedpca.cli.variant_options import matched_variants
+
+if TYPE_CHECKING:
+    from fedpca._typing import AnyArray
+
+_SCORES = ("components", "spe", "t2")
+_FORMATS_OF_COMPONENTS = (".h5ad", ".eigenvec")
 
 
 class Shrinkage(StrEnum):
@@ -49,6 +55,14 @@ def transform(
     keep: Annotated[
         str | None, typer.Option(metavar="NAMES", help="Columns to copy into the result, such as ids.")
     ] = None,
+    scores: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="What to write: components, the scores pc1, pc2, ...; spe and t2, how unusual each row is "
+            "outside of the components and within them. By default components.",
+        ),
+    ] = None,
     whiten: Annotated[
         bool,
         typer.Option("--whiten", help="Divide scores by their standard deviations over the rows of the fit."),
@@ -65,19 +79,21 @@ def transform(
     *,
     reading: Reading,
 ) -> None:
-    """Write the scores of rows on a model's components: columns pc1, pc2, ...
+    """Write the scores of rows on a model's components: columns pc1, pc2, ... or, with --scores, others.
 
     The files must have the columns that the model was fitted to, in any order; other columns are ignored.
     Variants of genotypes are matched by position and alleles.
 
-    Example:
+    Examples:
 
     ```
     fedpca transform model.safetensors 2025.parquet --keep id -o scores.parquet
+    fedpca transform model.safetensors 2025.parquet --keep id --scores spe,t2 -o unusual.csv
     ```
     """
     kind = ".csv" if out == writers.STDOUT else writers.ending(out, writers.SCORES)
     kept = parse_names(keep) or []
+    wanted = _wanted(scores, kind)
     if kind == ".npy" and kept:
         raise typer.BadParameter("--keep needs column names, which .npy has not; write .parquet or .csv.")
     if out == writers.STDOUT and as_json:
@@ -87,7 +103,7 @@ def transform(
     import numpy as np
 
     from fedpca.backend.prefetch import prefetch
-    from fedpca.estimators.scoring import estimator_of
+    from fedpca.estimators.scoring import ModelPCA
     from fedpca.progress import bar
     from fedpca.readers import open_rows
 
@@ -107,30 +123,37 @@ def transform(
     if rows.matches:  # genotypes come as float32, which would lose digits of scores that plink2 prints
         rows = replace(rows, dtype=np.dtype(np.float64))
     n_components = min(components or shown, summary.n_features)
-    pca, signs = estimator_of(summary, n_components, whiten=whiten)
-    columns = writers.score_names(pca.n_components_)
+    pca = ModelPCA(summary, n_components, whiten=whiten)
+    columns = writers.score_names(pca.n_components_, wanted)
     if not kept:
         known = set(rows.passthrough_names)
         kept = next((names for names in writers.DEFAULT_IDS.get(kind, ()) if known.issuperset(names)), [])
         rows = replace(rows, passthrough=tuple(kept))
-    writers.check_kept(kind, kept, pca.n_components_)
+    writers.check_kept(kind, kept, columns)
+    n_shown = pluralize(pca.n_components_, "component")
     done = empty = 0
     correction: Literal["asymptotic"] | None = None if shrinkage is None else "asymptotic"
     with (
         progress_bars(),
         bar("rows", rows.n_rows, "rows") as progress,
-        writers.open_scores(out, kind, pca, force) as write,
+        writers.open_scores(out, kind, pca, columns, force) as write,
         prefetch(rows.batches()) as batches,
     ):
         for batch in batches:
-            write(pca.transform(batch, shrinkage=correction) * signs, batch.passthrough)
+            found: dict[str, AnyArray] = {}
+            if "components" in wanted:
+                found["components"] = pca.transform(batch, shrinkage=correction)
+            if wanted != ["components"]:
+                found["spe"], found["t2"] = pca.anomaly_scores(batch)
+            write(np.column_stack([found[name] for name in wanted]), batch.passthrough)
             done += len(batch)
             empty += batch.n_empty_rows()
             progress.advance(len(batch))
     data = {"out": str(out), "rows": done, "rows_without_values": empty, "columns": [*kept, *columns]}
     data["variants"] = [match.to_json() for match in rows.matches]
     matched = matched_variants(rows)
-    text = f"{out}: {pluralize(done, 'row')} of {pluralize(len(columns), 'component')}"
+    what = join_names([n_shown if name == "components" else name for name in wanted])
+    text = f"{out}: {pluralize(done, 'row')} of {what}"
     if empty:
         text += f"; {pluralize(empty, 'row')} without any value {'has' if empty == 1 else 'have'} scores of 0"
     text = "\n".join([text, *matched])
@@ -138,3 +161,13 @@ def transform(
         print_result(data, as_json, text)
     elif empty or matched:
         typer.echo(f"fedpca: {text}", err=True)
+
+
+def _wanted(scores: str | None, kind: str) -> list[str]:
+    """The names in --scores, in their order."""
+    wanted = parse_names(scores) or ["components"]
+    if len(set(wanted)) < len(wanted) or not {*wanted} <= {*_SCORES}:
+        raise typer.BadParameter(f"--scores must be some of {', '.join(_SCORES)}, each once, got {scores!r}.")
+    if kind in _FORMATS_OF_COMPONENTS and wanted != ["components"]:
+        raise typer.BadParameter(f"{kind} files have scores of components only; write .parquet or .csv.")
+    return wanted

@@ -19,7 +19,7 @@ from fedpca.cli.h5ad import open_h5ad
 
 if TYPE_CHECKING:
     from fedpca._typing import JSON, AnyArray
-    from fedpca.estimators.streaming import StreamingPCA
+    from fedpca.estimators.scoring import ModelPCA
 
     Columns = Mapping[str, AnyArray | Sequence[object]]
     WriteTable = Callable[[Columns], None]
@@ -41,9 +41,10 @@ def ending(out: Path, endings: Sequence[str]) -> str:
     return found
 
 
-def score_names(n_components: int) -> list[str]:
-    """Names of the columns of scores."""
-    return [f"pc{i}" for i in range(1, n_components + 1)]
+def score_names(n_components: int, wanted: Sequence[str] = ("components",)) -> list[str]:
+    """Names of the columns of scores: of "components" one each."""
+    components = [f"pc{i}" for i in range(1, n_components + 1)]
+    return [name for each in wanted for name in (components if each == "components" else [each])]
 
 
 def check_scores_path(out: Path, kind: str, force: bool) -> None:
@@ -52,7 +53,7 @@ def check_scores_path(out: Path, kind: str, force: bool) -> None:
         check_output_path(path, force)
 
 
-def check_kept(kind: str, kept: Sequence[str], n_components: int) -> None:
+def check_kept(kind: str, kept: Sequence[str], columns: Sequence[str]) -> None:
     """Reject columns that cannot be copied into a format beside the scores."""
     if kind == ".eigenvec" and len(kept) not in (1, 2):
         given = join_names(kept) or "none, and the rows have no column iid"
@@ -61,12 +62,14 @@ def check_kept(kind: str, kept: Sequence[str], n_components: int) -> None:
         )
     if kind == ".h5ad" and (bad := [name for name in kept if "/" in name or name == "_index"]):
         raise typer.BadParameter(f"--keep cannot copy {join_names(bad)} to .h5ad; rename, or write .parquet.")
-    if kind != ".h5ad" and (both := sorted({*score_names(n_components)} & {*kept})):
+    if kind != ".h5ad" and (both := sorted({*columns} & {*kept})):
         raise ValueError(f"--keep cannot copy {join_names(both)}: scores are written under this name.")
 
 
 @contextmanager
-def open_scores(out: Path, kind: str, pca: "StreamingPCA", force: bool) -> "Iterator[WriteScores]":
+def open_scores(
+    out: Path, kind: str, pca: "ModelPCA", columns: Sequence[str], force: bool
+) -> "Iterator[WriteScores]":
     """A function that appends the scores and the copied columns of some rows."""
     opened: AbstractContextManager[WriteScores]
     with ExitStack() as stack:
@@ -78,7 +81,7 @@ def open_scores(out: Path, kind: str, pca: "StreamingPCA", force: bool) -> "Iter
         elif kind == ".eigenvec":
             opened = _open_eigenvec(pca, *files)
         else:
-            opened = _open_score_table(kind, *files or (sys.stdout.buffer,))
+            opened = _open_score_table(kind, columns, *files or (sys.stdout.buffer,))
         yield stack.enter_context(opened)
     if out == STDOUT:
         sys.stdout.buffer.flush()  # so that a full disk is an error
@@ -132,17 +135,17 @@ def _open_table(kind: str, target: Path | BinaryIO, **text_options: object) -> "
 
 
 @contextmanager
-def _open_score_table(kind: str, target: Path | BinaryIO) -> "Iterator[WriteScores]":
+def _open_score_table(kind: str, names: Sequence[str], target: Path | BinaryIO) -> "Iterator[WriteScores]":
     with _open_table(kind, target) as write_table:
 
         def write(scores: "AnyArray", passthrough: "Columns") -> None:
-            write_table({**passthrough, **dict(zip(score_names(scores.shape[1]), scores.T, strict=True))})
+            write_table({**passthrough, **dict(zip(names, scores.T, strict=True))})
 
         yield write
 
 
 @contextmanager
-def _open_eigenvec(pca: "StreamingPCA", vectors: Path, values: Path) -> "Iterator[WriteScores]":
+def _open_eigenvec(pca: "ModelPCA", vectors: Path, values: Path) -> "Iterator[WriteScores]":
     """PLINK 2's files of principal components: ids and scores with a header, and one variance per line."""
     values.write_text("".join(f"{variance:.10g}\n" for variance in pca.explained_variance_))
     with (

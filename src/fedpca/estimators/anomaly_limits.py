@@ -4,6 +4,7 @@ import numpy as np
 from scipy import special
 
 from fedpca._typing import Array
+from fedpca.summaries.algebra import degrees_of_freedom
 from fedpca.summaries.subspace import Subspace
 
 
@@ -35,11 +36,6 @@ def chi_squared_limit(mean: float, spread: float, confidence: float) -> float:
     6.635
     """
     return float(mean * spread / 2 * special.chdtri(2 / spread, 1 - confidence))
-
-
-def degrees_of_freedom(count: float) -> float:
-    """The divisor that turns energy into variance: count - 1, or the count where weights sum to at most 1."""
-    return count - 1 if count > 1 else max(count, np.finfo(float).tiny)
 
 
 def log_likelihood(spe: Array, t2: Array, variances: Array, noise_variance: float, n_features: int) -> Array:

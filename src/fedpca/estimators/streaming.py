@@ -316,9 +316,15 @@ class StreamingPCA(OneRowMixin, ShardedFits, PrivateSteps):
             self._divisor = None if isinstance(scale, str) else scale
             is_same = not first.count or same_scale(scale, first.scale)
         if not is_same:
+            remedy = "pass scale=summary.scale."
+            if isinstance(scale, str) and isinstance(first, Subspace):
+                remedy = (
+                    f"to go on with scale={scale!r}, merge summary_ instead of subspace_; pass "
+                    "scale=summary.scale to keep these numbers."
+                )
             raise ValueError(
-                f"scale must be that of what is merged, {in_words(first.scale)}, got {in_words(scale)}; pass "
-                "scale=summary.scale."
+                f"scale must be that of what is merged, {in_words(first.scale)}, got {in_words(scale)}; "
+                f"{remedy}"
             )
         if isinstance(scale, str) and tracker.gives_moments:
             scaling = Scaling.merge([_scaling(part) for part in summaries])

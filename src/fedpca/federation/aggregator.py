@@ -44,7 +44,6 @@ from fedpca.summaries.scaling import in_words
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.trust.roster import Roster, require_roster
-from fedpca.trust.signature import Signature
 
 _Result = TypeVar("_Result")
 _MAX_REASON = 500  # characters
@@ -162,14 +161,7 @@ class Aggregator:
         self._lock = threading.RLock()
         self._recorded: tuple[int, Subspace] | None = None
         self._journal = Journal(self.store)
-        self._writes = False  # whether the store is locked
-        try:
-            self.store.lock()
-        except BlockingIOError:  # to read it, no lock is needed
-            self._load()
-        else:
-            self._load()
-            self.store.close()
+        self._load()  # without a lock: who only reads a store stops nobody, and changes nothing
 
     def _load(self) -> None:
         """Take the states of the store in the order in which they came, each checked like a new message.
@@ -180,6 +172,7 @@ class Aggregator:
         if self.roster is not None:
             membership.check_store(self.roster, states.values())
         self._states: dict[str, State] = {}
+        self._quarantined = {child: state for child, state in states.items() if state.quarantined}
         self._pool = Pool()
         self._merge = ChildrenMerge(self.rank, self.fanout, self.robust, self.max_share)
         self._model: Subspace | None = None
@@ -187,6 +180,8 @@ class Aggregator:
         shapes = Counter(_shape(state) for state in states.values() if state.message.summary is not None)
         usual = shapes.most_common(1)[0][0] if shapes else None
         for state in sorted(states.values(), key=lambda state: (_shape(state) != usual, state.version)):
+            if state.quarantined:
+                continue
             if state.message.summary is not None:
                 try:
                     if self.roster is not None:
@@ -199,18 +194,16 @@ class Aggregator:
                     continue
             self._keep(state)
 
-    def _begin_write(self) -> None:
-        """Become the one writer; what another wrote since the store was read is read now."""
-        if not self._writes:
-            changed = self.store.lock()
-            self._writes = True
-            if changed:
-                self._load()
+    def _begin_write(self) -> bool:
+        """Become the one writer; what another wrote since the store was read is read now, if anything."""
+        changed = self.store.lock()
+        if changed:
+            self._load()
+        return changed
 
     def close(self) -> None:
         """Let another aggregator write to the store. This one may go on: its next write locks it again."""
         with self._lock:
-            self._writes = False
             self.store.close()
 
     def __enter__(self) -> Self:
@@ -261,15 +254,19 @@ class Aggregator:
         with self._lock:
             self._begin_write()
             known = self._states.get(child)
+            aside = self._quarantined.get(child)  # its version may come again, and none before it
             try:
                 if self.roster is None:
                     if known is not None:
                         check_sender(child, known.sender, sender)
+                        membership.check_still_signed(known, signed)
                 else:
                     sender = ""  # who repeats what a member has signed must not own its name
                     message = Message(child, version, require_summary(summary), signed)
-                    membership.check_received(self.roster, known, message, self._of_model_features)
+                    membership.check_received(self.roster, known or aside, message, self._of_model_features)
                 if known is not None and version <= known.message.version:
+                    return False
+                if self.roster is None and aside is not None and version < aside.message.version:
                     return False
                 message = Message(child, version, constructed_again(require_summary(summary)), signed)
                 state = self._checked(State(message, self._next_version(), sender))
@@ -334,10 +331,11 @@ class Aggregator:
                 known = self._journal.has_model(version)
             else:
                 known = before[0] == version
+            if not known and self._begin_write():
+                return self.record()
             if not known:
                 warnings = (self._energy_warning(), self._influence(influence_warning, model))
                 warning = " ".join(text for text in warnings if text)
-                self._begin_write()
                 last = None if before is None else before[1]
                 self._journal.recorded(model, version, len(self._pool), before=last, warning=warning)
             return not known
@@ -361,7 +359,9 @@ class Aggregator:
 
     def _keep(self, state: State) -> None:
         child = state.message.child
-        self._states[child] = replace(state, message=replace(state.message, signed=b""))  # the store has it
+        message = replace(state.message, signed=b"")  # the store has it
+        self._states[child] = replace(state, message=message, signature=state.signed_by)
+        self._quarantined.pop(child, None)
         self._set(child, state.message.summary)
 
     def _set(self, child: str, summary: Summary | None) -> None:
@@ -376,9 +376,16 @@ class Aggregator:
     def _quarantine(self, state: State, reason: str) -> None:
         """Go on without a child; its state is set aside, and its next message may bring it back."""
         message = state.message
+        kept = State(
+            Message(message.child, message.version, None),
+            self._next_version(),
+            signature=state.signed_by,
+            quarantined=True,
+        )
         self._states.pop(message.child, None)  # first: if the store fails, the others still count
+        self._quarantined[message.child] = kept
         self._set(message.child, None)
-        self._journal.quarantine(message, reason, self._next_version())
+        self._journal.quarantine(message, reason, kept)
 
     def _checked(self, state: State) -> State:
         """The state of a child, which has a summary, of the model's features; raises if it breaks a rule."""
@@ -388,11 +395,9 @@ class Aggregator:
         self._check(message.child, summary)
         if summary is message.summary:
             return state
-        signature = Signature.read(message.signed)[0] if message.signed else state.signature
-        message = replace(message, summary=summary, signed=b"")
-        return replace(
-            state, message=message, left_out=sanitize(lost or "", _MAX_REASON), signature=signature
-        )
+        reduced = replace(message, summary=summary, signed=b"")
+        left_out = sanitize(lost or "", _MAX_REASON)
+        return replace(state, message=reduced, left_out=left_out, signature=state.signed_by)
 
     def _of_model_features(self, summary: Summary) -> tuple[Summary, LeftOut | None]:
         """The summary to merge, and what was left out of the one that came."""

@@ -12,6 +12,7 @@ from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.client_features import require_the_same_names, shared_center, shared_columns
 from fedpca.federation.client_rows import is_table, streams
 from fedpca.privacy import Privacy, StepSum
+from fedpca.privacy.certify import state_of
 from fedpca.summaries.features import FeatureRule
 from fedpca.summaries.scaling import ScaleLike, ScaleRule, Scaling
 from fedpca.summaries.summary import Summary
@@ -212,7 +213,7 @@ def evaluated(view: SummaryView, clients: Mapping[str, tuple[StreamingPCA, RowsL
     certificate = view.whole.certificate
     assert certificate is not None
     ledgers = [client.ledger_ for client, _ in clients.values() if client.ledger_ is not None]
-    certificate = certificate.with_spent({ledger.id: ledger.spent() for ledger in ledgers})
+    certificate = certificate.with_ledgers(map(state_of, ledgers))
     return view.evaluated(certificate.evaluated(first.evaluation(StepSum.pooled(sums), model)))
 
 

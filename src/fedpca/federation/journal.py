@@ -4,7 +4,7 @@ import logging
 
 from fedpca._util.text import sanitize
 from fedpca.federation.message import Message
-from fedpca.federation.store import ChildEvent, ModelEvent, Store
+from fedpca.federation.store import ChildEvent, ModelEvent, State, Store
 from fedpca.metrics import principal_angles
 from fedpca.summaries.subspace import Subspace
 
@@ -21,7 +21,7 @@ class Journal:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._rejections: dict[str, tuple[int, str]] = {}  # the last of each child
+        self._rejections: set[tuple[str, int, str]] = set()
 
     def accepted(self, child: str, version: int, count: float, *, warning: str, left_out: str) -> None:
         """A summary is in the model."""
@@ -36,12 +36,12 @@ class Journal:
             _log.warning("%r: %s", sanitize(child, 100), warning)
 
     def rejected(self, child: str, version: int, reason: str) -> None:
-        """A message was refused; the same again, from a child that repeats itself, is not logged."""
-        if self._rejections.get(child) == (version, reason):
+        """A message was refused; the same again, as of a file that is collected again, is not logged."""
+        if (child, version, reason) in self._rejections:
             return
         if len(self._rejections) >= _REMEMBERED:
             self._rejections.clear()
-        self._rejections[child] = version, reason
+        self._rejections.add((child, version, reason))
         self._store.log(ChildEvent(child=child, version=version, what="rejected", reason=reason))
         _log.warning("rejected %r, version %d: %s", sanitize(child, 100), version, reason)
 
@@ -50,13 +50,13 @@ class Journal:
         self._store.log(ChildEvent(child=child, version=version, what="withdrawn", count=count))
         _log.info("withdrew %r: %g rows", sanitize(child, 100), count)
 
-    def quarantine(self, message: Message, reason: str, version: int) -> None:
-        """Set a child aside in the store, whose version it becomes."""
+    def quarantine(self, message: Message, reason: str, kept: State) -> None:
+        """Set a child aside in the store, which keeps a state without its summary."""
         count = 0.0 if message.summary is None else message.summary.count
         event = ChildEvent(
             child=message.child, version=message.version, what="quarantined", count=count, reason=reason
         )
-        self._store.quarantine(event, version)
+        self._store.quarantine(event, kept)
         _log.error("quarantined %r, version %d: %s", sanitize(message.child, 100), message.version, reason)
 
     def remind_of_quarantine(self) -> None:

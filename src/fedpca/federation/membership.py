@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from math import isclose
 
-from fedpca.errors import SignatureError
+from fedpca.errors import OutdatedRoster, SignatureError
 from fedpca.federation.admission import check_private
 from fedpca.federation.message import Message
 from fedpca.federation.store import State
@@ -59,12 +59,14 @@ def check_received(
 
     `of_model` gives what is kept of a summary.
     """
-    roster.check(message.encode(), message.child, "the message")
+    signature = roster.check(message.encode(), message.child, "the message")
     if Message.decode(message.signed) != message:
         raise SignatureError(
             "version and summary must be those in the signed message, and differ; hand over what "
             "Message.decode(signed) has."
         )
+    if known is not None and known.quarantined and not _is_of(known.signature, signature):
+        known = None  # what was signed with a key that the child no longer has binds nobody
     latest = None if known is None else known.message
     if latest is None or message.version > latest.version:
         return
@@ -81,23 +83,49 @@ def check_received(
         )
 
 
+def _is_of(old: Signature | None, new: Signature) -> bool:
+    """Whether both are of one key; of a state that could not be read nobody knows."""
+    return old is None or old.key == new.key
+
+
+def check_still_signed(known: State, signed: bytes) -> None:
+    """Refuse, where there is no roster, a message that the key has not signed that signed the one before."""
+    if known.signature is None:
+        return
+    found = Signature.read(signed)[0] if signed else None
+    if found is None or not _is_of(known.signature, found) or not found.holds(signed):
+        child = known.message.child
+        raise SignatureError(
+            f"the message must be signed with the key that {child!r:.80} signed with before, "
+            f"{known.signature.key.text}; open the store with the roster of study "
+            f"{known.signature.study!r:.80}, or, if it no longer signs, withdraw({child!r:.80}) first."
+        )
+
+
 def check_store(roster: Roster, states: Iterable[State]) -> None:
-    """Refuse a store in which everything was signed for other studies: it is not at fault, but mistaken."""
-    studies = {_study(state) for state in states if state.message.summary is not None}
+    """Refuse a store that is not at fault, but mistaken: before anything in it is set aside.
+
+    In one all was signed for other studies; in another something under a roster that is newer than this one.
+    """
+    states = list(states)
+    signatures = [state.signed_by for state in states if state.message.summary is not None]
+    studies = {None if found is None else found.study for found in signatures}
     if studies and studies.isdisjoint({roster.study, None}):
         raise SignatureError(
             f"the store must be of study {roster.study!r:.80}, and is of {min(filter(None, studies))!r:.80}; "
             "give each study a store of its own."
         )
-
-
-def _study(state: State) -> str | None:
-    """The study that a state was signed for; None if it is unsigned."""
-    try:
-        found = state.signature or Signature.read(state.message.encode())[0]
-    except ValueError:  # damaged: its own fault
-        return None
-    return None if found is None else found.study
+    known = {roster.hash, *roster.predecessors}
+    for state in states:
+        found, signed = state.signed_by, state.message.signed
+        if found is None or found.study != roster.study or found.roster in known:
+            continue
+        if not signed or found.holds(signed):
+            raise OutdatedRoster(
+                f"the store has a message of {state.message.child!r:.80}, signed under the roster "
+                f"{found.roster[:19]}..., which is neither this one ({roster.hash[:19]}...) nor one before "
+                "it; get the newest roster."
+            )
 
 
 def check_kept(roster: Roster, state: State, *, reduced: bool) -> None:

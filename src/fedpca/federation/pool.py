@@ -22,6 +22,8 @@ INTERSECTION = "Aggregator(features='intersection', expected=...)"
 """How to merge children of different features."""
 _TINY = np.finfo(np.float64).tiny
 _FAR_ABOVE = 10.0  # times its share of rows
+# Below this share of what was subtracted, a difference has fewer than ten digits left, and is summed anew.
+_MOSTLY_ROUNDING = 1e-6
 
 
 class Share(NamedTuple):
@@ -67,6 +69,17 @@ class _Sums:
             self.within + sign * other.within,
             self.offset + sign * other.offset,
             self.squares + sign * other.squares,
+        )
+
+    def is_mostly_rounding(self, subtracted: "_Sums") -> bool:
+        """Whether little is left, of any sum, beside what was subtracted last."""
+        return any(
+            bool(np.any(left < _MOSTLY_ROUNDING * part))
+            for left, part in (
+                (self.count, subtracted.count),
+                (self.observed, subtracted.observed),
+                (np.sum(self.within + self.squares), np.sum(subtracted.within + subtracted.squares)),
+            )
         )
 
     @property
@@ -124,17 +137,7 @@ class Pool:
                 self._ledgers.setdefault(release.ledger, {})[child] = release
 
     def _subtract(self, child: str, summary: Summary) -> None:
-        assert self._sums is not None
-        part, left = self._part(summary), self._sums.plus(self._part(summary), -1)
-        if not self._summaries:
-            self._sums = None
-        elif np.sum(left.within + left.squares) < 1e-6 * np.sum(part.within + part.squares):  # only rounding
-            parts = [self._part(other) for other in self._summaries.values()]
-            self._sums = parts[0]
-            for other in parts[1:]:
-                self._sums = self._sums.plus(other)
-        else:
-            self._sums = left
+        self._sums = self._without(child, summary)
         if self._sums is not None and not self._sums.named:
             self._names = None
         for release in _releases(summary):
@@ -143,6 +146,20 @@ class Pool:
             users.pop(child, None)
             if not users:
                 self._ledgers.pop(release.ledger or "", None)
+
+    def _without(self, child: str, summary: Summary) -> _Sums | None:
+        """The sums over all other children than this one, whose summary is in them."""
+        assert self._sums is not None
+        if self._sums.number == 1:
+            return None
+        part = self._part(summary)
+        left = self._sums.plus(part, -1)
+        if left.is_mostly_rounding(part):
+            parts = [self._part(other) for name, other in self._summaries.items() if name != child]
+            left = parts[0]
+            for other in parts[1:]:
+                left = left.plus(other)
+        return left
 
     def _part(self, summary: Summary) -> _Sums:
         assert self._origin is not None
@@ -177,17 +194,18 @@ class Pool:
 
     def _stand_in(self, child: str, summary: Summary) -> Summary | None:
         """One summary in place of all other children, of the kind of the new one."""
-        sums = self._sums
-        if sums is not None and child in self._summaries:
-            sums = sums.plus(self._part(self._summaries[child]), -1)
-        if sums is None or not sums.number:
+        known = self._summaries.get(child)
+        sums = self._sums if known is None else self._without(child, known)
+        if sums is None:
             return None
         assert self._origin is not None
         some = next(iter(self._summaries.values()))
         names = self._names if sums.named else None
-        known = sums.observed > 0
-        mean = np.where(known, self._origin + sums.mean, 0.0) if some.centered else np.zeros(some.n_features)
-        observed = None if known.all() else sums.count * known
+        observes = sums.observed > 0
+        mean = (
+            np.where(observes, self._origin + sums.mean, 0.0) if some.centered else np.zeros(some.n_features)
+        )
+        observed = None if observes.all() else sums.count * observes
         energies, d = sums.energies, some.n_features
         if isinstance(summary, Subspace):
             components, energy = np.zeros((0, d), summary.components.dtype), float(energies.sum())
@@ -197,7 +215,7 @@ class Pool:
         certificate = summary.certificate and _NEUTRAL
         if certificate is not None and some.certificate is not None:
             certificate = replace(certificate, clipping=some.certificate.clipping)
-        scatter = np.diag(known * (energies / (d if len(energies) < d else 1)))
+        scatter = np.diag(observes * (energies / (d if len(energies) < d else 1)))
         return Moments(sums.count, mean, scatter, some.centered, names, certificate, observed)
 
     def _check_releases(self, child: str, summary: Summary, privacy: Privacy | None) -> None:

@@ -153,6 +153,25 @@ def refuse(
     return Visit(tuple(sent), cancelled, _next(board, session, index))
 
 
+def forget(
+    folder: str | os.PathLike[str], roster: Roster, key: SigningKey, state: str | os.PathLike[str]
+) -> Session:
+    """Erase the secrets of an owner's part in a session, for good; the session.
+
+    It drops out. What it has sent stays in its state, so that nothing is sent twice, and so do its debits.
+
+    Raises:
+        SecureError: it takes no part in this session, or its state is not there.
+    """
+    board = FolderBoard(folder, roster)
+    session = Session(roster, _session(board))
+    files = _own_files(state, board, session)
+    with files.locked():
+        files.resume(member_facts(roster, key))
+        files.erase_all()
+    return session
+
+
 def _own_files(state: str | os.PathLike[str], board: FolderBoard, session: Session) -> OwnerFiles:
     """An owner's files of a session."""
     check_state(state, board.folder)

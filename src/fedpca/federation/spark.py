@@ -13,7 +13,7 @@ from fedpca._util.extras import require
 from fedpca.backend import batch_slices, dense
 from fedpca.backend.threads import single_threaded_blas
 from fedpca.estimators.base import chunk_rows, warn_if_fewer
-from fedpca.estimators.scoring import estimator_of
+from fedpca.estimators.scoring import ModelPCA
 from fedpca.federation import partitions, private_parts, spark_rows
 from fedpca.federation.private_parts import PartResult, PartSum, PartTask, PrivateParts
 from fedpca.federation.spark_tree import reduced
@@ -171,15 +171,13 @@ def _scored(batches: Iterator[Any], contents: bytes) -> Iterator[Any]:
     import pyarrow as pa
 
     model = from_file("the model", *model_file.decode(contents, "the model")).subspace()
-    pca, signs = estimator_of(model.with_names(None), model.rank)
+    pca = ModelPCA(model.with_names(None), model.rank)
     for batch in batches:
         *kept, column = batch.columns
         scores = np.zeros((0, model.rank))
         if len(column) > column.null_count:
             with single_threaded_blas():
-                scores = np.asarray(
-                    pca.transform(spark_rows.rows_of(column.drop_null())) * signs, dtype=np.float64
-                )
+                scores = np.asarray(pca.transform(spark_rows.rows_of(column.drop_null())), dtype=np.float64)
         yield pa.RecordBatch.from_arrays(
             [*kept, spark_rows.lists_of(scores, column)], names=[*batch.schema.names[:-1], "scores"]
         )

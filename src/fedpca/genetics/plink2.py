@@ -23,6 +23,7 @@ from fedpca._util.text import join_names, pluralize
 from fedpca.errors import FileFormatError
 from fedpca.genetics.lists import variant_file
 from fedpca.readers.variants import Variant, match_variants, parse_name, read_variants
+from fedpca.summaries.algebra import degrees_of_freedom
 from fedpca.summaries.scaling import in_words
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
@@ -105,7 +106,7 @@ def write_plink2(
                     f"{frequency:.12g}\t{round(2 * observed[i])}\n"
                 )
                 n_variants += 1
-        spectrum = subspace.singular_values**2 / max(subspace.count - 1, 1)
+        spectrum = subspace.singular_values**2 / degrees_of_freedom(subspace.count)
         files[2].write_text("".join(f"{value:.12g}\n" for value in spectrum))
     return n_variants
 
@@ -201,9 +202,9 @@ def read_plink2(prefix: str | os.PathLike[str]) -> Subspace:
         )
     components, change = _orthonormal(np.array(loadings).T, tsv)
     scale = spread * change
-    total = len(names) * (count - 1)
-    variances = _read_variances(eigenval, len(components), total / (count - 1))
-    energies = variances * (count - 1)
+    variances = _read_variances(eigenval, len(components), len(names))
+    energies = variances * degrees_of_freedom(count)
+    total = len(names) * degrees_of_freedom(count)
     if not eigenval.exists():
         total = float(energies.sum())  # to the last digit: nothing is known about the rest
     mean = 2 * np.array(shares) / scale

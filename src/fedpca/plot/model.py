@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca._util.text import sanitize
+from fedpca._util.text import feature_label, sanitize
 from fedpca.estimators.base import BasePCA
 from fedpca.plot.style import FAINT, INK, SERIES, axes_for, integer_axis, name_axis
 from fedpca.summaries.certificate import noise_edge
@@ -90,12 +90,6 @@ def noise_level(model: Subspace) -> float:
     return level if level < np.inf else 0.0
 
 
-def feature_name(model: Subspace, feature: int) -> str:
-    """Its name; of one without, or of blanks only, its number."""
-    name = model.feature_names[feature] if model.feature_names else ""
-    return name if name.strip() else f"feature {feature + 1}"
-
-
 def draw_scree(axes: "Axes", model: Subspace, n_shown: int) -> None:
     """Bars of the explained variance, and the noise level, with labels for a legend."""
     shares = model.explained_variance_ratio[:MAX_COMPONENTS]
@@ -118,6 +112,6 @@ def draw_loadings(axes: "Axes", model: Subspace, i: int) -> NDArray[np.intp]:
     bars = np.arange(len(order))
     axes.barh(bars, values, color=[SERIES[0] if weight >= 0 else SERIES[1] for weight in values], height=0.7)
     axes.axvline(0, color=INK, linewidth=0.8)
-    name_axis(axes, [sanitize(feature_name(model, int(feature)), 18) for feature in order])
+    name_axis(axes, [sanitize(feature_label(int(feature), model.feature_names), 18) for feature in order])
     axes.set(xlabel=f"loading on component {i + 1}")
     return order

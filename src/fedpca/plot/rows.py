@@ -1,19 +1,18 @@
 """Plots of rows: scores on components, and biplots."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpca._typing import Array, ArrayLike, RowsLike
-from fedpca._util.text import percent
+from fedpca._util.text import feature_label, percent
 from fedpca.backend import to_host
 from fedpca.estimators.base import BasePCA
-from fedpca.estimators.streaming import StreamingPCA
+from fedpca.estimators.scoring import ModelPCA
 from fedpca.plot.groups import Group, as_texts, group_rows, labeled
-from fedpca.plot.model import component_index, feature_name, shown_components
+from fedpca.plot.model import component_index, shown_components
 from fedpca.plot.names import draw_names
 from fedpca.plot.style import INK, SERIES, axes_for, name_axis, scatter
 from fedpca.summaries.subspace import Subspace
@@ -115,7 +114,7 @@ def _points(
     chosen = [component_index(component, n_shown) for component in components]
     if ready is None:
         named = subspace if hasattr(rows, "columns") else subspace.with_names(None)
-        pca = model if isinstance(model, BasePCA) else estimator_of(named, n_shown)
+        pca = model if isinstance(model, BasePCA) else ModelPCA(named, n_shown)
         ready = to_host(pca.transform(rows))
     points = np.asarray(ready, dtype=float)
     if points.ndim != 2 or points.shape[1] <= max(chosen):
@@ -147,13 +146,6 @@ def _legend(axes: "Axes", groups: list[Group], outside: bool) -> None:
 
 
 # --- shared with reports ---
-
-
-def estimator_of(model: Subspace, n_shown: int) -> StreamingPCA:
-    """An estimator that shows these components of a model, to transform rows of any kind."""
-    oversample = max(model.rank - n_shown, 0)
-    pca = StreamingPCA(n_shown, center=model.centered, scale=model.scale, oversample=oversample)
-    return pca.merge(replace(model, certificate=None))  # which of them are noise was decided before
 
 
 def axis_label(model: Subspace, i: int) -> str:
@@ -201,4 +193,4 @@ def draw_arrows(axes: "Axes", model: Subspace, points: Array, components: Sequen
         axes.annotate(
             "", (x, y), (0, 0), arrowprops={"arrowstyle": "-|>", "color": INK, "lw": 1.2, "shrinkA": 0}
         )
-    draw_names(axes, tips.T, [feature_name(model, int(feature)) for feature in features])
+    draw_names(axes, tips.T, [feature_label(int(feature), model.feature_names) for feature in features])

@@ -1,9 +1,10 @@
 """Guard: who may touch rows that are not released yet, and when."""
 
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from fedpca._util.locks import forks
 
 
 class Guard:
@@ -15,13 +16,13 @@ class Guard:
 
     def __init__(self) -> None:
         self._failure = ""  # of an earlier batch or release
-        self._process = os.getpid()
+        self._forks = forks()
         self._lock = threading.RLock()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """No other thread, and no fork."""
-        if os.getpid() != self._process:
+        if self._forks != forks():
             raise RuntimeError(
                 "this process is a fork; call release() in the process that ingested the rows."
             )

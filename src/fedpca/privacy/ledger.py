@@ -5,17 +5,19 @@ import os
 import secrets
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from io import FileIO
 from math import inf, sqrt
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Protocol, get_args
 
 from fedpca._typing import JSON
-from fedpca._util.files import append_json_line, create_exclusive, file_lock, json_lines
+from fedpca._util.files import append_json_line, create_exclusive, json_lines
+from fedpca._util.locks import file_lock, forks, open_file
 from fedpca.errors import BudgetExceeded
-from fedpca.privacy.calibration import Adjacency, epsilon_of, mu_of
+from fedpca.privacy.calibration import ROUNDING, Adjacency, epsilon_of, mu_of
 from fedpca.privacy.ledger_chain import Chain, check_chain, sealed, unsealed
 from fedpca.privacy.rules import check_epsilon_delta
 from fedpca.summaries import validation
@@ -101,11 +103,12 @@ class Ledger:
     ) -> None:
         if path is None and key is not None:
             raise ValueError("a ledger in memory cannot be signed; name a file.")
-        self.path = None if path is None else Path(path).absolute()
+        self.path = None if path is None else Path(path).resolve()
         self._key = key
         self._chain = Chain()  # of the lines that were checked
         self._entries: list[Entry] = []  # of a ledger in memory
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # of a ledger in memory
+        self._forks = forks()
         self._planned = False
         given = None if epsilon is None and delta is None else check_epsilon_delta(epsilon, delta)
         if self.path is None or not self.path.exists():
@@ -116,7 +119,7 @@ class Ledger:
             if self.path is not None:
                 self._create()
         if self.path is not None:
-            self.id, self._budget, _ = self._read()
+            self.id, self._budget = self._read()[:2]
             if given not in (None, self._budget):
                 raise ValueError(
                     f"{self.path} was made for epsilon={self.epsilon:g}, delta={self.delta:g}, not "
@@ -137,7 +140,7 @@ class Ledger:
         So a fit that is refused before it spends anything fixes no budget.
         """
         ledger = cls(epsilon=epsilon, delta=delta)
-        ledger.path, ledger._planned, ledger._key = Path(path).absolute(), True, key
+        ledger.path, ledger._planned, ledger._key = Path(path).resolve(), True, key
         ledger._require_folder()
         ledger._adopt()
         return ledger
@@ -145,7 +148,7 @@ class Ledger:
     def _adopt(self) -> None:
         """Go by the file, once there is one: another process may have created it."""
         if self._planned and self.path is not None and self.path.exists():
-            self.id, self._budget, _ = self._read()
+            self.id, self._budget = self._read()[:2]
             self._planned = False
 
     @property
@@ -222,35 +225,28 @@ class Ledger:
         entry = Entry(name, start, stop, mechanism, mu, time, adjacency)
         self._adopt()
         if self._planned:
-            self._check(entry)
+            self._check(entry, [])
             self._begin()
-        with self._locked():
-            known = self._find(name)
+        with self._locked() as ledger:
+            known = ledger.find(name)
             if known is not None:
                 _check_repeated(known, entry)
-                self._flush()
+                ledger.flush()
                 return known
-            self._check(entry)
+            self._check(entry, ledger.entries)
             record = asdict(entry)
             del record["proof"]
-            self._append({"event": "debit", **record})
-            self._entries.append(entry)
+            self._append(ledger, {"event": "debit", **record}, [*ledger.entries, entry])
         return entry
-
-    def _find(self, release: str) -> Entry | None:
-        """The debit of this name, for one who may write to the ledger."""
-        entries = self.entries
-        self._require_key(self._chain)
-        return next((entry for entry in entries if entry.release == release), None)
 
     def check(self, start: int, stop: int | None, mu: float, *, adjacency: Adjacency = "replace-one") -> None:
         """BudgetExceeded if such a release could not be paid for now; nothing is written."""
-        self._check(Entry("", start, stop, "", mu, "", adjacency))
-
-    def _check(self, entry: Entry) -> None:
-        _check_entry(entry)
         entries = self.entries
         self._require_key(self._chain)
+        self._check(Entry("", start, stop, "", mu, "", adjacency), entries)
+
+    def _check(self, entry: Entry, entries: Sequence[Entry]) -> None:
+        _check_entry(entry)
         if entries and entry.adjacency != entries[0].adjacency:
             raise ValueError(
                 f"all releases of a ledger must have the adjacency of its first, {entries[0].adjacency!r}, "
@@ -258,24 +254,32 @@ class Ledger:
                 f"{entries[0].adjacency!r}, or the ledger of other people."
             )
         after = total_mu([*entries, entry])
-        if after > mu_of(*self._budget) * (1 + 1e-9):
+        if after > mu_of(*self._budget) * (1 + ROUNDING):
             raise BudgetExceeded(self._refusal(entries, after))
 
     def complete(self, entry: Entry) -> None:
         """Note that a debited release came out."""
-        with self._locked():
-            known = self._find(entry.release)
-            if known is not None and known.completed:
+        with self._locked() as ledger:
+            known = ledger.find(entry.release)
+            if known is None:
+                raise ValueError(
+                    f"this ledger has no debit of the release {entry.release!r:.80} to complete."
+                )
+            if known.completed:
                 return
-            if known is not None and known.cancelled:
+            if known.cancelled:
                 raise ValueError(f"the release {entry.release} was cancelled, and cannot have come out.")
-            self._append({"event": "completed", "release": entry.release})
-            self._change(entry.release, completed=True)
+            completed = replace(known, completed=True)
+            self._append(
+                ledger, {"event": "completed", "release": known.release}, ledger.with_entry(completed)
+            )
 
     def cancel(self, release: str, proof: Proof) -> Entry:
         """Take a debit back: the proof shows that its release has nothing of these records, and never will.
 
-        The line of the debit is kept, and the proof is written beside it. Cancelling again changes nothing.
+        A ledger knows no roster, and believes the proof, like all that its owner writes in it; others check
+        it with `fedpca roster verify`. The line of the debit is kept, and the proof is written beside it.
+        Cancelling again changes nothing.
 
         Args:
             release: the name of the release.
@@ -288,8 +292,8 @@ class Ledger:
             raise ValueError(
                 f"the proof must be about the release {release!r:.80}, and is about {proof.release!r:.80}."
             )
-        with self._locked():
-            known = self._find(release)
+        with self._locked() as ledger:
+            known = ledger.find(release)
             if known is None:
                 raise ValueError(f"this ledger has no debit of the release {release!r:.80} to cancel.")
             if known.completed:
@@ -297,15 +301,10 @@ class Ledger:
             if known.cancelled:
                 return known
             text = json.dumps(proof.to_json(), sort_keys=True, allow_nan=False)
-            self._append({"event": "cancelled", "release": release, "proof": text})
-            self._change(release, proof=text)
-        return replace(known, proof=text)
-
-    def _change(self, release: str, **changes: Any) -> None:
-        """Change a debit of a ledger in memory."""
-        self._entries = [
-            replace(known, **changes) if known.release == release else known for known in self._entries
-        ]
+            cancelled = replace(known, proof=text)
+            record = {"event": "cancelled", "release": release, "proof": text}
+            self._append(ledger, record, ledger.with_entry(cancelled))
+        return cancelled
 
     def _refusal(self, entries: Sequence[Entry], after: float) -> str:
         epsilon, delta = self._budget
@@ -330,11 +329,10 @@ class Ledger:
 
     def _begin(self) -> None:
         """Create the file of a planned ledger, unless another process has."""
-        with self._lock:
+        self._adopt()
+        if self._planned:
+            self._create()
             self._adopt()
-            if self._planned:
-                self._create()
-                self._adopt()
 
     def _create(self) -> None:
         """Create the file with its first line, the budget, whole or not at all; never over another file."""
@@ -343,39 +341,40 @@ class Ledger:
         head = {"format": _FORMAT, "id": self.id, "epsilon": self.epsilon, "delta": self.delta}
         if self._key is not None:
             head = sealed(head, Chain(), self._key)
-        with self._file_lock():  # where there are no hard links, creation alone is not exclusive
-            create_exclusive(self.path, json.dumps(head).encode() + b"\n")
+        create_exclusive(self.path, json.dumps(head).encode() + b"\n")
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """One writer at a time, over processes and threads."""
+    def _locked(self) -> Iterator["_Opened"]:
+        """One writer at a time, over processes, threads, and names of the file."""
         if self.path is None:
+            if self._forks != forks():
+                raise RuntimeError(
+                    "this process is a fork, and has a copy of a ledger in memory: each would spend all of "
+                    "it; name a file, Ledger(path)."
+                )
             with self._lock:
-                yield
+                yield _Opened(None, 0, Chain(), self._entries)
             return
-        with self._file_lock():
-            if not self.path.exists():
-                raise FileNotFoundError(f"the ledger {self.path} no longer exists; restore it from a backup.")
-            yield
+        if not self.path.exists():
+            raise FileNotFoundError(f"the ledger {self.path} no longer exists; restore it from a backup.")
+        with file_lock(self.path, create=False) as file:
+            contents = file.readall()
+            _, _, entries, chain = self._parsed(contents)
+            self._require_key(chain)
+            yield _Opened(file, len(contents), chain, entries)
 
-    def _file_lock(self) -> AbstractContextManager[None]:
-        """A file of its own: the ledger may be replaced, by a restore or an editor, and its lock with it."""
-        assert self.path is not None
-        return file_lock(self.path.with_name(f"{self.path.name}.lock"))
+    def _append(self, ledger: "_Opened", record: JSON, entries: list[Entry]) -> None:
+        """Write a line, after which the ledger has these entries.
 
-    def _append(self, record: JSON) -> None:
-        # A line torn by a crash was never acted upon: no noise is drawn before its debit is on disk.
-        if self.path is None:
+        A line torn by a crash was never acted upon: no noise is drawn before its debit is on disk, alone
+        behind all that the budget was checked with.
+        """
+        if ledger.file is None:
+            self._entries = entries
             return
-        chain = check_chain(json_lines(self.path.read_bytes()), self._chain)
-        self._require_key(chain)
-        append_json_line(self.path, record if self._key is None else sealed(record, chain, self._key))
-
-    def _flush(self) -> None:
-        """Make sure that a line of a writer that was killed survives a crash of the machine, too."""
-        if self.path is not None:
-            with self.path.open("rb") as file:
-                os.fsync(file.fileno())
+        if self._key is not None:
+            record = sealed(record, ledger.chain, self._key)
+        append_json_line(ledger.file, record, known=ledger.size)
 
     def _require_key(self, chain: Chain) -> None:
         """Refuse to write to a signed ledger without a key: nobody could tell who did."""
@@ -387,16 +386,22 @@ class Ledger:
 
     def _read(self) -> tuple[str, tuple[float, float], list[Entry]]:
         assert self.path is not None
-        lines = json_lines(self.path.read_bytes())
+        with open_file(self.path, os.O_RDONLY) as file:
+            id, budget, entries, self._chain = self._parsed(file.readall())
+        return id, budget, entries
+
+    def _parsed(self, contents: bytes) -> tuple[str, tuple[float, float], list[Entry], Chain]:
+        """Id, budget, debits and chain of a ledger's file; ValueError if anything in it is wrong."""
+        lines = json_lines(contents)
         entries: dict[str, Entry] = {}
         try:
             chain = check_chain(lines, self._chain)
-            head = _parsed(lines[0])
+            head = _record(lines[0])
             if head["format"] != _FORMAT:
                 raise ValueError(f"unknown format {head['format']!r}")
             budget = check_epsilon_delta(head["epsilon"], head["delta"])
             for line in lines[1:]:
-                record = unsealed(_parsed(line))
+                record = unsealed(_record(line))
                 match record.pop("event"):
                     case "completed":
                         entries[record["release"]] = replace(entries[record["release"]], completed=True)
@@ -416,8 +421,7 @@ class Ledger:
                 f"{self.path} is not a ledger, or is damaged ({error!r}); restore it from a backup: without "
                 "it nobody knows what was spent."
             ) from error
-        self._chain = chain
-        return str(head["id"]), budget, list(entries.values())
+        return str(head["id"]), budget, list(entries.values()), chain
 
     def __copy__(self) -> "Ledger":
         return self  # an account, not a value: a copy would spend the same budget again
@@ -447,7 +451,30 @@ class Ledger:
         )
 
 
-def _parsed(line: bytes) -> JSON:
+@dataclass(frozen=True)
+class _Opened:
+    """A ledger while nobody else may write to it: what it has, all of which was read."""
+
+    file: FileIO | None  # None in memory
+    size: int  # bytes
+    chain: Chain
+    entries: list[Entry]
+
+    def find(self, release: str) -> Entry | None:
+        """The debit of this name."""
+        return next((entry for entry in self.entries if entry.release == release), None)
+
+    def with_entry(self, changed: Entry) -> list[Entry]:
+        """The entries, with one changed."""
+        return [changed if entry.release == changed.release else entry for entry in self.entries]
+
+    def flush(self) -> None:
+        """Make sure that a line of a writer that was killed survives a crash of the machine, too."""
+        if self.file is not None:
+            os.fsync(self.file.fileno())
+
+
+def _record(line: bytes) -> JSON:
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not a number")
 

@@ -14,6 +14,7 @@ from fedpca._typing import JSON, AnyArray, Array, DTypeLike
 from fedpca.backend import HOST
 from fedpca.errors import BudgetExceeded, NotReleasedError
 from fedpca.privacy.calibration import epsilon_of
+from fedpca.privacy.certify import state_of
 from fedpca.privacy.clipping import MAX_ENTRY, MAX_ROWS, Clipping
 from fedpca.privacy.evaluation import PrivateEvaluation
 from fedpca.privacy.guard import Guard
@@ -287,7 +288,7 @@ class PrivateTracker:
         certificate = view.whole.certificate
         assert certificate is not None
         assert self.ledger is not None
-        certificate = certificate.with_spent({self.ledger.id: self.ledger.spent()})
+        certificate = certificate.with_ledgers([state_of(self.ledger)])
         self._released = view.evaluated(certificate.evaluated(found))
 
     def _private_evaluation(self) -> PrivateEvaluation:

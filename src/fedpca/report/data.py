@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 
 from fedpca._typing import JSON, AnyArray, Array
-from fedpca._util.text import percent, sanitize
+from fedpca._util.text import feature_label, percent, sanitize
 from fedpca.estimators.base import BasePCA
 from fedpca.plot.groups import as_ramp, group_rows, labeled
-from fedpca.plot.model import feature_name
 from fedpca.plot.rows import strongest
 from fedpca.plot.style import SERIES
 from fedpca.report.sample import MAX_SCORES, Sample
+from fedpca.summaries.algebra import degrees_of_freedom
 from fedpca.summaries.subspace import Subspace
 
 MAX_FEATURES = 1000
@@ -28,7 +28,7 @@ def explorable(model: Subspace, n_shown: int, variances: Array | None, sample: S
         sample: rows, or None: then there is nothing about any row.
     """
     count = min(n_shown, MAX_SCORES)
-    degrees = max(model.count - 1, 1)
+    degrees = degrees_of_freedom(model.count)
     components = [
         {"share": percent(float(share)), "deviation": _rounded(value / np.sqrt(degrees))}
         for share, value in zip(model.explained_variance_ratio, model.singular_values[:count], strict=False)
@@ -44,7 +44,7 @@ def known_variances(model: object, subspace: Subspace) -> Array | None:
     """Variances of the features, of rows divided by any scale, where the model knows them exactly."""
     if isinstance(model, BasePCA):
         try:
-            variances = model.var_ * subspace.count / max(subspace.count - 1, 1)
+            variances = model.var_ * subspace.count / degrees_of_freedom(subspace.count)
         except AttributeError:
             pass
         else:
@@ -65,20 +65,20 @@ def strongest_features(model: Subspace, n_shown: int) -> AnyArray:
 def _kept(model: Subspace, n_shown: int) -> Array:
     """Variance of each feature along the first components, shape (d,)."""
     scaled = model.singular_values[:n_shown, None] * model.components[:n_shown].astype(float)
-    return np.square(scaled).sum(axis=0) / max(model.count - 1, 1)
+    return np.square(scaled).sum(axis=0) / degrees_of_freedom(model.count)
 
 
 def all_variances(model: Subspace, known: Array | None) -> Array:
     """Variances of the features, shape (d,); where unknown, what the components lack is spread evenly."""
     if known is not None:
         return known
-    spread = model.discarded / max(model.count - 1, 1) / max(model.n_known, 1)
+    spread = model.discarded / degrees_of_freedom(model.count) / max(model.n_known, 1)
     return _kept(model, model.rank) + spread * model.known
 
 
 def correlations(model: Subspace, variances: Array, n_shown: int) -> Array:
     """Of features with the first components, shape (d, n_shown); 0 for features without variance."""
-    deviations = model.singular_values[:n_shown, None] / np.sqrt(max(model.count - 1, 1))
+    deviations = model.singular_values[:n_shown, None] / np.sqrt(degrees_of_freedom(model.count))
     with np.errstate(divide="ignore", invalid="ignore"):
         found = model.components[:n_shown].astype(float) * deviations / np.sqrt(variances)
     return np.clip(np.nan_to_num(found, posinf=0, neginf=0), -1, 1).T
@@ -91,7 +91,9 @@ def _features(model: Subspace, n_shown: int, variances: Array | None) -> JSON:
         shares = np.nan_to_num(np.clip(_kept(model, n_shown) / variances, 0, 1))[shown]
     units = variances if model.scale is None else variances * model.scale**2
     return {
-        "names": [sanitize(feature_name(model, int(feature)), _MOST_LETTERS) for feature in shown],
+        "names": [
+            sanitize(feature_label(int(feature), model.feature_names), _MOST_LETTERS) for feature in shown
+        ],
         "loadings": [
             _list(model.components[k, shown].astype(float)) for k in range(min(n_shown, MAX_SCORES))
         ],

@@ -3,13 +3,12 @@
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca._util.text import format_number, percent, sanitize
+from fedpca._util.text import feature_label, format_number, percent, sanitize
 from fedpca.plot.model import (
     MAX_COMPONENTS,
     MAX_LOADINGS,
     draw_loadings,
     draw_scree,
-    feature_name,
     noise_level,
 )
 from fedpca.plot.names import draw_names
@@ -18,6 +17,7 @@ from fedpca.report.data import MAX_FEATURES, all_variances, correlations, strong
 from fedpca.report.figures import WIDTH, canvas
 from fedpca.report.formatting import cell, timestamp
 from fedpca.report.layout import Chart, Choice, Explorer, Section, Table
+from fedpca.summaries.algebra import degrees_of_freedom
 from fedpca.summaries.certificate import CORRECTED_SCALE, PRIVATE_SCALE, PUBLIC_SCALE, Certificate
 from fedpca.summaries.subspace import Subspace
 
@@ -55,7 +55,7 @@ def _scree(model: Subspace, n_shown: int) -> Chart:
     lines = [
         (
             str(component),
-            format_number(float(value) ** 2 / max(model.count - 1, 1)),
+            format_number(float(value) ** 2 / degrees_of_freedom(model.count)),
             percent(share),
             "shown" if component <= n_shown else "kept for merging",
         )
@@ -155,7 +155,7 @@ def _circle(model: Subspace, variances: Array) -> Chart:
     axes.set(xlim=(-1.1, 1.1), ylim=(-1.1, 1.1), xlabel=labels[0], ylabel=labels[1])
     axes.set_aspect("equal")
     order = np.argsort(-np.hypot(*points.T), kind="stable")[:MAX_LOADINGS]
-    names = [feature_name(model, int(shown[i])) for i in order]
+    names = [feature_label(int(shown[i]), model.feature_names) for i in order]
     draw_names(axes, points[order], names)
     caption = (
         "Each point is a feature. One on the circle varies along the two components alone; features that lie "
@@ -198,7 +198,7 @@ def _component_loadings(model: Subspace, i: int) -> Chart:
     figure, axes = canvas(80 + 20 * min(MAX_LOADINGS, model.n_features))
     order = draw_loadings(axes, model, i)
     weights = model.components[i].astype(float)
-    names = [feature_name(model, int(feature)) for feature in order]
+    names = [feature_label(int(feature), model.feature_names) for feature in order]
     values = weights[order]
     caption = f"The largest absolute loading is that of {sanitize(names[0], 40)}."
     if len(weights) > len(order):
@@ -228,7 +228,7 @@ _LABELS = {
     "sampler": "noise sampler",
     "scale": "features were divided by",
     "clipping": "rows were clipped to",
-    "bound": "rows were clipped to norm",
+    "bound": "rows were clipped to length",
     "center": "center subtracted from rows",
     "sensitivity": "sensitivity to one record, of clipped rows of length one",
     "sigma": "standard deviation of the noise, of clipped rows of length one",
@@ -272,6 +272,12 @@ def certificate_section(certificate: Certificate) -> Section:
         "The certificate is a statement by whoever made the model. This page does not verify it.",
     ]
     paragraphs += [f"Warning: {sanitize(text, 200)}." for text in certificate.warnings[:10]]
+    if (found := certificate.evaluation) is not None and isinstance(certificate.bound, float):
+        paragraphs.append(
+            f"There are two lengths. Rows were clipped to {cell(certificate.bound)} to find components, and "
+            f"to {cell(found.radius)} to measure what they explain: that is a few numbers, which need less "
+            "noise, so that fewer rows have to be clipped."
+        )
     stated = certificate.to_json()
     lines = [
         (label, _SCALES.get(stated[name], "") if name == "scale" else _value(stated[name]))

@@ -8,7 +8,7 @@ import json
 import platform
 import zipfile
 from collections.abc import Mapping
-from math import inf
+from math import inf, sqrt
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,10 +21,11 @@ from fedpca._util.text import utc_timestamp
 from fedpca._util.version import __version__
 from fedpca.backend.prefetch import prefetch
 from fedpca.estimators.streaming import StreamingPCA
+from fedpca.privacy.calibration import epsilon_of, mu_of
 from fedpca.readers import RowReader
 from fedpca.report.sign_off import sign_off_page
 from fedpca.report.write import write_report
-from fedpca.summaries.certificate import Certificate
+from fedpca.summaries.certificate import IN_MEMORY, Certificate
 from fedpca.summaries.summary import Summary
 from fedpca.trust.policy import Policy, shows_mean
 from fedpca.trust.row_counts import RowCounts
@@ -119,6 +120,7 @@ def release_facts(
         "scaled": summary.scale is not None,
         "privacy": None,
         "secure": None,
+        "ledgers": None,
     }
     if certificate is None:
         facts["smallest_level"] = None if counts is None else counts.smallest_level
@@ -127,7 +129,9 @@ def release_facts(
         names = ("private", "epsilon", "delta", "adjacency", "mechanism", "unit")
         facts["privacy"] = {name: getattr(certificate, name) for name in names}
         facts["privacy"]["warnings"] = list(certificate.warnings)
+        facts["privacy"]["of_five"] = epsilon_of(5 * certificate.mu, certificate.delta)
         facts["secure"] = _secure(certificate)
+        facts["ledgers"] = _ledgers(certificate)
     facts["policy"] = None
     if policy is not None:
         facts["policy"] = {
@@ -153,6 +157,31 @@ def _secure(certificate: Certificate) -> JSON | None:
     if not terms or len(terms) < len(found):
         return None
     return {name: min(getattr(each, name) for each in terms) for name in ("least", "colluding")}
+
+
+def _ledgers(certificate: Certificate) -> JSON:
+    """What had been spent with the release, as its certificate states it."""
+    releases = certificate.all_releases()
+    state = certificate.ledger
+    facts: JSON = {
+        "releases": len(releases),
+        "kept": sum(each.ledger is not None for each in releases),
+        "one": None,
+    }
+    if state is None:
+        return facts
+    facts["kept"] = int(state.kept != IN_MEMORY)
+    budget, spent = mu_of(state.epsilon, state.delta), mu_of(max(state.spent, 1e-12), state.delta)
+    # What rounding leaves of differences of squares is nothing.
+    before, left = (
+        epsilon_of(sqrt(square), state.delta) if square > 1e-6 * budget**2 else 0.0
+        for square in (spent**2 - certificate.mu**2, budget**2 - spent**2)
+    )
+    steps = 1 if certificate.steps is None else len(certificate.steps)
+    entries = None if state.entries is None else max(state.entries - steps, 0)
+    facts["one"] = {"id": state.id, "epsilon": state.epsilon, "delta": state.delta, "spent": state.spent}
+    facts["one"] |= {"before": before, "entries_before": entries, "left": left}
+    return facts
 
 
 def local_facts(summary: Summary, rows: RowReader, counts: RowCounts) -> JSON:

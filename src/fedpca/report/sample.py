@@ -12,8 +12,8 @@ from fedpca._typing import AnyArray, Array, ArrayLike, RowsLike
 from fedpca._util.text import sanitize
 from fedpca.backend import batch_slices, dense
 from fedpca.estimators.anomaly_limits import chi_squared_limit
+from fedpca.estimators.scoring import ModelPCA
 from fedpca.plot.groups import as_texts
-from fedpca.plot.rows import estimator_of
 from fedpca.readers import Batch, RowReader
 from fedpca.summaries import validation
 from fedpca.summaries.subspace import Subspace
@@ -78,7 +78,7 @@ def sample_rows(
         color: see `write_report`.
         passthrough: see `write_report`.
     """
-    pca = estimator_of(model, n_shown)
+    pca = ModelPCA(model, n_shown)
     spe_limit, t2_limit = pca.anomaly_limits(CONFIDENCE)
     rng = np.random.default_rng(0)
     kept: dict[str, Any] = {}

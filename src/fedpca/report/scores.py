@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca._util.text import format_number, percent, pluralize, sanitize
+from fedpca._util.text import feature_label, format_number, percent, pluralize, sanitize
 from fedpca.plot.groups import Group, group_rows, labeled
-from fedpca.plot.model import feature_name
 from fedpca.plot.rows import draw_arrows, draw_scores, draw_strips, strongest
 from fedpca.plot.style import RAMP, SERIES, legend, log_axis, scatter
 from fedpca.report.figures import canvas
@@ -77,7 +76,10 @@ def _biplot(model: Subspace, sample: Sample, groups: list[Group]) -> Chart:
     )
     features = strongest(model, (0, 1), 8)
     lines = [
-        (sanitize(feature_name(model, int(i)), 60), *(f"{weight:+.4g}" for weight in model.components[:2, i]))
+        (
+            sanitize(feature_label(int(i), model.feature_names), 60),
+            *(f"{weight:+.4g}" for weight in model.components[:2, i]),
+        )
         for i in features
     ]
     return Chart(

@@ -16,14 +16,15 @@ _TEMPLATE = Path(__file__).with_name("sign_off.html.jinja")
 _MOST_NAMES, _MOST_LETTERS = 10, 24  # so that all of it fits on one page
 _RULES = {  # what a rule is about, and in which words its limit is said
     "least_rows": ("Records behind every number", "at least {}"),
-    "most_features_per_row": ("Columns per record", "at most {}"),
+    "most_features_per_row": ("Records per column", "at least {}"),
     "least_level": ("Records in the rarer group of a two-valued column", "at least {}"),
-    "most_directions_per_row": ("Directions per record", "at most {}"),
+    "most_directions_per_row": ("Records per direction", "at least {}"),
     "privacy_required": ("Differential privacy", "required"),
     "largest_epsilon": ("Privacy loss, epsilon", "at most {}"),
     "secure_sums_required": ("Secure sums over several owners", "required"),
     "mean_allowed": ("Averages of columns", "allowed"),
 }
+_PER_ROW = ("most_features_per_row", "most_directions_per_row")  # whose inverse is said
 _RESULTS = {"holds": "met", "off": "–", "waived": "waived", "broken": "NOT met"}
 
 
@@ -41,12 +42,11 @@ def sign_off_page(title: str, release: JSON, release_hash: str) -> str:
         time=timestamp(release["time"]),
         facts=_facts(release),
         leaves=_what_leaves(release),
+        other_releases=_other_releases(release),
         protects=_what_protects(release),
         rules=[] if policy is None else [_rule(each) for each in policy["rules"]],
-        policy_hash="" if policy is None else policy["hash"].removeprefix("sha256:"),
         no_policy=NO_POLICY.capitalize(),
-        model_hash=release["files"]["model.safetensors"]["sha256"],
-        release_hash=release_hash,
+        hashes=_hashes(release, release_hash),
         version=__version__,
     )
 
@@ -58,9 +58,17 @@ def _facts(release: JSON) -> list[tuple[str, str]]:
         ("records (rows)", format_number(release["rows"])),
         ("columns", format_number(release["columns"])),
         ("directions", format_number(release["directions"])),
-        ("columns per record", _number(release["features_per_row"])),
         ("differential privacy", "none" if privacy is None else f"epsilon = {privacy['epsilon']:g}"),
     ]
+
+
+def _hashes(release: JSON, release_hash: str) -> list[tuple[str, str]]:
+    """The checksum of each file of the package, and of the policy."""
+    hashes = [(name, facts["sha256"]) for name, facts in release["files"].items()]
+    hashes.append(("release.json", release_hash))
+    if release["policy"] is not None:
+        hashes.append(("policy", release["policy"]["hash"].removeprefix("sha256:")))
+    return hashes
 
 
 def _what_leaves(release: JSON) -> list[str]:
@@ -111,7 +119,50 @@ def _what_protects(release: JSON) -> list[str]:
         f"or tries, the odds of a statement about one record change by a factor of at most {factor}, but for "
         f"a chance of {chance}. Rules that look at records are waived: a refusal would tell about them.",
         *weakness,
+        "A person with several records is protected less: with five of them, epsilon is "
+        f"{privacy['of_five']:.3g}. Cells that are not numbers, such as words and dates, were read as "
+        "missing. A column of words adds nothing, and no message says so: it would tell about the records.",
         *_who_saw(release["secure"]),
+    ]
+
+
+def _other_releases(release: JSON) -> list[str]:
+    """What was spent on the records before, and what may leave next."""
+    ledgers = release["ledgers"]
+    if ledgers is None:
+        return [
+            "No account is kept of what leaves without noise. Two models of nearly the same records can show "
+            "the records in which they differ, so whoever signs must know what has left before."
+        ]
+    if ledgers["releases"] > 1:
+        return [
+            f"{format_number(ledgers['releases'])} releases are behind this model, "
+            f"{format_number(ledgers['kept'])} of them from a ledger, an owner's account of all releases. "
+            "What each owner has left is on the page that this owner signs."
+        ]
+    one = ledgers["one"]
+    if one is None or not ledgers["kept"]:
+        return [
+            "No ledger was kept: nothing adds up what this release and others of the same records cost. "
+            "Whoever signs must know of all others. Of k releases like this one, each record pays for all."
+        ]
+    before = "Nothing had been spent before this release"
+    if one["before"]:
+        entries = one["entries_before"]
+        listed = "" if entries is None else f" ({pluralize(entries, 'entry', 'entries')})"
+        before = f"epsilon = {one['before']:.3g} had been spent before this release{listed}"
+    after = (
+        f"The next release of these records may cost epsilon = {one['left']:.3g} at most, and needs a page "
+        "of its own; one that costs more is refused."
+        if one["left"]
+        else "Nothing is left: the next release of these records is refused, unless a new ledger is approved."
+    )
+    return [
+        f"The owner's ledger, {sanitize(one['id'], 20)}, is the account of what all releases of these "
+        "records cost. "
+        f"Its budget is epsilon = {one['epsilon']:g} at delta = {one['delta']:g}. {before}, "
+        f"epsilon = {one['spent']:.3g} with it; costs add up as their squares do, to less than the sum. "
+        f"{after}"
     ]
 
 
@@ -134,11 +185,18 @@ def _rule(result: JSON) -> tuple[str, str, str, str]:
     """A rule in words: what, the limit, what was found, and whether it is met."""
     what, words = _RULES[result["rule"]]
     limit, found = result["limit"], result["value"]
+    if result["rule"] in _PER_ROW:
+        limit, found = (None if value is None else _inverse(value) for value in (limit, found))
     if isinstance(limit, bool):
         limit_text = words if limit else f"not {words}"
     else:
         limit_text = "no limit" if limit is None else words.format(_number(limit))
     return what, limit_text, _found(result["rule"], result["result"], found), _RESULTS[result["result"]]
+
+
+def _inverse(value: float) -> float | None:
+    """Records per column for columns per record, with three digits; None for none."""
+    return float(f"{1 / value:.3g}") if value else None
 
 
 def _found(rule: str, result: str, value: Any) -> str:

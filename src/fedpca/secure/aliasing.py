@@ -6,9 +6,11 @@ docs/explanation/privacy-proofs.md. Parts of standard deviation 4 add about 1e-6
 """
 
 from collections.abc import Sequence
-from math import exp, expm1, isfinite, log1p, pi
+from math import exp, expm1, inf, isfinite, log, log1p, pi
 
 _LARGEST_SHARE = 1e-3  # of delta
+_LEAST = 1e-300  # below it float64 loses digits, and sums are taken in logarithms
+_MOST = 700.0  # logarithms of numbers that float64 holds are below 709.7
 
 
 def aliasing(sds: Sequence[float], entries: int, epsilon: float) -> float:
@@ -26,16 +28,23 @@ def aliasing(sds: Sequence[float], entries: int, epsilon: float) -> float:
     True
     >>> aliasing([100.0], entries=10**6, epsilon=1.0)
     0.0
+    >>> aliasing([100.0, 100.0], entries=10, epsilon=1000.0)
+    0.0
     """
     if not sds or not all(isfinite(sd) and sd > 1e-9 for sd in sds):
         raise ValueError(f"standard deviations must be numbers above 1e-9, got {list(sds)!r:.80}.")
     largest, *others = sorted(sds, reverse=True)
-    variance, logarithm = largest**2, 0.0
+    variance, ratios = largest**2, list[float]()  # as logarithms
     for sd in others:
-        logarithm += log1p(_ratio(variance * (sd**2 / (variance + sd**2))))
+        ratios.append(_ratio(variance * (sd**2 / (variance + sd**2))))
         variance += sd**2
-    distance = expm1(logarithm) / 2 if logarithm < 1 else 1.0
-    return (1 + exp(epsilon)) * min(1.0, entries * distance)
+    if not ratios:
+        return 0.0
+    chance = min(0.0, log(entries) + _distance(ratios))
+    if epsilon < _MOST and chance > -_MOST:
+        return (1 + exp(epsilon)) * exp(chance)
+    together = log1p(exp(-epsilon)) + epsilon + chance
+    return exp(together) if together < _MOST else inf
 
 
 def require_negligible(term: float, delta: float) -> None:
@@ -55,6 +64,17 @@ def require_negligible(term: float, delta: float) -> None:
 
 
 def _ratio(harmonic: float) -> float:
-    """At least 2 sum over k = 1, 2, ... of exp(-2 pi² k² harmonic), since k² >= 3 k - 2."""
+    """The logarithm of at least 2 sum over k = 1, 2, ... of exp(-2 pi² k² harmonic), since k² >= 3 k - 2."""
     exponent = -2 * pi**2 * harmonic
-    return -2 * exp(exponent) / expm1(3 * exponent)
+    return log(2) + exponent - log(-expm1(3 * exponent))
+
+
+def _distance(ratios: Sequence[float]) -> float:
+    """The logarithm of (product of 1 + exp(ratio)) / 2 - 1/2, and at most 0."""
+    product = sum(log1p(exp(ratio)) for ratio in ratios)
+    if product >= 1:
+        return 0.0
+    if product > _LEAST:
+        return log(expm1(product) / 2)
+    largest = max(ratios)
+    return largest + log(sum(exp(ratio - largest) for ratio in ratios) / 2)

@@ -223,7 +223,7 @@ def opened_of(record: Record, number: int, index: int) -> Opened:
     for which, shares in enumerate((opened.seeds, opened.keys)):
         for dealer, share in shares.items():
             expected = record.shares_of(dealer).commitment(number, which, place, len(receivers))
-            if shamir.commitment(share) != expected:
+            if not shamir.is_committed(share, expected):
                 raise SecureError(
                     f"shares must be opened as they were dealt, and {liar} lies in {name} about that of "
                     f"{record.names([dealer])}; it does not count."

@@ -145,6 +145,13 @@ class Fit(Protocol):
     @property
     def taken(self) -> tuple[SecureSum, ...]: ...
 
+    def check_rows(self, parts: Iterable[Array]) -> None:
+        """Refuse, by ValueError, rows that no sum takes, before anything leaves.
+
+        Args:
+            parts: dense rows, shape (n, d), NaN for missing.
+        """
+
     def vector(self, parts: Iterable[Array], random: np.random.Generator) -> AnyArray:
         """The integers of the next sum over an owner's rows, without noise: they must not leave like this.
 
@@ -266,6 +273,9 @@ class PrivateFit:
         """Let the next sum evaluate a model that another fit, with the same sums, has released."""
         assert self._search.found is not None
         self._energies, self._evaluated = Energies(self._privacy, self._search.found), model
+
+    def check_rows(self, parts: Iterable[Array]) -> None:
+        """Nothing: private rows are of any values, and are not looked at before they are paid for."""
 
     def vector(self, parts: Iterable[Array], random: np.random.Generator) -> Array:
         """The integers of the next sum over an owner's rows, without noise; see `Fit`."""

@@ -253,12 +253,12 @@ class Announced:
             if not isinstance(item, list) or len(item) != 3:
                 raise ValueError("each of its blocks must have length, sd and shift")
             length, sd, shift = item
-            if not validation.is_real(sd) or not isfinite(sd) or not sd >= 0:
-                raise ValueError(f"sd must be a number of at least 0, got {sd!r:.80}")
+            if type(sd) is not float or not isfinite(sd) or not sd >= 0:  # 9 is not 9.0
+                raise ValueError(f"sd must be a float of at least 0, got {sd!r:.80}")
             blocks.append(
                 NoiseBlock(
                     integer(length, 1, MOST_WORDS, "length"),
-                    float(sd),
+                    sd,
                     integer(shift, 0, MOST_SHIFT, "shift"),
                 )
             )

@@ -236,14 +236,15 @@ class Owner:
                 else [contents[i : i + shamir.SHARE] for i in range(0, len(contents), shamir.SHARE)]
             )
             pairs = list(zip(pieces[::2], pieces[1::2], strict=True))
-            if not pairs or any(
-                shamir.commitment(pair[which]) != shares.commitment(number, which, place, len(receivers))
+            if not pairs or not all(
+                shamir.is_committed(pair[which], shares.commitment(number, which, place, len(receivers)))
                 for number, pair in enumerate(pairs)
                 for which in (0, 1)
             ):
                 raise SecureError(
-                    f"shares must be those that their dealer committed to, and {record.names([dealer])} "
-                    "dealt others to this member; let the coordinator open another session without it."
+                    "shares must be below the prime, and those that their dealer committed to, and "
+                    f"{record.names([dealer])} dealt others to this member; let the coordinator open another "
+                    "session without it."
                 )
             found[dealer] = pairs
         return found

@@ -68,7 +68,10 @@ class Secrets:
     def sealing_key(self) -> bytes:
         """`enc`; SecureError if it is erased."""
         if self.enc is None:
-            raise SecureError("the study has ended here, and its secrets are erased; nothing more is sent.")
+            raise SecureError(
+                "this session has ended here, or was forgotten, and its secrets are erased; nothing more is "
+                "sent."
+            )
         return self.enc
 
     def of_sum(self, number: int) -> SumSecrets:

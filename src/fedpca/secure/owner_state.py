@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Protocol
 
 from fedpca._typing import JSON
-from fedpca._util.files import atomic_write, create_exclusive, file_lock, remove_leftovers
+from fedpca._util.files import atomic_write, create_exclusive, remove_leftovers
+from fedpca._util.locks import file_lock
 from fedpca._util.text import join_names
 from fedpca.errors import SecureError
 from fedpca.secure.owner_secrets import Secrets
@@ -115,8 +116,8 @@ class OwnerFiles:
         if not path.exists():
             if self.sent:
                 raise SecureError(
-                    f"{path} is missing, and messages of this session were sent: the state folder is "
-                    "incomplete, and an older copy of it must not be used. Wait for another session."
+                    f"{_public(path)} is missing, and messages of this session were sent: the state folder "
+                    "is incomplete, and an older copy of it must not be used. Wait for another session."
                 )
             head = {
                 "facts": facts,
@@ -131,8 +132,8 @@ class OwnerFiles:
         path = self._folder / "session.json"
         if not path.exists():
             raise SecureError(
-                f"{self._folder} must be the state of a member that takes part in this session, and is not; "
-                "name the state folder, or take a step first."
+                f"the state must be that of a member that takes part in this session, and has no "
+                f"{_public(path)}; name the state folder, or take a step first."
             )
         self._head = _read(path)
         if changed := [name for name in facts if self._head["facts"].get(name) != facts[name]]:
@@ -161,18 +162,18 @@ class OwnerFiles:
             raise _changed(["the rows"])
         if study is not None and not _is_first_or_same(path := self._of_study("rows", study), rows):
             raise SecureError(
-                f"sums without noise must be of the same rows in every session of a study, those in {path}, "
-                "and these are others: the difference of two sums would show what changed. Nothing was sent; "
-                "restore the rows, or agree on a roster of a new study."
+                "sums without noise must be of the same rows in every session of a study, those in "
+                f"{_public(path)}, and these are others: the difference of two sums would show what "
+                "changed. Nothing was sent; restore the rows, or agree on a roster of a new study."
             )
 
     def require_same_owners(self, study: str, owners: list[str]) -> None:
         if not _is_first_or_same(path := self._of_study("owners", study), json.dumps(owners)):
             others = join_names([repr(owner)[:80] for owner in owners])
             raise SecureError(
-                f"sums without noise must be of the same owners in every session of a study, those in "
-                f"{path}, and this one is of {others}: the difference would show who is in one and not in "
-                "the other. Nothing was signed; wait for all, or agree on a roster of a new study."
+                "sums without noise must be of the same owners in every session of a study, those in "
+                f"{_public(path)}, and this one is of {others}: the difference would show who is in one and "
+                "not in the other. Nothing was signed; wait for all, or agree on a roster of a new study."
             )
 
     def _of_study(self, what: str, study: str) -> Path:
@@ -236,6 +237,11 @@ class _SentFiles(Mapping[str, bytes]):
         return isinstance(name, str) and (self._folder / _file_name(name)).exists()
 
 
+def _public(path: Path) -> str:
+    """A file by its name in the state folder, for messages that may leave this machine."""
+    return f"{path.parent.name}/{path.name}" if path.name == "session.json" else path.name
+
+
 def _changed(names: list[str]) -> SecureError:
     return SecureError(
         f"{' and '.join(names)} changed since this session began: all sums of a session must be of one "
@@ -264,7 +270,7 @@ def _read(path: Path) -> JSON:
         dict(head["facts"])
     except (ValueError, KeyError, TypeError) as error:
         raise SecureError(
-            f"{path} is damaged ({type(error).__name__}): an older copy of the state folder must not be "
-            "used. Wait for another session."
+            f"{_public(path)} is damaged ({type(error).__name__}): an older copy of the state folder must "
+            "not be used. Wait for another session."
         ) from error
     return head

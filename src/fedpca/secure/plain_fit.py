@@ -131,6 +131,11 @@ class PlainFit:
         """Who took part in the sums so far."""
         return tuple(self._taken)
 
+    def check_rows(self, parts: Iterable[Array]) -> None:
+        """Refuse, by ValueError, rows with an entry above the bound; see `Fit`."""
+        for _ in self._relative(parts):
+            pass
+
     def vector(self, parts: Iterable[Array], random: np.random.Generator) -> AnyArray:
         """The integers of the next sum over an owner's rows; see `Fit`."""
         return self._sums(parts) if self._mean is None else self._products(parts)

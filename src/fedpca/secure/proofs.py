@@ -19,6 +19,8 @@ from fedpca._typing import JSON
 from fedpca.errors import SecureError
 from fedpca.secure.messages import MOST_SUMS, Present
 from fedpca.secure.session import Session
+from fedpca.secure.settings import MOST_MEMBERS
+from fedpca.secure.values import integer
 from fedpca.secure.wire import Board, board_name, digest
 from fedpca.trust.roster import Roster
 
@@ -84,12 +86,16 @@ class Proof:
     def from_json(cls, fields: JSON) -> Self:
         """A proof as a ledger has it, not checked yet; ValueError if it is none."""
         try:
-            if fields["format"] != _FORMAT or not 0 <= fields["sum"] < MOST_SUMS or fields["member"] < 0:
+            if fields["format"] != _FORMAT:
                 raise ValueError
             messages = {
                 str(name): base64.b64decode(text, validate=True) for name, text in fields["messages"].items()
             }
-            return cls(int(fields["member"]), int(fields["sum"]), messages)
+            return cls(
+                integer(fields["member"], 0, MOST_MEMBERS - 1, "member"),
+                integer(fields["sum"], 0, MOST_SUMS - 1, "sum"),
+                messages,
+            )
         except (KeyError, TypeError, ValueError, AttributeError, binascii.Error):
             raise ValueError("it is not the proof of a cancelled debit, or is damaged") from None
 

@@ -13,7 +13,7 @@ from fedpca.privacy.noise import too_large
 from fedpca.secure.messages import Announced, Keyring, Keys, Members, Present, Shares, Total
 from fedpca.secure.noise_shares import LEAST_SD, Levels
 from fedpca.secure.session import Session
-from fedpca.secure.wire import Board, board_name, digest, split_name
+from fedpca.secure.wire import Board, board_name, canonical, split_name
 
 
 def relevant(board: Board, index: int) -> dict[str, bytes]:
@@ -154,9 +154,9 @@ class Record:
 
     def before(self, number: int) -> str:
         """The digest of what a sum follows."""
-        return (
-            digest(self._contents(board_name("total", number=number - 1))) if number else self.members.digest
-        )
+        if not number:
+            return self.members.digest
+        return [self.total(earlier) for earlier in range(number)][-1].digest  # in order: each needs the last
 
     def check_blocks(self, announced: Announced) -> None:
         """Refuse, by ValueError, a sum without keys, or whose noise cannot be added in parts."""
@@ -202,11 +202,12 @@ class Record:
         announced, present = self.announced(number), self.present(number)
 
         def parse(fields: JSON, payload: memoryview, hash: str) -> Total:
-            opened = fields["opened"]
-            if not isinstance(opened, list) or opened != [i for i in present.present if i in opened]:
+            stated = fields["opened"]
+            opened = [i for i in present.present if isinstance(stated, list) and i in stated]
+            if canonical({"opened": stated}) != canonical({"opened": opened}):  # true is not 1
                 raise ValueError("opened must be numbers of those present, in order")
             expected = self.total_fields(present, opened)
-            if fields != {**expected, "session": self.session.id}:
+            if canonical(fields) != canonical({**expected, "session": self.session.id}):
                 raise ValueError("present, rows or noise are not those of the sum")
             if len(payload) != 8 * announced.length:
                 raise ValueError(f"it must have {announced.length} words")

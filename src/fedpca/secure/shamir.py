@@ -32,6 +32,12 @@ def commitment(share: bytes) -> bytes:
     return hashlib.sha256(b"fedpca secure share\n" + share).digest()
 
 
+def is_committed(share: bytes, commitment_to_it: bytes) -> bool:
+    """Whether it is the share that its dealer has committed to, below the prime: the same number plus the
+    prime would have another commitment."""
+    return int.from_bytes(share, "big") < PRIME and commitment(share) == commitment_to_it
+
+
 def combine(shares: Mapping[int, bytes], weights: Sequence[int] | None = None) -> bytes | None:
     """The secret of 32 bytes behind shares, by receiver; None if no secret gives them.
 

@@ -194,10 +194,11 @@ class OwnerStudy:
             )
 
     def _check_may_begin(self) -> None:
-        """Before anything leaves: the owner's policy, and a budget for all sums."""
+        """Before anything leaves: the owner's policy, a budget for all sums, and rows within the bound."""
         self._check_policy()
         if self._privacy is not None and self._ledger is not None:
             self._ledger.check(0, None, self._privacy.mu, adjacency=self._privacy.adjacency)
+        self._followed.fit.check_rows(self._rows.parts())
 
     def _check_policy(self) -> None:
         """Once per process, as rows are read for it; a policy may have come after the session began."""

@@ -15,6 +15,7 @@ from fedpca.readers.paths import require_distinct
 from fedpca.single_cell.leading import leading
 from fedpca.single_cell.tables import FileTable, ObjectTable, Slots, Table, open_table
 from fedpca.summaries import validation
+from fedpca.summaries.algebra import degrees_of_freedom
 from fedpca.summaries.subspace import Subspace
 
 if TYPE_CHECKING:
@@ -236,7 +237,7 @@ def _slots(model: Subspace, mask: AnyArray, params: dict[str, Any], key_added: s
     loadings[mask] = model.components.T
     facts = {
         "params": params,
-        "variance": model.singular_values**2 / (model.count - 1),
+        "variance": model.singular_values**2 / degrees_of_freedom(model.count),
         "variance_ratio": model.explained_variance_ratio,
     }
     return Slots(("X_pca", "PCs", "pca") if key_added is None else (key_added,) * 3, loadings, facts)

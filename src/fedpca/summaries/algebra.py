@@ -42,6 +42,11 @@ def subtract_mean(rows: Array, roots: Array | None, count: float) -> Array:
     return mean
 
 
+def degrees_of_freedom(count: float) -> float:
+    """The divisor that turns energy into variance: count - 1, or the count where weights sum to at most 1."""
+    return count - 1 if count > 1 else max(count, np.finfo(float).tiny)
+
+
 def principal_directions(scatter: Array, rank: int | None = None) -> tuple[Array, Array]:
     """Leading eigenvectors (as rows) of a scatter and the singular values of the rows behind it.
 

@@ -1,7 +1,7 @@
 """Certificate: what is promised about a released summary; it travels with it and merges with it."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import hypot, isclose, sqrt
 from typing import Self
@@ -384,17 +384,18 @@ class Certificate(Record):
             evaluation=None if found is None else found.scaled(weight),
         )
 
-    def with_spent(self, spent: Mapping[str, float]) -> Self:
-        """The certificate after more was spent: by the id of a ledger, epsilon so far."""
+    def with_ledgers(self, ledgers: Iterable[LedgerState]) -> Self:
+        """The certificate after more was spent, with the ledgers as they stand now."""
+        states = {ledger.id: ledger for ledger in ledgers}
         if self.releases is not None:
             releases = [
-                replace(part, spent=spent.get(part.ledger or "", part.spent)) for part in self.releases
+                replace(part, spent=states[part.ledger].spent) if part.ledger in states else part
+                for part in self.releases
             ]
             return replace(self, releases=tuple(releases))
         if self.ledger is None:
             return self
-        state = replace(self.ledger, spent=spent.get(self.ledger.id, self.ledger.spent))
-        return replace(self, ledger=state)
+        return replace(self, ledger=states.get(self.ledger.id, self.ledger))
 
     def evaluated(self, found: Evaluation) -> Self:
         """The certificate of the same release that states how good its components are."""

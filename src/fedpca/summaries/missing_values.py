@@ -41,20 +41,23 @@ def partial_scores(rows: Array, subspace: Subspace, variances: Array | None = No
     noise = _noise(subspace, components, spread, variances)
     typical = float(noise.mean())
     trust = typical / noise if typical else np.ones(len(noise))
-    weighted = components * trust
+    # In units of the directions' deviations: one that hardly varies would else outweigh all others.
+    deviation = np.sqrt(spread)
+    loadings = deviation[:, None] * components
+    weighted = loadings * trust
     gaps = np.isnan(rows)
     # The normal equations over the observed entries: those of all entries less those of the gaps.
     shape = (len(rows), subspace.rank, subspace.rank)
-    normal = np.broadcast_to(weighted @ components.T + np.diag(typical / spread), shape).copy()
+    normal = np.broadcast_to(weighted @ loadings.T + typical * np.eye(subspace.rank), shape).copy()
     observed = np.empty(shape[:2])
     deviations = np.where(gaps, 0.0, rows - subspace.mean)
     for index, hidden in enumerate(gaps):
         # One row at a time: a product of many rounds a row by its company, and these are ill-conditioned.
         observed[index] = weighted @ np.ascontiguousarray(deviations[index])
         if hidden.any():
-            normal[index] -= weighted[:, hidden] @ components[:, hidden].T
+            normal[index] -= weighted[:, hidden] @ loadings[:, hidden].T
     solved: Array = (np.linalg.pinv(normal, rcond=1e-12, hermitian=True) @ observed[:, :, None])[:, :, 0]
-    return solved
+    return solved * deviation
 
 
 def impute(rows: Array, subspace: Subspace, variances: Array | None = None) -> Array:

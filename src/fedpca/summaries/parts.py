@@ -20,7 +20,7 @@ from typing import TypeVar
 import numpy as np
 
 from fedpca._typing import AnyArray, Array
-from fedpca._util.text import join_names
+from fedpca._util.text import feature_label, join_names
 from fedpca.summaries import validation
 from fedpca.summaries.base import BaseSummary
 from fedpca.summaries.linalg import leading_singular_pairs, rounding_level
@@ -169,12 +169,12 @@ def check_observed(observed: object, count: float, n_features: int) -> Array | N
 
 
 def feature_labels(which: AnyArray, names: Sequence[str] | None) -> str:
-    """The names of some features, or their numbers where there are none, for a message.
+    """The labels of some features, for a message.
 
     >>> feature_labels(np.array([True, False, True]), None)
-    'feature 0, feature 2'
+    'feature 1, feature 3'
     """
-    return join_names([names[i] if names else f"feature {i}" for i in np.flatnonzero(which).tolist()])
+    return join_names([feature_label(i, names) for i in np.flatnonzero(which).tolist()])
 
 
 def warn_if_unknown(summary: BaseSummary) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from fedpca._typing import JSON, AnyArray, Array, ArrayLike, DeviceArray, RowsLike
-from fedpca._util.text import join_names
+from fedpca._util.text import feature_label, join_names
 from fedpca.backend import backend_of, batch_slices, ops
 from fedpca.errors import NonFiniteError
 from fedpca.summaries import validation
@@ -169,7 +169,7 @@ class Scaling(Frozen):
             outside = (self.mean < -1e-9) | (self.mean > 2 + 1e-9)
             if outside.any():
                 i = int(np.flatnonzero(outside)[0])
-                name = self.feature_names[i] if self.feature_names else f"feature {i}"
+                name = feature_label(i, self.feature_names)
                 raise ValueError(
                     f"binomial scale needs counts of an allele, means from 0 to 2, but that of {name!r:.200} "
                     f"is {self.mean[i]:.4g}; use 'std' for other features."
@@ -233,7 +233,7 @@ def check_scale(scale: object, n_features: int, names: tuple[str, ...] | None = 
         )
     bad = np.flatnonzero(~((values > 0) & np.isfinite(values)))
     if len(bad):
-        shown = [names[i] if names else f"feature {i}" for i in bad.tolist()]
+        shown = [feature_label(i, names) for i in bad.tolist()]
         raise ValueError(
             f"scale must be positive and finite, got {values[bad[0]]:g} for {join_names(shown)}; "
             "use 1 for a feature that is not to be scaled."

@@ -45,11 +45,13 @@ class SummaryView:
     def summary(self) -> Subspace:
         """The leading directions."""
         if self._summary is None:
-            subspace = self.whole.subspace()
-            carried = oversampled_rank(self._wanted(subspace), self.oversample)
-            carried = min(max(carried, 1), subspace.n_features)
-            self._summary = subspace.truncate(carried).with_fixed_signs().astype(self.dtype)
+            self._summary = self._carried().with_fixed_signs()
         return self._summary
+
+    def _carried(self) -> Subspace:
+        subspace = self.whole.subspace()
+        carried = oversampled_rank(self._wanted(subspace), self.oversample)
+        return subspace.truncate(min(max(carried, 1), subspace.n_features)).astype(self.dtype)
 
     def n_components(self) -> int:
         """How many directions of the summary are shown."""

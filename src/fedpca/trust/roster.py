@@ -8,13 +8,14 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from math import isfinite
 from types import MappingProxyType
 from typing import Any, Self
 
 from fedpca._typing import JSON
 from fedpca._util.files import atomic_write, local_path
-from fedpca._util.text import join_names
+from fedpca._util.text import join_names, looks
 from fedpca.errors import OutdatedRoster, SignatureError
 from fedpca.summaries import validation
 from fedpca.trust.keys import PublicKey, SigningKey
@@ -103,6 +104,12 @@ class Roster:
             if (twice := found.most_common(1)) and twice[0][1] > 1:
                 raise ValueError(
                     f"every member must have {what} of its own, and two have {twice[0][0]!r:.80}."
+                )
+        for member, other in pairwise(sorted(listed, key=lambda member: looks(member.id))):
+            if looks(member.id) == looks(other.id):
+                raise ValueError(
+                    f"every member must have an id that looks like no other's, and {member.id!a:.200} and "
+                    f"{other.id!a:.200} look alike; give one of them another."
                 )
         self._members = MappingProxyType({member.id: member for member in listed})
         self._settings = MappingProxyType(_checked_settings(settings))

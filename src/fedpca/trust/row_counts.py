@@ -8,7 +8,7 @@ import numpy as np
 
 from fedpca import progress
 from fedpca._typing import JSON, AnyArray, Array, RowsLike
-from fedpca._util.text import sanitize
+from fedpca._util.text import feature_label, sanitize
 from fedpca.backend.prefetch import prefetch
 from fedpca.summaries import validation
 
@@ -27,7 +27,7 @@ class RowCounts:
         column: the column with the smallest level, or "".
 
     >>> RowCounts.of([[1.5, 0.0], [2.5, 0.0], [3.5, 1.0]])
-    RowCounts(rows=3, fewest_values=3, smallest_level=1, column='1')
+    RowCounts(rows=3, fewest_values=3, smallest_level=1, column='feature 2')
     """
 
     rows: int
@@ -47,7 +47,7 @@ class RowCounts:
         if counter is None or not counter.n_rows:
             raise ValueError("there are no rows to count.")
         smallest, column = counter.smallest_level()
-        name = "" if column is None else sanitize(names[column] if names else column, 100)
+        name = "" if column is None else sanitize(feature_label(column, names), 100)
         return cls(counter.n_rows, counter.fewest_values(), smallest, name)
 
     def to_json(self) -> JSON:

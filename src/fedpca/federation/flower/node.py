@@ -11,7 +11,8 @@ from typing import Any, Self
 import numpy as np
 
 from fedpca._typing import JSON, Array
-from fedpca._util.files import file_lock, is_url
+from fedpca._util.files import is_url
+from fedpca._util.locks import file_lock
 from fedpca._util.option_text import format_names, parse_character, split_names
 from fedpca.errors import BudgetExceeded, FileFormatError, NodeError, SecureError
 from fedpca.estimators.streaming import StreamingPCA

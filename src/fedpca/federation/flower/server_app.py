@@ -10,7 +10,8 @@ from typing import Any
 
 from fedpca._typing import JSON
 from fedpca._util.extras import require
-from fedpca._util.files import atomic_write, file_lock
+from fedpca._util.files import atomic_write
+from fedpca._util.locks import file_lock
 from fedpca._util.text import pluralize, sanitize, utc_timestamp
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.flower.logs import show_in_flower
