@@ -178,7 +178,8 @@ class StreamSettings(BasePCA):
             validation.require_no_underflow(stored_values(first), dtype)
         tracker = self._plain_tracker(X.shape[1], dtype, backend_of(X))
         if isinstance(scale, str) and tracker.gives_moments:
-            first_rows = Scaling.of_checked(X[:BATCH_ROWS, :], part_of(weights, slice(BATCH_ROWS)))
+            some = slice(0, min(BATCH_ROWS, X.shape[0]))
+            first_rows = Scaling.of_checked(X[some, :], part_of(weights, some))
             return Standardized.start(tracker, scale, first_rows)
         if isinstance(scale, str):
             scaling = scaling or self._scaling or Scaling.of_checked(X, weights, self._names())

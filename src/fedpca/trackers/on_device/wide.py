@@ -154,10 +154,10 @@ class DeviceWide(Tracker):
     def _found(self, chunk: _Chunk, n_rows: int) -> DeviceArray:
         """C^T Q: the directions of a chunk with their sizes, shape (d, k)."""
         backend, xp = self.backend, self.backend.xp
-        width = min(self.n_carried + _FRESH, self.n_features)
+        known = self._state.directions
+        width = min(max(self.n_carried, known.shape[0]) + _FRESH, self.n_features)
         if n_rows <= width:  # Q is all of the rows' space
             return chunk.times_transposed(backend.asarray(np.eye(n_rows), np.float64))
-        known = self._state.directions
         fresh = random_signs(backend, self.n_features, width - known.shape[0], seed=self._n_chunks)
         W = xp.concat([known.T, fresh / self.n_features**0.5], axis=1)
         for _ in range(_FIRST_PASSES if not known.shape[0] else 1):
