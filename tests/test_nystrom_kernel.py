@@ -460,7 +460,7 @@ def test_first_rows_that_are_all_the_same_take_no_room(rng):
 
 
 def test_first_rows_that_are_orthogonal_are_all_seen(monkeypatch):
-    monkeypatch.setattr(tuning, "HOST_TUNING", replace(tuning.HOST_TUNING, kept_bytes=2**21))
+    monkeypatch.setattr(tuning, "TUNING", replace(tuning.TUNING, kept_bytes=2**21))
     frequency = 1 / np.arange(1, 301)
     lost = []
     for seed in range(3):
