@@ -72,10 +72,10 @@ def corpus():
 
 def seal(kind, arrays, metadata):
     """The bytes of a model file with these contents, valid or not, and a checksum that matches."""
-    text = metadata if isinstance(metadata, str) else json.dumps(metadata)
+    text = metadata if isinstance(metadata, str) else json.dumps(metadata, sort_keys=True)
     tensors = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     header = {
-        "format_version": model_file.FORMAT_VERSION,
+        "format_version": model_file._needed_version(kind, arrays, metadata),
         "kind": kind,
         "facts": text,
         "checksum": model_file._checksum(kind, tensors, text),

@@ -1,6 +1,7 @@
 """A federation over Flower: the model of whoever answered, by the deadline, each release paid for once."""
 
 import fcntl
+import json
 import logging
 import re
 import threading
@@ -15,8 +16,8 @@ from flower_clients import PRIVATE, REQUEST, config_of, lies, spent, write
 from helpers import aggregate, disk_full, rows_of
 
 import fedpca
-from fedpca import Aggregator, Ledger, StreamingPCA
-from fedpca.errors import FileFormatError, NodeError, SummaryRejected
+from fedpca import Aggregator, Ledger, Moments, StreamingPCA
+from fedpca.errors import FileFormatError, NodeError
 from fedpca.federation.flower.node import Node
 from fedpca.federation.flower.region import Region
 from fedpca.federation.flower.scaffold import write_template
@@ -264,7 +265,7 @@ class TestNode:
         if not privacy:
             np.testing.assert_allclose(summary.mean, np.delete(rows[:, [0, 2]], 5, axis=0).mean(axis=0))
         changed = config | {"drop": "größe,z"}
-        with pytest.raises(NodeError, match=r"released with .*'drop': \['größe', 'y'\].*increase version"):
+        with pytest.raises(NodeError, match=r"released with other settings of drop than .*increase version"):
             Node.from_config(changed).release(request)
         del config["drop"]
         selected = config | {"columns": "z, x", "version": 2, "state": str(tmp_path / "other")}
@@ -371,11 +372,48 @@ class TestRun:
         assert "damaged" in replies[6][1]
         assert replies[7] == ("rejected", "node 1 is 'good' already; give each its own client-id.")
         assert replies[8][0] == "failed"
-        assert "client-id" in replies[8][1]
+        assert replies[8][1] == (
+            "client-id must be a non-empty string in the node config; see the log of its SuperNode."
+        )
         assert replies[9] == ("rejected", "a release must be an ArrayRecord, got NoneType.")
         assert replies[10][0] == "rejected"
         assert "must have an array 'message'" in replies[10][1]
         assert list(summary["contributors"]) == ["good"]
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"policy": "/srv/smith/policy.toml"},
+            {"delimiter": "Smith"},
+            {"version": "Smith"},
+            {"roster": "/srv/smith/roster.toml", "key": "/srv/smith/key"},
+            {"key": "/srv/smith/key"},
+            {"header": "Smith"},
+            PRIVATE | {"bound": "Smith"},
+            PRIVATE | {"center": "/srv/smith/center.npy"},
+            PRIVATE | {"center": "pairs", "ledger": "smith"},
+        ],
+        ids=lambda wrong: list(wrong)[-1],
+    )
+    def test_an_error_names_the_client_and_tells_nothing_of_its_config(self, tmp_path, wrong):
+        if "ledger" in wrong:
+            wrong = wrong | {"ledger": str(tmp_path / "smith")}
+            Ledger(wrong["ledger"], epsilon=0.1, delta=1e-9).check(0, 1, 1e-3)
+        config = config_of(tmp_path, "north", 1) | wrong
+        privacy = PRIVATE if "ledger" in wrong else {}
+        with pytest.raises(RuntimeError):
+            run(FakeGrid(_1=client(config)), tmp_path / "server", replies=1, **privacy)
+        (reply,) = summary_in(tmp_path / "server")["replies"]
+        assert (reply["client"], reply["what"]) == ("north", "failed")
+        assert reply["reason"].endswith("see the log of its SuperNode.")
+        assert "smith" not in reply["reason"].lower()
+        assert str(tmp_path) not in reply["reason"]
+
+    def test_garbage_is_named_after_the_node_it_comes_from(self, tmp_path):
+        north, folder = config_of(tmp_path, "north", 1), tmp_path / "server"
+        run(FakeGrid(_1=client(north)), folder, expect=1)
+        summary = run(FakeGrid(_1=sends(b"x")), folder, replies=1)
+        assert (summary["replies"][0]["client"], summary["replies"][0]["what"]) == ("north", "rejected")
 
     @pytest.mark.parametrize("deadline", [0.0, -1.0, float("nan"), float("inf"), "5"])
     def test_a_deadline_that_never_or_at_once_ends_a_run_is_refused(self, tmp_path, deadline):
@@ -620,7 +658,7 @@ class TestRun:
         replies = {reply["node"]: (reply["what"], reply["reason"]) for reply in summary["replies"]}
         assert replies["7"] == ("unchanged", "")  # though the other one was first in this run
         assert replies["1"][0] == "rejected"
-        assert "belongs to sender '7'" in replies["1"][1]
+        assert replies["1"][1] == "node 7 is 'north' already; give each its own client-id."
         assert summary["contributors"]["north"]["version"] == 1
 
     def test_virtual_nodes_have_other_numbers_in_every_run(self, tmp_path):
@@ -700,6 +738,10 @@ def test_no_message_stops_a_folder_or_a_run(tmp_path, seed):
 
 
 class TestRegion:
+    @pytest.fixture(autouse=True)
+    def _identity(self, monkeypatch):
+        pretend_to_be_flower(monkeypatch)
+
     def region_of(self, folder, **more):
         aggregator = Aggregator(3, store=str(folder / "store"))
         for seed, name in enumerate(("north", "south"), start=1):
@@ -713,10 +755,59 @@ class TestRegion:
         first = ChildMessage.decode(region.release(REQUEST))
         assert first == ChildMessage("a region", aggregator.version, aggregator.summary())
         assert ChildMessage.decode(region.release(REQUEST)) == first
-        aggregator.withdraw("south")
+        aggregator.receive("south", 2, Moments.from_rows(rows_of(5, 10)))
         second = ChildMessage.decode(region.release(REQUEST))
-        assert (second.child, second.version, second.summary.count) == ("a region", aggregator.version, 1500)
+        assert second == ChildMessage("a region", aggregator.version, aggregator.summary())
         assert second.version > first.version
+
+    def test_below_its_quorum_it_sends_nothing(self, tmp_path):
+        """One hospital's summary would leave as it is, to a server that it does not know."""
+        aggregator, region = self.region_of(tmp_path)
+        aggregator.withdraw("south")
+        left = ChildMessage.decode(region.release(REQUEST))
+        assert left == ChildMessage("a region", aggregator.version, None)
+        (tmp_path / "summary.json").write_text(json.dumps({"quorum": 1, "least_rows": 0}))
+        assert ChildMessage.decode(region.release(REQUEST)).summary.count == 1500
+        (tmp_path / "summary.json").write_text(json.dumps({"quorum": 3}))
+        aggregator.receive("south", 9, Moments.from_rows(rows_of(5, 10)))
+        assert ChildMessage.decode(region.release(REQUEST)).summary is None
+        (tmp_path / "summary.json").write_text(json.dumps({"quorum": 2, "least_rows": 20}))
+        assert ChildMessage.decode(region.release(REQUEST)).summary is None  # the south has 10
+
+    def test_the_quorum_is_that_of_its_last_run(self, tmp_path):
+        configs = {f"_{seed}": client(config_of(tmp_path, f"h{seed}", seed)) for seed in (1, 2, 3)}
+        run(FakeGrid(**configs), tmp_path / "north", expect=3, quorum=3)
+        config = {"client-id": "north", "region": str(tmp_path / "north")}
+        assert ChildMessage.decode(Region.from_config(config).release(REQUEST)).summary.count == 4500
+        with Aggregator(3, store=tmp_path / "north" / "store") as aggregator:
+            aggregator.withdraw("h2")
+        assert ChildMessage.decode(Region.from_config(config).release(REQUEST)).summary is None
+
+    def test_a_parent_takes_out_what_a_region_has_no_more(self, tmp_path):
+        aggregator, _ = self.region_of(tmp_path)
+        region = client({"client-id": "a region", "region": str(tmp_path)})
+        other = client(config_of(tmp_path, "other", 7))
+        run(FakeGrid(_1=region, _2=other), tmp_path / "parent", expect=2)
+        for name in ("north", "south"):  # one is below the quorum, none is too
+            aggregator.withdraw(name)
+            aggregator.close()
+            summary = run(FakeGrid(_1=region, _2=other), tmp_path / "parent", replies=2)
+            assert list(summary["contributors"]) == ["other"]
+            replies = {reply["client"]: (reply["what"], reply["reason"]) for reply in summary["replies"]}
+            assert replies["a region"][1].startswith("it has nothing to send")
+        aggregator.receive("north", 5, Moments.from_rows(rows_of(5, 10)))
+        aggregator.receive("south", 5, Moments.from_rows(rows_of(6, 10)))
+        aggregator.close()
+        summary = run(FakeGrid(_1=region, _2=other), tmp_path / "parent", expect=2)
+        assert summary["contributors"]["a region"]["rows"] == 20
+
+    def test_a_stranger_takes_nobody_out(self, tmp_path):
+        north, folder = config_of(tmp_path, "north", 1), tmp_path / "server"
+        run(FakeGrid(_1=client(north)), folder, expect=1)
+        left = ChildMessage("north", 99, None).encode()
+        summary = run(FakeGrid(_2=sends(left)), folder, replies=1)
+        assert summary["replies"][0]["what"] == "rejected"
+        assert list(summary["contributors"]) == ["north"]
 
     def test_it_replies_while_its_own_run_writes_to_the_store(self, tmp_path):
         aggregator, region = self.region_of(tmp_path)
@@ -728,12 +819,12 @@ class TestRegion:
         request = REQUEST | PRIVATE | {"adjacency": "replace-one"}
         aggregator, region = self.region_of(tmp_path, **PRIVATE, center="pairs")
         assert ChildMessage.decode(region.release(request)).summary == aggregator.summary()
-        with pytest.raises(SummaryRejected, match="its epsilon is 2; at most 1 is accepted"):
+        with pytest.raises(NodeError, match="its epsilon is 2; at most 1 is accepted"):
             region.release(request | {"epsilon": 1.0})
 
     def test_what_is_not_private_does_not_leave_where_it_must_be(self, tmp_path):
         _, region = self.region_of(tmp_path)
-        with pytest.raises(SummaryRejected, match="no privacy certificate"):
+        with pytest.raises(NodeError, match="no privacy certificate"):
             region.release(REQUEST | PRIVATE | {"adjacency": "replace-one"})
         with pytest.raises(NodeError, match="the run requires center=False, but this region has center=True"):
             region.release(REQUEST | {"center": False})

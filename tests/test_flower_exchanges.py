@@ -1,8 +1,13 @@
 """Exchanges before and after the releases of a Flower federation: scales, private steps, an evaluation."""
 
+import hashlib
 import json
+import os
+import shutil
 import stat
+import time
 from dataclasses import replace
+from itertools import pairwise
 from math import sqrt
 from pathlib import Path
 
@@ -77,6 +82,25 @@ def state_of(config):
     return Path(config["source"] + ".fedpca")
 
 
+def live_of(config):
+    """What is beside the state folder, and never backed up."""
+    return Path(config["source"] + ".fedpca-live")
+
+
+class Copy:
+    """A copy of folders, as a backup or a snapshot of the machine has it."""
+
+    def __init__(self, home, *folders):
+        self.folders = {folder: home / folder.name for folder in folders}
+        for folder, copy in self.folders.items():
+            shutil.copytree(folder, copy)
+
+    def restore(self):
+        for folder, copy in self.folders.items():
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(copy, folder)
+
+
 def debits(config):
     path = state_of(config) / "ledger"  # created with the first debit
     return [entry.mechanism for entry in Ledger(path).entries] if path.exists() else []
@@ -143,7 +167,7 @@ class TestScale:
         late, folder = configs.pop("h2"), tmp_path / "server"
         grid = grid_of(configs)
         grid.nodes[3] = only_if(late, lambda published: published.scale is not None)
-        summary = run(grid, folder, scale="std", deadline=3.0)
+        summary = run(grid, folder, scale="std", deadline=6.0)
         assert replies_in(summary)["h0"] == ("accepted", "")
         what, reason = replies_in(summary)["h2"]
         assert (what, reason) == ("accepted", "it joined later: the scale is that of the rows of others.")
@@ -190,13 +214,13 @@ class TestScale:
 
     def test_a_scaling_that_cannot_be_is_rejected(self, tmp_path):
         configs = configs_of(tmp_path, [60, 90], n_features=300)
-        narrow = OwnerScaling("narrow", 1, fedpca.Scaling.from_rows(raw_units(1, 50, 7))).encode()
+        wide = OwnerScaling("wide", 1, fedpca.Scaling.from_rows(raw_units(1, 50, 400))).encode()
         many = OwnerScaling("many", 1, fedpca.Scaling.from_rows(raw_units(1, 500, 300))).encode()
         grid = grid_of(configs)
-        grid.nodes |= {3: sends(narrow, "scaling"), 4: sends(many, "scaling"), 5: sends(b"x", "scaling")}
+        grid.nodes |= {3: sends(wide, "scaling"), 4: sends(many, "scaling"), 5: sends(b"x", "scaling")}
         summary = run(grid, tmp_path / "server", scale="std", max_rows=100, deadline=3.0)
         replies = replies_in(summary)
-        assert "same features, got 300 and 7" in replies["narrow"][1]
+        assert "same features, got 300 and 400" in replies["wide"][1]
         assert "at most 100" in replies["many"][1]
         np.testing.assert_allclose(summary["scale"], standardized(rows_in(configs))[0], rtol=1e-10)
         assert list(summary["contributors"]) == ["h0", "h1"]
@@ -212,6 +236,86 @@ class TestScale:
         assert replies["4"] == ("rejected", "node 1 is 'h0' already; give each its own client-id.")
         np.testing.assert_allclose(summary["scale"], standardized(rows_in(configs))[0], rtol=1e-10)
         assert list(summary["contributors"]) == ["h0", "h1"]
+
+    def few_and(self, folder, others=()):
+        """Two nodes of 20 columns, whose moments have their scale, and others."""
+        few = configs_of(folder, [60, 90], n_features=20)
+        (folder / "odd").mkdir()
+        (odd,) = configs_of(folder / "odd", [80], n_features=300).values()
+        grid = grid_of(few)
+        grid.nodes |= others or {3: client(odd | {"client-id": "odd"})}
+        return few, grid
+
+    def of_others(self, folder, few):
+        """A run of the next day, with a newcomer in place of the others."""
+        late = few | {"late": few["h0"] | {"client-id": "late", "state": few["h0"]["source"] + ".late"}}
+        return replies_in(run(grid_of(late), folder, expect=3, scale="std", quorum=1))
+
+    @pytest.mark.parametrize("features", [0, 20])
+    @pytest.mark.parametrize("quorum", [1, 2])
+    def test_one_of_other_features_neither_decides_nor_ends_an_exchange(self, tmp_path, quorum, features):
+        few, grid = self.few_and(tmp_path)
+        settings = {"scale": "std", "quorum": quorum, "features": features}
+        began = time.monotonic()
+        summary = run(grid, tmp_path / "server", expect=4, deadline=3.0, **settings)
+        assert time.monotonic() - began > 2.5  # more were expected, to the end
+        assert replies_in(summary)["odd"][0] == "rejected"
+        assert list(summary["contributors"]) == ["h0", "h1"]
+        assert not (tmp_path / "server" / "published.safetensors").exists()
+        outcomes = {name: what for name, (what, _) in self.of_others(tmp_path / "server", few).items()}
+        assert outcomes == {"h0": "unchanged", "h1": "unchanged", "late": "accepted"}
+
+    def test_hostile_scalings_of_few_features_do_not_decide(self, tmp_path):
+        scalings = [
+            OwnerScaling(name, 1, fedpca.Scaling.from_rows(1e6 * raw_units(seed, 50, 20))).encode()
+            for seed, name in enumerate("xy")
+        ]
+        hostile = {node: sends(each, "scaling") for node, each in enumerate(scalings, start=3)}
+        few, grid = self.few_and(tmp_path, hostile)
+        summary = run(grid, tmp_path / "server", scale="std", quorum=2, replies=4)
+        assert "no scaling was requested of 20 features" in replies_in(summary)["x"][1]
+        assert not (tmp_path / "server" / "published.safetensors").exists()
+        assert self.of_others(tmp_path / "server", few)["late"][0] == "accepted"
+
+    def test_a_release_without_the_common_scale_does_not_decide(self, tmp_path):
+        configs = configs_of(tmp_path, [60, 90], n_features=300)
+        grid = grid_of(configs)
+        moments = StreamingPCA(40, scale="std").fit(raw_units(8, 500, 300)).summary_
+        grid.nodes[0] = sends(ChildMessage("early", 1, moments).encode())  # it is first
+        summary = run(grid, tmp_path / "server", scale="std", quorum=2, expect=2)
+        assert "must have the scale of all nodes" in replies_in(summary)["early"][1]
+        assert list(summary["contributors"]) == ["h0", "h1"]
+        grid.nodes = {3: sends(ChildMessage("early", 1, moments).encode())}
+        again = run(grid, tmp_path / "server", scale="std", quorum=2, replies=1)
+        assert replies_in(again)["early"] == (
+            "rejected", "a release must have the scale that was found by all nodes, got another one."
+        )  # fmt: skip
+
+    def test_no_scaling_is_taken_in_a_private_run(self, tmp_path):
+        scaling = OwnerScaling("x", 1, fedpca.Scaling.from_rows(raw_units(1, 50, 300))).encode()
+        grid = FakeGrid(_1=sends(scaling, "scaling"))
+        with pytest.raises(RuntimeError):
+            run(grid, tmp_path / "server", replies=1, **{**STEPS, "quorum": 1})
+        assert replies_in(summary_in(tmp_path / "server"))["x"] == ("rejected", "no scaling was requested.")
+        assert not (tmp_path / "server" / "published.safetensors").exists()
+
+    def test_a_name_stays_with_its_node_from_the_first_exchange_on(self, tmp_path):
+        configs = configs_of(tmp_path, [60, 90], n_features=300)
+        (tmp_path / "evil").mkdir()
+        (evil,) = configs_of(tmp_path / "evil", [400], n_features=300).values()
+
+        def thief(message):  # another name first, and then that of h1, before h1 releases
+            name = "zed" if published_in(message).scale is None else "h1"
+            state = str(tmp_path / f"evil-{name}")
+            return client(evil | {"client-id": name, "state": state})(message)
+
+        grid = FakeGrid(_1=thief, _2=client(configs["h0"]), _3=client(configs["h1"]))
+        summary = run(grid, tmp_path / "server", scale="std", quorum=2, expect=3, deadline=4.0)
+        replies = {reply["node"]: (reply["what"], reply["reason"]) for reply in summary["replies"]}
+        assert replies["1"][0] == "failed"  # told before it read anything
+        assert "another node is 'h1' already" in replies["1"][1]
+        assert replies["3"] == ("accepted", "")
+        assert summary["contributors"]["h1"]["rows"] == 90
 
     def test_the_settings_of_a_folder_stay(self, tmp_path):
         configs = configs_of(tmp_path, [60, 90], n_features=300)
@@ -276,10 +380,55 @@ class TestPrivateSteps:
         assert "evaluated another model already" in smaller["evaluation"]["missing"]["h0"]
         assert loaded(folder).certificate.evaluation is None
 
+    def test_a_second_node_of_a_name_pays_nothing_and_may_be_renamed(self, tmp_path, hospitals):
+        folder = tmp_path / "server"
+        second = hospitals.pop("h2") | {"client-id": "h0"}
+        run(grid_of(hospitals), folder, **STEPS | {"expect": 2})
+        grid = grid_of(hospitals)
+        grid.nodes[3] = client(second)
+        replies = {
+            reply["node"]: (reply["client"], reply["what"], reply["reason"])
+            for reply in run(grid, folder, **STEPS | {"expect": 0}, replies=3)["replies"]
+        }
+        name, what, reason = replies["3"]
+        assert (name, what) == ("h0", "failed")
+        assert "another node is 'h0' already; give each its own client-id. Nothing was read" in reason
+        assert debits(second) == []
+        grid.nodes[3] = client(second | {"client-id": "h2"})
+        summary = run(grid, folder, **STEPS)
+        assert replies_in(summary)["h2"][0] == "accepted"
+        assert Ledger(state_of(second) / "ledger").spent() <= 4.0 * (1 + 1e-9)
+
+    def test_a_liar_who_takes_a_name_in_a_later_step(self, tmp_path, hospitals):
+        (tmp_path / "evil").mkdir()
+        evil = configs_of(tmp_path / "evil", [3000], **PROMISE)["h0"] | {"client-id": "zed"}
+
+        def thief(message):
+            reply = client(evil)(message)
+            if not published_in(message).sums or "failed" in reply.content:
+                return reply
+            (kind,) = (kind for kind in ("sum", "release") if kind in reply.content)
+            arrays, metadata = model_file.decode(reply.content[kind]["message"].data, "")[1:]
+            contents = model_file.decode(reply.content[kind]["message"].data, "")[0]
+            return sends(model_file.encode(contents, arrays, metadata | {"child": "h1"}), kind)(message)
+
+        grid = grid_of(hospitals)
+        grid.nodes = {0: thief} | grid.nodes
+        summary = run(grid, tmp_path / "server", **STEPS | {"expect": 4, "deadline": 12.0})
+        replies = {reply["node"]: (reply["what"], reply["reason"]) for reply in summary["replies"]}
+        assert replies["0"] == ("rejected", "node 2 is 'h1' already; give each its own client-id.")
+        assert {replies[node][0] for node in "123"} == {"accepted"}
+
     def test_what_is_kept_is_for_its_owner_only(self, tmp_path, hospitals):
         run(grid_of(hospitals), tmp_path / "server", **STEPS)
-        state = state_of(hospitals["h0"])
-        for path in [state, *state.rglob("*"), tmp_path / "server" / "published.safetensors"]:
+        state, live = state_of(hospitals["h0"]), live_of(hospitals["h0"])
+        for path in [
+            state,
+            live,
+            *state.rglob("*"),
+            *live.rglob("*"),
+            tmp_path / "server" / "published.safetensors",
+        ]:
             if "lock" not in path.name and path.name != "ledger":  # they lie in a folder of its own
                 assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
 
@@ -449,27 +598,151 @@ class TestNode:
         assert Node.from_config(config).reply(REQUEST, published) == release
         assert debits(config) == paid
 
-    def test_a_restored_backup_gives_the_same_sum(self, config):
+    def owner_sum(self, reply):
+        return OwnerSum.from_contents(*model_file.decode(reply.contents, ""), "").own
+
+    def test_a_snapshot_of_the_machine_gives_the_same_sum(self, config, tmp_path):
         """Otherwise two noises, or two sums with one noise, would reveal the rows."""
-        published, first = self.advanced(config, until=2)
-        folder = state_of(config) / "exchange-1"
-        (folder / "step-2.safetensors").unlink()
-        (folder / "begun step 2").unlink()
-        Path(state_of(config) / "ledger").unlink()
+        published, first = self.advanced(config, until=1)
+        published = published.with_sum(self.owner_sum(first))
+        copy = Copy(tmp_path / "copy", state_of(config), live_of(config))
+        first = Node.from_config(config).reply(REQUEST, published)
+        copy.restore()
         assert Node.from_config(config).reply(REQUEST, published) == first
 
-    def test_other_published_sums_are_refused_once_a_step_was_paid_for(self, config):
-        self.advanced(config, until=0)
-        counted = OwnerSum.from_contents(
-            *model_file.decode((state_of(config) / "exchange-1" / "step-0.safetensors").read_bytes(), ""), ""
-        ).own
+    def test_a_snapshot_with_other_rows_has_independent_noise(self, config, tmp_path, monkeypatch):
+        """Even if neither size nor time of the file tells that they are others."""
+        published, first = self.advanced(config, until=0)
+        published = Published(sums=(self.owner_sum(first),), rank=2)
+        Node.from_config(config).reply(REQUEST, replace(published, sums=()))
+        with monkeypatch.context() as patch:  # a key was drawn, and nothing was paid for
+            patch.setattr(Ledger, "debit", lambda *given, **more: (_ for _ in ()).throw(OSError("no disk")))
+            with pytest.raises(OSError, match="no disk"):
+                Node.from_config(config).reply(REQUEST, published)
+        copy = Copy(tmp_path / "copy", state_of(config), live_of(config))
+        source = Path(config["source"])
+        rows, before = np.load(source), source.stat()
+        first = self.owner_sum(Node.from_config(config).reply(REQUEST, published))
+        copy.restore()
+        rows[7] = 900.0
+        with source.open("r+b") as file:
+            np.save(file, rows)
+        os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert source.stat().st_size == before.st_size
+        second = self.owner_sum(Node.from_config(config).reply(REQUEST, published))
+        changed = np.count_nonzero(second.total != first.total)
+        assert changed > 0.5 * len(first.total)  # one record is in 12 of 726 bins
+
+    @pytest.mark.parametrize("mechanism", ["gram", "streaming-mod-sulq"])  # one draws noise as rows come
+    def test_rows_that_change_unnoticed_are_refused(self, config, mechanism):
+        config = config | {"mechanism": mechanism}
+        published, reply = self.advanced(config, until=3)
+        published = published.with_sum(self.owner_sum(reply))
+        source = Path(config["source"])
+        contents, before, paid = source.read_bytes(), source.stat(), debits(config)
+
+        def put(changed):
+            with source.open("r+b") as file:
+                file.write(changed)
+            os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+        put(contents[:-1] + bytes([contents[-1] ^ 1]))
+        with pytest.raises(NodeError, match=r"rows changed since version 1 began .*increase version"):
+            Node.from_config(config).reply(REQUEST, published)
+        assert debits(config) == paid
+        put(contents)
+        assert Node.from_config(config).reply(REQUEST, published).kind == "release"
+        assert debits(config) == [*paid, mechanism]
+
+    def test_no_key_of_noise_that_has_left_is_kept(self, config):
+        published, reply = Published(), None
+        path, keys = live_of(config) / "exchange-1.json", []
+        while reply is None or reply.kind == "sum":
+            if reply is not None:
+                published = Published(sums=(*published.sums, self.owner_sum(reply)), rank=2)
+            reply = Node.from_config(config).reply(REQUEST, published)
+            keys += [json.loads(path.read_text())["key"]] if path.exists() else []
+            in_state = b"".join(each.read_bytes() for each in state_of(config).rglob("*") if each.is_file())
+            assert not any(key.encode() in in_state or bytes.fromhex(key) in in_state for key in keys)
+        assert len(set(keys)) == len(keys) == len(debits(config))
+        for key, later in pairwise(keys):  # forward, and not back
+            assert hashlib.blake2b(b"next", key=bytes.fromhex(key), digest_size=32).hexdigest() == later
+        model = ChildMessage.decode(reply.contents).summary.subspace(2)
+        Node.from_config(config).reply(REQUEST, Published(sums=published.sums, rank=2, model=model))
+        assert debits(config)[-1] == "evaluation"
+        assert not path.exists()
+        assert Node.from_config(config).reply(REQUEST, published) == reply
+
+    def test_a_key_is_replaced_after_a_kill_as_well(self, config, monkeypatch):
+        published, reply = self.advanced(config, until=0)
+        published = Published(sums=(self.owner_sum(reply),), rank=2)
+        path = live_of(config) / "exchange-1.json"
+        with monkeypatch.context() as patch:
+            patch.setattr(private_exchange.PrivateExchange, "_forget", lambda self: None)  # killed before
+            first = Node.from_config(config).reply(REQUEST, published)
+        before = json.loads(path.read_text())["key"]
+        assert Node.from_config(config).reply(REQUEST, published) == first
+        assert json.loads(path.read_text())["key"] != before
+
+    def test_a_state_from_a_backup_draws_nothing(self, config, tmp_path):
+        published, first = self.advanced(config, until=1)
+        copy = Copy(tmp_path / "copy", state_of(config))
+        published = published.with_sum(self.owner_sum(first))
+        self.advanced(config, published, until=2)
+        copy.restore()
+        with pytest.raises(NodeError, match=r"not of the same time: .*remove the folder .*increase version"):
+            Node.from_config(config).reply(REQUEST, published)
+        assert debits(config) == ["scales"]
+        shutil.rmtree(live_of(config))  # or on another machine
+        with pytest.raises(NodeError, match=r"version 1 has drawn is missing.*increase version"):
+            Node.from_config(config).reply(REQUEST, published)
+        Ledger(tmp_path / "larger", epsilon=9.0, delta=2e-6)
+        again = config | {"version": 2, "ledger": str(tmp_path / "larger")}
+        for n_sums in (0, 1):
+            before = Published(sums=published.sums[:n_sums], rank=2)
+            assert Node.from_config(again).reply(REQUEST, before).kind == "sum"
+
+    def test_a_release_is_sent_under_another_name_at_no_cost(self, config, tmp_path):
+        published, release = self.advanced(config)
+        paid = debits(config)
+        renamed = Node.from_config(config | {"client-id": "c"}).reply(REQUEST, published)
+        ours, theirs = ChildMessage.decode(release.contents), ChildMessage.decode(renamed.contents)
+        assert theirs == replace(ours, child="c")
+        for number in range(len(published.sums)):
+            before = Published(sums=published.sums[:number], rank=2)
+            first = Node.from_config(config | {"client-id": "c"}).reply(REQUEST, before)
+            assert model_file.decode(first.contents, "")[2]["child"] == "c"
+        assert debits(config) == paid
+        other = write(tmp_path / "other.npy", raw_units(4, 3000))  # two clients, and one folder by mistake
+        theirs = config | {"client-id": "c", "source": str(other), "state": str(state_of(config))}
+        with pytest.raises(NodeError, match=r"belongs to client 'h0'; .* set state in the node config"):
+            Node.from_config(theirs).reply(REQUEST, published)
+
+    def test_impossible_published_sums_are_refused_before_any_debit(self, config):
+        """A finite lie about a mean made the center infinite, and the release failed after its debit."""
+        published, reply = self.advanced(config, until=3)
+        assert self.owner_sum(reply).step == "mean"
+        paid = debits(config)
+        lie = replace(self.owner_sum(reply), total=np.full(6, 1e308))
+        with pytest.raises(NodeError, match=r"do not fit .* 'mean' is inf long; 3000 rows and noise have"):
+            Node.from_config(config).reply(REQUEST, published.with_sum(lie))
+        assert debits(config) == paid
+
+    def test_a_release_is_sent_from_a_backup(self, config):
+        published, release = self.advanced(config)
+        shutil.rmtree(live_of(config))
+        assert Node.from_config(config).reply(REQUEST, published) == release
+
+    def test_other_published_sums_are_refused_once_a_step_was_paid_for(self, config, tmp_path):
+        _, reply = self.advanced(config, until=0)
+        counted = self.owner_sum(reply)
+        copy = Copy(tmp_path / "copy", state_of(config))
         for n_rows in (9000, 6000):  # nothing was spent yet: whoever is there begins
             others = Published(sums=(StepSum("rows", counted.total, n_rows, 2),), rank=2)
             first = Node.from_config(config).reply(REQUEST, others)
             if n_rows == 9000:
-                (state_of(config) / "exchange-1" / "step-1.safetensors").unlink()
-                (state_of(config) / "exchange-1" / "begun step 1").unlink()
-                (state_of(config) / "ledger").unlink()
+                copy.restore()
+                shutil.rmtree(live_of(config))
         assert first.kind == "sum"
         with pytest.raises(NodeError, match=r"published sums differ from those .*increase version"):
             Node.from_config(config).reply(
@@ -521,16 +794,18 @@ class TestNode:
             reply = node.reply(REQUEST, Published(sums=published.sums[:number], rank=2))
         return OwnerSum.from_contents(*model_file.decode(reply.contents, ""), "").own.total
 
-    def test_a_step_that_failed_before_its_debit_is_taken_again(self, config, monkeypatch):
-        published, _ = self.advanced(config, until=1)
-        state = state_of(config) / "exchange-1" / "step-1.safetensors"
-        state.unlink()
-        (state_of(config) / "ledger").unlink()
-        (state.parent / "begun step 1").unlink()
+    def failed_before_its_debit(self, config, monkeypatch):
+        """What was published when the first noisy sum could not be paid for."""
+        _, reply = self.advanced(config, until=0)
+        published = Published(sums=(self.owner_sum(reply),), rank=2)
         with monkeypatch.context() as patch:
             patch.setattr(Ledger, "debit", lambda *given, **more: (_ for _ in ()).throw(OSError("no disk")))
             with pytest.raises(OSError, match="no disk"):
                 Node.from_config(config).reply(REQUEST, published)
+        return published
+
+    def test_a_step_that_failed_before_its_debit_is_taken_again(self, config, monkeypatch):
+        published = self.failed_before_its_debit(config, monkeypatch)
         assert Node.from_config(config).reply(REQUEST, published).kind == "sum"
 
     def test_a_release_that_is_lost_after_its_debit(self, config, monkeypatch):
@@ -602,18 +877,21 @@ class TestNode:
             Node.from_config(config | changes).reply(REQUEST | request_changes)
         assert not state_of(config).exists()
 
-    def test_it_may_begin_again_before_anything_is_paid_for(self, config):
-        self.advanced(config, until=1)
-        folder = state_of(config) / "exchange-1"
-        for path in (folder / "step-1.safetensors", folder / "begun step 1", state_of(config) / "ledger"):
-            path.unlink()
+    def test_it_may_begin_again_before_anything_is_paid_for(self, config, monkeypatch):
+        self.failed_before_its_debit(config, monkeypatch)
+        key = (live_of(config) / "exchange-1.json").read_text()
         write(Path(config["source"]), raw_units(5, 2000))
         reply = Node.from_config(config).reply(REQUEST | {"rank": 3})
-        assert OwnerSum.from_contents(*model_file.decode(reply.contents, ""), "").own.n_rows == 2000
+        assert self.owner_sum(reply).n_rows == 2000
+        Node.from_config(config).reply(
+            REQUEST | {"rank": 3}, Published(sums=(self.owner_sum(reply),), rank=3)
+        )
+        assert (live_of(config) / "exchange-1.json").read_text() != key
 
     def test_settings_stay_while_steps_are_taken(self, config):
         self.advanced(config, until=1)
-        with pytest.raises(NodeError, match=r"began its private steps with .*increase version"):
+        rule = r"began its private steps with other settings of scale than .*increase version"
+        with pytest.raises(NodeError, match=rule):
             Node.from_config(config).reply(REQUEST | {"scale": ""})
 
     def test_published_sums_that_do_not_fit(self, config):

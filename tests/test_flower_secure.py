@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 from pathlib import Path
 
@@ -239,7 +240,7 @@ class TestRun:
         assert summary["secure"]["refused"]["owner2"].startswith(
             "the policy of its owner does not allow it: privacy_required: only private releases may leave"
         )
-        assert not list(tmp_path.glob("owner2.npy.fedpca/**/keys*"))
+        assert not list(tmp_path.glob("owner2.npy.fedpca*/**/keys*"))
 
 
 class TestInterruptions:
@@ -264,6 +265,33 @@ class TestInterruptions:
         assert before.items() <= dict(club.board).items()  # nothing was said twice
         assert club.check_totals(heads) == [tuple(club.configs)] * 2
         assert summary["problem"] == ""
+
+
+def test_a_state_from_a_backup_answers_nothing(tmp_path):
+    """What a node has answered is in the folder that is not backed up: neither may be of another time."""
+    club = SecureClub(tmp_path, 4)
+    state = Path(club.configs["owner0"]["source"] + ".fedpca")
+    live = Path(f"{state}-live")
+    request = {"rank": 2, "center": True, "scale": ""} | to_request(club.roster)
+    board = {"session": Session.new(club.roster)}
+    node = Node.from_config(club.configs["owner0"])
+    first = node.secure_reply(request, board, [])
+    assert not list(state.rglob("*session*"))  # nothing of a session is in what is backed up
+    copies = {folder: shutil.copytree(folder, tmp_path / f"{folder.name}.copy") for folder in (state, live)}
+    assert node.secure_reply(request, board, []) == first
+    for folder, copy in copies.items():
+        aside = folder.rename(tmp_path / "aside")
+        shutil.copytree(copy, folder)
+        with pytest.raises(NodeError, match=r"not of the same time: .*increase version"):
+            node.secure_reply(request, board, [])
+        shutil.rmtree(folder)
+        aside.rename(folder)
+        assert node.secure_reply(request, board, []) == first
+    shutil.rmtree(live)
+    with pytest.raises(NodeError, match=r"version 1 has drawn is missing.*increase version"):
+        node.secure_reply(request, board, [])
+    newer = Node.from_config(club.configs["owner0"] | {"version": 2})
+    assert newer.secure_reply(request, board, []).keys() == first.keys()
 
 
 class TestSummary:
@@ -385,7 +413,7 @@ class TestRefusals:
         club.configs["owner3"] |= {"epsilon": 1.0}
         summary = run(club.grid(), club.server, **club.run_config)
         assert summary["secure"]["refused"]["owner3"].startswith("epsilon must be 8.0 in this secure study")
-        assert not list(tmp_path.glob("owner3.npy.fedpca/*"))
+        assert not list(tmp_path.glob("owner3.npy.fedpca*/*"))
 
     def test_a_node_with_an_older_roster(self, club, tmp_path):
         club.roster.save(tmp_path / "old.toml")
@@ -506,7 +534,7 @@ class TestLies:
 
     def test_a_false_model_is_refused_by_a_node(self, club):
         run(club.grid(), club.server, **club.run_config)
-        [path] = Path(club.configs["owner0"]["source"] + ".fedpca").rglob("board/model.safetensors")
+        [path] = Path(club.configs["owner0"]["source"] + ".fedpca-live").rglob("board/model.safetensors")
         true = path.read_bytes()
         path.unlink()
         node = Node.from_config(club.configs["owner0"])

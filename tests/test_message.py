@@ -114,7 +114,7 @@ def test_a_file_of_very_many_arrays_is_rejected_by_its_header():
     tensors = {f"{number}": np.zeros(0) for number in range(20_000)}
     contents = model_file.encode("subspace", tensors, {})
     started = time.perf_counter()
-    with pytest.raises(ModelFileError, match="it has 20000 arrays"):
+    with pytest.raises(ModelFileError, match="too much beside fedpca's metadata"):
         Message.decode(contents)
     assert time.perf_counter() - started < 2
 

@@ -261,7 +261,7 @@ def interrupt(*args, **kwargs):
 @pytest.mark.parametrize("failure", [fail, interrupt])
 @pytest.mark.parametrize(
     "step",
-    ["os.replace", "os.fsync", "pathlib.Path.open", "shutil.copymode", "fedpca.summaries.model_file.save"],
+    ["os.replace", "os.fsync", "pathlib.Path.open", "shutil.copymode", "fedpca.summaries.model_file.encode"],
 )
 def test_a_failed_save_leaves_the_old_file_and_nothing_else(saved, step, failure, monkeypatch):
     before = saved.read_bytes()
@@ -573,12 +573,12 @@ def test_an_edited_header_is_noticed(old, new, tmp_path):
 # --- Well-formed files with wrong contents: the checksum is right, the values are not ---
 
 
-@pytest.mark.parametrize("version", [0, 4, 10**6, "1.0", ""])
+@pytest.mark.parametrize("version", [0, 5, 10**6, "1.0", ""])
 def test_another_format_version_is_refused_by_its_number(version, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(model_file, "_needed_version", lambda *contents: version)
         some_subspace().save(tmp_path / "model")
-    assert_refused(tmp_path / "model", f"format version {version!r}; this fedpca reads versions up to 3")
+    assert_refused(tmp_path / "model", f"format version {version!r}; this fedpca reads versions up to 4")
 
 
 @pytest.mark.parametrize("kind", ["", "Subspace", "aggregator", "__init__"])
@@ -610,7 +610,8 @@ WRONG_SUBSPACES = [
     ("components", np.eye(3, 5, dtype=int), "components.*not of floats"),
     ("components", np.eye(3, 5, dtype=bool), "components.*not of floats"),
     ("components", np.eye(3, 5, dtype=np.float16), "components.*not of floats"),
-    ("components", np.eye(3, 5, dtype=np.complex64), "components.*not of floats"),
+    ("singular_values", np.array([3, 2, 1], dtype=np.float32), "must be of float64"),
+    ("mean", np.zeros(5, dtype=np.float32), "must be of float64"),
     ("components", broken, "finite"),
     ("components", np.full((3, 5), np.inf), "finite"),
     ("components", 2 * np.eye(3, 5), "orthonormal"),
@@ -665,7 +666,8 @@ WRONG_MOMENTS = [
     ("mean", np.full(3, 1e200), "mean"),
     ("scatter", np.eye(2), "shapes"),
     ("scatter", np.zeros(3), "shapes"),
-    ("scatter", np.eye(3, dtype=int), "scatter.*not of floats"),
+    ("scatter", np.eye(3, dtype=np.float16), "scatter.*not of floats"),
+    ("scatter", np.eye(3, dtype=np.float32), "must be of float64"),
     ("scatter", np.full((3, 3), np.nan), "finite"),
     ("scatter", np.full((3, 3), np.inf), "finite"),
     ("scatter", np.eye(3) * 1.5e308, "finite|large"),
@@ -737,11 +739,18 @@ def test_a_missing_array_or_fact_is_named(kind, contents, name, tmp_path):
 
 
 @pytest.mark.parametrize("extra", [np.eye(2), np.full(3, np.nan), np.zeros(0)], ids=str)
-def test_an_extra_array_changes_nothing_that_is_read(extra, tmp_path):
+@pytest.mark.parametrize("name", ["rows", "0.mean", "observe"])
+def test_an_array_that_no_subspace_has_is_refused_by_its_name(extra, name, tmp_path):
     arrays, facts = subspace_contents()
-    model_file.write(tmp_path / "plain", "subspace", arrays, facts)
-    model_file.write(tmp_path / "model", "subspace", {**arrays, "extra": extra}, {**facts, "extra": 1})
-    assert fedpca.load(tmp_path / "model") == fedpca.load(tmp_path / "plain")
+    model_file.write(tmp_path / "model", "subspace", {**arrays, name: extra}, facts)
+    assert_refused(tmp_path / "model", repr(name))
+
+
+@pytest.mark.parametrize("name", ["note", "rank", "parts ", "sender", "scale"])
+def test_a_fact_that_no_subspace_has_is_refused_by_its_name(name, tmp_path):
+    arrays, facts = subspace_contents()
+    model_file.write(tmp_path / "model", "subspace", arrays, {**facts, name: [5.0, 17.5]})
+    assert_refused(tmp_path / "model", name)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '"text"', "null", "{} {}", "{'a': 1}"])

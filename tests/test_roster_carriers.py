@@ -11,7 +11,7 @@ from helpers import bits, rows_of
 
 import fedpca
 from fedpca import Aggregator, Moments, Privacy, Roster, Scaling, SigningKey, StreamingPCA, Subspace
-from fedpca.errors import OutdatedRoster, SignatureError, SummaryRejected
+from fedpca.errors import ModelFileError, OutdatedRoster, SignatureError, SummaryRejected
 from fedpca.federation import FolderStore, MemoryStore, State
 from fedpca.federation.folder import collect, collect_scaling, publish
 from fedpca.federation.message import Message
@@ -250,7 +250,6 @@ def test_a_store_keeps_what_was_signed_byte_for_byte(store, roster):
         state = State.decode((store / f"{child}.state").read_bytes(), "it")
         assert state.message.signed == signed
         assert roster.check(state.message.signed, child)
-        assert fedpca.load(store / f"{child}.state") == summary
     again = Aggregator(rank=3, roster=roster, store=store)
     assert list(again.children) == ["north", "south"]
     assert bits(again.model()) == bits(Aggregator(rank=3, store=store).model())
@@ -258,12 +257,10 @@ def test_a_store_keeps_what_was_signed_byte_for_byte(store, roster):
         send(again, "north", 1, summary_of(5))
 
 
-def test_a_header_of_any_length_comes_back(roster):
-    """Other programs need not pad headers as this one does."""
+def test_a_message_with_spaces_of_its_own_is_refused():
     text, arrays = model_file.split(Message("north", 1, summary_of(0)).encode())
-    message = Message.decode(model_file.joined(text + b"   ", arrays))
-    message = replace(message, signed=model_file.joined(text + b"   ", arrays))
-    assert State.decode(State(message, 3).encode(), "it").message == message
+    with pytest.raises(ModelFileError, match="not exactly what fedpca writes"):
+        Message.decode(model_file.joined(text + b" " * 8, arrays))
 
 
 def test_a_state_changed_by_hand_is_quarantined(store, roster):

@@ -4,6 +4,7 @@
     ├── FileFormatError     a data file cannot be read as rows
     ├── ModelFileError      a file is not a model file, is damaged, or has an unknown format version
     ├── NodeError           a Flower node cannot answer a request
+    │   └── NodeConfigError  its config cannot be used
     ├── NonFiniteError      rows on a device contain NaN, infinity, or values too large to square
     ├── SecureError         a message of a secure sum does not count, or a coordinator lies
     ├── SignatureError      a file is not signed as the roster of its study requires
@@ -73,6 +74,18 @@ class ModelFileError(ValueError):
 
 class NodeError(ValueError):
     """A node cannot answer, for a reason that reveals nothing of its rows and may be sent to anyone."""
+
+
+class NodeConfigError(NodeError):
+    """A node config cannot be used. The text may quote it, and is for the log of the node alone.
+
+    Attributes:
+        public: what may be sent to anyone.
+    """
+
+    def __init__(self, text: str, public: str) -> None:
+        super().__init__(text)
+        self.public = public
 
 
 class NonFiniteError(ValueError):

@@ -59,6 +59,7 @@ def check(
     rules = Policy() if policy is None else Policy.load(policy)
     contents = model_file.read_bytes(model)
     summary, _ = model_files.decode(model, contents)
+    model_files.refuse_own_facts(model, contents)
     counts = counted(model, contents, summary, open_rows_of(summary, rows, reading))
     results = rules.results(summary, counts)
     broken = any(result.result == "broken" for result in results)

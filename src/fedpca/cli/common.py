@@ -241,6 +241,15 @@ def check_output_path(out: Path, force: bool) -> None:
         raise PermissionError(f"cannot write {out}: {out.parent} is not writable; choose another folder.")
 
 
+def check_no_input(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
+    """Refuse to overwrite what is read, even by force."""
+    outputs = [path for path in outputs if path.exists()]
+    for path in inputs:
+        for written in outputs:
+            if path.exists() and path.samefile(written):
+                raise FileExistsError(f"{written} is read by this command; choose another path to write.")
+
+
 def check_model_path(out: Path, force: bool) -> None:
     """The same for a model, whose name must not end like that of a table or a page."""
     if out.suffix.lower() in _TABLES_AND_PAGES:

@@ -1,17 +1,29 @@
 """fedpca merge: one model of the rows of many."""
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedpca._util.text import join_names, sanitize
 from fedpca.cli import model_files, scale_files
-from fedpca.cli.common import AsJson, Force, MaxShare, Robust, check_model_path, print_result
+from fedpca.cli.common import (
+    AsJson,
+    Force,
+    MaxShare,
+    Robust,
+    check_model_path,
+    check_no_input,
+    print_result,
+)
 from fedpca.cli.roster_options import RosterOption, load_roster
+
+if TYPE_CHECKING:
+    from fedpca.summaries.scaling import Scaling
+    from fedpca.summaries.summary import Summary
 
 
 class Features(StrEnum):
@@ -83,11 +95,13 @@ def merge(
     check_robust(robust, max_share)
     require_distinct(model)
     check_model_path(out, force)
+    check_no_input([out], model)
     study = load_roster(roster)
     files = {str(path): model_file.read_bytes(path) for path in model}
     if scalings := scale_files.decode_all(files):
         if study is not None or robust is not None or least_rows or components:
             raise typer.BadParameter("files of fedpca scale are merged without options but --features.")
+        _require_different(scalings)
         scale_files.merge(out, scalings, features is Features.INTERSECTION, as_json)
         return
     signed_by = {} if study is None else membership.signers(study, files)
@@ -98,6 +112,7 @@ def merge(
             check_least_rows(summary, least_rows)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
+    _require_different(dict(zip(files, summaries, strict=True)))
     summaries, matches = count_alike(summaries, list(files))
     lost = {}
     if features is Features.INTERSECTION:
@@ -138,6 +153,22 @@ def merge(
         lines.append(f"signed by members of study {sanitize(study.study)!r}: {_listed(signed_by.values())}")
         lines += [f"not heard from: {_listed(silent)}"] if silent else []
     print_result({"out": str(out), **description}, as_json, "\n".join(lines))
+
+
+def _require_different(parts: "Mapping[str, Summary | Scaling]") -> None:
+    """Refuse two files with the same contents: their rows would count twice. No rows count nothing."""
+    from fedpca.summaries.scaling import Scaling
+
+    known: dict[tuple[str, bytes], list[tuple[str, Summary | Scaling]]] = {}
+    for name, part in parts.items():
+        n_rows = part.observed.max() if isinstance(part, Scaling) else part.count
+        alike = known.setdefault((part.kind, part.mean.tobytes()), [])
+        if other := next((other for other, found in alike if n_rows and found == part), None):
+            raise ValueError(
+                f"models must be of different rows, because all of them count, but {other} and {name} have "
+                "the same contents; leave one out."
+            )
+        alike.append((name, part))
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -21,22 +21,32 @@ def read(path: Path) -> "tuple[Summary, int]":
 
 def decode(path: Path, contents: bytes) -> "tuple[Summary, int]":
     """The same, of a file that was read already."""
+    from fedpca.errors import ModelFileError
     from fedpca.summaries import model_file
-    from fedpca.summaries.summary import from_file
+    from fedpca.summaries.summary import from_file, split_facts
 
     kind, arrays, metadata = model_file.decode(contents, path)
-    summary = from_file(path, kind, arrays, metadata)
-    shown = metadata.get("n_components")
-    return summary, shown if type(shown) is int and shown >= 0 else summary.subspace().rank
+    facts, beside = split_facts(path, metadata)
+    counts_of(path, beside)
+    summary = from_file(path, kind, arrays, facts)
+    if (shown := beside.get("n_components", 0)) < 0:
+        raise ModelFileError(f"{path} is damaged: n_components must be at least 0, got {shown}.")
+    return summary, beside.get("n_components", summary.subspace().rank)
 
 
 def counts_in(path: Path, contents: bytes) -> "RowCounts | None":
     """What was counted in the rows of a model when it was fitted under a policy; None if nothing was."""
-    from fedpca.errors import ModelFileError
     from fedpca.summaries import model_file
+
+    return counts_of(path, model_file.decode(contents, path)[2])
+
+
+def counts_of(path: Path, metadata: "JSON") -> "RowCounts | None":
+    """The same, of the metadata of a file."""
+    from fedpca.errors import ModelFileError
     from fedpca.trust.row_counts import RowCounts
 
-    counted = model_file.decode(contents, path)[2].get("counted")
+    counted = metadata.get("counted")
     try:
         return None if counted is None else RowCounts.from_json(counted)
     except ValueError as error:
@@ -50,7 +60,15 @@ def write(
     counts: "RowCounts | None" = None,
     signer: "Signer | None" = None,
 ) -> None:
-    """Write a model file; it carries more directions than it shows, so that little is lost in merges.
+    """Write a model file, see `encode`, signed if there is a signer."""
+    from fedpca.summaries import model_file
+
+    contents = encode(summary, n_components, counts)
+    model_file.write_bytes(path, contents if signer is None else signer.sign(contents))
+
+
+def encode(summary: "Summary", n_components: int, counts: "RowCounts | None" = None) -> bytes:
+    """A model file; it carries more directions than it shows, so that little is lost in merges.
 
     Of a private model that is the number asked for: merged with others, more may rise above the noise. What a
     policy had counted in the rows stays with the model, so that it can be checked without them.
@@ -60,8 +78,14 @@ def write(
     metadata = summary.metadata | {"n_components": n_components}
     if counts is not None:
         metadata["counted"] = counts.to_json()
-    contents = model_file.encode(summary.kind, summary.arrays, metadata)
-    model_file.write_bytes(path, contents if signer is None else signer.sign(contents))
+    return model_file.encode(summary.kind, summary.arrays, metadata)
+
+
+def refuse_own_facts(path: Path, contents: bytes) -> None:
+    """Refuse a file that is to leave and has what stays with its owner."""
+    from fedpca.summaries import model_file
+
+    model_file.require_no_own_facts(model_file.signature(contents, path)[1], path)
 
 
 def require_components(path: Path, summary: "Summary", n_components: int | None) -> None:

@@ -15,6 +15,7 @@ from fedpca.cli.common import (
     PolicyPath,
     Reading,
     RowsOfModel,
+    check_no_input,
     check_output_path,
     print_result,
     progress_bars,
@@ -74,7 +75,7 @@ def package(
     table = open_rows_of(summary, rows, reading)
     if table is not None:
         check_output_path(local, force)
-    _check_no_input(out, local, [model, *([] if policy is None else [policy]), *map(Path, rows or [])])
+    check_no_input([out, local], [model, *([] if policy is None else [policy]), *map(Path, rows or [])])
     counts = counted(model, contents, summary, table)
     if rules is not None:
         rules.check(summary, counts)
@@ -83,7 +84,13 @@ def package(
         with progress_bars():
             facts = local_facts(summary, table, counts)
     files = write_package(
-        out, contents, summary, n_components=shown, title=model.name, policy=rules, counts=counts
+        out,
+        _written_again(contents, model_files.encode(summary, shown, model_files.counts_in(model, contents))),
+        summary,
+        n_components=shown,
+        title=model.name,
+        policy=rules,
+        counts=counts,
     )
     kept = None
     if facts is not None:
@@ -96,6 +103,15 @@ def package(
         f"what stays: {kept or without}",
     ]
     print_result({"out": str(out), "files": files, "local": kept}, as_json, "\n".join(lines))
+
+
+def _written_again(contents: bytes, written: bytes) -> bytes:
+    """A model as it was decoded; signed if it is what was signed."""
+    from fedpca.summaries import model_file
+
+    found, _ = model_file.signature(contents, "the model")
+    signed = model_file.with_signature(written, found) if isinstance(found, dict) else written
+    return signed if signed == contents else written
 
 
 def _check_package_path(out: Path, force: bool) -> None:
@@ -118,11 +134,3 @@ def _check_package_path(out: Path, force: bool) -> None:
             f"{out} has files that are no part of a package, as {sanitize(others[0], 100)!r}, and they would "
             "leave with it; choose another folder, or remove them."
         )
-
-
-def _check_no_input(out: Path, local: Path, inputs: list[Path]) -> None:
-    """Refuse to overwrite what is read, even by force."""
-    for path in inputs:
-        for written in (out, local):
-            if path.exists() and written.exists() and path.samefile(written):
-                raise FileExistsError(f"{written} is read by this command; choose another path to write.")

@@ -455,6 +455,12 @@ class Aggregator:
             )
 
     @property
+    def senders(self) -> Mapping[str, str]:
+        """The sender that each name belongs to, of those that were received with one."""
+        with self._lock:
+            return {child: state.sender for child, state in self._states.items() if state.sender}
+
+    @property
     def not_heard_from(self) -> tuple[str, ...]:
         """Members of the roster who do not contribute now; none without a roster."""
         with self._lock:

@@ -338,7 +338,8 @@ def _read_scaling(storage: Storage, name: str, max_bytes: int, roster: Roster | 
     kind, arrays, metadata = model_file.decode(contents, name)
     if kind != Scaling.kind:
         raise ModelFileError(f"{name} must be a Scaling, but contains {kind!r:.80}.")
-    scaling = scaling_from_file(name, arrays, metadata)
+    facts = {fact: value for fact, value in metadata.items() if fact not in ("child", "version")}
+    scaling = scaling_from_file(name, arrays, facts)
     try:
         child, version = child_name(metadata.get("child")), version_number(metadata.get("version"))
     except (TypeError, ValueError) as error:

@@ -14,6 +14,7 @@ from fedpca.summaries.summary import Summary, from_file
 from fedpca.summaries.validation import child_name as child_name
 
 _MAX_VERSION = 2**63 - 1
+_HEADER = ("child", "version")  # facts of a message beside those of its summary
 _WITHDRAWN = "withdrawn"  # the kind of a message without a summary
 
 
@@ -70,8 +71,11 @@ class Message:
     @classmethod
     def from_contents(cls, kind: str, arrays: Mapping[str, AnyArray], metadata: JSON, name: object) -> Self:
         """The inverse of `contents`, every value checked."""
-        summary = None if kind == _WITHDRAWN else from_file(name, kind, arrays, metadata)
+        facts = {fact: value for fact, value in metadata.items() if fact not in _HEADER}
+        summary = None if kind == _WITHDRAWN else from_file(name, kind, arrays, facts)
         try:
+            if summary is None:
+                model_file.require_exact(kind, (arrays, facts), ({}, {}))
             return cls(metadata["child"], metadata["version"], summary)
         except KeyError as error:
             raise ModelFileError(

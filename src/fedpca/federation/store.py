@@ -37,6 +37,7 @@ _SETTLING = (
     5.0  # seconds in which a reader of 10,000 states finds a moment between two writes, if there is one
 )
 _MAX_REASON = 500  # characters
+_OF_STATE = ("aggregator_version", "sender", "left_out", "signature", "signed")  # beside a message's facts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,13 +152,15 @@ class State:
         if not self.message.signed:
             return model_file.encode(kind, arrays, metadata | header)
         header["signed"] = model_file.split(self.message.signed)[0].decode()
-        return model_file.with_metadata(self.message.signed, metadata | header)
+        _, arrays, _ = model_file.decode(self.message.signed, "the signed message")  # bit for bit
+        return model_file.encode(kind, arrays, metadata | header)
 
     @classmethod
     def decode(cls, contents: bytes, name: object) -> Self:
         """The inverse of `encode`, every value checked; raises ModelFileError."""
         kind, arrays, metadata = model_file.decode(contents, name)
-        message = Message.from_contents(kind, arrays, metadata, name)
+        facts = {fact: value for fact, value in metadata.items() if fact not in _OF_STATE}
+        message = Message.from_contents(kind, arrays, facts, name)
         try:
             found = metadata.get("signature")
             if "signed" in metadata:

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, getcontext, localcontext
+from functools import cached_property
 from typing import Literal, Protocol
 
 import numpy as np
@@ -147,6 +148,33 @@ class FastNoise:
 
 
 NOISES: dict[NoiseName, Callable[[bytes], Noise]] = {"exact": ExactNoise, "fast": FastNoise}
+
+
+class BoundNoise:
+    """Noise that also follows from what is known only when the first of it is drawn.
+
+    Args:
+        make: the source, given its key.
+        key: 32 secret bytes.
+        bound_to: returns the rest, such as a digest of the rows that were summed. Other rows get independent
+            noise, with whatever key.
+    """
+
+    def __init__(self, make: Callable[[bytes], Noise], key: bytes, bound_to: Callable[[], bytes]) -> None:
+        self._make = make
+        self._key = key
+        self._bound_to = bound_to
+        self.sampler, self.safe = make(key).sampler, make(key).safe
+
+    @cached_property
+    def _source(self) -> Noise:
+        return self._make(hashlib.blake2b(self._bound_to(), key=self._key, digest_size=32).digest())
+
+    def entries(self, label: Label, count: int, sd: float) -> Array:
+        return self._source.entries(label, count, sd)
+
+    def weighted(self, labels: Sequence[Label], weights: Sequence[float], count: int, sd: float) -> Array:
+        return self._source.weighted(labels, weights, count, sd)
 
 
 @dataclass(frozen=True, repr=False)

@@ -20,7 +20,7 @@ A stream pays with its first rows, each in one step: those cost them what the re
 
 from collections.abc import Generator, Iterable
 from dataclasses import replace
-from math import ceil, inf, sqrt
+from math import ceil, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -191,8 +191,13 @@ class Search:
                 f"this round clips rows to {self.step.radius:g}, got a sum of rows clipped to "
                 f"{pooled.radius:g}: all owners must have the same settings."
             )
-        if not np.isfinite(pooled.total).all() or pooled.n_rows < 1 or not 1 <= pooled.noise < inf:
-            raise ValueError("the sum of a round must be finite, of at least one row and one owner's noise.")
+        # Every owner has a row: more noise than rows would excuse any sum.
+        if not np.isfinite(pooled.total).all() or not 1 <= pooled.noise <= pooled.n_rows:
+            raise ValueError(
+                "the sum of a round must be finite, of at least one row, and of the noise of one owner or of "
+                "at most as many as there are rows."
+            )
+        steps.check_total(pooled, self.step, self.deviations)
 
     @property
     def _mu(self) -> float:

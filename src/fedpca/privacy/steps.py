@@ -151,16 +151,26 @@ def check_sum(own: StepSum, step: Step, sds: Sequence[float]) -> None:
         raise ValueError(f"the sum must be of one owner with 1 to {MAX_ROWS} rows, got {own.n_rows}.")
     if not np.isfinite(own.total).all() or (own.total != np.rint(own.total)).any():
         raise ValueError("the sum must consist of whole numbers, as exact noise has them.")
-    rest = own.total
+    check_total(own, step, sds)
+
+
+def check_total(summed: StepSum, step: Step, sds: Sequence[float]) -> None:
+    """Refuse a sum over one or many owners that is impossible for so many rows and their noise.
+
+    Args:
+        sds: standard deviations of one owner's noise, per block.
+    """
+    rest = summed.total
     for block, sd in zip(step.blocks, sds, strict=True):
         part, rest = np.split(rest, [block.length])
-        points = own.n_rows / 2 if block.of_pairs else own.n_rows
-        largest = points * min(block.sensitivities) + sd * (sqrt(block.length) + _TAIL)
+        points = summed.n_rows / 2 if block.of_pairs else summed.n_rows
+        noise = sd * sqrt(summed.noise) * (sqrt(block.length) + _TAIL)
+        largest = points * min(block.sensitivities) + noise
         with np.errstate(over="ignore"):
             length = float(np.linalg.norm(part))
         if not length <= largest:
             raise ValueError(
-                f"its sum of {step.name!r} is {length:.4g} long; {own.n_rows} rows and noise have at most "
+                f"its sum of {step.name!r} is {length:.4g} long; {summed.n_rows} rows and noise have at most "
                 f"{largest:.4g}."
             )
 

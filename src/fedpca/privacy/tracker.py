@@ -3,7 +3,7 @@
 import hashlib
 import secrets
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Literal
@@ -20,7 +20,7 @@ from fedpca.privacy.evaluation import PrivateEvaluation
 from fedpca.privacy.guard import Guard
 from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.mechanisms.registry import build, mechanism_class
-from fedpca.privacy.noise import NOISES, Noise
+from fedpca.privacy.noise import NOISES, BoundNoise, Noise
 from fedpca.privacy.preparation import Preparation
 from fedpca.privacy.release_checks import bound_warning
 from fedpca.privacy.rules import check_delta_for_rows, warn_of_weak_settings
@@ -82,6 +82,9 @@ class PrivateTracker:
         key: 32 secret bytes that all noise and pairs follow from; None for random ones. With the key of an
             earlier tracker this one draws the same noise again: give it the same rows and sums, or the
             difference of what comes out reveals them.
+        bound_to: called when the first noise of a purpose is drawn; the noise follows from what it returns,
+            too. A digest of the rows, which are summed by then, gives other rows independent noise; a
+            mechanism that draws noise as rows come needs it before. None: noise follows from the key alone.
 
     Attributes:
         ledger: what pays for the releases; None in a copy.
@@ -101,6 +104,7 @@ class PrivateTracker:
         dtype: DTypeLike = np.float64,
         feature_names: tuple[str, ...] | None = None,
         key: bytes | None = None,
+        bound_to: Callable[[], bytes] | None = None,
     ) -> None:
         self.n_features = n_features
         self.rule = rule
@@ -129,13 +133,15 @@ class PrivateTracker:
             n_features,
             self._rank,
             scale=scale,
-            noise=_noise(privacy, key, "steps"),
+            noise=_noise(privacy, key, "steps", bound_to),
             random=self._random,
             ledger=ledger,
             feature_names=feature_names,
         )
         self._stage: _Preparing | PrivateSums | _Closed = _Preparing(
-            preparation, _noise(privacy, key, "rows"), _noise(privacy, key, "evaluation")
+            preparation,
+            _noise(privacy, key, "rows", bound_to),
+            _noise(privacy, key, "evaluation", bound_to),
         )
         self._open_if_found()
 
@@ -502,5 +508,9 @@ def _new_key(privacy: Privacy) -> bytes:
     return hashlib.blake2b(str(privacy.insecure_seed_for_tests).encode(), digest_size=32).digest()
 
 
-def _noise(privacy: Privacy, key: bytes, purpose: str) -> Noise:
-    return NOISES[privacy.noise](hashlib.blake2b(purpose.encode(), key=key, digest_size=32).digest())
+def _noise(privacy: Privacy, key: bytes, purpose: str, bound_to: Callable[[], bytes] | None) -> Noise:
+    make, of_purpose = (
+        NOISES[privacy.noise],
+        hashlib.blake2b(purpose.encode(), key=key, digest_size=32).digest(),
+    )
+    return make(of_purpose) if bound_to is None else BoundNoise(make, of_purpose, bound_to)

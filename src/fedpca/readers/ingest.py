@@ -232,7 +232,8 @@ class _Checkpoint:
         if not self._path.exists():
             return 0
         kind, arrays, metadata = model_file.read(self._path)
-        saved = metadata.get("checkpoint")
+        saved = metadata.pop("checkpoint", None)
+        metadata.pop("n_components", None)
         if not isinstance(saved, dict) or saved.get("source") != self._source:
             raise ValueError(
                 f"{self._path} must be a checkpoint of the same files, unchanged, and the same settings; "

@@ -55,7 +55,7 @@ def write_package(
 
     Args:
         out: a folder, or a file that ends in .zip.
-        contents: the model file, which is copied as it is.
+        contents: of the model file, as its summary was written again.
         summary: what it contains.
         n_components: how many of its components are shown.
         title: of the pages.

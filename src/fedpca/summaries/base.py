@@ -132,8 +132,7 @@ class BaseSummary(Frozen):
         return arrays if self.observed is None else arrays | {"observed": self.observed}
 
     @classmethod
-    def from_file_contents(cls, arrays: Mapping[str, Array], metadata: JSON) -> Self:
-        """The inverse of `arrays` and `metadata`, checked like any other value."""
+    def _of_contents(cls, arrays: Mapping[str, Array], metadata: JSON) -> Self:
         scale = arrays.get("scale", metadata.get("scale"))
         of_features = _with_prefix(arrays, "scaling.")
         scaling = Scaling.from_file_contents(of_features, {"feature_names": None}) if of_features else None

@@ -3,7 +3,7 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -29,6 +29,18 @@ class Frozen(ABC):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a model file (safetensors with JSON metadata)."""
         model_file.write(path, self.kind, self.arrays, self.metadata)
+
+    @classmethod
+    def from_file_contents(cls, arrays: Mapping[str, Array], metadata: JSON) -> Self:
+        """The inverse of `arrays` and `metadata`, checked like any other value; there may be nothing else."""
+        made = cls._of_contents(arrays, metadata)
+        model_file.require_exact(cls.kind, (arrays, metadata), (made.arrays, made.metadata))
+        return made
+
+    @classmethod
+    @abstractmethod
+    def _of_contents(cls, arrays: Mapping[str, Array], metadata: JSON) -> Self:
+        """The value of what it needs of arrays and metadata."""
 
     def _freeze(self, values: JSON) -> None:
         """Set fields of a frozen value; arrays become read-only."""

@@ -201,8 +201,7 @@ class Scaling(Frozen):
         return {"feature_names": self.feature_names}
 
     @classmethod
-    def from_file_contents(cls, arrays: Mapping[str, Array], metadata: JSON) -> Self:
-        """The inverse of `arrays` and `metadata`, checked like any other value."""
+    def _of_contents(cls, arrays: Mapping[str, Array], metadata: JSON) -> Self:
         return cls(arrays["observed"], arrays["mean"], arrays["variance"], metadata["feature_names"])
 
     def __repr__(self) -> str:

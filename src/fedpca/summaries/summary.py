@@ -1,12 +1,13 @@
 """Summary: either kind of summary; reading one, or a scaling, from a model file."""
 
 import os
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from fedpca._typing import JSON, Array
 from fedpca.errors import ModelFileError
 from fedpca.summaries import model_file
+from fedpca.summaries.frozen import Frozen
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.subspace import Subspace
@@ -14,6 +15,11 @@ from fedpca.summaries.subspace import Subspace
 Summary = Subspace | Moments
 
 _KINDS: dict[str, type[Subspace] | type[Moments]] = {kind.kind: kind for kind in (Subspace, Moments)}
+
+
+# Facts that a file may have beside its summary, and what they must be: of a message, and of the command line.
+_BESIDE: dict[str, type] = {"child": str, "version": int, "n_components": int, "counted": dict}
+_BESIDE |= dict.fromkeys(model_file.OWN_FACTS, dict)
 
 
 def load(path: str | os.PathLike[str]) -> Summary | Scaling:
@@ -26,39 +32,52 @@ def load(path: str | os.PathLike[str]) -> Summary | Scaling:
     Subspace(rank=1, n_features=2, count=2, explained=100.0%)
     """
     kind, arrays, metadata = model_file.read(path)
+    facts, _ = split_facts(path, metadata)
     if kind == Scaling.kind:
-        return scaling_from_file(path, arrays, metadata)
-    return from_file(path, kind, arrays, metadata)
+        return scaling_from_file(path, arrays, facts)
+    return from_file(path, kind, arrays, facts)
 
 
 def load_summary(path: str | os.PathLike[str]) -> Summary:
     """Read a model file that contains a summary."""
-    return from_file(path, *model_file.read(path))
+    kind, arrays, metadata = model_file.read(path)
+    return from_file(path, kind, arrays, split_facts(path, metadata)[0])
+
+
+def split_facts(name: object, metadata: JSON) -> tuple[JSON, JSON]:
+    """The facts of a summary in the metadata of the model file called `name`, and those beside it."""
+    beside = {fact: metadata[fact] for fact in _BESIDE if fact in metadata}
+    for fact, value in beside.items():
+        if type(value) is not _BESIDE[fact]:
+            raise ModelFileError(
+                f"{name} is not a valid model file: {fact} must be of type {_BESIDE[fact].__name__}, got "
+                f"{value!r:.80}."
+            )
+    return {fact: value for fact, value in metadata.items() if fact not in beside}, beside
 
 
 def from_file(name: object, kind: str, arrays: Mapping[str, Array], metadata: JSON) -> Summary:
-    """The summary in the contents of a model file called `name`."""
+    """The summary in the contents of a model file called `name`, which have nothing else."""
     if kind == Scaling.kind:
         raise ModelFileError(
             f"{name} must be a model, but is a Scaling; fit a model with its scale(...), or --scale std:FILE."
         )
     if kind not in _KINDS:
         raise ModelFileError(f"{name} contains {kind!r}; this fedpca knows {sorted(_KINDS)}.")
-    return _checked(name, kind, lambda: _KINDS[kind].from_file_contents(arrays, metadata))
+    found: Summary = _checked(name, _KINDS[kind], arrays, metadata)
+    return found
 
 
 def scaling_from_file(name: object, arrays: Mapping[str, Array], metadata: JSON) -> Scaling:
-    """The scaling in the contents of a model file called `name`."""
-    return _checked(name, Scaling.kind, lambda: Scaling.from_file_contents(arrays, metadata))
+    """The scaling in the contents of a model file called `name`, which have nothing else."""
+    found: Scaling = _checked(name, Scaling, arrays, metadata)
+    return found
 
 
-_Value = TypeVar("_Value")
-
-
-def _checked(name: object, kind: str, made: Callable[[], _Value]) -> _Value:
+def _checked(name: object, kind: type[Frozen], arrays: Mapping[str, Array], metadata: JSON) -> Any:
     try:
-        return made()
+        return kind.from_file_contents(arrays, metadata)
     except KeyError as error:
-        raise ModelFileError(f"{name} is not a valid {kind}: {error} is missing.") from error
+        raise ModelFileError(f"{name} is not a valid {kind.kind}: {error} is missing.") from error
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise ModelFileError(f"{name} is not a valid {kind}: {error}") from error
+        raise ModelFileError(f"{name} is not a valid {kind.kind}: {error}") from error

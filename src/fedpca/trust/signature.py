@@ -80,7 +80,12 @@ class Signature:
 
 
 def sign(contents: bytes, key: SigningKey, *, study: str, roster: str) -> bytes:
-    """The model file with a signature, which replaces one that it may have."""
+    """The model file with a signature, which replaces one that it may have.
+
+    Raises:
+        ModelFileError: the file has what stays with its owner.
+    """
+    model_file.require_no_own_facts(model_file.decode(contents, "a signed file")[2], "a signed file")
     blank = {"study": study, "roster": roster, "key": key.public.text, "value": _ZEROS.decode()}
     unsigned = model_file.with_signature(contents, blank)
     value = key.sign(_digest(unsigned, blank["value"])).hex().encode()

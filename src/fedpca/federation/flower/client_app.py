@@ -4,12 +4,11 @@ import logging
 from typing import cast
 
 from fedpca._util.extras import require
-from fedpca.errors import NodeError
 from fedpca.federation.flower.exchanges import Published
 from fedpca.federation.flower.logs import show_in_flower
 from fedpca.federation.flower.node import Node
 from fedpca.federation.flower.region import Region
-from fedpca.federation.flower.request import Request
+from fedpca.federation.flower.request import Request, public_reason
 from fedpca.federation.flower.round import array_record
 from fedpca.federation.flower.virtual import virtual_config
 
@@ -19,23 +18,22 @@ from flwr.clientapp import ClientApp  # noqa: E402
 
 app = ClientApp()
 _log = logging.getLogger(__name__)
+_MAX_NAME = 1000  # as much of a name as travels with a reason
 
 
 @app.query()
 def reply(message: Message, context: Context) -> Message:
     """Reply to a request. No exception escapes: Flower would send its text, which may quote rows."""
     show_in_flower()
-    node = None
+    node, client = None, context.node_config.get("client-id", "")
     try:
         node = _node(context)
+        client = node.client
         content = _reply(node, message.content)
     except Exception as error:
         _log.exception("fedpca: no release")
-        if node is not None:
-            reason = node.public_message(error)
-        else:
-            reason = str(error) if isinstance(error, NodeError) else type(error).__name__
-        failed = ConfigRecord({"client": "" if node is None else node.client, "reason": reason})
+        reason = public_reason(error) if node is None else node.public_message(error)
+        failed = ConfigRecord({"client": str(client)[:_MAX_NAME], "reason": reason})
         return Message(RecordDict({"failed": failed}), reply_to=message)
     return Message(content, reply_to=message)
 

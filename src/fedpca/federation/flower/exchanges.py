@@ -11,16 +11,21 @@ from typing import ClassVar, Literal, NamedTuple, Self
 import numpy as np
 
 from fedpca._typing import JSON, AnyArray, Array
+from fedpca._util.text import join_names
 from fedpca.errors import ModelFileError
 from fedpca.federation.message import child_name, version_number
 from fedpca.privacy import StepSum
 from fedpca.summaries import model_file, validation
+from fedpca.summaries.rank import FixedRank
 from fedpca.summaries.scaling import Scaling, check_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import scaling_from_file
+from fedpca.trackers import fastest
 
 MAX_SUMS = 32
 """More than there are private steps."""
+
+_NONE = object()  # of a setting that is not there: null is a value
 
 ReplyKind = Literal["release", "scaling", "sum", "waits"]
 
@@ -66,6 +71,10 @@ class Published:
 
     def encode(self) -> bytes:
         """A model file; the same contents give the same bytes."""
+        return model_file.encode(*self.contents())
+
+    def contents(self) -> model_file.Contents:
+        """Kind, arrays and metadata of its model file."""
         arrays: dict[str, AnyArray] = {f"sum.{i}": pooled.total for i, pooled in enumerate(self.sums)}
         metadata: JSON = {"sums": [_facts_of(pooled) for pooled in self.sums], "rank": self.rank}
         if self.scale is not None:
@@ -73,7 +82,7 @@ class Published:
         if self.model is not None:
             arrays |= {f"model.{name}": array for name, array in self.model.arrays.items()}
             metadata["model"] = self.model.metadata
-        return model_file.encode("published", arrays, metadata | {"facts": self.facts})
+        return "published", arrays, metadata | {"facts": self.facts}
 
     @classmethod
     def decode(cls, contents: bytes, name: object = "what was published") -> Self:
@@ -90,13 +99,15 @@ class Published:
                 of_model = {key[6:]: array for key, array in arrays.items() if key.startswith("model.")}
                 model = Subspace.from_file_contents(of_model, metadata["model"])
             scale = arrays.get("scale")
-            return cls(
+            found = cls(
                 None if scale is None else _checked_scale(scale),
                 tuple(_sum(part, arrays[f"sum.{i}"]) for i, part in enumerate(parts)),
                 validation.integer(metadata["rank"], "rank", at_least=0),
                 model,
                 dict(metadata["facts"]),
             )
+            model_file.require_exact(kind, (arrays, metadata), found.contents()[1:])
+            return found
         except KeyError as error:
             raise ModelFileError(f"{name} is not valid: {error} is missing.") from error
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -119,9 +130,13 @@ class OwnerSum:
 
     def encode(self) -> bytes:
         """A model file."""
+        return model_file.encode(*self.contents())
+
+    def contents(self) -> model_file.Contents:
+        """Kind, arrays and metadata of its model file."""
         n_features, names = self.features
         header = {"child": self.child, "version": self.version, "n_features": n_features, "names": names}
-        return model_file.encode(self.kind, {"total": self.own.total}, _facts_of(self.own) | header)
+        return self.kind, {"total": self.own.total}, _facts_of(self.own) | header
 
     @classmethod
     def from_contents(cls, kind: str, arrays: Mapping[str, AnyArray], metadata: JSON, name: object) -> Self:
@@ -131,12 +146,14 @@ class OwnerSum:
                 raise ValueError(f"it is a {kind!r:.80}")
             n_features = validation.integer(metadata["n_features"], "n_features", at_least=1)
             names = metadata["names"]
-            return cls(
+            found = cls(
                 child_name(metadata["child"]),
                 version_number(metadata["version"]),
                 _sum(metadata, arrays["total"]),
                 (n_features, None if names is None else validation.feature_names(names, n_features)),
             )
+            model_file.require_exact(kind, (arrays, metadata), found.contents()[1:])
+            return found
         except KeyError as error:
             raise ModelFileError(f"{name} is not a valid sum: {error} is missing.") from error
         except (TypeError, ValueError, OverflowError) as error:
@@ -167,11 +184,30 @@ class OwnerScaling:
         """The inverse of `encode`, every value checked."""
         if kind != cls.kind:
             raise ModelFileError(f"{name} must be a scaling, got {kind!r:.80}.")
-        scaling = scaling_from_file(name, arrays, metadata)
+        facts = {fact: value for fact, value in metadata.items() if fact not in ("child", "version")}
+        scaling = scaling_from_file(name, arrays, facts)
         try:
             return cls(child_name(metadata["child"]), version_number(metadata["version"]), scaling)
         except (KeyError, TypeError, ValueError) as error:
             raise ModelFileError(f"{name} is not a valid message: {error}") from error
+
+
+def needs_scaling(n_features: int, rank: int) -> bool:
+    """Whether a scale has to be found before releases: those of few features are moments, which have it."""
+    return fastest(n_features, FixedRank(rank)) != "exact"
+
+
+def renamed(contents: bytes, client: str) -> bytes:
+    """A sum or release, as it was stored, under the name of its owner now; the same bytes, if that stayed."""
+    kind, arrays, metadata = model_file.decode(contents, "what is kept")
+    if metadata["child"] == client:
+        return contents
+    return model_file.encode(kind, arrays, metadata | {"child": client})
+
+
+def changed_names(kept: JSON, now: JSON) -> str:
+    """Which settings are not as they were, by name: their values are nobody else's business; "" if none."""
+    return join_names(sorted(name for name in {*kept, *now} if kept.get(name, _NONE) != now.get(name, _NONE)))
 
 
 def same_sums(ours: tuple[StepSum, ...], theirs: tuple[StepSum, ...]) -> bool:

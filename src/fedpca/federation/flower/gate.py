@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpca.errors import NodeError, PolicyViolation
-from fedpca.federation.flower.private_exchange import write
+from fedpca.federation.flower.live import write
 from fedpca.privacy import Privacy
 from fedpca.readers import RowReader
 from fedpca.summaries.scaling import Scaling

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from fedpca._typing import JSON
-from fedpca.errors import NodeError
+from fedpca.errors import NodeConfigError, NodeError
 from fedpca.federation.flower.exchanges import Reply
 from fedpca.federation.flower.request import Request
 from fedpca.federation.membership import other_features
@@ -42,10 +42,9 @@ class Membership:
             return None
         for name in KEYS:
             if not isinstance(config.get(name), str) or not config[name]:
-                raise NodeError(
-                    f"a node with {given[0]} needs {' and '.join(KEYS)}, a file each, got "
-                    f"{name}={config.get(name)!r:.80}; set both in the node config, or neither."
-                )
+                rule = f"a node with {given[0]} needs {' and '.join(KEYS)}, a file each"
+                got = f"got {name}={config.get(name)!r:.80}; set both in the node config, or neither."
+                raise NodeConfigError(f"{rule}, {got}", rule)
         signer = Roster.load(str(config["roster"])).signer(SigningKey.load(str(config["key"])))
         if signer.member.id != client:
             raise NodeError(

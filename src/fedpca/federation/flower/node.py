@@ -14,25 +14,31 @@ from fedpca._typing import JSON, Array
 from fedpca._util.files import is_url
 from fedpca._util.locks import file_lock
 from fedpca._util.option_text import format_names, parse_character, split_names
-from fedpca.errors import BudgetExceeded, FileFormatError, NodeError, SecureError
+from fedpca.errors import FileFormatError, NodeConfigError, NodeError, SecureError
 from fedpca.estimators.streaming import StreamingPCA
-from fedpca.federation.flower.exchanges import OwnerScaling, Published, Reply
+from fedpca.federation.flower.exchanges import (
+    OwnerScaling,
+    Published,
+    Reply,
+    changed_names,
+    needs_scaling,
+    renamed,
+)
 from fedpca.federation.flower.gate import Gate
+from fedpca.federation.flower.live import Live, write
 from fedpca.federation.flower.member import KEYS, Membership
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
-from fedpca.federation.flower.private_exchange import PrivateExchange, write
-from fedpca.federation.flower.request import Request
+from fedpca.federation.flower.private_exchange import PrivateExchange
+from fedpca.federation.flower.request import Request, check_name, config_error, public_reason
 from fedpca.federation.flower.secure_node import SecureNode, check_privacy
 from fedpca.federation.message import Message
 from fedpca.privacy import Privacy
 from fedpca.readers import RowReader, fit_files, open_rows
 from fedpca.readers.dialect import Dialect
 from fedpca.summaries import model_file, validation
-from fedpca.summaries.rank import FixedRank
 from fedpca.summaries.scaling import Scaling, same_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.trackers import fastest
 from fedpca.trust.policy import NO_POLICY, Policy
 
 _log = logging.getLogger(__name__)
@@ -107,7 +113,7 @@ class Node:
             membership = Membership.from_config(config, client)
             policy = Policy.load(require_text(config, "policy")) if "policy" in config else None
         except (TypeError, ValueError, OSError) as error:
-            raise NodeError(f"node config: {error}") from error
+            raise config_error(error) from error
         rows = source if is_url(source) else Path(source)
         return cls(client, rows, state, version, privacy, min_rank, reading, membership, policy)
 
@@ -149,8 +155,9 @@ class Node:
         self.membership.check_secure(request, secure=True)
         check_privacy(self.membership.signer.roster, self.privacy)
         with self._locked():
+            self._live.enter(self.version)
             member = SecureNode(
-                self.state / "secure",
+                self._live.folder / "secure",
                 self.version,
                 self.membership.signer,
                 None if self.privacy is None else self._spending(self.privacy),
@@ -163,7 +170,7 @@ class Node:
         scale = self._check(request)
         if self._takes_steps(scale):
             return self._private_reply(request, published)
-        if published.scale is None and scale and not self._is_exact(request):
+        if published.scale is None and scale and needs_scaling(self._opened().n_features, request["rank"]):
             return Reply("scaling", self._scaling())
         return Reply("release", self.release(request, published.scale))
 
@@ -185,15 +192,17 @@ class Node:
                 rows = self._opened()
                 if divisor is not None:
                     self._check_unchanged(rows)
+                    self._check_divisor(rows, divisor)
                 self._gate.check_rows(rows)
-                write(settings_path, json.dumps({"rank": made_for} | now).encode())
+                head = {"rank": made_for, "fingerprint": rows.fingerprint()}
+                write(settings_path, json.dumps(head | now).encode())
                 summary = self._summary(rows, made_for, bool(request["center"]), scale, divisor)
                 self._gate.check(summary, lambda: rows)
                 write(self._release_path, Message(self.client, self.version, summary).encode())
-            contents = self._release_path.read_bytes()
+            contents = renamed(self._release_path.read_bytes(), self.client)
             settings = json.loads(settings_path.read_bytes()) if settings_path.exists() else {}
+            self._check_kept(settings, rank, now)
             kept = Message.decode(contents, self._release_path)
-            self._check_kept(kept, settings, rank, now)
             self._check_leaving(kept)
         if divisor is not None and kept.summary is not None and not same_scale(divisor, kept.summary.scale):
             raise NodeError(
@@ -203,13 +212,14 @@ class Node:
         return contents
 
     def public_message(self, error: Exception) -> str:
-        """What others may learn about an error: nothing that was read from the rows or their file."""
-        if isinstance(error, NodeError | SecureError | BudgetExceeded):
-            return str(error)
-        return f"its rows could not be released ({type(error).__name__}); see the log of its SuperNode."
+        """What others may learn about an error: no path, and nothing that was read from the rows."""
+        if isinstance(error, SecureError):  # about what is on the board, and what is kept of it
+            return str(error).replace(str(self._live.folder), "its folder")
+        return public_reason(error)
 
     def _check(self, request: Request) -> str:
         """Raise, before anything is read or spent, if the release would be rejected; returns the scale."""
+        check_name(request, self.client)
         if self.membership is not None:
             self.membership.check(request, self.privacy)
             self.membership.check_secure(request, secure=False)
@@ -264,10 +274,10 @@ class Node:
         with self._locked():
             if self._release_path.exists():
                 settings = json.loads(self._release_path.with_suffix(".json").read_bytes())
-                kept = Message.decode(self._release_path.read_bytes(), self._release_path)
-                self._check_kept(kept, settings, rank, now)
+                self._check_kept(settings, rank, now)
             exchange = PrivateExchange(
                 self.state / f"exchange-{self.version}",
+                self._live,
                 self._release_path,
                 self.client,
                 self.version,
@@ -282,11 +292,6 @@ class Node:
             if reply.kind == "release":
                 self._check_leaving(Message.decode(reply.contents, self._release_path))
             return reply
-
-    def _is_exact(self, request: Request) -> bool:
-        """Whether moments travel, which carry the scale: decided by what all nodes have in common."""
-        n_features = self._opened().n_features
-        return fastest(n_features, FixedRank(int(request["rank"]))) == "exact"
 
     def _scaling(self) -> bytes:
         """The scaling of the rows of this version, as an encoded `OwnerScaling`."""
@@ -304,6 +309,8 @@ class Node:
                 write(path, OwnerScaling(self.client, self.version, scaling).encode())
             contents = path.read_bytes()
             kept = OwnerScaling.from_contents(*model_file.decode(contents, path), path)
+            if kept.child != self.client:
+                raise _of_another(kept.child)
             self._gate.check(kept.scaling, self._opened)
             return contents
 
@@ -318,11 +325,22 @@ class Node:
                 "node config."
             )
 
+    def _check_divisor(self, rows: RowReader, divisor: Array) -> None:
+        if len(divisor) != rows.n_features:
+            raise NodeError(
+                f"the scale of this run is of {len(divisor)} features, and the rows have {rows.n_features}; "
+                "select them with columns in the node config."
+            )
+
     # --- the release ---
 
     def _spending(self, privacy: Privacy) -> Privacy:
         """The settings with the ledger that pays, which a member signs."""
         return privacy if self.membership is None else privacy.with_signed_ledger(self.membership.signer.key)
+
+    @property
+    def _live(self) -> Live:
+        return Live(self.state)
 
     @property
     def _release_path(self) -> Path:
@@ -370,22 +388,33 @@ class Node:
         public = isinstance(self.privacy.center, tuple)
         return settings | {"center": "public" if public else self.privacy.center}
 
-    def _check_kept(self, kept: Message, settings: JSON, rank: int, now: JSON) -> None:
-        """Raise if a new release would differ; above all, if this one has no noise and privacy is set."""
-        if kept.child != self.client:
-            raise NodeError(f"the state folder belongs to client {kept.child!r}; use one folder per client.")
+    def _check_kept(self, settings: JSON, rank: int, now: JSON) -> None:
+        """Raise if a new release would differ; above all, if this one has no noise and privacy is set.
+
+        A client may have another name by now: what was released of the same rows is sent under that.
+        """
+        kept = Message.decode(self._release_path.read_bytes(), self._release_path)
         made_with = dict(settings)
-        made_for = made_with.pop("rank", 0)
-        if made_with != now:
+        made_for, rows = made_with.pop("rank", 0), made_with.pop("fingerprint", "")
+        if kept.child != self.client and (self.privacy is None or rows != self._opened().fingerprint()):
+            raise _of_another(kept.child)
+        if changed := changed_names(made_with, now):
             raise NodeError(
-                f"version {self.version} was released with {made_with}, but the settings now are {now}; "
-                "increase version in the node config to make a new release."
+                f"version {self.version} was released with other settings of {changed} than the run and the "
+                "node config have now; increase version in the node config to make a new release."
             )
         if isinstance(kept.summary, Subspace) and rank > made_for:
             raise NodeError(
                 f"version {self.version} was released for rank={made_for}, but the run requests rank={rank}; "
                 "increase version in the node config to make a new release."
             )
+
+
+def _of_another(client: str) -> NodeError:
+    return NodeError(
+        f"the state folder belongs to client {client!r:.80}; use one folder per client: set state in the "
+        "node config to a folder of its own."
+    )
 
 
 @contextmanager
@@ -401,7 +430,8 @@ def require_text(config: Mapping[str, object], key: str) -> str:
     """The value of a key that a node config must have."""
     value = config.get(key)
     if not isinstance(value, str) or not value:
-        raise NodeError(f"{key} must be a non-empty string in the node config, got {value!r}.")
+        rule = f"{key} must be a non-empty string in the node config"
+        raise NodeConfigError(f"{rule}, got {value!r}.", rule)
     return value
 
 
@@ -410,7 +440,8 @@ def _reading(config: Mapping[str, object]) -> dict[str, Any]:
     for key in _READING.keys() & config.keys():
         kind, rule = (bool, "true or false") if key in _FLAGS else (str, "text")
         if not isinstance(config[key], kind):
-            raise NodeError(f"{key} must be {rule} in the node config, got {config[key]!r}.")
+            rule = f"{key} must be {rule} in the node config"
+            raise NodeConfigError(f"{rule}, got {config[key]!r}.", rule)
     reading = {key.replace("-", "_"): parse(config[key]) for key, parse in _READING.items() if key in config}
     Dialect(**{name: value for name, value in reading.items() if name in _DIALECT})  # rejects what cannot be
     return reading

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from fedpca._typing import JSON
-from fedpca.errors import NodeError
+from fedpca.errors import NodeError, SummaryRejected
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.flower.exchanges import Published, Reply
 from fedpca.federation.flower.member import KEYS, Membership, is_secure
 from fedpca.federation.flower.node import require_text
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
-from fedpca.federation.flower.request import Request
+from fedpca.federation.flower.request import Request, check_name, config_error, public_reason
 from fedpca.federation.message import Message
 from fedpca.summaries import validation
 from fedpca.trust import Roster
 
 _KEYS = ("client-id", "region", *KEYS)
+_QUORUM = 2  # of a folder without a run: one client's summary would leave as it is
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,12 @@ class Region:
         try:
             membership = Membership.from_config(config, client)
         except (ValueError, OSError) as error:
-            raise NodeError(f"node config: {error}") from error
+            raise config_error(error) from error
         return cls(client, folder, membership)
 
     def reply(self, request: Request, published: Published | None = None) -> Reply:
         """The reply to a request: the release, whatever was published (see `Node.reply`)."""
+        check_name(request, self.client)
         if self.membership is not None:
             self.membership.check(request, None)
         reply = Reply("release", self.release(request))
@@ -75,19 +76,30 @@ class Region:
         )
 
     def release(self, request: Request) -> bytes:
-        """The merged summary of all clients so far, as an encoded message (see `Node.release`)."""
+        """The merged summary of all clients so far, as an encoded message (see `Node.release`).
+
+        Below the quorum of the regional runs it is a message without a summary: what the region sent before
+        counts no more.
+        """
         store, roster, last = (self.folder / name for name in ("store", "roster.toml", "summary.json"))
         if not store.is_dir():
             raise NodeError("the region has no store: set region to the folder of its runs on this machine.")
         agreed = Roster.load(roster) if roster.exists() else None
+        settings = json.loads(last.read_bytes()) if last.exists() else {}
+        secure = is_secure(agreed)
         aggregator = Aggregator(
             validation.integer(request["rank"], "rank", at_least=1),
             store=store,
-            roster=None if is_secure(agreed) else agreed,  # nobody signs a sum over all
-            **_robust(json.loads(last.read_bytes()) if last.exists() else {}),
+            least_rows=settings.get("least_rows") or 0,
+            roster=None if secure else agreed,  # nobody signs a sum over all
+            robust=settings.get("robust"),
+            max_share=settings.get("max_share"),
         )
-        if not aggregator.children:
-            raise NodeError("no client of the region has contributed yet.")
+        quorum = 1 if secure else settings.get("quorum", _QUORUM)
+        if len(aggregator.children) < quorum:
+            if not aggregator.versions:
+                raise NodeError(f"no client of the region has contributed yet, and its quorum is {quorum}.")
+            return Message(self.client, aggregator.version, None).encode()
         version, summary = aggregator.version, aggregator.summary()
         if summary.centered != bool(request["center"]):
             raise NodeError(
@@ -97,17 +109,15 @@ class Region:
         if (summary.scale is None) == bool(scale := request.get("scale", "")):
             raise NodeError(f"the run requires scale={scale!r}, but this region {_scaled(summary.scale)}.")
         if floor := PrivacyFloor.from_config(request):  # what the parent would reject is not sent
-            Aggregator(privacy=floor.privacy).receive(self.client, version, summary)
+            try:
+                Aggregator(privacy=floor.privacy).receive(self.client, version, summary)
+            except SummaryRejected as error:  # about the merged certificate, which would have been sent
+                raise NodeError(str(error)) from error
         return Message(self.client, version, summary).encode()
 
     def public_message(self, error: Exception) -> str:
-        """What others may learn about an error: all of it, for there are no rows here."""
-        return str(error)
-
-
-def _robust(last: JSON) -> JSON:
-    """How the last regional run merged its clients."""
-    return {name: last.get(name) for name in ("robust", "max_share")}
+        """What others may learn about an error: nothing of its clients, or of where they are kept."""
+        return public_reason(error)
 
 
 def _scaled(scale: object) -> str:

@@ -21,7 +21,7 @@ _log = logging.getLogger("fedpca.federation.flower.server_app")
 _PAUSE = 0.5  # seconds
 _KINDS = ("release", "scaling", "sum", "waits")
 
-Outcome = Literal["accepted", "unchanged", "outdated", "taken", "waiting", "rejected", "failed"]
+Outcome = Literal["accepted", "unchanged", "outdated", "taken", "waiting", "withdrawn", "rejected", "failed"]
 CONTRIBUTING = ("accepted", "unchanged", "outdated")
 """Outcomes of a release that is in the model, or a newer one of the same client."""
 
@@ -35,7 +35,8 @@ class NodeReply:
         client: its name, as it claims; "" if unknown.
         what: of a release "accepted"; "unchanged", if the aggregator had this version; "outdated", if it had
             a newer one; of a scaling or sum before a release "taken"; "waiting", if it missed the first of
-            these; "rejected"; or "failed".
+            these; "withdrawn", if it was in the model and has nothing to send any more; "rejected"; or
+            "failed".
         reason: why it was not accepted, unless it is unchanged; of one that was, what it took no part in.
         time: UTC.
     """

@@ -79,6 +79,8 @@ def run(grid: Grid, config: Mapping[str, object], folder: Path) -> None:
         "secure": None,
         "robust": config["robust"] or None,
         "max_share": config["max-share"] or None,
+        "quorum": config["quorum"],
+        "least_rows": config["least-rows"],
         "contributors": {},
         "quarantined": {},
         "replies": [],

@@ -21,9 +21,10 @@ from fedpca._util.files import atomic_write
 from fedpca._util.text import sanitize, utc_timestamp
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.flower.evaluation_round import EvaluationRound
-from fedpca.federation.flower.exchanges import OwnerScaling, OwnerSum, Published
+from fedpca.federation.flower.exchanges import OwnerScaling, OwnerSum, Published, needs_scaling
 from fedpca.federation.flower.intake import Intake
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
+from fedpca.federation.flower.request import digest_of_name
 from fedpca.federation.flower.round import (
     CONTRIBUTING,
     NodeReply,
@@ -34,13 +35,14 @@ from fedpca.federation.flower.round import (
     failure,
     is_lost,
 )
-from fedpca.federation.message import Message, require_summary
+from fedpca.federation.message import Message
 from fedpca.privacy import Privacy, PrivateTracker, StepSum
 from fedpca.privacy.steps import check_sum, count_rows
 from fedpca.summaries import model_file, validation
 from fedpca.summaries.rank import FixedRank
-from fedpca.summaries.scaling import Scaling
+from fedpca.summaries.scaling import Scaling, same_scale
 from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
 
 require("flwr", extra="flower", purpose="a Flower federation")
 from flwr.app import ConfigRecord, RecordDict  # noqa: E402
@@ -108,8 +110,10 @@ class Study:
         self._max_bytes = max_bytes
         self._stable_nodes = stable_nodes
         self._final: set[int] = set()  # nodes that get no further request
-        self._node_of: dict[str, int] = {}  # which node a client's release came from first
+        self._node_of: dict[str, int] = {}  # which node has used a client's name first in this run
+        self._released: set[str] = set()  # clients whose release came in this run
         self._client_of: dict[int, str] = {}  # whose release came from a node
+        self._refused: dict[int, str] = {}  # nodes whose scaling or sum was taken, and why it counts no more
         self._unrecorded = 0  # releases since the model was recorded
         self._next_record = 0.0  # not before this time
         self._began = 0.0  # the exchange now
@@ -131,7 +135,7 @@ class Study:
 
     def _load(self) -> Published:
         if not self._file.exists():
-            return Published(facts={"settings": self._settings, "clients": []})
+            return Published(facts={"settings": self._settings, "clients": {}})
         published = Published.decode(self._file.read_bytes(), self._file)
         if (before := published.facts.get("settings")) != self._settings:
             raise ValueError(
@@ -166,6 +170,10 @@ class Study:
                     return
             except ValueError as error:  # public: about numbers of rows and sums
                 self.problem = sanitize(str(error), 500)
+            finally:
+                for node, reason in self._refused.items():
+                    self.replies[node] = replace(self.replies[node], what="rejected", reason=reason)
+                self._refused.clear()
 
     def _round(
         self,
@@ -175,14 +183,49 @@ class Study:
         published: Published,
         only: Collection[int] | None = None,
     ) -> Round:
-        content = RecordDict({"request": ConfigRecord(self._request)})
+        given = {}
         if not published.is_empty:
-            content["published"] = array_record({"message": replace(published, facts={}).encode()})
+            given = {"published": array_record({"message": replace(published, facts={}).encode()})}
 
         def to_node(node: int) -> RecordDict | None:
-            return content if (node not in self._final if only is None else node in only) else None
+            if node in self._final if only is None else node not in only:
+                return None
+            taken = [
+                digest_of_name(client) for client, holder in self._holders.items() if holder != str(node)
+            ]
+            request = self._request | ({"taken": taken} if taken else {})
+            return RecordDict({"request": ConfigRecord(request), **given})
 
         return Round(self._grid, to_node, receive, end=end, enough=enough, retries=self._retries)
+
+    # --- names ---
+
+    @property
+    def _holders(self) -> dict[str, str]:
+        """The node that each name belongs to: the first that used it, in this run or before.
+
+        With a roster a name belongs to a key, whatever node its messages come from.
+        """
+        if self._aggregator.roster is not None:
+            return {}
+        before: dict[str, str] = {}
+        if self._stable_nodes:
+            known, taken = self._aggregator.versions, self._published.facts.get("clients", {})
+            before = {client: node for client, node in taken.items() if client not in known}
+            before |= self._aggregator.senders  # of others that were known, withdrawn ones are free
+        return {client: str(node) for client, node in self._node_of.items()} | before
+
+    def _check_name(self, node: int, client: str) -> None:
+        """A name stays with its node from the first exchange to the last."""
+        holder = self._holders.get(client, str(node))
+        if holder != str(node):
+            raise ValueError(f"node {holder} is {client!r:.80} already; give each its own client-id.")
+
+    def _name_of(self, node: int) -> str:
+        """The client that a node was, if its message does not say; "" if it was none."""
+        return next((client for client, holder in self._holders.items() if holder == str(node)), "")
+
+    # --- the end of an exchange ---
 
     @property
     def _will_evaluate(self) -> bool:
@@ -202,7 +245,7 @@ class Study:
 
     def _is_enough(self, replies: Mapping[int, NodeReply]) -> bool:
         """Clients count, not nodes: one that repeats what another said must not end an exchange."""
-        if 0 < self._expect <= len(self._node_of.keys() | self._intake.taken.keys()):
+        if 0 < self._expect <= len(self._released | self._intake.taken.keys()):
             return True
         return bool(self._takes_steps and self._awaited) and all(
             client in self._intake.taken or nodes <= replies.keys() for client, nodes in self._awaited.items()
@@ -246,7 +289,7 @@ class Study:
                 facts=published.facts
                 | {
                     "features": self._features,
-                    "clients": sorted(self._intake.taken),
+                    "clients": {client: str(self._node_of[client]) for client in self._intake.taken},
                 },
             )
         self._awaited = {client: self._intake.sent_by[client] for client in self._intake.taken}
@@ -271,24 +314,16 @@ class Study:
             self._tracker.replay(pooled, paid=False)
 
     def _features_of_most(self, taken: Mapping[str, OwnerScaling | OwnerSum]) -> _Features:
-        expected = self._aggregator.expected
-        counts = Counter(
-            each.features
-            for each in taken.values()
-            if expected is None or each.features[0] == expected.n_features
-        )
-        if not counts:
-            raise ValueError("no node has the number of features of the run; correct features.")
-        return counts.most_common(1)[0][0]
+        return Counter(each.features for each in taken.values()).most_common(1)[0][0]
 
     def _reject_others(self, taken: dict[str, _Owner], features: _Features) -> None:
         """Go on without clients of other features than most have."""
         for client in list(taken):
             if reason := _difference(features, taken[client].features):
                 del taken[client]
-                for node in self._intake.sent_by[client]:
-                    self.replies[node] = replace(self.replies[node], what="rejected", reason=reason)
-                    self._final.add(node)
+                nodes = self._intake.sent_by[client]
+                self._refused |= dict.fromkeys(nodes, reason)
+                self._final |= nodes
 
     # --- replies ---
 
@@ -312,6 +347,7 @@ class Study:
                     what, reason = self._take(node, kind, contents, decoded)
         except Exception as error:
             reason = str(error) or type(error).__name__
+        client = client or self._name_of(node)
         reply = NodeReply(node, sanitize(client, 100), what, sanitize(reason, 500), utc_timestamp())
         if not is_lost(message) and what not in ("taken", "waiting"):
             self._final.add(node)
@@ -322,39 +358,46 @@ class Study:
     def _take(
         self, node: int, kind: str, contents: bytes, decoded: model_file.Contents
     ) -> tuple[Outcome, str]:
+        if kind == "release":
+            return self._take_release(node, Message.from_contents(*decoded, "the release"), contents)
         if kind == "scaling":
             scaling = OwnerScaling.from_contents(*decoded, "the scaling")
             n_rows = float(scaling.scaling.observed.max())
             self._intake.check_signed(scaling, contents, n_rows)
-            if not self._request["scale"] or self._published.scale is not None:
-                raise ValueError("no scaling was requested.")
+            self._check_name(node, scaling.child)
+            self._check_scaling(scaling)
             self._intake.check_rows(n_rows)
             self._intake.add(self._intake.scalings, node, scaling)
-            return "taken", "its scaling, but no release yet."
-        if kind == "sum":
+            taken, reason = scaling.child, "its scaling, but no release yet."
+        else:
             owner = OwnerSum.from_contents(*decoded, "the sum")
             self._intake.check_signed(owner, contents, owner.own.n_rows)
+            self._check_name(node, owner.child)
             self._check_sum(owner)
             self._intake.add(self._intake.sums, node, owner)
-            return "taken", f"its sum of {owner.own.step!r}, but no release yet."
-        return self._take_release(node, Message.from_contents(*decoded, "the release"), contents)
+            taken, reason = owner.child, f"its sum of {owner.own.step!r}, but no release yet."
+        self._node_of.setdefault(taken, node)
+        return "taken", reason
 
     def _take_release(self, node: int, release: Message, contents: bytes) -> tuple[Outcome, str]:
         """A name belongs to a key, with a roster, from whatever node it comes; and to a node without one."""
         client, has_roster = release.child, self._aggregator.roster is not None
-        if self._node_of.get(client, node) != node and not has_roster:
-            raise ValueError(
-                f"node {self._node_of[client]} is {client!r} already; give each its own client-id."
-            )
+        self._check_name(node, client)
+        if release.summary is None:
+            return self._leave(release, contents)
+        self._check_scale(release.summary)
         is_new = self._aggregator.receive(
             client,
             release.version,
-            require_summary(release.summary),
+            release.summary,
             sender=str(node) if self._stable_nodes and not has_roster else "",
             signed=contents if has_roster else b"",
         )
         self._node_of.setdefault(client, node)
         self._client_of[node] = client
+        self._released.add(client)
+        if self._intake.scalings:  # of many features, and this release is of few
+            self._reject_others(self._intake.scalings, _features_of(release.summary))
         latest = self._aggregator.versions[client]
         if is_new:
             return "accepted", self._missed(client)
@@ -365,16 +408,67 @@ class Study:
             "version in its node config."
         )
 
+    def _leave(self, release: Message, contents: bytes) -> tuple[Outcome, str]:
+        """Withdraw a client that has no rows to send any more, such as a region below its quorum."""
+        client, roster = release.child, self._aggregator.roster
+        if roster is not None:
+            roster.check(contents, client, "the message")
+        if client not in self._aggregator.children:
+            return "failed", "it has nothing to send: fewer clients than its quorum have contributed to it."
+        if release.version <= (known := self._aggregator.versions[client]):
+            raise ValueError(f"version {known} is known, and this is version {release.version}.")
+        self._aggregator.withdraw(client)
+        return "withdrawn", "it has nothing to send any more: its rows were taken out of the model."
+
     def _missed(self, client: str) -> str:
         """What an accepted client took no part in."""
-        clients = self._published.facts.get("clients", [])
+        clients = self._published.facts.get("clients", {})
         if client in clients or (self._published.scale is None and not self._published.sums):
             return ""
         found = "the scale" if self._published.scale is not None else "what was found privately"
         return f"it joined later: {found} is that of the rows of others."
 
+    def _check_scaling(self, owner: OwnerScaling) -> None:
+        """Refuse a scaling that no release could go with, before it counts as anything."""
+        asked = self._request["scale"] and self._published.scale is None
+        if not asked or PrivacyFloor.from_config(self._request) is not None:
+            raise ValueError("no scaling was requested.")
+        n_features = owner.features[0]
+        if not needs_scaling(n_features, self._request["rank"]):
+            raise ValueError(f"no scaling was requested of {n_features} features: moments have it.")
+        self._check_features(owner)
+        if self._aggregator.children:
+            raise ValueError(
+                "releases that have a scale of their own are in the store: select the same features as the "
+                "others, or run in another folder."
+            )
+
+    def _check_scale(self, summary: Summary) -> None:
+        """Refuse a release that the others could not follow: of many features, without the common scale.
+
+        Where releases with another scale are in the store already, that decides.
+        """
+        searched = self._request["scale"] and PrivacyFloor.from_config(self._request) is None
+        if not searched or not needs_scaling(summary.n_features, self._request["rank"]):
+            return
+        if self._published.scale is None:
+            if not self._aggregator.children:
+                raise ValueError(
+                    f"a release of {summary.n_features} features must have the scale of all nodes, which is "
+                    "not found yet."
+                )
+        elif not same_scale(self._published.scale, summary.scale):
+            raise ValueError("a release must have the scale that was found by all nodes, got another one.")
+
+    def _check_features(self, owner: OwnerScaling | OwnerSum) -> None:
+        """Refuse other features than the run requires."""
+        expected = self._aggregator.expected
+        if expected is not None and (reason := _difference(_features_of(expected), owner.features)):
+            raise ValueError(reason)
+
     def _check_sum(self, owner: OwnerSum) -> None:
         own = owner.own
+        self._check_features(owner)
         self._intake.check_rows(own.n_rows)
         self._intake.check_same_rows(owner)
         if PrivacyFloor.from_config(self._request) is None:
@@ -431,6 +525,10 @@ class Study:
         evaluated, found = evaluation.result()
         self.evaluation |= found
         return evaluated
+
+
+def _features_of(summary: Summary) -> _Features:
+    return summary.n_features, summary.feature_names
 
 
 def _difference(ours: _Features, theirs: _Features) -> str:
