@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from scipy import sparse
 
-from fedpca._typing import Array, DeviceArray, RowsLike
+from fedpca._typing import DeviceArray, RowsLike
 from fedpca._util.extras import require
-from fedpca.backend.base import NO_CONTEXT, Backend
+from fedpca.backend.base import Backend
 from fedpca.backend.threads import single_threaded_blas
 
 _SMALL = 64  # sides of a matrix that the host decomposes faster than a device
@@ -72,15 +72,6 @@ class DeviceBackend(Backend):
     def numpy_dtype(self, values: DeviceArray) -> np.dtype[Any]:
         return _numpy_dtype(values)
 
-    def take(self, rows: DeviceArray, indices: NDArray[np.intp]) -> DeviceArray:
-        return self.xp.take(rows, self.asarray(indices), axis=0)
-
-    def eigh(self, matrix: Array) -> tuple[Array, Array]:
-        if len(matrix) <= _SMALL:
-            return np.linalg.eigh(matrix)
-        values, vectors = self.xp.linalg.eigh(self.asarray(matrix, np.float64))
-        return to_host(values), to_host(vectors)
-
     def orthonormal_columns(self, matrix: DeviceArray) -> DeviceArray:
         return self.xp.linalg.qr(matrix)[0]
 
@@ -97,15 +88,6 @@ class ArrayApiBackend(DeviceBackend):
         """Single-threaded BLAS inside, and no warnings of NumPy's, if it is below: sums are checked."""
         with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
             yield
-
-    def matmul_eps(self, dtype: DTypeLike) -> float:
-        return float(np.finfo(np.dtype(dtype)).eps)
-
-    def tf32_matmul(self) -> AbstractContextManager[object]:
-        return NO_CONTEXT
-
-    def round_to_tf32(self, values: DeviceArray) -> DeviceArray:
-        return values
 
 
 def library_of(values: DeviceArray) -> str:

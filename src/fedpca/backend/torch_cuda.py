@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from fedpca._typing import DeviceArray
 from fedpca.backend.array_api import DeviceBackend
@@ -48,28 +48,6 @@ class TorchCudaBackend(DeviceBackend):
 
     def orthonormal_columns(self, matrix: DeviceArray) -> DeviceArray:
         return orthonormal_columns(matrix)
-
-    def matmul_eps(self, dtype: DTypeLike) -> float:
-        forbidden = getattr(_matmul_settings(), "fp32_precision", "ieee") == "ieee"
-        if forbidden or dtype != np.float32:
-            return float(np.finfo(np.dtype(dtype)).eps)
-        return _TF32_EPS
-
-    @contextmanager
-    def tf32_matmul(self) -> Iterator[None]:
-        settings = _matmul_settings()
-        before = settings.fp32_precision
-        settings.fp32_precision = "tf32"
-        try:
-            yield
-        finally:
-            settings.fp32_precision = before
-
-    def round_to_tf32(self, values: DeviceArray) -> DeviceArray:
-        """Tensor cores would truncate the last 13 bits, which biases every sum downwards."""
-        import torch
-
-        return ((values.view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)
 
 
 def orthonormal_columns(matrix: DeviceArray) -> DeviceArray:

@@ -1,7 +1,7 @@
 """The drift test: whether rows have more energy outside the probes than rows had before.
 
-The residual of a row is its energy about the mean outside the probes. Rows are compared 32 at a time with the mean m and variance v that residuals had before. A part of weight w
-and total residual e has the excess
+The residual of a row is its energy about the mean outside the probes. Rows are compared 32 at a time with the
+mean m and variance v that residuals had before. A part of weight w and total residual e has the excess
 
     e - m w - sqrt(v w) - rounding,
 

@@ -129,7 +129,8 @@ def nystrom_eigenpairs(Y: Array, T: Array, n_max: int, eps: float) -> tuple[Arra
         kept = squares > _MIN_EIGENVALUE * len(T) * dtype_eps * squares[-1]
         R = (vectors[:, kept] / np.sqrt(squares[kept])).T
         Y, R = R.astype(Y.dtype) @ Y, np.eye(len(R))  # F itself
-    gram = np.asarray(Y @ Y.T, np.float64)
+    wide = Y.astype(np.float64, copy=False)  # products in float32 would lose half of its digits
+    gram = wide @ wide.T
     sizes = np.sqrt(np.maximum(np.diag(gram), _TINY))  # of the rows of Y, to scale them to unit length
     unit_gram = gram / np.outer(sizes, sizes)
     scaled_R = R * sizes

@@ -222,7 +222,7 @@ class Nystrom(SubspaceTracker):
         """
         tuning, basis = self.tuning, self._basis
         if row_energies(dense(rows[:n_news, :])).sum() > self._thresholds().energy:
-            self._absorb_novel(rows[:n_news, :], None if roots is None else roots[:n_news])
+            self._append(rows[:n_news, :], None if roots is None else roots[:n_news])
             return n_news
         look = slice(0, min(max(n_news, tuning.look_rows), rows.shape[0]))
         own = None if roots is None else roots[look]
@@ -268,9 +268,7 @@ class Nystrom(SubspaceTracker):
 
     # --- periods ---
 
-    def _open_period(
-        self, extra_probes: Array, thresholds: Thresholds, n_krylov: int = 0
-    ) -> SketchPeriod:
+    def _open_period(self, extra_probes: Array, thresholds: Thresholds, n_krylov: int = 0) -> SketchPeriod:
         """A period whose probes are the directions carried and others, orthonormal to them, shape (p, d)."""
         return SketchPeriod(self._basis, extra_probes, thresholds, n_krylov)
 
@@ -288,9 +286,7 @@ class Nystrom(SubspaceTracker):
             energy=solve.max_energy(weakest, basis, float(np.finfo(self.dtype).eps)),
         )
 
-    def _sample_probes(
-        self, panel: RowsLike, roots: Array | None, n_rows: int, known: Subspace
-    ) -> Array:
+    def _sample_probes(self, panel: RowsLike, roots: Array | None, n_rows: int, known: Subspace) -> Array:
         """Orthonormal directions of a few rows outside those known."""
         if not n_rows:
             return known.components[:0, :]

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
     """When rows go through the exact update, and how long panels and periods are.
