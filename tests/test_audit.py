@@ -178,7 +178,7 @@ def model(rank, seed=0, shift=0.0):
 
 STEPS = {
     "scales": steps.scales(D, 0.1, 0),
-    "lengths and spread": steps.lengths_and_spread(0.1, 0),
+    "lengths and spread": steps.lengths_and_spread(steps.Histogram(2), 0.1, 0),
     "mean": steps.mean(np.array([1.0, 0.0, -2.0, 0.5]), 1.5, 0.1, 0),
     "radius": steps.radius(steps.DYADIC, 0.1, 0),
     "fine radius": steps.radius(steps.Histogram(4), 0.1, 0),
@@ -304,18 +304,20 @@ def test_every_row_is_in_one_pair_at_most(n_rows):
 
 
 def any_sum(step, rng):
-    """A sum that other owners could report, honest or not."""
-    kind = rng.integers(3)
-    if kind == 0:
-        total = rng.normal(size=step.length) * 10.0 ** rng.uniform(0, 12)
-    elif kind == 1:
-        total = np.zeros(step.length)
-    else:
-        total = np.zeros(step.length)
-        n_bins = steps.DYADIC.n_bins
-        for start in range(0, step.length, n_bins):
-            total[start + rng.integers(min(n_bins, step.length - start))] = 10.0 ** rng.uniform(0, 9)
-    return StepSum(step.name, total, int(10 ** rng.uniform(0, 8)), int(10 ** rng.uniform(0, 3)), step.radius)
+    """A sum that other owners could report, honest or not: no longer than so many rows can make it."""
+    n_rows = int(10 ** rng.uniform(0, 8))
+    noise = min(int(10 ** rng.uniform(0, 3)), n_rows)
+    parts = []
+    for block in step.blocks:
+        part, kind = np.zeros(block.length), rng.integers(3)
+        if kind == 0:
+            part = rng.normal(size=block.length)
+        elif kind == 1:
+            part[rng.integers(block.length)] = 1.0
+        most = n_rows * min(block.sensitivities) / (2 if block.of_pairs else 1)
+        most *= rng.choice([1.0, 10.0 ** rng.uniform(-8, 0)])
+        parts.append(part * most / max(np.linalg.norm(part), 1.0))
+    return StepSum(step.name, np.concatenate([np.zeros(0), *parts]), n_rows, noise, step.radius)
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)

@@ -67,6 +67,7 @@ def mutate_step(monkeypatch, name, block=0, *, sensitivity):
         return replace(step, blocks=tuple(blocks))
 
     monkeypatch.setattr(module, name, wrong)
+    monkeypatch.setattr(steps, "check_total", lambda *sums: None)  # it would notice by the same number
 
 
 # --- the release ---

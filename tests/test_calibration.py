@@ -91,6 +91,20 @@ def test_everything_is_monotone(mu, epsilon, delta, more):
     assert mu_of(epsilon * more, delta) > mu_of(epsilon, delta) > mu_of(epsilon, delta / more)
 
 
+def test_at_the_ends_of_the_range_delta_is_no_more_than_promised():
+    """Down to the smallest epsilon and delta that settings take."""
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        epsilon, delta = 10 ** random.uniform(-14, 4.5), 10 ** random.uniform(-14, -0.5)
+        assert 0.8 * delta < exact_delta(mu_of(epsilon, delta), epsilon) <= delta
+
+
+@pytest.mark.parametrize("settings", [(1e-15, 1e-6), (1.0, 1e-15), (0.0, 1e-6), (1.0, 0.0)])
+def test_what_double_precision_cannot_calibrate_is_refused(settings):
+    with pytest.raises(ValueError, match="1e-14"):
+        Privacy(*settings)
+
+
 def test_the_ends():
     assert delta_of(0.0, 1.0) == delta_of(1e-320, 1.0) == epsilon_of(0.0, 1e-9) == 0
     assert delta_of(inf, 1.0) == delta_of(1e200, 5.0) == 1

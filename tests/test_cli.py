@@ -471,8 +471,9 @@ def test_a_cell_that_is_no_number_is_missing_in_a_private_fit(folder, cell):
     Path("b.csv").write_text("\n".join(lines) + "\n")
     private = ["fit", "b.csv", *PRIVATE, "--ledger", "b.ledger", "--out", "n.safetensors"]
     stderr = run_fails(folder, *private)
-    assert "nothing is detected from private rows; name the columns, or pass --header or --no" in stderr
-    run_ok(*private, "--no-header")
+    assert "private rows; name the columns, or pass --header if these are names" in stderr
+    assert "pass --width N" in stderr
+    run_ok(*private, "--width", 2)
 
 
 def test_standard_input(folder):
@@ -982,11 +983,12 @@ def test_the_options_that_an_error_about_private_rows_advises_exist_and_help(fol
     else:
         write_sheet("bad.xlsx", BAD_SHEETS[kind])
     given = ["--delimiter", ";"] if kind == "a tab that was not expected" else []
-    line = ["fit", f"bad{ending}", *PRIVATE, "-o", "n.safetensors", "--force"]
+    stated = ["--n-rows", 3] if ending == ".xlsx" else []
+    line = ["fit", f"bad{ending}", *PRIVATE, *stated, "-o", "n.safetensors", "--force"]
     result = run(*line, *given)
     assert (result.exit_code, result.stderr.count("\n")) == (1, 2)  # one about the ledger
     advised = re.findall(r"--header|--no-header|--delimiter \S+", result.stderr)
-    assert advised
+    assert advised, result.stderr
     for options in advised:
         assert run(*line, *shlex.split(options)).exit_code == 0, options
 
@@ -1002,8 +1004,8 @@ def check_advice(command, bad, names, kind, readable, given=()):
         "simulate": ["simulate", bad, "--client", "1" if "1" in names else "b"],
     }[command]
     result = run(*line, *given)
-    if result.exit_code == 0:  # a model needs no unnamed column
-        assert kind == "an unnamed column"
+    if result.exit_code == 0:  # a model needs no unnamed column, and knows that there is a header
+        assert kind in ("an unnamed column", "names or numbers")
         assert command != "fit"
         return ""
     assert result.stderr.count("\n") == 1

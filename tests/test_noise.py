@@ -1,5 +1,6 @@
 """Noise is the exactly rounded Gaussian, the same whenever it is drawn again, and as large as it claims."""
 
+import decimal
 import importlib.util
 import secrets
 
@@ -92,6 +93,17 @@ def test_the_sign_bit_is_the_sign():
 @pytest.mark.parametrize("tail", [0, 1, 5, 2**20])
 def test_the_rarest_words_are_decided_too(tail):
     assert 3 * 6 < decided(KEY, tail, 3.0) < 3 * 20
+
+
+@pytest.mark.parametrize("rounding", [decimal.ROUND_DOWN, decimal.ROUND_UP, decimal.ROUND_CEILING])
+def test_draws_are_the_same_whatever_decimal_context_the_caller_has_set(rounding):
+    """At this standard deviation ties decide many entries."""
+    noise = ExactNoise(bytes(32))
+    expected = noise.entries((5,), 20_000, 1e12)
+    traps = [decimal.Inexact, decimal.FloatOperation, decimal.Subnormal, decimal.Rounded]
+    caller = decimal.Context(prec=3, rounding=rounding, Emin=-1, Emax=1, traps=traps)
+    with decimal.localcontext(caller), np.errstate(all="raise"):
+        np.testing.assert_array_equal(noise.entries((5,), 20_000, 1e12), expected)
 
 
 def test_quantiles_against_mpmath():

@@ -330,3 +330,53 @@ def test_privacy_cannot_be_switched_on_off_or_changed_in_mid_stream():
     pca.partial_fit(DIGITS).release()
     pca.set_params(privacy=None).fit(DIGITS)  # anew
     assert pca.subspace_.certificate is None
+
+
+# --- columns that are mostly one value, scaled privately ---
+
+
+def seldom(n_rows, shares):
+    """Columns that are one, rather than zero, in such shares of the rows."""
+    random = np.random.default_rng(0)
+    return (random.uniform(size=(n_rows, len(shares))) < shares).astype(float)
+
+
+def test_columns_that_are_mostly_one_value_get_a_private_scale_if_rows_suffice():
+    rows = seldom(20_000, [0.5, 0.3, 0.1, 0.05])
+    pca, told = messages(lambda: StreamingPCA(2, scale="std", privacy=Privacy(4.0, 1e-6)).fit(rows))
+    np.testing.assert_allclose(pca.scale_, rows.std(axis=0), rtol=0.4)
+    assert not any("no scale was found" in text for text in told)
+    assert pca.subspace_.certificate.evaluation.left_out == 0
+
+
+def test_columns_without_a_scale_are_named_and_counted_and_planned():
+    rows = seldom(3000, [0.5, 0.4, 0.3, 0.005])
+    privacy = Privacy(2.0, 1e-6)
+    pca, told = messages(lambda: StreamingPCA(1, scale="std", privacy=privacy).fit(rows))
+    (text,) = [text for text in told if "no scale was found" in text]
+    assert "1 of 4 features" in text
+    assert "Shares of the variance are those of the other features" in text
+    evaluation = pca.subspace_.certificate.evaluation
+    assert evaluation.left_out == 1
+    assert evaluation.describe().endswith("Not counted: 1 feature left out, for want of a scale.")
+    assert "will be left out" in fedpca.plan(privacy, 4, 3000, scale="std").advice
+    assert "left out" not in fedpca.plan(privacy, 4, 3000).advice
+
+
+def test_where_little_noise_is_there_long_rows_are_clipped_and_not_all():
+    """Rows with a few large variances, many components: as much noise as for the longest drowns the last."""
+    random = np.random.default_rng(0)
+    axes = np.linalg.qr(random.normal(size=(20, 20)))[0]
+    rows = (random.normal(size=(6000, 20)) * 2.0 ** -np.minimum(np.arange(20) / 2, 4)) @ axes.T
+
+    def affinity(epsilon, **settings):
+        found = []
+        for seed in range(3):
+            privacy = Privacy(epsilon, 1e-5, noise="fast", insecure_seed_for_tests=seed, **settings)
+            model, _ = messages(lambda privacy=privacy: StreamingPCA(6, privacy=privacy).fit(rows))
+            found.append(float(np.sum((model.components_ @ axes[:, :6]) ** 2)) / 6)
+        return np.mean(found)
+
+    few, more = affinity(1.0), affinity(4.0)
+    assert more > few - 0.02
+    assert few > affinity(1.0, bound="sphere") - 0.06

@@ -397,6 +397,35 @@ def test_gaps_of_a_row_are_filled_the_same_whoever_else_has_gaps(no_noise):
     np.testing.assert_array_equal(fill(gappy, clipping), alone)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"bound": 3.0, "center": None}, {"bound": "sphere", "center": None}, {"releases": 2}],
+    ids=str,
+)
+def test_no_value_of_a_record_stops_a_fit_where_numpy_raises(settings):
+    """Warnings and errors of numpy are the caller's to set, and would show what a record is like."""
+    rows = np.random.default_rng(0).normal(size=(500, 4))
+    extreme = [[1e-310, 1, 0, 0], [1e-200, 1e200, 0, 0], [np.inf, 0, 0, 0], [1e-320] * 4, [np.nan] * 4]
+    for row in [*extreme, [np.finfo(float).max] * 4]:
+        changed = rows.copy()
+        changed[0] = row
+        with np.errstate(all="raise"):
+            StreamingPCA(1, privacy=Privacy(1.0, 1e-5, **settings)).fit(changed)
+
+
+def test_a_row_without_any_entry_stays_at_the_center_after_a_release(no_noise):
+    """Were it filled from the release, taking a record out could change more than is debited."""
+    rows = make_rows(600, 4)
+    pca = StreamingPCA(2, privacy=nearly_noiseless(releases=2, adjacency="zero-out")).partial_fit(rows)
+    pca.release()
+    source, empty = pca._source, np.full((1, 4), np.nan)
+    clipping = source._stage.clipping
+    before = source._stage._mechanism.statistic()
+    pca.partial_fit(np.concatenate([np.full((3, 4), np.nan), [[np.inf] * 4]]))
+    np.testing.assert_array_equal(source._stage._mechanism.statistic(), before)
+    assert np.isnan(source._fill_gaps(clipping.deviations(empty), clipping)).all()
+
+
 # --- what is released is the right thing ---
 
 

@@ -197,10 +197,10 @@ def test_the_spe_limit_is_estimated_from_the_rows(rng):
     assert few.spe_limit == pytest.approx(pca.anomaly_limits()[0], rel=0.003)
 
 
-def test_unknown_limits_are_not_drawn(tmp_path, rng):
+def test_no_map_of_rounding_errors_is_drawn(tmp_path, rng):
     rows = rng.normal(size=(3, 3))
     model = Subspace.from_rows(rows)
-    assert "There are no limits" in written(tmp_path, model, rows=rows)
+    assert "There is no outlier map" in written(tmp_path, model, rows=rows)
 
 
 def test_rows_are_drawn_uniformly_whatever_the_batches(tmp_path, rng):

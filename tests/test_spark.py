@@ -421,7 +421,7 @@ def test_the_sums_of_partitions_are_exact_and_get_one_noise(spark, rows, exact_s
 
 def test_a_private_model_is_as_noisy_as_that_of_one_process(spark, exact_sums):
     rows = power_law(np.random.default_rng(2), 4000, 6, mean_size=3)
-    ours = fit(arrays(spark, rows, 5), 2, columns="x", privacy=Privacy(2.0, 1e-6))
+    ours = fit(arrays(spark, rows, 5), 2, columns="x", privacy=Privacy(2.0, 1e-6), width=6)
     theirs = StreamingPCA(2, privacy=Privacy(2.0, 1e-6)).fit(rows).summary_.certificate
     steps = [step.step for step in theirs.steps]
     assert [step.step for step in ours.certificate.steps] == steps
@@ -440,13 +440,14 @@ def test_a_private_scale(spark):
 
 
 def test_no_value_of_a_row_makes_a_private_fit_fail(spark, rows):
-    bad = [[None] * 3, [float("inf"), 0.0, float("nan")], None, [1e308, -1e308, 0.0]]
+    bad = [[None] * 3, [float("inf"), 0.0, float("nan")], None, [1e308, -1e308, 0.0], [], [1.0], [2.0] * 4]
     lists = [(row,) for row in rows[:400, :3].tolist() + bad]
     df = spark.createDataFrame(lists, "x array<double>").repartition(3)
     for given in (Privacy(8.0, 1e-5, bound=4.0, center=[3.0] * 3), Privacy(8.0, 1e-5)):
-        assert fit(df, 1, privacy=given).certificate.records == 404
+        assert fit(df, 1, privacy=given, width=3).certificate.records == 407
     sparse_ones = vectors(spark, np.where(np.abs(rows) > 2, rows, 0.0))
-    assert fit(sparse_ones, 1, columns="v", privacy=Privacy(8.0, 1e-5)).certificate.records == len(rows)
+    private = fit(sparse_ones, 1, columns="v", privacy=Privacy(8.0, 1e-5), width=rows.shape[1])
+    assert private.certificate.records == len(rows)
 
 
 def test_a_budget_that_is_spent_is_refused_before_anything_is_drawn(spark, rows, tmp_path, drawn):
@@ -468,7 +469,9 @@ def test_private_fits_that_cannot_be(spark, rows):
     )
     refused(df, "scale must be None, 'std' or public", privacy=Privacy(1.0, 1e-6), scale="binomial")
     ragged = spark.createDataFrame([([1.0, 2.0],), ([1.0],), ([3.0, 1.0],)], "x array<double>")
-    refused(ragged, "same number of features, got 1, 2", privacy=Privacy(1.0, 1e-6), n_components=1)
+    refused(ragged, "width must say how many numbers", privacy=Privacy(1.0, 1e-6), n_components=1)
+    refused(df, "width is for fits with privacy", width=3)
+    refused(df, "width is for one column of vectors", privacy=Privacy(1.0, 1e-6), width=3)
 
 
 def test_rows_that_change_between_passes_are_refused(spark, rows):
@@ -478,7 +481,7 @@ def test_rows_that_change_between_passes_are_refused(spark, rows):
 
     df = arrays(spark, rows[:, :3]).select("x")
     df = df.mapInArrow(some, df.schema)
-    refused(df, "all passes must read the same rows", privacy=Privacy(1.0, 1e-6, 4.0, center=None))
+    refused(df, "all passes must read the same rows", privacy=Privacy(1.0, 1e-6, 4.0, center=None), width=3)
 
 
 # --- other ways to run Spark, each in a process of its own ---

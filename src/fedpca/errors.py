@@ -64,6 +64,9 @@ def _argument(name: str, value: object) -> str:
         "drop": "drop=[...]",
         "header": "header=True or header=False",
         "na_values": "na_values=[...]",
+        "n_rows": "n_rows=...",
+        "skip_lines": "skip_lines=...",
+        "width": "width=...",
     }
     return choices[name] if value is None else f"{name}={value!r}"
 

@@ -36,11 +36,37 @@ Components = Annotated[
     ),
 ]
 Columns = Annotated[
-    str | None, typer.Option(metavar="NAMES", help="Columns to read, as in a,b,c. By default all.")
+    str | None,
+    typer.Option(
+        metavar="NAMES",
+        help="Columns to read, as in a,b,c; those of text without a header by number, as in 1,3-5. A name "
+        "with commas or blanks around it is in double quotes. By default all.",
+    ),
 ]
 Drop = Annotated[str | None, typer.Option(metavar="NAMES", help="Columns to leave out, as in id,site.")]
 NumericOnly = Annotated[
     bool, typer.Option("--numeric-only", help="Leave out columns that are not numeric, with a warning.")
+]
+
+
+Width = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Of private text without a header: the number of cells of a line, which no row may decide.",
+        rich_help_panel="Text files",
+    ),
+]
+RowsStated = Annotated[
+    int | None,
+    typer.Option(
+        "--n-rows",
+        metavar="N",
+        min=1,
+        help="Of a private Excel file: its number of rows, because empty ones at the end leave no trace.",
+        rich_help_panel="Text files",
+    ),
 ]
 
 
@@ -76,10 +102,20 @@ _READING = {  # arguments of `open_rows`
     "encoding": _text_option(
         str | None, metavar="NAME", help="Encoding of text, as in latin-1. By default UTF-8."
     ),
+    "skip_lines": _text_option(
+        int | None,
+        metavar="N",
+        min=1,
+        help="Skip so many lines above the header, such as a title; rows, of an Excel file.",
+    ),
     "sheet": Annotated[
         str | None, typer.Option(metavar="NAME", help="The sheet of Excel files. By default the first.")
     ],
 }
+
+
+_MARKS = (",", ".", "'")  # quoted, since they would be lost in a sentence, or hard to read
+_PLACEHOLDERS = {"na_values": "VALUES", "skip_lines": "N", "n_rows": "N", "width": "N"}
 
 
 class Reading(TypedDict):
@@ -92,6 +128,7 @@ class Reading(TypedDict):
     na_values: Sequence[str]
     comment: str | None
     encoding: str | None
+    skip_lines: int
     sheet: str | None
 
 
@@ -182,9 +219,11 @@ def reading_options(function: Callable[..., None]) -> Callable[..., None]:
     @wraps(function)
     def run(**arguments: Any) -> None:
         reading = {name: arguments.pop(name) for name in _READING}
-        if reading["delimiter"] is not None:
-            reading["delimiter"] = parse_character(reading["delimiter"])
+        for name in ("delimiter", "thousands"):
+            if reading[name] is not None:
+                reading[name] = parse_character(reading[name])
         reading["na_values"] = parse_names(reading["na_values"]) or ()
+        reading["skip_lines"] = reading["skip_lines"] or 0
         function(**arguments, reading=reading)
 
     keyword = introspection.Parameter.KEYWORD_ONLY
@@ -213,8 +252,8 @@ def spell_option(name: str, value: object) -> str:
     --drop 'patient id,"ward, bed"' --header
     >>> print(spell_option("na_values", None), spell_option("comment", "#"))
     --na-values VALUES --comment '#'
-    >>> print(spell_option("delimiter", "\\t"))
-    --delimiter tab
+    >>> print(spell_option("delimiter", "\\t"), spell_option("thousands", ","))
+    --delimiter tab --thousands ','
     """
     option = f"--{name.replace('_', '-')}"
     if name == "header":
@@ -222,9 +261,12 @@ def spell_option(name: str, value: object) -> str:
     if value is True:
         return option
     if value is None:
-        return f"{option} {'VALUES' if name == 'na_values' else 'NAMES'}"
+        return f"{option} {_PLACEHOLDERS.get(name, 'NAMES')}"
+    if isinstance(value, int):
+        return f"{option} {value}"
     if isinstance(value, str):
-        return f"{option} {shlex.quote(CHARACTERS.get(value, value))}"
+        text = CHARACTERS.get(value, value)
+        return f"{option} {repr(text) if text in _MARKS else shlex.quote(text)}"
     assert isinstance(value, Iterable)
     return f"{option} {shlex.quote(format_names(value))}"
 

@@ -20,6 +20,8 @@ from fedpca.cli.common import (
     NumericOnly,
     PolicyPath,
     Reading,
+    RowsStated,
+    Width,
     check_model_path,
     check_output_path,
     parse_names,
@@ -63,9 +65,9 @@ _MAX_FEATURES_OF_MOMENTS = 1024  # 8 MB
 @reading_options
 def fit(
     path: DataPaths,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FILE", help="The model file to write: model.safetensors.")
-    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The model file to write.")] = Path(
+        "model.safetensors"
+    ),
     components: Annotated[
         str | None,
         typer.Option(
@@ -79,6 +81,8 @@ def fit(
     columns: Columns = None,
     drop: Drop = None,
     numeric_only: NumericOnly = False,
+    width: Width = None,
+    n_rows: RowsStated = None,
     variants: Variants = None,
     center: Annotated[
         Center | None,
@@ -197,14 +201,18 @@ def fit(
         drop=parse_names(drop) or (),
         numeric_only=numeric_only,
         private=privacy is not None,
+        width=width,
+        n_rows=n_rows,
         batch_rows=batch_rows,
         **reading,
     )
-    factor = None if scale is None else _scale(scale, rows)
+    factor = None if scale is None else _scale(scale, rows, private=privacy is not None)
     if signer is not None:
         check_fit(signer, rows, center is not Center.none, factor, privacy)
     # By default few; of a private model those that rise above the noise.
     n_components = min(10, rows.n_features) if components is None and privacy is None else wanted
+    if isinstance(n_components, int) and privacy is None:
+        n_components = min(n_components, rows.n_features)  # a warning says so
     pca = StreamingPCA(
         n_components,
         center=center is not Center.none,
@@ -231,7 +239,7 @@ def fit(
     asked = wanted if privacy is not None and isinstance(wanted, int) else 0
     if rules is not None:
         rules.check(summary, counts)
-    model_files.write(out, summary, max(pca.n_components_, asked), counts, signer)
+    model_files.write(out, summary, max(pca.n_components_, asked), counts, signer, reading)
     if components is not None and privacy is None:
         warn_if_fewer(wanted, pca.n_components_, stacklevel=2)
     if checkpoint is not None:
@@ -251,8 +259,12 @@ def fit(
     print_result(data, as_json, text)
 
 
-def _scale(text: str, rows: "RowReader") -> "ScaleLike":
-    """A rule, the numbers that a rule makes of a Scaling in a file, or the numbers in a file."""
+def _scale(text: str, rows: "RowReader", *, private: bool) -> "ScaleLike":
+    """A rule, the numbers that a rule makes of a Scaling in a file, or the numbers in a file.
+
+    Args:
+        private: only numbers that are public, or were released, will do.
+    """
     if text in ("std", "binomial"):
         return cast("ScaleLike", text)
     rule, _, file = text.partition(":")
@@ -279,6 +291,12 @@ def _scale(text: str, rows: "RowReader") -> "ScaleLike":
     if rows.matches and loaded.feature_names not in (None, rows.feature_names):
         raise ValueError(f"variants must be those of {path}, in its order; pass --variants {path}.")
     validation.same_names(rows.feature_names, loaded.feature_names)
+    if private and getattr(loaded, "certificate", None) is None:
+        raise ValueError(
+            f"--scale with --epsilon must be numbers that are public, and {path} was computed from rows "
+            "without privacy; pass --scale std, which finds the scale privately, or public numbers in a .npy "
+            "file."
+        )
     if isinstance(loaded, Scaling):
         return loaded.scale(cast("ScaleRule", rule))
     if file != text:

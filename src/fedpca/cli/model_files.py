@@ -1,12 +1,14 @@
 """Model files of the command line: a summary, and how many of its components are shown."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from fedpca._util.text import feature_label, pluralize
 
 if TYPE_CHECKING:
     from fedpca._typing import JSON
+    from fedpca.cli.common import Reading
     from fedpca.summaries.summary import Summary
     from fedpca.trust.roster import Signer
     from fedpca.trust.row_counts import RowCounts
@@ -59,25 +61,35 @@ def write(
     n_components: int,
     counts: "RowCounts | None" = None,
     signer: "Signer | None" = None,
+    reading: "Reading | None" = None,
 ) -> None:
     """Write a model file, see `encode`, signed if there is a signer."""
     from fedpca.summaries import model_file
 
-    contents = encode(summary, n_components, counts)
+    contents = encode(summary, n_components, counts, reading if signer is None else None)
     model_file.write_bytes(path, contents if signer is None else signer.sign(contents))
 
 
-def encode(summary: "Summary", n_components: int, counts: "RowCounts | None" = None) -> bytes:
+def encode(
+    summary: "Summary",
+    n_components: int,
+    counts: "RowCounts | None" = None,
+    reading: "Reading | None" = None,
+) -> bytes:
     """A model file; it carries more directions than it shows, so that little is lost in merges.
 
     Of a private model that is the number asked for: merged with others, more may rise above the noise. What a
-    policy had counted in the rows stays with the model, so that it can be checked without them.
+    policy had counted in the rows stays with the model, so that it can be checked without them. So do the
+    options its rows were read with, unless the model is signed, and so to leave.
     """
     from fedpca.summaries import model_file
 
     metadata = summary.metadata | {"n_components": n_components}
     if counts is not None:
         metadata["counted"] = counts.to_json()
+    given = {name: value for name, value in (reading or {}).items() if _is_given(value)}
+    if given:
+        metadata["reading"] = given
     return model_file.encode(summary.kind, summary.arrays, metadata)
 
 
@@ -86,6 +98,37 @@ def refuse_own_facts(path: Path, contents: bytes) -> None:
     from fedpca.summaries import model_file
 
     model_file.require_no_own_facts(model_file.signature(contents, path)[1], path)
+
+
+def reading_of(path: Path, contents: bytes, rows: Sequence[str], given: "Reading") -> "Reading":
+    """How to read more rows of a model: as given, and else as those of its fit were, if they have options."""
+    from fedpca.errors import ModelFileError
+    from fedpca.readers.row_reader import options_of
+    from fedpca.summaries import model_file
+
+    if not rows:
+        return given
+    stored = model_file.decode(contents, path)[2].get("reading", {})
+    if not isinstance(stored, dict) or not stored.keys() <= given.keys():
+        raise ModelFileError(f"{path} is damaged: reading must be options of how text is read.")
+    own = {name: value for name, value in given.items() if _is_given(value)}
+    known = options_of(rows)
+    return cast("Reading", given | {name: value for name, value in stored.items() if name in known} | own)
+
+
+def without_reading(path: Path, contents: bytes) -> bytes:
+    """The same model for others: they read their own rows."""
+    from fedpca.summaries import model_file
+
+    kind, arrays, metadata = model_file.decode(contents, path)
+    if metadata.pop("reading", None) is None:
+        return contents
+    return model_file.encode(kind, arrays, metadata)
+
+
+def _is_given(value: object) -> bool:
+    """Whether an option is; --no-header is, too."""
+    return (value is not None and value not in ((), [], 0)) or value is False
 
 
 def require_components(path: Path, summary: "Summary", n_components: int | None) -> None:

@@ -72,7 +72,8 @@ def package(
     rules = None if policy is None else Policy.load(policy)
     contents = model_file.read_bytes(model)
     summary, shown = model_files.decode(model, contents)
-    table = open_rows_of(summary, rows, reading)
+    table = open_rows_of(summary, rows, model_files.reading_of(model, contents, rows or [], reading))
+    contents = model_files.without_reading(model, contents)
     if table is not None:
         check_output_path(local, force)
     check_no_input([out, local], [model, *([] if policy is None else [policy]), *map(Path, rows or [])])

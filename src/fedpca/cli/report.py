@@ -24,9 +24,9 @@ from fedpca.cli.signatures import describe_signature
 @reading_options
 def report(
     model: ModelPath,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write, as in report.html.")
-    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write.")] = Path(
+        "report.html"
+    ),
     rows: Annotated[
         list[str] | None,
         typer.Option(metavar="PATH", help="A file, folder or glob pattern of rows to show; may be repeated."),
@@ -93,7 +93,8 @@ def report(
         passthrough = parse_names(keep) or []
         if color is not None and color not in (*(names or ()), *passthrough):
             passthrough = [*passthrough, color]
-        table = open_rows(rows, columns=names, passthrough=passthrough, **reading)
+        read_as = model_files.reading_of(model, contents, rows, reading)
+        table = open_rows(rows, columns=names, passthrough=passthrough, **read_as)
     with progress_bars():
         write_report(
             out,

@@ -106,15 +106,18 @@ def transform(
     from fedpca.estimators.scoring import ModelPCA
     from fedpca.progress import bar
     from fedpca.readers import open_rows
+    from fedpca.summaries import model_file
 
-    summary, shown = model_files.read(model)
+    contents = model_file.read_bytes(model)
+    summary, shown = model_files.decode(model, contents)
     if not shown:
         why = "the training rows do not vary" if summary.certificate is None else "none rises above its noise"
         raise ValueError(f"{model} has no components: {why}.")
     model_files.require_components(model, summary, components)
     if shrinkage is not None and summary.certificate is not None:
         raise ValueError(f"{model} is private: shrinkage cannot be corrected, its variances contain noise.")
-    rows = open_rows(path, columns=summary.feature_names, passthrough=kept, batch_rows=batch_rows, **reading)
+    read_as = model_files.reading_of(model, contents, path, reading)
+    rows = open_rows(path, columns=summary.feature_names, passthrough=kept, batch_rows=batch_rows, **read_as)
     if rows.n_features != summary.n_features:
         raise ValueError(
             f"rows must have the model's {summary.n_features} features, got {rows.n_features}; "
@@ -135,6 +138,7 @@ def transform(
     correction: Literal["asymptotic"] | None = None if shrinkage is None else "asymptotic"
     with (
         progress_bars(),
+        rows.naming_infinity(),
         bar("rows", rows.n_rows, "rows") as progress,
         writers.open_scores(out, kind, pca, columns, force) as write,
         prefetch(rows.batches()) as batches,
@@ -145,7 +149,8 @@ def transform(
                 found["components"] = pca.transform(batch, shrinkage=correction)
             if wanted != ["components"]:
                 found["spe"], found["t2"] = pca.anomaly_scores(batch)
-            write(np.column_stack([found[name] for name in wanted]), batch.passthrough)
+            numbers = np.column_stack([found[name] for name in wanted])
+            write(numbers.astype(np.float32) if rows.dtype == np.float32 else numbers, batch.passthrough)
             done += len(batch)
             empty += batch.n_empty_rows()
             progress.advance(len(batch))

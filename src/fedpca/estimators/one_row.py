@@ -23,7 +23,9 @@ class OneRowMixin:
 
         Args:
             x: values by the name of their feature. The first row decides on the features; a later one may
-                lack some, which are missing values, and their order does not matter.
+                lack some, which are missing values, and their order does not matter. With privacy no row
+                decides on them: `partial_fit` of a frame must come first. Then values of other names are
+                ignored, and what is no number is missing.
 
         >>> import fedpca
         >>> pca = fedpca.StreamingPCA(1)
@@ -60,10 +62,16 @@ class OneRowMixin:
         if not isinstance(x, Mapping):
             raise TypeError(f"a row must be a mapping of names to values, got {type(x).__name__}.")
         values: dict[str, object] = {str(name): value for name, value in x.items()}
+        names = getattr(self, "feature_names_in_", None)
+        if getattr(self, "privacy", None) is not None:
+            if names is None:
+                raise ValueError(
+                    "with privacy no row may decide on the features; begin with partial_fit of a frame."
+                )
+            return Batch(np.array([[_number_or_nan(values.get(name)) for name in names]]), tuple(names))
         if len(values) < len(x):
             ((repeated, _),) = Counter(map(str, x)).most_common(1)
             raise ValueError(f"features must have different names, got {repeated} twice.")
-        names = getattr(self, "feature_names_in_", None)
         if names is None:
             if hasattr(self, "n_features_in_"):
                 raise ValueError("rows by name need features with names; begin with learn_one, or a frame.")
@@ -83,3 +91,13 @@ def _number(name: str, value: Any) -> float:
         raise ValueError(
             f"feature {name} must be a number, got {value!r:.80}; encode it, or leave it out."
         ) from None
+
+
+def _number_or_nan(value: Any) -> float:
+    """A value of a private row, whatever it is; one beyond all numbers is infinite."""
+    try:
+        return np.nan if value is None else float(value)
+    except OverflowError:
+        return np.inf if value > 0 else -np.inf
+    except (TypeError, ValueError):
+        return np.nan

@@ -2,17 +2,15 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from fedpca._typing import JSON, Array, RowsLike
+from fedpca._typing import JSON
 from fedpca._util.extras import require
-from fedpca.backend import batch_slices, dense
 from fedpca.backend.threads import single_threaded_blas
-from fedpca.estimators.base import chunk_rows, warn_if_fewer
+from fedpca.estimators.base import warn_if_fewer
 from fedpca.estimators.scoring import ModelPCA
 from fedpca.federation import partitions, private_parts, spark_rows
 from fedpca.federation.private_parts import PartResult, PartSum, PartTask, PrivateParts
@@ -34,6 +32,7 @@ def fit(
     center: bool = True,
     scale: ScaleLike = None,
     privacy: Privacy | None = None,
+    width: int | None = None,
     fanout: int = 8,
 ) -> Subspace:
     """The principal components of a Spark DataFrame, in one pass over its rows.
@@ -54,6 +53,8 @@ def fit(
         privacy: a `Privacy`, for one differentially private release of the whole table. The exact sums of all
             partitions are added up, and noise is drawn once, on the driver. It takes one pass to count the
             rows, one per private step and one for the release; `center` is that of the `Privacy`.
+        width: with `privacy`, how many numbers a vector or array has, which no row may decide; others are
+            rows of missing values.
         fanout: summaries merged at a time.
 
     Returns:
@@ -77,7 +78,10 @@ def fit(
     checked, text = check_scale(scale, known, features.names), ""
     frame = spark_rows.selected(df, features, position)
     if privacy is not None:
-        return _fit_private(frame, features, n_components, weights, checked, privacy, fanout)
+        n_features = _stated_width(features, width)
+        return _fit_private(frame, features, n_features, n_components, weights, checked, privacy, fanout)
+    if width is not None:
+        raise ValueError("width is for fits with privacy; leave it out.")
     if isinstance(checked, str) and partitions.needs_scaling(features.n_features, n_components, checked):
         merge = partitions.merged_scaling
         scaling, _ = reduced(frame, _scaling, merge, merge, fanout)
@@ -189,6 +193,7 @@ def _scored(batches: Iterator[Any], contents: bytes) -> Iterator[Any]:
 def _fit_private(
     frame: Any,
     features: spark_rows.Features,
+    n_features: int,
     n_components: int,
     weights: str | None,
     scale: Scale,
@@ -201,13 +206,10 @@ def _fit_private(
         raise ValueError(
             "weights must be None with privacy: a weight would let a row count beyond its bound."
         )
-    shape, _ = reduced(frame, _shape, _one_shape, _one_shape, fanout)
-    n_features = features.n_features or int(shape.values[0])
-    if not n_features:
-        raise ValueError("rows must have vectors or arrays, and all are null.")
     validation.rank(n_components, n_features, "n_components")
+    counted, _ = reduced(frame, _count, private_parts.added, private_parts.added, fanout)
     parts = PrivateParts(
-        privacy, n_features, n_components, shape.n_rows, scale=scale, feature_names=features.names
+        privacy, n_features, n_components, counted.n_rows, scale=scale, feature_names=features.names
     )
     while (task := parts.task) is not None:
         total, _ = reduced(
@@ -219,37 +221,25 @@ def _fit_private(
     return parts.model
 
 
-def _shape(batches: Iterator[Any], number: int) -> PartResult:
-    """The width of the rows of a partition, 0 if all are null, and their number."""
-    shapes: list[PartResult] = []
-    try:
-        for rows in spark_rows.read_private(batches):
-            shapes.append(PartSum(np.array([float(rows.shape[1])]), rows.shape[0]))
-    except ValueError as error:
-        return partitions.Failure(error)
-    return _one_shape(shapes)
+def _stated_width(features: spark_rows.Features, width: int | None) -> int:
+    """How many features private rows have: as columns or the caller say."""
+    if features.n_features is None and width is None:
+        raise ValueError(
+            "width must say how many numbers each vector or array has, because no private row may decide it; "
+            "pass width=."
+        )
+    if features.n_features is not None and width is not None:
+        raise ValueError("width is for one column of vectors or arrays; leave it out.")
+    return features.n_features or validation.integer(width, "width", at_least=1)
 
 
-def _one_shape(results: Sequence[PartResult]) -> PartResult:
-    """The width and number of rows of several partitions, if all have one width."""
-    widths = {int(part.values[0]) for part in results if isinstance(part, PartSum)} - {0}
-    if len(widths) > 1:
-        return partitions.Failure(ValueError(partitions.different_widths(sorted(widths))))
-    summed = private_parts.added(results)
-    width = np.array([float(max(widths, default=0))])
-    return replace(summed, values=width) if isinstance(summed, PartSum) else summed
+def _count(batches: Iterator[Any], number: int) -> PartResult:
+    """The number of rows of a partition."""
+    n_rows = sum(batch.num_rows for batch in batches)
+    return PartSum(np.zeros(0), n_rows) if n_rows else None
 
 
 def _part_sum(batches: Iterator[Any], number: int, task: JSON) -> PartResult:
     """The exact sum over the rows of a partition."""
     asked = PartTask(**task)
-    return asked.part_sum(_dense(spark_rows.read_private(batches), asked.n_features), number)
-
-
-def _dense(batches: Iterator[RowsLike], n_features: int) -> Iterator[Array]:
-    """Rows in dense parts; a row that is null has no entry."""
-    for rows in batches:
-        if rows.shape[1] not in (0, n_features):
-            raise ValueError(partitions.different_widths(sorted((rows.shape[1], n_features))))
-        for part in batch_slices(rows.shape[0], chunk_rows(n_features)):
-            yield dense(rows[part]) if rows.shape[1] else np.full((rows[part].shape[0], n_features), np.nan)
+    return asked.part_sum(spark_rows.read_private(batches, asked.n_features), number)

@@ -8,6 +8,8 @@ from scipy import sparse
 
 from fedpca._typing import AnyArray, Array, RowsLike
 from fedpca._util.text import join_names
+from fedpca.backend import batch_slices, dense
+from fedpca.estimators.base import chunk_rows
 from fedpca.federation.partitions import different_widths
 
 _ROWS, _WEIGHTS = "rows", "weights"
@@ -177,14 +179,34 @@ def read(batches: Iterable[Any]) -> Iterator[tuple[RowsLike, Array | None]]:
         yield rows, _weights(batch.column(_WEIGHTS)) if _WEIGHTS in batch.schema.names else None
 
 
-def read_private(batches: Iterable[Any]) -> Iterator[RowsLike]:
-    """Rows of the batches of a partition; those that are null apart, without columns."""
+def read_private(batches: Iterable[Any], width: int) -> Iterator[Array]:
+    """Rows of the batches of a partition, in dense parts; one that is null or has another width has no entry.
+
+    So no row decides how others are read, nor whether any are.
+    """
     for batch in batches:
         column = batch.column(_ROWS)
-        if batch.num_rows > column.null_count:
-            yield rows_of(column.drop_null())
-        if column.null_count:
-            yield np.zeros((column.null_count, 0))
+        fits = _lengths(column) == width
+        for part in batch_slices(len(column), chunk_rows(width)):
+            rows = np.full((part.stop - part.start, width), np.nan)
+            if (fitting := fits[part]).any():
+                rows[fitting] = dense(rows_of(column.take(np.flatnonzero(fitting) + part.start)))
+            yield rows
+
+
+def _lengths(column: Any) -> AnyArray:
+    """How many numbers the arrays or vectors of an Arrow column have; -1 for those that are null."""
+    import pyarrow.compute as compute
+
+    lengths = column
+    if column.type.num_fields == 1:
+        lengths = compute.list_value_length(column)
+    else:
+        kinds, values, sizes = (column.field(name) for name in ("type", "values", "size"))
+        lengths = compute.if_else(compute.equal(kinds, _DENSE), compute.list_value_length(values), sizes)
+    lengths = compute.if_else(column.is_valid(), lengths, -1)
+    found: AnyArray = compute.fill_null(lengths, -1).to_numpy(zero_copy_only=False)
+    return found
 
 
 def rows_of(column: Any) -> RowsLike:

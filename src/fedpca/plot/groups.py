@@ -1,5 +1,6 @@
 """Rows by color: few values have a color each, many numbers or dates are ranges of a ramp."""
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -14,6 +15,7 @@ from fedpca.plot.style import FAINT, RAMP, SERIES
 
 _MOST_LETTERS = 500  # of a value: arrays of text have room for the longest in every entry
 _MISSING = ("", "nan", "NaN", "NaT", "None", "<NA>", "NA", "null")  # of readers, and of what becomes text
+_SLASHES = re.compile(r"^(\d{4})/(\d{1,2})/(\d{1,2})\b")
 _SLATE = SERIES[7]  # hardly a color
 _BRIGHT = tuple(color for color in SERIES if color != _SLATE)
 
@@ -114,17 +116,25 @@ def as_numbers(values: AnyArray) -> Array | None:
 
 
 def as_times(values: AnyArray) -> Array | None:
-    """Values as seconds since 1970, NaN where missing; None unless all are ISO 8601 dates or times."""
+    """Values as seconds since 1970, NaN where missing; None unless all are dates or times.
+
+    They are of ISO 8601, or have slashes in place of dashes, as in 2012/1/31.
+    """
     seconds = np.full(len(values), np.nan)
     for i, text in enumerate(values):
         if text in _MISSING:
             continue
         try:
-            time = datetime.fromisoformat(text)
+            time = datetime.fromisoformat(_SLASHES.sub(_dashes, text))
         except ValueError:
             return None
         seconds[i] = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
     return seconds if len(np.unique(seconds[~np.isnan(seconds)])) > 1 else None
+
+
+def _dashes(found: re.Match[str]) -> str:
+    year, month, day = found.groups()
+    return f"{year}-{int(month):02}-{int(day):02}"
 
 
 def _ranges(numbers: Array, labels: Callable[[Array], list[str]]) -> list[Group]:

@@ -54,7 +54,8 @@ class Owners:
         if step.name == "scales":
             total.reshape(-1, DYADIC.n_bins)[:, -LOWEST] = self.n_rows / 2
         elif step.name == "lengths and spread":
-            total[DYADIC.n_bins - LOWEST] = self.n_rows / 2
+            per_octave = histogram_of(step.length - DYADIC.n_bins).per_octave
+            total[DYADIC.n_bins - LOWEST * per_octave] = self.n_rows / 2
             if self.far is not None:
                 total[self.far - LOWEST] = self.n_rows
         elif step.name == "radius":

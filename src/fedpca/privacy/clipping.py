@@ -20,6 +20,8 @@ MAX_ENTRY = 1e150
 """Its square is still a number, and a row with such an entry is clipped all the same."""
 MAX_ROWS = 2**28
 """Sums over more rows might leave the integers that float64 holds."""
+UNNOTICED = np.errstate(all="ignore")
+"""Around what touches private rows: numpy, set to warn or raise, would show what a record is like."""
 _BLOCK_ENTRIES = 2**22  # of rows that are paired with each other
 _BLOCK_ROWS = 8192
 
@@ -84,21 +86,22 @@ class Clipping:
             return self.center
         return self.center * np.where(self.left_out, 0.0, self.scale)
 
+    @UNNOTICED
     def deviations(self, rows: Array) -> Array:
         """Rows as float64, divided and less the center; NaN for entries that are missing or infinite.
 
         An infinite entry counts as missing: were it refused, the failure would show that a record has one.
         """
         # C order: in other layouts numpy sums a row in another order, and a norm may differ in its last bit.
-        with np.errstate(over="ignore", invalid="ignore"):
-            rows = np.array(rows, dtype=np.float64, order="C")
-            rows[np.isinf(rows)] = np.nan
+        rows = np.array(rows, dtype=np.float64, order="C")
+        rows[np.isinf(rows)] = np.nan
+        np.clip(rows, -MAX_ENTRY, MAX_ENTRY, out=rows)
+        if self.scale is not None:
+            rows /= self.scale
             np.clip(rows, -MAX_ENTRY, MAX_ENTRY, out=rows)
-            if self.scale is not None:
-                rows /= self.scale
-                np.clip(rows, -MAX_ENTRY, MAX_ENTRY, out=rows)
         return rows if self.center is None else rows - self.center
 
+    @UNNOTICED
     def points(self, deviations: Array) -> Array:
         """Integer points of the ball of radius 2^12. A missing entry is at the center.
 
@@ -142,6 +145,7 @@ class Pairing:
             if self._n_waiting == block:
                 yield self.flush()
 
+    @UNNOTICED
     def flush(self) -> Array:
         """The differences of the rows that wait; of an odd number one is left out."""
         rows = np.concatenate(self._waiting)
@@ -156,6 +160,7 @@ class Pairing:
         return self._n_waiting
 
 
+@UNNOTICED
 def lengths(deviations: Array) -> Array:
     """Norms of rows, shape (n,): of one with missing entries, the norm that the others suggest."""
     missing = np.isnan(deviations)
@@ -163,6 +168,7 @@ def lengths(deviations: Array) -> Array:
     return _norms(np.where(missing, 0.0, deviations))[0] / np.sqrt(observed)
 
 
+@UNNOTICED
 def clipped(rows: Array, bound: float) -> Array:
     """Rows, shape (n, d), drawn into the ball of radius `bound`, in units of bound / 2^12: integers.
 
@@ -173,12 +179,12 @@ def clipped(rows: Array, bound: float) -> Array:
     array([[2457., 3276.],
            [2048.,    0.]])
     """
-    with np.errstate(over="ignore"):  # of a longer type: a warning would show that a record is this large
-        rows = np.clip(np.asarray(rows, dtype=np.float64, order="C"), -MAX_ENTRY, MAX_ENTRY)
+    rows = np.clip(np.asarray(rows, dtype=np.float64, order="C"), -MAX_ENTRY, MAX_ENTRY)
     norms, _ = _norms(rows)
     return _rounded(rows * (RADIUS / np.maximum(norms, bound))[:, None])
 
 
+@UNNOTICED
 def on_sphere(rows: Array, lengths: Array | None = None) -> Array:
     """Rows, shape (n, d), scaled to length one, or to `lengths`, at most one, in units of 2^-12: integers.
 

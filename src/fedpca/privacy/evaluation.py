@@ -68,7 +68,8 @@ class Energies:
         if not same or pooled.total.shape != (block.length,):
             raise ValueError("the sum must be that of an evaluation of the same model.")
         sd = self.sd(model) * sqrt(pooled.noise)
-        per_point = 2.0 if self._found.clipping.pairs else 1.0
+        clipping = self._found.clipping
+        per_point = 2.0 if clipping.pairs else 1.0
         unit = per_point * self._found.radius**2 / ENERGY
         *energies, rest = (float(number) * unit for number in pooled.total[:-1])
         beyond = float(pooled.total[-1]) * per_point / (BEYOND * ENERGY) / pooled.n_rows
@@ -80,6 +81,7 @@ class Energies:
             beyond=min(max(beyond, 0.0), 1.0),
             records=pooled.n_rows,
             mu=self.mu,
+            left_out=0 if clipping.scale is None else int(clipping.left_out.sum()),
         )
 
 

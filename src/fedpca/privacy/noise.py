@@ -8,7 +8,7 @@ the letter; noise made of floating-point numbers has gaps that reveal what it wa
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, getcontext, localcontext
+from decimal import ROUND_HALF_EVEN, Context, Decimal, getcontext, localcontext
 from functools import cached_property
 from typing import Literal, Protocol
 
@@ -70,6 +70,7 @@ class ExactNoise:
         """Integers, as float64."""
         return self.weighted([label], [1.0], count, sd)
 
+    @np.errstate(all="ignore")
     def weighted(self, labels: Sequence[Label], weights: Sequence[float], count: int, sd: float) -> Array:
         """A weighted sum of real Gaussians, then rounded: not a sum of rounded ones, which would show."""
         if too_large(sd * sum(map(abs, weights))):
@@ -107,8 +108,7 @@ class ExactNoise:
         while True:
             bits = 64 * (1 + more)
             if min(tails) >> 20:  # else the tail is not known well enough to begin with
-                with localcontext() as context:
-                    context.prec = 30 + bits // 3  # errors far below the width of what is not known yet
+                with localcontext(_context(30 + bits // 3)):  # errors far below what is not known yet
                     middle = half = Decimal(0)
                     for word, tail, weight in zip(words, tails, weights, strict=True):
                         size, width = _quantile(tail, bits)
@@ -271,6 +271,12 @@ class SymmetricMask:
 def too_large(sd: float) -> bool:
     """Whether noise of this standard deviation would leave the integers that float64 holds."""
     return not sd * _MAX_SDS < _MAX_NOISE
+
+
+def _context(digits: int) -> Context:
+    """Arithmetic of so many digits, whatever rounding and traps the caller has set."""
+    least, most = -999_999, 999_999
+    return Context(digits, ROUND_HALF_EVEN, least, most, capitals=1, clamp=0, flags=[], traps=[])
 
 
 def _packed(label: Label) -> bytes:

@@ -15,7 +15,6 @@ from fedpca.privacy.mechanisms.registry import calibrate, mechanism_class
 from fedpca.privacy.rules import check_delta_for_rows
 from fedpca.privacy.search_plan import Outlook, expected, rows_for_scale
 from fedpca.privacy.settings import Privacy
-from fedpca.privacy.steps import DYADIC
 from fedpca.summaries import validation
 
 _GOOD = 0.9  # the expected |<v, v_hat>| that counts as found
@@ -151,7 +150,8 @@ def plan_release(
         affinity=None if quality is None else quality[0],
         captured=None if quality is None else quality[1],
         memory=mechanism.memory(n_features, n_components),
-        advice=_advice(privacy, n_features, n_components, rows_needed, n_rows, found, condition, fewest),
+        advice=_advice(privacy, n_features, n_components, rows_needed, n_rows, found, condition, fewest)
+        + _of_scale(outlook.least_variation),
     )
 
 
@@ -266,9 +266,10 @@ def _clipped(variances: Array, outlook: Outlook, random: np.random.Generator) ->
     squares = np.square(random.standard_normal((_SIMULATED_ROWS, len(leading))))
     lengths = np.sqrt(squares @ leading + variances[_SIMULATED:].sum())  # many others are alike in all rows
     bound = outlook.clipping.bound
-    if outlook.quantile:  # as a histogram finds it, wherever in an octave lengths are
-        counts = (DYADIC.counts(lengths * shift) for shift in _SHIFTS)
-        found = [DYADIC.quantile(each, outlook.quantile, sd=0.0) for each in counts]
+    if outlook.rule is not None:  # as a histogram finds it, wherever in an octave lengths are
+        histogram = outlook.rule.histogram
+        counts = (histogram.counts(lengths * shift) for shift in _SHIFTS)
+        found = [outlook.rule.radius(histogram.lengths(each, sd=0.0)) for each in counts]
         bound = float(np.mean(found / _SHIFTS))
     factors = 1 / (lengths if bound is None else np.maximum(lengths, bound))
     return leading * (factors**2 @ squares) / squares.sum(axis=0), float(factors.mean())
@@ -303,6 +304,16 @@ def _advice(
     if not found:
         return f"{start} nothing will survive the noise, {condition}.\n{wanted}.\n{remedy}"
     return f"{start} about {found} of {components} will be found, {condition}.\n{wanted}.\n{remedy}"
+
+
+def _of_scale(least_variation: float) -> str:
+    """What a plan cannot know of features that are to be scaled, or ""."""
+    if not least_variation:
+        return ""
+    return (
+        f"\nFeatures with one value in {1 - least_variation:.0%} of rows or more will be left out, and long "
+        "tails have the scale of their common values: how far that turns components, no plan can know."
+    )
 
 
 def rounded(rows: int) -> int:

@@ -27,13 +27,12 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.privacy import steps
-from fedpca.privacy.clipping import RADIUS, Clipping, Pairing
+from fedpca.privacy.clipping import RADIUS, UNNOTICED, Clipping, Pairing
 from fedpca.privacy.search_plan import FINEST, MEAN_STEPS, UNLIKELY, SearchRule
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.steps import BELOW, DYADIC, Step, StepSum
 
 _UNCORRECTED = 1.0  # of the energy of a center's noise
-_SCALE_QUANTILE, _SCALE_FACTOR = 0.75, 1.627  # of |differences|: of a Gaussian, in standard deviations
 _HISTOGRAM_STREAM = 100.0  # rows of a stream, in units of 1 / mu
 _MEAN_STREAM = 20.0  # in units of sqrt(d) / mu, or a little more of few features
 _HORIZON = 10.0  # a stream is taken to be this many times as long as a mean step
@@ -81,10 +80,12 @@ class BlockSum:
         self._pairing = Pairing(random) if block.of_pairs else None
         self.total: Array = np.zeros(block.length)
 
+    @UNNOTICED
     def take(self, rows: Array) -> None:
         for part in (rows,) if self._pairing is None else self._pairing.take(rows):
             self.total += self._block.add(part)
 
+    @UNNOTICED
     def flush(self) -> None:
         if self._pairing is not None and self._pairing.n_waiting:
             self.total += self._block.add(self._pairing.flush())
@@ -140,7 +141,7 @@ class Search:
     def most_words(n_features: int, *, finds_scale: bool) -> int:
         """The length of the longest sum of a step."""
         of_scale = DYADIC.n_bins * n_features if finds_scale else 0
-        return max(of_scale, n_features, 2 * DYADIC.n_bins, FINEST.n_bins)
+        return max(of_scale, n_features, DYADIC.n_bins + FINEST.n_bins)
 
     # --- one step ---
 
@@ -259,15 +260,14 @@ class Search:
         if privacy.center in ("private", "pairs"):
             return Found(replace(self._clipping, bound=bound, pairs=True), bound or 0.0)
         self._clipping = self._clipping.about(center)
-        if privacy.bound != "private" or not rule.quantile:
+        if privacy.bound != "private" or rule.most_noise < 1:
             return Found(replace(self._clipping, bound=bound), bound or 0.0)
         histogram = rule.histogram
         step = steps.radius(histogram, rule.histogram_share, self._histogram_rows)
         counts = yield step
-        sd = self._pooled_sd(step, 0, counts)
-        length = histogram.quantile(counts.total, rule.quantile, sd)
-        radius = histogram.quantile(counts.total, rule.evaluated_quantile, sd)
-        return Found(replace(self._clipping, bound=length or None), radius)
+        lengths = histogram.lengths(counts.total, self._pooled_sd(step, 0, counts))
+        bound = rule.radius(lengths) or None
+        return Found(replace(self._clipping, bound=bound), lengths.quantile(rule.evaluated_quantile))
 
     @property
     def _histogram_rows(self) -> int:
@@ -297,25 +297,22 @@ class Search:
         sd = self._pooled_sd(step, 0, counts)
         found = np.array(
             [
-                DYADIC.quantile(of_feature, _SCALE_QUANTILE, sd, self._d)
+                sqrt(DYADIC.lengths(of_feature, sd, self._d).mean_square())
                 for of_feature in counts.total.reshape(self._d, -1)
             ]
         )
-        scale = np.where(found > 0, found * (sqrt(2.0) / _SCALE_FACTOR), np.inf)
+        scale = np.where(found > 0, found, np.inf)
         self._clipping = replace(self._clipping, scale=scale)
 
     def _find_center(self, bound: float | None) -> Generator[Step, StepSum, Found]:
         """The center, or pairs if it cannot be found, and the length to clip to, if it is not public."""
         rule, in_pairs = self._rule, replace(self._clipping, bound=bound, pairs=True)
-        step = steps.lengths_and_spread(rule.histogram_share, self._histogram_rows)
+        step = steps.lengths_and_spread(rule.histogram, rule.histogram_share, self._histogram_rows)
         counts = yield step
-        of_rows, of_pairs = np.split(counts.total, 2)
-        far = DYADIC.quantile(of_rows, 0.5, self._pooled_sd(step, 0, counts), 2, edge=True)
-
-        def spread(q: float) -> float:
-            return DYADIC.quantile(of_pairs, q, self._pooled_sd(step, 1, counts), 2)
-
-        near, radius = spread(0.5), bound or spread(rule.evaluated_quantile)
+        of_rows, of_pairs = np.split(counts.total, [DYADIC.n_bins])
+        far = DYADIC.lengths(of_rows, self._pooled_sd(step, 0, counts), 2).quantile(0.5, end=True)
+        spread = rule.histogram.lengths(of_pairs, self._pooled_sd(step, 1, counts), 2)
+        near, radius = spread.quantile(0.5), bound or spread.quantile(rule.evaluated_quantile)
         if not far or not near:
             return Found(in_pairs, radius)
         plan = rule.planned_mean(max(far, near), near, self._mean_rows if self._is_stream else None)
@@ -325,7 +322,7 @@ class Search:
         for share, length in zip(plan.shares, plan.radii, strict=True):
             moved = yield steps.mean(center, length, share, self._mean_rows)
             center = center + moved.total * (length / RADIUS / moved.n_rows)
-        if self._privacy.bound == "private" and rule.quantile:
-            bound = spread(rule.quantile) or None
+        if self._privacy.bound == "private":
+            bound = rule.radius(spread) or None
         noise = CenterNoise(plan.noise / near, rule.spike(plan, near))
         return Found(replace(self._clipping, bound=bound, center=center), radius, noise)

@@ -14,24 +14,39 @@ from fedpca.privacy import steps
 from fedpca.privacy.clipping import Clipping
 from fedpca.privacy.mechanisms.base import SUM_WEIGHT
 from fedpca.privacy.settings import Privacy
-from fedpca.privacy.steps import Histogram, Step
+from fedpca.privacy.steps import Histogram, Lengths, Step
 
 _FEW = 0.1  # t above which only pairs are used
 _FEW_ROWS = 40.0  # mu n below which a histogram finds nothing
-_QUANTILES = ((0.012, 0.9), (0.027, 0.75), (0.04, 0.5))  # largest r t, and the quantile of lengths
+# What clipping accepts of noise, see `most_noise` and `radius`: fitted to 402 combinations of half of 30 data
+# sets, components (2, 6, 10) and epsilon (0.5 to 8), with an eye on others (`benchmarks.private_defaults`).
+_MOST_NOISE, _NOISE_POWER, _RANK_POWER, _TAIL_POWER = 0.07, 0.9, 1.25, 4.0
+_HALF, _LONG = 0.5, 0.9  # quantiles of lengths
+_FEIGNED = 1.5  # bins: by so much rows of one length may seem to differ
+_SHORT = 0.25  # of the median: shorter rows, as of a table of few different ones, decide nothing
 _NEAR, _TOO_FAR = 2.0, 4.0  # (noise of the center / spread)² over t: good enough, and not good enough
 _FARTHEST = 0.7  # of the spread
 MEAN_STEPS = 5
 _LAST_STEP = 0.65  # of what is spent on the mean
 _MOST_FOR_MEAN = 0.4  # of mu²
-_LENGTHS = {0.9: 1.15, 0.75: 1.07, 0.5: 1.0}  # quantiles of lengths over their root mean square, if alike
+_MOST_FOR_HISTOGRAM = 0.05  # of mu²; there are three
+_TYPICAL_LONG = 1.15  # the radius, over the root mean square of lengths, if these are alike
 _TYPICAL_FAR = 2.0  # of the spread: the end of the bin that rows as far from the origin as they spread are in
 _MARGIN = 1.25  # of a radius over what it has to contain
 UNLIKELY = 2.5  # standard deviations of the length of noise, which vary it by 1 / sqrt(2 d)
-FINEST = Histogram(4)  # bins per octave about a public center, where there are rows enough for them
-_FINE_ROWS = 8000.0  # mu n: below, most fine bins would drown
+_HISTOGRAMS = (
+    (1000.0, Histogram(4)),
+    (400.0, Histogram(2)),
+    (0.0, Histogram(1)),
+)  # least mu n: finer ones drown
+FINEST = _HISTOGRAMS[0][1]
 _SCALE_ROWS = 54.0  # times sqrt(2 d) / mu
 _SCALE_MARGIN = 1.5
+_LEAST_FOR_SCALE, _MOST_FOR_SCALE = (
+    0.08,
+    0.25,
+)  # of mu²: with 0.03, ever more of rarely varying features drown
+_SHRINKING = 2.0 ** (-np.arange(128) / 16)  # radii that are tried
 _EVALUATED_QUANTILES = ((2000.0, 0.99), (0.0, 0.95))  # least mu n
 
 
@@ -85,7 +100,17 @@ class SearchRule:
     def scale_share(self) -> float:
         """Of mu², for the scale."""
         needed = 50 * sqrt(2 * self.n_features) / (self.effective_mu * self.n_rows)
-        return _clamped(needed**2, 0.03, 0.25) if self.finds_scale else 0.0
+        return _clamped(needed**2, _LEAST_FOR_SCALE, _MOST_FOR_SCALE) if self.finds_scale else 0.0
+
+    @property
+    def least_variation(self) -> float:
+        """The share of rows in which a feature has to differ from its commonest value, to get a scale.
+
+        Two rows differ in 2 p (1 - p) of all pairs, if it differs in p of the rows.
+        """
+        sd = sqrt(2 * self.n_features * self.noise / self.scale_share) / self.mu
+        pairs = steps.DYADIC.least(sd, self.n_features) / (self.n_rows / 2)
+        return (1 - sqrt(max(1 - 2 * pairs, 0.0))) / 2
 
     @property
     def after_scale(self) -> float:
@@ -109,12 +134,12 @@ class SearchRule:
     @property
     def histogram_share(self) -> float:
         """Of mu², for a histogram."""
-        return _clamped((30 / self.strength) ** 2, 0.003, 0.05) * self.after_scale
+        return _clamped((30 / self.strength) ** 2, 0.006, _MOST_FOR_HISTOGRAM) * self.after_scale
 
     @property
     def histogram(self) -> Histogram:
-        """Of lengths about a public center."""
-        return FINEST if self.strength > _FINE_ROWS else Histogram(1)
+        """Of the lengths that decide on a radius."""
+        return next(histogram for least, histogram in _HISTOGRAMS if self.strength > least)
 
     @property
     def mean_share(self) -> float:
@@ -127,9 +152,29 @@ class SearchRule:
         return next(q for least, q in _EVALUATED_QUANTILES if self.strength > least)
 
     @property
-    def quantile(self) -> float:
-        """Of the lengths, that rows are clipped to; 0 for the sphere."""
-        return next((q for most, q in _QUANTILES if self.rank * self.t < most), 0.0) if self.enough else 0.0
+    def most_noise(self) -> float:
+        """By how much clipping to a length may raise the noise, in units of that of the sphere.
+
+        Below one, only the sphere is left. The later of many components vary less: noise harms them more.
+        """
+        return (_MOST_NOISE / (self.rank**_RANK_POWER * self.t)) ** _NOISE_POWER if self.enough else 0.0
+
+    def radius(self, lengths: Lengths) -> float:
+        """The length that rows are clipped to; 0 for the sphere.
+
+        The longer it is, the more noise there is to the energy of a row, and the less are long rows bent. So
+        it is that of nearly all rows or, of long tails, which carry the variance, more, as far as
+        `most_noise` allows.
+        """
+        half, long = lengths.quantile(_HALF), lengths.quantile(_LONG)
+        if not half or self.most_noise < 1:
+            return 0.0
+        tail = long / half / lengths.resolution**_FEIGNED
+        of_sphere = lengths.energy(_SHORT * half)
+        for radius in long * max(tail, 1.0) ** _TAIL_POWER * _SHRINKING:
+            if of_sphere <= self.most_noise * lengths.energy(radius):
+                return float(radius)
+        return 0.0
 
     def planned_mean(self, far: float, spread: float, stream_rows: int | None = None) -> MeanPlan:
         """As few steps as bring the noise of the center near that of the release, or the most allowed.
@@ -180,19 +225,22 @@ class Outlook(NamedTuple):
         clipping: with the length of rows as their unit, where it is not public.
         mu: what will be left for the release.
         joint: whether the sum of rows will be released with it.
-        quantile: of the lengths, that rows will be clipped to; 0 for a public length, or the sphere.
+        rule: where rows will be clipped to a length that it finds; None for a public length, or the sphere.
         offset: how far off the center will be, in units of the length of rows.
         steps: the sums before the release.
         evaluates: whether there will be a length for an evaluation.
+        least_variation: share of rows in which a feature has to differ from its commonest value, to get a
+            scale; 0 if none is looked for.
     """
 
     clipping: Clipping
     mu: float
     joint: bool
-    quantile: float
+    rule: SearchRule | None
     offset: float
     steps: tuple[Step, ...]
     evaluates: bool
+    least_variation: float
 
 
 def expected(
@@ -205,13 +253,13 @@ def expected(
     """
     rule = SearchRule(privacy, n_features, rank, n_rows, noise, finds_scale)
     bound = None if isinstance(privacy.bound, str) else privacy.bound
-    spent, quantile, offset = rule.scale_share, 0.0, 0.0
+    spent, offset = rule.scale_share, 0.0
     taken = [steps.scales(n_features, rule.scale_share, 0)] if finds_scale else []
     finds_center = privacy.center == "private" and rule.enough
     has_length = finds_center or bound is not None
     if finds_center:
         spent += 3 * rule.histogram_share
-        taken.append(steps.lengths_and_spread(rule.histogram_share, 0))
+        taken.append(steps.lengths_and_spread(rule.histogram, rule.histogram_share, 0))
         plan = rule.planned_mean(_TYPICAL_FAR, 1.0)
         finds_center = rule.is_good(plan, 1.0)
     if finds_center:
@@ -220,20 +268,22 @@ def expected(
         origin = np.zeros(n_features)
         taken += [steps.mean(origin, *each, 0) for each in zip(plan.radii, plan.shares, strict=True)]
     pairs = privacy.center in ("private", "pairs") and not finds_center
-    if privacy.bound == "private" and not pairs and rule.quantile:
+    finds_length = privacy.bound == "private" and not pairs and rule.most_noise >= 1
+    if finds_length:
         if not finds_center:
             spent += rule.histogram_share
             taken.append(steps.radius(rule.histogram, rule.histogram_share, 0))
-        quantile, has_length = rule.quantile, True
-        bound = _LENGTHS[quantile]
+        has_length = True
+        bound = min(_TYPICAL_LONG, sqrt(rule.most_noise))
     return Outlook(
         Clipping(bound, pairs=pairs),
         rule.mu * sqrt(1 - spent),
         finds_center,
-        quantile,
+        rule if finds_length else None,
         offset,
         tuple(taken),
         evaluates=has_length and privacy.evaluation_share > 0,
+        least_variation=rule.least_variation if finds_scale else 0.0,
     )
 
 

@@ -176,6 +176,56 @@ def check_total(summed: StepSum, step: Step, sds: Sequence[float]) -> None:
 
 
 @dataclass(frozen=True)
+class Lengths:
+    """How long rows are, as a histogram shows it: so many between each end and the next.
+
+    Attributes:
+        ends: upper ends of the bins; the first holds lengths of about zero.
+        counts: how many rows are in each, shape of `ends`; none anywhere if nothing was found.
+    """
+
+    ends: Array
+    counts: Array
+
+    def quantile(self, q: float, *, end: bool = False) -> float:
+        """The length that a share `q` of rows does not exceed; 0 if it is not found, or is 0.
+
+        Args:
+            end: the upper end of the bin; else a point within it.
+        """
+        sums = np.cumsum(self.counts)
+        if not sums[-1] > 0:
+            return 0.0
+        index = min(int(np.searchsorted(sums, q * sums[-1])), int(np.flatnonzero(self.counts)[-1]))
+        if not index:
+            return 0.0
+        within = (q * sums[-1] - sums[index] + self.counts[index]) / self.counts[index]
+        within = 1.0 if end else min(max(within, 0.0), 1.0)
+        return float(self.ends[index] * (self.ends[index - 1] / self.ends[index]) ** (1 - within))
+
+    @property
+    def resolution(self) -> float:
+        """The upper end of a bin over its lower end."""
+        return float(self.ends[1] / self.ends[0])
+
+    def mean_square(self) -> float:
+        """Of the lengths; 0 if nothing was found."""
+        squares = np.square(self._middles)
+        squares[0] = 0.0
+        rows = float(self.counts.sum())
+        return float(self.counts @ squares) / rows if rows > 0 else 0.0
+
+    def energy(self, radius: float) -> float:
+        """Of rows clipped to a radius, as points of the ball, along a direction in which all vary alike."""
+        factors = 1 / np.maximum(self._middles, radius)
+        return float(self.counts @ np.square(factors) / self.counts.sum())
+
+    @property
+    def _middles(self) -> Array:
+        return self.ends / sqrt(self.resolution)
+
+
+@dataclass(frozen=True)
 class Histogram:
     """Bins of lengths at powers of two, or a few per power: bin k holds lengths up to 2^(k / per_octave)."""
 
@@ -185,35 +235,41 @@ class Histogram:
     def n_bins(self) -> int:
         return (HIGHEST - LOWEST) * self.per_octave + 1
 
+    @property
+    def _ends(self) -> Array:
+        """Upper ends of all bins; the last one takes whatever is longer, too."""
+        ends: Array = 2.0 ** (np.arange(self.n_bins) / self.per_octave + LOWEST)
+        return ends
+
     def bins(self, values: Array) -> AnyArray:
         """The bin of every value, by comparisons alone: exact, in whatever company a value comes."""
-        exponents = np.arange(LOWEST * self.per_octave, HIGHEST * self.per_octave) / self.per_octave
-        return np.searchsorted(2.0**exponents, values)
+        return np.searchsorted(self._ends[:-1], values)
 
     def counts(self, values: Array) -> Array:
         """How many values are in every bin."""
         return np.bincount(self.bins(values), minlength=self.n_bins).astype(np.float64)
 
-    def quantile(
-        self, counts: Array, q: float, sd: float, histograms: int = 1, *, edge: bool = False
-    ) -> float:
-        """The length that a share `q` of rows does not exceed; 0 if it is not found, or is 0.
+    def least(self, sd: float, histograms: int = 1) -> float:
+        """The rows in an octave that noise alone hardly ever has.
 
         Args:
-            counts: with noise.
-            sd: standard deviation of the noise.
-            histograms: how many are looked at together: none of them should have a false bin.
-            edge: the upper end of the bin; else a point within it.
+            sd: standard deviation of the noise of a bin.
+            histograms: how many are looked at together: none of them should have a false octave.
         """
-        counts = np.where(counts > -ndtri(_FALSE_BINS / self.n_bins / histograms) * sd, counts, 0.0)
-        sums = np.cumsum(counts)
-        if not sums[-1] > 0:
-            return 0.0
-        index = int(np.searchsorted(sums, q * sums[-1]))
-        if not index:
-            return 0.0
-        within = 1.0 if edge else (q * sums[-1] - sums[index] + counts[index]) / counts[index]
-        return float(2.0 ** (LOWEST + (index - 1 + within) / self.per_octave))
+        unlikely = _FALSE_BINS / (HIGHEST - LOWEST + 1) / histograms
+        return float(-ndtri(unlikely)) * sd * sqrt(self.per_octave)
+
+    def lengths(self, counts: Array, sd: float, histograms: int = 1) -> Lengths:
+        """What counts with noise say: octaves with fewer rows than `least` count as empty."""
+        least = self.least(sd, histograms)
+        octaves = counts[1:].reshape(-1, self.per_octave)
+        sums = octaves.sum(axis=1)
+        sums = np.where(sums > least, sums, 0.0)
+        within = np.maximum(octaves, 0.0)
+        of_octave = within.sum(axis=1)
+        within *= np.divide(sums, of_octave, out=np.zeros_like(sums), where=of_octave > 0)[:, None]
+        zero = counts[0] if counts[0] > least else 0.0
+        return Lengths(self._ends, np.concatenate([[zero], within.ravel()]))
 
 
 DYADIC = Histogram()
@@ -238,14 +294,18 @@ def scales(n_features: int, share: float, stream_rows: int) -> Step:
     return Step("scales", (block,), stream_rows)
 
 
-def lengths_and_spread(share: float, stream_rows: int) -> Step:
-    """Two histograms at once: of lengths of rows, and of differences of pairs, which are half as many."""
+def lengths_and_spread(histogram: Histogram, share: float, stream_rows: int) -> Step:
+    """Two histograms at once: of lengths of rows, and of differences of pairs, which are half as many.
+
+    Args:
+        histogram: of the differences.
+    """
 
     def add(differences: Array) -> Array:
-        return DYADIC.counts(lengths(differences))
+        return histogram.counts(lengths(differences))
 
     of_rows = Block(DYADIC.n_bins, share, False, (sqrt(2.0), 1.0), partial(_counts_off_center, DYADIC))
-    of_pairs = Block(DYADIC.n_bins, 2 * share, True, (sqrt(2.0), sqrt(2.0)), add)
+    of_pairs = Block(histogram.n_bins, 2 * share, True, (sqrt(2.0), sqrt(2.0)), add)
     return Step("lengths and spread", (of_rows, of_pairs), stream_rows)
 
 

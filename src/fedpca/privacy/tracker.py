@@ -15,7 +15,7 @@ from fedpca.backend import HOST
 from fedpca.errors import BudgetExceeded, NotReleasedError
 from fedpca.privacy.calibration import epsilon_of
 from fedpca.privacy.certify import state_of
-from fedpca.privacy.clipping import MAX_ENTRY, MAX_ROWS, Clipping
+from fedpca.privacy.clipping import MAX_ENTRY, MAX_ROWS, UNNOTICED, Clipping
 from fedpca.privacy.evaluation import PrivateEvaluation
 from fedpca.privacy.guard import Guard
 from fedpca.privacy.ledger import Ledger
@@ -345,12 +345,16 @@ class PrivateTracker:
             deviations = self._stage.clipping.deviations(rows)
             self._stage.take(self._fill_gaps(deviations, self._stage.clipping))
 
+    @UNNOTICED
     def _fill_gaps(self, deviations: Array, clipping: Clipping) -> Array:
         """Gaps filled by the last release, which is public; those of earlier rows stay at the center.
 
+        So does a row without any entry: as a record that is taken out, it has to be where that is.
+
         One row at a time: in a product of many, how the others are rounded can depend on how many there are.
         """
-        gaps = np.isnan(deviations).any(axis=1)
+        missing = np.isnan(deviations)
+        gaps = missing.any(axis=1) & ~missing.all(axis=1)
         if self._released is None or clipping.pairs or clipping.scale is not None or not gaps.any():
             return deviations
         center = 0.0 if clipping.center is None else clipping.center

@@ -110,6 +110,14 @@ class DataFile(ABC):
     passthrough_names: Collection[str]
     lists: Mapping[str, tuple[str, ...]] = {}
 
+    def place(self, row: int) -> str:
+        """Where a row is, for messages; the first is 1."""
+        return f"{self.path}, row {row}"
+
+    def other_tables(self) -> tuple[list[str], dict[str, str]]:
+        """What to do if another table in the file was meant, with the argument that names it."""
+        return [], {}
+
     @abstractmethod
     def dtype(self, columns: Sequence[str] | None) -> np.dtype[Any]:
         """Of the named columns read together; of all for None."""

@@ -4,17 +4,22 @@ import csv
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
 from fedpca._util.extras import require
+from fedpca.summaries import validation
 
 DELIMITERS = {"csv": ",;\t|", "tsv": "\t", "txt": "\t,;| "}  # by format; the first is the default
 _LINES_LOOKED_AT = 50
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+([eE][+-]?[0-9]+)?")
 _GROUPS_OF_THREE = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+")
 _DECIMAL_POINT = re.compile(r"[+-]?[0-9]*\.[0-9]+([eE][+-]?[0-9]+)?")
+# What pandas writes, and cells of blanks, which programs pad to the width of a column: 32 is more than any
+# number has.
+_MORE_GAPS = ("None", "<NA>", *(" " * width for width in range(1, 33)))
+_ALIKE = {" ": " \u00a0\u202f", "'": "'\u2019"}  # thousands separators of which one stands for all
 _IN_CELLS = "\"'.+-_()[]%$"  # common in names or numbers
 _LIKE_A_NUMBER = re.compile(r"[+-]?[0-9][0-9.,' ]*")
 
@@ -30,6 +35,7 @@ class Dialect:
         na_values: cells that stand for a missing value, besides an empty cell, NA, null and NaN.
         comment: starts a line that is ignored.
         encoding: of the bytes; UTF-8 if None, or UTF-16 if the file starts with its mark.
+        skip_lines: how many lines are above the header, or the first row.
     """
 
     delimiter: str | None = None
@@ -38,12 +44,14 @@ class Dialect:
     na_values: tuple[str, ...] = ()
     comment: str | None = None
     encoding: str | None = None
+    skip_lines: int = 0
 
     def __post_init__(self) -> None:
         for name in ("delimiter", "decimal", "thousands"):
             value = getattr(self, name)
+            may_be_any = name == "thousands"  # pyarrow knows no others
             if value is not None and (
-                len(value) != 1 or not value.isascii() or value in '\n\r"' or value.isalnum()
+                len(value) != 1 or not (value.isascii() or may_be_any) or value in '\n\r"' or value.isalnum()
             ):
                 raise ValueError(f"{name} must be one character, such as {_EXAMPLES[name]!r}, got {value!r}.")
         if self.decimal is not None and self.decimal in (self.delimiter, self.thousands):
@@ -51,6 +59,7 @@ class Dialect:
             raise ValueError(f"decimal and {other} must differ, got {self.decimal!r} for both.")
         if self.comment is not None and (not self.comment.strip() or "\n" in self.comment):
             raise ValueError(f"comment must be the start of a line, such as '#', got {self.comment!r}.")
+        validation.integer(self.skip_lines, "skip_lines", at_least=0)
         if self.encoding is not None:
             try:
                 "a".encode(self.encoding)
@@ -68,7 +77,7 @@ class Dialect:
     def gaps(self) -> list[str]:
         """Cells that stand for a missing value."""
         known = require("pyarrow.csv", extra="files", purpose="reading text").ConvertOptions().null_values
-        return [*known, *self.na_values]
+        return [*known, *_MORE_GAPS, *self.na_values]
 
     @property
     def codes(self) -> list[float]:
@@ -80,7 +89,7 @@ class Dialect:
         """A number as Python writes it; other cells are still no numbers."""
         cell = cell.strip()
         if self.thousands and re.fullmatch(self.grouped, cell):
-            cell = cell.replace(self.thousands, "")
+            cell = re.sub(self.separator, "", cell)
         if self.decimal not in (None, "."):
             cell = cell.replace(".", "!").replace(self.decimal or "", ".")
         return cell
@@ -88,8 +97,21 @@ class Dialect:
     @property
     def grouped(self) -> str:
         """A pattern of numbers with thousands separators."""
-        thousands, decimal = re.escape(self.thousands or ""), re.escape(self.decimal or ".")
-        return rf"^[+-]?[0-9]{{1,3}}({thousands}[0-9]{{3}})+({decimal}[0-9]*)?$"
+        decimal = re.escape(self.decimal or ".")
+        return rf"^[+-]?[0-9]{{1,3}}({self.separator}[0-9]{{3}})+({decimal}[0-9]*)?$"
+
+    @property
+    def separator(self) -> str:
+        """A pattern of thousands separators: a space may be one that does not break, an apostrophe curly."""
+        return f"[{re.escape(_ALIKE.get(self.thousands or '', self.thousands or ''))}]"
+
+    def read_as(self, convention: Mapping[str, str]) -> "Dialect | None":
+        """With another decimal point or thousands separator; None if that is no other, or cannot be."""
+        try:
+            other = replace(self, **convention)  # type: ignore[arg-type]
+        except ValueError:
+            return None
+        return other if other != self else None
 
     def number(self, cell: str) -> float | None:
         """The value of a cell; None if it is no number."""

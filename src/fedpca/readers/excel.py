@@ -15,8 +15,8 @@ from fedpca._util.text import join_names
 from fedpca.errors import FileFormatError
 from fedpca.readers.data_file import NonNumeric, ReadRequest, translate_errors
 from fedpca.readers.dialect import Dialect
-from fedpca.readers.tables import TableFile, pyarrow
-from fedpca.readers.text import are_names, have_no_numbers, lenient_number
+from fedpca.readers.tables import TableFile, pyarrow, too_many_rows
+from fedpca.readers.text import are_names, have_no_numbers, lenient_number, numbered
 
 _DATES = (datetime.date, datetime.time, datetime.timedelta)
 
@@ -33,9 +33,24 @@ class ExcelFile(TableFile):
     """
 
     def __init__(
-        self, path: Path, sheet: str | None, header: bool | None, dialect: Dialect, private: bool
+        self,
+        path: Path,
+        sheet: str | None,
+        header: bool | None,
+        dialect: Dialect,
+        private: bool,
+        private_rows: int | None,
     ) -> None:
         self.path, self._private, self._dialect = path, private, dialect
+        self._private_rows = private_rows
+        if private and private_rows is None:
+            raise FileFormatError(
+                f"{path}: a sheet does not tell how many private rows it has, because an empty last one "
+                "leaves no trace",
+                "pass {n_rows}",
+                n_rows=None,
+            )
+        self._others: list[str] = []  # sheets that may be meant
         self._sheet = self._find(sheet)
         self._gaps, self._codes = {"", *dialect.gaps}, set(dialect.codes)
         self._first, cells = next(self._filled_rows(), (0, []))
@@ -45,7 +60,11 @@ class ExcelFile(TableFile):
         named = slice(filled[0], filled[-1] + 1)
         names = tuple(_text(cell) or "" for cell in cells[named])
         if header is None:
-            header = have_no_numbers(names, dialect) if private else are_names(path, names, dialect, False)
+            if private:
+                header = have_no_numbers(names, dialect)
+            else:
+                following = [_text(cell) or "" for cell in next(self._filled_rows(self._first), (0, []))[1]]
+                header = are_names(path, names, following, dialect, False)
         if private and not header:
             raise FileFormatError(
                 f"{path}: the first row must contain names, because nothing is detected from private rows",
@@ -55,10 +74,11 @@ class ExcelFile(TableFile):
             )
         self._first += header
         self._span = named if header else slice(0, len(cells))
-        columns = names if header else tuple(f"column {i + 1}" for i in range(len(cells)))
+        columns = names if header else numbered(len(cells))
         self._places = {name: i for i, name in enumerate(columns)}
         contents = {name: _Contents() for name in columns}
-        n_rows = self._look_at(contents)
+        found = self._look_at(contents)
+        n_rows = found if private_rows is None else private_rows
         pa = pyarrow("pyarrow")
         reasons = {name: found.reason() for name, found in contents.items()}
         types = {name: pa.float64() if reason is None else pa.string() for name, reason in reasons.items()}
@@ -88,7 +108,19 @@ class ExcelFile(TableFile):
             raise FileFormatError(f"{self.path} contains no sheets of cells.")
         if sheet is not None and sheet not in sheets:
             raise FileFormatError(f"{self.path} has no sheet {sheet!r}; it has {join_names(sheets)}.")
-        return sheets[0] if sheet is None else sheet
+        if sheet is None:
+            sheet, *self._others = sheets
+        return sheet
+
+    def other_tables(self) -> tuple[list[str], dict[str, str]]:
+        if not self._others:
+            return [], {}
+        names = join_names(self._others).replace("{", "{{").replace("}", "}}")
+        return [f"read another sheet ({names}) with {{sheet}}"], {"sheet": self._others[0]}
+
+    def first_row(self) -> int:
+        """The number of rows of the sheet up to the names."""
+        return self._first - 1
 
     def _workbook(self) -> Any:
         return _calamine().CalamineWorkbook.from_path(self.path)
@@ -98,21 +130,33 @@ class ExcelFile(TableFile):
         with translate_errors(self.path, "Excel file"):
             yield from enumerate(self._workbook().get_sheet_by_name(self._sheet).iter_rows(), 1)
 
-    def _filled_rows(self) -> Iterator[tuple[int, list[Any]]]:
-        return ((number, row) for number, row in self._all_rows() if any(cell != "" for cell in row))
+    def _filled_rows(self, after: int = 0) -> Iterator[tuple[int, list[Any]]]:
+        """The rows that are not empty, after those to skip and the first ones."""
+        first = max(after, self._dialect.skip_lines)
+        rows = (each for each in self._all_rows() if each[0] > first)
+        return ((number, row) for number, row in rows if any(cell != "" for cell in row))
 
     def _table_rows(self) -> Iterator[tuple[int, list[Any]]]:
         """The rows of the table. Empty ones are skipped, unless they are private."""
         for number, row in self._all_rows() if self._private else self._filled_rows():
             if number < self._first:
                 continue
+            if self._private_rows is not None and number >= self._first + self._private_rows:
+                if any(cell != "" for cell in row):
+                    raise too_many_rows(self.path, self._private_rows)
+                continue
             inside = row[self._span]
             if not self._private and len(inside) < len(row):
                 outside = [*row[: self._span.start], *row[self._span.stop :]]
                 if any(cell != "" for cell in outside):
+                    other, sheet = self.other_tables()
                     raise FileFormatError(
-                        f"{self.path}, row {number}: cells must be below a name; correct the row, or remove "
-                        "what is above the names."
+                        f"{self.path}, row {number}: cells must be below a name",
+                        "correct the row",
+                        "pass {skip_lines} if rows above the names are a title",
+                        *other,
+                        skip_lines=None,
+                        **sheet,
                     )
             yield number, inside
 

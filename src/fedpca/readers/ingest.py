@@ -104,6 +104,13 @@ def fit_files(
     saved = None if checkpoint is None else _Checkpoint(checkpoint, pca, rows)
     if pca.get_params().get("privacy") is not None:
         return _fit_private(pca, rows, should_stop)
+    with rows.naming_infinity():
+        return _fit_plain(pca, rows, saved, should_stop)
+
+
+def _fit_plain(
+    pca: Estimator, rows: RowReader, saved: "_Checkpoint | None", should_stop: Callable[[], bool]
+) -> int:
     done = 0 if saved is None else saved.resume()
     cuts = [] if saved is not None else _cuts(pca, rows)
     if pca._needs_scaling(rows.n_features, rows.feature_names):
@@ -125,7 +132,7 @@ def fit_files(
             if stopped:
                 return done
     warn_if_unknown(pca.subspace_)
-    pca._warn_of_scale(stacklevel=3)
+    pca._warn_of_scale(stacklevel=4)
     return done
 
 
@@ -163,7 +170,7 @@ def _fit_in_shards(
         if not pca._fit_ranges(first, cuts, read):
             return 0
     if not stopped:
-        pca._warn_of_scale(stacklevel=4)
+        pca._warn_of_scale(stacklevel=5)
     return done
 
 

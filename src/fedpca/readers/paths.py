@@ -1,5 +1,6 @@
 """From a path, a glob or a folder to the files it stands for, all of one format."""
 
+import hashlib
 import os
 import stat
 import sys
@@ -111,11 +112,22 @@ def format_of(path: Source) -> str:
 
 
 def state(path: Source) -> State:
-    """Changes when the file is written to or replaced."""
+    """Changes when the file, or one in the folder, is written to or replaced."""
     if isinstance(path, RemoteFile):
         return path.state()
     found = path.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    if not stat.S_ISDIR(found.st_mode):
+        return found.st_ino, found.st_size, found.st_mtime_ns
+    # A .zarr folder itself does not change with the values in it: its files do.
+    listed = hashlib.sha256()
+    n_bytes = 0
+    for folder, folders, files in os.walk(path):
+        folders.sort()
+        for name in sorted(files):
+            each = (Path(folder) / name).stat()
+            n_bytes += each.st_size
+            listed.update(repr((folder, name, each.st_ino, each.st_size, each.st_mtime_ns)).encode())
+    return found.st_ino, n_bytes, listed.hexdigest()
 
 
 def _files(path: str | os.PathLike[str]) -> Sequence[Source]:

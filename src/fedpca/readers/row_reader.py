@@ -8,6 +8,7 @@ import warnings
 from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -27,7 +28,7 @@ from fedpca.readers.genotypes import GenotypeFile
 from fedpca.readers.json_lines import JsonFile
 from fedpca.readers.paths import Paths, StandardInput, State, find, is_standard_input, state
 from fedpca.readers.tables import TableFile
-from fedpca.readers.text import TextFile
+from fedpca.readers.text import TextFile, numbered
 from fedpca.readers.variants import VariantMatch
 from fedpca.summaries import validation
 
@@ -35,7 +36,8 @@ _log = logging.getLogger(__name__)
 _BATCH_ENTRIES = 2**21  # 16 MB as float64
 _MIN_ROWS, _MAX_ROWS = 16, 2**16
 _ID = re.compile(r"(.*[^A-Za-z])?[iI][dD]|.*[a-z]I[dD]")  # and not: acid, grid
-_OF_CELLS = ("decimal", "thousands", "na_values")  # what a dialect says about cells of any file
+_OF_CELLS = ("decimal", "thousands", "na_values", "skip_lines")  # what a dialect says about any table
+_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")  # of columns without names
 _MAX_DROPPED = 8  # more columns are better selected than dropped
 
 Names = tuple[str, ...]
@@ -118,6 +120,20 @@ class RowReader:
             first += file.n_rows
         return best
 
+    @contextmanager
+    def naming_infinity(self) -> Iterator[None]:
+        """What is raised of rows with an infinite entry, with the place of the first one."""
+        try:
+            yield
+        except FileFormatError:
+            raise
+        except ValueError as error:
+            if "infinity" not in str(error):
+                raise
+            if (found := self._first_infinity()) is None:
+                raise
+            raise found from None
+
     @property
     def passthrough_names(self) -> tuple[str, ...]:
         """Names of the columns that all files can pass through."""
@@ -137,6 +153,27 @@ class RowReader:
         ]
         contents = json.dumps([files, self.feature_names, str(self.dtype), self._options])
         return hashlib.sha256(contents.encode()).hexdigest()
+
+    def _first_infinity(self) -> FileFormatError | None:
+        """An error that names it; None if there is none."""
+        for file in self._files:
+            done = 0
+            for batch in file.read(ReadRequest(self.feature_names, (), self.dtype, self.batch_rows, 0)):
+                rows, columns = np.nonzero(np.isinf(dense(batch.rows)))
+                if len(rows):
+                    place, column = file.place(done + int(rows[0]) + 1), int(columns[0])
+                    names = self.feature_names or numbered(self.n_features)
+                    is_table = isinstance(file, TextFile | ExcelFile)
+                    return FileFormatError(
+                        f"{place}: {names[column]} contains infinity, and entries must be finite",
+                        "correct or empty the entry",
+                        *(["take it for missing with {na_values}"] if is_table else []),
+                        *(["leave the column out with {drop}"] if self.feature_names else []),
+                        na_values=["inf", "-inf"],
+                        drop=[names[column]],
+                    )
+                done += len(batch)
+        return None
 
     @property
     def _where(self) -> str:
@@ -164,8 +201,11 @@ def open_rows(
     na_values: Iterable[str] = (),
     comment: str | None = None,
     encoding: str | None = None,
+    skip_lines: int = 0,
     sheet: str | None = None,
     private: bool = False,
+    width: int | None = None,
+    n_rows: int | None = None,
     batch_rows: int | None = None,
 ) -> RowReader:
     """Open files of rows, of any size, to be read a batch at a time.
@@ -183,10 +223,11 @@ def open_rows(
             behind URLs such as https:// or s3://. "-" is text on standard input, which is first copied to a
             temporary file, because rows may be read twice. A prefix stands for PLINK's files: north for
             north.pgen or north.bed.
-        columns: names of the columns to read, in this order; all of them if None. The name of a column of
-            lists stands for all its elements, also in `drop`. Variants of PLINK's files are matched by
-            position and alleles, or by id: swapped alleles and the other strand are corrected for, and
-            what a file does not have is missing; `matches` says how many.
+        columns: names of the columns to read, in this order; all of them if None. Columns of text and Excel
+            files without names have numbers, from 1: "1", "3-5"; the model then knows them as "column 3".
+            The name of a column of lists stands for all its elements, also in `drop`. Variants of PLINK's
+            files are matched by position and alleles, or by id: swapped alleles and the other strand are
+            corrected for, and what a file does not have is missing; `matches` says how many.
         drop: names of columns to leave out.
         passthrough: names of columns that are returned beside the rows, such as ids or labels. They are no
             features, unless `columns` names them, too. From text and Excel files they come as text, features
@@ -204,12 +245,17 @@ def open_rows(
         comment: what a line of a text file starts with if it is to be ignored.
         encoding: of a text file, a name that Python knows; by default UTF-8, or UTF-16 if it starts with a
             byte order mark.
+        skip_lines: lines of a text file, or rows of a sheet, above the names or the first row, such as a
+            title.
         sheet: the name of the sheet of an Excel file; by default the first one. `decimal`, `thousands` and
             `na_values` apply to its cells, too.
         private: detect nothing from the rows, because one record could decide it. In text files the delimiter
             comes from the header line, the decimal point is ".", all columns are features, a cell that is
-            not a number is missing, and a line that cannot be parsed is a row of missing values; lists must
-            have a fixed size. Set it for a private fit.
+            not a number is missing, every line is a row, and one that cannot be parsed is a row of missing
+            values; lists must have a fixed size. Set it for a private fit.
+        width: with `private`, how many cells a line of text has, if it has no header.
+        n_rows: with `private`, how many rows there are: of an Excel file it must be given, because empty rows
+            at the end leave no trace.
         batch_rows: maximum rows per batch; by default as many as make 16 MB, of Parquet 32 MB.
 
     >>> import numpy as np, pathlib, tempfile
@@ -220,7 +266,8 @@ def open_rows(
     """
     drop, passthrough = _names(drop, "drop"), _names(passthrough, "passthrough")
     columns = None if columns is None else _names(columns, "columns")
-    dialect = Dialect(delimiter, decimal, thousands, _names(na_values, "na_values"), comment, encoding)
+    na_values = _names(na_values, "na_values")
+    dialect = Dialect(delimiter, decimal, thousands, na_values, comment, encoding, skip_lines)
     copy = StandardInput() if is_standard_input(path) else None
     paths: Sequence[Source]
     kind, paths = find(path) if copy is None else ("txt", [copy.path])
@@ -234,12 +281,16 @@ def open_rows(
         raise ValueError(f"{wrong[0]} is for text files, and {paths[0]} is none; leave it out.")
     if sheet is not None and kind != "xlsx":
         raise ValueError(f"sheet is for Excel files, and {paths[0]} is none; leave it out.")
+    _require_stated(kind, paths, private, width, n_rows)
     states = [state(each) for each in paths]
     for each, (_, n_bytes, _) in zip(paths, states, strict=True):
         if not n_bytes and each.is_file():
             raise FileFormatError(f"{each} contains no rows.")
-    open_file = _opener(kind, columns, header, dialect, sheet, private)
+    open_file = _opener(kind, columns, header, dialect, sheet, private, width, n_rows)
     files = [open_file(each) for each in paths]
+    if (columns is not None or drop or passthrough or numeric_only) and _number_columns(files):
+        columns = None if columns is None else _expanded(columns, files[0])
+        drop, passthrough = _expanded(drop, files[0]), _expanded(passthrough, files[0])
     columns = None if columns is None else _elements(columns, files[:1])
     drop = _elements(drop, files)
     if numeric_only:
@@ -282,6 +333,14 @@ def open_rows(
     return reader
 
 
+def options_of(path: Paths) -> Collection[str]:
+    """The arguments of `open_rows` that say how files of this format are written."""
+    kind = "txt" if is_standard_input(path) else find(path)[0]
+    if kind == "xlsx":
+        return ("header", "sheet", *_OF_CELLS)
+    return ("header", *Dialect.__slots__) if kind in DELIMITERS else ()
+
+
 def _opener(
     kind: str,
     columns: Names | None,
@@ -289,6 +348,8 @@ def _opener(
     dialect: Dialect,
     sheet: str | None,
     private: bool,
+    width: int | None,
+    n_rows: int | None,
 ) -> Callable[[Any], DataFile]:
     match kind:
         case "csv" | "tsv" | "txt":
@@ -298,9 +359,13 @@ def _opener(
                 header=header,
                 dialect=dialect,
                 private=private,
+                width=width,
+                private_rows=n_rows,
             )
         case "xlsx":
-            return partial(ExcelFile, sheet=sheet, header=header, dialect=dialect, private=private)
+            return partial(
+                ExcelFile, sheet=sheet, header=header, dialect=dialect, private=private, private_rows=n_rows
+            )
         case "jsonl":
             return JsonFile
         case "parquet":
@@ -319,6 +384,54 @@ def _opener(
             return partial(pgen.open_pgen, columns=columns)
         case _:
             return partial(plink.open_bed, columns=columns)
+
+
+def _require_stated(
+    kind: str, paths: Sequence[Source], private: bool, width: int | None, n_rows: int | None
+) -> None:
+    """Check what the caller says about the form of private rows, and where nothing else may decide it."""
+    for name, value in (("width", width), ("n_rows", n_rows)):
+        if value is None:
+            continue
+        validation.integer(value, name, at_least=1)
+        if not private:
+            raise ValueError(f"{name} is for private rows; leave it out.")
+        if kind not in (*DELIMITERS, *(["xlsx"] if name == "n_rows" else [])):
+            raise ValueError(f"{name} is not for {paths[0]}, which tells it; leave it out.")
+    if n_rows is not None and len(paths) > 1:
+        raise ValueError(
+            f"n_rows is that of one file, got {len(paths)} files; put the rows into one, or into Parquet."
+        )
+    if private and kind == "xlsx" and len(paths) > 1:
+        raise FileFormatError(
+            f"{paths[0]}: private rows of Excel must be in one file, whose number of rows you state; convert "
+            "the files to Parquet."
+        )
+
+
+def _number_columns(files: Sequence[DataFile]) -> bool:
+    """Call columns without names by their numbers, if they are those of tables; whether that was done."""
+    tables = [file for file in files if isinstance(file, TableFile) and file.names is None]
+    for file in tables:
+        file.number_columns()
+    return bool(tables) and len(tables) == len(files)
+
+
+def _expanded(names: Names, file: DataFile) -> Names:
+    """Names of columns in place of their numbers and ranges of numbers."""
+    known = tuple(file.passthrough_names)
+    found: list[str] = []
+    for name in names:
+        if name not in known and (match := _RANGE.fullmatch(name.strip())):
+            first, last = int(match[1]), int(match[2] or match[1])
+            if not 1 <= first <= last <= len(known):
+                raise ValueError(
+                    f"columns without names have the numbers 1 to {len(known)} in {file.path}, got {name!r}."
+                )
+            found += known[first - 1 : last]
+        else:
+            found.append(name)
+    return tuple(dict.fromkeys(found))
 
 
 def _names(names: Iterable[str], argument: str) -> Names:
@@ -368,8 +481,7 @@ def _features(file: DataFile, columns: Names | None, drop: Names, passthrough: N
     if file.names is None:
         if columns is not None or drop:
             raise ValueError(
-                f"columns cannot be selected by name: {file.path} has no column names; add a header line, or "
-                "use a format with names."
+                f"columns cannot be selected: {file.path} has no column names; use a format with names."
             )
         return None
     _require_columns(file, columns or (), file.names)
@@ -386,7 +498,10 @@ def _features(file: DataFile, columns: Names | None, drop: Names, passthrough: N
             drop=[""],
         )
     if not features:
-        raise ValueError(f"at least one column must be left to read, got none of those in {file.path}.")
+        raise ValueError(
+            f"at least one column must be left to read, got none of those in {file.path}; encode columns of "
+            "text as numbers, or select others."
+        )
     return features
 
 
@@ -423,7 +538,7 @@ def _require_same_columns(
         raise FileFormatError(
             f"files must all be sparse or all dense, got {first.path} and {file.path}; convert one."
         )
-    _require_columns(file, passthrough, [*file.passthrough_names, *(features or ())])
+    _require_columns(file, passthrough, dict.fromkeys([*file.passthrough_names, *(features or ())]))
     if first.names is None or file.names is None:
         if first.names is not file.names or first.n_columns != file.n_columns:
             raise FileFormatError(
@@ -433,8 +548,14 @@ def _require_same_columns(
         return
     duplicates = [name for name, times in Counter(file.names).items() if times > 1]
     if duplicates:
+        first_row = file.first_row() if isinstance(file, TextFile | ExcelFile) else 0
         raise FileFormatError(
-            f"{file.path}: column names must be unique, but {join_names(duplicates)} appears twice; rename."
+            f"{file.path}: column names must be unique, but {join_names(duplicates)} "
+            f"{'appears' if len(duplicates) == 1 else 'appear'} twice",
+            "rename columns",
+            *(["read columns by number with {skip_lines} {header}"] if first_row else []),
+            skip_lines=first_row,
+            header=False,
         )
     if isinstance(first, GenotypeFile) and isinstance(file, GenotypeFile) and not first.shares(file):
         raise FileFormatError(
@@ -485,26 +606,33 @@ def _require_numeric(file: DataFile, features: Names | None) -> None:
         return
     contents = join_names([f"{name} contains {reason.contains}" for name, reason in bad.items()])
     problem = f"{file.path}: columns must be numeric, but {contents}"
+    other, sheet = file.other_tables()
     if features is None:
         raise FileFormatError(
-            problem, "correct the file", "pass {header} if its first line contains names", header=True
+            problem,
+            "pass {header} if its first line contains names",
+            *(["leave out such columns with {numeric_only}"] if len(bad) < file.n_columns else []),
+            *other,
+            header=True,
+            numeric_only=True,
+            **sheet,
         )
     conversions: dict[str, list[str]] = {}
     for name, reason in bad.items():
         if reason.conversion:
             conversions.setdefault(reason.conversion, []).append(name)
     convert = " and ".join(conversion.format(join_names(names)) for conversion, names in conversions.items())
-    other = [name for name, reason in bad.items() if not reason.conversion]
-    arguments = {name: value for reason in bad.values() for name, value in reason.arguments.items()}
-    if convert and other:
-        raise FileFormatError(
-            problem, f"{convert}, and leave {join_names(other)} out with {{drop}}", drop=other, **arguments
-        )
+    left_out = [name for name, reason in bad.items() if not reason.conversion]
+    arguments = sheet | {name: value for reason in bad.values() for name, value in reason.arguments.items()}
+    if convert and left_out:
+        drop = f"{convert}, and leave {join_names(left_out)} out with {{drop}}"
+        raise FileFormatError(problem, drop, *other, drop=left_out, **arguments)
     convert = convert or f"encode {_them(bad)} as numbers"
     raise FileFormatError(
         problem,
         convert,
         *_drop_remedies(list(bad), features),
+        *other,
         drop=list(bad),
         columns=None,
         numeric_only=True,

@@ -25,6 +25,8 @@ _NO_SIZE = NonNumeric(
 class TableFile(DataFile):
     """A file that pyarrow reads as record batches; subclasses define how."""
 
+    _private_rows: int | None = None  # their number, where the caller states it
+
     def _describe(
         self,
         path: Source,
@@ -51,6 +53,10 @@ class TableFile(DataFile):
         self.names, self.n_columns = None if names is None else tuple(features), len(features) or len(types)
         self.non_numeric = {name: kind for name, kind in kinds.items() if kind is not None}
         self.passthrough_names = names or ()
+
+    def number_columns(self) -> None:
+        """Give columns without names the names that their numbers make."""
+        self.names = self.passthrough_names = tuple(self._types)
 
     def _list_size(self, name: str) -> int:
         """The length of the first list of a column; 0 if it has none, or none that may be looked at."""
@@ -93,13 +99,21 @@ class TableFile(DataFile):
             self._sources[name] for name in (self._sources if request.columns is None else request.columns)
         ]
         columns = list(dict.fromkeys([*(name for name, _ in features), *request.passthrough]))
-        done = request.skip
+        done, stated = request.skip, self._private_rows
         for record in self._records(request, columns):
+            if stated is not None and done + record.num_rows > stated:
+                raise too_many_rows(self.path, stated)
             for start in range(0, record.num_rows, request.batch_rows):
                 part = record.slice(start, request.batch_rows)
                 passthrough = {name: _values(part.column(name)) for name in request.passthrough}
                 yield Batch(self._rows(part, features, request.dtype, done), request.columns, passthrough)
                 done += part.num_rows
+        while stated is not None and done < stated:  # rows at the end that have left no trace
+            size = min(stated - done, request.batch_rows)
+            gaps = np.full((size, len(features)), np.nan, request.dtype)
+            missing = {name: np.full(size, None, object) for name in request.passthrough}
+            yield Batch(gaps, request.columns, missing)
+            done += size
 
     def _rows(
         self, part: Any, features: list[tuple[str, int]], dtype: np.dtype[Any], done: int
@@ -173,6 +187,14 @@ def _values(column: Any) -> NDArray[Any]:
     if column.null_count or str(column.type).startswith("dictionary"):
         return np.array([*column.to_pylist(), None], object)[:-1]
     return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def too_many_rows(path: Source, stated: int) -> FileFormatError:
+    return FileFormatError(
+        f"{path} must have at most the {stated} rows that n_rows states, and has more",
+        "pass their number with {n_rows}",
+        n_rows=None,
+    )
 
 
 def is_list(kind: Any) -> bool:

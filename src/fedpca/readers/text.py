@@ -3,20 +3,37 @@
 import csv
 import io
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from functools import partial
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import pairwise
 from typing import Any
 
 from fedpca.errors import FileFormatError
 from fedpca.readers.data_file import NonNumeric, ReadRequest, Source, translate_errors
 from fedpca.readers.dialect import Dialect, is_like_a_number, other_delimiter
-from fedpca.readers.private_lines import PrivateLines, usual_width
+from fedpca.readers.private_lines import PrivateLines, header_line, require_ascii
 from fedpca.readers.tables import TableFile, non_numeric, number_after, pyarrow
-from fedpca.readers.text_stream import MAX_LINE, TEXT_BLOCK, encoding_error, first_lines, open_text
+from fedpca.readers.text_stream import (
+    TEXT_BLOCK,
+    BlockFile,
+    as_file,
+    encoding_error,
+    first_lines,
+    open_bytes,
+    open_text,
+    read_blocks,
+    require_short,
+)
 
-_MAX_EXAMINED = 8  # columns of text in which numbers are looked for
-_COMMA = {"thousands": Dialect(thousands=","), "decimal": Dialect(decimal=",")}  # what commas may be
+_CONVENTIONS: tuple[dict[str, str], ...] = (  # in which text may be numbers, the most frequent first
+    {"thousands": ","},
+    {"decimal": ","},
+    {"thousands": ".", "decimal": ","},
+    {"thousands": "'"},
+    {"thousands": " "},
+    {"thousands": " ", "decimal": ","},
+    {"thousands": "'", "decimal": ","},
+)
+_YEARS = (1500, 2500)  # that four digits of a name may be
 _NOTHING_FOLLOWS = ("Empty CSV file", "Could not skip initial")  # what pyarrow reports of a header alone
 
 
@@ -30,36 +47,94 @@ class TextFile(TableFile):
         dialect: how cells are written, as far as it is given.
         private: whether nothing may be found in the rows; a cell that is not a number is missing then, and
             so are all of a line that cannot be parsed.
+        width: the number of cells of a private row, where there is no header.
+        private_rows: the number of private rows; None for that of the lines.
     """
 
     def __init__(
-        self, path: Source, delimiters: str, header: bool | None, dialect: Dialect, private: bool
+        self,
+        path: Source,
+        delimiters: str,
+        header: bool | None,
+        dialect: Dialect,
+        private: bool,
+        width: int | None,
+        private_rows: int | None,
     ) -> None:
-        self.path, self._private = path, private
-        first_is_row = private and header is False  # and decides nothing, then
-        if first_is_row and dialect.encoding is None:
-            dialect = replace(dialect, encoding="utf-8")
-        start, is_whole = first_lines(path, dialect, private)
-        look_at = start if is_whole else start[: start.rfind("\n") + 1] or start
-        self._dialect = dialect.found_in("" if first_is_row else look_at, delimiters, only_first_line=private)
-        delimiter = self._dialect.delimiter or ","
-        if first_is_row:
-            cells, self._first_lines, self._longest = [""] * usual_width(look_at, delimiter), 0, 0
+        self.path, self._private, self._private_rows = path, private, private_rows
+        following: list[str] = []
+        if width is not None and header is None:
+            header = False  # that is what it says
+        if private:
+            require_ascii(path, dialect.encoding or "utf-8")
+            cells = self._private_start(dialect, delimiters, header, width)
         else:
-            cells, self._first_lines, self._longest = _first_line(path, start, delimiter, private)
-        if not cells:
-            raise FileFormatError(f"{path} contains no rows.")
+            cells, following = self._start(dialect, delimiters)
         self._starts_with_hash = cells[0].startswith("#")
-        self._header = are_names(path, cells, self._dialect, private) if header is None else header
-        self._columns = tuple(cells) if self._header else tuple(f"column {i + 1}" for i in range(len(cells)))
+        if header is None:
+            header = are_names(path, cells, following, self._dialect, private)
+        self._header = header
+        self._columns = tuple(cells) if header else numbered(len(cells))
         self._whole: list[str] = []  # columns of whole numbers
         types = dict.fromkeys(self._columns, pyarrow("pyarrow").float64()) if private else self._infer()
         self._describe(path, self._columns if self._header else None, types, private=private)
-        text = [name for name, kind in self.non_numeric.items() if kind.contains == "text"]
-        examined = {name: self._examine_text(name) for name in text[:_MAX_EXAMINED]}
-        self.non_numeric = {**self.non_numeric, **examined}
-        if len(cells) == 1 and (self._header if private else self.non_numeric):
-            self._require_no_other_delimiter(look_at)
+        self.non_numeric = {**self.non_numeric, **self._examine_text()}
+        if len(cells) == 1 and (header if private else self.non_numeric):
+            self._require_no_other_delimiter()
+
+    def _start(self, dialect: Dialect, delimiters: str) -> tuple[list[str], list[str]]:
+        """The cells of the first two lines, which show how cells are written."""
+        start, is_whole = first_lines(self.path, dialect)
+        self._look_at = start if is_whole else start[: start.rfind("\n") + 1] or start
+        self._dialect = dialect.found_in(self._look_at, delimiters, only_first_line=False)
+        lines = csv.reader(io.StringIO(start), delimiter=self._dialect.delimiter or ",")
+        with translate_errors(self.path, "text file"):
+            cells = next(filter(None, lines), [])
+        self._first_lines = lines.line_num
+        following = []
+        with suppress(csv.Error):  # what it is shows later
+            following = next(filter(None, lines), [])
+        try:
+            "".join(cells).encode()  # what comes later may be cut inside a letter; names must be whole
+        except UnicodeError:
+            raise encoding_error(self.path) from None
+        first = start.split("\n")[: self._first_lines + 1]
+        self._longest = max(len(line.encode(errors="surrogateescape")) for line in first)
+        require_short(self.path, self._longest)
+        if not cells:
+            raise FileFormatError(f"{self.path} contains no rows.")
+        return cells, following
+
+    def _private_start(
+        self, dialect: Dialect, delimiters: str, header: bool | None, width: int | None
+    ) -> list[str]:
+        """The cells of the header; empty ones where the caller tells how many a row has."""
+        if header is False:
+            if width is None:
+                raise FileFormatError(
+                    f"{self.path}: rows without a header do not tell how many cells they have, because one "
+                    "private row could decide it",
+                    "pass {width}",
+                    width=None,
+                )
+            self._look_at, self._first_lines = "", dialect.skip_lines
+            self._dialect = dialect.found_in("", delimiters, only_first_line=True)
+            return [""] * width
+        if width is not None:
+            raise ValueError("width is for private rows without a header; leave it out.")
+        self._look_at, self._first_lines = header_line(self.path, dialect)
+        self._dialect = dialect.found_in(self._look_at, delimiters, only_first_line=True)
+        if self._look_at.count('"') % 2:
+            raise FileFormatError(
+                f"{self.path}: private text must have all names in one line, but a quote in it is open; "
+                "rename the columns."
+            )
+        with translate_errors(self.path, "text file"):
+            return next(csv.reader([self._look_at], delimiter=self._dialect.delimiter or ","))
+
+    def first_row(self) -> int:
+        """The number of lines up to the names."""
+        return self._dialect.skip_lines + self._first_lines
 
     def _infer(self) -> dict[str, Any]:
         """The types of columns, from the first block."""
@@ -72,19 +147,26 @@ class TextFile(TableFile):
                 self._whole.append(name)
             types[name] = pa.float64() if non_numeric(kind) is None and kind != pa.bool_() else kind
         if self._dialect.thousands is not None:
-            for name in [name for name, kind in types.items() if kind == pa.string()]:
-                with self._open({name: pa.string()}, [name]) as batches:
-                    if None not in map(self._dialect.number, self._filled(batches.read_next_batch())):
-                        types[name] = pa.float64()
+            for name, cells in self._text_cells([n for n, kind in types.items() if kind == pa.string()]):
+                if None not in map(self._dialect.number, self._filled(cells)):
+                    types[name] = pa.float64()
         return types
 
     def _integers(self) -> Collection[str]:
         return self._whole
 
-    def _filled(self, batch: Any) -> list[str]:
-        """The cells of the one column of a batch that are not missing."""
+    def _text_cells(self, names: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+        """The first cells of columns, as they are written."""
+        if names:
+            with self._open(dict.fromkeys(names, pyarrow("pyarrow").string()), names) as batches:
+                first = batches.read_next_batch()
+            for name in names:
+                yield name, first.column(name).to_pylist()
+
+    def _filled(self, cells: Sequence[str]) -> list[str]:
+        """Those that are not missing."""
         gaps = set(self._dialect.gaps)
-        return [cell for cell in batch.column(0).to_pylist() if cell.strip() not in gaps]
+        return [cell for cell in cells if cell.strip() not in gaps]
 
     def _records(self, request: ReadRequest, columns: list[str]) -> Iterator[Any]:
         # What is a number in the first block must be one in all; passthrough columns stay as written.
@@ -95,7 +177,7 @@ class TextFile(TableFile):
         types = {name: self._types[name] for name in features} | dict.fromkeys(
             [*as_text, *request.passthrough], pa.string()
         )
-        read = [self._first_lines if self._header else 0]
+        read = [0]
         with self._errors(read), self._open(types, columns) as batches:
             for batch in batches:
                 for name in as_text:
@@ -108,21 +190,30 @@ class TextFile(TableFile):
     @contextmanager
     def _open(self, types: Mapping[str, Any], columns: Sequence[str] = ()) -> Iterator[Any]:
         pa, pc = pyarrow("pyarrow"), pyarrow("pyarrow.csv")
-        skip = self._first_lines if self._header else 0
-        rows, block = None, max(TEXT_BLOCK, 4 * self._longest)
-        if self._private:
-            lines = PrivateLines(self._dialect.delimiter or ",", len(self._columns))
-            rows, skip, block = partial(lines.rows, skip=skip), 0, 4 * lines.max_bytes
-        # In one thread pyarrow knows the number of a bad line, and is no slower.
-        read = pc.ReadOptions(use_threads=False, block_size=block, skip_rows=skip, column_names=self._columns)
-        parse = pc.ParseOptions(delimiter=self._dialect.delimiter, newlines_in_values=True)
-        convert = pc.ConvertOptions(
-            column_types=types,
-            include_columns=columns,
-            decimal_point=self._dialect.decimal,
-            null_values=self._dialect.gaps,
-        )
-        with open_text(self.path, self._dialect, self._private, rows) as text, ExitStack() as stack:
+        dialect, delimiter = self._dialect, self._dialect.delimiter or ","
+        with ExitStack() as stack:
+            if self._private:
+                lines = PrivateLines(
+                    dialect.encoding or "utf-8", dialect.comment, delimiter, len(self._columns)
+                )
+                stream = stack.enter_context(open_bytes(self.path))
+                text = as_file(lines.rows(read_blocks(stream), self._first_lines))
+                skip, block = 0, 4 * lines.max_bytes
+            else:
+                text = stack.enter_context(open_text(self.path, dialect))
+                skip = self._first_lines if self._header else 0
+                block = max(TEXT_BLOCK, 4 * self._longest)
+            # In one thread pyarrow knows the number of a bad line, and is no slower.
+            read = pc.ReadOptions(
+                use_threads=False, block_size=block, skip_rows=skip, column_names=self._columns
+            )
+            parse = pc.ParseOptions(delimiter=delimiter, newlines_in_values=not self._private)
+            convert = pc.ConvertOptions(
+                column_types=types,
+                include_columns=columns,
+                decimal_point=dialect.decimal,
+                null_values=dialect.gaps,
+            )
             try:
                 batches = stack.enter_context(pc.open_csv(text, read, parse, convert))
             except pa.ArrowInvalid as error:
@@ -133,14 +224,15 @@ class TextFile(TableFile):
                 batches = pa.RecordBatchReader.from_batches(schema, [])
             yield batches
 
-    def _parsed(self, cells: Any, name: str, line: int) -> Any:
-        """Numbers from text, which pyarrow.csv itself does not read; `line` is the one before."""
+    def _parsed(self, cells: Any, name: str, done: int) -> Any:
+        """Numbers from text, which pyarrow.csv itself does not read; `done` rows are before them."""
         pa, compute, dialect = pyarrow("pyarrow"), pyarrow("pyarrow.compute"), self._dialect
         cells = _without(compute.ascii_trim_whitespace(cells), dialect.gaps)
         plain = cells
         if dialect.thousands:
             grouped = compute.match_substring_regex(cells, dialect.grouped)
-            plain = compute.if_else(grouped, compute.replace_substring(cells, dialect.thousands, ""), cells)
+            joined = compute.replace_substring_regex(cells, dialect.separator, "")
+            plain = compute.if_else(grouped, joined, cells)
         if dialect.decimal != ".":
             plain = compute.replace_substring(
                 compute.replace_substring(plain, ".", "!"), dialect.decimal, "."
@@ -154,34 +246,64 @@ class TextFile(TableFile):
         if not self._private:
             for i, (cell, number) in enumerate(zip(raw, numbers, strict=True), 1):
                 if cell is not None and number is None:
-                    raise self._bad_cell(f"{self.path}, line {line + i}", name, "a number")
+                    raise self._bad_cell(f"{self.path}, line {self._line(done + i)}", name, "a number")
         return pa.array(numbers, pa.float64())
 
-    def _examine_text(self, name: str) -> NonNumeric:
-        """What a column of text contains, from which line on: text, or numbers in most of its cells."""
+    def place(self, row: int) -> str:
+        return f"{self.path}, line {self._line(row)}"
+
+    def _line(self, row: int) -> int:
+        """The number of the line on which a row starts; the first row is 1."""
+        left = row + self._header
+        with open_text(self.path, self._dialect) as text:
+            buffered = io.BufferedReader(BlockFile(read_blocks(text)))
+            decoded = io.TextIOWrapper(buffered, "utf-8", "replace", newline="")
+            lines = csv.reader(decoded, delimiter=self._dialect.delimiter or ",")
+            start = 0
+            with suppress(csv.Error):  # of a cell without end
+                for cells in lines:
+                    left -= bool(cells)
+                    if not left:
+                        break
+                    start = lines.line_num
+        return self._dialect.skip_lines + start + 1
+
+    def _examine_text(self) -> dict[str, NonNumeric]:
+        """What columns of text contain, from which line on: text, or numbers in most of their cells."""
         pa = pyarrow("pyarrow")
-        if pa.types.is_binary(self._types[name]):
-            return NonNumeric("text that is not UTF-8")
-        try:
-            with self._open({name: pa.float64()}, [name]):
-                line = ""
-        except pa.ArrowInvalid as error:
-            line = number_after("Row #", str(error))
-        with self._open({name: pa.string()}, [name]) as batches:
-            cells = self._filled(batches.read_next_batch())
-        count = {
-            how: sum(dialect.number(cell) is not None for cell in cells) for how, dialect in _COMMA.items()
-        }
-        if 2 * max(count.values()) <= len(cells):
+        text = [name for name, kind in self.non_numeric.items() if kind.contains == "text"]
+        binary = [name for name in text if pa.types.is_binary(self._types[name])]
+        found = dict.fromkeys(binary, NonNumeric("text that is not UTF-8"))
+        with self._errors():
+            for name, cells in self._text_cells([name for name in text if name not in found]):
+                found[name] = self._examined(cells)
+        return found
+
+    def _examined(self, cells: Sequence[str]) -> NonNumeric:
+        number, gaps = self._dialect.number, {*self._dialect.gaps}
+        bad = [cell.strip() not in gaps and number(cell) is None for cell in cells]
+        line = self._line(bad.index(True) + 1) if any(bad) else 0
+        filled = self._filled(cells)
+        fitting, most = [], len(cells) - sum(bad) - (len(cells) - len(filled))
+        for convention in _CONVENTIONS:
+            other = self._dialect.read_as(convention)
+            if other is None:
+                continue
+            count = sum(other.number(cell) is not None for cell in filled)
+            most = max(most, count)
+            if count == len(filled):
+                fitting.append({k: v for k, v in convention.items() if v != getattr(self._dialect, k)})
+        if 2 * most <= len(filled):
             return NonNumeric(f"text from line {line}" if line else "text")
-        how = [how for how in count if count[how] == len(cells) and getattr(self._dialect, how) != ","]
-        if self._dialect.delimiter == ",":
-            how = [each for each in how if each != "decimal"]
-        if how:
+        if fitting:
+            fitting = [each for each in fitting if len(each) == min(map(len, fitting))][:2]
             which = {"thousands": "thousands separators", "decimal": "decimal commas"}
-            found = f"numbers with {' or '.join(which[each] for each in how)}, from line {line}"
-            options = " or ".join(f"{{{{{each}}}}}" for each in how)
-            return NonNumeric(found, f"read {{}} with {options}", dict.fromkeys(how, ","))
+            found = " or ".join(" and ".join(which[name] for name in each) for each in fitting)
+            options = " or ".join(" and ".join(f"{{{{{name}}}}}" for name in each) for each in fitting)
+            arguments = {name: value for each in reversed(fitting) for name, value in each.items()}
+            return NonNumeric(
+                f"numbers with {found}, from line {line}", f"read {{}} with {options}", arguments
+            )
         return NonNumeric(
             f"numbers and, in line {line}, text",
             "correct or empty the cells of {} that are not numbers, or list what stands for a missing value "
@@ -189,9 +311,9 @@ class TextFile(TableFile):
             {"na_values": None},
         )
 
-    def _require_no_other_delimiter(self, text: str) -> None:
+    def _require_no_other_delimiter(self) -> None:
         """Reject one column that is several, divided by something else."""
-        if other := other_delimiter(text, only_first_line=self._private):
+        if other := other_delimiter(self._look_at, only_first_line=self._private):
             mine = self._dialect.delimiter
             raise FileFormatError(
                 f"{self.path}: the delimiter must be in the first line, and {mine!r} is not",
@@ -216,7 +338,7 @@ class TextFile(TableFile):
 
     @contextmanager
     def _errors(self, read: Sequence[int] = (0,)) -> Iterator[None]:
-        """What pyarrow reports of a line, without the data it quotes; `read` lines are before its block."""
+        """What pyarrow reports of a line, without the data it quotes; `read` rows are before its block."""
         try:
             with translate_errors(self.path, "table of numbers"):
                 yield
@@ -232,8 +354,11 @@ class TextFile(TableFile):
                 "name its encoding, as in {encoding}",
                 encoding="latin-1",
             ) from None
-        line = number_after("Row #", report)
-        where = f"{self.path}, line {line}" if line else f"{self.path}"
+        where, above = f"{self.path}", 0
+        if line := number_after("Row #", report):  # pyarrow does not count empty lines
+            row = int(line) - (self._first_lines if self._header else 0)
+            above = self._line(row) - 1
+            where += f", line {above + 1}"
         if column := number_after("In CSV column #", report):
             name = self._columns[int(column)]
             kind = "text in UTF-8" if "UTF8" in report else "a number"
@@ -242,10 +367,13 @@ class TextFile(TableFile):
             remedies = ["correct the line"]
             if self._starts_with_hash:
                 remedies.append("pass {comment} if lines that start so are comments")
+            elif len(self._columns) == 1:  # as a title has, and seldom a table
+                remedies.append("pass {skip_lines} if the lines above are a title")
             problem = f"{where}: expected {number_after('Expected ', report)} cells, got {found}"
-            raise FileFormatError(problem, *remedies, comment="#") from None
+            raise FileFormatError(problem, *remedies, skip_lines=above, comment="#") from None
         raise FileFormatError(
-            f"{where}, after line {read[0]}: cannot be parsed; look for an open quote or a line without end."
+            f"{where}, after line {self._line(read[0])}: cannot be parsed; look for an open quote or a line "
+            "without end."
         ) from None
 
 
@@ -267,25 +395,9 @@ def lenient_number(dialect: Dialect, cell: str) -> float | None:
     return {"true": 1.0, "false": 0.0}.get(cell.lower(), dialect.number(cell))
 
 
-def _first_line(path: Source, start: str, delimiter: str, private: bool) -> tuple[list[str], int, int]:
-    """Its cells, how many lines it spans, and the length in bytes of the longer of it and the next.
-
-    The next one of private rows is not looked at.
-    """
-    lines = csv.reader(io.StringIO(start), delimiter=delimiter)
-    with translate_errors(path, "text file"):
-        cells = next(filter(None, lines), [])
-    try:
-        "".join(cells).encode()  # what comes later may be cut inside a letter; names must be whole
-    except UnicodeError:
-        raise encoding_error(path) from None
-    if private and "\ufffd" in "".join(cells):  # what is no text has become this
-        raise encoding_error(path)
-    n_lines = lines.line_num if private else lines.line_num + 1
-    longest = max(len(line.encode(errors="surrogateescape")) for line in start.split("\n")[:n_lines])
-    if longest >= MAX_LINE:
-        raise FileFormatError(f"{path}: lines must be shorter than {MAX_LINE} bytes; check its line endings.")
-    return cells, lines.line_num, longest
+def numbered(n_columns: int) -> tuple[str, ...]:
+    """What columns without names are called, if they must be."""
+    return tuple(f"column {i + 1}" for i in range(n_columns))
 
 
 def have_no_numbers(cells: Sequence[str], dialect: Dialect) -> bool:
@@ -294,7 +406,9 @@ def have_no_numbers(cells: Sequence[str], dialect: Dialect) -> bool:
     return bool(filled) and not any(is_like_a_number(cell) for cell in filled)
 
 
-def are_names(path: Source, cells: Sequence[str], dialect: Dialect, private: bool) -> bool:
+def are_names(
+    path: Source, cells: Sequence[str], following: Sequence[str], dialect: Dialect, private: bool
+) -> bool:
     """Whether the cells of the first line are names; an error if that is not clear."""
     if have_no_numbers(cells, dialect):
         return True
@@ -302,15 +416,29 @@ def are_names(path: Source, cells: Sequence[str], dialect: Dialect, private: boo
         raise FileFormatError(
             f"{path}: the first line must contain names only, because nothing is detected from private rows",
             "name the columns",
-            "pass {header}",
-            header=None,
+            "pass {header} if these are names",
+            "pass {width} if there are none",
+            header=True,
+            width=None,
         )
-    filled = [cell for cell in cells if cell.strip() not in dialect.gaps]
-    if len(filled) > 2 and filled in ([str(i + first) for i in range(len(filled))] for first in (0, 1)):
+    first, second = (
+        [cell.strip() for cell in line if cell.strip() not in dialect.gaps] for line in (cells, following)
+    )
+    if _counts(first) and (first[0] in ("0", "1") or not _counts(second)):
         raise FileFormatError(
-            f"{path}: the first line counts up, so it may contain names or numbers",
+            f"{path}: the first line counts up or down, so it may contain names or numbers",
             "name the columns",
             "pass {header}",
             header=None,
         )
     return False
+
+
+def _counts(cells: Sequence[str]) -> bool:
+    """Whether more than two cells are whole numbers with equal steps, or years in order, as names may be."""
+    if len(cells) < 3 or not all(cell.isdecimal() for cell in cells):
+        return False
+    steps = {int(after) - int(before) for before, after in pairwise(cells)}
+    years = all(len(cell) == 4 and _YEARS[0] <= int(cell) <= _YEARS[1] for cell in cells)
+    in_order = min(steps) > 0 or max(steps) < 0
+    return in_order and (len(steps) == 1 or years)

@@ -1,9 +1,8 @@
 """The text of a file, as a stream of UTF-8 that pyarrow parses."""
 
-import codecs
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,37 +21,32 @@ Blocks = Iterator[bytes]
 
 
 @contextmanager
-def open_text(
-    path: Source, dialect: Dialect, private: bool = False, rows: Callable[[Blocks], Blocks] | None = None
-) -> Iterator[Any]:
-    """The text of a file as UTF-8, decompressed, with comments as empty lines.
-
-    Args:
-        path: the file.
-        dialect: its encoding and comments.
-        private: whether bytes that are no text become U+FFFD, rather than an error.
-        rows: changes blocks of whole lines.
-    """
+def open_text(path: Source, dialect: Dialect) -> Iterator[Any]:
+    """The text of a file as UTF-8, decompressed, after the lines to skip, with comments as empty lines."""
     pa = require("pyarrow", extra="files", purpose="reading CSV, Parquet and Arrow files")
     encoding = dialect.encoding
     if encoding is None:
-        with _open_bytes(path) as stream:
+        with open_bytes(path) as stream:
             encoding = "utf-16" if stream.read(2) in (b"\xff\xfe", b"\xfe\xff") else None
-    with _open_bytes(path) as stream:
-        text = stream
-        if private:
-            text = _File(_decoded(_blocks(text), encoding or "utf-8"))
-        elif encoding is not None:
-            text = pa.transcoding_input_stream(text, encoding, "utf8")
+    with open_bytes(path) as stream:
+        text = stream if encoding is None else pa.transcoding_input_stream(stream, encoding, "utf8")
+        blocks = whole_lines(read_blocks(text))
+        if dialect.skip_lines:
+            blocks = after_lines(blocks, dialect.skip_lines)
         if dialect.comment is not None:
-            text = _File(_without_comments(whole_lines(_blocks(text)), dialect.comment.encode()))
-        if rows is not None:
-            text = _File(rows(_blocks(text)))
-        yield pa.PythonFile(text, mode="r") if isinstance(text, _File) else text
+            blocks = _without_comments(blocks, dialect.comment.encode())
+        changed = dialect.skip_lines or dialect.comment is not None
+        yield as_file(blocks) if changed else text
+
+
+def as_file(blocks: Blocks) -> Any:
+    """Blocks of bytes as a file that pyarrow reads."""
+    pa = require("pyarrow", extra="files", purpose="reading CSV, Parquet and Arrow files")
+    return pa.PythonFile(BlockFile(blocks), mode="r")
 
 
 @contextmanager
-def _open_bytes(path: Source) -> Iterator[Any]:
+def open_bytes(path: Source) -> Iterator[Any]:
     """A stream of bytes, decompressed."""
     pa = require("pyarrow", extra="files", purpose="reading CSV, Parquet and Arrow files")
     if not isinstance(path, RemoteFile):
@@ -66,11 +60,11 @@ def _open_bytes(path: Source) -> Iterator[Any]:
         yield stream
 
 
-def first_lines(path: Source, dialect: Dialect, private: bool = False) -> tuple[str, bool]:
+def first_lines(path: Source, dialect: Dialect) -> tuple[str, bool]:
     """At least two lines, and whether there are no more."""
     more = start = b""
     try:
-        with translate_errors(path, "text file"), open_text(path, dialect, private) as stream:
+        with translate_errors(path, "text file"), open_text(path, dialect) as stream:
             while start.count(b"\n") < 2 and len(start) < MAX_LINE and (more := stream.read(TEXT_BLOCK)):
                 start += more
     except FileFormatError as error:
@@ -78,6 +72,16 @@ def first_lines(path: Source, dialect: Dialect, private: bool = False) -> tuple[
             raise encoding_error(path) from None
         raise
     return start.decode("utf-8-sig", "surrogateescape"), not more
+
+
+def after_lines(blocks: Blocks, n_lines: int) -> Blocks:
+    """Blocks of whole lines without the first lines."""
+    for block in blocks:
+        while n_lines and block:
+            block = block[block.find(b"\n") + 1 or len(block) :]
+            n_lines -= 1
+        if block:
+            yield block
 
 
 def whole_lines(blocks: Blocks, max_bytes: int | None = None) -> Blocks:
@@ -94,18 +98,9 @@ def whole_lines(blocks: Blocks, max_bytes: int | None = None) -> Blocks:
         yield rest
 
 
-def _blocks(stream: Any) -> Blocks:
+def read_blocks(stream: Any) -> Blocks:
     while block := stream.read(TEXT_BLOCK):
         yield block
-
-
-def _decoded(blocks: Blocks, encoding: str) -> Blocks:
-    decoder = codecs.getincrementaldecoder(encoding)("replace")
-    for block in blocks:
-        if text := decoder.decode(block):
-            yield text.encode()
-    if text := decoder.decode(b"", final=True):
-        yield text.encode()
 
 
 def _without_comments(blocks: Blocks, comment: bytes) -> Blocks:
@@ -116,7 +111,7 @@ def _without_comments(blocks: Blocks, comment: bytes) -> Blocks:
             yield text
 
 
-class _File(io.RawIOBase):
+class BlockFile(io.RawIOBase):
     """Blocks as a file."""
 
     def __init__(self, blocks: Blocks) -> None:
@@ -124,6 +119,11 @@ class _File(io.RawIOBase):
 
     def readable(self) -> bool:
         return True
+
+    def readinto(self, buffer: Any) -> int:
+        part = self.read(len(buffer))
+        buffer[: len(part)] = part
+        return len(part)
 
     def read(self, size: int = -1) -> bytes:
         if size < 0:
@@ -142,3 +142,9 @@ def encoding_error(path: Source) -> FileFormatError:
         "name its encoding, as in {encoding}",
         encoding="latin-1",
     )
+
+
+def require_short(path: Source, n_bytes: int) -> None:
+    """Reject the length of a line."""
+    if n_bytes >= MAX_LINE:
+        raise FileFormatError(f"{path}: lines must be shorter than {MAX_LINE} bytes; check its line endings.")

@@ -80,12 +80,12 @@ def _cumulative(model: Subspace, n_shown: int) -> Chart:
         _, low, high = found.explained(n_shown)
         caption += (
             f" Measured privately, of rows clipped to length {format_number(found.radius)}: 95 % interval "
-            f"{percent(low)} to {percent(high)}. Longer rows: {percent(found.beyond)}."
+            f"{percent(low)} to {percent(high)}. Longer rows: {percent(found.beyond)}.{found.not_counted}"
         )
     elif not is_known:
         caption += " The discarded variance is unknown, because noise was added."
     elif model.discarded > 1e-9 * model.total:
-        caption += f" Summarizing and merging discarded {percent(model.discarded / model.total)} of it."
+        caption += f" Directions that the model does not carry have {percent(model.discarded / model.total)}."
         is_useful = bound < 1
         if is_useful.any():
             left, right = components[is_useful] - 0.4, components[is_useful] + 0.4
@@ -93,9 +93,9 @@ def _cumulative(model: Subspace, n_shown: int) -> Chart:
                 100 * bound[is_useful], left, right, color=MUTED, linewidth=1.5, label="exact PCA, at most"
             )
             legend(figure, columns=2)
-            caption += " Gray marks: the most that exact PCA can explain."
+            caption += " Gray marks: the most that exact PCA can explain, had these been carried."
     else:
-        caption += " Summarizing and merging discarded nothing."
+        caption += " The model carries all directions."
     if len(explained) > n_shown:
         axes.axvline(n_shown, color=MUTED, linestyle=":", linewidth=1.2)
     axes.set(xlabel="number of components", ylabel="explained variance (%)", ylim=(0, 104))

@@ -20,19 +20,27 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MAX_COMPONENTS = 4  # whose pairs have a picture each
+_NO_MAP = (
+    "There is no outlier map: the components explain all of the variance, so that no row is away from them. "
+    "A model of fewer components has one."
+)
 _HOW_TO = (
     "Each point is a row: point at one for its values, click to mark it in all plots. Drag to move; to zoom, "
     "use the buttons, or the wheel after a click or with Ctrl."
 )
 
 
-def scores_section(model: Subspace, sample: Sample) -> Section:
+def scores_section(model: Subspace, sample: Sample, n_shown: int) -> Section:
     """Score plots, the outlier map with its limits, and a table of the rows."""
+    beyond = model.total - float(np.square(model.singular_values[:n_shown]).sum())
+    # A map of rounding errors would show nothing; noise hides what is beyond the components.
+    has_map = model.certificate is not None or beyond > 1e-9 * model.total
     n_drawn = len(sample.scores)
     paragraphs = (
         f"{pluralize(sample.n_read, 'row')} read"
         + (f"; a random sample of {format_number(n_drawn)} is shown." if n_drawn < sample.n_read else "."),
         "Each point is a row: this page is as confidential as the rows, even if the model is private.",
+        *([] if has_map else [_NO_MAP]),
     )
     groups = [] if sample.colors is None else group_rows(sample.colors)
     n_components = min(sample.scores.shape[1], _MAX_COMPONENTS)
@@ -44,7 +52,7 @@ def scores_section(model: Subspace, sample: Sample) -> Section:
         labels = [f"{first + 1} and {second + 1}" for first, second in pairs]
         biplot = _biplot(model, sample, groups)
         scores = Choice("scores", "Components", [*labels, "biplot"], [*charts, biplot])
-    outliers = _outlier_map(sample)
+    outliers = [_outlier_map(sample)] if has_map else []
     how_to = (
         f"{_HOW_TO} Where the legend lists colors, a click on one hides its rows."
         if sample.columns
@@ -52,10 +60,10 @@ def scores_section(model: Subspace, sample: Sample) -> Section:
     )
     explorers = (
         Explorer("scores", "Scores", how_to, scores.name),
-        Explorer("outliers", outliers.title, outliers.caption, outliers.name),
+        *(Explorer("outliers", chart.title, chart.caption, chart.name) for chart in outliers),
     )
     table = Explorer("rows", "Rows", "A row that is chosen here is marked in the plots.")
-    return Section("scores", "Scores and outliers", paragraphs, (*explorers, scores, outliers, table))
+    return Section("scores", "Scores and outliers", paragraphs, (*explorers, scores, *outliers, table))
 
 
 def _score_plot(model: Subspace, sample: Sample, pair: tuple[int, int], groups: list[Group]) -> Chart:
@@ -144,7 +152,8 @@ def _caption(sample: Sample, title: str, components: list[int], groups: list[Gro
 
 
 def _outlier_map(sample: Sample) -> Chart:
-    t2, spe = _positive(sample.t2), _positive(sample.spe)
+    has_values = (sample.t2 > 0) | (sample.spe > 0)  # rows without any are exactly at the center
+    t2, spe = (_positive(values[has_values]) for values in (sample.t2, sample.spe))
     figure, axes = canvas(320)
     scatter(axes, t2, spe, [Group("rows", SERIES[0], np.ones(len(t2), dtype=bool))])
     axes.set(xscale="log", yscale="log", xlabel="Hotelling's T²", ylabel="SPE (squared prediction error)")
@@ -180,4 +189,4 @@ def _outlier_map(sample: Sample) -> Chart:
 
 def _positive(values: Array) -> Array:
     """Values for a logarithmic axis, which rounding errors should not stretch."""
-    return np.maximum(values, float(values.max()) * 1e-9 or 1e-9)
+    return np.maximum(values, float(values.max(initial=0.0)) * 1e-9 or 1e-9)

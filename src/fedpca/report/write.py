@@ -100,7 +100,7 @@ def _sections(
 ) -> list[Section]:
     sections = [explained_variance(subspace, n_shown)]
     if sample is not None:
-        sections.append(scores_section(subspace, sample))
+        sections.append(scores_section(subspace, sample, n_shown))
     if n_shown:
         sections.append(loadings(subspace, n_shown, variances))
     if run_history is not None:

@@ -192,6 +192,7 @@ class Evaluation(Record):
         beyond: share of rows that are longer.
         records: how many rows there are.
         mu: the cost.
+        left_out: how many features have no scale, so that nothing here counts their variance.
     """
 
     energies: tuple[float, ...]
@@ -201,6 +202,7 @@ class Evaluation(Record):
     beyond: float
     records: int
     mu: float
+    left_out: int = 0
 
     @property
     def total(self) -> float:
@@ -237,8 +239,16 @@ class Evaluation(Record):
         return (
             f"Measured privately: the components explain {share:.1%} of the variance of rows clipped to "
             f"length {self.radius:.3g} (95% interval: {low:.1%} to {high:.1%}); {self.beyond:.0%} of rows "
-            "are longer."
+            f"are longer.{self.not_counted}"
         )
+
+    @property
+    def not_counted(self) -> str:
+        """A sentence of the features that are not counted, with a space before it, or ""."""
+        if not self.left_out:
+            return ""
+        features = "1 feature" if self.left_out == 1 else f"{self.left_out} features"
+        return f" Not counted: {features} left out, for want of a scale."
 
 
 @dataclass(frozen=True)

@@ -43,15 +43,18 @@ def dominant_feature(subspace: Subspace, energies: Array | None, names: Sequence
 def no_scale(left_out: AnyArray | None, names: Sequence[str] | None) -> str:
     """The warning of features whose scale was not found privately, or "".
 
-    >>> no_scale(np.array([False, True]), ["height", "year"])
-    'left out, because no scale was found under privacy: year. It hardly varies, or there are too few rows.'
+    >>> text = no_scale(np.array([False, True]), ["height", "year"])
+    >>> text[:76]
+    'left out, because no scale was found under privacy: year, 1 of 2 features. I'
     """
     if left_out is None or not left_out.any():
         return ""
-    varies = "It hardly varies" if np.count_nonzero(left_out) == 1 else "They hardly vary"
-    label = feature_labels(left_out, names)
+    count = int(np.count_nonzero(left_out))
+    varies = "It hardly varies, has" if count == 1 else "They hardly vary, have"
     return (
-        f"left out, because no scale was found under privacy: {label}. {varies}, or there are too few rows."
+        f"left out, because no scale was found under privacy: {feature_labels(left_out, names)}, "
+        f"{count} of {len(left_out)} features. {varies} one value in most rows, or there are too few rows. "
+        "Shares of the variance are those of the other features."
     )
 
 

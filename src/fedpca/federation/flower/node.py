@@ -54,13 +54,17 @@ _READING: dict[str, Callable[[Any], Any]] = {  # of the rows, as text or flags
     "header": bool,
     "delimiter": parse_character,
     "decimal": str,
-    "thousands": str,
+    "thousands": parse_character,
     "na-values": split_names,
     "comment": str,
     "encoding": str,
+    "skip-lines": int,
     "sheet": str,
+    "width": int,
+    "n-rows": int,
 }
-_DIALECT = ("delimiter", "decimal", "thousands", "na_values", "comment", "encoding")
+_NUMBERS = ("skip-lines", "width", "n-rows")
+_DIALECT = ("delimiter", "decimal", "thousands", "na_values", "comment", "encoding", "skip_lines")
 
 
 @dataclass(frozen=True)
@@ -438,9 +442,10 @@ def require_text(config: Mapping[str, object], key: str) -> str:
 def _reading(config: Mapping[str, object]) -> dict[str, Any]:
     """Arguments of `open_rows`."""
     for key in _READING.keys() & config.keys():
-        kind, rule = (bool, "true or false") if key in _FLAGS else (str, "text")
-        if not isinstance(config[key], kind):
-            rule = f"{key} must be {rule} in the node config"
+        kind: type = bool if key in _FLAGS else int if key in _NUMBERS else str
+        if type(config[key]) is not kind:
+            wanted = {bool: "true or false", int: "a whole number", str: "text"}[kind]
+            rule = f"{key} must be {wanted} in the node config"
             raise NodeConfigError(f"{rule}, got {config[key]!r}.", rule)
     reading = {key.replace("-", "_"): parse(config[key]) for key, parse in _READING.items() if key in config}
     Dialect(**{name: value for name, value in reading.items() if name in _DIALECT})  # rejects what cannot be

@@ -182,7 +182,7 @@ function shorten(text) {
 function outliersView(host, data) {
   const { rows, palette } = data;
   const logarithms = values => { // rounding errors should not stretch the axis
-    const least = Math.max(...values) * 1e-9 || 1e-9;
+    const far = Math.max(...values) * 1e-9, least = Math.min(...values.filter(value => value > far)) || 1e-9;
     return values.map(value => Math.log10(Math.max(value, least)));
   };
   const [x, y] = [logarithms(rows.t2), logarithms(rows.spe)];
@@ -190,7 +190,8 @@ function outliersView(host, data) {
     .map(([axis, at]) => [axis, Math.log10(at)]);
   const plot = new Scatter(host, "Outlier map", i => palette.mark(i));
   const draw = () => plot.show({
-    x, y, colors: palette.fills, visible: palette.visible, log: true, lines, home: null,
+    x, y, colors: palette.fills, log: true, lines, home: null,
+    visible: palette.visible.map((isVisible, i) => isVisible && (rows.t2[i] > 0 || rows.spe[i] > 0)), // has values
     xLabel: "Hotelling's T²", yLabel: "SPE (squared prediction error)",
     describe: i => [["row", String(rows.number[i])], ...columnFacts(rows, i),
       ["T²", format(rows.t2[i])], ["SPE", format(rows.spe[i])]],

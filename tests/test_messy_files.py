@@ -1,0 +1,220 @@
+"""Tables as people have them, through the command line: what is read, what is said, and that advice works."""
+
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedpca.cli.app import app
+
+pa = pytest.importorskip("pyarrow", reason="the files extra")
+pytest.importorskip("pyarrow.parquet")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("always")]  # the command line shows warnings
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs a command in a folder of its own, and returns what it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def command(*arguments, fails=False):
+        result = CliRunner().invoke(app, [str(each) for each in arguments])
+        assert bool(result.exit_code) == fails, result.output
+        return result.output
+
+    return command
+
+
+def write(name, text, encoding="utf-8"):
+    with open(name, "w", encoding=encoding, newline="") as file:
+        file.write(text)
+
+
+def lines(n_cells, n_rows=12):
+    rows = np.random.default_rng(0).normal(size=(n_rows, n_cells))
+    return "".join(",".join(f"{x:.3f}" for x in row) + "\n" for row in rows)
+
+
+def rows_of(path, **given):
+    from fedpca.readers import open_rows
+
+    return np.concatenate(list(open_rows(path, **given)))
+
+
+@pytest.mark.parametrize(
+    "header", ["2001,2002,2003,2004", "1990,1995,2000,2010", "2020,2019,2018,2017", "5,10,15,20"]
+)
+def test_names_that_may_be_years_are_asked_about(run, header):
+    write("a.csv", f"{header}\n{lines(4)}")
+    assert "pass --header or --no-header" in run("fit", "a.csv", fails=True)
+    assert "of 12 rows" in run("fit", "a.csv", "--header")
+    assert run("fit", "a.csv", "--no-header", "--force").count("of 13 rows") == 1
+
+
+@pytest.mark.parametrize("text", ["4,5,6\n7,8,9\n9,1,4\n", "5,9,3\n2,2,2\n4,4,1\n", "1990,7\n2000,8\n1,2\n"])
+def test_numbers_in_the_first_line_that_are_no_names(run, text):
+    write("a.csv", text)
+    assert "of 3 rows" in run("fit", "a.csv")
+
+
+def test_cells_of_blanks_and_missing_values_of_pandas(run):
+    write("a.csv", "a,b,c\n1,2,3\n ,3.5,None\n4,   ,<NA>\n2,7,4\n")
+    nan = np.nan
+    np.testing.assert_array_equal(rows_of("a.csv"), [[1, 2, 3], [nan, 3.5, nan], [4, nan, nan], [2, 7, 4]])
+    assert "of 4 rows" in run("fit", "a.csv")
+
+
+def test_all_columns_with_the_same_problem_have_the_same_advice(run):
+    names = [f"v{i}" for i in range(12)]
+    write("a.csv", ",".join(names) + "\n" + lines(12) + ",".join(["?"] * 11 + ["1"]) + "\n")
+    said = run("fit", "a.csv", fails=True)
+    assert "and leave" not in said
+    assert "--na-values" in said
+    assert "of 13 rows" in run("fit", "a.csv", "--na-values", "?")
+
+
+def test_names_with_blanks_and_commas_can_be_pasted(run):
+    write("a.csv", 'id, gram,"Name, Country",x,y\na,b,c,1,2\na,b,c,3,4\nb,c,d,3,1\n')
+    remedy = re.search(r"with (--drop .*)\.$", run("fit", "a.csv", fails=True).strip())[1]
+    assert "of 3 rows" in run("fit", "a.csv", *shlex.split(remedy))
+    assert "of 3 rows" in run("fit", "a.csv", "--columns", "x,y", "-o", "b.safetensors")
+    run("transform", "b.safetensors", "a.csv", "--keep", '" gram"', "-o", "s.csv")
+
+
+@pytest.mark.parametrize(
+    ("text", "delimiter"),
+    [
+        ("1.001,000;2\n2.040,500;3\n1.100,250;1\n", ";"),
+        ("1'001.50;2\n2’040.5;3\n12;1\n", ";"),
+        ("1\u00a0001,50;2\n2\u202f040,5;3\n12;1\n", ";"),
+        ('"1,001.5",2\n"2,040.25",3\n12,1\n', ","),
+    ],
+)
+def test_advice_on_thousands_works_as_it_is_printed(run, text, delimiter):
+    write("a.csv", f"area{delimiter}b\n{text}")
+    said = run("fit", "a.csv", fails=True)
+    assert "line 2" in said
+    options = re.search(r"read area with (.*?), or leave", said)[1].replace(" and ", " ")
+    assert "of 3 rows" in run("fit", "a.csv", "--scale", "std", *shlex.split(options))
+    run("transform", "model.safetensors", "a.csv", "-o", "s.csv")  # the model knows how its rows were read
+    run("report", "model.safetensors", "--rows", "a.csv")
+
+
+def test_columns_by_number_without_a_header(run):
+    write("a.csv", "".join(f"t{i},{line}\n" for i, line in enumerate(lines(4).splitlines())))
+    said = run("fit", "a.csv", fails=True)
+    assert "--numeric-only" in said
+    assert "4 components of 12 rows" in run("fit", "a.csv", "--numeric-only")
+    assert "3 components of 12 rows" in run("fit", "a.csv", "--columns", "2,4-5", "-o", "b.safetensors")
+    assert "3 components of 12 rows" in run("fit", "a.csv", "--drop", "1,3", "-o", "c.safetensors")
+    run("transform", "b.safetensors", "a.csv", "--keep", "1", "-o", "s.csv")
+    assert Path("s.csv").read_text().startswith('"column 1","pc1","pc2","pc3"\n')
+    assert "numbers 1 to 5" in run("fit", "a.csv", "--columns", "2,4-6", "-o", "d.safetensors", fails=True)
+    run("report", "b.safetensors", "--rows", "a.csv", "--keep", "1")
+
+
+def test_lines_above_the_names(run):
+    write("a.csv", f"Sizes of 2025\n\na,b\n{lines(2, 5)}")
+    said = run("fit", "a.csv", fails=True)
+    assert "line 3: expected 1 cells, got 2" in said
+    option = re.search(r"pass (--skip-lines \d)", said)[1]
+    assert "of 5 rows" in run("fit", "a.csv", *shlex.split(option))
+    run("transform", "model.safetensors", "a.csv", "-o", "s.csv")
+    write("b.csv", "a,b\n\n1,2\n\n\n3\n")
+    assert "line 6: expected 2 cells, got 1" in run("fit", "b.csv", "--force", fails=True)
+
+
+def test_a_model_keeps_the_options_but_not_where_they_mean_nothing(run):
+    write("a.csv", "a;b\n1,5;2\n2,5;1\n3,0;4\n")
+    run("fit", "a.csv", "--decimal", ",", "--delimiter", ";", "--na-values", "-9")
+    pa.parquet.write_table(pa.table({"a": [1.5, 2.0], "b": [1.0, 2.0]}), "b.parquet")
+    run("transform", "model.safetensors", "b.parquet", "-o", "s.csv")
+    write("c.csv", "a,b\n1.5,2\n")
+    run("transform", "model.safetensors", "c.csv", "--delimiter", ",", "--decimal", ".", "-o", "t.csv")
+    run("merge", "model.safetensors", "-o", "merged.safetensors")
+    run("package", "model.safetensors", "-o", "package")
+    from fedpca.summaries import model_file
+
+    assert model_file.read("model.safetensors")[2]["reading"] == {
+        "delimiter": ";",
+        "decimal": ",",
+        "na_values": ["-9"],
+    }
+    for leaves in ("merged.safetensors", "package/model.safetensors"):
+        assert "reading" not in model_file.read(leaves)[2]
+
+
+def test_other_sheets_are_named(run):
+    openpyxl = pytest.importorskip("openpyxl")
+    pytest.importorskip("python_calamine")
+    book = openpyxl.Workbook()
+    book.active.append(["note"])
+    book.active.append(["see the other sheet"])
+    sheet = book.create_sheet("Sizes 2025")
+    for row in (["a", "b"], [1, 2], [2, 5], [4, 4]):
+        sheet.append(row)
+    book.save("a.xlsx")
+    option = re.search(r"read another sheet \(.*?\) with (--sheet '.*?')", run("fit", "a.xlsx", fails=True))[
+        1
+    ]
+    assert "of 3 rows" in run("fit", "a.xlsx", *shlex.split(option))
+    run("transform", "model.safetensors", "a.xlsx", "-o", "s.csv")
+
+
+def test_names_that_are_there_twice(run):
+    write("a.csv", "mean,mean,x\n1,2,3\n2,3,1\n4,4,2\n")
+    said = run("fit", "a.csv", fails=True)
+    assert "mean appears twice" in said
+    options = re.search(r"by number with (.*?)\.$", said.strip())[1]
+    assert "of 3 rows" in run("fit", "a.csv", *shlex.split(options), "--columns", "1,3")
+    write("b.csv", "mean,area,mean,area\n1,2,3,4\n")
+    assert "mean, area appear twice" in run("fit", "b.csv", "-o", "b.safetensors", fails=True)
+
+
+def test_infinity_is_found(run):
+    write("a.csv", "a,b\n\n1,2\ninf,3\n2,2\n4,1\n")
+    said = run("fit", "a.csv", fails=True)
+    assert "a.csv, line 4: a contains infinity" in said
+    option = re.search(r"with (--na-values \S+)", said)[1].rstrip(",")
+    assert "of 4 rows" in run("fit", "a.csv", *shlex.split(option))
+
+
+def test_fewer_components_than_asked_for_are_a_warning(run):
+    write("a.csv", "a,b\n1,2\n2,5\n4,4\n")
+    said = run("fit", "a.csv", "-n", "3")
+    assert "only 2" in said
+    assert "2 components of 3 rows" in said
+
+
+def test_text_alone_has_advice(run):
+    write("a.csv", "a,b\ny,n\nn,y\n")
+    assert "encode columns of text as numbers" in run("fit", "a.csv", "--numeric-only", fails=True)
+
+
+def test_scores_of_float32_rows_are_float32(run):
+    rows = np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32)
+    pa.parquet.write_table(pa.table({name: rows[:, i] for i, name in enumerate("abc")}), "a.parquet")
+    run("fit", "a.parquet", "-n", "2")
+    run("transform", "model.safetensors", "a.parquet", "-o", "s.parquet")
+    assert {str(kind) for kind in pa.parquet.read_schema("s.parquet").types} == {"float"}
+
+
+def test_a_map_of_rounding_errors_is_not_drawn(run):
+    write("a.csv", f"a,b,c\n{lines(3)},,\n")
+    run("fit", "a.csv")
+    run("report", "model.safetensors", "--rows", "a.csv")
+    assert "There is no outlier map" in Path("report.html").read_text()
+    run("fit", "a.csv", "-n", "2", "--force")
+    run("report", "model.safetensors", "--rows", "a.csv", "--force")
+    assert "There is no outlier map" not in Path("report.html").read_text()
+
+
+def test_dates_with_slashes_are_times():
+    from fedpca.plot.groups import as_ramp, as_texts
+
+    dates = as_texts([f"2012/{1 + i % 12}/{1 + i:02}" for i in range(24)])
+    assert as_ramp(dates)[0] == "time"
+    assert as_ramp(as_texts([f"2012/13/{i}" for i in range(24)])) is None
