@@ -126,7 +126,6 @@ def test_the_shift_exceeds_the_rounding_of_t(scale, n_rows, rng):
     history = history_of(rng, dtype=np.float32)
     history = history.scaled(scale).translated((scale - 1) * history.mean)
     rows = (scale * (power_law(rng, n_rows, D, alpha=2.0) + 1)).astype(np.float32)
-    eps = float(np.finfo(np.float32).eps)
     extra = orthonormal_rows(rng, 5, history.components).astype(np.float32)
     period = filled_period(history, extra, rows, None, n_panels=-(-n_rows // 1000))
     sigma = solve.shift(period.energy, history.singular_values, period.eps)
@@ -387,7 +386,7 @@ def test_first_rows_that_are_all_the_same_take_no_room(rng):
 
 
 def test_first_rows_that_are_orthogonal_are_all_seen(monkeypatch):
-    monkeypatch.setattr(tuning, "TUNING", replace(tuning.TUNING, kept_bytes=2**21))
+    monkeypatch.setattr("fedpca.trackers.nystrom.tracker.TUNING", replace(tuning.TUNING, kept_bytes=2**21))
     frequency = 1 / np.arange(1, 301)
     lost = []
     for seed in range(3):

@@ -20,7 +20,7 @@ def late_clusters(rng, n_features=300):
 
 
 def test_reported_variances_contain_an_estimate_of_what_was_discarded(rng, monkeypatch):
-    monkeypatch.setattr(tuning, "TUNING", replace(tuning.TUNING, kept_bytes=2**20))
+    monkeypatch.setattr("fedpca.trackers.nystrom.tracker.TUNING", replace(tuning.TUNING, kept_bytes=2**20))
     rows = late_clusters(rng)
     pca = fit_in_batches(fedpca.StreamingPCA(10, tracker="nystrom"), rows, 500)
     deviations = rows - rows.mean(axis=0)
