@@ -75,7 +75,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "period_per_probe": (1, 4, 8),
     "history_per_row": (0.5, 1.0, 2.0, 5.0, 10.0, 30.0),
 }
-TOGETHER = {"history_per_row": ("history_per_row_early", "history_per_row_flat")}
+TOGETHER = {"history_per_row": ("history_per_row_flat",)}
 
 
 def main() -> None:

@@ -11,17 +11,14 @@ from fedpca._typing import DeviceArray
 from fedpca.backend.array_api import DeviceBackend
 from fedpca.backend.threads import single_threaded_blas
 
-# Relative error of sums of products of float32 rows whose factors are rounded to tf32 (11 bits): measured on
-# an H200, over 2048 rows at a time.
-_TF32_EPS = 3e-6
 _RIDGE = 1e-12  # of squared lengths: far above what rounding of a few hundred columns gives, 1e-14
 
 
 @final
 class TorchCudaBackend(DeviceBackend):
-    """torch on an NVIDIA GPU, where products of float32 rows take half the time in tf32.
+    """torch on an NVIDIA GPU, where rows may be rounded to bfloat16 to be multiplied on tensor cores.
 
-    `torch.backends.cuda.matmul.fp32_precision = "ieee"` forbids tf32, and so does a torch before 2.9.
+    `torch.backends.cuda.matmul.fp32_precision = "ieee"` forbids that, and so does a torch before 2.9.
     """
 
     def _send(self, values: NDArray[np.generic]) -> DeviceArray:

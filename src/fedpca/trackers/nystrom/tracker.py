@@ -104,15 +104,8 @@ class Nystrom(SubspaceTracker):
     def _period_rows(self) -> int:
         """Rows per period. Periods grow with the stream: what one adds to the directions shrinks."""
         tuning, n_probes = self.tuning, self.n_probes
-        if self._flatness > tuning.flat:
-            ratio = tuning.history_per_row_flat
-        elif (
-            self._n_rows < tuning.early_rows_per_feature * self.n_features
-            or n_probes + tuning.extra_probes < 4 * self.rank
-        ):
-            ratio = tuning.history_per_row_early
-        else:
-            ratio = tuning.history_per_row
+        is_flat = self._flatness > tuning.flat
+        ratio = tuning.history_per_row_flat if is_flat else tuning.history_per_row
         most = tuning.max_period_per_probe * max(n_probes, 32)
         least = max(tuning.period_per_probe * n_probes, self.min_panel_rows)
         if isinstance(self.rule, EnergyBand):

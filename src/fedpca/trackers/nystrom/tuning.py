@@ -37,7 +37,6 @@ class Tuning:
         direct_rows: if no more can be kept, their directions are found exactly.
         max_passes: over the rows kept, as long as these add to the directions found.
         free_probes: probes per period left for directions that the history has not shown.
-        extra_probes: more probes than K in a pass over rows with new directions, at least this many.
         buffer_rows: rows that the buffer holds,
         buffer_per_probe: and at least this many rows per probe: the first rows are the first probes.
         min_panel_rows: fewer rows are buffered once there are probes.
@@ -47,9 +46,7 @@ class Tuning:
         max_period_adaptive: most rows per period while the rank follows an energy band, which it does between
             periods.
         history_per_row: rows of the stream so far per row of the next period,
-        history_per_row_early: for a stream still short, or with few probes per component,
         history_per_row_flat: and for a flat spectrum.
-        early_rows_per_feature: rows per feature from which a stream is no longer short.
     """
 
     noise_slack: float = 1.0
@@ -74,7 +71,6 @@ class Tuning:
     sample_per_probe: int = 12
     max_passes: int = 5
     free_probes: int = 1
-    extra_probes: int = 24
     buffer_rows: int = 128  # factorized exactly: enough for good first probes
     buffer_per_probe: int = 2
     min_panel_rows: int = 32
@@ -83,9 +79,7 @@ class Tuning:
     max_period_per_probe: float = 128
     max_period_adaptive: float = 256
     history_per_row: float = 3.0
-    history_per_row_early: float = 3.0
     history_per_row_flat: float = 4.0
-    early_rows_per_feature: int = 16
 
 
 TUNING = Tuning()
