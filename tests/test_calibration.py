@@ -104,7 +104,7 @@ def test_at_the_ends_of_the_range_delta_is_no_more_than_promised():
 
 @pytest.mark.parametrize("settings", [(1e-31, 1e-6), (1.0, 1e-61), (0.0, 1e-6), (1.0, 0.0)])
 def test_what_calibration_was_not_compared_for_is_refused(settings):
-    with pytest.raises(ValueError, match="1e-30|1e-60"):
+    with pytest.raises(ValueError, match=r"1e-30|1e-60"):
         Privacy(*settings)
     Privacy(1e-30, 1e-60)
 

@@ -322,7 +322,7 @@ def _of_scale(least_variation: float) -> str:
         return ""
     return (
         f"\nFeatures with one value in {1 - least_variation:.0%} of rows or more will be left out, and long "
-        "tails have the scale of their common values: how far that turns components, no plan can know, so that "
+        "tails have the scale of their common values: how far that turns components, no plan can know. So "
         "affinity and captured variance are limits."
     )
 

@@ -16,7 +16,8 @@ def check_epsilon_delta(epsilon: object, delta: object) -> tuple[float, float]:
         raise ValueError(f"epsilon must lie between {_LEAST_EPSILON:g} and 1e9, got epsilon={epsilon}.")
     if not _LEAST_DELTA <= delta < 1:
         raise ValueError(
-            f"delta must lie in [{_LEAST_DELTA:g}, 1), far below one over the number of rows, got delta={delta}."
+            f"delta must lie in [{_LEAST_DELTA:g}, 1), far below one over the number of rows, "
+            f"got delta={delta}."
         )
     return float(epsilon), float(delta)
 
