@@ -66,7 +66,7 @@ test-clients: $(READY)
 # Rows in torch tensors, on a GPU if there is one. What needs no torch has run in `make test`.
 test-torch: $(READY)
 	$(BIN)/python $(INSTALL) --requirement requirements/torch.txt
-	$(BIN)/pytest -k "not array_api_strict" tests/test_devices.py tests/test_nystrom_kernel.py \
+	$(BIN)/pytest -k "not array_api_strict" tests/test_devices.py tests/test_tensor_cores.py \
 	    src/fedpca/backend/prefetch.py docs/how-to/embeddings-on-a-gpu.md $(ARGS)
 
 lint: $(READY)

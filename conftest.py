@@ -48,7 +48,7 @@ else:  # on this machine only, with this Python
 if not HAS_TORCH:
     collect_ignore += ["docs/how-to/embeddings-on-a-gpu.md"]
 if find_spec("triton") is None:
-    collect_ignore += ["src/fedpca/trackers/nystrom/triton_kernel.py"]
+    collect_ignore += ["src/fedpca/trackers/on_device/tensor_cores.py"]
 
 
 def pytest_collection_modifyitems(items):

@@ -1,13 +1,14 @@
-"""Rows on a GPU: a complete streaming fit beside one reading of the rows, and beside what else torch offers.
+"""Rows on a GPU: a complete streaming fit beside one reading of the rows, and beside what else there is.
 
     python -m benchmarks.gpu           # all sizes; needs a GPU with 60 GB
     python -m benchmarks.gpu --quick   # an eighth of the rows, the first size only
 
-Power-law rows (alpha = 1 but where it says otherwise, around a mean of length 3; see benchmarks/common.py),
-float32, 12.8 GB of them, made on the device. A fit is StreamingPCA(r).fit(rows), its components read: checks,
-start and summary included. All times are wall-clock, from an idle device to an idle device, interleaved,
-medians of seven rounds, for other alphas of three. Shortfall: 1 - captured variance / the most that r
-directions can capture, by the scatter in float64.
+Power-law rows around a mean of length 3 (see benchmarks/common.py), rotated, made on the device. A fit is
+StreamingPCA(r).fit(rows), its components read: checks, start and summary included; "batches" is `partial_fit`
+of 100,000 rows at a time. Beside them X'X in tf32 with eigh, torch.pca_lowrank, and scikit-learn's PCA on the
+device through the array API. All times are wall-clock, from an idle device to an idle device, interleaved,
+medians of seven rounds. Shortfall: 1 - captured variance / the most that r directions can capture, by the
+scatter in float64.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+
+import sklearn
+from sklearn.decomposition import PCA
 
 import fedpca
 from benchmarks.common import LATENT, NOISE, heading, number, options, table, tiny
@@ -28,13 +32,36 @@ try:
 except ImportError:
     sys.exit("benchmarks.gpu needs torch: pip install torch.")
 
-ENTRIES = 3_200_000_000
-SIZES = [(1000, 10), (1000, 50), (1000, 100), (256, 10), (256, 50), (256, 100)]
-SIZES += [(4096, 10), (4096, 50), (4096, 100), (16_384, 10), (16_384, 50), (16_384, 100)]
+
+class Case(NamedTuple):
+    """Rows, and how many components are wanted."""
+
+    n_rows: int
+    n_features: int
+    rank: int
+    alpha: float
+    dtype: str = "float32"
+
+
+CASES = [
+    Case(3_200_000, 1000, 10, 1.0),
+    Case(3_200_000, 1000, 50, 1.0),
+    Case(3_200_000, 1000, 10, 0.5),
+    Case(3_200_000, 1000, 50, 2.0),  # in float64: the last direction has 4e-7 of the first one's energy
+    Case(4_000_000, 768, 64, 0.7),
+    Case(4_000_000, 768, 64, 0.7, "bfloat16"),
+    Case(2_000_000, 1536, 128, 0.6),
+    Case(800_000, 4096, 128, 0.6),
+    Case(12_500_000, 256, 50, 1.0),
+    Case(195_000, 16_384, 10, 1.0),
+    Case(195_000, 16_384, 100, 1.0),
+    Case(195_000, 16_384, 100, 0.5),
+]
 ROUNDS = 7
+BATCH = 100_000
 
 
-def power_law(n: int, d: int, alpha: float = 1.0, seed: int = 0) -> Any:
+def power_law(n: int, d: int, alpha: float = 1.0, dtype: str = "float32", seed: int = 0) -> Any:
     """Rows on the device, shape (n, d)."""
     random = torch.Generator("cuda").manual_seed(seed)
     latent = min(d, LATENT)
@@ -42,12 +69,12 @@ def power_law(n: int, d: int, alpha: float = 1.0, seed: int = 0) -> Any:
     basis = basis / torch.arange(1, latent + 1, device="cuda")[:, None] ** alpha
     mean = torch.randn(d, generator=random, device="cuda")
     mean *= 3 / mean.norm()
-    rows = torch.empty(n, d, device="cuda")
+    rows = torch.empty(n, d, device="cuda", dtype=getattr(torch, dtype))
     for part in rows.split(50_000):
-        torch.matmul(torch.randn(len(part), latent, generator=random, device="cuda"), basis, out=part)
+        made = torch.randn(len(part), latent, generator=random, device="cuda") @ basis
         if d > latent:
-            part += NOISE * torch.randn(part.shape, generator=random, device="cuda")
-        part += mean
+            made += NOISE * torch.randn(part.shape, generator=random, device="cuda")
+        part.copy_(made + mean)
     return rows
 
 
@@ -72,35 +99,40 @@ class Exact:
 
 
 def read(rows: Any) -> None:
-    rows.sum()
+    rows.sum(dtype=torch.float32)
 
 
 def fit(rows: Any, rank: int) -> Any:
     return fedpca.StreamingPCA(rank).fit(rows).components_
 
 
-def fit_ieee(rows: Any, rank: int) -> Any:
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
-    try:
-        return fit(rows, rank)
-    finally:
-        torch.backends.cuda.matmul.fp32_precision = "none"
+def fit_in_batches(rows: Any, rank: int) -> Any:
+    pca = fedpca.StreamingPCA(rank)
+    for batch in rows.split(BATCH):
+        pca.partial_fit(batch)
+    return pca.components_
 
 
-def by_scatter(rows: Any, rank: int, precision: str) -> Any:
-    """The d x d scatter in float32, then its eigenvectors."""
-    torch.backends.cuda.matmul.fp32_precision = precision
+def by_scatter(rows: Any, rank: int) -> Any:
+    """The d x d scatter as torch multiplies it on tensor cores, then its eigenvectors."""
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
     try:
-        mean = rows.mean(0)
-        scatter = rows.T @ rows - len(rows) * torch.outer(mean, mean)
+        mean = rows.float().mean(0) if rows.dtype == torch.float32 else rows.mean(0, dtype=torch.float32)
+        scatter = (rows.T @ rows).float() - len(rows) * torch.outer(mean, mean)
     finally:
         torch.backends.cuda.matmul.fp32_precision = "none"
     return torch.linalg.eigh(scatter)[1].T.flip(0)[:rank]
 
 
 def low_rank(rows: Any, rank: int) -> Any:
-    """torch.pca_lowrank as it comes, with as many directions more as fedpca carries."""
-    return torch.pca_lowrank(rows, q=2 * rank)[2].T[:rank]
+    """torch.pca_lowrank as it comes, with twice the directions wanted."""
+    return torch.pca_lowrank(rows.float(), q=2 * rank)[2].T[:rank]
+
+
+def sklearn_pca(rows: Any, rank: int) -> Any:
+    """scikit-learn's PCA on the device."""
+    with sklearn.config_context(array_api_dispatch=True):
+        return PCA(rank, svd_solver="covariance_eigh").fit(rows.float()).components_
 
 
 def timed(contenders: dict[str, Callable[[], Any]], rounds: int) -> dict[str, tuple[float, Any]]:
@@ -121,56 +153,39 @@ def timed(contenders: dict[str, Callable[[], Any]], rounds: int) -> dict[str, tu
     return {name: (statistics.median(times[name] or [float("nan")]), results[name]) for name in contenders}
 
 
-def sizes(cases: list[tuple[int, int]], entries: int, rounds: int) -> None:
+def sizes(cases: list[Case], share: float, rounds: int) -> None:
     heading("A complete fit beside one reading of the rows, milliseconds (and shortfall)")
     lines = []
-    made: tuple[int, Any, Any] = (0, None, None)
-    for d, rank in cases:
-        if made[0] != d:
-            made = (0, None, None)
-            torch.cuda.empty_cache()
-            rows = power_law(entries // d, d)
-            made = (d, rows, Exact(rows, 100))
-        _, rows, exact = made
+    for case in cases:
+        rows = power_law(round(case.n_rows * share), case.n_features, case.alpha, case.dtype)
+        exact, rank = Exact(rows, case.rank), case.rank
         contenders = {
             "read": partial(read, rows),
             "fedpca": partial(fit, rows, rank),
-            "fedpca, no tf32": partial(fit_ieee, rows, rank),
-            "scatter, tf32": partial(by_scatter, rows, rank, "tf32"),
-            "scatter, float32": partial(by_scatter, rows, rank, "ieee"),
+            "batches": partial(fit_in_batches, rows, rank),
+            "X'X, eigh": partial(by_scatter, rows, rank),
             "pca_lowrank": partial(low_rank, rows, rank),
+            "scikit-learn": partial(sklearn_pca, rows, rank),
         }
-        if d > 4096:  # an eigenproblem of minutes
-            contenders = {name: run for name, run in contenders.items() if "scatter" not in name}
-        found = timed(contenders, rounds if d <= 4096 else 3)
-        reading = found.pop("read")[0]
-        cells = [str(d), str(rank), f"{len(rows):,}", number(reading), number(found["fedpca"][0] / reading)]
-        for name in ("fedpca", "fedpca, no tf32", "scatter, tf32", "scatter, float32", "pca_lowrank"):
+        if case.n_features > 4096:  # an eigenproblem of minutes
+            contenders = {name: contenders[name] for name in ("read", "fedpca", "batches", "pca_lowrank")}
+        found = timed(contenders, rounds)
+        cells = [f"{len(rows):,} x {case.n_features:,}", case.dtype, str(rank), str(case.alpha)]
+        for name in ("read", "fedpca", "batches", "X'X, eigh", "pca_lowrank", "scikit-learn"):
             milliseconds, components = found.get(name, (float("nan"), None))
-            missed = "-" if components is None else tiny(exact.shortfall(components))
-            cells.append(f"{number(milliseconds)} ({missed})")
+            missed = "" if components is None else f" ({tiny(exact.shortfall(components))})"
+            cells.append(f"{number(milliseconds)}{missed}")
         lines.append(cells)
         print(" ".join(cells), file=sys.stderr, flush=True)
-    header = ["d", "r", "rows", "read", "fedpca / read", "fedpca", "fedpca, no tf32"]
-    table([*header, "scatter, tf32", "scatter, float32", "pca_lowrank"], lines)
+        del rows, exact, contenders, found
+        torch.cuda.empty_cache()
+    header = ["rows", "dtype", "r", "alpha", "read", "fedpca", "batches", "X'X, eigh", "pca_lowrank"]
+    table([*header, "scikit-learn"], lines)
 
 
-def spectra(entries: int, rounds: int) -> None:
-    heading("Flatter and steeper spectra, d = 1000, milliseconds (and shortfall)")
-    lines = []
-    for alpha in (0.25, 0.5, 0.75, 1.0, 2.0):
-        rows = power_law(entries // 1000, 1000, alpha)
-        exact = Exact(rows, 50)
-        found = timed({str(rank): partial(fit, rows, rank) for rank in (10, 50)}, rounds)
-        cells = [f"{number(time)} ({tiny(exact.shortfall(parts))})" for time, parts in found.values()]
-        lines.append([str(alpha), *cells])
-        del rows, exact
-    table(["alpha", "r = 10", "r = 50"], lines)
-
-
-def from_the_host(entries: int, rounds: int) -> None:
+def from_the_host(share: float, rounds: int) -> None:
     heading("Rows on the host: 16 batches of d = 1000 in pinned memory, milliseconds")
-    rows = power_law(entries // 4000, 1000)
+    rows = power_law(round(800_000 * share), 1000)
     batches = [part.cpu().pin_memory() for part in rows.split(len(rows) // 16)]
     del rows
 
@@ -200,9 +215,9 @@ def from_the_host(entries: int, rounds: int) -> None:
     )
 
 
-def two_streams(entries: int, rounds: int) -> None:
+def two_streams(share: float, rounds: int) -> None:
     heading("Two owners on two streams of one device, merged")
-    rows = power_law(entries // 1000, 1000)
+    rows = power_law(round(3_200_000 * share), 1000)
     exact = Exact(rows, 10)
     halves = rows.split(len(rows) // 2)
     streams = [torch.cuda.Stream() for _ in halves]
@@ -224,11 +239,10 @@ def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("benchmarks.gpu needs an NVIDIA GPU, and torch finds none.")
     print(f"{torch.cuda.get_device_name()}; torch {torch.__version__}")
-    entries = ENTRIES // 8 if arguments.quick else ENTRIES
-    sizes(SIZES[:1] if arguments.quick else SIZES, entries, ROUNDS)
-    spectra(entries, 3)
-    from_the_host(entries, ROUNDS)
-    two_streams(entries, ROUNDS)
+    share = 1 / 8 if arguments.quick else 1.0
+    sizes(CASES[:1] if arguments.quick else CASES, share, ROUNDS)
+    from_the_host(share, ROUNDS)
+    two_streams(share, ROUNDS)
 
 
 if __name__ == "__main__":

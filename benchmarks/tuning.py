@@ -3,7 +3,7 @@
     python -m benchmarks.tuning           # d = 400, n = 8000, 3 seeds
     python -m benchmarks.tuning --quick   # 1 seed
 
-One field of `HOST_TUNING` at a time has another value; the first line of each table is the default. Time: CPU
+One field of `TUNING` at a time has another value; the first line of each table is the default. Time: CPU
 time of all streams, relative to the default, one BLAS thread. Other columns: shortfall, 1 - captured variance
 / the best possible, mean over seeds. The reasons for the defaults are in docs/explanation/kernel.md.
 """
@@ -75,13 +75,13 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "period_per_probe": (1, 4, 8),
     "history_per_row": (0.5, 1.0, 2.0, 5.0, 10.0, 30.0),
 }
-TOGETHER = {"history_per_row": ("history_per_row_early", "history_per_row_flat")}
+TOGETHER = {"history_per_row": ("history_per_row_flat",)}
 
 
 def main() -> None:
     from fedpca.summaries.rank import FixedRank
     from fedpca.trackers import Nystrom
-    from fedpca.trackers.nystrom.tuning import HOST_TUNING
+    from fedpca.trackers.nystrom.tuning import TUNING
 
     seeds = range(1 if options(__doc__, "1 seed instead of 3").parse_args().quick else 3)
     print(f"# Tuning of the fast kernel: d = {DIMENSION}, r = {RANK}, n = {ROWS}\n\n{machine()}")
@@ -99,7 +99,7 @@ def main() -> None:
                 times = []
                 for _ in range(ROUNDS):
                     tracker = Nystrom(DIMENSION, FixedRank(RANK))
-                    tracker.tuning = replace(HOST_TUNING, **changes)
+                    tracker.tuning = replace(TUNING, **changes)
                     start = time.process_time()
                     for part in batches(rows, BATCH):
                         tracker.update(part)
@@ -114,7 +114,7 @@ def main() -> None:
     for name, values in VALUES.items():
         heading(name)
         default, usual = measure()
-        lines = [(f"{getattr(HOST_TUNING, name)} (default)", "1.00", *map(tiny, usual))]
+        lines = [(f"{getattr(TUNING, name)} (default)", "1.00", *map(tiny, usual))]
         for value in values:
             seconds, shortfalls = measure(**dict.fromkeys((name, *TOGETHER.get(name, ())), value))
             lines.append((f"{value}", f"{seconds / default:.2f}", *map(tiny, shortfalls)))

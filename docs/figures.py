@@ -315,19 +315,6 @@ def dask_costs() -> Figure:
     return figure
 
 
-def gpu_times() -> Figure:
-    """d = 1,000, r = 10 in the GPU table of performance.md."""
-    page = (DOCS / "performance.md").read_text(encoding="utf-8")
-    header, _, *lines = page[page.index("| d | r | rows | read |") :].splitlines()
-    (line,) = [line for line in lines if line.startswith("| 1,000 | 10 |")]
-    cells = zip(header.strip("| ").split(" | "), line.strip("| ").split(" | "), strict=True)
-    values = {name: float(re.search(r"[\d.]+", cell)[0]) for name, cell in list(cells)[3:]}
-    figure, (axis,) = panels(1, 2.6)
-    bars(axis, {"reading the rows once" if name == "read" else name: value for name, value in values.items()})
-    axis.set_xlabel("milliseconds")
-    return figure
-
-
 def federation_growth() -> Figure:
     """Rows in the model as messages of a faulty federation arrive."""
     images, digits = load_digits(return_X_y=True)
@@ -356,7 +343,6 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "cell-umap": cell_umap,
     "private-affinity": private_affinity,
     "dask-costs": dask_costs,
-    "gpu-times": gpu_times,
     "federation-growth": federation_growth,
 }
 

@@ -1,7 +1,5 @@
 """The algebra of the fast kernel, function by function, against scipy.linalg and explicit scatters."""
 
-import importlib
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +9,6 @@ from helpers import power_law, shortfall, sparse_rows, track
 from scipy import sparse
 
 from fedpca import Subspace
-from fedpca.backend import HOST, backend_of, to_host
 from fedpca.errors import NonFiniteError
 from fedpca.trackers import Nystrom
 from fedpca.trackers.nystrom import first_rows, solve, tuning
@@ -21,7 +18,7 @@ from fedpca.trackers.nystrom.few_rows import exact_pairs
 from fedpca.trackers.nystrom.first_rows import FirstRows
 from fedpca.trackers.nystrom.period import SketchPeriod
 from fedpca.trackers.nystrom.probes import Probes
-from fedpca.trackers.nystrom.products import project_panel, score_products, sliced_product
+from fedpca.trackers.nystrom.products import project_panel, score_products
 from fedpca.trackers.nystrom.start import mixed
 
 EPS = np.finfo(np.float64).eps
@@ -61,12 +58,12 @@ def explicit_scatter(history, rows, weights):
     return kept + (deviations.T * weights) @ deviations + n0 * w / (n0 + w) * np.outer(step, step)
 
 
-def filled_period(history, extra, rows, weights, n_panels=3, prefetch=False, eps=EPS, to=np.asarray):
-    period = SketchPeriod(history, to(extra), eps, ANY_ROWS, prefetch)
+def filled_period(history, extra, rows, weights, n_panels=3):
+    period = SketchPeriod(history, extra, ANY_ROWS)
     for part in np.array_split(np.arange(len(rows)), n_panels):
         roots = None if weights is None else np.sqrt(weights[part]).astype(rows.dtype)
         panel = rows[part] if roots is None else rows[part] * roots[:, None]
-        assert not len(period.add(to(panel), None if roots is None else to(roots)).left)
+        assert not len(period.add(panel, roots).left)
     return period
 
 
@@ -100,20 +97,11 @@ def test_sums_of_sparse_rows_are_those_of_dense_rows(weighted, rng):
     extra = orthonormal_rows(rng, 3, history.components)
     roots = np.sqrt(rng.uniform(0, 3, 200)) if weighted else None
     panel = rows.toarray() if roots is None else rows.toarray() * roots[:, None]
-    periods = [SketchPeriod(history, extra, EPS, ANY_ROWS, False) for _ in range(2)]
+    periods = [SketchPeriod(history, extra, ANY_ROWS) for _ in range(2)]
     periods[0].add(panel, roots)
     periods[1].add(sparse.csr_array(panel), roots)
     assert_close(periods[1].M, periods[0].M)
     assert_close(periods[1].Q, periods[0].Q)
-
-
-@WEIGHTED
-def test_sums_of_scores_follow_from_products_of_rows(weighted, rng):
-    history, rows = history_of(rng), period_rows(rng)
-    weights = rng.uniform(0, 3, len(rows)) if weighted else None
-    period = filled_period(history, orthonormal_rows(rng, 4, history.components), rows, weights)
-    W = period.directions[:-1]
-    assert_close(solve.score_gram(period.Q @ W.T, W @ history.mean, period.M[-1, -1]), period.M)
 
 
 @CENTERED
@@ -138,10 +126,9 @@ def test_the_shift_exceeds_the_rounding_of_t(scale, n_rows, rng):
     history = history_of(rng, dtype=np.float32)
     history = history.scaled(scale).translated((scale - 1) * history.mean)
     rows = (scale * (power_law(rng, n_rows, D, alpha=2.0) + 1)).astype(np.float32)
-    eps = float(np.finfo(np.float32).eps)
     extra = orthonormal_rows(rng, 5, history.components).astype(np.float32)
-    period = filled_period(history, extra, rows, None, n_panels=-(-n_rows // 1000), eps=eps)
-    sigma = solve.shift(period.energy, history.singular_values, eps)
+    period = filled_period(history, extra, rows, None, n_panels=-(-n_rows // 1000))
+    sigma = solve.shift(period.energy, history.singular_values, period.eps)
     T, _ = solve.probe_scatter(period.M, history, 0.0)
     W = period.directions[:-1].astype(np.float64)
     exact = W @ explicit_scatter(history, rows.astype(np.float64), np.ones(n_rows)) @ W.T
@@ -174,15 +161,11 @@ SPECTRA = {
 
 @pytest.mark.parametrize("spectrum", SPECTRA.values(), ids=SPECTRA)
 @pytest.mark.parametrize("n_probes", [1, 8, 20])
-@pytest.mark.parametrize("pending", [True, False])
-def test_eigenpairs_are_those_of_scipys_pseudoinverse(spectrum, n_probes, pending, rng):
+def test_eigenpairs_are_those_of_scipys_pseudoinverse(spectrum, n_probes, rng):
     C, W = positive_semidefinite(rng, spectrum), orthonormal_rows(rng, n_probes)
     Y, T = W @ C, W @ C @ W.T
-    stacked_rows, coefficients = (np.vstack([W, C]), np.hstack([np.zeros((n_probes, n_probes)), W]))
     n_max = max(1, n_probes // 2)
-    components, squares = solve.nystrom_eigenpairs(
-        stacked_rows if pending else Y, coefficients if pending else None, Y @ Y.T, T, n_max, EPS
-    )
+    components, squares = solve.nystrom_eigenpairs(Y, T, n_max, EPS)
     assert len(squares) == len(components) <= n_max
     assert (np.diff(squares) <= 0).all()
     assert_close(components @ components.T, np.eye(len(components)), 1e-8)
@@ -193,7 +176,7 @@ def test_probes_that_span_the_rows_give_them_exactly(rng):
     C = positive_semidefinite(rng, SPECTRA["low rank"])
     W = orthonormal_rows(rng, 10)
     Y = W @ C
-    components, squares = solve.nystrom_eigenpairs(Y, None, Y @ Y.T, W @ C @ W.T, 10, EPS)
+    components, squares = solve.nystrom_eigenpairs(Y, W @ C @ W.T, 10, EPS)
     assert len(squares) == 3
     assert_close((components.T * squares) @ components, C, 1e-10)
 
@@ -202,7 +185,7 @@ def test_probes_that_span_the_rows_give_them_exactly(rng):
 def test_the_approximation_never_exceeds_the_scatter(name, rng):
     C, W = positive_semidefinite(rng, SPECTRA[name]), orthonormal_rows(rng, 12)
     Y = W @ C
-    components, squares = solve.nystrom_eigenpairs(Y, None, Y @ Y.T, W @ C @ W.T, 12, EPS)
+    components, squares = solve.nystrom_eigenpairs(Y, W @ C @ W.T, 12, EPS)
     assert np.linalg.eigvalsh(C - (components.T * squares) @ components).min() > -1e-12
 
 
@@ -213,8 +196,7 @@ def test_eigenpairs_of_a_graded_scatter_are_positive_and_orthonormal(dtype, expo
     C = (basis * 10.0 ** -np.array(exponents)) @ basis.T
     W = np.linalg.qr(basis + 1e-7 * rng.normal(size=basis.shape))[0].T
     Y, eps = (W @ C).astype(dtype), float(np.finfo(dtype).eps)
-    gram = Y.astype(np.float64) @ Y.T.astype(np.float64)
-    components, squares = solve.nystrom_eigenpairs(Y, None, gram, W @ C @ W.T, 5, eps)
+    components, squares = solve.nystrom_eigenpairs(Y, W @ C @ W.T, 5, eps)
     assert len(squares)
     assert (squares > 0).all()
     expected = 10.0 ** -np.array(exponents)[: len(squares)]
@@ -223,19 +205,19 @@ def test_eigenpairs_of_a_graded_scatter_are_positive_and_orthonormal(dtype, expo
 
 
 def test_no_probes_give_no_directions():
-    components, squares = solve.nystrom_eigenpairs(np.zeros((0, D)), None, np.eye(0), np.eye(0), 5, EPS)
+    components, squares = solve.nystrom_eigenpairs(np.zeros((0, D)), np.eye(0), 5, EPS)
     assert components.shape == (0, D)
     assert len(squares) == 0
 
 
 @CENTERED
 @WEIGHTED
-@pytest.mark.parametrize(("dtype", "eps"), [(np.float32, 2.0**-23), (np.float64, EPS), (np.float64, 1e-6)])
-def test_a_period_closes_with_the_nystrom_approximation_of_everything(centered, weighted, dtype, eps, rng):
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_period_closes_with_the_nystrom_approximation_of_everything(centered, weighted, dtype, rng):
     history, rows = history_of(rng, centered, dtype=dtype), period_rows(rng, dtype=dtype)
     extra = orthonormal_rows(rng, 5, history.components).astype(dtype)
     weights = rng.uniform(0, 3, len(rows)) if weighted else None
-    period = filled_period(history, extra, rows, weights, eps=eps)
+    period = filled_period(history, extra, rows, weights)
     before = period.M.copy(), period.Q.copy()
     found = period.close(history, 8)
     np.testing.assert_array_equal(period.M, before[0])
@@ -243,7 +225,7 @@ def test_a_period_closes_with_the_nystrom_approximation_of_everything(centered, 
     weights = np.ones(len(rows)) if weights is None else weights
     C = explicit_scatter(history, rows.astype(np.float64), weights)
     W = period.directions[:-1].astype(np.float64)
-    sigma = solve.shift(period.energy, history.singular_values, eps)
+    sigma = solve.shift(period.energy, history.singular_values, period.eps)
     expected = explicit_nystrom(C + sigma * np.eye(D), W, 8)
     squares = np.linalg.eigvalsh(expected)[: -found.rank - 1 : -1] - sigma
     assert_close(found.singular_values**2, squares, 1000 * np.finfo(dtype).eps)
@@ -270,34 +252,6 @@ def test_scaling_a_period_scales_its_weights(rng):
     assert scaled.energy == pytest.approx(lighter.energy)
 
 
-@WEIGHTED
-def test_one_transfer_gives_what_many_give(weighted, rng):
-    strict = pytest.importorskip("array_api_strict")
-    history = history_of(rng, dtype=np.float32)
-    rows = period_rows(rng, dtype=np.float32)
-    extra = orthonormal_rows(rng, 5, history.components).astype(np.float32)
-    weights = rng.uniform(0, 3, len(rows)) if weighted else None
-    there = Subspace.unchecked(
-        components=strict.asarray(history.components),
-        singular_values=history.singular_values,
-        mean=history.mean,
-        count=history.count,
-        total=history.total,
-    )
-    eps = float(np.finfo(np.float32).eps)
-    together, apart = (
-        filled_period(there, extra, rows, weights, prefetch=flag, eps=eps, to=strict.asarray)
-        for flag in (True, False)
-    )
-    assert together.prefetched is not None
-    assert apart.prefetched is None
-    assert_close(together.M, apart.M, 1e-5)
-    one, other = together.close(there, 8), apart.close(there, 8)
-    assert_close(one.singular_values**2, other.singular_values**2, 1000 * eps)
-    projections = [summary.components.T @ summary.components for summary in (one, other)]
-    assert_close(*map(to_host, projections), 1e-2)
-
-
 # --- what goes through the exact update ---
 
 
@@ -310,38 +264,10 @@ def thresholds(history, **changes):
 def test_rows_like_those_before_are_accumulated(rng):
     rows = power_law(rng, 4000, D)
     history = Subspace.from_rows(rows[:2000], 6)
-    period = SketchPeriod(history, history.components[:0], EPS, thresholds(history), False)
+    period = SketchPeriod(history, history.components[:0], thresholds(history))
     added = period.add(rows[2000:], None)
     assert (added.n_tested, added.n_news, len(added.left)) == (2000, 0, 0)
     assert period.n_rows == 2000
-
-
-@WEIGHTED
-def test_drift_on_a_device_is_the_inequality_of_the_derivation(weighted, rng):
-    strict = pytest.importorskip("array_api_strict")
-    history, rows = history_of(rng), period_rows(rng)
-    weights = rng.uniform(0.5, 2, len(rows)) if weighted else np.ones(len(rows))
-    roots = np.sqrt(weights)
-    panel = rows * roots[:, None]
-    deviations = rows - history.mean
-    V = history.components
-    residual = float(weights @ ((deviations - deviations @ V.T @ V) ** 2).sum(axis=1))
-    rounding = 1e-6 * float(weights @ (rows**2).sum(axis=1))
-    for excess, is_drift in ((1.001, True), (0.999, False)):
-        expected = 0.4 * residual / weights.sum()
-        limits = Thresholds(Residuals(expected), (0.6 * residual - rounding) / excess, np.inf)
-        there = Subspace.unchecked(
-            components=strict.asarray(V),
-            singular_values=history.singular_values,
-            mean=history.mean,
-            count=history.count,
-            total=history.total,
-        )
-        period = SketchPeriod(there, strict.asarray(V[:0]), EPS, limits, False)
-        left = period.add(strict.asarray(panel), strict.asarray(roots)).left
-        np.testing.assert_array_equal(left, np.arange(len(rows)) if is_drift else [])
-        assert period.n_rows == (0 if is_drift else len(rows))
-        assert (period.Q is None) == is_drift
 
 
 def test_single_outliers_are_returned_and_nothing_of_them_is_kept(rng):
@@ -349,9 +275,9 @@ def test_single_outliers_are_returned_and_nothing_of_them_is_kept(rng):
     history = Subspace.from_rows(rows[:2000], 6)
     panel = rows[2000:].copy()
     panel[[3, 700]] = 1e3 * rng.normal(size=(2, D))
-    period = SketchPeriod(history, history.components[:0], EPS, thresholds(history), False)
+    period = SketchPeriod(history, history.components[:0], thresholds(history))
     np.testing.assert_array_equal(period.add(panel, None).left, [3, 700])
-    without = SketchPeriod(history, history.components[:0], EPS, thresholds(history), False)
+    without = SketchPeriod(history, history.components[:0], thresholds(history))
     without.add(np.delete(panel, [3, 700], axis=0), None)
     assert_close(period.M, without.M)
     assert_close(period.Q, without.Q)
@@ -362,7 +288,7 @@ def test_single_outliers_are_returned_and_nothing_of_them_is_kept(rng):
 def test_many_outliers_make_a_panel_of_new_directions(rng):
     history = history_of(rng)
     panel = history.mean + 1e3 * rng.normal(size=(40, D)) * (np.arange(40) < 10)[:, None]
-    period = SketchPeriod(history, history.components[:0], EPS, thresholds(history), False)
+    period = SketchPeriod(history, history.components[:0], thresholds(history))
     assert len(period.add(panel, None).left) == 40
     assert period.n_rows == 0
 
@@ -372,7 +298,7 @@ def test_rows_that_cannot_be_squared_are_refused(bad, rng):
     history, rows = history_of(rng), period_rows(rng)
     rows[7, 3] = bad
     with pytest.raises(NonFiniteError), np.errstate(all="ignore"):
-        SketchPeriod(history, history.components[:0], EPS, ANY_ROWS, False).add(rows, None)
+        SketchPeriod(history, history.components[:0], ANY_ROWS).add(rows, None)
 
 
 def cusum(residual, weights, energy, mean, variance, drift):
@@ -460,7 +386,7 @@ def test_first_rows_that_are_all_the_same_take_no_room(rng):
 
 
 def test_first_rows_that_are_orthogonal_are_all_seen(monkeypatch):
-    monkeypatch.setattr(tuning, "HOST_TUNING", replace(tuning.HOST_TUNING, kept_bytes=2**21))
+    monkeypatch.setattr("fedpca.trackers.nystrom.tracker.TUNING", replace(tuning.TUNING, kept_bytes=2**21))
     frequency = 1 / np.arange(1, 301)
     lost = []
     for seed in range(3):
@@ -552,98 +478,39 @@ def test_a_late_direction_is_not_tilted_towards_old_noise(rng):
 # --- products of a panel ---
 
 
-def probes_of(history, extra, outlier_energy=np.inf, to=np.asarray, dtype=np.float64):
+def probes_of(history, extra, outlier_energy=np.inf, dtype=np.float64):
     directions = np.vstack([history.components, extra, history.mean]).astype(dtype, order="C")
     offsets = directions[:-1] @ directions[-1]
     mean_square = float(history.mean @ history.mean)
-    return Probes(to(directions), to(offsets), history.rank, mean_square, outlier_energy, uses_tf32=False)
+    return Probes(directions, offsets, mean_square, outlier_energy)
 
 
-@pytest.mark.parametrize("library", ["numpy", "array_api_strict", "torch"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @WEIGHTED
-def test_a_panel_is_projected_and_its_outliers_zeroed(library, dtype, weighted, rng):
-    to = pytest.importorskip(library).asarray
+def test_a_panel_is_projected_and_its_outliers_zeroed(dtype, weighted, rng):
     history, rows = history_of(rng), period_rows(rng, 100)
     rows[[2, 50]] += 100 * rng.normal(size=(2, D))
     roots = np.sqrt(rng.uniform(0.5, 3, 100)) if weighted else np.ones(100)
-    probes = probes_of(history, orthonormal_rows(rng, 4, history.components), 1e3, to, dtype)
-    panel = to((rows * roots[:, None]).astype(dtype))
-    scores, stats = project_panel(
-        backend_of(panel), panel, to(roots.astype(dtype)) if weighted else None, probes
-    )
-    deviations, W = rows - history.mean, to_host(probes.directions)[:-1].astype(np.float64)
-    V = W[: history.rank]
-    residual = roots**2 * ((deviations - deviations @ V.T @ V) ** 2).sum(axis=1)
+    probes = probes_of(history, orthonormal_rows(rng, 4, history.components), 1e3, dtype)
+    panel = (rows * roots[:, None]).astype(dtype)
+    scores, stats = project_panel(panel, roots.astype(dtype) if weighted else None, probes)
+    deviations, W = rows - history.mean, probes.directions[:-1].astype(np.float64)
+    residual = roots**2 * ((deviations - deviations @ W.T @ W) ** 2).sum(axis=1)
     is_outlier = residual > 1e3 + 1e-4 * roots**2 * (rows**2).sum(axis=1)
     assert set(np.flatnonzero(is_outlier)) == {2, 50}
     kept = roots * ~is_outlier
     rtol = 1e-5 if dtype == np.float32 else 1e-12
-    assert_close(to_host(scores), np.vstack([(deviations @ W.T).T, np.ones(100)]) * kept, rtol)
-    assert_close(to_host(stats.energy), kept**2 * (rows**2).sum(axis=1), rtol)
-    assert_close(to_host(stats.residual), residual * ~is_outlier, 100 * rtol)
-    np.testing.assert_array_equal(to_host(stats.is_outlier) != 0, is_outlier)
-    stacked = [np.sum(to_host(values), dtype=np.float64) for values in stats[:3]]
-    assert_close(to_host(stats.sums), stacked, 1e-12)
+    assert_close(scores, np.vstack([(deviations @ W.T).T, np.ones(100)]) * kept, rtol)
+    assert_close(stats.energy, kept**2 * (rows**2).sum(axis=1), rtol)
+    assert_close(stats.residual, residual * ~is_outlier, 100 * rtol)
+    np.testing.assert_array_equal(stats.is_outlier, is_outlier)
+    assert_close(stats.sums, [np.sum(values, dtype=np.float64) for values in stats], 1e-12)
 
 
-@pytest.mark.parametrize("n_rows", [1, 7, 64, 100])
-@pytest.mark.parametrize("length", [1, 8, 33, 200])
-def test_products_in_slices_are_the_same_products(n_rows, length, rng):
-    scores, panel = rng.normal(size=(5, n_rows)), rng.normal(size=(n_rows, D))
-    assert_close(sliced_product(HOST, scores, panel, length), scores @ panel, 1e-13)
-    assert_close(score_products(HOST, scores, panel, False), scores @ panel, 1e-13)
-    assert_close(score_products(HOST, scores, panel, True), scores @ panel, 1e-13)
-    assert_close(score_products(HOST, scores, sparse.csr_array(panel), False), scores @ panel, 1e-13)
-
-
-# --- the Triton kernel and its numpy twin ---
-
-
-@pytest.fixture
-def triton_kernel(monkeypatch):
-    """The kernel, and a function that puts arrays where it runs: a GPU, or interpreted on the CPU."""
-    torch = pytest.importorskip("torch", reason="torch is not installed: make test-torch")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cpu":
-        monkeypatch.setenv("TRITON_INTERPRET", "1")
-    pytest.importorskip("triton", reason="triton is not installed: make test-torch")
-    name = "fedpca.trackers.nystrom.triton_kernel"
-    monkeypatch.delitem(sys.modules, name, raising=False)  # decorated for the GPU, if it was imported before
-    return importlib.import_module(name), lambda values: torch.asarray(values, device=device)
-
-
-def round_to_tf32(values):
-    return ((values.view(np.int32) + 0x1000) & -0x2000).view(np.float32)
-
-
-@pytest.mark.parametrize(
-    ("n_rows", "n_features", "n_probes"), [(64, 64, 15), (130, 100, 13), (65, 8, 3), (200, 36, 30)]
-)
-@pytest.mark.parametrize("uses_tf32", [False, True])
-def test_the_triton_kernel_does_what_numpy_does(triton_kernel, n_rows, n_features, n_probes, uses_tf32, rng):
-    kernel, to = triton_kernel
-    W = np.linalg.qr(rng.normal(size=(n_features, n_probes)))[0].T
-    mean = rng.normal(size=n_features)
-    panel = (rng.normal(size=(n_rows, n_features)) + mean).astype(np.float32)
-    panel[5] += 50
-    directions = np.vstack([W, mean]).astype(np.float32, order="C")
-    directions = round_to_tf32(directions) if uses_tf32 else directions
-    offsets = directions[:-1] @ directions[-1]
-    twin = Probes(directions, offsets, n_probes // 2, float(mean @ mean), 4.0 * n_features, uses_tf32)
-    there = twin._replace(directions=to(directions), offsets=to(offsets))
-    scores, stats = kernel.project_panel(to(panel), there)
-    # In tf32 scores are of rounded rows, energies are not.
-    expected_scores, expected = project_panel(HOST, round_to_tf32(panel) if uses_tf32 else panel, None, twin)
-    rtol = 1e-5 if not uses_tf32 else 1e-3
-    assert_close(to_host(scores), expected_scores, 1e-5)
-    assert_close(to_host(stats.energy), expected.energy, rtol)
-    assert_close(to_host(stats.residual), expected.residual, 10 * rtol)
-    np.testing.assert_array_equal(to_host(stats.is_outlier), expected.is_outlier)
-    assert stats.is_outlier[5]
-    assert_close(to_host(stats.sums), expected.sums, 10 * rtol)
-    energy = (panel.astype(np.float64) ** 2).sum(axis=1) * ~expected.is_outlier
-    assert_close(to_host(stats.energy), energy, 1e-5)
+def test_products_of_scores_and_rows(rng):
+    scores, panel = rng.normal(size=(5, 100)), rng.normal(size=(100, D))
+    assert_close(score_products(scores, panel), scores @ panel, 1e-13)
+    assert_close(score_products(scores, sparse.csr_array(panel)), scores @ panel, 1e-13)
 
 
 # --- small parts ---

@@ -29,8 +29,8 @@ BLAS = ThreadpoolController().select(user_api="blas")
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch):
     """Shards of about a thousand rows, so that small tables have several, and hardly any rows are kept."""
-    few_kept = replace(tuning.HOST_TUNING, kept_bytes=2**18)
-    monkeypatch.setattr(tuning, "HOST_TUNING", few_kept)
+    few_kept = replace(tuning.TUNING, kept_bytes=2**18)
+    monkeypatch.setattr("fedpca.trackers.nystrom.tracker.TUNING", few_kept)
     monkeypatch.setattr(shards, "_ENTRIES", 150_000)
     monkeypatch.setattr(shards, "_ROWS_PER_DIRECTION", 10)
     monkeypatch.setattr(shards, "_ROWS_PER_EXACT_FEATURE", 1)

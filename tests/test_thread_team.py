@@ -126,7 +126,7 @@ def test_the_child_of_a_fork_has_a_pool_of_its_own(fork):
 @pytest.fixture
 def small_parts(monkeypatch):
     """Products in many parts, of rows of which hardly any are kept."""
-    monkeypatch.setattr(tuning, "HOST_TUNING", replace(tuning.HOST_TUNING, kept_bytes=2**18))
+    monkeypatch.setattr("fedpca.trackers.nystrom.tracker.TUNING", replace(tuning.TUNING, kept_bytes=2**18))
     monkeypatch.setattr(products, "_PART_WORK", 2**16)
     monkeypatch.setattr(products, "_MIN_LENGTH", 8)
     monkeypatch.setattr(exact, "_PART_ROWS", 100)

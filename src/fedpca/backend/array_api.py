@@ -2,7 +2,8 @@
 
 import math
 from abc import abstractmethod
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -12,9 +13,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from scipy import sparse
 
-from fedpca._typing import Array, DeviceArray, RowsLike
+from fedpca._typing import DeviceArray, RowsLike
 from fedpca._util.extras import require
-from fedpca.backend.base import NO_CONTEXT, Backend
+from fedpca.backend.base import Backend
 from fedpca.backend.threads import single_threaded_blas
 
 _SMALL = 64  # sides of a matrix that the host decomposes faster than a device
@@ -44,11 +45,11 @@ class DeviceBackend(Backend):
     def xp(self) -> Any:
         return import_module(self.library)
 
-    def _holds(self, values: DeviceArray) -> bool:
+    def holds(self, values: DeviceArray) -> bool:
         return library_of(values) == self.library and bool(values.device == self.device)
 
     def asarray(self, values: DeviceArray, dtype: DTypeLike | None = None) -> DeviceArray:
-        if not self._holds(values):
+        if not self.holds(values):
             return self._send(np.asarray(to_host(values), dtype))
         wanted = values.dtype if dtype is None else _native_dtype(self.library, np.dtype(dtype))
         return values if wanted == values.dtype else self.xp.astype(values, wanted)
@@ -66,19 +67,13 @@ class DeviceBackend(Backend):
         return self.xp.zeros(shape, dtype=_native_dtype(self.library, np.dtype(dtype)), device=self.device)
 
     def is_native(self, values: DeviceArray, dtype: DTypeLike) -> bool:
-        return self._holds(values) and values.dtype == _native_dtype(self.library, np.dtype(dtype))
+        return self.holds(values) and values.dtype == _native_dtype(self.library, np.dtype(dtype))
 
     def numpy_dtype(self, values: DeviceArray) -> np.dtype[Any]:
         return _numpy_dtype(values)
 
-    def take(self, rows: DeviceArray, indices: NDArray[np.intp]) -> DeviceArray:
-        return self.xp.take(rows, self.asarray(indices), axis=0)
-
-    def eigh(self, matrix: Array) -> tuple[Array, Array]:
-        if len(matrix) <= _SMALL:
-            return np.linalg.eigh(matrix)
-        values, vectors = self.xp.linalg.eigh(self.asarray(matrix, np.float64))
-        return to_host(values), to_host(vectors)
+    def orthonormal_columns(self, matrix: DeviceArray) -> DeviceArray:
+        return self.xp.linalg.qr(matrix)[0]
 
 
 @final
@@ -88,17 +83,11 @@ class ArrayApiBackend(DeviceBackend):
     def _send(self, values: NDArray[np.generic]) -> DeviceArray:
         return self.xp.asarray(values, device=self.device, copy=True)
 
-    def compute_context(self) -> AbstractContextManager[object]:
-        return single_threaded_blas()
-
-    def matmul_eps(self, dtype: DTypeLike) -> float:
-        return float(np.finfo(np.dtype(dtype)).eps)
-
-    def tf32_matmul(self) -> AbstractContextManager[object]:
-        return NO_CONTEXT
-
-    def round_to_tf32(self, values: DeviceArray) -> DeviceArray:
-        return values
+    @contextmanager
+    def compute_context(self) -> Iterator[None]:
+        """Single-threaded BLAS inside, and no warnings of NumPy's, if it is below: sums are checked."""
+        with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
+            yield
 
 
 def library_of(values: DeviceArray) -> str:

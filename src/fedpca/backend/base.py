@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from fedpca._typing import Array, DeviceArray
+from fedpca._typing import DeviceArray
 
 NO_CONTEXT = nullcontext()
 
@@ -52,25 +52,19 @@ class Backend(ABC):
         """The numpy dtype that corresponds to that of an array; float16 for bfloat16, which numpy lacks."""
 
     @abstractmethod
-    def take(self, rows: DeviceArray, indices: NDArray[np.intp]) -> DeviceArray:
-        """The rows with these indices."""
-
-    @abstractmethod
-    def eigh(self, matrix: Array) -> tuple[Array, Array]:
-        """Ascending eigenvalues, and eigenvectors, of a symmetric matrix on the host."""
-
-    @abstractmethod
     def compute_context(self) -> AbstractContextManager[object]:
         """The context for computations of this backend."""
 
-    @abstractmethod
-    def matmul_eps(self, dtype: DTypeLike) -> float:
-        """Relative rounding error of matrix products within `tf32_matmul`."""
+    @property
+    def has_tensor_cores(self) -> bool:
+        """Whether products of bfloat16 matrices are many times as fast as of float32."""
+        return False
+
+    @property
+    def needs_float64(self) -> bool:
+        """Whether the user forbids products of float32 rows that round more than float32 does."""
+        return False
 
     @abstractmethod
-    def tf32_matmul(self) -> AbstractContextManager[object]:
-        """A context in which products of float32 matrices use tf32, where that is supported and allowed."""
-
-    @abstractmethod
-    def round_to_tf32(self, values: DeviceArray) -> DeviceArray:
-        """Float32 values rounded to the nearest tf32; unchanged where tf32 is not supported."""
+    def orthonormal_columns(self, matrix: DeviceArray) -> DeviceArray:
+        """An orthonormal basis of the columns of a tall matrix of float64, as many as these."""

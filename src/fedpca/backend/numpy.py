@@ -6,7 +6,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from fedpca._typing import Array, DeviceArray
+from fedpca._typing import DeviceArray
 from fedpca.backend.array_api import to_host
 from fedpca.backend.base import NO_CONTEXT, Backend
 
@@ -34,23 +34,11 @@ class NumpyBackend(Backend):
     def numpy_dtype(self, values: DeviceArray) -> np.dtype[Any]:
         return values.dtype
 
-    def take(self, rows: DeviceArray, indices: NDArray[np.intp]) -> DeviceArray:
-        return rows[indices]
-
-    def eigh(self, matrix: Array) -> tuple[Array, Array]:
-        return np.linalg.eigh(matrix)
+    def orthonormal_columns(self, matrix: DeviceArray) -> DeviceArray:
+        return np.linalg.qr(matrix).Q
 
     def compute_context(self) -> AbstractContextManager[object]:
         return NO_CONTEXT
-
-    def matmul_eps(self, dtype: DTypeLike) -> float:
-        return float(np.finfo(np.dtype(dtype)).eps)
-
-    def tf32_matmul(self) -> AbstractContextManager[object]:
-        return NO_CONTEXT
-
-    def round_to_tf32(self, values: DeviceArray) -> DeviceArray:
-        return values
 
 
 HOST = NumpyBackend()

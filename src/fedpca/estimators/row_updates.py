@@ -13,7 +13,7 @@ from fedpca.privacy import PrivateTracker
 from fedpca.summaries import validation
 from fedpca.summaries.missing_values import impute, impute_cold_start, late_starts
 from fedpca.summaries.scaling import Scaling, divided
-from fedpca.trackers import Exact, LateFeatures, Standardized, Tracker
+from fedpca.trackers import LateFeatures, Standardized, Tracker
 
 PlainSource = Tracker | LateFeatures | Standardized
 Source = PlainSource | PrivateTracker
@@ -44,7 +44,6 @@ class RowUpdates(NamedTuple):
             more = Scaling.of_checked(X, weights, self.names, about=tracker.scaling.mean)
             scaled = tracker.with_more(more, self.forget)
             updated = self._update_plain(tracker.tracker, tracker.in_units(X), weights, gaps)
-            assert isinstance(updated, Exact | LateFeatures)
             return scaled.with_tracker(updated)
         if self.divisor is not None:
             X = divided(X, self.divisor)

@@ -18,7 +18,7 @@ from fedpca.privacy import PrivateTracker
 from fedpca.readers.data_file import Batch
 from fedpca.summaries import validation
 from fedpca.summaries.scaling import Scaling
-from fedpca.trackers import Exact, Standardized
+from fedpca.trackers import Standardized
 
 _MIN_SHARED_ENTRIES = 2**17  # of a batch: the products of fewer take less than to share them
 
@@ -34,7 +34,7 @@ class ShardedFits(StreamSettings):
         if len(cuts) < 2:
             return None
         scaling = None
-        if isinstance(self.scale, str) and self._kind_of_tracker(X.shape[1])[0] is not Exact:
+        if isinstance(self.scale, str) and not self._kind_of_tracker(X.shape[1]).gives_moments:
             scaling = self._scaling_in_shards(X, weights, cuts, threads)
         self._check_values(X[:BATCH_ROWS, :], dtype, HOST, part_of(weights, slice(BATCH_ROWS)))
         sources = self._new_sources(X, weights, dtype, scaling, len(cuts))
@@ -57,13 +57,13 @@ class ShardedFits(StreamSettings):
         """Rows per batch of a fit; products of the exact tracker are faster with more."""
         if self.batch_size is not None or validation.forget(self.forget) != 1:  # which is per batch
             return self.batch_size or BATCH_ROWS
-        return 4 * BATCH_ROWS if self._kind_of_tracker(n_features)[0] is Exact else BATCH_ROWS
+        return 4 * BATCH_ROWS if self._kind_of_tracker(n_features).gives_moments else BATCH_ROWS
 
     def _cuts(self, shape: tuple[int, int], n_stored: int | None = None) -> list[slice]:
         """Where to cut rows into shards; one for not at all. With forgetting, order matters."""
         number = 1
         if self.privacy is None and validation.forget(self.forget) == 1:
-            kind, rule = self._kind_of_tracker(shape[1])
+            kind, rule, _ = self._kind_of_tracker(shape[1])
             number = n_shards(kind, rule, self.oversample, shape, n_stored)
         return even_cuts(shape[0], number)
 
@@ -111,7 +111,7 @@ class ShardedFits(StreamSettings):
         others = [self._plain_tracker(X.shape[1], dtype) for _ in range(number - 1)]
         if not isinstance(first, Standardized):
             return [first, *others]
-        return [first, *(first.with_tracker(other) for other in others if isinstance(other, Exact))]
+        return [first, *(first.with_tracker(other) for other in others if other.gives_moments)]
 
     def _scaling_in_shards(
         self, X: RowsLike, weights: Array | None, cuts: Sequence[slice], threads: int

@@ -1,6 +1,8 @@
 """StreamSettings: what the settings of a stream of rows mean, and the trackers that follow from them."""
 
-from typing import TypeVar
+import os
+import warnings
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from sklearn.utils import check_random_state
@@ -17,7 +19,15 @@ from fedpca.summaries.rank import EnergyBand, FixedRank, Oversample, RankRule
 from fedpca.summaries.scaling import Scale, ScaleLike, Scaling, check_scale, divided
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.trackers import BASELINES, TRACKERS, Exact, Standardized, Tracker, TrackerName, fastest
+from fedpca.trackers import (
+    BASELINES,
+    TRACKERS,
+    Standardized,
+    Tracker,
+    TrackerName,
+    device_tracker,
+    fastest,
+)
 
 BATCH_ROWS = 1024
 _MAX_FEATURES_FOR_ALL = 4096
@@ -29,6 +39,20 @@ _STREAM_SETTINGS = (
 )  # fmt: skip
 
 _S = TypeVar("_S", Subspace, Summary)
+
+
+class KindOfTracker(NamedTuple):
+    """Which tracker serves a stream.
+
+    Attributes:
+        tracker: its class.
+        rule: how many directions are wanted.
+        gives_moments: whether what it sends is the moments of all rows.
+    """
+
+    tracker: type[Tracker]
+    rule: RankRule
+    gives_moments: bool
 
 
 class StreamSettings(BasePCA):
@@ -104,8 +128,19 @@ class StreamSettings(BasePCA):
     def _backend_for(self, X: RowsLike) -> Backend:
         """The backend for the first rows of a stream."""
         named = self.tracker if isinstance(self.tracker, str) else ""
-        takes_devices = named == "auto" or "backend" in (TRACKERS | BASELINES).get(named, Tracker).settings
-        return backend_of(X) if takes_devices and self.privacy is None else HOST
+        backend = backend_of(X)
+        if not backend.on_device or self.privacy is not None:
+            return HOST
+        if device_tracker(named, X.shape[1]) is not None:
+            _warn_if_emulated()
+            return backend
+        if named in TRACKERS:
+            warnings.warn(
+                f"tracker={named!r} works on the host, and batches are copied there; "
+                "tracker='auto' stays on the device.",
+                stacklevel=5,
+            )
+        return HOST
 
     def _check_values(
         self, X: RowsLike, dtype: DTypeLike, backend: Backend, weights: Array | None
@@ -142,8 +177,9 @@ class StreamSettings(BasePCA):
             first = X if self._divisor is None else divided(X[:BATCH_ROWS], self._divisor)
             validation.require_no_underflow(stored_values(first), dtype)
         tracker = self._plain_tracker(X.shape[1], dtype, backend_of(X))
-        if isinstance(scale, str) and isinstance(tracker, Exact):
-            first_rows = Scaling.of_checked(X[:BATCH_ROWS, :], part_of(weights, slice(BATCH_ROWS)))
+        if isinstance(scale, str) and tracker.gives_moments:
+            some = slice(0, min(BATCH_ROWS, X.shape[0]))
+            first_rows = Scaling.of_checked(X[some, :], part_of(weights, some))
             return Standardized.start(tracker, scale, first_rows)
         if isinstance(scale, str):
             scaling = scaling or self._scaling or Scaling.of_checked(X, weights, self._names())
@@ -180,23 +216,28 @@ class StreamSettings(BasePCA):
             feature_names=self._names(),
         )
 
-    def _kind_of_tracker(self, n_features: int, backend: Backend = HOST) -> tuple[type[Tracker], RankRule]:
-        """The class of trackers for so many features, and how many directions are wanted."""
+    def _kind_of_tracker(self, n_features: int, backend: Backend = HOST) -> KindOfTracker:
+        """The class of trackers for so many features, and what they are to find."""
         validation.forget(self.forget)
         self._check_sizes()
         rule = self._rank_rule(n_features)
-        name = (
-            fastest(n_features, rule, on_device=backend.on_device) if self.tracker == "auto" else self.tracker
-        )
+        name = fastest(n_features, rule) if self.tracker == "auto" else self.tracker
         known = TRACKERS | BASELINES
         if not isinstance(name, str) or name not in known:
             raise ValueError(f"tracker must be 'auto' or one of {list(known)}, got {self.tracker!r}.")
-        return known[name], rule
+        kind = device_tracker(self.tracker, n_features) if backend.on_device else known[name]
+        assert kind is not None  # else the backend is the host
+        return KindOfTracker(kind, rule, gives_moments=name == "exact")
 
     def _plain_tracker(self, n_features: int, dtype: DTypeLike, backend: Backend = HOST) -> Tracker:
-        kind, rule = self._kind_of_tracker(n_features, backend)
-        mixed_units = isinstance(self.scale, str)
-        settings: JSON = {"block_rows": self.batch_size, "backend": backend, "mixed_units": mixed_units}
+        kind, rule, gives_moments = self._kind_of_tracker(n_features, backend)
+        settings: JSON = {
+            "block_rows": self.batch_size,
+            "backend": backend,
+            "gives_moments": gives_moments,
+            "mixed_units": isinstance(self.scale, str),
+            "precise": self.tracker == "exact" or backend.needs_float64,
+        }
         if "seed" in kind.settings and self.random_state is not None:
             settings["seed"] = check_random_state(self.random_state).randint(2**31)
         settings = {name: value for name, value in settings.items() if name in kind.settings}
@@ -213,7 +254,7 @@ class StreamSettings(BasePCA):
         if self._has_source() or self.privacy is not None:
             return False
         scale = check_scale(self.scale, n_features, names)
-        return isinstance(scale, str) and self._kind_of_tracker(n_features, backend)[0] is not Exact
+        return isinstance(scale, str) and not self._kind_of_tracker(n_features, backend).gives_moments
 
     def _use_scaling(self, scaling: Scaling) -> None:
         """Take the scale from this scaling of all rows to come, instead of the first batch."""
@@ -223,6 +264,21 @@ class StreamSettings(BasePCA):
     def _with_divisor(self, summary: _S) -> _S:
         """A summary of rows as the tracker has them, with what they were divided by."""
         return summary if self._divisor is None else summary.with_scale(self._divisor)
+
+
+def _warn_if_emulated() -> None:
+    """Warn if the environment has cuBLAS make up products of float32 or float64 from others.
+
+    Such products are not those of IEEE numbers: they may change between versions of the toolkit and with
+    other work on the device, and need not keep NaN and infinity, by which a batch is refused.
+    """
+    found = sorted(name for name in os.environ if name.startswith("CUBLAS_EMULAT"))
+    if found:
+        warnings.warn(
+            f"the environment sets {', '.join(found)}: products on a GPU are then emulated, and may differ "
+            "from run to run; unset it.",
+            stacklevel=6,
+        )
 
 
 def check_unchanged(before: JSON, now: JSON) -> None:

@@ -25,7 +25,7 @@ from fedpca.summaries.scale_advice import constant_features, dominant_feature
 from fedpca.summaries.scaling import ScaleLike, Scaling, check_scale, in_words, same_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.trackers import Exact, LateFeatures, Nystrom, Standardized, Tracker, TrackerName
+from fedpca.trackers import LateFeatures, Nystrom, Standardized, Tracker, TrackerName
 
 
 class StreamingPCA(OneRowMixin, ShardedFits, PrivateSteps):
@@ -304,7 +304,7 @@ class StreamingPCA(OneRowMixin, ShardedFits, PrivateSteps):
         tracker = self._plain_tracker(first.n_features, dtype)
         scale = check_scale(self.scale, first.n_features, names)
         self._constant = None
-        if isinstance(scale, str) and not isinstance(tracker, Exact):
+        if isinstance(scale, str) and not tracker.gives_moments:
             # It must know the scale before it begins: that of the rows that come first.
             if isinstance(first.scale, str):
                 together = merge_distinct(summaries).subspace()
@@ -326,7 +326,7 @@ class StreamingPCA(OneRowMixin, ShardedFits, PrivateSteps):
                 f"scale must be that of what is merged, {in_words(first.scale)}, got {in_words(scale)}; "
                 f"{remedy}"
             )
-        if isinstance(scale, str) and isinstance(tracker, Exact):
+        if isinstance(scale, str) and tracker.gives_moments:
             scaling = Scaling.merge([_scaling(part) for part in summaries])
             return Standardized.start(tracker, scale, scaling), summaries
         return tracker, summaries

@@ -9,11 +9,14 @@ from fedpca.trackers.block import Block
 from fedpca.trackers.exact import Exact
 from fedpca.trackers.late_features import LateFeatures
 from fedpca.trackers.nystrom.tracker import Nystrom
-from fedpca.trackers.registry import BASELINES, TRACKERS, TrackerName, fastest
+from fedpca.trackers.on_device.exact import DeviceExact
+from fedpca.trackers.on_device.wide import DeviceWide
+from fedpca.trackers.registry import BASELINES, TRACKERS, TrackerName, device_tracker, fastest
 from fedpca.trackers.standardized import Standardized
 
 __all__ = [
-    "BASELINES", "TRACKERS", "Block", "EnergyThresholds", "Exact", "FrequentDirections", "Grouse",
+    "BASELINES", "TRACKERS", "Block", "DeviceExact", "DeviceWide", "EnergyThresholds", "Exact",
+    "FrequentDirections", "Grouse",
     "LateFeatures", "Nystrom", "PowerMethod", "RobustFrequentDirections", "Spirit", "Standardized", "Tracker",
-    "TrackerName", "fastest",
+    "TrackerName", "device_tracker", "fastest",
 ]  # fmt: skip

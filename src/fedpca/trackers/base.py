@@ -60,6 +60,8 @@ class Tracker(ABC):
     """Whether panels may be CSR; else they are made dense."""
     takes_gaps: ClassVar[bool] = False
     """Whether rows may have NaN; else they are imputed beforehand."""
+    gives_moments: bool = False
+    """Whether `state` is the moments of all rows, if nothing was lost before they came."""
     is_fitted: ClassVar[bool] = True
     """Before any row, too: there is a summary of no rows."""
 
@@ -88,7 +90,6 @@ class Tracker(ABC):
         self._buffer: DeviceArray = backend.zeros((0, n_features), self.dtype)
         self._buffer_roots: DeviceArray | None = None
         self._n_buffered = 0
-        self._rows_remaining = 0  # of the batch, after those being absorbed
         self._cached_summary: Subspace | None = None  # until more rows come
         self._limits_threads = not backend.on_device and has_blas_threads()  # read once: it takes time
 
@@ -174,7 +175,6 @@ class Tracker(ABC):
                 size = capacity - self._n_buffered if capacity else self._panel_rows(rows, roots, n_left)
                 part = slice(start, min(start + size, n_rows))
                 part_roots = None if roots is None else roots[part]
-                self._rows_remaining = n_rows - part.stop
                 if capacity:
                     self._buffer_rows(rows[part, :], part_roots, capacity)
                 else:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Self, final
 
 import numpy as np
 
-from fedpca._typing import Array, DeviceArray, DType
-from fedpca.backend import backend_of, ops, to_host
+from fedpca._typing import Array, DType
+from fedpca.backend import ops
 from fedpca.backend.ops import even_cuts
 from fedpca.backend.threads import map_parts
 from fedpca.errors import NonFiniteError
@@ -28,16 +28,9 @@ from fedpca.trackers.base import Tracker
 from fedpca.trackers.resolution import EVERYTHING, NOTHING, Resolved, min_energy, resolved
 from fedpca.trackers.row_factor import RowFactor
 
-
-class _PanelRows(NamedTuple):
-    smallest: int
-    largest: int
-
-
-_HOST_PANELS = _PanelRows(32, 4096)
+_MIN_PANEL_ROWS, _MAX_PANEL_ROWS = 32, 4096
 _PART_ROWS = 1024  # that one thread multiplies at a time
 _ONE_THREAD_FEATURES = 1024
-_DEVICE_PANELS = _PanelRows(1024, 2**20)  # where a launch costs as much as thousands of rows
 _FLOAT64: DType = np.dtype(np.float64)
 _RETRY_GROWTH = 2.0  # of the energy, until products are tried again
 _PRODUCT_NOISE = 32
@@ -106,7 +99,8 @@ class Exact(Tracker):
     array([5., 2., 1.])
     """
 
-    settings = frozenset({"backend", "mixed_units"})
+    settings = frozenset({"mixed_units"})
+    gives_moments = True
 
     def __init__(
         self, n_features: int, rule: RankRule, *, mixed_units: bool = False, **settings: Any
@@ -114,7 +108,6 @@ class Exact(Tracker):
         super().__init__(n_features, rule, **settings)
         self.mixed_units = mixed_units
         self._limits_threads &= n_features <= _ONE_THREAD_FEATURES
-        self._panels = _DEVICE_PANELS if self.backend.on_device else _HOST_PANELS
         self._n_rows = 0
         self._sums = _Sums(0.0, np.zeros(n_features), np.zeros((n_features, n_features)), 0.0)
         self._noise: Array = np.zeros(n_features)  # of earlier products that were less precise
@@ -127,15 +120,15 @@ class Exact(Tracker):
 
     @property
     def min_panel_rows(self) -> int:
-        return self._panels.smallest
+        return _MIN_PANEL_ROWS
 
     @property
     def max_panel_rows(self) -> int:
-        return self._panels.largest
+        return _MAX_PANEL_ROWS
 
     @property
     def buffer_capacity(self) -> int:
-        return self._panels.smallest
+        return _MIN_PANEL_ROWS
 
     @property
     def _absorbed_energy(self) -> float:
@@ -148,7 +141,7 @@ class Exact(Tracker):
 
     # --- rows in ---
 
-    def _absorb(self, panel: DeviceArray, roots: DeviceArray | None) -> None:
+    def _absorb(self, panel: Array, roots: Array | None) -> None:
         self._n_rows += panel.shape[0]
         if self._factor is not None:
             self._absorb_rows(panel, roots)
@@ -172,9 +165,7 @@ class Exact(Tracker):
         self._keep(RowFactor.from_moments(*self._centered(self._sums)))
         self._absorb_rows(panel, roots)
 
-    def _attempts(
-        self, panel: DeviceArray, roots: DeviceArray | None, sums: _Sums
-    ) -> Iterator[tuple[DType, _Sums]]:
+    def _attempts(self, panel: Array, roots: Array | None, sums: _Sums) -> Iterator[tuple[DType, _Sums]]:
         """The sums of a panel and the dtype of products, the fastest first; each next one resolves more."""
         yield self.dtype, sums
         if self.center:
@@ -183,27 +174,26 @@ class Exact(Tracker):
         if self.dtype != _FLOAT64:
             yield _FLOAT64, self._products(panel, roots, _FLOAT64)
 
-    def _products(self, panel: DeviceArray, roots: DeviceArray | None, dtype: DType) -> _Sums:
+    def _products(self, panel: Array, roots: Array | None, dtype: DType) -> _Sums:
         """The sums of rows already multiplied by their roots."""
-        backend = backend_of(panel)
         if dtype != self.dtype:
-            panel = backend.asarray(panel, dtype)
-            roots = None if roots is None else backend.asarray(roots, dtype)
+            panel = panel.astype(dtype)
+            roots = None if roots is None else roots.astype(dtype)
         if roots is None:
-            roots = backend.zeros((panel.shape[0],), backend.numpy_dtype(panel)) + 1
-        (row_sum,) = backend.to_numpy(roots @ panel)
+            roots = np.ones(len(panel), panel.dtype)
+        row_sum = (roots @ panel).astype(np.float64)
         scatter = _gram(panel)
         energy = float(np.trace(scatter))
         if not energy < ops.max_energy(self.dtype):
             raise NonFiniteError
         return _Sums(float(roots @ roots), row_sum, scatter, energy)
 
-    def _about(self, mean: Array, panel: DeviceArray, roots: DeviceArray | None) -> tuple[DeviceArray, _Sums]:
+    def _about(self, mean: Array, panel: Array, roots: Array | None) -> tuple[Array, _Sums]:
         """Move the origin to a mean; a panel about it, and its sums."""
         step = self._move_origin(mean)
         if self._sums.weight:
             self._sums = self._sums.moved(step)
-        moved = self.backend.asarray(step, self.dtype)
+        moved = step.astype(self.dtype)
         panel = panel - (moved if roots is None else roots[:, None] * moved)
         return panel, self._products(panel, roots, self.dtype)
 
@@ -249,13 +239,12 @@ class Exact(Tracker):
         self._sums = _Sums(0.0, np.zeros(0), np.zeros((0, 0)), 0.0)
         self._resolved = Resolved(_RETRY_GROWTH * factor.energy, None, np.inf)
 
-    def _absorb_rows(self, panel: DeviceArray, roots: DeviceArray | None) -> None:
+    def _absorb_rows(self, panel: Array, roots: Array | None) -> None:
         """Absorb a panel without products, or go back to them where they resolve everything again."""
         assert self._factor is not None
-        rows = to_host(panel)
-        if not ops.energy(rows) < ops.max_energy(self.dtype):
+        if not ops.energy(panel) < ops.max_energy(self.dtype):
             raise NonFiniteError
-        added = RowFactor.from_rows(rows, None if roots is None else to_host(roots), center=self.center)
+        added = RowFactor.from_rows(panel, roots, center=self.center)
         factor = self._factor = self._factor.joined(added)
         if factor.energy <= self._resolved.energy:
             return
@@ -442,10 +431,10 @@ class Exact(Tracker):
         return False
 
 
-def _gram(panel: DeviceArray) -> Array:
-    """`panel.T @ panel` on the host; threads share the rows, where BLAS does not."""
-    if not isinstance(panel, np.ndarray) or panel.shape[1] > _ONE_THREAD_FEATURES:
-        return to_host(panel.T @ panel)
+def _gram(panel: Array) -> Array:
+    """`panel.T @ panel`; threads share the rows, where BLAS does not."""
+    if panel.shape[1] > _ONE_THREAD_FEATURES:
+        return panel.T @ panel
     parts = even_cuts(len(panel), -(-len(panel) // _PART_ROWS))
     total, *others = map_parts(lambda part: panel[part].T @ panel[part], parts)
     for other in others:

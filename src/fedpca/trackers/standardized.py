@@ -13,7 +13,7 @@ from fedpca.summaries.scaling import ScaleRule, Scaling, divided
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.summaries.view import SummaryView
-from fedpca.trackers.exact import Exact
+from fedpca.trackers.base import Tracker
 from fedpca.trackers.late_features import LateFeatures
 
 # Of units, up to which products tell features apart well enough, and dividing them would only take time.
@@ -36,7 +36,7 @@ class Standardized:
         scaling: of the rows as they are.
     """
 
-    tracker: Exact | LateFeatures
+    tracker: Tracker | LateFeatures
     rule: ScaleRule
     units: Array
     scaling: Scaling
@@ -44,7 +44,7 @@ class Standardized:
     is_fitted = True
 
     @classmethod
-    def start(cls, tracker: Exact, rule: ScaleRule, first: Scaling) -> Self:
+    def start(cls, tracker: Tracker, rule: ScaleRule, first: Scaling) -> Self:
         """A stream without rows, in units that suit the first ones."""
         units = _units(first)
         if units.max() <= _MAX_RATIO[str(tracker.dtype)] * units.min():
@@ -75,7 +75,7 @@ class Standardized:
         merged.scale(self.rule)  # raises if the rule does not fit the features
         return replace(self, scaling=merged)
 
-    def with_tracker(self, tracker: Exact | LateFeatures) -> Self:
+    def with_tracker(self, tracker: Tracker | LateFeatures) -> Self:
         return replace(self, tracker=tracker)
 
     # --- summaries out ---

@@ -1,15 +1,13 @@
 """The drift test: whether rows have more energy outside the probes than rows had before.
 
-The residual of a row is its energy about the mean outside the directions it is compared with. On the host
-rows are compared 32 at a time with the mean m and variance v that residuals had before. A part of weight w
-and total residual e has the excess
+The residual of a row is its energy about the mean outside the probes. Rows are compared 32 at a time with the
+mean m and variance v that residuals had before. A part of weight w and total residual e has the excess
 
     e - m w - sqrt(v w) - rounding,
 
 and the sum of excesses, restarted where it falls below zero, is a CUSUM test: above `drift` + 6 sqrt(32 v)
 the rows since the restart are news. So a change is found after as many rows as it takes to tell it from
-chance, in whatever batches they come, and it is known where it began. On a device a panel is tested as a
-whole.
+chance, in whatever batches they come, and it is known where it began.
 
 A single row is an outlier if its residual exceeds `outlier`. News and outliers are not accumulated: products
 with the probes cannot see what is orthogonal to them. See docs/explanation/kernel.md.
@@ -27,7 +25,6 @@ _ALLOWED = 1.0  # standard deviations by which every part may exceed the mean,
 _ALARM = 6.0  # and by which all since the restart may together
 # Rounding error of the residual of a whole panel, as a share of its energy: errors of rows cancel in part.
 _RESIDUAL_ROUNDING = 1e-6
-_TF32_RESIDUAL_ROUNDING = 1e-4
 
 
 class Residuals(NamedTuple):
@@ -51,11 +48,6 @@ class Thresholds(NamedTuple):
     drift: float
     outlier: float
     energy: float = np.inf
-
-    def is_drift(self, residual: float, weight: float, energy: float, uses_tf32: bool) -> bool:
-        """Whether a panel of this total residual, weight and energy has new directions."""
-        excess = residual - self.expected.mean * weight
-        return excess > self.drift + (_TF32_RESIDUAL_ROUNDING if uses_tf32 else _RESIDUAL_ROUNDING) * energy
 
     def news(
         self, energy: Array, residual: Array, roots: Array | None, surplus: float

@@ -8,15 +8,13 @@ Period: rows x_i with weights w_i and scores a_i = W (x_i - mu0) give
     Q = sum of w_i [a_i; 1] x_i^T      = [P; p^T]               (K + 1 x d)
 
 C is the scatter of history and period about their common mean, plus sigma I; it is never formed. What it does
-to the probes is Y = W C and T = W C W^T, and Y^T T^+ Y is its Nystrom approximation. On a device Y is not
-computed itself: Y = B X, of coefficients B and the stacked rows X = [Q; W; mu0^T].
+to the probes is Y = W C and T = W C W^T, and Y^T T^+ Y is its Nystrom approximation. Y = B X, of coefficients
+B and the stacked rows X = [Q; W; mu0^T].
 """
 
 import numpy as np
 
-from fedpca._typing import Array, DeviceArray
-from fedpca.backend import backend_of
-from fedpca.backend.ops import row_energies
+from fedpca._typing import Array
 from fedpca.summaries.linalg import orthonormal, triangle_inverse
 from fedpca.summaries.subspace import Subspace
 
@@ -110,74 +108,45 @@ def common_mean(history: Subspace, p: Array, w: float, energy: float) -> tuple[A
     return mu0 + step * (w / (n0 + w)), total
 
 
-def score_gram(along: Array, offsets: Array, w: float) -> Array:
-    """M, from products of the rows instead of the scores.
-
-    With A = P W^T - a (W mu0)^T, made symmetric, and a = W p - w W mu0.
-
-    Args:
-        along: Q W^T, shape (K + 1, K).
-        offsets: W mu0, shape (K,).
-        w: sum of the weights.
-    """
-    a = along[-1, :] - w * offsets
-    half = (along[:-1, :] - np.outer(a, offsets)) / 2
-    M = np.empty((len(along), len(along)))
-    M[:-1, :-1] = half + half.T
-    M[-1, :-1] = M[:-1, -1] = a
-    M[-1, -1] = w
-    return M
-
-
-def nystrom_eigenpairs(
-    stacked_rows: DeviceArray, coefficients: Array | None, gram: Array, T: Array, n_max: int, eps: float
-) -> tuple[DeviceArray, Array]:
+def nystrom_eigenpairs(Y: Array, T: Array, n_max: int, eps: float) -> tuple[Array, Array]:
     """The leading eigenvectors of Y^T T^+ Y, as rows, and their eigenvalues, descending.
 
     With R^T R = T^+ and F = R Y, they are the right singular vectors of F. If U and L are the leading
     eigenvectors and eigenvalues of F F^T = R (Y Y^T) R^T, the vectors are L^-1/2 U^T R Y.
 
     Args:
-        stacked_rows: X, shape (m, d).
-        coefficients: B, such that Y = B X, shape (K, m); None if X is Y.
-        gram: Y Y^T, shape (K, K), float64.
+        Y: shape (K, d).
         T: shape (K, K), float64.
         n_max: at most this many pairs.
         eps: relative rounding error of the products.
     """
-    backend = backend_of(stacked_rows)
-    dtype = backend.numpy_dtype(stacked_rows)
-    dtype_eps = float(np.finfo(dtype).eps)
+    dtype_eps = float(np.finfo(Y.dtype).eps)
     if not len(T):
-        return stacked_rows[:0, :], np.zeros(0)
+        return Y[:0], np.zeros(0)
     R = inverse_root(T, _MIN_PIVOT * np.sqrt(dtype_eps))
     if R is None:  # rotate the probes, so that directions without energy can be left out
-        squares, vectors = backend.eigh(T)
+        squares, vectors = np.linalg.eigh(T)
         kept = squares > _MIN_EIGENVALUE * len(T) * dtype_eps * squares[-1]
         R = (vectors[:, kept] / np.sqrt(squares[kept])).T
-        stacked_rows = backend.asarray(_applied(R, coefficients), dtype) @ stacked_rows  # F itself
-        (gram,) = backend.to_numpy(stacked_rows @ stacked_rows.T)
-        coefficients, R = None, np.eye(len(gram))
+        Y, R = R.astype(Y.dtype) @ Y, np.eye(len(R))  # F itself
+    wide = Y.astype(np.float64, copy=False)  # products in float32 would lose half of its digits
+    gram = wide @ wide.T
     sizes = np.sqrt(np.maximum(np.diag(gram), _TINY))  # of the rows of Y, to scale them to unit length
     unit_gram = gram / np.outer(sizes, sizes)
     scaled_R = R * sizes
-    squares, U = backend.eigh(scaled_R @ unit_gram @ scaled_R.T)
+    squares, U = np.linalg.eigh(scaled_R @ unit_gram @ scaled_R.T)
     squares, U = squares[::-1][:n_max], U[:, ::-1][:, :n_max]
     if not squares[-1] > _MIN_SQUARED_RATIO * squares[0]:
         U, singular_values, _ = np.linalg.svd(scaled_R @ root(unit_gram))
         n_kept = np.count_nonzero(singular_values[:n_max] > _MIN_SINGULAR_RATIO * eps * singular_values[0])
         U, squares = U[:, :n_kept], singular_values[:n_kept] ** 2
-    components = backend.asarray(_applied((U / np.sqrt(squares)).T @ R, coefficients), dtype) @ stacked_rows
+    components = ((U / np.sqrt(squares)).T @ R).astype(Y.dtype) @ Y
     if len(squares) and squares[-1] < _ORTHOGONAL_RATIO * dtype_eps * squares[0]:
         components = orthonormal(components)
     return components, squares
 
 
-def _applied(matrix: Array, coefficients: Array | None) -> Array:
-    return matrix if coefficients is None else matrix @ coefficients
-
-
-def residual_directions(sample: DeviceArray, V: DeviceArray) -> DeviceArray:
+def residual_directions(sample: Array, V: Array) -> Array:
     """Orthonormal directions of a few rows outside the span of orthonormal V.
 
     Args:
@@ -189,24 +158,23 @@ def residual_directions(sample: DeviceArray, V: DeviceArray) -> DeviceArray:
     """
     if not sample.shape[0]:
         return sample
-    backend = backend_of(sample)
-    dtype = backend.numpy_dtype(sample)
+    dtype = sample.dtype
     energies = []
     for _ in range(2 if V.shape[0] else 0):  # twice: a small residual is far from orthogonal after one step
-        energies.append(row_energies(sample))
+        energies.append(np.vecdot(sample, sample).astype(np.float64))
         sample = sample - (sample @ V.T) @ V
-    gram, *fetched = backend.to_numpy(sample @ sample.T, *energies)
+    gram = np.asarray(sample @ sample.T, np.float64)
     after_two = np.sqrt(np.diag(gram))
-    before, after_one = np.sqrt(fetched) if fetched else (after_two, after_two)
+    before, after_one = np.sqrt(energies) if energies else (after_two, after_two)
     # A residual is rounding if it was after one step, or if it halves once more.
     long = (after_one > _MIN_RESIDUAL * float(np.finfo(dtype).eps) * before) & (after_two > 0.5 * after_one)
     R = inverse_root(gram, _MIN_SAMPLE_PIVOT) if long.all() else None
     if R is None:
         scale = np.where(long, 1 / np.where(long, after_two, 1), 0)
-        squares, vectors = backend.eigh(np.outer(scale, scale) * gram)
+        squares, vectors = np.linalg.eigh(np.outer(scale, scale) * gram)
         kept = squares > _MIN_SAMPLE_EIGENVALUE * squares.max(initial=0.0)  # rows may be drawn twice
         R = (vectors[:, kept] / np.sqrt(squares[kept])).T * scale
-    return backend.asarray(R, dtype) @ sample
+    return R.astype(dtype) @ sample
 
 
 def inverse_root(matrix: Array, min_pivot: float) -> Array | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fedpca._typing import Array, DeviceArray, RowsLike
+from fedpca._typing import Array, RowsLike
 from fedpca.backend import batch_slices, dense
 from fedpca.summaries.merging import append_rows
 from fedpca.summaries.subspace import Subspace
@@ -20,7 +20,7 @@ from fedpca.trackers.nystrom.period import SketchPeriod
 if TYPE_CHECKING:
     from fedpca.trackers.nystrom.tracker import Nystrom
 
-Part = tuple[RowsLike, DeviceArray | None]
+Part = tuple[RowsLike, Array | None]
 
 _UNUSUAL = 6.0  # standard deviations above the median at which 32 rows are searched for directions
 _MAX_SEARCHED = 256  # rows, those with the largest residuals
@@ -28,7 +28,7 @@ _MAX_SEARCHED = 256  # rows, those with the largest residuals
 
 def begin(tracker: Nystrom, parts: Sequence[Part]) -> None:
     """Learn from the first rows, all at hand: from a sample of them, then by passes over all."""
-    tuning, eps = tracker.tuning, tracker._products_eps()
+    tuning = tracker.tuning
     first = FirstParts(parts, tracker._prepared, tuning.max_panel_rows)
     rows, roots = first.sample(
         max(tuning.sample_rows, tuning.sample_per_probe * tracker.n_probes), tracker._rng
@@ -43,7 +43,7 @@ def begin(tracker: Nystrom, parts: Sequence[Part]) -> None:
     tracker._basis = append_rows(nothing, few, None, tracker.n_probes)
     tracker._adapt()
     sample = FirstParts([(rows, roots)], tracker._prepared, tuning.max_panel_rows)
-    tracker._basis = sample.multiply(tracker._basis.components, empty, eps).found
+    tracker._basis = sample.multiply(tracker._basis.components, empty).found
     tracker._adapt()
     fresh = probes = tracker._basis.components[:0]
     for n_passes in range(tuning.max_passes):
@@ -56,7 +56,7 @@ def begin(tracker: Nystrom, parts: Sequence[Part]) -> None:
         if n_passes > 1:  # two were not enough: what the last pass made of its probes, and these
             fresh = np.concatenate([fresh, probes[: tracker.n_probes]])
         probes = np.concatenate([found.components, solve.residual_directions(fresh, found.components)])
-        last = first.multiply(probes, empty, eps)
+        last = first.multiply(probes, empty)
         tracker._basis, tracker._usual, tracker._n_rows = last.found, last.usual, last.found.count
         tracker._adapt()
         limits = tracker._thresholds()
@@ -108,7 +108,7 @@ class FirstParts:
     def __init__(
         self,
         parts: Sequence[Part],
-        prepared: Callable[[RowsLike, DeviceArray | None], RowsLike],
+        prepared: Callable[[RowsLike, Array | None], RowsLike],
         panel_rows: int,
     ) -> None:
         self._parts, self._prepared, self._panel_rows = parts, prepared, panel_rows
@@ -134,9 +134,9 @@ class FirstParts:
                 roots[low:high] = own[places]
         return taken, roots
 
-    def multiply(self, probes: Array, empty: Subspace, eps: float) -> Pass:
+    def multiply(self, probes: Array, empty: Subspace) -> Pass:
         """Products of the rows with orthonormal probes, shape (p, d)."""
-        period, residuals = SketchPeriod(empty, probes, eps, ANY_ROWS, False), []
+        period, residuals = SketchPeriod(empty, probes, ANY_ROWS), []
         for rows, roots in self._panels():
             residuals.append(period.force(rows, roots).residual)
         T, _ = solve.probe_scatter(period.M, empty, 0.0)

@@ -6,8 +6,8 @@ from typing import Any, Self, final
 
 import numpy as np
 
-from fedpca._typing import Array, DeviceArray, RowsLike
-from fedpca.backend import batch_slices, dense, to_host
+from fedpca._typing import Array, RowsLike
+from fedpca.backend import batch_slices, dense
 from fedpca.backend.ops import row_energies
 from fedpca.summaries.algebra import rounding_floor
 from fedpca.summaries.linalg import orthonormal, orthonormality_error
@@ -22,9 +22,8 @@ from fedpca.trackers.nystrom.drift import Residuals, Thresholds
 from fedpca.trackers.nystrom.first_rows import FirstRows
 from fedpca.trackers.nystrom.news import outside, standing_out
 from fedpca.trackers.nystrom.period import SketchPeriod
-from fedpca.trackers.nystrom.restart import restart
 from fedpca.trackers.nystrom.start import begin
-from fedpca.trackers.nystrom.tuning import tuning_for
+from fedpca.trackers.nystrom.tuning import TUNING
 
 
 @final
@@ -39,21 +38,20 @@ class Nystrom(SubspaceTracker):
     Some rows go through the exact block update instead: panels with more energy outside the directions
     carried than the stream has had so far (its directions change), single rows that alone outweigh a
     direction wanted, rows of an ill-conditioned spectrum (sigma_r below about sqrt(eps) sigma_1), and a
-    short stream whose directions hardly differ in energy. On a device, where that update would take long,
-    the directions of many such rows are found by products as well.
+    short stream whose directions hardly differ in energy.
 
     Args:
         seed: of the choice of recent rows as probes.
     """
 
-    settings = frozenset({"backend", "seed"})
+    settings = frozenset({"seed"})
     takes_sparse = True
 
     def __init__(self, n_features: int, rule: RankRule, *, seed: int = 0, **settings: Any) -> None:
         super().__init__(n_features, rule, **settings)
-        self.tuning = tuning_for(self.backend)
+        self.tuning = TUNING
         self._rng = np.random.default_rng(seed)
-        self._basis = self._empty_basis()  # the directions carried, about the origin; on the backend
+        self._basis = self._empty_basis()  # the directions carried, about the origin
         self._period: SketchPeriod | None = None
         self._n_rows = 0.0  # seen, less those forgotten
         self._ill_conditioned = False
@@ -90,44 +88,24 @@ class Nystrom(SubspaceTracker):
     @property
     def buffer_capacity(self) -> int:
         tuning = self.tuning
-        rows = min(tuning.buffer_rows, tuning.buffer_entries // self.n_features)
-        return max(tuning.buffer_per_probe * self.n_probes, rows)
+        return max(tuning.buffer_per_probe * self.n_probes, tuning.buffer_rows)
 
     @property
     def min_panel_rows(self) -> int:
-        if self._basis.count and self.tuning.min_panel_rows is not None:
-            return self.tuning.min_panel_rows
-        return self.buffer_capacity
+        return self.tuning.min_panel_rows if self._basis.count else self.buffer_capacity
 
     @property
     def max_panel_rows(self) -> int:
         if not self._basis.count:
             return self.buffer_capacity
-        most = min(self.tuning.max_panel_rows, self.tuning.max_panel_scores // (self.n_probes + 1))
         done = 0 if self._period is None else self._period.n_rows
-        return min(most, max(self.min_panel_rows, self._period_rows() - done))
-
-    def _panel_rows(self, rows: RowsLike, roots: DeviceArray | None, n_left: int) -> int:
-        size = super()._panel_rows(rows, roots, n_left)
-        is_last = self._waits_for_device() and n_left < size + self.min_panel_rows
-        return max(size, n_left) if is_last else size
-
-    def _waits_for_device(self) -> bool:
-        """Whether buffering a part of a batch would make two panels of it, and wait twice for the device."""
-        return self.backend.on_device and self._basis.count > 0
+        return min(self.tuning.max_panel_rows, max(self.min_panel_rows, self._period_rows() - done))
 
     def _period_rows(self) -> int:
         """Rows per period. Periods grow with the stream: what one adds to the directions shrinks."""
         tuning, n_probes = self.tuning, self.n_probes
-        if self._flatness > tuning.flat:
-            ratio = tuning.history_per_row_flat
-        elif (
-            self._n_rows < tuning.early_rows_per_feature * self.n_features
-            or n_probes + tuning.extra_probes < 4 * self.rank
-        ):
-            ratio = tuning.history_per_row_early
-        else:
-            ratio = tuning.history_per_row
+        is_flat = self._flatness > tuning.flat
+        ratio = tuning.history_per_row_flat if is_flat else tuning.history_per_row
         most = tuning.max_period_per_probe * max(n_probes, 32)
         least = max(tuning.period_per_probe * n_probes, self.min_panel_rows)
         if isinstance(self.rule, EnergyBand):
@@ -146,12 +124,10 @@ class Nystrom(SubspaceTracker):
     def _absorbed_energy(self) -> float:
         return self._basis.total if self._period is None else self._period.energy
 
-    def _take_first(self, rows: RowsLike, roots: DeviceArray | None) -> int:
+    def _take_first(self, rows: RowsLike, roots: Array | None) -> int:
         """Keep the first rows of a stream as long as there is room, then learn from all of them at once."""
         first, n_rows = self._first_rows, rows.shape[0]
         if first is None:
-            if self._n_buffered and self._waits_for_device() and n_rows >= self.min_panel_rows:
-                self._flush()
             return 0
         if n_rows <= first.room:
             first.append(rows, roots)
@@ -177,34 +153,33 @@ class Nystrom(SubspaceTracker):
         self._adapt()
         self._follow_mean()
 
-    def _absorb(self, panel: RowsLike, roots: DeviceArray | None) -> None:
+    def _absorb(self, panel: RowsLike, roots: Array | None) -> None:
         start, n_rows = 0, panel.shape[0]
         while start < n_rows:
-            stop = n_rows if self.backend.on_device else min(start + self._wary_rows, n_rows)
-            part = slice(start, stop)
+            part = slice(start, min(start + self._wary_rows, n_rows))
             start += self._absorb_part(panel[part, :], None if roots is None else roots[part])
         self._n_rows += n_rows
         if self._period is None:
             self._follow_mean()
 
-    def _absorb_part(self, rows: RowsLike, roots: DeviceArray | None) -> int:
+    def _absorb_part(self, rows: RowsLike, roots: Array | None) -> int:
         """Learn from the first of some rows; returns how many."""
-        n_rows, take = rows.shape[0], self.backend.take
+        n_rows = rows.shape[0]
         if self._period is None:
             if self._needs_exact_update():
-                self._absorb_novel(rows, roots)
+                self._append(rows, roots)
                 self._usual = None
                 return n_rows
             if self._has_few_outside():
                 return self._renew(rows, roots, min(self.tuning.look_rows, n_rows), replace=True)
             n_missing = max(self.n_probes - self._basis.rank, 0)
             probes = self._sample_probes(rows, roots, n_missing, self._basis)
-            n_krylov = self.rank if self._flatness > self.tuning.flat and not self.backend.on_device else 0
+            n_krylov = self.rank if self._flatness > self.tuning.flat else 0
             self._period = self._open_period(probes, self._thresholds(), n_krylov)
         added = self._period.add(rows, roots)
         if len(added.left):
             self._close_period()
-            self._absorb_novel(take(rows, added.left), None if roots is None else take(roots, added.left))
+            self._append(rows[added.left], None if roots is None else roots[added.left])
         if not added.n_news:
             self._wary_rows = min(2 * self._wary_rows, self.tuning.max_panel_rows)
             if self._period is not None and self._period.n_rows >= self._period_rows():
@@ -225,12 +200,12 @@ class Nystrom(SubspaceTracker):
     def _has_few_outside(self) -> bool:
         """Whether a few directions make up what rows have outside those carried, and it matters."""
         usual, basis = self._usual, self._basis
-        if usual is None or usual.variance is None or self.rank > basis.rank or self.backend.on_device:
+        if usual is None or usual.variance is None or self.rank > basis.rank:
             return False
         matters = usual.mean * basis.count > basis.singular_values[self.rank - 1] ** 2 / 4
         return bool(matters and usual.variance > self.tuning.uneven * usual.mean**2)
 
-    def _renew(self, rows: RowsLike, roots: DeviceArray | None, n_news: int, *, replace: bool = False) -> int:
+    def _renew(self, rows: RowsLike, roots: Array | None, n_news: int, *, replace: bool = False) -> int:
         """Open a period with news, some of whose directions are its probes; returns how many rows it took.
 
         Args:
@@ -240,7 +215,7 @@ class Nystrom(SubspaceTracker):
         """
         tuning, basis = self.tuning, self._basis
         if row_energies(dense(rows[:n_news, :])).sum() > self._thresholds().energy:
-            self._absorb_novel(rows[:n_news, :], None if roots is None else roots[:n_news])
+            self._append(rows[:n_news, :], None if roots is None else roots[:n_news])
             return n_news
         look = slice(0, min(max(n_news, tuning.look_rows), rows.shape[0]))
         own = None if roots is None else roots[look]
@@ -274,32 +249,21 @@ class Nystrom(SubspaceTracker):
         self._ill_conditioned = bool(singular_values[-1] < limit)
         return self._ill_conditioned
 
-    def _absorb_novel(self, panel: RowsLike, roots: DeviceArray | None) -> None:
-        """Learn from rows whose directions are not among the probes."""
-        many = panel.shape[0] > self.tuning.restart_per_probe * self.n_probes
-        if many and not self._ill_conditioned:
-            restart(self, panel, roots)
-        else:
-            self._append(panel, roots)
-
-    def _append(self, panel: RowsLike, roots: DeviceArray | None) -> None:
-        """The exact block update, on the host, a few rows at a time; the first rows at once."""
-        basis = _with_components(self._basis, to_host(self._basis.components))
+    def _append(self, panel: RowsLike, roots: Array | None) -> None:
+        """The exact block update, a few rows at a time; the first rows at once."""
+        basis = self._basis
         step = 2 * self.n_probes if basis.count else panel.shape[0]
         for part in batch_slices(panel.shape[0], step):
-            rows, part_roots = to_host(dense(panel[part, :])), None if roots is None else to_host(roots[part])
-            basis = append_rows(basis, rows, part_roots, self.n_carried)
-        self._move_to(self._on_backend(basis))
+            own = None if roots is None else roots[part]
+            basis = append_rows(basis, dense(panel[part, :]), own, self.n_carried)
+        self._move_to(basis)
         self._adapt()
 
     # --- periods ---
 
-    def _open_period(
-        self, extra_probes: DeviceArray, thresholds: Thresholds, n_krylov: int = 0
-    ) -> SketchPeriod:
+    def _open_period(self, extra_probes: Array, thresholds: Thresholds, n_krylov: int = 0) -> SketchPeriod:
         """A period whose probes are the directions carried and others, orthonormal to them, shape (p, d)."""
-        eps = self._products_eps()
-        return SketchPeriod(self._basis, extra_probes, eps, thresholds, self.tuning.prefetches, n_krylov)
+        return SketchPeriod(self._basis, extra_probes, thresholds, n_krylov)
 
     def _thresholds(self) -> Thresholds:
         basis = self._basis
@@ -312,38 +276,19 @@ class Nystrom(SubspaceTracker):
             expected=expected,
             drift=self.tuning.drift_tolerance * weakest,
             outlier=self.tuning.outlier_share * weakest,
-            energy=np.inf
-            if self.backend.on_device
-            else solve.max_energy(weakest, basis, self._products_eps()),
+            energy=solve.max_energy(weakest, basis, float(np.finfo(self.dtype).eps)),
         )
 
-    def _products_eps(self) -> float:
-        """Relative rounding error of products: less where the spectrum is too ill-conditioned for tf32."""
-        exact = float(np.finfo(self.dtype).eps)
-        fast = self.backend.matmul_eps(self.dtype)
-        singular_values = self._basis.singular_values[: self.rank]
-        if fast > exact and len(singular_values) == self.rank:
-            limit = 2 * self.tuning.ill_conditioned * np.sqrt(fast) * singular_values[0]
-            return fast if singular_values[-1] > limit else exact
-        return exact
-
-    def _sample_probes(
-        self, panel: RowsLike, roots: DeviceArray | None, n_rows: int, known: Subspace
-    ) -> DeviceArray:
+    def _sample_probes(self, panel: RowsLike, roots: Array | None, n_rows: int, known: Subspace) -> Array:
         """Orthonormal directions of a few rows outside those known."""
         if not n_rows:
             return known.components[:0, :]
         no_mean = self.center and not known.count  # then that of the rows chosen, of which one is redundant
         chosen = self._rng.integers(0, panel.shape[0], n_rows + no_mean)
-        rows = dense(self.backend.take(panel, chosen))
-        mean = self.backend.xp.mean(rows, axis=0) if no_mean else self.backend.asarray(known.mean, self.dtype)
-        rows = rows - (mean if roots is None else self.backend.take(roots, chosen)[:, None] * mean)
+        rows = dense(panel[chosen])
+        mean = rows.mean(axis=0) if no_mean else known.mean.astype(self.dtype)
+        rows = rows - (mean if roots is None else roots[chosen][:, None] * mean)
         return solve.residual_directions(rows[:n_rows, :], known.components)
-
-    def _outside_basis(self, directions: DeviceArray) -> DeviceArray:
-        """Directions that orthonormal ones have besides those carried."""
-        carried = self._basis.components
-        return solve.residual_directions(directions, carried) if carried.shape[0] else directions
 
     def _close_period(self, *, settled: bool = False) -> None:
         """Renew the directions; after enough rows those found last are no longer spared."""
@@ -358,7 +303,7 @@ class Nystrom(SubspaceTracker):
     def _move_to(self, basis: Subspace) -> None:
         """Carry other directions, of more rows."""
         before, self._basis = self._basis, basis
-        if not before.count and not self.backend.on_device:
+        if not before.count:
             self._coverage = Coverage.of_all(basis)
         elif self._coverage is not None:
             added = basis.count - before.count
@@ -393,10 +338,6 @@ class Nystrom(SubspaceTracker):
     def state(self) -> Subspace:
         if self._first_rows is not None:
             return self._first_rows.subspace(self.rank, max(self.n_carried, self.tuning.buffer_rows))
-        if self._n_buffered and self.tuning.absorbs_buffer:
-            flushed = self.branch()
-            flushed._flush()
-            return flushed.state()
         return self._fair_state()[0]
 
     def _fair_state(self) -> tuple[Subspace, Array | None]:
@@ -428,7 +369,7 @@ class Nystrom(SubspaceTracker):
 
     def _absorbed(self) -> Subspace:
         basis = self._basis if self._period is None else self._period.close(self._basis, self.n_carried)
-        components = to_host(basis.components)
+        components = basis.components
         if orthonormality_error(components) > 64 * np.finfo(self.dtype).eps:
             components = orthonormal(components)
         basis = _with_components(basis, components)
@@ -456,14 +397,14 @@ class Nystrom(SubspaceTracker):
         if self._first_rows is not None:
             self._basis = self._first_rows.subspace(self.rank, self.n_carried)
             self._n_rows, self._first_rows = self._basis.count, None
-        self._basis = self._on_backend(self._merged(self._absorbed(), others, self.n_carried))
+        self._basis = self._merged(self._absorbed(), others, self.n_carried)
         self._period, self._origin, self._usual, self._coverage = None, None, None, None
         self._n_rows = max(self._n_rows, self._basis.count)
         self._follow_mean()
 
     def _empty_basis(self) -> Subspace:
         return Subspace.unchecked(
-            components=self.backend.zeros((0, self.n_features), self.dtype),
+            components=np.zeros((0, self.n_features), self.dtype),
             singular_values=np.zeros(0),
             mean=np.zeros(self.n_features),
             count=0.0,
@@ -471,12 +412,9 @@ class Nystrom(SubspaceTracker):
             centered=self.center,
         )
 
-    def _on_backend(self, basis: Subspace) -> Subspace:
-        return _with_components(basis, self.backend.asarray(basis.components, self.dtype))
 
-
-def _with_components(basis: Subspace, components: DeviceArray) -> Subspace:
-    """The same subspace with its components elsewhere, or the first of them."""
+def _with_components(basis: Subspace, components: Array) -> Subspace:
+    """The same subspace with other components, or the first of them."""
     return Subspace.unchecked(
         components=components,
         singular_values=basis.singular_values[: components.shape[0]],

@@ -1,12 +1,6 @@
-"""Tuning: the thresholds and sizes of the kernel, for each kind of backend, with their reasons."""
+"""Tuning: the thresholds and sizes of the kernel, with their reasons."""
 
-import math
-import sys
 from dataclasses import dataclass
-
-from fedpca.backend import Backend
-
-_UNLIMITED = sys.maxsize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +12,7 @@ class Tuning:
 
     Attributes:
         noise_slack: factor of the residual that rows are expected to have, over that of the stream so far,
-            where it was not measured: on a device rows of a panel differ by chance.
+            where it was not measured.
         early_slack: more of it, K / (rows so far) times this: directions fit the first rows best.
         drift_tolerance: excess residual of a panel, as a share of the energy of the weakest direction wanted,
             that is not drift: what is missed so cannot change a wanted direction by more.
@@ -43,36 +37,26 @@ class Tuning:
         direct_rows: if no more can be kept, their directions are found exactly.
         max_passes: over the rows kept, as long as these add to the directions found.
         free_probes: probes per period left for directions that the history has not shown.
-        extra_probes: more probes than K in a pass over rows with new directions, at least this many.
         buffer_rows: rows that the buffer holds,
-        buffer_entries: as long as it has no more entries than this,
         buffer_per_probe: and at least this many rows per probe: the first rows are the first probes.
-        min_panel_rows: fewer rows are buffered once there are probes; None for as many as the buffer holds.
-        max_panel_rows: rows per panel,
-        max_panel_scores: and entries of its products with the probes.
+        min_panel_rows: fewer rows are buffered once there are probes.
+        max_panel_rows: rows per panel.
         period_per_probe: least rows per period and probe: a period ends in matrices of this size.
         max_period_per_probe: most rows per period and probe (as of 32 probes, if there are fewer).
         max_period_adaptive: most rows per period while the rank follows an energy band, which it does between
             periods.
         history_per_row: rows of the stream so far per row of the next period,
-        history_per_row_early: for a stream still short, or with few probes per component,
         history_per_row_flat: and for a flat spectrum.
-        early_rows_per_feature: rows per feature from which a stream is no longer short.
-        restart_per_probe: rows with new directions per probe, above which these are found by products.
-        restart_growth: how many times more rows each step of such a restart takes.
-        absorbs_buffer: whether buffered rows are absorbed by a copy of the tracker for a summary, since there
-            are too many of them to be factorized.
-        prefetches: whether what the end of a period needs is fetched with the sums of each panel.
     """
 
-    noise_slack: float
-    early_slack: float
+    noise_slack: float = 1.0
+    early_slack: float = 4.0
     drift_tolerance: float = 1e-3
     outlier_share: float = 0.5
     ill_conditioned: float = 8.0
     recovery: float = 4.0
     flat: float = 1.0
-    very_flat: float
+    very_flat: float = 8.0
     very_flat_rows: int = 64
     min_gain: float = 1e-3
     look_rows: int = 64
@@ -81,78 +65,21 @@ class Tuning:
     settled_rows: int = 512
     wary_rows: int = 128
     uneven: float = 0.2
-    kept_bytes: int
+    kept_bytes: int = 2**25
     sample_rows: int = 512
     direct_rows: int = 256
     sample_per_probe: int = 12
     max_passes: int = 5
-    free_probes: int
-    extra_probes: int = 24
-    buffer_rows: int
-    buffer_entries: int
-    buffer_per_probe: int
-    min_panel_rows: int | None
-    max_panel_rows: int
-    max_panel_scores: int
+    free_probes: int = 1
+    buffer_rows: int = 128  # factorized exactly: enough for good first probes
+    buffer_per_probe: int = 2
+    min_panel_rows: int = 32
+    max_panel_rows: int = 1024
     period_per_probe: int = 2
-    max_period_per_probe: float
-    max_period_adaptive: float
-    history_per_row: float
-    history_per_row_early: float
-    history_per_row_flat: float
-    early_rows_per_feature: int = 16
-    restart_per_probe: float
-    restart_growth: int = 256
-    absorbs_buffer: bool
-    prefetches: bool
+    max_period_per_probe: float = 128
+    max_period_adaptive: float = 256
+    history_per_row: float = 3.0
+    history_per_row_flat: float = 4.0
 
 
-HOST_TUNING = Tuning(
-    noise_slack=1.0,
-    early_slack=4.0,
-    kept_bytes=2**25,
-    very_flat=8.0,
-    free_probes=1,
-    buffer_rows=128,  # factorized exactly: enough for good first probes
-    buffer_entries=_UNLIMITED,
-    buffer_per_probe=2,
-    min_panel_rows=32,
-    max_panel_rows=1024,
-    max_panel_scores=_UNLIMITED,
-    max_period_per_probe=128,
-    max_period_adaptive=256,
-    history_per_row=3.0,
-    history_per_row_early=3.0,
-    history_per_row_flat=4.0,
-    restart_per_probe=math.inf,
-    absorbs_buffer=False,
-    prefetches=False,
-)
-
-# A launch costs as much as thousands of rows: panels and periods are long, and few. The exact update takes
-# place on the host: only outliers, and the rows of an ill-conditioned spectrum, go there.
-DEVICE_TUNING = Tuning(
-    noise_slack=1.5,
-    early_slack=8.0,
-    kept_bytes=0,
-    very_flat=math.inf,
-    free_probes=0,
-    buffer_rows=16_384,
-    buffer_entries=2**24,
-    buffer_per_probe=16,
-    min_panel_rows=None,
-    max_panel_rows=_UNLIMITED,
-    max_panel_scores=2**27,
-    max_period_per_probe=math.inf,
-    max_period_adaptive=math.inf,
-    history_per_row=1 / 256,
-    history_per_row_early=1 / 16,
-    history_per_row_flat=1.0,
-    restart_per_probe=2,
-    absorbs_buffer=True,
-    prefetches=True,
-)
-
-
-def tuning_for(backend: Backend) -> Tuning:
-    return DEVICE_TUNING if backend.on_device else HOST_TUNING
+TUNING = Tuning()
