@@ -273,7 +273,7 @@ def expected(
             spent += rule.histogram_share
             taken.append(steps.radius(rule.histogram, rule.histogram_share, 0))
         has_length = True
-        bound = _TYPICAL_LONG
+        bound = min(_TYPICAL_LONG, sqrt(_BENDING / rule.noise_to_signal))
     return Outlook(
         Clipping(bound, pairs=pairs),
         rule.mu * sqrt(1 - spent),
