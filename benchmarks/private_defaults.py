@@ -371,7 +371,7 @@ def figures(seeds: range, goals: dict[Case, Goal | None]) -> None:
                 mean_and_spread([fit.score.captured for fit in fits]),
                 f"{np.mean([fit.shown for fit in fits]):.1f}",
                 mean_and_spread(public),
-                f"{predicted(case).affinity:.3f}",
+                "at most " * case.scaled + f"{predicted(case).affinity:.3f}",
             )
         )
     header = (
@@ -471,7 +471,7 @@ PLANNED = (
 
 
 def predicted(case: Case) -> Score:
-    """By a plan that is given the true variances."""
+    """By a plan that is given the true variances; its limits, of features that are to be scaled."""
     from fedpca import Privacy, plan
 
     exact = case.truth
@@ -483,9 +483,12 @@ def predicted(case: Case) -> Score:
         n_components=case.rank,
         scale="std" if case.scaled else None,
     )
-    assert made.affinity is not None
-    assert made.captured is not None
-    return Score(made.affinity, made.captured)
+    affinity, captured = made.affinity, made.captured
+    if case.scaled:
+        affinity, captured = made.affinity_limit, made.captured_limit
+    assert affinity is not None
+    assert captured is not None
+    return Score(affinity, captured)
 
 
 def plan(seeds: range, *, quick: bool) -> None:
@@ -498,7 +501,7 @@ def plan(seeds: range, *, quick: bool) -> None:
         line = [str(case), f"{case.truth.n_rows} x {case.truth.n_features}"]
         for metric in Score._fields:
             measured = [getattr(fit, metric) for fit in fits]
-            line += [f"{getattr(told, metric):.3f}", mean_and_spread(measured)]
+            line += ["at most " * case.scaled + f"{getattr(told, metric):.3f}", mean_and_spread(measured)]
         lines.append(line)
     header = ("data", "rows", "affinity: predicted", "measured", "captured: predicted", "measured")
     table(header, lines)

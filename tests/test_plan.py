@@ -194,3 +194,28 @@ def test_more_bad_arguments():
         plan(PRIVACY, 5, spectrum=[1.0], typical=1.0)
     with pytest.raises(ValueError, match="owners"):
         fedpca.plan(PRIVACY, 5, owners=0)
+
+
+def test_with_a_scale_to_be_found_a_plan_knows_limits_only():
+    """Half of the columns are nearly constant, and noise hides them: what is left has other components."""
+    rng = np.random.default_rng(0)
+    privacy = Privacy(1.0, 1e-5)
+    hidden = rng.normal(size=(6000, 2)) @ rng.normal(size=(2, 10)) + rng.normal(size=(6000, 10))
+    rare = (rng.random((6000, 10)) < 0.003) * 1.0
+    rare[:, 1:] += 3 * rare[:, :1]
+    rows = np.hstack([hidden, rare])
+    exact = np.linalg.eigh(np.corrcoef(rows, rowvar=False))
+    planned = plan(privacy, 20, len(rows), exact[0][::-1].tolist(), n_components=2, scale="std")
+    assert planned.affinity is planned.captured is None
+    assert "affinity=" not in repr(planned)
+    assert f"affinity_limit={planned.affinity_limit:.2f}, captured_limit=" in repr(planned)
+    assert "at best be found" in planned.advice
+    assert "affinity and captured variance are limits" in planned.advice
+    pca = StreamingPCA(2, scale="std", privacy=replace(privacy, insecure_seed_for_tests=0))
+    with pytest.warns(UserWarning, match="left out"):
+        pca.fit(rows)
+    measured = np.square(pca.components_ @ exact[1][:, -2:]).sum() / 2
+    assert measured < planned.affinity_limit - 0.3
+    without = plan(privacy, 20, len(rows), exact[0][::-1].tolist(), n_components=2)
+    assert without.affinity_limit is without.captured_limit is None
+    assert 0 < without.affinity < 1

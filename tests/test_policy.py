@@ -296,7 +296,7 @@ def test_least_level_needs_the_rows(rows):
     summary = Moments.from_rows(rows)
     Policy(least_level=20).check(summary, rows)
     with pytest.raises(
-        PolicyViolation, match=r"at least 21 rows, and one of '2' has 20; leave the column"
+        PolicyViolation, match=r"at least 21 rows, and one of 'feature 3' has 20; leave the column"
     ) as e:
         Policy(least_level=21).check(summary, RowCounts.of(rows))
     assert rule_of(e) == "least_level"
@@ -371,7 +371,7 @@ def test_a_sum_that_the_others_can_take_apart_is_none(rows, privacy):
     [
         ({"least_rows": 101}, None, "at least 101 rows"),
         ({"least_rows": 101}, PRIVATE, "at least 101 rows"),
-        ({"least_level": 30}, None, "one of '2' has 20"),
+        ({"least_level": 30}, None, "one of 'feature 3' has 20"),
         ({"most_features_per_row": 0.02}, None, "0.02 features per row"),
         ({"most_directions_per_row": 0.02}, None, "0.02 directions per row"),
         ({"mean_allowed": False}, None, "the means of columns"),

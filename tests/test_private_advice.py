@@ -380,3 +380,26 @@ def test_where_little_noise_is_there_long_rows_are_clipped_and_not_all():
     few, more = affinity(1.0), affinity(4.0)
     assert more > few - 0.02
     assert few > affinity(1.0, bound="sphere") - 0.06
+
+
+@pytest.mark.long
+def test_rows_of_all_directions_alike_lose_little_by_the_length_that_is_found():
+    """Like word vectors: long tails that turn no component, so that noise is all that a length can cost."""
+    random = np.random.default_rng(2)
+    variances = np.arange(1.0, 101) ** -0.9
+    rows = (
+        random.normal(size=(20_000, 100)) * np.sqrt(variances) * np.exp(0.5 * random.normal(size=(20_000, 1)))
+    )
+    exact = np.linalg.eigh(np.cov(rows, rowvar=False))[1][:, -6:]
+
+    def affinity(epsilon, bound):
+        found = []
+        for seed in range(3):
+            privacy = Privacy(epsilon, 1e-5, bound, noise="fast", insecure_seed_for_tests=seed)
+            model, _ = messages(lambda privacy=privacy: StreamingPCA(6, privacy=privacy).fit(rows))
+            found.append(float(np.sum((model.components_ @ exact) ** 2)) / 6)
+        return np.mean(found)
+
+    few, more = affinity(1.0, "private"), affinity(4.0, "private")
+    assert more > few > affinity(1.0, "sphere") - 0.007
+    assert more > 0.99

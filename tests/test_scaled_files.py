@@ -166,7 +166,9 @@ def test_a_scale_from_a_file(folder, table):
         expected = expected_of(table)[-1].singular_values_
         np.testing.assert_allclose(model.subspace().singular_values[:2], expected, rtol=1e-8)
     assert "numbers in the column scale of --loadings" in run("inspect", "one").stdout
-    run("merge", "one", "two", "-o", "both")
+    for name, source in (("north", "scaling"), ("south", "numbers.npy")):
+        run("fit", f"{name}.csv", "--scale", source, "-n", 2, "-o", name)
+    run("merge", "north", "south", "-o", "both")
     run("transform", "both", "*.csv", "-o", "scores.tsv")
     run("fit", "*.csv", "-o", "plain")
     np.save("wrong.npy", np.array([1.0, 0.0, 1.0, 1.0]))
@@ -206,3 +208,14 @@ def test_the_advice_of_a_dominant_column_can_be_taken(folder):
     assert "income has 100.0% of the variance" in first
     assert "(--scale std)" in first
     assert "%" not in run("fit", "north.csv", "-n", 1, "--scale", "std", "-o", "scaled").stderr
+
+
+def test_a_scale_without_privacy_is_refused_for_a_private_fit(folder, table):
+    Scaling.from_rows(table).save("scaling")
+    run("fit", "*.csv", "--scale", "std", "-o", "model")
+    for source in ("scaling", "model"):
+        private = ["--epsilon", 1, "--delta", 1e-6, "--scale", source, "-o", "failed"]
+        text = " ".join(run("fit", "*.csv", *private, fails=True).output.split())
+        assert "--scale with --epsilon must be numbers that are public" in text
+        assert f"{source} was computed from rows without privacy" in text
+    assert not (folder / "failed").exists()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _FIELDS = (
     "mu", "sigma", "noise_edge", "rows_needed", "n_rows", "components_found", "affinity", "captured",
-    "memory", "advice",
+    "affinity_limit", "captured_limit", "memory", "advice",
 )  # fmt: skip
 _SECURE_FIELDS = (
     "owners", "least", "colluding", "threshold", "noise", "noise_of_least", "rows_needed_by_least",
@@ -179,8 +179,11 @@ def _lines(plan: "Plan") -> dict[str, str]:
     }
     if plan.n_rows is not None:
         lines["found"] = f"{plan.components_found} of {components}, with {pluralize(plan.n_rows, 'row')}"
-        lines["affinity"] = f"{plan.affinity:.2f}, the mean squared cosine to the exact components"
-        lines["captured"] = f"{plan.captured:.0%} of the variance that the exact components explain"
+        most, affinity, captured = "", plan.affinity, plan.captured
+        if affinity is None:
+            most, affinity, captured = "at most ", plan.affinity_limit, plan.captured_limit
+        lines["affinity"] = f"{most}{affinity:.2f}, the mean squared cosine to the exact components"
+        lines["captured"] = f"{most}{captured:.0%} of the variance that the exact components explain"
     lines["memory"] = f"{plan.memory / 1e6:.1f} MB per owner"
     return lines
 

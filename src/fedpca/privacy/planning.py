@@ -25,6 +25,7 @@ _SIMULATED = 256  # features
 _DRAWS = 8
 _SIMULATED_ROWS = 1000
 _SHIFTS = 2.0 ** np.array([0.0, 0.25, 0.5, 0.75])
+_NO_TAILS = " and rows have no long tails"  # on Volt, which has, 0.94 was expected where 0.63 was reached
 _SMALLEST_GAP = 0.1  # of a variance: directions closer than this count as this far apart
 
 
@@ -45,8 +46,11 @@ class Plan:
         components_found: how many of those so many rows would show, if `n_rows` is given.
         affinity: the expected mean squared cosine between the components wanted and those found, if `n_rows`
             is given. For Gaussian rows: where a few rows are much longer than the others, clipping them turns
-            the components as well.
+            the components as well. None with a scale that is to be found: what features are left out, and
+            how long tails are, no plan can know.
         captured: the variance that those found would explain, as a share of what the best would.
+        affinity_limit, captured_limit: the same with a scale that is to be found, if no feature were left out
+            and none had a long tail: hardly more can be expected, and it may be far less.
         memory: bytes at an owner of rows.
         advice: all of it in a sentence or two.
     """
@@ -64,6 +68,8 @@ class Plan:
     components_found: int | None
     affinity: float | None
     captured: float | None
+    affinity_limit: float | None
+    captured_limit: float | None
     memory: int
     advice: str
 
@@ -77,6 +83,8 @@ class Plan:
         rows = "" if self.n_rows is None else f", rows={self.n_rows:,}, found={self.components_found}"
         if self.affinity is not None:
             rows += f", affinity={self.affinity:.2f}, captured={self.captured:.2f}"
+        if self.affinity_limit is not None:
+            rows += f", affinity_limit={self.affinity_limit:.2f}, captured_limit={self.captured_limit:.2f}"
         return [
             f"mu={self.mu:.4g}, sigma={self.sigma:.4g}{unit}, noise_edge={self.noise_edge:.4g}",
             f"rows_needed={self.rows_needed:,}{rows}, memory={self.memory / 1e6:.1f} MB",
@@ -126,7 +134,7 @@ def plan_release(
         for rank in range(1, n_components + 1)
     ]
     calibration, edge, outlook = noise_of(n_components, needed[-1] if n_rows is None else n_rows)
-    quality = None
+    quality: tuple[float | None, float | None] = None, None
     if n_rows is not None:
         if n_rows >= fewest:
             per_row = edge * mechanism.rows_factor(n_rows) / n_rows
@@ -147,8 +155,10 @@ def plan_release(
         rows_needed=rows_needed,
         n_rows=n_rows,
         components_found=found,
-        affinity=None if quality is None else quality[0],
-        captured=None if quality is None else quality[1],
+        affinity=quality[0] if scale is None else None,
+        captured=quality[1] if scale is None else None,
+        affinity_limit=None if scale is None else quality[0],
+        captured_limit=None if scale is None else quality[1],
         memory=mechanism.memory(n_features, n_components),
         advice=_advice(privacy, n_features, n_components, rows_needed, n_rows, found, condition, fewest)
         + _of_scale(outlook.least_variation),
@@ -174,7 +184,7 @@ def _spectrum(
             if typical is not None:
                 raise ValueError("typical is compared with a public bound: give one, or leave out typical.")
             weights = 1 / np.arange(1.0, n_features + 1)
-            return weights / weights.sum(), "if variances fall as 1, 1/2, 1/3"
+            return weights / weights.sum(), f"if variances fall as 1, 1/2, 1/3{_NO_TAILS}"
         length = _TYPICAL * bound if typical is None else min(typical, bound)
         weights = 1 / np.arange(1.0, n_features + 1)
         about = "as long as the bound" if typical is None else f"{typical:g} long"
@@ -201,7 +211,9 @@ def _spectrum(
                 f"spectrum must be shares of the total variance, or all {n_features} variances, where no "
                 f"bound is public: {len(variances)} were given, which add up to {total:g}."
             )
-        return variances / (total if len(variances) == n_features else 1.0), "if variances are as given"
+        return variances / (
+            total if len(variances) == n_features else 1.0
+        ), f"if variances are as given{_NO_TAILS}"
     # Clipped rows vary by at most bound², in proportions that clipping hardly changes.
     return variances * min(1.0, bound**2 / variances.sum()), "if variances are as given"
 
@@ -299,11 +311,12 @@ def _advice(
     start = f"With {n_rows:,} rows and {n_features} features"
     if n_rows < fewest:
         return f"{start} the fit will be refused: their scale needs about {rounded(fewest):,} rows."
+    will = "will" if fewest == 1 else "will at best"  # with a scale that is to be found
     if n_rows >= needed:
-        return f"{start} {components} will be found, {condition}; about {rounded(needed):,} rows would do."
+        return f"{start} {components} {will} be found, {condition}; about {rounded(needed):,} rows would do."
     if not found:
         return f"{start} nothing will survive the noise, {condition}.\n{wanted}.\n{remedy}"
-    return f"{start} about {found} of {components} will be found, {condition}.\n{wanted}.\n{remedy}"
+    return f"{start} about {found} of {components} {will} be found, {condition}.\n{wanted}.\n{remedy}"
 
 
 def _of_scale(least_variation: float) -> str:
@@ -312,7 +325,8 @@ def _of_scale(least_variation: float) -> str:
         return ""
     return (
         f"\nFeatures with one value in {1 - least_variation:.0%} of rows or more will be left out, and long "
-        "tails have the scale of their common values: how far that turns components, no plan can know."
+        "tails have the scale of their common values: how far that turns components, no plan can know. So "
+        "affinity and captured variance are limits."
     )
 
 

@@ -5,17 +5,19 @@ import warnings
 from fedpca.summaries import validation
 
 _LARGE_EPSILON = 10.0
-_SMALLEST = 1e-14  # below, rounding alone decides on the noise
+# Calibration was compared with 80 digits down to these; far below, mu is 0.
+_LEAST_EPSILON, _LEAST_DELTA = 1e-30, 1e-60
 
 
 def check_epsilon_delta(epsilon: object, delta: object) -> tuple[float, float]:
     """Epsilon and delta as floats, of a release, a budget or a bound."""
     epsilon, delta = _number("epsilon", epsilon), _number("delta", delta)
-    if not _SMALLEST <= epsilon <= 1e9:
-        raise ValueError(f"epsilon must lie between {_SMALLEST:g} and 1e9, got epsilon={epsilon}.")
-    if not _SMALLEST <= delta < 1:
+    if not _LEAST_EPSILON <= epsilon <= 1e9:
+        raise ValueError(f"epsilon must lie between {_LEAST_EPSILON:g} and 1e9, got epsilon={epsilon}.")
+    if not _LEAST_DELTA <= delta < 1:
         raise ValueError(
-            f"delta must lie in [{_SMALLEST:g}, 1), far below one over the number of rows, got delta={delta}."
+            f"delta must lie in [{_LEAST_DELTA:g}, 1), far below one over the number of rows, "
+            f"got delta={delta}."
         )
     return float(epsilon), float(delta)
 

@@ -11,9 +11,9 @@ nothing.
    in one to five steps, as these and the known noise require, each clipped to a smaller radius about the
    last; if the noise would leave it too far off, differences of pairs again. The release contains the sum of
    its rows as well, which corrects what is left of the center's error.
-4. The length that rows are clipped to: the more components are wanted of fewer rows, the shorter; a quantile
-   of the lengths of differences or, where noise dominates, every row is scaled to length one. About a public
-   center it is a quantile of the lengths about that.
+4. The length that rows are clipped to, if every row is not scaled to length one: whichever the histogram of
+   the lengths of differences promises to lose least by noise and by bending together. The more components
+   are wanted of fewer rows, the shorter. About a public center it is the lengths about that.
 
 A stream pays with its first rows, each in one step: those cost them what the release costs the others.
 """
@@ -260,7 +260,7 @@ class Search:
         if privacy.center in ("private", "pairs"):
             return Found(replace(self._clipping, bound=bound, pairs=True), bound or 0.0)
         self._clipping = self._clipping.about(center)
-        if privacy.bound != "private" or rule.most_noise < 1:
+        if privacy.bound != "private" or not rule.may_bend_less:
             return Found(replace(self._clipping, bound=bound), bound or 0.0)
         histogram = rule.histogram
         step = steps.radius(histogram, rule.histogram_share, self._histogram_rows)

@@ -18,12 +18,10 @@ from fedpca.privacy.steps import Histogram, Lengths, Step
 
 _FEW = 0.1  # t above which only pairs are used
 _FEW_ROWS = 40.0  # mu n below which a histogram finds nothing
-# What clipping accepts of noise, see `most_noise` and `radius`: fitted to 402 combinations of half of 30 data
-# sets, components (2, 6, 10) and epsilon (0.5 to 8), with an eye on others (`benchmarks.private_defaults`).
-_MOST_NOISE, _NOISE_POWER, _RANK_POWER, _TAIL_POWER = 0.07, 0.9, 1.25, 4.0
-_HALF, _LONG = 0.5, 0.9  # quantiles of lengths
-_FEIGNED = 1.5  # bins: by so much rows of one length may seem to differ
-_SHORT = 0.25  # of the median: shorter rows, as of a table of few different ones, decide nothing
+# What bending costs, in units of noise, see `radius`: fitted to half of the data sets, for 2, 6 and 10
+# components and epsilon from 0.5 to 8, so that MNIST, rows like word vectors and satellite images lose least.
+_BENDING, _RANK_POWER = 0.06, 1.25
+_SHORT = 0.25  # of the median: shorter rows, as of a table of few different ones, promise no less noise
 _NEAR, _TOO_FAR = 2.0, 4.0  # (noise of the center / spread)² over t: good enough, and not good enough
 _FARTHEST = 0.7  # of the spread
 MEAN_STEPS = 5
@@ -46,7 +44,7 @@ _LEAST_FOR_SCALE, _MOST_FOR_SCALE = (
     0.08,
     0.25,
 )  # of mu²: with 0.03, ever more of rarely varying features drown
-_SHRINKING = 2.0 ** (-np.arange(128) / 16)  # radii that are tried
+_RADII = 2.0 ** (np.arange(-12, 961) / 8)  # those that are tried, in units of the median
 _EVALUATED_QUANTILES = ((2000.0, 0.99), (0.0, 0.95))  # least mu n
 
 
@@ -152,29 +150,30 @@ class SearchRule:
         return next(q for least, q in _EVALUATED_QUANTILES if self.strength > least)
 
     @property
-    def most_noise(self) -> float:
-        """By how much clipping to a length may raise the noise, in units of that of the sphere.
+    def noise_to_signal(self) -> float:
+        """Of the sphere, for the last component: those of many vary less, and noise harms them more."""
+        return self.t * self.rank**_RANK_POWER
 
-        Below one, only the sphere is left. The later of many components vary less: noise harms them more.
-        """
-        return (_MOST_NOISE / (self.rank**_RANK_POWER * self.t)) ** _NOISE_POWER if self.enough else 0.0
+    @property
+    def may_bend_less(self) -> bool:
+        """Whether a length may be better than the sphere, whose bending costs hardly more than this."""
+        return self.enough and self.noise_to_signal < _BENDING
 
     def radius(self, lengths: Lengths) -> float:
         """The length that rows are clipped to; 0 for the sphere.
 
-        The longer it is, the more noise there is to the energy of a row, and the less are long rows bent. So
-        it is that of nearly all rows or, of long tails, which carry the variance, more, as far as
-        `most_noise` allows.
+        The longer it is, the less are rows bent, and the more noise there is to the energy of a typical row.
+        Of all lengths, and the sphere, it is the one where the sum of both is least.
         """
-        half, long = lengths.quantile(_HALF), lengths.quantile(_LONG)
-        if not half or self.most_noise < 1:
+        half = lengths.quantile(0.5)
+        if not half or not self.may_bend_less:
             return 0.0
-        tail = long / half / lengths.resolution**_FEIGNED
-        of_sphere = lengths.energy(_SHORT * half)
-        for radius in long * max(tail, 1.0) ** _TAIL_POWER * _SHRINKING:
-            if of_sphere <= self.most_noise * lengths.energy(radius):
-                return float(radius)
-        return 0.0
+        radii = [0.0, *half * _RADII[half * _RADII <= lengths.quantile(1.0, end=True)]]
+        losses = []
+        for radius in radii:
+            energy, bending = lengths.clipped(radius, _SHORT * half)
+            losses.append(self.noise_to_signal / (half**2 * energy) + _BENDING * bending)
+        return float(radii[int(np.argmin(losses))])
 
     def planned_mean(self, far: float, spread: float, stream_rows: int | None = None) -> MeanPlan:
         """As few steps as bring the noise of the center near that of the release, or the most allowed.
@@ -268,13 +267,13 @@ def expected(
         origin = np.zeros(n_features)
         taken += [steps.mean(origin, *each, 0) for each in zip(plan.radii, plan.shares, strict=True)]
     pairs = privacy.center in ("private", "pairs") and not finds_center
-    finds_length = privacy.bound == "private" and not pairs and rule.most_noise >= 1
+    finds_length = privacy.bound == "private" and not pairs and rule.may_bend_less
     if finds_length:
         if not finds_center:
             spent += rule.histogram_share
             taken.append(steps.radius(rule.histogram, rule.histogram_share, 0))
         has_length = True
-        bound = min(_TYPICAL_LONG, sqrt(rule.most_noise))
+        bound = min(_TYPICAL_LONG, sqrt(_BENDING / rule.noise_to_signal))
     return Outlook(
         Clipping(bound, pairs=pairs),
         rule.mu * sqrt(1 - spent),

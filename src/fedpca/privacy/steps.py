@@ -215,10 +215,24 @@ class Lengths:
         rows = float(self.counts.sum())
         return float(self.counts @ squares) / rows if rows > 0 else 0.0
 
-    def energy(self, radius: float) -> float:
-        """Of rows clipped to a radius, as points of the ball, along a direction in which all vary alike."""
-        factors = 1 / np.maximum(self._middles, radius)
-        return float(self.counts @ np.square(factors) / self.counts.sum())
+    def clipped(self, radius: float, shortest: float) -> tuple[float, float]:
+        """What clipping to a radius, or to the sphere if that is 0, does to the rows.
+
+        As points of the ball they are divided by the radius or, if they are longer, by their length.
+
+        Args:
+            shortest: rows that are shorter count as if they were as long as this.
+
+        Returns:
+            energy: of points along a direction in which all rows vary alike.
+            bending: by how much the weights that rows have as points differ: the standard deviation over the
+                mean of their squared factors, each row counted by its energy; 0 if no row is clipped.
+        """
+        factors = 1 / np.maximum(self._middles, max(radius, shortest)) ** 2
+        energies = self.counts * np.square(self._middles)
+        mean = energies @ factors / energies.sum()
+        bending = sqrt(energies @ np.square(factors / mean - 1) / energies.sum())
+        return float(self.counts @ factors / self.counts.sum()), float(bending)
 
     @property
     def _middles(self) -> Array:

@@ -133,11 +133,11 @@ def plan(
         secure: the terms of secure sums over the owners, 3 or more, for a `SecurePlan`: what they save and
             cost.
 
-    >>> plan(Privacy(epsilon=1.0, delta=1e-5), n_features=784, n_rows=400)
+    >>> plan(Privacy(epsilon=1.0, delta=1e-5), n_features=784, n_rows=400)  # doctest: +ELLIPSIS
     Plan(mu=0.2681, sigma=5.413, noise_edge=428.7,
-         rows_needed=2,244, rows=400, found=0, affinity=0.01, captured=0.03, memory=14.8 MB)
-    With 400 rows and 784 features nothing will survive the noise, if variances fall as 1, 1/2, 1/3.
-    About 2,200 rows are needed for 1 component.
+         rows_needed=2,839, rows=400, found=0, affinity=0.00, captured=0.03, memory=14.8 MB)
+    With 400 rows and 784 features nothing will survive the noise, if variances fall ...
+    About 2,800 rows are needed for 1 component.
     A larger epsilon or fewer features need fewer.
     """
     owners = validation.integer(owners, "owners", at_least=1)
