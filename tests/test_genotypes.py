@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fedpca import StreamingPCA
 from fedpca.errors import FileFormatError
+from fedpca.genetics.variants import Relation, Variant, match_variants
 from fedpca.readers import open_rows
-from fedpca.readers.variants import Relation, Variant, match_variants
 
 bed_reader = pytest.importorskip("bed_reader", reason="it writes .bed files")
 
@@ -83,8 +83,8 @@ class TestPgen:
         path = tmp_path_factory.mktemp("pgen") / "study.pgen"
         write_pgen(path, genotypes(dosages), dosages=dosages)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("fedpca.readers.pgen._HELD_BYTES", held)
-            patch.setattr("fedpca.readers.pgen._CHUNK_ENTRIES", held)
+            patch.setattr("fedpca.genetics.pgen._HELD_BYTES", held)
+            patch.setattr("fedpca.genetics.pgen._CHUNK_ENTRIES", held)
             opened = open_rows(path, batch_rows=size)
             rows = np.concatenate([batch.rows for batch in opened.batches(skip)])
         expected = np.empty((VARIANTS, PEOPLE), np.float32)

@@ -23,10 +23,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from fedpca import Privacy, StreamingPCA
+from fedpca import Privacy, StreamingPCA, fit_files
 from fedpca.errors import FileFormatError
 from fedpca.privacy.clipping import clipped
-from fedpca.readers import Batch, fit_files, open_rows
+from fedpca.readers import Batch, open_rows
 
 pa = pytest.importorskip("pyarrow", reason="the files extra")
 h5py = pytest.importorskip("h5py", reason="the files extra")
@@ -1053,8 +1053,8 @@ class TestPlink:
     @given(size=st.integers(1, 30), skip=st.integers(0, 23), held=st.integers(1, 90))
     def test_as_bed_reader_reads_it(self, tmp_path_factory, size, skip, held):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("fedpca.readers.plink._PACKED_BYTES", held)
-            patch.setattr("fedpca.readers.plink._MAPPED_BYTES", held)
+            patch.setattr("fedpca.genetics.bed._PACKED_BYTES", held)
+            patch.setattr("fedpca.genetics.bed._MAPPED_BYTES", held)
             path, genotypes = self.write(tmp_path_factory.mktemp("plink"))
             opened = open_rows(path, batch_rows=size)
             parts = [batch.rows for batch in opened.batches(skip)]

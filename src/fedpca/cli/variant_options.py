@@ -46,7 +46,7 @@ def variants_json(rows: "RowReader", listed: "VariantList | None") -> "JSON":
 
 def matched_variants(rows: "RowReader", listed: "VariantList | None" = None) -> list[str]:
     """A line per file of genotypes whose variants are not simply those wanted, or are those of a list."""
-    from fedpca.readers.variants import left_out
+    from fedpca.genetics.variants import left_out
 
     lines = [str(match) for match in rows.matches if listed is not None or not match.is_exact]
     if listed is not None and listed.ambiguous:

@@ -1,4 +1,4 @@
-"""Genotypes of several biobanks: one list of variants, models that count the same alleles, PLINK 2's files.
+"""Genotypes: variants, their files, one list for several biobanks, models that count the same alleles.
 
 >>> from pathlib import Path
 >>> north = [Variant("1", 100, "rs1", "A", "G"), Variant("1", 200, "rs2", "C", "T")]
@@ -9,7 +9,7 @@ north.pgen: 2 of 2 variants found, 1 with swapped alleles
 from fedpca.genetics.alleles import count_alike
 from fedpca.genetics.lists import VariantList, read_list
 from fedpca.genetics.plink2 import read_plink2, write_plink2
-from fedpca.readers.variants import Variant, VariantMatch, match_variants, read_variants
+from fedpca.genetics.variants import Variant, VariantMatch, match_variants, read_variants
 
 __all__ = [
     "Variant",

@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from fedpca._typing import AnyArray, Array
-from fedpca.readers.variants import Names, VariantMatch, match_variants, parse_name
+from fedpca.genetics.variants import Names, VariantMatch, match_variants, parse_name
 from fedpca.summaries.features import columns_of
 from fedpca.summaries.merging import select
 from fedpca.summaries.moments import Moments

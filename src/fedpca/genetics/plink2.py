@@ -22,7 +22,7 @@ from fedpca._util.files import atomic_write
 from fedpca._util.text import join_names, pluralize
 from fedpca.errors import FileFormatError
 from fedpca.genetics.lists import variant_file
-from fedpca.readers.variants import Variant, match_variants, parse_name, read_variants
+from fedpca.genetics.variants import Variant, match_variants, parse_name, read_variants
 from fedpca.summaries.algebra import degrees_of_freedom
 from fedpca.summaries.scaling import in_words
 from fedpca.summaries.subspace import Subspace

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from scipy import sparse
 
 from fedpca.errors import FileFormatError
 from fedpca.readers.remote import RemoteFile
+
+if TYPE_CHECKING:
+    from fedpca.genetics.variants import VariantMatch
 
 Source = Path | RemoteFile
 
@@ -99,6 +102,7 @@ class DataFile(ABC):
         non_numeric: columns that cannot be features, each with the reason.
         passthrough_names: names of what can be passed through.
         lists: columns that contain lists, each with the names of its elements, which are features.
+        match: how the variants of a file of genotypes are those asked for; None for other files.
     """
 
     path: Source
@@ -109,6 +113,7 @@ class DataFile(ABC):
     non_numeric: Mapping[str, NonNumeric]
     passthrough_names: Collection[str]
     lists: Mapping[str, tuple[str, ...]] = {}
+    match: "VariantMatch | None" = None
 
     def place(self, row: int) -> str:
         """Where a row is, for messages; the first is 1."""

@@ -12,29 +12,33 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
-from typing import Any
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedpca._util.text import join_names, pluralize
 from fedpca.backend import dense
 from fedpca.errors import FileFormatError
-from fedpca.readers import anndata, arrays, pgen, plink
+from fedpca.readers import anndata, arrays
 from fedpca.readers.columnar import ArrowFile, ParquetFile
 from fedpca.readers.data_file import Batch, DataFile, ReadRequest, Source
 from fedpca.readers.dialect import DELIMITERS, Dialect
 from fedpca.readers.excel import ExcelFile
-from fedpca.readers.genotypes import GenotypeFile
 from fedpca.readers.json_lines import JsonFile
 from fedpca.readers.paths import Paths, StandardInput, State, find, is_standard_input, state
 from fedpca.readers.tables import TableFile
 from fedpca.readers.text import TextFile, numbered
-from fedpca.readers.variants import VariantMatch
 from fedpca.summaries import validation
+
+if TYPE_CHECKING:
+    from fedpca.genetics.variants import VariantMatch
 
 _log = logging.getLogger(__name__)
 _BATCH_ENTRIES = 2**21  # 16 MB as float64
 _MIN_ROWS, _MAX_ROWS = 16, 2**16
+# Their package stands above this one, and is imported when such a file is opened.
+_GENOTYPES = {"bed": "fedpca.genetics.bed:open_bed", "pgen": "fedpca.genetics.pgen:open_pgen"}
 _ID = re.compile(r"(.*[^A-Za-z])?[iI][dD]|.*[a-z]I[dD]")  # and not: acid, grid
 _OF_CELLS = ("decimal", "thousands", "na_values", "skip_lines")  # what a dialect says about any table
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")  # of columns without names
@@ -141,9 +145,9 @@ class RowReader:
         return tuple(name for name in first if all(name in other for other in others))
 
     @property
-    def matches(self) -> tuple[VariantMatch, ...]:
+    def matches(self) -> "tuple[VariantMatch, ...]":
         """How the variants of each file of genotypes are those of `columns`; empty for other files."""
-        return tuple(file.match for file in self._files if isinstance(file, GenotypeFile))
+        return tuple(file.match for file in self._files if file.match is not None)
 
     def fingerprint(self) -> str:
         """A hash of the files, as they were when opened, of the columns read, and of the options."""
@@ -380,10 +384,8 @@ def _opener(
             return anndata.open_h5ad
         case "zarr":
             return anndata.open_zarr
-        case "pgen":
-            return partial(pgen.open_pgen, columns=columns)
         case _:
-            return partial(plink.open_bed, columns=columns)
+            return partial(resolve_name(_GENOTYPES[kind]), columns=columns)
 
 
 def _require_stated(
@@ -557,7 +559,7 @@ def _require_same_columns(
             skip_lines=first_row,
             header=False,
         )
-    if isinstance(first, GenotypeFile) and isinstance(file, GenotypeFile) and not first.shares(file):
+    if first.match is not None and file.match is not None and not first.match.shares(file.match):
         raise FileFormatError(
             f"files must have other people with the same variants, but {first.path} and {file.path} have no "
             "variant in common; put chromosomes together with plink2 --pmerge-list."

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca.errors import FileFormatError
+from fedpca.genetics.genotypes import GenotypeFile, missing_beside
+from fedpca.genetics.variants import Names, read_variants
 from fedpca.readers.data_file import translate_errors
-from fedpca.readers.genotypes import GenotypeFile, missing_beside
-from fedpca.readers.variants import Names, read_variants
 
 _MAGIC = b"\x6c\x1b\x01"
 _FAM = ("fid", "iid", "father", "mother", "sex", "pheno")

@@ -214,6 +214,15 @@ class VariantMatch:
         """Whether the file has them all, with these alleles."""
         return self.count(Relation.SAME) == len(self.names)
 
+    def shares(self, other: "VariantMatch") -> bool:
+        """Whether the file has a variant that another has too."""
+        return not self._found.isdisjoint(other._found)
+
+    @property
+    def _found(self) -> set[str]:
+        pairs = zip(self.names, self.sources, strict=True)
+        return {name for name, source in pairs if source is not None}
+
     def to_json(self) -> dict[str, object]:
         """Counts, and the names left out."""
         return {

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca.genetics.variants import Names, Relation, Variant, VariantMatch, match_variants, names_of
 from fedpca.readers.data_file import Batch, DataFile, ReadRequest, translate_errors
-from fedpca.readers.variants import Names, Relation, Variant, VariantMatch, match_variants, names_of
 
 
 class Genotypes(Protocol):
@@ -32,6 +32,7 @@ class GenotypeFile(DataFile):
 
     path: Path
     non_numeric: Mapping[str, Any] = {}
+    match: VariantMatch
 
     def __init__(
         self,
@@ -47,32 +48,18 @@ class GenotypeFile(DataFile):
         self.n_rows = len(next(iter(people.values())))
         if columns is None:
             names = names_of(path, variants)
-            self._match = VariantMatch(path, names, tuple((i, Relation.SAME) for i in range(len(names))))
+            self.match = VariantMatch(path, names, tuple((i, Relation.SAME) for i in range(len(names))))
         else:
-            self._match = match_variants(path, variants, columns)
-        self.names = self._match.names
+            self.match = match_variants(path, variants, columns)
+        self.names = self.match.names
         self.n_columns = len(self.names)
-
-    @property
-    def match(self) -> VariantMatch:
-        """How the file's variants are those that were asked for."""
-        return self._match
-
-    def shares(self, other: "GenotypeFile") -> bool:
-        """Whether it has a variant that another file has too."""
-        return not self._found.isdisjoint(other._found)
-
-    @property
-    def _found(self) -> set[str]:
-        pairs = zip(self._match.names, self._match.sources, strict=True)
-        return {name for name, source in pairs if source is not None}
 
     def dtype(self, columns: Sequence[str] | None) -> np.dtype[Any]:
         return np.dtype(np.float32)
 
     def read(self, request: ReadRequest) -> Iterator[Batch]:
-        known = dict(zip(self._match.names, self._match.sources, strict=True))
-        sources = [known[name] for name in request.columns or self._match.names]
+        known = dict(zip(self.match.names, self.match.sources, strict=True))
+        sources = [known[name] for name in request.columns or self.match.names]
         found = np.array([i for i, source in enumerate(sources) if source is not None], dtype=np.intp)
         indices = np.array([source[0] for source in sources if source is not None], dtype=np.intp)
         swapped = np.array([source[1].swaps for source in sources if source is not None], dtype=bool)

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from fedpca._util.extras import require
 from fedpca.errors import FileFormatError
+from fedpca.genetics.genotypes import GenotypeFile, missing_beside
+from fedpca.genetics.variants import Names, Variant, read_variants
 from fedpca.readers.data_file import translate_errors
-from fedpca.readers.genotypes import GenotypeFile, missing_beside
-from fedpca.readers.variants import Names, Variant, read_variants
 
 _KIND = "PLINK .pgen file"
 _PEOPLE = {"FID": "fid", "IID": "iid", "PAT": "father", "MAT": "mother", "SEX": "sex"}
