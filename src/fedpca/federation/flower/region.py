@@ -34,8 +34,8 @@ class Region:
     """A regional federation as a client of its parent.
 
     It has no rows and spends nothing. Its version is that of its store, or larger: it grows with
-    everything that makes it send something else, such as a release that a regional run accepted, other settings
-    of such a run, or more components that its parent asks for.
+    everything that makes it send something else, such as a release that a regional run accepted, other
+    settings of such a run, or more components that its parent asks for.
 
     Attributes:
         client: the name of the region, as a client of its parent.
