@@ -27,7 +27,7 @@ SLOW = {
 }
 SPARK = {"docs/how-to/spark.md", "src/fedpca/federation/spark.py"}
 CLIENT = {  # need scanpy, onnxruntime or Spark, in `make test-clients`
-    "src/fedpca/onnx.py",
+    "src/fedpca/writers/onnx.py",
     *SPARK,
 }
 

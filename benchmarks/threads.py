@@ -20,11 +20,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common import heading, machine, options, power_law, table
-from fedpca import FederatedPCA, StreamingPCA
+from fedpca import FederatedPCA, StreamingPCA, fit_files
 from fedpca.backend.ops import even_cuts
 from fedpca.backend.threads import available_cores, map_in_threads
 from fedpca.estimators import shards
-from fedpca.readers import fit_files, open_rows
+from fedpca.readers import open_rows
 from fedpca.summaries.rank import oversampled_rank
 from reproduction.exact import Array
 

@@ -13,6 +13,7 @@ import fedpca
 from fedpca import Subspace
 from fedpca.cli.app import app
 from fedpca.report import write_report
+from fedpca.writers import write_onnx
 
 FLIPPED = Subspace([[-1.0, 0.0]], [2.0], [0.0, 0.0], 9, 5.0, True)
 ROW = np.array([[3.0, 4.0]])
@@ -114,7 +115,7 @@ def test_whitening_by_onnx_divides_by_the_same_deviations(rng, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     rows = rng.normal(size=(30, 4)).astype(np.float32)
     pca = fedpca.StreamingPCA(2, whiten=True).fit(rows, sample_weight=np.full(30, 0.05))
-    fedpca.onnx.export(pca, tmp_path / "model.onnx")
+    write_onnx(pca, tmp_path / "model.onnx")
     (scores,) = onnxruntime.InferenceSession(tmp_path / "model.onnx").run(None, {"rows": rows})
     np.testing.assert_allclose(scores, pca.transform(rows), atol=1e-4)
 

@@ -250,7 +250,7 @@ def test_columns_of_other_frames_are_refused_by_name(library):
 
 def test_annotated_data_and_readers_are_refused_with_the_remedy(tmp_path):
     np.save(tmp_path / "rows.npy", good())
-    with pytest.raises(TypeError, match=r"got a RowReader: use fedpca\.readers\.fit_files"):
+    with pytest.raises(TypeError, match=r"got a RowReader: use fedpca\.fit_files"):
         StreamingPCA(1).fit(open_rows(tmp_path / "rows.npy"))
     anndata = pytest.importorskip("anndata")
     for use in (StreamingPCA(1).fit, StreamingPCA(1).fit(good()).transform, Subspace.from_rows):

@@ -219,8 +219,8 @@ def test_verbose_logs_what_is_done_to_stderr_and_only_then(folder):
 def test_the_library_logs_under_its_name_and_says_nothing_by_itself(fork, folder):
     write_csv("a.csv", numbers())
     program = (
-        "import fedpca, sys; from fedpca.readers import fit_files, open_rows\n"
-        "fit_files(fedpca.StreamingPCA(2), open_rows('a.csv'))\n"
+        "import fedpca, sys; from fedpca.readers import open_rows\n"
+        "fedpca.fit_files(fedpca.StreamingPCA(2), open_rows('a.csv'))\n"
         "import logging; logging.basicConfig(level=logging.INFO)\n"
         "open_rows('a.csv')"
     )
@@ -1094,8 +1094,8 @@ def test_a_killed_fit_goes_on_from_its_checkpoint(fork, folder):
     np.save("a.npy", rows)
     fit = ["fit", "a.npy", "--components", "2", "--batch-rows", "100", "--out", "m.safetensors"]
     program = (
-        "import sys; from fedpca.cli import main; from fedpca.readers import ingest\n"
-        "ingest._CHECKPOINT_SECONDS = 0\n"
+        "import sys; from fedpca.cli import main; from fedpca.estimators import files\n"
+        "files._CHECKPOINT_SECONDS = 0\n"
         f"sys.argv = {['fedpca', *fit, '--checkpoint', 'c']}; main()"
     )
     process = fork(program)

@@ -8,7 +8,7 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
 import fedpca
-from fedpca.onnx import export
+from fedpca.writers import write_onnx
 
 onnx = pytest.importorskip("onnx", reason="the onnx extra")
 onnxruntime = pytest.importorskip("onnxruntime", reason="runs what is exported")
@@ -42,7 +42,7 @@ def test_scores_are_those_of_scikit_learn(tmp_path, dtype, scale, whiten):
     units = StandardScaler().fit(rows).scale_ if scale else 1.0
     reference = PCA(5, whiten=whiten, svd_solver="full").fit(rows / units)
     pca = fedpca.StreamingPCA(5, scale=scale, whiten=whiten).fit(rows)
-    export(pca, tmp_path / "model.onnx", dtype=dtype)
+    write_onnx(pca, tmp_path / "model.onnx", dtype=dtype)
     scores, _ = run(tmp_path / "model.onnx", rows.astype(dtype))
     signs = np.sign(np.sum(reference.components_ * pca.components_, axis=1))
     assert_close(scores, reference.transform(rows / units) * signs, dtype, FITS)
@@ -52,7 +52,7 @@ def test_scores_are_those_of_scikit_learn(tmp_path, dtype, scale, whiten):
 @pytest.mark.parametrize("n_rows", [1, 7])
 def test_any_number_of_rows(tmp_path, n_rows):
     pca = fedpca.StreamingPCA(3, center=False).fit(some_rows())
-    export(pca, tmp_path / "model.onnx", dtype="float64")
+    write_onnx(pca, tmp_path / "model.onnx", dtype="float64")
     rows = some_rows(seed=1)[:n_rows]
     assert_close(run(tmp_path / "model.onnx", rows)[0], rows @ pca.components_.T, "float64")
 
@@ -62,7 +62,7 @@ def test_a_summary_as_fedpca_loads_it(tmp_path, kind):
     rows = some_rows()
     summary = getattr(fedpca, kind).from_rows(rows).with_names([f"f{i}" for i in range(12)])
     summary.save(tmp_path / "model.safetensors")
-    export(
+    write_onnx(
         fedpca.load(tmp_path / "model.safetensors"), tmp_path / "model.onnx", n_components=4, dtype="float64"
     )
     scores, meta = run(tmp_path / "model.onnx", rows)
@@ -77,7 +77,7 @@ def test_a_summary_as_fedpca_loads_it(tmp_path, kind):
 def test_the_certificate_of_a_private_model_goes_with_it(tmp_path):
     privacy = fedpca.Privacy(epsilon=8.0, delta=1e-6, bound=20.0)
     pca = fedpca.StreamingPCA(2, privacy=privacy).fit(np.repeat(some_rows(), 50, axis=0))
-    export(pca, tmp_path / "model.onnx")
+    write_onnx(pca, tmp_path / "model.onnx")
     _, meta = run(tmp_path / "model.onnx", some_rows().astype("float32"))
     assert json.loads(meta.custom_metadata_map["certificate"]) == pca.subspace_.certificate.to_json()
 
@@ -87,13 +87,13 @@ def test_a_feature_that_no_row_knows_adds_nothing(tmp_path):
     rows[:, 3] = np.nan
     with pytest.warns(UserWarning, match="3"):
         pca = fedpca.StreamingPCA(2).fit(rows)
-    export(pca, tmp_path / "model.onnx", dtype="float64")
+    write_onnx(pca, tmp_path / "model.onnx", dtype="float64")
     later = some_rows(seed=2)
     assert_close(run(tmp_path / "model.onnx", later)[0], pca.transform(later), "float64")
 
 
 def test_the_file_is_valid_and_readable_by_old_runtimes(tmp_path):
-    export(fedpca.Subspace.from_rows(some_rows(), rank=2), tmp_path / "model.onnx")
+    write_onnx(fedpca.Subspace.from_rows(some_rows(), rank=2), tmp_path / "model.onnx")
     model = onnx.load(tmp_path / "model.onnx")
     onnx.checker.check_model(model, full_check=True)
     assert [node.op_type for node in model.graph.node] == ["Sub", "MatMul"]
@@ -110,26 +110,26 @@ def test_the_file_is_valid_and_readable_by_old_runtimes(tmp_path):
 )
 def test_what_cannot_be_exported_is_said_and_nothing_is_written(tmp_path, settings, message):
     with pytest.raises(ValueError, match=message):
-        export(fedpca.Subspace.from_rows(some_rows()), tmp_path / "model.onnx", **settings)
+        write_onnx(fedpca.Subspace.from_rows(some_rows()), tmp_path / "model.onnx", **settings)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_bad_models_and_paths_are_rejected(tmp_path):
     with pytest.raises(TypeError, match="model must be a fitted PCA, a Subspace or Moments, got ndarray"):
-        export(np.eye(3), tmp_path / "model.onnx")
+        write_onnx(np.eye(3), tmp_path / "model.onnx")
     summary = fedpca.Subspace.from_rows(some_rows())
     with pytest.raises(FileNotFoundError, match=r"cannot write .*model.onnx: there is no folder"):
-        export(summary, tmp_path / "none" / "model.onnx")
+        write_onnx(summary, tmp_path / "none" / "model.onnx")
     with pytest.raises(IsADirectoryError, match="it is a folder; choose another name"):
-        export(summary, tmp_path)
+        write_onnx(summary, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_numbers_too_large_for_float32_are_rejected(tmp_path):
     summary = fedpca.Subspace.from_rows(some_rows() * 1e100)
     with pytest.raises(ValueError, match=r"mean of the model must fit dtype='float32'.*float64"):
-        export(summary, tmp_path / "model.onnx")
-    export(summary, tmp_path / "model.onnx", dtype="float64")
+        write_onnx(summary, tmp_path / "model.onnx")
+    write_onnx(summary, tmp_path / "model.onnx", dtype="float64")
 
 
 def test_the_command(tmp_path):

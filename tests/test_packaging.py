@@ -52,8 +52,8 @@ PROGRAMS = {
     "try: print(*open_rows('a.pgen'))\n"
     "except ValueError as error: assert 'a.pgen' in str(error)",
     "single-cell": "import fedpca.single_cell\ntry: fedpca.single_cell.pca(None)\nexcept TypeError: pass",
-    "onnx": ROWS + "import fedpca, fedpca.onnx\n"
-    "fedpca.onnx.export(fedpca.Subspace.from_rows(rows), 'model.onnx')",
+    "onnx": ROWS + "import fedpca, fedpca.writers\n"
+    "fedpca.writers.write_onnx(fedpca.Subspace.from_rows(rows), 'model.onnx')",
     "mnist": "import fedpca.datasets as d; d.load('mnist-5k')",
     "files": "import pathlib; pathlib.Path('a.csv').write_text('1,2\\n3,5\\n')\n"
     "from fedpca.readers import open_rows; print(*open_rows('a.csv'))\n"

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedpca import Privacy, StreamingPCA
+from fedpca import Privacy, StreamingPCA, fit_files
 from fedpca.errors import FileFormatError
-from fedpca.readers import fit_files, open_rows
+from fedpca.readers import open_rows
 
 pytestmark = pytest.mark.slow  # all of it together
 

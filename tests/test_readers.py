@@ -23,10 +23,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from fedpca import Privacy, StreamingPCA
+from fedpca import Privacy, StreamingPCA, fit_files
 from fedpca.errors import FileFormatError
 from fedpca.privacy.clipping import clipped
-from fedpca.readers import Batch, fit_files, open_rows
+from fedpca.readers import Batch, open_rows
 
 pa = pytest.importorskip("pyarrow", reason="the files extra")
 h5py = pytest.importorskip("h5py", reason="the files extra")

@@ -13,9 +13,9 @@ from sklearn.preprocessing import StandardScaler
 from typer.testing import CliRunner
 
 import fedpca
-from fedpca import Scaling, StreamingPCA
+from fedpca import Scaling, StreamingPCA, fit_files
 from fedpca.cli.app import app
-from fedpca.readers import fit_files, open_rows
+from fedpca.readers import open_rows
 from fedpca.summaries import model_file
 
 NAMES = ["height", "income", "dose", "year"]

@@ -13,11 +13,11 @@ import pytest
 from scipy import sparse
 from threadpoolctl import ThreadpoolController
 
-from fedpca import FederatedPCA, StreamingPCA, metrics
+from fedpca import FederatedPCA, StreamingPCA, fit_files, metrics
 from fedpca.backend.ops import even_cuts
 from fedpca.backend.threads import available_cores, map_in_threads, n_threads
 from fedpca.estimators import row_updates, shards
-from fedpca.readers import fit_files, open_rows
+from fedpca.readers import open_rows
 from fedpca.trackers import Nystrom
 from fedpca.trackers.nystrom import tuning
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import fedpca
-from fedpca import FederatedPCA, Moments, StreamingPCA, Subspace, merge, merge_tree
+from fedpca import FederatedPCA, Moments, StreamingPCA, Subspace, fit_files, merge, merge_tree
 from fedpca.errors import ModelFileError
 from fedpca.federation.aggregator import Aggregator
-from fedpca.readers import fit_files, open_rows
+from fedpca.readers import open_rows
 from fedpca.summaries import model_file
 from fedpca.summaries.parts import MAX_PARTS
 from fedpca.trackers import BASELINES

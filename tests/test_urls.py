@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpca import Privacy, StreamingPCA
+from fedpca import Privacy, StreamingPCA, fit_files
 from fedpca.errors import FileFormatError, NodeError
 from fedpca.federation.flower.node import Node
 from fedpca.federation.message import Message
-from fedpca.readers import fit_files, open_rows
+from fedpca.readers import open_rows
 
 pa = pytest.importorskip("pyarrow", reason="the url extra")
 fsspec = pytest.importorskip("fsspec", reason="the url extra")

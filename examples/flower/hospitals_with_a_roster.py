@@ -17,9 +17,9 @@ import numpy as np
 from run_loopback import HOSPITALS, NAMES, SPREAD, Deployment, finished, write_tables
 
 import fedpca
-from fedpca import Aggregator, Policy, Roster, SigningKey, StreamingPCA
+from fedpca import Aggregator, Policy, Roster, SigningKey, StreamingPCA, fit_files
 from fedpca.federation.folder import collect, publish
-from fedpca.readers import fit_files, open_rows
+from fedpca.readers import open_rows
 from fedpca.report import write_report
 from fedpca.trust import Member
 

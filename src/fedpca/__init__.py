@@ -10,6 +10,7 @@ from fedpca._util.version import __version__ as __version__
 if TYPE_CHECKING:
     from fedpca import metrics, plot, progress
     from fedpca.errors import BudgetExceeded, ModelFileError, PolicyViolation
+    from fedpca.estimators.files import fit_files
     from fedpca.estimators.streaming import StreamingPCA
     from fedpca.estimators.windowed import WindowedPCA
     from fedpca.federation.aggregator import Aggregator
@@ -48,6 +49,7 @@ _MODULES = {
     "Subspace": "summaries.subspace",
     "WindowedPCA": "estimators.windowed",
     "audit": "privacy.audit",
+    "fit_files": "estimators.files",
     "load": "summaries.summary",
     "merge": "summaries.merging",
     "merge_tree": "summaries.merging",
@@ -75,6 +77,7 @@ __all__ = [
     "Subspace",
     "WindowedPCA",
     "audit",
+    "fit_files",
     "load",
     "merge",
     "merge_tree",

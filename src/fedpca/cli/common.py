@@ -271,6 +271,15 @@ def spell_option(name: str, value: object) -> str:
     return f"{option} {shlex.quote(format_names(value))}"
 
 
+@contextmanager
+def wrong_usage() -> Iterator[None]:
+    """What cannot be written as wanted, as an error of the command's options."""
+    try:
+        yield
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
 def check_output_path(out: Path, force: bool) -> None:
     """Reject an output that exists or cannot be written: before the work, not after it."""
     if out.is_dir():

@@ -114,10 +114,10 @@ def _size(n_components: int, number: int, noun: str) -> str:
 def _write_onnx(
     path: Path, summary: "Summary", n_components: int, whiten: bool, dtype: Any, force: bool
 ) -> Path:
-    from fedpca.onnx import export
+    from fedpca.writers import write_onnx
 
     with output_file(path, force) as temporary:
-        export(summary, temporary, n_components=n_components, whiten=whiten, dtype=dtype)
+        write_onnx(summary, temporary, n_components=n_components, whiten=whiten, dtype=dtype)
     return path
 
 

@@ -189,8 +189,9 @@ def fit(
         typer.echo(f"fedpca: warning: no ledger. {NO_LEDGER}", err=True)
 
     from fedpca.estimators.base import warn_if_fewer
+    from fedpca.estimators.files import fit_files
     from fedpca.estimators.streaming import StreamingPCA
-    from fedpca.readers import fit_files, open_rows
+    from fedpca.readers import open_rows
     from fedpca.trust.policy import Policy
 
     rules = None if policy is None else Policy.load(policy)

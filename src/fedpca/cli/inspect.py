@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from fedpca._util.text import join_names, pluralize, sanitize
-from fedpca.cli import model_files, writers
-from fedpca.cli.common import AsJson, Force, ModelPath, check_output_path, print_result
+from fedpca.cli import model_files
+from fedpca.cli.common import AsJson, Force, ModelPath, check_output_path, print_result, wrong_usage
 from fedpca.cli.roster_options import RosterOption, load_roster
 from fedpca.cli.signatures import describe_signature
 
@@ -52,10 +52,12 @@ def inspect(
     ```
     """
     from fedpca.summaries import model_file
+    from fedpca.writers.tables import TABLES, ending, write_tables
 
     outputs = [out for out in (loadings, spectrum) if out is not None]
     for out in outputs:
-        writers.ending(out, writers.TABLES)
+        with wrong_usage():
+            ending(out, TABLES)
         check_output_path(out, force)
     if len({out.resolve() for out in outputs}) < len(outputs):
         raise typer.BadParameter("--loadings and --spectrum must be two files.")
@@ -71,7 +73,7 @@ def inspect(
         "cumulative": list(accumulate(shares)),
     }
     tables = {loadings: model_files.loadings(summary, shown), spectrum: components}
-    writers.write_tables({out: table for out, table in tables.items() if out is not None}, force)
+    write_tables({out: table for out, table in tables.items() if out is not None})
     features, carried = pluralize(summary.n_features, "feature"), description["carried"]
     lines = [
         model_files.headline(model, summary, description),

@@ -1,5 +1,6 @@
 """fedpca transform: scores of rows on a model's components, a batch at a time."""
 
+import sys
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fedpca._util.text import join_names, pluralize
-from fedpca.cli import model_files, writers
+from fedpca.cli import model_files
 from fedpca.cli.common import (
     AsJson,
     BatchRows,
@@ -17,10 +18,12 @@ from fedpca.cli.common import (
     Force,
     ModelPath,
     Reading,
+    check_output_path,
     parse_names,
     print_result,
     progress_bars,
     reading_options,
+    wrong_usage,
 )
 from fedpca.cli.variant_options import matched_variants
 
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from fedpca._typing import AnyArray
 
 _SCORES = ("components", "spe", "t2")
-_FORMATS_OF_COMPONENTS = (".h5ad", ".eigenvec")
+_STDOUT = Path("-")
 
 
 class Shrinkage(StrEnum):
@@ -91,14 +94,19 @@ def transform(
     fedpca transform model.safetensors 2025.parquet --keep id --scores spe,t2 -o unusual.csv
     ```
     """
-    kind = ".csv" if out == writers.STDOUT else writers.ending(out, writers.SCORES)
-    kept = parse_names(keep) or []
-    wanted = _wanted(scores, kind)
-    if kind == ".npy" and kept:
-        raise typer.BadParameter("--keep needs column names, which .npy has not; write .parquet or .csv.")
-    if out == writers.STDOUT and as_json:
+    from fedpca.writers import scores as writers
+    from fedpca.writers.tables import ending
+
+    kept, wanted = parse_names(keep) or [], _wanted(scores)
+    with wrong_usage():
+        kind = ".csv" if out == _STDOUT else ending(out, writers.SCORES)
+        if wanted != ["components"]:
+            writers.require_any_scores(kind)
+    outputs = () if out == _STDOUT else writers.score_files(out)
+    if out == _STDOUT and as_json:
         raise typer.BadParameter("--json cannot be combined with --out -: the scores go to standard output.")
-    writers.check_scores_path(out, kind, force)
+    for output in outputs:
+        check_output_path(output, force)
 
     import numpy as np
 
@@ -132,7 +140,8 @@ def transform(
         known = set(rows.passthrough_names)
         kept = next((names for names in writers.DEFAULT_IDS.get(kind, ()) if known.issuperset(names)), [])
         rows = replace(rows, passthrough=tuple(kept))
-    writers.check_kept(kind, kept, columns)
+    with wrong_usage():
+        writers.check_passthrough(kind, kept, columns)
     n_shown = pluralize(pca.n_components_, "component")
     done = empty = 0
     correction: Literal["asymptotic"] | None = None if shrinkage is None else "asymptotic"
@@ -140,7 +149,7 @@ def transform(
         progress_bars(),
         rows.naming_infinity(),
         bar("rows", rows.n_rows, "rows") as progress,
-        writers.open_scores(out, kind, pca, columns, force) as write,
+        writers.open_scores(sys.stdout.buffer if out == _STDOUT else out, pca, columns) as write,
         prefetch(rows.batches()) as batches,
     ):
         for batch in batches:
@@ -154,6 +163,10 @@ def transform(
             done += len(batch)
             empty += batch.n_empty_rows()
             progress.advance(len(batch))
+        for output in outputs:
+            check_output_path(output, force)  # again: who wrote it meanwhile did not want it replaced
+    if out == _STDOUT:
+        sys.stdout.buffer.flush()  # so that a full disk is an error
     data = {"out": str(out), "rows": done, "rows_without_values": empty, "columns": [*kept, *columns]}
     data["variants"] = [match.to_json() for match in rows.matches]
     matched = matched_variants(rows)
@@ -162,17 +175,15 @@ def transform(
     if empty:
         text += f"; {pluralize(empty, 'row')} without any value {'has' if empty == 1 else 'have'} scores of 0"
     text = "\n".join([text, *matched])
-    if out != writers.STDOUT:
+    if out != _STDOUT:
         print_result(data, as_json, text)
     elif empty or matched:
         typer.echo(f"fedpca: {text}", err=True)
 
 
-def _wanted(scores: str | None, kind: str) -> list[str]:
+def _wanted(scores: str | None) -> list[str]:
     """The names in --scores, in their order."""
     wanted = parse_names(scores) or ["components"]
     if len(set(wanted)) < len(wanted) or not {*wanted} <= {*_SCORES}:
         raise typer.BadParameter(f"--scores must be some of {', '.join(_SCORES)}, each once, got {scores!r}.")
-    if kind in _FORMATS_OF_COMPONENTS and wanted != ["components"]:
-        raise typer.BadParameter(f"{kind} files have scores of components only; write .parquet or .csv.")
     return wanted

@@ -93,7 +93,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             return X if reset else validate_data(self, X, reset=False, skip_check_array=True)
         if isinstance(X, RowReader):
             raise TypeError(
-                "X must be rows, got a RowReader: use fedpca.readers.fit_files(pca, X), or pass its batches."
+                "X must be rows, got a RowReader: use fedpca.fit_files(pca, X), or pass its batches."
             )
         validation.require_table(X)
         X = validation.objects_as_numbers(X)

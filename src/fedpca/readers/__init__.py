@@ -1,4 +1,4 @@
-"""Files of any size as batches of rows, and the loop that fits an estimator to them.
+"""Files of any size as batches of rows.
 
 >>> import tempfile, pathlib
 >>> path = pathlib.Path(tempfile.mkdtemp()) / "people.csv"
@@ -19,7 +19,6 @@ RowReader('people.csv', n_features=2)
 
 from fedpca.errors import FileFormatError
 from fedpca.readers.data_file import Batch
-from fedpca.readers.ingest import fit_files
 from fedpca.readers.row_reader import RowReader, open_rows
 
-__all__ = ["Batch", "FileFormatError", "RowReader", "fit_files", "open_rows"]
+__all__ = ["Batch", "FileFormatError", "RowReader", "open_rows"]

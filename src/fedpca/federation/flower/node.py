@@ -15,6 +15,7 @@ from fedpca._util.files import is_url
 from fedpca._util.locks import file_lock
 from fedpca._util.option_text import format_names, parse_character, split_names
 from fedpca.errors import FileFormatError, NodeConfigError, NodeError, SecureError
+from fedpca.estimators.files import fit_files
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.flower.exchanges import (
     OwnerScaling,
@@ -33,7 +34,7 @@ from fedpca.federation.flower.request import Request, check_name, config_error, 
 from fedpca.federation.flower.secure_node import SecureNode, check_privacy
 from fedpca.federation.message import Message
 from fedpca.privacy import Privacy
-from fedpca.readers import RowReader, fit_files, open_rows
+from fedpca.readers import RowReader, open_rows
 from fedpca.readers.dialect import Dialect
 from fedpca.secure.session import Session
 from fedpca.summaries import model_file, validation

@@ -7,61 +7,27 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 
 from fedpca import progress
 from fedpca._typing import JSON
 from fedpca.backend.prefetch import prefetch
+from fedpca.estimators.streaming import StreamingPCA
 from fedpca.readers.data_file import Batch
 from fedpca.readers.row_reader import RowReader
 from fedpca.summaries import model_file
 from fedpca.summaries.frozen import Frozen
 from fedpca.summaries.parts import warn_if_unknown
 from fedpca.summaries.scaling import Scaling
-from fedpca.summaries.subspace import Subspace
-from fedpca.summaries.summary import Summary, from_file, scaling_from_file
+from fedpca.summaries.summary import from_file, scaling_from_file
 
 _log = logging.getLogger(__name__)
 _CHECKPOINT_SECONDS = 60
 
 
-class Estimator(Protocol):
-    """What `fit_files` needs of an estimator; `_resume` and the attributes only for checkpoints."""
-
-    def partial_fit(self, X: Batch) -> Any: ...
-
-    def fit_private(self, read: Callable[[], Iterator[Batch]], n_rows: int) -> Any: ...
-
-    def _resume(self, summary: Summary, n_rows: int) -> None: ...
-
-    def _needs_scaling(self, n_features: int, names: tuple[str, ...] | None) -> bool: ...
-
-    def _use_scaling(self, scaling: Scaling) -> None: ...
-
-    def _cuts_of_files(self, shape: tuple[int, int]) -> list[slice]: ...
-
-    def _fit_ranges(
-        self, first: Batch, cuts: Sequence[slice], read: Callable[[slice], Iterator[Batch]]
-    ) -> bool: ...
-
-    def _warn_of_scale(self, stacklevel: int) -> None: ...
-
-    def get_params(self) -> dict[str, Any]: ...
-
-    @property
-    def summary_(self) -> Summary: ...
-
-    @property
-    def subspace_(self) -> Subspace: ...
-
-    @property
-    def n_components_(self) -> int: ...
-
-
 def fit_files(
-    pca: Estimator,
+    pca: StreamingPCA,
     rows: RowReader,
     *,
     checkpoint: Path | None = None,
@@ -96,7 +62,7 @@ def fit_files(
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "people.csv"
     >>> _ = path.write_text("height,weight\\n1.7,60\\n1.8,70\\n1.6,50\\n")
     >>> pca = fedpca.StreamingPCA(1, scale="std")
-    >>> fit_files(pca, open_rows(path))
+    >>> fedpca.fit_files(pca, open_rows(path))
     3
     >>> pca.subspace_.feature_names
     ('height', 'weight')
@@ -109,7 +75,7 @@ def fit_files(
 
 
 def _fit_plain(
-    pca: Estimator, rows: RowReader, saved: "_Checkpoint | None", should_stop: Callable[[], bool]
+    pca: StreamingPCA, rows: RowReader, saved: "_Checkpoint | None", should_stop: Callable[[], bool]
 ) -> int:
     done = 0 if saved is None else saved.resume()
     cuts = [] if saved is not None else _cuts(pca, rows)
@@ -136,7 +102,7 @@ def _fit_plain(
     return done
 
 
-def _cuts(pca: Estimator, rows: RowReader) -> list[slice]:
+def _cuts(pca: StreamingPCA, rows: RowReader) -> list[slice]:
     """Where to cut rows into shards that can be read by themselves; none for not at all."""
     if rows.n_rows is None or rows.sparse:
         return []
@@ -146,7 +112,7 @@ def _cuts(pca: Estimator, rows: RowReader) -> list[slice]:
 
 
 def _fit_in_shards(
-    pca: Estimator, rows: RowReader, cuts: Sequence[slice], should_stop: Callable[[], bool]
+    pca: StreamingPCA, rows: RowReader, cuts: Sequence[slice], should_stop: Callable[[], bool]
 ) -> int:
     """A fit by threads that each read and learn shards; returns how many rows, 0 if they are one stream."""
     lock, done, stopped = threading.Lock(), 0, False
@@ -195,7 +161,7 @@ def _scaling_of(
     return scaling
 
 
-def _fit_private(pca: Estimator, rows: RowReader, should_stop: Callable[[], bool]) -> int:
+def _fit_private(pca: StreamingPCA, rows: RowReader, should_stop: Callable[[], bool]) -> int:
     """A private fit of files, in several passes; 0 rows if it was stopped."""
 
     def read() -> Iterator[Batch]:
@@ -222,7 +188,7 @@ class _Stopped(Exception):
 class _Checkpoint:
     """What an estimator has learned so far, with the files and settings it was learned from."""
 
-    def __init__(self, path: Path, pca: Estimator, rows: RowReader) -> None:
+    def __init__(self, path: Path, pca: StreamingPCA, rows: RowReader) -> None:
         settings = pca.get_params()
         settings.pop("n_jobs", None)  # nothing depends on it
         if settings.get("privacy") is not None:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -10,12 +10,14 @@ from fedpca._typing import Array
 from fedpca._util.extras import require
 from fedpca._util.files import atomic_write, local_path
 from fedpca._util.version import __version__
-from fedpca.estimators.base import BasePCA
 from fedpca.summaries import validation
 from fedpca.summaries.algebra import degrees_of_freedom
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
+
+if TYPE_CHECKING:
+    from fedpca.estimators.base import BasePCA
 
 _OPSET, _IR = 13, 8  # of 2020 and 2021: old runtimes read them, too
 _MAX_BYTES = 2**31 - 2**20  # of a protobuf message, some of it for names
@@ -23,8 +25,8 @@ _MAX_BYTES = 2**31 - 2**20  # of a protobuf message, some of it for names
 Dtype = Literal["float32", "float64"]
 
 
-def export(
-    model: Summary | BasePCA,
+def write_onnx(
+    model: "Summary | BasePCA",
     path: str | os.PathLike[str],
     *,
     n_components: int | None = None,
@@ -50,11 +52,13 @@ def export(
     >>> rows = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
     >>> pca = fedpca.StreamingPCA(2).fit(rows)
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.onnx"
-    >>> export(pca, path)
+    >>> write_onnx(pca, path)
     >>> scores, = onnxruntime.InferenceSession(path).run(None, {"rows": rows})
     >>> bool(np.allclose(scores, pca.transform(rows), atol=1e-5))
     True
     """
+    from fedpca.estimators.base import BasePCA  # scikit-learn, which tables can do without
+
     onnx = require("onnx", extra="onnx", purpose="exporting a model")
     path = local_path(path)
     if dtype not in ("float32", "float64"):
