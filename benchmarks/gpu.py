@@ -13,6 +13,7 @@ scatter in float64.
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import time
@@ -20,6 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+os.environ.setdefault("SCIPY_ARRAY_API", "1")  # before scipy is imported: scikit-learn's PCA needs it
 import sklearn
 from sklearn.decomposition import PCA
 

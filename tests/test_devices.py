@@ -352,7 +352,9 @@ def test_wide_rows(to_device, dtype, batch, rng):
     assert pca.subspace_.total == pytest.approx(total, rel=1e-5)
     true = singular_values(rows)[:5]
     np.testing.assert_allclose(pca.singular_values_, true, rtol=1e-3)
-    assert (pca.subspace_.singular_values[:5] <= true * (1 + 1e-6)).all()  # never more than there is
+    # Never more than there is, but for what rounding of rows does to products: 2^-9 at random, 1e-4 here.
+    rounding = 3e-4 if pca._source.backend.has_tensor_cores and dtype == np.float32 else 1e-6
+    assert (pca.subspace_.singular_values[:5] <= true * (1 + rounding)).all()
 
 
 @pytest.mark.usefixtures("wide")

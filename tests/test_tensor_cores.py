@@ -38,7 +38,7 @@ def test_sums_are_those_of_rounded_rows(kernels, dtype, shape, weighted, rng):
     own = None if roots is None else to(roots)
     shift = rng.normal(size=shape[1]) + 30
     values = centered(rows, roots, shift)
-    rounded, row_sum = module.rounded_rows(rows, own, to(shift))
+    rounded, row_sum, energy = module.rounded_rows(rows, own, to(shift))
     rounded = rounded.cpu().double().numpy()
     assert not rounded[:, shape[1] :].any()  # what was added to make tiles
     rounded = rounded[:, : shape[1]]
@@ -47,30 +47,35 @@ def test_sums_are_those_of_rounded_rows(kernels, dtype, shape, weighted, rng):
         row_sum.cpu(), (values if roots is None else roots[:, None] * values).sum(axis=0), atol=1e-2
     )
     sums = module.TensorCoreProducts()(rows, own, to(shift))
-    scatter = sums.scatter.cpu().numpy()
+    assert float(energy) == pytest.approx(np.sum(rounded**2), rel=1e-5)
+    scatter = sums.scatter().cpu().numpy()
     np.testing.assert_array_equal(scatter, scatter.T)
     size = np.sqrt(np.diag(rounded.T @ rounded))
     assert np.abs((scatter - rounded.T @ rounded) / np.outer(size, size)).max() < 1e-5
     np.testing.assert_array_equal(sums.row_sum.cpu(), row_sum.cpu())
+    assert sums.energy == energy
 
 
 def test_chunks_add_up_in_a_fixed_order(kernels, monkeypatch, rng):
     module, to = kernels
     rows, shift = to(rng.normal(size=(500, 30)).astype(np.float32)), to(np.zeros(30))
     whole = module.TensorCoreProducts()(rows, None, shift)
-    monkeypatch.setattr(module, "_CHUNK_ROWS", 128)
+    monkeypatch.setattr(module, "_CHUNK_ENTRIES", 128 * 256)
     first, second = (module.TensorCoreProducts()(rows, None, shift) for _ in range(2))
-    assert (first.scatter == second.scatter).all()
+    scatter = first.scatter()
+    assert (scatter == second.scatter()).all()
     assert (first.row_sum == second.row_sum).all()
-    np.testing.assert_allclose(first.scatter.cpu(), whole.scatter.cpu(), atol=1e-3)
+    assert first.energy == second.energy
+    assert float(first.energy) == pytest.approx(float(whole.energy), rel=1e-5)
+    np.testing.assert_allclose(scatter.cpu(), whole.scatter().cpu(), atol=1e-3)
 
 
 def test_rows_in_any_layout(kernels, rng):
     module, to = kernels
     rows, shift = to(rng.normal(size=(200, 60)).astype(np.float32)), to(np.zeros(30))
-    expected = module.TensorCoreProducts()(rows[:, :30].contiguous(), None, shift).scatter
+    expected = module.TensorCoreProducts()(rows[:, :30].contiguous(), None, shift).scatter()
     for same in (rows[:, :30], rows[:, :30].T.contiguous().T):
-        assert (module.TensorCoreProducts()(same, None, shift).scatter == expected).all()
+        assert (module.TensorCoreProducts()(same, None, shift).scatter() == expected).all()
 
 
 @pytest.mark.parametrize("padded", [256, 1024, 1536, 4096])

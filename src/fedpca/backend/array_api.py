@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -54,14 +54,20 @@ class DeviceBackend(Backend):
         wanted = values.dtype if dtype is None else _native_dtype(self.library, np.dtype(dtype))
         return values if wanted == values.dtype else self.xp.astype(values, wanted)
 
-    def to_numpy(self, *arrays: DeviceArray) -> list[NDArray[np.float64]]:
-        flat = self.xp.concat([self.xp.reshape(array, (-1,)) for array in arrays])
-        values, start, parts = to_host(flat).astype(np.float64), 0, []
-        for array in arrays:
-            stop = start + math.prod(array.shape)
-            parts.append(values[start:stop].reshape(array.shape))
-            start = stop
-        return parts
+    def fetch(self, *arrays: DeviceArray) -> Callable[[], list[NDArray[np.float64]]]:
+        shapes = [array.shape for array in arrays]
+        stops = np.cumsum([math.prod(shape) for shape in shapes])
+        arrive = self._begin_to_host(self.xp.concat([self.xp.reshape(array, (-1,)) for array in arrays]))
+
+        def arrived() -> list[NDArray[np.float64]]:
+            parts = np.split(arrive().astype(np.float64), stops[:-1])
+            return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+        return arrived
+
+    def _begin_to_host(self, values: DeviceArray) -> Callable[[], NDArray[Any]]:
+        """Begin to copy one array; what is returned waits for it."""
+        return lambda: to_host(values)
 
     def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> DeviceArray:
         return self.xp.zeros(shape, dtype=_native_dtype(self.library, np.dtype(dtype)), device=self.device)
@@ -72,7 +78,7 @@ class DeviceBackend(Backend):
     def numpy_dtype(self, values: DeviceArray) -> np.dtype[Any]:
         return _numpy_dtype(values)
 
-    def orthonormal_columns(self, matrix: DeviceArray) -> DeviceArray:
+    def orthonormal_columns(self, matrix: DeviceArray, *, roughly: bool = False) -> DeviceArray:
         return self.xp.linalg.qr(matrix)[0]
 
 

@@ -1,6 +1,7 @@
 """Backend: what fedpca needs of an array library, and of the device its arrays are on."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
@@ -36,8 +37,15 @@ class Backend(ABC):
         """Dense values of any library as an array here, of a numpy dtype; not copied if nothing changes."""
 
     @abstractmethod
+    def fetch(self, *arrays: DeviceArray) -> Callable[[], list[NDArray[np.float64]]]:
+        """Begin to copy arrays of this backend, all in one transfer; the result waits for it.
+
+        What is computed between the two calls does not delay it, where the device works by itself.
+        """
+
     def to_numpy(self, *arrays: DeviceArray) -> list[NDArray[np.float64]]:
         """Arrays of this backend as NumPy arrays of float64, all in one transfer."""
+        return self.fetch(*arrays)()
 
     @abstractmethod
     def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> DeviceArray:
@@ -66,5 +74,9 @@ class Backend(ABC):
         return False
 
     @abstractmethod
-    def orthonormal_columns(self, matrix: DeviceArray) -> DeviceArray:
-        """An orthonormal basis of the columns of a tall matrix of float64, as many as these."""
+    def orthonormal_columns(self, matrix: DeviceArray, *, roughly: bool = False) -> DeviceArray:
+        """An orthonormal basis of the columns of a tall matrix of float64, as many as these.
+
+        Args:
+            roughly: whether it may be a little off, between steps of an iteration, if that is faster.
+        """

@@ -1,5 +1,6 @@
 """NumpyBackend: NumPy on the host."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, final
 
@@ -22,8 +23,8 @@ class NumpyBackend(Backend):
     def asarray(self, values: DeviceArray, dtype: DTypeLike | None = None) -> NDArray[np.generic]:
         return np.asarray(to_host(values), dtype)
 
-    def to_numpy(self, *arrays: DeviceArray) -> list[NDArray[np.float64]]:
-        return [np.asarray(array, np.float64) for array in arrays]
+    def fetch(self, *arrays: DeviceArray) -> Callable[[], list[NDArray[np.float64]]]:
+        return lambda: [np.asarray(array, np.float64) for array in arrays]
 
     def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[np.generic]:
         return np.zeros(shape, dtype)
@@ -34,7 +35,7 @@ class NumpyBackend(Backend):
     def numpy_dtype(self, values: DeviceArray) -> np.dtype[Any]:
         return values.dtype
 
-    def orthonormal_columns(self, matrix: DeviceArray) -> DeviceArray:
+    def orthonormal_columns(self, matrix: DeviceArray, *, roughly: bool = False) -> DeviceArray:
         return np.linalg.qr(matrix).Q
 
     def compute_context(self) -> AbstractContextManager[object]:

@@ -28,7 +28,8 @@ _LEAST_SHARE = 1e-5
 _LEAST_SHARE_TO_RETURN = 4e-5  # to the faster products: streams near the limit do not go to and fro
 _GROWTH = 2.0  # of the energy, until the next look at how steep the spectrum is
 _NOISE = 32
-"""Energy of a direction that rounding of products alone can give, in units of eps and its features' sizes."""
+"""Energy of a direction that rounding alone can give, in units of eps: of its features' sizes by products, of
+the largest energy by the iteration for leading directions."""
 
 
 class _State(NamedTuple):
@@ -49,6 +50,11 @@ class _State(NamedTuple):
     total: float
     rounded: float = 0.0
     n_fast: int = 0
+
+    @property
+    def energy(self) -> float:
+        """What rounding to bfloat16 is measured against."""
+        return max(self.rounded, self.total)
 
 
 class _Spectrum(NamedTuple):
@@ -88,7 +94,7 @@ class DeviceExact(Tracker):
         self.gives_moments = gives_moments
         self._may_round = not precise and self.dtype != _FLOAT64
         self._is_fast = self._may_round
-        self._looked_at = 0.0  # energy at which the spectrum was looked at last
+        self._next_look = 0.0  # energy at which the spectrum may have become steep, or be so no more
         zeros = self.backend.zeros
         self._state = _State(
             0.0, zeros((n_features,), np.float64), zeros((n_features, n_features), np.float64), 0.0
@@ -132,12 +138,10 @@ class DeviceExact(Tracker):
         before, start = self._state, self._spectrum.vectors if self._spectrum else self._start
         after = self._with_batch(panel, roots, fast=self._is_fast)
         spectrum = None
-        if self._may_round and after.total > _GROWTH * self._looked_at:
-            self._looked_at = after.total
+        if self._may_round and after.energy >= self._next_look:
             spectrum = self._spectrum_of(after, start)
-            is_steep = self._is_steep(
-                after, spectrum, _LEAST_SHARE if self._is_fast else _LEAST_SHARE_TO_RETURN
-            )
+            least = _LEAST_SHARE if self._is_fast else _LEAST_SHARE_TO_RETURN
+            is_steep = self._last_wanted(after, spectrum) < least * after.energy
             if self._is_fast and is_steep:
                 del after  # there is no room for three
                 after = self._with_batch(panel, roots, fast=False)
@@ -145,7 +149,17 @@ class DeviceExact(Tracker):
                 if self._last_wanted(after, spectrum) < _LEAST_SHARE * before.rounded:
                     _warn_of(before.n_fast)
             self._is_fast = not is_steep
+            self._next_look = self._look_after(after, spectrum)
         self._state, self._spectrum, self._start = after, spectrum, start
+
+    def _look_after(self, state: _State, spectrum: _Spectrum) -> float:
+        """The energy up to which it stays as it is whether the spectrum is steep, for all that is known.
+
+        A scatter only grows, and so does the energy of its last direction wanted, if that stays the same one.
+        """
+        if self._is_fast and isinstance(self.rule, FixedRank):
+            return self._last_wanted(state, spectrum) / _LEAST_SHARE
+        return _GROWTH * state.energy
 
     def _with_batch(self, rows: DeviceArray, roots: DeviceArray | None, *, fast: bool) -> _State:
         """The state with one more batch; NonFiniteError, and nothing learned, if it is not finite."""
@@ -153,12 +167,14 @@ class DeviceExact(Tracker):
         shift = backend.zeros((self.n_features,), np.float64)
         if self.center:
             shift = middle_of(backend, rows, roots)
-        scatter, row_sum = self._products(fast)(rows, roots, shift)
-        aside = shift - own.mean
-        facts = [xp.sum(xp.linalg.diagonal(scatter)), row_sum @ row_sum, row_sum @ aside, aside @ aside]
+        sums = self._products(fast)(rows, roots, shift)
+        row_sum, aside = sums.row_sum, shift - own.mean
+        facts = [sums.energy, row_sum @ row_sum, row_sum @ aside, aside @ aside]
         if roots is not None:
             facts.append(xp.sum(backend.asarray(roots, np.float64) ** 2))
-        energy, square, cross, apart, *weights = map(float, backend.to_numpy(*facts))  # the only wait
+        fetched = backend.fetch(*facts)
+        scatter = sums.scatter()
+        energy, square, cross, apart, *weights = map(float, fetched())  # the only wait
         if not energy < ops.max_energy(self.dtype):
             raise NonFiniteError
         weight = weights[0] if weights else float(rows.shape[0])
@@ -167,8 +183,8 @@ class DeviceExact(Tracker):
             share = weight / (own.weight + weight)
             offset = row_sum / weight
             step = aside + offset  # from the mean so far to that of the batch
-            scatter -= row_sum[:, None] * offset[None, :]
-            scatter += (own.weight * share) * step[:, None] * step[None, :]
+            sides = xp.stack([-row_sum, (own.weight * share) * step], axis=1)
+            scatter += sides @ xp.stack([offset, step])
             total += own.weight * share * (apart + (2 * cross + square / weight) / weight) - square / weight
             mean = own.mean + share * step
         scatter += own.scatter
@@ -183,10 +199,6 @@ class DeviceExact(Tracker):
 
     def _products(self, fast: bool) -> Products:
         return fast_products(self.backend) if fast else LibraryProducts(self.backend, _FLOAT64)
-
-    def _is_steep(self, state: _State, spectrum: _Spectrum, least: float) -> bool:
-        """Whether rounding to bfloat16 would drown the last direction wanted, or one that is to come."""
-        return self._last_wanted(state, spectrum) < least * max(state.rounded, state.total)
 
     def _last_wanted(self, state: _State, spectrum: _Spectrum) -> float:
         """Energy of the last direction wanted; zero before there are so many."""
@@ -229,7 +241,9 @@ class DeviceExact(Tracker):
         energies = np.maximum(diagonal, 0.0)
         self._cached_variances = energies / state.weight if state.weight else None
         values = spectrum.values[:n]
-        real = values > vectors**2 @ self._rounding(state, energies, mean)
+        noise = _NOISE * float(np.finfo(_FLOAT64).eps)
+        of_solver = noise * values[:1].sum()
+        real = values > np.maximum(vectors**2 @ self._rounding(state, energies, mean), of_solver)
         return Subspace.unchecked(
             components=with_fixed_signs(vectors[real]).astype(self.dtype, copy=False),
             singular_values=np.sqrt(values[real]),
@@ -274,7 +288,7 @@ class DeviceExact(Tracker):
             total=share * state.total,
             rounded=share * state.rounded,
         )
-        self._looked_at *= share
+        self._next_look *= share
         self._discarded *= share
         if self._spectrum is not None:
             self._spectrum = self._spectrum._replace(values=share * self._spectrum.values)

@@ -9,10 +9,11 @@ from fedpca.trackers.on_device.products import random_signs
 # Rounds of so many products each, until what the wanted directions miss is below the tolerance. One round
 # serves spectra of lambda_i = i^(-2 alpha) from alpha = .5 on; flat ones take two or three.
 _PRODUCTS_PER_ROUND = 8
-_WARM_PRODUCTS = 2  # where earlier directions are at hand
 _MAX_ROUNDS = 8  # then the complete eigenproblem, which always ends, is as fast
 _TOLERANCE = 1e-8  # of the energy of all directions wanted together
 _TOLERANCE_EACH = 1e-5  # of that of each
+_SKEW = 1e-10  # of products of columns that should be orthonormal: more changes energies in their tenth digit
+_DEPENDENT = 0.5  # squared length that a combination of nearly orthonormal columns never has
 
 
 def block_width(n_wanted: int, n_shown: int) -> int:
@@ -34,24 +35,34 @@ def leading(
     if 2 * width >= n_features:
         return complete(backend, scatter)
     V = backend.orthonormal_columns(_start(backend, n_features, width, start))
-    n_products = _PRODUCTS_PER_ROUND if start is None else _WARM_PRODUCTS
     for _ in range(_MAX_ROUNDS):
-        for _ in range(n_products):
-            V = backend.orthonormal_columns(scatter @ V)
+        for _ in range(_PRODUCTS_PER_ROUND):
+            V = backend.orthonormal_columns(scatter @ V, roughly=True)
         V = backend.orthonormal_columns(V)
         image = scatter @ V
-        (small,) = backend.to_numpy(V.T @ image)
-        values, turn = np.linalg.eigh((small + small.T) / 2)
-        values = np.ascontiguousarray(values[::-1])
-        turned = backend.asarray(np.ascontiguousarray(turn[:, ::-1]), np.float64)
+        values, turn = _solved(*backend.to_numpy(V.T @ V, V.T @ image))
+        turned = backend.asarray(turn, np.float64)
         V, image = V @ turned, image @ turned
         (residuals,) = backend.to_numpy(xp.sum((image - V * backend.asarray(values)[None, :]) ** 2, axis=0))
         wanted, missed = values[:n_wanted], _missed(values, residuals, n_wanted)
         if missed.sum() <= _TOLERANCE * wanted.sum() and (missed <= _TOLERANCE_EACH * wanted).all():
             return V.T, np.maximum(values, 0.0)
-        n_products = _PRODUCTS_PER_ROUND
     vectors, values = complete(backend, scatter)
     return vectors[:width, :], values[:width]
+
+
+def _solved(products: Array, small: Array) -> tuple[Array, Array]:
+    """Eigenvalues, descending, and combinations of columns V that solve V^T S V w = value V^T V w.
+
+    Columns that rounding alone keeps apart, as those of a scatter of low rank, are left out.
+    """
+    basis = np.eye(len(products))
+    if np.abs(products - basis).max() > _SKEW:
+        squares, basis = np.linalg.eigh((products + products.T) / 2)
+        basis = basis[:, squares > _DEPENDENT] / np.sqrt(squares[squares > _DEPENDENT])
+        small = basis.T @ small @ basis
+    values, turn = np.linalg.eigh((small + small.T) / 2)
+    return np.ascontiguousarray(values[::-1]), np.ascontiguousarray((basis @ turn)[:, ::-1])
 
 
 def complete(backend: Backend, scatter: DeviceArray) -> tuple[DeviceArray, Array]:
@@ -78,5 +89,5 @@ def _missed(values: Array, residuals: Array, n_wanted: int) -> Array:
     eigenvalue then stands for it.
     """
     wanted = values[:n_wanted]
-    gaps = np.maximum(wanted - values[-1], wanted / 10)
+    gaps = np.maximum(wanted - values[-1:], wanted / 10)
     return np.divide(residuals[:n_wanted], gaps, out=np.zeros(len(wanted)), where=gaps > 0)

@@ -1,5 +1,6 @@
 """Sums of rows on their device: how a batch becomes a scatter and a sum, in the precision asked for."""
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import NamedTuple, Protocol
 
@@ -13,15 +14,18 @@ _CHUNK_ENTRIES = 2**26  # of a copy of rows: 256 MB in float32
 
 
 class Sums(NamedTuple):
-    """Of rows less a shift, each times the root of its weight; in float64, on the device.
+    """Of rows less a shift, each times the root of its weight: X; in float64, on the device.
 
     Attributes:
-        scatter: X^T X, shape (d, d).
         row_sum: the weighted sum, shape (d,).
+        energy: the sum of squares of X, as it is multiplied.
+        scatter: gives X^T X, shape (d, d); to be called once. The last product is given to the device only
+            then, so that what is fetched before does not wait for it.
     """
 
-    scatter: DeviceArray
     row_sum: DeviceArray
+    energy: DeviceArray
+    scatter: Callable[[], DeviceArray]
 
 
 class Products(Protocol):
@@ -59,7 +63,7 @@ class LibraryProducts:
                 chunk *= own
                 row_sum += xp.sum(chunk * own, axis=0, dtype=xp.float64)
             scatter += backend.asarray(chunk.T @ chunk, np.float64)
-        return Sums(scatter, row_sum)
+        return Sums(row_sum, xp.sum(xp.linalg.diagonal(scatter)), lambda: scatter)
 
 
 def fast_products(backend: Backend) -> Products:

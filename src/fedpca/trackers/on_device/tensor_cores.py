@@ -1,16 +1,15 @@
 """TensorCoreProducts: the scatter of rows from bfloat16 products, for torch on an NVIDIA GPU.
 
 A fused pass reads the rows once, whatever their dtype: it subtracts the shift, multiplies by the roots of the
-weights, rounds to the nearest bfloat16 and sums the columns. The upper tiles of X^T X follow by tensor cores,
-split over rows: float32 sums of one chunk, added in float64 in a fixed order, without atomics: runs agree
-bit for bit.
+weights, rounds to the nearest bfloat16, and sums columns and squares. The upper tiles of X^T X follow by
+tensor cores, split over rows: float32 sums of one chunk, added in float64 in a fixed order, without atomics:
+runs agree bit for bit.
 
 Rounding moves entries of the scatter by 1e-5 of the sizes of their features, at random, so that captured
 variance moves by 1e-10 to 1e-8; single directions below 1e-5 of the trace drown (`Exact` watches for these).
 
 Measured on an H200, 3,200,000 x 1,000 float32: 11.9 ms, of which the pass takes 5 at 3.8 TB/s. Triton needs
-the row length as a constant: as an argument, loads are not vectorized (19 ms instead of 5.5). Chunks of
-131,072 rows: twice as many gain 0.7 to 1 ms and lose a digit, a quarter costs 4 to 12 ms in launches.
+the row length as a constant: as an argument, loads are not vectorized (19 ms instead of 5.5).
 """
 
 from functools import cache
@@ -25,7 +24,9 @@ from fedpca._typing import DeviceArray
 from fedpca.backend import batch_slices
 from fedpca.trackers.on_device.products import Sums
 
-_CHUNK_ROWS = 131_072
+# Rows in one float32 sum. Twice as many gain 5 % of the time and lose a digit; a quarter costs 4 to 12 ms of
+# launches in 3,200,000 x 1,000 (H200).
+_SUMMED_ROWS = 65_536
 _CHUNK_ENTRIES = 2**28  # 512 MB of bfloat16
 _PAD = 256  # columns: a multiple of every tile
 _PASS_ROWS, _PASS_COLUMNS, _PASS_REPEATS, _PASS_WARPS = 8, 256, 8, 4
@@ -69,31 +70,42 @@ class TensorCoreProducts:
         tiles = tiles_for(padded, descriptors=_has_descriptors(device))
         corners = _upper_corners(padded, tiles.height, tiles.width, device)
         n_splits = max(1, tiles.programs * _multiprocessors(device) // len(corners))
-        n_chunk = min(n_rows, _CHUNK_ROWS, max(_CHUNK_ENTRIES // padded, 1))
-        shift = shift.float()
+        n_chunk = min(n_rows, n_splits * _SUMMED_ROWS, max(_CHUNK_ENTRIES // padded, 1))
         rounded = torch.empty(n_chunk, padded, dtype=_stored_dtype(device), device=device)
         partial = torch.zeros(n_splits, padded, padded, dtype=torch.float32, device=device)  # also below
-        scatter = torch.zeros(padded, padded, dtype=torch.float64, device=device)
-        row_sum = torch.zeros(padded, dtype=torch.float64, device=device)
-        for part in batch_slices(n_rows, n_chunk):
-            own = None if roots is None else roots[part].float()
-            row_sum += _round(_readable(rows[part]), own, shift, rounded).sum(0, dtype=torch.float64)
+        total = torch.zeros(padded, padded, dtype=torch.float64, device=device)
+        row_sum = torch.zeros(n_features, dtype=torch.float64, device=device)
+        energy = torch.zeros((), dtype=torch.float64, device=device)
+
+        def multiply(part: slice) -> None:
             _multiply(rounded[: part.stop - part.start], corners, tiles, partial)
-            scatter += partial.sum(0, dtype=torch.float64)
-        scatter = scatter[:n_features, :n_features]
-        return Sums(scatter.triu() + scatter.triu(1).T, row_sum[:n_features])
+            for product in partial:
+                total.add_(product)
+
+        parts = list(batch_slices(n_rows, n_chunk))
+        for before, part in zip([None, *parts], parts, strict=False):
+            if before is not None:
+                multiply(before)
+            of_chunk = _round(rows[part], None if roots is None else roots[part], shift, rounded)
+            row_sum += of_chunk[0]
+            energy += of_chunk[1]
+
+        def scatter() -> DeviceArray:
+            multiply(parts[-1])
+            upper = total[:n_features, :n_features]
+            return upper.triu() + upper.triu(1).T
+
+        return Sums(row_sum, energy, scatter)
 
 
 def rounded_rows(
     rows: DeviceArray, roots: DeviceArray | None, shift: DeviceArray
-) -> tuple[DeviceArray, DeviceArray]:
-    """Rows less a shift, times the roots, in bfloat16 with columns of zeros added; and their weighted sum."""
+) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+    """Rows less a shift, times the roots, in bfloat16 with columns of zeros added; their `Sums`."""
     n_rows, n_features = rows.shape
     padded = triton.cdiv(n_features, _PAD) * _PAD
     rounded = torch.empty(n_rows, padded, dtype=_stored_dtype(rows.device), device=rows.device)
-    own = None if roots is None else roots.float()
-    sums = _round(_readable(rows), own, shift.float(), rounded)
-    return rounded, sums.sum(0, dtype=torch.float64)[:n_features]
+    return rounded, *_round(rows, roots, shift, rounded)
 
 
 def _readable(rows: DeviceArray) -> DeviceArray:
@@ -104,17 +116,19 @@ def _readable(rows: DeviceArray) -> DeviceArray:
 
 def _round(
     rows: DeviceArray, roots: DeviceArray | None, shift: DeviceArray, rounded: DeviceArray
-) -> DeviceArray:
-    """Fill `rounded` with rows less the shift, times the roots; returns partial sums of columns."""
-    (n_rows, n_features), padded = rows.shape, rounded.shape[1]
+) -> tuple[DeviceArray, DeviceArray]:
+    """Fill `rounded` with rows less the shift, times the roots; returns their weighted sum and energy."""
+    rows, (n_rows, n_features), padded = _readable(rows), rows.shape, rounded.shape[1]
     grid = triton.cdiv(n_rows, _PASS_ROWS * _PASS_REPEATS), padded // _PASS_COLUMNS
     sums = torch.empty(grid[0], padded, dtype=torch.float32, device=rows.device)
+    squares = torch.empty(grid, dtype=torch.float32, device=rows.device)
     _rounding_kernel[grid](
         rows,
-        rows if roots is None else roots,
-        shift,
+        rows if roots is None else roots.float(),
+        shift.float(),
         rounded,
         sums,
+        squares,
         n_rows,
         STRIDE=rows.stride(0),
         FEATURES=n_features,
@@ -125,7 +139,7 @@ def _round(
         REPEATS=_PASS_REPEATS,
         num_warps=_PASS_WARPS,
     )
-    return sums
+    return sums.sum(0, dtype=torch.float64)[:n_features], squares.sum(dtype=torch.float64)
 
 
 def _multiply(rounded: DeviceArray, corners: DeviceArray, tiles: Tiles, partial: DeviceArray) -> None:
@@ -155,7 +169,7 @@ def _multiply(rounded: DeviceArray, corners: DeviceArray, tiles: Tiles, partial:
 
 @triton.jit
 def _rounding_kernel(
-    rows, roots, shift, rounded, sums, n_rows, STRIDE: tl.constexpr, FEATURES: tl.constexpr,
+    rows, roots, shift, rounded, sums, squares, n_rows, STRIDE: tl.constexpr, FEATURES: tl.constexpr,
     PADDED: tl.constexpr, WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     REPEATS: tl.constexpr,
 ):  # fmt: skip
@@ -164,6 +178,7 @@ def _rounding_kernel(
     inside = columns < FEATURES
     middle = tl.load(shift + columns, mask=inside, other=0.0)
     total = tl.zeros((ROWS, COLUMNS), tl.float32)  # a tile, reduced once
+    energy = tl.zeros((ROWS, COLUMNS), tl.float32)
     for repeat in range(REPEATS):
         row = ((block * REPEATS + repeat) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
         exists = row < n_rows
@@ -176,9 +191,12 @@ def _rounding_kernel(
             total += values * root
         else:
             total += values
+        kept = values.to(tl.bfloat16)
+        energy += kept.to(tl.float32) * kept.to(tl.float32)
         at = rounded + row[:, None] * PADDED + columns[None, :]
-        tl.store(at, values.to(tl.bfloat16), mask=exists[:, None])  # in any dtype, with these values
+        tl.store(at, kept, mask=exists[:, None])  # in any dtype, with these values
     tl.store(sums + block * PADDED + columns, tl.sum(total, 0))
+    tl.store(squares + block * (PADDED // COLUMNS) + tl.program_id(1), tl.sum(energy))
 
 
 @triton.jit
@@ -198,7 +216,7 @@ def _product_kernel(
             one = source.load([first, top])  # zeros beyond the last row
             other = source.load([first, left])
         else:
-            row = (first + tl.arange(0, DEPTH)).to(tl.int64)
+            row = first + tl.arange(0, DEPTH)  # entries of a chunk fit 32 bits; 64 spill registers
             exists = (row < n_rows)[:, None]
             one = tl.load(source + row[:, None] * PADDED + down[None, :], mask=exists, other=0.0)
             other = tl.load(source + row[:, None] * PADDED + across[None, :], mask=exists, other=0.0)

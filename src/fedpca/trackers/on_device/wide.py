@@ -18,7 +18,7 @@ from fedpca.trackers.base import Tracker
 from fedpca.trackers.on_device.products import middle_of, random_signs
 
 _FLOAT64: DType = np.dtype(np.float64)
-_CHUNK_ROWS = 32_768
+_CHUNK_ROWS = 131_072
 _CHUNK_ENTRIES = 2**31  # 4 GB of bfloat16
 _COLLECTED_BYTES = 2**28  # of batches smaller than a chunk
 _COPIED_ENTRIES = 2**26  # of rows at a time, where they are copied for a product
@@ -268,7 +268,7 @@ def _rounded_chunk(backend: Backend, rows: DeviceArray, roots: DeviceArray | Non
 
     n_rows, n_features = rows.shape
     shift = middle_of(backend, rows, roots) if center else backend.zeros((n_features,), np.float64)
-    H, row_sum = rounded_rows(rows, roots, shift)
+    H, row_sum, energy = rounded_rows(rows, roots, shift)
     ones = torch.ones(n_rows, dtype=torch.float64, device=rows.device) if roots is None else roots.double()
     count = float(n_rows) if roots is None else float(ones @ ones)
     offset = row_sum / count if center and count else torch.zeros_like(row_sum)
@@ -281,8 +281,7 @@ def _rounded_chunk(backend: Backend, rows: DeviceArray, roots: DeviceArray | Non
         product = torch.mm(H.T, Q.bfloat16(), out_dtype=torch.float32)[:n_features]
         return product.double() - offset[:, None] * (ones @ Q)[None, :]
 
-    squares = sum(float(part.float().norm()) ** 2 for part in H.split(4096))
-    total = squares - count * float(offset @ offset)
+    total = float(energy - count * (offset @ offset))
     return _Chunk(times, times_transposed, shift + offset, count, total)
 
 
