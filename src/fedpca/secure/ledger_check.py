@@ -10,6 +10,7 @@ from fedpca.errors import SignatureError
 from fedpca.privacy.ledger import Entry, Ledger
 from fedpca.secure.proofs import Proof
 from fedpca.summaries.certificate import LedgerState
+from fedpca.trust.keys import PublicKey
 from fedpca.trust.roster import Roster
 
 
@@ -27,7 +28,7 @@ class CheckedLedger(NamedTuple):
     member: str
     entries: int
     cancelled: int
-    earlier_keys: tuple[str, ...]
+    earlier_keys: tuple[PublicKey, ...]
     unsigned: int
 
 
