@@ -9,6 +9,7 @@ from fedpca._util.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from fedpca import metrics, plot, progress
+    from fedpca.disclosure.policy import Policy
     from fedpca.errors import BudgetExceeded, ModelFileError, PolicyViolation
     from fedpca.estimators.files import fit_files
     from fedpca.estimators.streaming import StreamingPCA
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from fedpca.summaries.subspace import Subspace
     from fedpca.summaries.summary import load
     from fedpca.trust.keys import SigningKey
-    from fedpca.trust.policy import Policy
     from fedpca.trust.roster import Roster
 
 _MODULES = {
@@ -38,7 +38,7 @@ _MODULES = {
     "Ledger": "privacy.ledger",
     "ModelFileError": "errors",
     "Moments": "summaries.moments",
-    "Policy": "trust.policy",
+    "Policy": "disclosure.policy",
     "PolicyViolation": "errors",
     "Privacy": "privacy.settings",
     "Roster": "trust.roster",
