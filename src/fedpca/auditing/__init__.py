@@ -1,1 +1,1 @@
-"""Audits: whether what private releases show keeps what their certificates promise, tried on synthetic rows."""
+"""Audits: whether private releases keep what their certificates promise, tried on synthetic rows."""
