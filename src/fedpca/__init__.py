@@ -9,6 +9,7 @@ from fedpca._util.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from fedpca import metrics, plot, progress
+    from fedpca.auditing.audit import audit
     from fedpca.disclosure.policy import Policy
     from fedpca.errors import BudgetExceeded, ModelFileError, PolicyViolation
     from fedpca.estimators.files import fit_files
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from fedpca.estimators.windowed import WindowedPCA
     from fedpca.federation.aggregator import Aggregator
     from fedpca.federation.federated_pca import FederatedPCA
-    from fedpca.privacy.audit import audit
     from fedpca.privacy.ledger import Ledger
     from fedpca.privacy.settings import Privacy
     from fedpca.secure.planning import plan
@@ -48,7 +48,7 @@ _MODULES = {
     "StreamingPCA": "estimators.streaming",
     "Subspace": "summaries.subspace",
     "WindowedPCA": "estimators.windowed",
-    "audit": "privacy.audit",
+    "audit": "auditing.audit",
     "fit_files": "estimators.files",
     "load": "summaries.summary",
     "merge": "summaries.merging",
