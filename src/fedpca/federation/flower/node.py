@@ -14,6 +14,7 @@ from fedpca._typing import JSON, Array
 from fedpca._util.files import is_url
 from fedpca._util.locks import file_lock
 from fedpca._util.option_text import format_names, parse_character, split_names
+from fedpca.disclosure.policy import NO_POLICY, Policy
 from fedpca.errors import FileFormatError, NodeConfigError, NodeError, SecureError
 from fedpca.estimators.files import fit_files
 from fedpca.estimators.streaming import StreamingPCA
@@ -41,7 +42,6 @@ from fedpca.summaries import model_file, validation
 from fedpca.summaries.scaling import Scaling, same_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.trust.policy import NO_POLICY, Policy
 
 _log = logging.getLogger(__name__)
 _PLAIN = ("client-id", "source", "state", "version", "min-rank", *KEYS, "policy")
