@@ -86,7 +86,16 @@ def public_names():
                 ours = (getattr(method, "__module__", None) or "").startswith("fedpca")
                 if ours and method.__doc__ and not member.startswith("_"):
                     yield f"fedpca.{name}.{member}"
-    for place in ("federation", "readers", "datasets", "plot", "report", "single_cell", "trust"):
+    for place in (
+        "federation",
+        "readers",
+        "datasets",
+        "plot",
+        "report",
+        "single_cell",
+        "trust",
+        "disclosure",
+    ):
         module = import_module(f"fedpca.{place}")
         elsewhere = [name for name in module.__all__ if getattr(fedpca, name, None) is getattr(module, name)]
         yield from (f"fedpca.{place}.{name}" for name in module.__all__ if name not in elsewhere)
