@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fedpca import theory
+from fedpca.paper import theory
 from reproduction import rows
 from reproduction.__main__ import main
 from reproduction.base import Experiment, Result, Table, Verdict, format_share
