@@ -321,7 +321,7 @@ def test_the_page_lists_the_errata(erratum):
 
 
 def test_functions_that_the_page_names_exist():
-    named = re.findall(r"`(\w+)` in `fedpca\.theory`", CHECKED)
+    named = re.findall(r"`(\w+)` in `fedpca\.paper\.theory`", CHECKED)
     assert {"moses_error_bound", "energy_sum", "merge_distance_bound", "merge_error_bound"} <= set(named)
     assert all(hasattr(theory, name) for name in named)
 
