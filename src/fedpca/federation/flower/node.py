@@ -37,6 +37,7 @@ from fedpca.federation.message import Message
 from fedpca.privacy import Privacy
 from fedpca.readers import RowReader, open_rows
 from fedpca.readers.dialect import Dialect
+from fedpca.secure.session import Session
 from fedpca.summaries import model_file, validation
 from fedpca.summaries.scaling import Scaling, same_scale
 from fedpca.summaries.subspace import Subspace
@@ -158,9 +159,10 @@ class Node:
             _log.info("fedpca: %s", NO_POLICY)
         self.membership.check(request, self.privacy)
         self.membership.check_secure(request, secure=True)
-        check_privacy(self.membership.signer.roster, self.privacy)
+        roster = self.membership.signer.roster
+        check_privacy(roster, self.privacy)
         with self._locked():
-            self._live.enter(self.version)
+            self._live.enter(self.version, Session(roster, board["session"]).id)
             member = SecureNode(
                 self._live.folder / "secure",
                 self.version,
