@@ -22,7 +22,7 @@ SLOW = {
     "docs/reference/privacy.md",
     "docs/reference/report.md",
     "docs/tutorial.md",
-    "src/fedpca/privacy/audit.py",
+    "src/fedpca/auditing/audit.py",
     "src/fedpca/report/write.py",
 }
 SPARK = {"docs/how-to/spark.md", "src/fedpca/federation/spark.py"}

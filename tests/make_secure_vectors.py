@@ -964,6 +964,9 @@ def _seen_by_the_coordinator(four, eight, thirteen):
     lie = {"00/opened/003": opened(eight, 3, "keys", _1=false)}
     about = "too few shares without a false one"
     yield case("opened-threshold", about, eight, "00/total", lie, "00/opened/003")
+    lie = {"00/opened/003": owners(eight, "00/opened/003", {"surplus": "11" * 32})}
+    about = "a surplus where nothing is taken off"
+    yield case("opened-surplus", about, eight, "00/total", lie, "00/opened/003")
 
     def dealt(rule, about, scene, dealer, field):
         """All shares are as committed to, and give no secret that was published."""

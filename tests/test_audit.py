@@ -15,13 +15,13 @@ from helpers import scatter_of
 from scipy.optimize import minimize
 
 from fedpca import Privacy, StreamingPCA, Subspace, audit
+from fedpca.auditing.distinguish import distinguish
+from fedpca.auditing.looks import combined
+from fedpca.auditing.run import Run
 from fedpca.estimators import private_steps
 from fedpca.privacy import steps
-from fedpca.privacy.audit_looks import combined
-from fedpca.privacy.audit_run import Run
 from fedpca.privacy.calibration import epsilon_of, mu_of
 from fedpca.privacy.clipping import Clipping, Pairing
-from fedpca.privacy.distinguish import distinguish
 from fedpca.privacy.ledger import total_mu
 from fedpca.privacy.mechanisms.base import SUM_WEIGHT
 from fedpca.privacy.mechanisms.gram import Gram

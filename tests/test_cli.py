@@ -681,9 +681,9 @@ def test_a_plan_takes_a_spectrum_or_a_typical_length(folder):
 
 
 def test_an_audit_that_fails_exits_with_1(monkeypatch):
-    from fedpca.privacy.audit import Audit, Finding
+    from fedpca.auditing.audit import Audit, Finding
 
-    module = sys.modules["fedpca.privacy.audit"]  # the name fedpca.audit is the function
+    module = sys.modules["fedpca.auditing.audit"]  # the name fedpca.audit is the function
     broken = Audit(
         fedpca.Privacy(1.0, 1e-5, 1.0, center=None, evaluate=False),
         0.1,

@@ -694,13 +694,15 @@ class TestNode:
             Node.from_config(config).reply(REQUEST, published)
         assert debits(config) == ["scales"]
         shutil.rmtree(live_of(config))  # or on another machine
-        with pytest.raises(NodeError, match=r"version 1 has drawn is missing.*increase version"):
+        with pytest.raises(NodeError, match=r"drawn for version 1 is missing.*increase version"):
             Node.from_config(config).reply(REQUEST, published)
         Ledger(tmp_path / "larger", epsilon=9.0, delta=2e-6)
         again = config | {"version": 2, "ledger": str(tmp_path / "larger")}
         for n_sums in (0, 1):
             before = Published(sums=published.sums[:n_sums], rank=2)
             assert Node.from_config(again).reply(REQUEST, before).kind == "sum"
+        with pytest.raises(NodeError, match=r"drawn for version 1 is missing.*increase version"):
+            Node.from_config(config).reply(REQUEST, published)  # nor after another version has begun
 
     def test_a_release_is_sent_under_another_name_at_no_cost(self, config, tmp_path):
         published, release = self.advanced(config)

@@ -288,10 +288,16 @@ def test_a_state_from_a_backup_answers_nothing(tmp_path):
         aside.rename(folder)
         assert node.secure_reply(request, board, []) == first
     shutil.rmtree(live)
-    with pytest.raises(NodeError, match=r"version 1 has drawn is missing.*increase version"):
+    with pytest.raises(NodeError, match=r"drawn for version 1 is missing.*increase version"):
         node.secure_reply(request, board, [])
     newer = Node.from_config(club.configs["owner0"] | {"version": 2})
-    assert newer.secure_reply(request, board, []).keys() == first.keys()
+    again = {"session": Session.new(club.roster)}
+    for _ in range(2):  # a session that was lost is answered by no version, whatever else has begun
+        with pytest.raises(NodeError, match=r"drawn for session \w+ is missing.*begin another session"):
+            newer.secure_reply(request, board, [])
+        assert newer.secure_reply(request, again, []).keys() == first.keys()
+    with pytest.raises(NodeError, match=r"drawn for version 1 is missing.*increase version"):
+        node.secure_reply(request, again, [])
 
 
 class TestSummary:

@@ -378,6 +378,87 @@ def test_a_fork_cannot_spend_from_its_copy_of_a_ledger_in_memory(tmp_path, fork)
     assert parent.startswith("BudgetExceeded")
 
 
+FORKED_IN_C = """
+import ctypes, os
+import numpy as np
+from fedpca import Ledger, Privacy, StreamingPCA
+ledger = Ledger(epsilon=1.0, delta=1e-5)
+stream = StreamingPCA(1, privacy=Privacy(1.0, 1e-5, bound=3.0, center=None))
+stream.partial_fit(np.random.default_rng(0).normal(size=(500, 3)))
+pid = ctypes.PyDLL(None).fork()
+if pid:
+    os.waitpid(pid, 0)
+for spend in (lambda: ledger.debit(0, 5, "gram", 0.1), stream.release):
+    try:
+        spend()
+        print("spent", flush=True)
+    except RuntimeError as error:
+        print(str(error)[:25], flush=True)
+if not pid:
+    os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_a_fork_of_which_python_knows_nothing_spends_nothing(fork):
+    refused = "this process is a fork, a", "this process is a fork; c"
+    assert fork(FORKED_IN_C).wait()[1].splitlines() == [*refused, "spent", "spent"]
+
+
+FORKING = """
+import os, signal, sys, threading
+from fedpca import Ledger
+signal.alarm(60)  # where a lock is kept, nothing here ends
+ledger, children, over = Ledger(sys.argv[1]), os.pipe(), threading.Event()
+
+def spend():
+    while not over.is_set():
+        ledger.debit(0, 5, "gram", 0.0, release="again")
+
+spending = threading.Thread(target=spend)
+spending.start()
+for _ in range(100):
+    if os.fork() == 0:
+        os.close(children[1])
+        os.read(children[0], 1)  # lives as long as its parent
+        os._exit(0)
+over.set()
+spending.join()
+print(len(ledger.entries), flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_no_lock_is_kept_by_whoever_was_forked_while_it_was_held(tmp_path, fork):
+    Ledger(tmp_path / "ledger", epsilon=1.0, delta=1e-5)
+    code, printed = fork(FORKING, tmp_path / "ledger").wait()[:2]
+    assert (code, printed) == (0, "1\n")
+
+
+def test_a_debit_counts_only_in_the_file_that_is_the_ledger(tmp_path, monkeypatch):
+    """A restore or a sync may put another one in its place, also while a debit is written."""
+    path = tmp_path / "ledger"
+    ledger = Ledger(path, epsilon=1.0, delta=1e-5)
+    synced = os.fsync
+
+    def replaced(descriptor):
+        synced(descriptor)
+        (tmp_path / "copy").write_bytes(before)
+        os.replace(tmp_path / "copy", path)
+
+    for _ in range(2):
+        before = path.read_bytes()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", replaced)
+            with pytest.raises(OSError, match="was replaced while a debit was written"):
+                ledger.debit(0, 5, "gram", MU / 2)
+        assert ledger.entries == Ledger(path).entries == []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: path.unlink())
+    with pytest.raises(OSError, match="was replaced while a debit was written"):
+        ledger.debit(0, 5, "gram", MU / 2)
+
+
 def test_a_relative_path_is_the_same_ledger_from_everywhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     privacy = Privacy(1.0, 1e-5, 1.0, ledger="ledger", center=None, evaluate=False)

@@ -17,12 +17,12 @@ from sklearn.datasets import load_breast_cancer
 
 import fedpca
 from fedpca import Aggregator, Moments, Policy, PolicyViolation, Privacy, Scaling, StreamingPCA, Subspace
+from fedpca.disclosure import RowCounts
+from fedpca.disclosure.policy import NO_POLICY, PRESETS
 from fedpca.errors import SummaryRejected
 from fedpca.federation.folder import publish
 from fedpca.readers import open_rows
 from fedpca.summaries.certificate import Certificate
-from fedpca.trust import RowCounts
-from fedpca.trust.policy import NO_POLICY, PRESETS
 
 PRIVATE = Privacy(epsilon=1.0, delta=1e-6, bound=3.0, center="pairs", evaluate=False)
 LOOSE = {"least_rows": 0, "most_features_per_row": inf, "least_level": 0, "most_directions_per_row": inf}

@@ -14,8 +14,8 @@ from helpers import secured
 
 import fedpca
 from fedpca import Policy
+from fedpca.disclosure.policy import NO_POLICY
 from fedpca.summaries import model_file
-from fedpca.trust.policy import NO_POLICY
 
 pytest.importorskip("typer", reason="the cli extra")
 pytest.importorskip("pyarrow", reason="the cli extra")

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from fedpca import Privacy
+from fedpca.auditing.distinguish import distinguish
 from fedpca.federation import private_parts
 from fedpca.federation.private_parts import PrivateParts, added
 from fedpca.privacy.calibration import epsilon_of
-from fedpca.privacy.distinguish import distinguish
 
 DELTA = 1e-5
 RUNS = 2000

@@ -9,15 +9,15 @@ from sklearn.datasets import load_wine
 
 import fedpca
 from fedpca import Policy, Privacy, StreamingPCA, Subspace
+from fedpca.disclosure import RowCounts
 from fedpca.federation.simulate import Faults, simulate
-from fedpca.trust import RowCounts
 
 pytest.importorskip("matplotlib", reason="the report extra")
 pytest.importorskip("jinja2", reason="the report extra")
 
+from fedpca.approval.package import release_facts
+from fedpca.approval.sign_off import sign_off_page
 from fedpca.report import write_report
-from fedpca.report.package import release_facts
-from fedpca.report.sign_off import sign_off_page
 
 pytestmark = pytest.mark.engine
 

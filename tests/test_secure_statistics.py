@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 from secure_sessions import Study, Sum, secure_roster
 
+from fedpca.auditing.distinguish import distinguish
 from fedpca.privacy.calibration import epsilon_of, mu_of
-from fedpca.privacy.distinguish import distinguish
 from fedpca.secure import Coordinator, Record, Session, masks, noise_shares, shamir, wire
 from fedpca.secure.noise_shares import Levels
 

@@ -9,13 +9,14 @@ from fedpca._util.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from fedpca import metrics, plot, progress
+    from fedpca.auditing.audit import audit
+    from fedpca.disclosure.policy import Policy
     from fedpca.errors import BudgetExceeded, ModelFileError, PolicyViolation
     from fedpca.estimators.files import fit_files
     from fedpca.estimators.streaming import StreamingPCA
     from fedpca.estimators.windowed import WindowedPCA
     from fedpca.federation.aggregator import Aggregator
     from fedpca.federation.federated_pca import FederatedPCA
-    from fedpca.privacy.audit import audit
     from fedpca.privacy.ledger import Ledger
     from fedpca.privacy.settings import Privacy
     from fedpca.secure.planning import plan
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from fedpca.summaries.subspace import Subspace
     from fedpca.summaries.summary import load
     from fedpca.trust.keys import SigningKey
-    from fedpca.trust.policy import Policy
     from fedpca.trust.roster import Roster
 
 _MODULES = {
@@ -38,7 +38,7 @@ _MODULES = {
     "Ledger": "privacy.ledger",
     "ModelFileError": "errors",
     "Moments": "summaries.moments",
-    "Policy": "trust.policy",
+    "Policy": "disclosure.policy",
     "PolicyViolation": "errors",
     "Privacy": "privacy.settings",
     "Roster": "trust.roster",
@@ -48,7 +48,7 @@ _MODULES = {
     "StreamingPCA": "estimators.streaming",
     "Subspace": "summaries.subspace",
     "WindowedPCA": "estimators.windowed",
-    "audit": "privacy.audit",
+    "audit": "auditing.audit",
     "fit_files": "estimators.files",
     "load": "summaries.summary",
     "merge": "summaries.merging",

@@ -1,7 +1,8 @@
-"""Locks: who may write to a file now, whatever its name, and which objects came here by a fork.
+"""Locks: who may write to a file now, whatever its name, and which process made an object.
 
 A lock belongs to the contents: it is held on a descriptor of the file itself, so that a symbolic link, a hard
-link and a mount of one file all lead to one lock. It belongs to one process: a fork does not have it.
+link and a mount of one file all lead to one lock. It belongs to one process: a fork does not have it, and
+does not keep it.
 """
 
 import errno
@@ -21,12 +22,13 @@ _held: set[FileIO] = set()  # descriptors with a lock of this process
 _forks = 0
 
 
-def forks() -> int:
-    """How many forks lie between this process and the first: more than in any that it was forked from.
+def process() -> tuple[int, int]:
+    """This process, for objects that must not be used in another one that has a copy of them.
 
-    So what was made at another number was made in another process. Numbers of processes are used again.
+    Two numbers: how many forks lie between it and the first, since numbers of processes are used again; and
+    its own, since a library in C may fork without Python.
     """
-    return _forks
+    return _forks, os.getpid()
 
 
 def _after_fork() -> None:
@@ -58,10 +60,15 @@ def file_lock(path: Path, *, wait: bool = True, create: bool = True) -> Iterator
     """
     with _locked(path, wait, create) as file:
         _held.add(file)
+        mine = process()
         try:
             yield file
         finally:
             _held.discard(file)
+            # Another thread may have forked in between: its child has a copy of the descriptor, with which
+            # the lock would outlive this block.
+            if mine == process():
+                _unlock(file.fileno())
 
 
 def _locked(path: Path, wait: bool, create: bool) -> FileIO:
@@ -113,7 +120,12 @@ def folder_lock(folder: Path) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         _lock(descriptor, wait=True)
-        yield
+        mine = process()
+        try:
+            yield
+        finally:
+            if mine == process():
+                _unlock(descriptor)
     finally:
         os.close(descriptor)
 
@@ -137,8 +149,15 @@ if sys.platform == "win32":  # pragma: no cover
                 os.lseek(descriptor, 0, os.SEEK_SET)
                 return
 
+    def _unlock(descriptor: int) -> None:
+        os.lseek(descriptor, _FAR, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+
 else:
     import fcntl
 
     def _lock(descriptor: int, wait: bool) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _unlock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)

@@ -79,7 +79,7 @@ def audit(
     )
     assert privacy is not None
 
-    from fedpca.privacy.audit import audit as run_audit
+    from fedpca.auditing.audit import audit as run_audit
 
     with progress_bars():
         result = run_audit(

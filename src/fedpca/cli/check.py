@@ -20,10 +20,10 @@ from fedpca.cli.common import (
 from fedpca.cli.policy_text import policy_json
 
 if TYPE_CHECKING:
+    from fedpca.disclosure.policy import RuleResult
+    from fedpca.disclosure.row_counts import RowCounts
     from fedpca.readers import RowReader
     from fedpca.summaries.summary import Summary
-    from fedpca.trust.policy import RuleResult
-    from fedpca.trust.row_counts import RowCounts
 
 
 @reading_options
@@ -53,8 +53,8 @@ def check(
     fedpca check model.safetensors --policy policy.toml --rows rows.csv
     ```
     """
+    from fedpca.disclosure.policy import Policy, raise_broken
     from fedpca.summaries import model_file
-    from fedpca.trust.policy import Policy, raise_broken
 
     rules = Policy() if policy is None else Policy.load(policy)
     contents = model_file.read_bytes(model)
@@ -92,7 +92,7 @@ def open_rows_of(summary: "Summary", rows: list[str] | None, reading: Reading) -
 
 def counted(model: Path, contents: bytes, summary: "Summary", rows: "RowReader | None") -> "RowCounts | None":
     """What a policy has to know about the rows of a model: counted now, or when it was fitted."""
-    from fedpca.trust.row_counts import RowCounts
+    from fedpca.disclosure.row_counts import RowCounts
 
     if summary.certificate is not None:
         return None

@@ -188,11 +188,11 @@ def fit(
     if privacy is not None and ledger is None:
         typer.echo(f"fedpca: warning: no ledger. {NO_LEDGER}", err=True)
 
+    from fedpca.disclosure.policy import Policy
     from fedpca.estimators.base import warn_if_fewer
     from fedpca.estimators.files import fit_files
     from fedpca.estimators.streaming import StreamingPCA
     from fedpca.readers import open_rows
-    from fedpca.trust.policy import Policy
 
     rules = None if policy is None else Policy.load(policy)
     listed = variant_list(variants, columns, path)

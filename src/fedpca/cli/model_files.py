@@ -9,9 +9,9 @@ from fedpca._util.text import feature_label, pluralize
 if TYPE_CHECKING:
     from fedpca._typing import JSON
     from fedpca.cli.common import Reading
+    from fedpca.disclosure.row_counts import RowCounts
     from fedpca.summaries.summary import Summary
     from fedpca.trust.roster import Signer
-    from fedpca.trust.row_counts import RowCounts
 
 
 def read(path: Path) -> "tuple[Summary, int]":
@@ -45,8 +45,8 @@ def counts_in(path: Path, contents: bytes) -> "RowCounts | None":
 
 def counts_of(path: Path, metadata: "JSON") -> "RowCounts | None":
     """The same, of the metadata of a file."""
+    from fedpca.disclosure.row_counts import RowCounts
     from fedpca.errors import ModelFileError
-    from fedpca.trust.row_counts import RowCounts
 
     counted = metadata.get("counted")
     try:

@@ -65,9 +65,9 @@ def package(
     if out.resolve() in (local.resolve(), *local.resolve().parents):
         raise typer.BadParameter("--local must lie outside of the package: it never leaves.")
 
-    from fedpca.report.package import is_zip, local_facts, write_local, write_package
+    from fedpca.approval.package import is_zip, local_facts, write_local, write_package
+    from fedpca.disclosure.policy import Policy
     from fedpca.summaries import model_file
-    from fedpca.trust.policy import Policy
 
     rules = None if policy is None else Policy.load(policy)
     contents = model_file.read_bytes(model)
@@ -128,7 +128,7 @@ def _check_package_path(out: Path, force: bool) -> None:
     if not out.exists():
         return
 
-    from fedpca.report.package import FILES
+    from fedpca.approval.package import FILES
 
     if others := sorted(path.name for path in out.iterdir() if path.name not in FILES or path.is_dir()):
         raise FileExistsError(

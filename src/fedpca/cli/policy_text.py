@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedpca._typing import JSON
-    from fedpca.trust.policy import Policy
+    from fedpca.disclosure.policy import Policy
 
 
 def policy_line(path: Path | None) -> str:
     """That every rule holds of the policy in a file, or that there is none."""
-    from fedpca.trust.policy import NO_POLICY
+    from fedpca.disclosure.policy import NO_POLICY
 
     return NO_POLICY if path is None else f"{path}: every rule holds"
 

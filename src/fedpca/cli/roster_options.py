@@ -63,8 +63,8 @@ def check_fit(
     signer: "Signer", rows: "RowReader", centered: bool, scale: object, privacy: "Privacy | None"
 ) -> None:
     """Refuse a member's fit that is not what the roster says: before anything is spent on the rows."""
+    from fedpca.disclosure.policy import count_rows
     from fedpca.federation import membership
-    from fedpca.trust.policy import count_rows
 
     membership.check_settings(signer.roster, rows.n_features, rows.feature_names, centered, scale)
     if privacy is not None and signer.member.rows is not None:

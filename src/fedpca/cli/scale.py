@@ -58,10 +58,10 @@ def scale(
     check_output_path(out, force)
 
     from fedpca.backend.prefetch import prefetch
+    from fedpca.disclosure.policy import Policy
     from fedpca.progress import bar
     from fedpca.readers import open_rows
     from fedpca.summaries.scaling import Scaling
-    from fedpca.trust.policy import Policy
 
     rules = None if policy is None else Policy.load(policy)
     listed = variant_list(variants, columns, path)

@@ -117,11 +117,11 @@ def step(
     fedpca secure step shared north.csv --roster roster.toml --key north.key
     ```
     """
+    from fedpca.disclosure.policy import Policy
     from fedpca.federation.secure_folder import check_state, visit
     from fedpca.readers import open_rows
     from fedpca.secure.rows import OwnerRows
     from fedpca.secure.study import privacy_of
-    from fedpca.trust.policy import Policy
 
     if "-" in path:
         raise typer.BadParameter("rows are read once per sum: name files, not standard input.")

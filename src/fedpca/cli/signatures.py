@@ -1,6 +1,5 @@
 """Who signed a file, and whether that holds, in words."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -9,7 +8,6 @@ from fedpca._util.text import pluralize, sanitize
 
 if TYPE_CHECKING:
     from fedpca._typing import JSON
-    from fedpca.privacy.ledger import Entry
     from fedpca.summaries.certificate import LedgerState
     from fedpca.trust.roster import Roster
 
@@ -81,52 +79,19 @@ def _verify(roster: "Roster", contents: bytes) -> Verified:
 
 
 def _verify_ledger(roster: "Roster", path: Path, stated: "list[LedgerState]") -> Verified:
-    from fedpca.privacy.ledger import Ledger
+    from fedpca.secure.ledger_check import check_ledger
 
     try:
-        ledger = Ledger(path)
-        if not ledger.signed_by:
-            return Verified(False, "must be signed by a member, and is unsigned; write to it with --key.")
-        *earlier, last = ledger.signed_by
-        member = roster.member_of(last)
+        found = check_ledger(roster, path, stated)
     except ValueError as error:
         return Verified(False, sanitize(error, 500))
-    least = max((state.entries or 0 for state in stated if state.id == ledger.id), default=0)
-    entries = len(ledger.entries)
-    if entries < least:
-        return Verified(
-            False,
-            f"has {pluralize(entries, 'entry', 'entries')}, and a certificate states {least}: lines were cut "
-            "off at the end; restore it from a backup.",
-        )
-    text = f"signed by {sanitize(member.id, 100)}; {pluralize(entries, 'entry', 'entries')}"
-    if cancelled := [entry for entry in ledger.entries if entry.cancelled]:
-        try:
-            for entry in cancelled:
-                _check_proof(roster, member.id, entry)
-        except ValueError as error:
-            return Verified(False, sanitize(error, 500))
-        text += f", {len(cancelled)} of them cancelled by proof"
-    text += "".join(f"; earlier lines with the key {key}" for key in earlier)
-    if unsigned := ledger.unsigned_lines:
-        text += f"; before them {pluralize(unsigned, 'line')} without a key"
+    text = f"signed by {sanitize(found.member, 100)}; {pluralize(found.entries, 'entry', 'entries')}"
+    if found.cancelled:
+        text += f", {found.cancelled} of them cancelled by proof"
+    text += "".join(f"; earlier lines with the key {key}" for key in found.earlier_keys)
+    if found.unsigned:
+        text += f"; before them {pluralize(found.unsigned, 'line')} without a key"
     return Verified(True, text)
-
-
-def _check_proof(roster: "Roster", member: str, entry: "Entry") -> None:
-    """Refuse a ledger with a cancelled debit that nothing proves not to have been spent."""
-    from fedpca.secure.proofs import Proof
-
-    try:
-        proof = Proof.from_json(json.loads(entry.proof))
-        proof.check(roster)
-        if proof.release != entry.release or list(roster.members)[proof.member] != member:
-            raise ValueError("it is that of another debit or member")
-    except (ValueError, IndexError) as error:
-        raise ValueError(
-            f"the debit {entry.release} was cancelled, and its proof does not hold under this roster: "
-            f"{error}; check it under the roster of its session, or count the debit."
-        ) from None
 
 
 def _stated(contents: bytes) -> "list[LedgerState]":

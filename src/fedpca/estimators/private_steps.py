@@ -9,6 +9,7 @@ from sklearn.exceptions import NotFittedError
 
 from fedpca._typing import Array, DeviceArray, RowsLike
 from fedpca.backend import batch_slices, dense
+from fedpca.disclosure.policy import Policy
 from fedpca.estimators.base import chunk_rows
 from fedpca.estimators.stream_settings import StreamSettings, no_weights
 from fedpca.privacy import Ledger, Privacy, PrivateTracker, StepSum
@@ -16,7 +17,6 @@ from fedpca.summaries.certificate import Evaluation
 from fedpca.summaries.scale_advice import dominant_feature, no_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.trust.policy import Policy
 
 
 class PrivateSteps(StreamSettings):

@@ -15,6 +15,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from fedpca._typing import RowsLike
+from fedpca.disclosure.policy import Policy, check_policy
+from fedpca.disclosure.row_counts import RowCounts
 from fedpca.errors import ModelFileError, SignatureError, SummaryRejected
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.membership import check_agreed_scaling
@@ -23,9 +25,7 @@ from fedpca.federation.shared_files import Entry, SkippedFile, Storage, open_sto
 from fedpca.summaries import model_file, validation
 from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.summary import Summary, scaling_from_file
-from fedpca.trust.policy import Policy, check_policy
 from fedpca.trust.roster import ANYONE, Roster, Signer, require_roster, require_signer
-from fedpca.trust.row_counts import RowCounts
 
 _log = logging.getLogger("fedpca.federation")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedpca._util.text import join_names, sanitize
+from fedpca.disclosure.policy import Policy
 from fedpca.errors import SecureError
 from fedpca.federation.secure_board import FolderBoard, board_name, file_name, listed, published
 from fedpca.privacy.ledger import Ledger
@@ -24,7 +25,6 @@ from fedpca.secure.settings import Terms
 from fedpca.secure.study import CoordinatorStudy, OwnerStudy, fit_of, member_facts, privacy_of
 from fedpca.secure.wire import Board
 from fedpca.trust.keys import SigningKey
-from fedpca.trust.policy import Policy
 from fedpca.trust.roster import Roster
 
 _WORDS = {

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fedpca._util.locks import forks
+from fedpca._util.locks import process
 
 
 class Guard:
@@ -16,13 +16,13 @@ class Guard:
 
     def __init__(self) -> None:
         self._failure = ""  # of an earlier batch or release
-        self._forks = forks()
+        self._process = process()
         self._lock = threading.RLock()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """No other thread, and no fork."""
-        if self._forks != forks():
+        if self._process != process():
             raise RuntimeError(
                 "this process is a fork; call release() in the process that ingested the rows."
             )

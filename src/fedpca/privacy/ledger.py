@@ -1,5 +1,6 @@
 """The ledger: which records every release contains, and the cost of each record so far."""
 
+import errno
 import json
 import os
 import secrets
@@ -15,7 +16,7 @@ from typing import Protocol, get_args
 
 from fedpca._typing import JSON
 from fedpca._util.files import append_json_line, create_exclusive, json_lines
-from fedpca._util.locks import file_lock, forks, open_file
+from fedpca._util.locks import file_lock, open_file, process
 from fedpca.errors import BudgetExceeded
 from fedpca.privacy.calibration import ROUNDING, Adjacency, epsilon_of, mu_of
 from fedpca.privacy.ledger_chain import Chain, check_chain, sealed, unsealed
@@ -108,7 +109,7 @@ class Ledger:
         self._chain = Chain()  # of the lines that were checked
         self._entries: list[Entry] = []  # of a ledger in memory
         self._lock = threading.RLock()  # of a ledger in memory
-        self._forks = forks()
+        self._process = process()
         self._planned = False
         given = None if epsilon is None and delta is None else check_epsilon_delta(epsilon, delta)
         if self.path is None or not self.path.exists():
@@ -347,7 +348,7 @@ class Ledger:
     def _locked(self) -> Iterator["_Opened"]:
         """One writer at a time, over processes, threads, and names of the file."""
         if self.path is None:
-            if self._forks != forks():
+            if self._process != process():
                 raise RuntimeError(
                     "this process is a fork, and has a copy of a ledger in memory: each would spend all of "
                     "it; name a file, Ledger(path)."
@@ -375,6 +376,18 @@ class Ledger:
         if self._key is not None:
             record = sealed(record, ledger.chain, self._key)
         append_json_line(ledger.file, record, known=ledger.size)
+        self._require_in_place(ledger.file)
+
+    def _require_in_place(self, file: FileIO) -> None:
+        """Refuse to go by a line of a file whose place another one has taken: by a restore, or a sync."""
+        assert self.path is not None
+        if not self.path.exists() or not os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
+            raise OSError(
+                errno.ESTALE,
+                "the ledger was replaced while a debit was written to it; see that nothing else writes to "
+                "it, and try again",
+                str(self.path),
+            )
 
     def _require_key(self, chain: Chain) -> None:
         """Refuse to write to a signed ledger without a key: nobody could tell who did."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedpca._typing import AnyArray
+from fedpca.disclosure.policy import Policy
 from fedpca.errors import SecureError
 from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.settings import Privacy
@@ -31,7 +32,6 @@ from fedpca.secure.wire import Board
 from fedpca.summaries import model_file
 from fedpca.summaries.summary import Summary
 from fedpca.trust.keys import SigningKey
-from fedpca.trust.policy import Policy
 from fedpca.trust.roster import Member, Roster
 
 _SAME = 1e-12  # what machines round differently

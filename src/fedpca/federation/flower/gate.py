@@ -6,14 +6,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedpca.disclosure.policy import Policy
+from fedpca.disclosure.row_counts import RowCounts
 from fedpca.errors import NodeError, PolicyViolation
 from fedpca.federation.flower.live import write
 from fedpca.privacy import Privacy
 from fedpca.readers import RowReader
 from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.summary import Summary
-from fedpca.trust.policy import Policy
-from fedpca.trust.row_counts import RowCounts
 
 _OF_ROWS = ("least_rows", "least_level")  # without privacy, about more than the number of rows
 

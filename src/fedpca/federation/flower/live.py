@@ -15,6 +15,8 @@ class Live:
     A session that is set back might answer twice, and whoever has a key can take off the noise that follows
     from it. So both are outside of the state folder, which is backed up. A random word is written in both
     folders, and another one at every visit: where they differ, one of the two is missing or of another time.
+    Both list the versions and sessions that were begun: one that only the state folder knows was lost with
+    what it had drawn, and is not begun a second time.
 
     Args:
         state: the state folder of the node.
@@ -28,20 +30,18 @@ class Live:
         self.folder = state.with_name(f"{state.name}-live")
         self._in_state, self._in_folder = state / "live.json", self.folder / "live.json"
 
-    def enter(self, version: int) -> None:
+    def enter(self, version: int, session: str = "") -> None:
         """Before something of a version is drawn: the folders must belong together. The caller has the lock.
 
+        Args:
+            version: of the rows.
+            session: of secure sums, if it is drawn for one.
+
         Raises:
-            NodeError: they do not, or the folder is missing and this version had something in it.
+            NodeError: they do not, or what was drawn for this version or in this session is no longer here.
         """
         kept, live = _read(self._in_state), _read(self._in_folder)
-        word, versions = kept.get("word", ""), kept.get("versions", [])
-        if not live and version in versions:
-            raise NodeError(
-                f"what version {version} has drawn is missing: it is in the folder beside the state folder "
-                'that ends in "-live", and never in a backup. Bring that folder back if it was moved, or '
-                "increase version in the node config to begin again, which spends anew."
-            )
+        word, begun = kept.get("word", ""), [f"version {version}", f"session {session}"][: 1 + bool(session)]
         if live and word not in live["words"]:
             raise NodeError(
                 'the state folder and the folder beside it that ends in "-live" are not of the same time: '
@@ -49,11 +49,27 @@ class Live:
                 'lost, remove the folder that ends in "-live" and increase version in the node config to '
                 "begin again, which spends anew."
             )
+        known, here = kept.get("begun", []), live.get("begun", [])
+        if lost := [name for name in begun if name in known and name not in here]:
+            again = (
+                "let the server begin another session, in a folder of its own"
+                if lost == begun[1:]
+                else "increase version in the node config"
+            )
+            raise NodeError(
+                f"what was drawn for {lost[0]:.48} is missing: it is in the folder beside the state folder "
+                f'that ends in "-live", and never in a backup. Bring that folder back if it was moved, or '
+                f"{again} to begin again, which spends anew."
+            )
         new = secrets.token_hex(16)
+        here, known = sorted({*here, *begun}), sorted({*known, *begun})
         self.folder.mkdir(mode=0o700, exist_ok=True)
-        write(self._in_folder, json.dumps({"words": [word, new]}).encode())  # either, if killed here
-        write(self._in_state, json.dumps({"word": new, "versions": sorted({*versions, version})}).encode())
-        write(self._in_folder, json.dumps({"words": [new]}).encode())
+        for path, found in (
+            (self._in_folder, {"words": [word, new], "begun": here}),  # either word, if killed here
+            (self._in_state, {"word": new, "begun": known}),
+            (self._in_folder, {"words": [new], "begun": here}),
+        ):
+            write(path, json.dumps(found).encode())
 
 
 def write(path: Path, contents: bytes) -> None:

@@ -14,6 +14,7 @@ from fedpca._typing import JSON, Array
 from fedpca._util.files import is_url
 from fedpca._util.locks import file_lock
 from fedpca._util.option_text import format_names, parse_character, split_names
+from fedpca.disclosure.policy import NO_POLICY, Policy
 from fedpca.errors import FileFormatError, NodeConfigError, NodeError, SecureError
 from fedpca.estimators.files import fit_files
 from fedpca.estimators.streaming import StreamingPCA
@@ -36,11 +37,11 @@ from fedpca.federation.message import Message
 from fedpca.privacy import Privacy
 from fedpca.readers import RowReader, open_rows
 from fedpca.readers.dialect import Dialect
+from fedpca.secure.session import Session
 from fedpca.summaries import model_file, validation
 from fedpca.summaries.scaling import Scaling, same_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.trust.policy import NO_POLICY, Policy
 
 _log = logging.getLogger(__name__)
 _PLAIN = ("client-id", "source", "state", "version", "min-rank", *KEYS, "policy")
@@ -158,9 +159,10 @@ class Node:
             _log.info("fedpca: %s", NO_POLICY)
         self.membership.check(request, self.privacy)
         self.membership.check_secure(request, secure=True)
-        check_privacy(self.membership.signer.roster, self.privacy)
+        roster = self.membership.signer.roster
+        check_privacy(roster, self.privacy)
         with self._locked():
-            self._live.enter(self.version)
+            self._live.enter(self.version, Session(roster, board["session"]).id)
             member = SecureNode(
                 self._live.folder / "secure",
                 self.version,

@@ -8,8 +8,8 @@ from fedpca._typing import JSON
 from fedpca._util.extras import require
 from fedpca._util.text import format_number, join_names, pluralize, sanitize
 from fedpca._util.version import __version__
+from fedpca.disclosure.policy import NO_POLICY
 from fedpca.report.formatting import timestamp
-from fedpca.trust.policy import NO_POLICY
 
 _jinja2 = require("jinja2", extra="report", purpose="a page to sign")
 _TEMPLATE = Path(__file__).with_name("sign_off.html.jinja")

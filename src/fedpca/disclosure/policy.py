@@ -21,6 +21,7 @@ import numpy as np
 from fedpca._typing import JSON, RowsLike
 from fedpca._util.files import local_path
 from fedpca._util.text import format_number, pluralize, sanitize
+from fedpca.disclosure.row_counts import RowCounts
 from fedpca.errors import PolicyViolation
 from fedpca.summaries import validation
 from fedpca.summaries.certificate import Certificate
@@ -28,7 +29,6 @@ from fedpca.summaries.moments import Moments
 from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.trust.row_counts import RowCounts
 
 if TYPE_CHECKING:
     from fedpca.privacy import Privacy

@@ -11,7 +11,7 @@ from math import sqrt
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.privacy.audit_run import EVALUATION, RELEASE, ROWS, Case, Owners, Run, Scale, overhear
+from fedpca.auditing.run import EVALUATION, RELEASE, ROWS, Case, Owners, Run, Scale, overhear
 from fedpca.privacy.calibration import epsilon_of
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.steps import Step, StepSum

@@ -11,11 +11,11 @@ from typing import Literal
 
 import numpy as np
 
-from fedpca.privacy.audit_looks import looks
-from fedpca.privacy.audit_run import ROWS, Scale
-from fedpca.privacy.audit_worlds import cases
+from fedpca.auditing.distinguish import distinguish
+from fedpca.auditing.looks import looks
+from fedpca.auditing.run import ROWS, Scale
+from fedpca.auditing.worlds import cases
 from fedpca.privacy.calibration import epsilon_of
-from fedpca.privacy.distinguish import distinguish
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.tracker import PrivateTracker
 from fedpca.summaries import validation

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.privacy.audit_run import EVALUATION, RELEASE, Case, Run, histogram_of
+from fedpca.auditing.run import EVALUATION, RELEASE, Case, Run, histogram_of
 
 _RIDGE = 1e-6
 

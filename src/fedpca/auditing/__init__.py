@@ -1,0 +1,1 @@
+"""Audits: whether private releases keep what their certificates promise, tried on synthetic rows."""
