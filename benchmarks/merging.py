@@ -62,7 +62,7 @@ def grown(rows: Rows, depth: int, fanout: int) -> Any:
 
 
 def depths(deepest: int) -> None:
-    from fedpca.theory import merge_error_bound
+    from fedpca.paper.theory import merge_error_bound
 
     for alpha in (1.0, 0.5):
         lines = []
@@ -134,7 +134,7 @@ class Clients:
 def contenders() -> dict[str, tuple[bool, Callable[[list[Any]], Any]]]:
     """Name -> (centered?, merge of a list of summaries)."""
     from fedpca import merge, merge_tree
-    from fedpca.summaries.paper_merges import basic_merge, faster_merge, merge_r
+    from fedpca.paper.merges import basic_merge, faster_merge, merge_r
 
     def in_turn(pair: Callable[[Any, Any], Any]) -> Callable[[list[Any]], Any]:
         return lambda summaries: functools.reduce(pair, summaries)

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fedpca._typing import Array
+from fedpca.paper.merges import merge_r
 from fedpca.summaries.merging import merge
-from fedpca.summaries.paper_merges import merge_r
 from fedpca.summaries.rank import FixedRank, oversampled_rank
 from fedpca.summaries.subspace import Subspace
 from fedpca.trackers import TRACKERS, Block, Tracker, fastest

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.datasets import synth
-from fedpca.summaries.paper_merges import basic_merge, faster_merge
+from fedpca.paper.merges import basic_merge, faster_merge
 from fedpca.summaries.subspace import Subspace
 from reproduction.base import Case, Experiment, Outcome, Record, Table, Verdict, format_share
 from reproduction.exact import batches

@@ -9,9 +9,9 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.datasets import synth
+from fedpca.paper.merges import basic_merge, faster_merge, merge_r
 from fedpca.summaries.linalg import with_fixed_signs
 from fedpca.summaries.merging import merge
-from fedpca.summaries.paper_merges import basic_merge, faster_merge, merge_r
 from fedpca.summaries.rank import FixedRank, Oversample
 from fedpca.summaries.subspace import Subspace
 from fedpca.trackers import Block

@@ -16,8 +16,8 @@ from sklearn.exceptions import NotFittedError
 
 import fedpca
 from fedpca import EnergyBand, Moments, Privacy, StreamingPCA, Subspace, merge, merge_tree
+from fedpca.paper.merges import basic_merge, faster_merge, merge_r
 from fedpca.readers import open_rows
-from fedpca.summaries.paper_merges import basic_merge, faster_merge, merge_r
 
 D = 20
 TRACKERS = ("exact", "nystrom", "block")

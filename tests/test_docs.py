@@ -95,11 +95,19 @@ def public_names():
         "single_cell",
         "trust",
         "disclosure",
+        "writers",
     ):
         module = import_module(f"fedpca.{place}")
         elsewhere = [name for name in module.__all__ if getattr(fedpca, name, None) is getattr(module, name)]
         yield from (f"fedpca.{place}.{name}" for name in module.__all__ if name not in elsewhere)
-    for place in ("backend.prefetch", "metrics", "writers", "progress", "theory", "privacy.calibration"):
+    for place in (
+        "backend.prefetch",
+        "metrics",
+        "progress",
+        "paper.theory",
+        "paper.merges",
+        "privacy.calibration",
+    ):
         for name, thing in vars(import_module(f"fedpca.{place}")).items():
             here = getattr(thing, "__module__", "") == f"fedpca.{place}"
             if here and callable(thing) and not name.startswith("_"):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import fedpca
 from fedpca import Moments, Subspace, merge, merge_tree
-from fedpca.summaries.paper_merges import basic_merge, faster_merge, merge_r
+from fedpca.paper.merges import basic_merge, faster_merge, merge_r, merge_r_as_printed
 
 
 @given(tables=rows_of_clients(), center=st.booleans(), order=st.randoms(use_true_random=False))
@@ -158,6 +158,20 @@ def test_names_travel_and_different_names_are_refused():
 
 
 PAPER_MERGES = [merge_r, basic_merge, faster_merge]
+
+
+def test_merge_r_as_printed_is_the_corrected_one_until_the_second_basis_lies_in_the_first(rng):
+    first, second = (Subspace.from_rows(rng.normal(size=(40, 12)), rank=4, center=False) for _ in range(2))
+    components, singular_values = merge_r_as_printed(first, second, 4)
+    corrected = merge_r(first, second, 4)
+    np.testing.assert_allclose(singular_values, corrected.singular_values, rtol=1e-12)
+    np.testing.assert_allclose(
+        components.T @ components, corrected.components.T @ corrected.components, atol=1e-12
+    )
+    components, _ = merge_r_as_printed(first, first, 8)
+    assert np.abs(components @ components.T - np.eye(8)).max() > 1e-3
+    corrected = merge_r(first, first, 8).components
+    np.testing.assert_allclose(corrected @ corrected.T, np.eye(len(corrected)), atol=1e-12)
 
 
 @pytest.mark.parametrize("algorithm", PAPER_MERGES)

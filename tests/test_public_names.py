@@ -37,9 +37,9 @@ def test_what_is_not_there_is_said_as_usual():
 
 
 def test_a_module_that_was_not_imported_is_named(monkeypatch):
-    monkeypatch.delattr(fedpca, "theory", raising=False)
-    with pytest.raises(AttributeError, match=r"'theory'; import it with `import fedpca\.theory`"):
-        _ = fedpca.theory
+    monkeypatch.delattr(fedpca, "paper", raising=False)
+    with pytest.raises(AttributeError, match=r"'paper'; import it with `import fedpca\.paper`"):
+        _ = fedpca.paper
 
 
 @pytest.mark.parametrize("name", fedpca.__all__)

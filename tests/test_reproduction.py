@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fedpca import theory
+from fedpca.paper import theory
 from reproduction import rows
 from reproduction.__main__ import main
 from reproduction.base import Experiment, Result, Table, Verdict, format_share
@@ -321,7 +321,7 @@ def test_the_page_lists_the_errata(erratum):
 
 
 def test_functions_that_the_page_names_exist():
-    named = re.findall(r"`(\w+)` in `fedpca\.theory`", CHECKED)
+    named = re.findall(r"`(\w+)` in `fedpca\.paper\.theory`", CHECKED)
     assert {"moses_error_bound", "energy_sum", "merge_distance_bound", "merge_error_bound"} <= set(named)
     assert all(hasattr(theory, name) for name in named)
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedpca import Subspace
 from fedpca.datasets import synth
-from fedpca.summaries.paper_merges import merge_r
+from fedpca.paper.merges import merge_r
 from reproduction.base import Table
 from reproduction.execution_time import METHODS, PM_AS_TIMED, ExecutionTime
 from reproduction.federated_scaling import FederatedScaling, merge_up_tree

@@ -18,9 +18,9 @@ from fedpca import Aggregator, FederatedPCA, Moments, Privacy, Scaling, Streamin
 from fedpca.errors import ModelFileError, SummaryRejected
 from fedpca.federation.folder import collect, collect_scaling, publish
 from fedpca.federation.simulate import Faults, simulate
+from fedpca.paper.merges import merge_r
 from fedpca.privacy import StepSum
 from fedpca.summaries.certificate import PRIVATE_SCALE
-from fedpca.summaries.paper_merges import merge_r
 
 SIZES = (1, 7, 40, 160, 392)
 

@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 
 import fedpca
 from fedpca import ModelFileError, Moments, Scaling, Subspace, merge, merge_tree
-from fedpca.summaries.paper_merges import basic_merge
+from fedpca.paper.merges import basic_merge
 
 # --- Scaling ---
 

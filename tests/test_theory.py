@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from scipy.special import betainc
 
 from fedpca import StreamingPCA, Subspace, merge
-from fedpca.privacy.calibration import analytic_sigma, paper_omega
-from fedpca.summaries.certificate import Certificate
-from fedpca.theory import (
+from fedpca.paper.theory import (
     analytic_rows_for_utility,
     energy_sum,
     merge_distance_bound,
@@ -25,6 +23,8 @@ from fedpca.theory import (
     shortfall_bound,
     utility_bound,
 )
+from fedpca.privacy.calibration import analytic_sigma, paper_omega
+from fedpca.summaries.certificate import Certificate
 
 ROWS_NEEDED = {
     rows_for_utility: lambda epsilon, delta, n_features: paper_omega(epsilon, delta, n_features, 1),

@@ -18,7 +18,6 @@ from fedpca._util.extras import require
 from fedpca.backend.base import Backend
 from fedpca.backend.threads import single_threaded_blas
 
-_SMALL = 64  # sides of a matrix that the host decomposes faster than a device
 _CPU = 1  # kDLCPU of the DLPack protocol
 
 

@@ -63,6 +63,11 @@ class Backend(ABC):
     def compute_context(self) -> AbstractContextManager[object]:
         """The context for computations of this backend."""
 
+    def eigh(self, matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Eigenvalues, ascending, and eigenvectors of a symmetric matrix on the host."""
+        values, vectors = np.linalg.eigh(matrix)
+        return values, vectors
+
     @property
     def has_tensor_cores(self) -> bool:
         """Whether products of bfloat16 matrices are many times as fast as of float32."""

@@ -12,6 +12,8 @@ from fedpca.backend.array_api import DeviceBackend
 from fedpca.backend.threads import single_threaded_blas
 
 _RIDGE = 1e-12  # of squared lengths: far above what rounding of a few hundred columns gives, 1e-14
+_TINY = 1e-300  # the squared length of a column of zeros, which stays one
+_SMALL = 128  # sides of a matrix that one core decomposes as fast: 75 in 0.5 ms, 192 in 3 to 5 instead of 1.7
 
 
 @final
@@ -57,6 +59,14 @@ class TorchCudaBackend(DeviceBackend):
     def needs_float64(self) -> bool:
         return getattr(_matmul_settings(), "fp32_precision", "ieee") == "ieee"
 
+    def eigh(self, matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        import torch
+
+        if len(matrix) <= _SMALL:
+            return super().eigh(matrix)
+        values, vectors = self.to_numpy(*torch.linalg.eigh(self._send(matrix)))
+        return values, vectors
+
     def orthonormal_columns(self, matrix: DeviceArray, *, roughly: bool = False) -> DeviceArray:
         return orthonormal_columns(matrix, n_rounds=1 if roughly else 2)
 
@@ -73,13 +83,10 @@ def orthonormal_columns(matrix: DeviceArray, n_rounds: int = 2) -> DeviceArray:
 
     for _ in range(n_rounds):
         products = matrix.T @ matrix
-        lengths = products.diagonal().sqrt()
-        scale = torch.where(lengths > 0, lengths, 1.0).reciprocal()
-        products = products * scale[:, None] * scale
-        products.diagonal().add_(_RIDGE)
+        products.diagonal().mul_(1 + _RIDGE).add_(_TINY)
         factor = torch.linalg.cholesky_ex(products).L  # without a wait for its verdict
         unit = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
-        matrix = matrix @ (torch.linalg.solve_triangular(factor, unit, upper=False) * scale).T
+        matrix = matrix @ torch.linalg.solve_triangular(factor, unit, upper=False).T
     return matrix
 
 

@@ -37,7 +37,7 @@ class _State(NamedTuple):
 
     Attributes:
         weight: of all rows.
-        mean: float64, shape (d,); zeros if rows are not centered.
+        mean: float64, shape (d,), on the host; zeros if rows are not centered.
         scatter: float64, shape (d, d), about the mean.
         total: its trace.
         rounded: energy of rows as bfloat16 saw them, about a shift near the mean of their batch.
@@ -45,7 +45,7 @@ class _State(NamedTuple):
     """
 
     weight: float
-    mean: DeviceArray
+    mean: Array
     scatter: DeviceArray
     total: float
     rounded: float = 0.0
@@ -95,10 +95,8 @@ class DeviceExact(Tracker):
         self._may_round = not precise and self.dtype != _FLOAT64
         self._is_fast = self._may_round
         self._next_look = 0.0  # energy at which the spectrum may have become steep, or be so no more
-        zeros = self.backend.zeros
-        self._state = _State(
-            0.0, zeros((n_features,), np.float64), zeros((n_features, n_features), np.float64), 0.0
-        )
+        scatter = self.backend.zeros((n_features, n_features), np.float64)
+        self._state = _State(0.0, np.zeros(n_features), scatter, 0.0)
         self._discarded = 0.0  # energy that merged subspaces had already lost
         self._spectrum: _Spectrum | None = None  # of the state, if it is known
         self._start: DeviceArray | None = None  # directions known before
@@ -168,24 +166,24 @@ class DeviceExact(Tracker):
         if self.center:
             shift = middle_of(backend, rows, roots)
         sums = self._products(fast)(rows, roots, shift)
-        row_sum, aside = sums.row_sum, shift - own.mean
-        facts = [sums.energy, row_sum @ row_sum, row_sum @ aside, aside @ aside]
+        facts = [sums.energy, sums.row_sum, shift]
         if roots is not None:
             facts.append(xp.sum(backend.asarray(roots, np.float64) ** 2))
         fetched = backend.fetch(*facts)
         scatter = sums.scatter()
-        energy, square, cross, apart, *weights = map(float, fetched())  # the only wait
+        energy, row_sum, middle, *weights = fetched()  # the only wait
         if not energy < ops.max_energy(self.dtype):
             raise NonFiniteError
-        weight = weights[0] if weights else float(rows.shape[0])
-        mean, total = own.mean, own.total + energy
+        weight = float(weights[0]) if weights else float(rows.shape[0])
+        mean, total = own.mean, own.total + float(energy)
         if self.center and weight:
             share = weight / (own.weight + weight)
             offset = row_sum / weight
-            step = aside + offset  # from the mean so far to that of the batch
-            sides = xp.stack([-row_sum, (own.weight * share) * step], axis=1)
-            scatter += sides @ xp.stack([offset, step])
-            total += own.weight * share * (apart + (2 * cross + square / weight) / weight) - square / weight
+            step = middle + offset - own.mean  # to the mean of the batch
+            apart = own.weight * share
+            sides = backend.asarray(np.stack([-row_sum, apart * step, offset, step]), np.float64)
+            scatter += sides[:2, :].T @ sides[2:, :]
+            total += apart * float(step @ step) - float(row_sum @ offset)
             mean = own.mean + share * step
         scatter += own.scatter
         return _State(
@@ -193,7 +191,7 @@ class DeviceExact(Tracker):
             mean,
             scatter,
             max(total, 0.0),
-            own.rounded + (energy if fast else 0.0),
+            own.rounded + (float(energy) if fast else 0.0),
             own.n_fast + (rows.shape[0] if fast else 0),
         )
 
@@ -218,7 +216,7 @@ class DeviceExact(Tracker):
             return _Spectrum(*complete(self.backend, state.scatter))
         rank = min(self.rank, self.n_features)
         width = min(block_width(rank, self._exchanged_for(rank)), self.n_features)
-        return _Spectrum(*leading(self.backend, state.scatter, rank, width, start))
+        return _Spectrum(*leading(self.backend, state.scatter, state.total, rank, width, start))
 
     def _current(self) -> tuple[_State, _Spectrum]:
         """State and spectrum, decayed as is due; what the stream goes on from stays as it is."""
@@ -235,27 +233,27 @@ class DeviceExact(Tracker):
         state, spectrum = self._current()
         self._cached_rank = self._rank_of(state, spectrum)
         n = self._exchanged_for(self._cached_rank)
-        diagonal, vectors, mean = self.backend.to_numpy(
-            self.backend.xp.linalg.diagonal(state.scatter), spectrum.vectors[:n, :], state.mean
+        diagonal, vectors = self.backend.to_numpy(
+            self.backend.xp.linalg.diagonal(state.scatter), spectrum.vectors[:n, :]
         )
         energies = np.maximum(diagonal, 0.0)
         self._cached_variances = energies / state.weight if state.weight else None
         values = spectrum.values[:n]
         noise = _NOISE * float(np.finfo(_FLOAT64).eps)
         of_solver = noise * values[:1].sum()
-        real = values > np.maximum(vectors**2 @ self._rounding(state, energies, mean), of_solver)
+        real = values > np.maximum(vectors**2 @ self._rounding(state, energies), of_solver)
         return Subspace.unchecked(
             components=with_fixed_signs(vectors[real]).astype(self.dtype, copy=False),
             singular_values=np.sqrt(values[real]),
-            mean=mean,
+            mean=state.mean,
             count=state.weight,
             total=float(energies.sum()) + self._discarded,
             centered=self.center,
         )
 
-    def _rounding(self, state: _State, energies: Array, mean: Array) -> Array:
+    def _rounding(self, state: _State, energies: Array) -> Array:
         """Energies of the features that rounding of products or of values alone can give, shape (d,)."""
-        of_values = rounding_share(self.dtype) ** 2 * (energies + state.weight * mean**2)
+        of_values = rounding_share(self.dtype) ** 2 * (energies + state.weight * state.mean**2)
         return np.maximum(of_values, _NOISE * float(np.finfo(_FLOAT64).eps) * energies)
 
     def state(self) -> Summary:
@@ -264,11 +262,11 @@ class DeviceExact(Tracker):
         current = copy(self)
         with self.backend.compute_context():
             current._apply_decay()
-            scatter, mean = self.backend.to_numpy(current._state.scatter, current._state.mean)
+            (scatter,) = self.backend.to_numpy(current._state.scatter)
         scatter = (scatter + scatter.T) / 2
         if self.dtype != _FLOAT64:
             scatter = np.asarray(without_negative_eigenvalues(scatter), np.float64)
-        return Moments(current._state.weight, mean, scatter, self.center)
+        return Moments(current._state.weight, current._state.mean, scatter, self.center)
 
     def n_components(self) -> int:
         summary = self.summary()
@@ -311,10 +309,10 @@ class DeviceExact(Tracker):
         mean, total = own.mean, own.total + other.total
         if self.center:
             share = other.count / (own.weight + other.count)
-            step = backend.asarray(other.mean, np.float64) - own.mean
-            scatter += (own.weight * share) * step[:, None] * step[None, :]
-            (apart,) = backend.to_numpy(step @ step)
-            total += own.weight * share * float(apart)
+            step = other.mean - own.mean
+            total += own.weight * share * float(step @ step)
+            jump = backend.asarray(np.sqrt(own.weight * share) * step, np.float64)
+            scatter += jump[:, None] * jump[None, :]
             mean = own.mean + share * step
         scatter += own.scatter
         return own._replace(weight=own.weight + other.count, mean=mean, scatter=scatter, total=total)

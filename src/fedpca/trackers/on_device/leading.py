@@ -12,6 +12,7 @@ _PRODUCTS_PER_ROUND = 8
 _MAX_ROUNDS = 8  # then the complete eigenproblem, which always ends, is as fast
 _TOLERANCE = 1e-8  # of the energy of all directions wanted together
 _TOLERANCE_EACH = 1e-5  # of that of each
+_LARGE = 1e100  # energies, whose squares are taken
 _SKEW = 1e-10  # of products of columns that should be orthonormal: more changes energies in their tenth digit
 _DEPENDENT = 0.5  # squared length that a combination of nearly orthonormal columns never has
 
@@ -22,25 +23,34 @@ def block_width(n_wanted: int, n_shown: int) -> int:
 
 
 def leading(
-    backend: Backend, scatter: DeviceArray, n_wanted: int, width: int, start: DeviceArray | None = None
+    backend: Backend,
+    scatter: DeviceArray,
+    total: float,
+    n_wanted: int,
+    width: int,
+    start: DeviceArray | None = None,
 ) -> tuple[DeviceArray, Array]:
     """The leading eigenvectors of a scatter, shape (width, d), and their eigenvalues on the host, descending.
 
     Args:
         scatter: float64, shape (d, d), positive semidefinite.
+        total: about its trace.
         n_wanted: eigenvectors that have to be right; the others, up to `width`, are nearly so.
         start: what the eigenvectors may be near to, shape (k, d).
     """
     n_features, xp = scatter.shape[0], backend.xp
     if 2 * width >= n_features:
         return complete(backend, scatter)
+    if total and not 1 / _LARGE < total < _LARGE:  # squares would leave float64
+        vectors, values = leading(backend, scatter / total, 1.0, n_wanted, width, start)
+        return vectors, total * values
     V = backend.orthonormal_columns(_start(backend, n_features, width, start))
     for _ in range(_MAX_ROUNDS):
         for _ in range(_PRODUCTS_PER_ROUND):
             V = backend.orthonormal_columns(scatter @ V, roughly=True)
         V = backend.orthonormal_columns(V)
         image = scatter @ V
-        values, turn = _solved(*backend.to_numpy(V.T @ V, V.T @ image))
+        values, turn = _solved(backend, *backend.to_numpy(V.T @ V, V.T @ image))
         turned = backend.asarray(turn, np.float64)
         V, image = V @ turned, image @ turned
         (residuals,) = backend.to_numpy(xp.sum((image - V * backend.asarray(values)[None, :]) ** 2, axis=0))
@@ -51,17 +61,17 @@ def leading(
     return vectors[:width, :], values[:width]
 
 
-def _solved(products: Array, small: Array) -> tuple[Array, Array]:
+def _solved(backend: Backend, products: Array, small: Array) -> tuple[Array, Array]:
     """Eigenvalues, descending, and combinations of columns V that solve V^T S V w = value V^T V w.
 
     Columns that rounding alone keeps apart, as those of a scatter of low rank, are left out.
     """
     basis = np.eye(len(products))
     if np.abs(products - basis).max() > _SKEW:
-        squares, basis = np.linalg.eigh((products + products.T) / 2)
+        squares, basis = backend.eigh((products + products.T) / 2)
         basis = basis[:, squares > _DEPENDENT] / np.sqrt(squares[squares > _DEPENDENT])
         small = basis.T @ small @ basis
-    values, turn = np.linalg.eigh((small + small.T) / 2)
+    values, turn = backend.eigh((small + small.T) / 2)
     return np.ascontiguousarray(values[::-1]), np.ascontiguousarray((basis @ turn)[:, ::-1])
 
 

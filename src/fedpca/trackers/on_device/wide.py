@@ -300,7 +300,7 @@ def _merged(backend: Backend, own: _State, chunk: _Chunk, found: DeviceArray, n_
     sizes = backend.asarray(np.sqrt(own.energies), np.float64)
     columns = xp.concat([own.directions.T * sizes[None, :], found, (apart**0.5 * step)[:, None]], axis=1)
     gram, jump = backend.to_numpy(columns.T @ columns, step @ step)
-    energies, turn = np.linalg.eigh((gram + gram.T) / 2)
+    energies, turn = backend.eigh((gram + gram.T) / 2)
     first = max(len(energies) - n_kept, int(np.sum(energies <= _GRAM_NOISE * energies[-1])))
     energies, turn = energies[first:][::-1], turn[:, first:][:, ::-1]
     turned = backend.asarray(np.ascontiguousarray(turn / np.sqrt(energies)), np.float64)

@@ -1,4 +1,7 @@
-"""The paper's pairwise merges: uncentered, two summaries at a time."""
+"""The paper's pairwise merges: uncentered, two summaries at a time.
+
+Its matrices stand on end here: U (d x r) is the transpose of `components`, and Sigma `singular_values`.
+"""
 
 import numpy as np
 
@@ -10,7 +13,7 @@ from fedpca.summaries.subspace import Subspace
 
 
 def merge_r(first: Subspace, second: Subspace, rank: int | None = None) -> Subspace:
-    """The paper's Algorithm 2, Merge_r, made safe.
+    """Algorithm 2, Merge_r, corrected.
 
     As printed it fails where the second basis lies (nearly) in the first: the residual is rounding noise
     and its QR factor is not orthogonal to the first basis. Here the residual is projected twice and
@@ -19,28 +22,57 @@ def merge_r(first: Subspace, second: Subspace, rank: int | None = None) -> Subsp
     _check_uncentered(first, second)
     if rank is not None:
         rank = validation.rank(rank, first.n_features)
-    u, v = first.components.astype(np.float64), second.components.astype(np.float64)
-    overlap = v @ u.T
-    residual = v - overlap @ u
-    correction = residual @ u.T
-    residual -= correction @ u
-    basis, _ = leading_singular_pairs(residual, floor=1e-14)
-    basis = orthonormal(basis - (basis @ u.T) @ u)
+    u1, u2 = first.components.astype(np.float64), second.components.astype(np.float64)
     s1, s2 = first.singular_values, second.singular_values[:, None]
+    # Line 1: Z = U1^T U2, transposed.
+    z = u2 @ u1.T
+    # Line 2: QR of U2 - U1 Z. Projected again, for what rounding left of U1 in it.
+    residual = u2 - z @ u1
+    correction = residual @ u1.T
+    residual -= correction @ u1
+    q, _ = leading_singular_pairs(residual, floor=1e-14)
+    q = orthonormal(q - (q @ u1.T) @ u1)
+    # Line 3: SVD_r of [[Sigma1, Z Sigma2], [0, R Sigma2]], transposed, with R = Q^T of the residual.
     small = np.block(
-        [
-            [np.diag(s1), np.zeros((len(s1), len(basis)))],
-            [s2 * (overlap + correction), s2 * (residual @ basis.T)],
-        ]
+        [[np.diag(s1), np.zeros((len(s1), len(q)))], [s2 * (z + correction), s2 * (residual @ q.T)]]
     )
     rotation, singular_values = leading_singular_pairs(small, rank)
-    return _pair(first, second, rotation @ np.concatenate([u, basis]), singular_values, 1.0, 1.0)
+    # Line 4: U'' = [U1, Q] U'.
+    return _pair(first, second, rotation @ np.concatenate([u1, q]), singular_values, 1.0, 1.0)
+
+
+def merge_r_as_printed(first: Subspace, second: Subspace, rank: int) -> tuple[Array, Array]:
+    """Algorithm 2, Merge_r, as printed: components, shape (rank, d), and singular values.
+
+    The components are orthonormal only where no direction of the second basis lies (nearly) in the first.
+
+    >>> one = Subspace([[1.0, 0.0, 0.0]], [2.0], np.zeros(3), 9, 4.0, False)
+    >>> other = Subspace([[0.0, 1.0, 0.0]], [3.0], np.zeros(3), 9, 9.0, False)
+    >>> merge_r_as_printed(one, other, 2)[1]
+    array([3., 2.])
+    """
+    _check_uncentered(first, second)
+    u1, u2 = first.components.T.astype(np.float64), second.components.T.astype(np.float64)
+    s1, s2 = np.diag(first.singular_values), np.diag(second.singular_values)
+    z = u1.T @ u2  # line 1
+    q, r = np.linalg.qr(u2 - u1 @ z)  # line 2
+    u, sigma, _ = np.linalg.svd(np.block([[s1, z @ s2], [np.zeros((len(r), len(s1))), r @ s2]]))  # line 3
+    return (np.hstack([u1, q]) @ u[:, :rank]).T, sigma[:rank]  # line 4
 
 
 def basic_merge(
     first: Subspace, second: Subspace, rank: int | None = None, *, forget: float = 1.0, enhance: float = 1.0
 ) -> Subspace:
-    """The paper's BasicMerge: the SVD of the scaled bases side by side."""
+    """BasicMerge (appendix): the SVD of the scaled bases side by side.
+
+    Args:
+        first: U1, Sigma1.
+        second: U2, Sigma2.
+        rank: r; by default all directions that are not numerically zero.
+        forget: lambda1, the forgetting factor.
+        enhance: lambda2, the enhancing factor.
+    """
+    # SVD_r of [lambda1 U1 Sigma1, lambda2 U2 Sigma2].
     stack = _stacked(first, second, forget, enhance)
     _, singular_values, components = np.linalg.svd(stack, full_matrices=False)
     return _truncated_pair(first, second, components, singular_values, rank, forget, enhance)
@@ -49,9 +81,15 @@ def basic_merge(
 def faster_merge(
     first: Subspace, second: Subspace, rank: int | None = None, *, forget: float = 1.0, enhance: float = 1.0
 ) -> Subspace:
-    """The paper's FasterMerge: QR of the scaled bases, then the SVD of the small triangle."""
+    """FasterMerge (appendix): QR of the scaled bases, then the SVD of the small triangle.
+
+    Args: as those of `basic_merge`.
+    """
+    # Line 1: QR of [lambda1 U1 Sigma1 | lambda2 U2 Sigma2].
     basis, triangle = np.linalg.qr(_stacked(first, second, forget, enhance).T)
+    # Line 2: SVD_r of R.
     rotation, singular_values, _ = np.linalg.svd(triangle, full_matrices=False)
+    # Line 3: U' = Q U_R.
     return _truncated_pair(first, second, rotation.T @ basis.T, singular_values, rank, forget, enhance)
 
 
