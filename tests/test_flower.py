@@ -8,6 +8,7 @@ import threading
 import time
 import tomllib
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -760,6 +761,38 @@ class TestRegion:
         assert second == ChildMessage("a region", aggregator.version, aggregator.summary())
         assert second.version > first.version
 
+    def test_whatever_it_sends_otherwise_has_a_newer_version(self, tmp_path):
+        """Else its parent keeps what was sent before, and nobody is told."""
+        aggregator, region = self.region_of(tmp_path)
+        aggregator.close()
+
+        def runs_with(**settings):
+            rules = {name: settings[name] for name in ("robust", "least_rows") if name in settings}
+            with Aggregator(3, store=tmp_path / "store", **rules) as writer:
+                writer.record()
+            (tmp_path / "summary.json").write_text(json.dumps(settings))
+
+        parent, sent = Aggregator(3), []
+        changes = [
+            lambda: runs_with(quorum=2),
+            lambda: runs_with(quorum=2, robust="cap"),
+            lambda: runs_with(quorum=2),
+            lambda: runs_with(quorum=3),
+            lambda: runs_with(quorum=2),
+        ]
+        for change in changes:
+            change()
+            for _ in range(2):
+                message = ChildMessage.decode(region.release(REQUEST))
+                sent.append((message.version, message.summary))
+            if message.summary is not None:
+                parent.receive("a region", message.version, message.summary)
+                assert parent.summary() == message.summary
+            elif parent.children:
+                parent.withdraw("a region")
+        assert [one == other for one, other in pairwise(sent)] == [True, False] * 4 + [True]
+        assert [version for version, _ in sent] == sorted(version for version, _ in sent)
+
     def test_below_its_quorum_it_sends_nothing(self, tmp_path):
         """One hospital's summary would leave as it is, to a server that it does not know."""
         aggregator, region = self.region_of(tmp_path)
@@ -826,7 +859,7 @@ class TestRegion:
         _, region = self.region_of(tmp_path)
         with pytest.raises(NodeError, match="no privacy certificate"):
             region.release(REQUEST | PRIVATE | {"adjacency": "replace-one"})
-        with pytest.raises(NodeError, match="the run requires center=False, but this region has center=True"):
+        with pytest.raises(NodeError, match="the run requires center=False, and this has center=True"):
             region.release(REQUEST | {"center": False})
 
     def test_a_region_with_nothing_to_say(self, tmp_path):

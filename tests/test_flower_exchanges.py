@@ -291,6 +291,25 @@ class TestScale:
             "rejected", "a release must have the scale that was found by all nodes, got another one."
         )  # fmt: skip
 
+    @pytest.mark.parametrize(
+        ("scale", "form"),
+        [(scale, form) for scale in ("", "std") for form in ("uncentered", "binomial", "numbers")]
+        + [("", "std"), ("std", "none")],
+    )
+    def test_a_release_of_another_form_does_not_decide(self, tmp_path, scale, form):
+        """It is the first, of as many features as the others, and not what the run requests."""
+        rows, rule = raw_units(8, 50, 20) % 2.0, scale or None
+        by = {"uncentered": rule, "none": None, "numbers": np.ones(20)}.get(form, form)
+        own = StreamingPCA(3, center=form != "uncentered", scale=by).fit(rows).summary_
+        few, grid = self.few_and(tmp_path, {0: sends(ChildMessage("early", 1, own).encode())})
+        grid.nodes = dict(sorted(grid.nodes.items()))
+        folder = tmp_path / "server"
+        summary = run(grid, folder, scale=scale, replies=3)
+        assert replies_in(summary)["early"][0] == "rejected"
+        assert list(summary["contributors"]) == ["h0", "h1"]
+        again = run(grid_of(few), folder, scale=scale, expect=2)
+        assert {what for what, _ in replies_in(again).values()} == {"unchanged"}
+
     def test_no_scaling_is_taken_in_a_private_run(self, tmp_path):
         scaling = OwnerScaling("x", 1, fedpca.Scaling.from_rows(raw_units(1, 50, 300))).encode()
         grid = FakeGrid(_1=sends(scaling, "scaling"))
@@ -418,6 +437,28 @@ class TestPrivateSteps:
         replies = {reply["node"]: (reply["what"], reply["reason"]) for reply in summary["replies"]}
         assert replies["0"] == ("rejected", "node 2 is 'h1' already; give each its own client-id.")
         assert {replies[node][0] for node in "123"} == {"accepted"}
+
+    @pytest.mark.parametrize(
+        ("scale", "when"),
+        [("std", "before"), ("std", "during"), ("std", "after"), ("", "during"), ("", "after")],
+    )
+    def test_a_release_without_what_nodes_find_does_not_decide(self, tmp_path, scale, when):
+        """It is private, and the first; those who take the steps could not follow."""
+        hospitals = configs_of(tmp_path, [3000, 2500] if scale else [60, 60], **PROMISE)
+        privacy = Privacy(*PROMISE.values(), "sphere", center=(9.0,) * 6, evaluate=False)
+        own = StreamingPCA(2, scale=np.ones(6) if scale else None, privacy=privacy)
+        early = ChildMessage("early", 1, own.fit(raw_units(8, 500)).release()).encode()
+        n_sums = {"before": 0, "during": 1, "after": 2}[when]
+
+        def comes(message):
+            return sends(early)(message) if len(published_in(message).sums) >= n_sums else None
+
+        grid = grid_of(hospitals)
+        grid.nodes = {0: comes} | grid.nodes
+        settings = STEPS | {"scale": scale, "expect": 0, "deadline": 9.0}
+        summary = run(grid, tmp_path / "server", **settings)
+        assert replies_in(summary)["early"][0] == "rejected"
+        assert list(summary["contributors"]) == ["h0", "h1"]
 
     def test_what_is_kept_is_for_its_owner_only(self, tmp_path, hospitals):
         run(grid_of(hospitals), tmp_path / "server", **STEPS)

@@ -213,6 +213,11 @@ class PrivateTracker:
             return replace(settings, center="pairs")
         return replace(settings, center=clipping.center_of_rows)
 
+    @property
+    def clipping(self) -> Clipping | None:
+        """How rows become points of the unit ball; None as long as something of it is to be found."""
+        return self._clipping
+
     def step_sum(self, parts: Iterable[Array], n_rows: int) -> StepSum:
         """One round: the noisy sum of the next step over all rows, given in parts.
 

@@ -458,13 +458,18 @@ def check_spheres(summaries: Sequence[Summary]) -> None:
     """
     spheres = [part for part in summaries if part.certificate and part.certificate.clipping == "sphere"]
     for part in spheres[1:]:
-        distance = float(np.linalg.norm(part.mean - spheres[0].mean))
-        if distance > 1e-6 * float(np.linalg.norm(spheres[0].mean)):
-            raise ValueError(
-                f"private releases of rows scaled to length one must have the same center, and these are "
-                f"{distance:.3g} apart; let all owners take the private steps together, or give all the same "
-                "center, or a bound."
-            )
+        check_same_center(spheres[0].mean, part.mean)
+
+
+def check_same_center(ours: Array, theirs: Array) -> None:
+    """Reject two centers of rows scaled to length one that differ by more than rounding."""
+    distance = float(np.linalg.norm(theirs - ours))
+    if distance > 1e-6 * float(np.linalg.norm(ours)):
+        raise ValueError(
+            f"private releases of rows scaled to length one must have the same center, and these are "
+            f"{distance:.3g} apart; let all owners take the private steps together, or give all the same "
+            "center, or a bound."
+        )
 
 
 def check_scales(summaries: Sequence[Summary]) -> None:

@@ -1,23 +1,31 @@
 """Region: a federation that is itself a client of another, and sends what its own clients have merged."""
 
+import hashlib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Self
 
+from fedpca._typing import JSON
+from fedpca._util.files import atomic_write
+from fedpca._util.locks import file_lock
 from fedpca.errors import NodeError, SummaryRejected
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.flower.exchanges import Published, Reply
+from fedpca.federation.flower.form import check_form
 from fedpca.federation.flower.member import KEYS, Membership, is_secure
 from fedpca.federation.flower.node import require_text
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.flower.request import Request, check_name, config_error, public_reason
 from fedpca.federation.message import Message
 from fedpca.summaries import validation
+from fedpca.summaries.summary import Summary
 from fedpca.trust import Roster
 
 _KEYS = ("client-id", "region", *KEYS)
+_SENT = "sent.json"  # the version that was sent last, and of what
 _QUORUM = 2  # of a folder without a run: one client's summary would leave as it is
 
 
@@ -25,8 +33,9 @@ _QUORUM = 2  # of a folder without a run: one client's summary would leave as it
 class Region:
     """A regional federation as a client of its parent.
 
-    It has no rows and spends nothing. Its version is that of its store: it grows with every release that a
-    regional run accepts.
+    It has no rows and spends nothing. Its version is that of its store, or larger: it grows with
+    everything that makes it send something else, such as a release that a regional run accepted, other
+    settings of such a run, or more components that its parent asks for.
 
     Attributes:
         client: the name of the region, as a client of its parent.
@@ -81,6 +90,29 @@ class Region:
         Below the quorum of the regional runs it is a message without a summary: what the region sent before
         counts no more.
         """
+        if not self.folder.is_dir():
+            raise NodeError("the region has no folder: set region to the folder of its runs on this machine.")
+        with file_lock(self.folder / _SENT) as kept:  # until it is read: what is sent later is newer
+            version, summary = self._merged(request)
+            return Message(self.client, self._version(kept, version, summary), summary).encode()
+
+    def _version(self, kept: FileIO, version: int, summary: Summary | None) -> int:
+        """That of the store, unless something else was sent under it: a parent refuses what is not newer."""
+        digest = hashlib.sha256(Message(self.client, 0, summary).encode()).hexdigest()
+        try:
+            sent: JSON = json.loads(kept.readall() or b"{}")
+            last, known = validation.integer(sent["version"], "version", at_least=0), sent["sha256"]
+        except (ValueError, TypeError, KeyError, RecursionError):  # new or torn
+            last, known = -1, ""
+        if known == digest:
+            return last
+        version = max(version, last + 1)
+        with atomic_write(self.folder / _SENT, owner_only=True) as temporary:
+            temporary.write_text(json.dumps({"version": version, "sha256": digest}))
+        return version
+
+    def _merged(self, request: Request) -> tuple[int, Summary | None]:
+        """The version of the store, and what is to be sent; None below the quorum."""
         store, roster, last = (self.folder / name for name in ("store", "roster.toml", "summary.json"))
         if not store.is_dir():
             raise NodeError("the region has no store: set region to the folder of its runs on this machine.")
@@ -100,25 +132,15 @@ class Region:
         if summary is None or merged.n_children < quorum:
             if not merged.n_known:
                 raise NodeError(f"no client of the region has contributed yet, and its quorum is {quorum}.")
-            return Message(self.client, version, None).encode()
-        if summary.centered != bool(request["center"]):
-            raise NodeError(
-                f"the run requires center={bool(request['center'])}, but this region has "
-                f"center={summary.centered}."
-            )
-        if (summary.scale is None) == bool(scale := request.get("scale", "")):
-            raise NodeError(f"the run requires scale={scale!r}, but this region {_scaled(summary.scale)}.")
+            return version, None
+        check_form(request, summary)
         if floor := PrivacyFloor.from_config(request):  # what the parent would reject is not sent
             try:
                 Aggregator(privacy=floor.privacy).receive(self.client, version, summary)
             except SummaryRejected as error:  # about the merged certificate, which would have been sent
                 raise NodeError(str(error)) from error
-        return Message(self.client, version, summary).encode()
+        return version, summary
 
     def public_message(self, error: Exception) -> str:
         """What others may learn about an error: nothing of its clients, or of where they are kept."""
         return public_reason(error)
-
-
-def _scaled(scale: object) -> str:
-    return "has no scale" if scale is None else "has a scale"

@@ -22,6 +22,7 @@ from fedpca._util.text import sanitize, utc_timestamp
 from fedpca.federation.aggregator import Aggregator
 from fedpca.federation.flower.evaluation_round import EvaluationRound
 from fedpca.federation.flower.exchanges import OwnerScaling, OwnerSum, Published, needs_scaling
+from fedpca.federation.flower.form import check_common, check_form
 from fedpca.federation.flower.intake import Intake
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.flower.request import digest_of_name
@@ -40,7 +41,7 @@ from fedpca.privacy import Privacy, PrivateTracker, StepSum
 from fedpca.privacy.steps import check_sum, count_rows
 from fedpca.summaries import model_file, validation
 from fedpca.summaries.rank import FixedRank
-from fedpca.summaries.scaling import Scaling, same_scale
+from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
@@ -385,7 +386,14 @@ class Study:
         self._check_name(node, client)
         if release.summary is None:
             return self._leave(release, contents)
-        self._check_scale(release.summary)
+        check_form(self._request, release.summary)
+        check_common(
+            self._request,
+            release.summary,
+            self._published.scale,
+            self._tracker,
+            is_first=not self._aggregator.children,
+        )
         is_new = self._aggregator.receive(
             client,
             release.version,
@@ -442,23 +450,6 @@ class Study:
                 "releases that have a scale of their own are in the store: select the same features as the "
                 "others, or run in another folder."
             )
-
-    def _check_scale(self, summary: Summary) -> None:
-        """Refuse a release that the others could not follow: of many features, without the common scale.
-
-        Where releases with another scale are in the store already, that decides.
-        """
-        searched = self._request["scale"] and PrivacyFloor.from_config(self._request) is None
-        if not searched or not needs_scaling(summary.n_features, self._request["rank"]):
-            return
-        if self._published.scale is None:
-            if not self._aggregator.children:
-                raise ValueError(
-                    f"a release of {summary.n_features} features must have the scale of all nodes, which is "
-                    "not found yet."
-                )
-        elif not same_scale(self._published.scale, summary.scale):
-            raise ValueError("a release must have the scale that was found by all nodes, got another one.")
 
     def _check_features(self, owner: OwnerScaling | OwnerSum) -> None:
         """Refuse other features than the run requires."""
