@@ -39,7 +39,7 @@ def federated_pca(
 
     >>> rows = np.random.default_rng(0).normal(size=(400, 5)) * [4.0, 2.0, 0.1, 0.1, 0.1]
     >>> federated_pca(np.array_split(rows, 4), rank=2, batch_rows=20)
-    Subspace(rank=2, n_features=5, count=400, explained=99.9%)
+    Subspace(rank=2, n_features=5, count=400, explained=99.8%)
     """
     subspaces = []
     for number, rows in enumerate(clients):

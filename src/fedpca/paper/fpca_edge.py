@@ -31,7 +31,7 @@ class FPCAEdge:
     >>> edge = FPCAEdge(4, rank=2, block_rows=50)
     >>> edge.update(rows)
     >>> edge.summary()
-    Subspace(rank=2, n_features=4, count=230, explained=99.9%)
+    Subspace(rank=2, n_features=4, count=230, explained=99.8%)
     """
 
     def __init__(
