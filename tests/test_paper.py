@@ -70,13 +70,8 @@ def test_mod_sulq_is_the_eigenvectors_of_one_noisy_matrix(n_features, rng):
 def test_mod_sulq_of_noise_alone_has_the_standard_deviation_of_equation_6():
     sums = []
     for seed in range(400):
-        found = mod_sulq(
-            np.zeros((7, 1)),
-            1,
-            epsilon=1.0,
-            delta=1e-5,
-            noise=ExactNoise(bytes([seed % 256, seed // 256] * 16)),
-        )
+        noise = ExactNoise(seed.to_bytes(32, "little"))
+        found = mod_sulq(np.zeros((7, 1)), 1, epsilon=1.0, delta=1e-5, noise=noise)
         sums.append(found.total)  # a negative sum is left out
     positive = [total for total in sums if total > 0]
     assert len(positive) / 400 == pytest.approx(0.5, abs=0.1)
@@ -84,10 +79,8 @@ def test_mod_sulq_of_noise_alone_has_the_standard_deviation_of_equation_6():
 
 
 def test_rows_beyond_the_unit_ball_are_drawn_into_it():
-    one, far = (
-        mod_sulq(rows, 1, epsilon=1.0, delta=1e-5, noise=ExactNoise(KEY))
-        for rows in (np.eye(2), 9 * np.eye(2))
-    )
+    promise = {"epsilon": 1.0, "delta": 1e-5, "noise": ExactNoise(KEY)}
+    one, far = (mod_sulq(length * np.eye(2), 1, **promise) for length in (1.0, 9.0))
     assert one == far
 
 
@@ -150,7 +143,7 @@ def test_as_printed_the_sigma_of_a_block_is_a_square(rows, columns, rng):
 
 
 def test_as_printed_negative_eigenvalues_become_positive_ones(rng):
-    u, sigma = streaming_mod_sulq_as_printed(np.zeros((50, 30)), 30, omega=1.0, columns=30, rng=rng)
+    _, sigma = streaming_mod_sulq_as_printed(np.zeros((50, 30)), 30, omega=1.0, columns=30, rng=rng)
     noise = streaming_mod_sulq(np.zeros((50, 30)), 30, sigma=50.0, noise=ExactNoise(KEY))
     assert (sigma > 0).all()
     assert 10 <= noise.rank <= 20
@@ -172,10 +165,10 @@ def test_fpca_edge_without_a_mask_is_the_block_tracker(rows, block_rows):
 
 
 def test_fpca_edge_adapts_its_rank(rng):
-    few = rng.normal(size=(1000, 20)) * np.r_[[1.0] * 6, [1e-3] * 14]
     edge = FPCAEdge(20, 1, 50, band=(0.01, 0.05))
-    edge.update(few)
-    assert edge.rank == edge.summary().rank == 6 or edge.rank == 7
+    edge.update(rng.normal(size=(1000, 20)) * np.r_[[1.0] * 6, [1e-3] * 14])
+    assert edge.summary().rank == 6
+    assert edge.rank == 7  # tried again
 
 
 @given(st.lists(geometric(1e-3, 1.0), min_size=1, max_size=20))

@@ -23,7 +23,6 @@ def test_the_plan_announces_what_the_certificate_will_say():
     for settings in (
         {},
         {"adjacency": "zero-out"},
-        {"mechanism": "sketch"},
         {"releases": 7},
         {"evaluate": True},
         {"center": "pairs"},
