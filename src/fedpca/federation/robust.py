@@ -49,11 +49,12 @@ _MEDIAN_ROUNDS = 100
 _TRIM_ROUNDS = 10
 _LEAST_WEIGHT = 1e-12
 _NEAR = 1e-6  # of the largest distance: nearer owners count as this far
-# In standard deviations of sampling noise: owners with rows drawn at random from digits are .7 to .9 from their
-# mean, 1.1 where four of nine lie, and .8 to 1.1, times the root of two, from one another. So distances below
-# the first tell nothing; who are nearer to each other than the second are more alike than owners of different
-# rows, and their distances below the third tell nothing. Without the last two, four of nine who agree have .55
-# of the weight; with 1 for the first and without them, "median" hardly notices a mild lie of one in three.
+# In standard deviations of sampling noise: owners with rows drawn at random from digits are .7 to .9 from
+# their mean, 1.1 where four of nine lie, and .8 to 1.1, times the root of two, from one another. So distances
+# below the first tell nothing; who are nearer to each other than the second are more alike than owners of
+# different rows, and their distances below the third tell nothing. Without the last two, four of nine who
+# agree have .55 of the weight; with 1 for the first and without them, "median" hardly notices a mild lie of
+# one in three.
 _NOISE = 0.8
 _ALIKE = 0.7
 _AGREED = 1.1
