@@ -39,8 +39,8 @@ _SETTLING = (
     5.0  # seconds in which a reader of 10,000 states finds a moment between two writes, if there is one
 )
 _MAX_REASON = 500  # characters
-# beside a message's facts
-_OF_STATE = ("aggregator_version", "sender", "left_out", "signature", "quarantined", "signed")
+_OF_STATE = ("aggregator_version", "sender", "left_out", "signature", "signed", "quarantined")
+"""Facts of a state beside those of its message."""
 
 
 @dataclass(frozen=True, kw_only=True)
