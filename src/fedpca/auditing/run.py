@@ -38,7 +38,7 @@ Scale = Literal["std"] | None
 
 @dataclass(frozen=True)
 class Owners:
-    """The other owners, as they report themselves: half of their rows of length one about the origin, half longer.
+    """The other owners, as they report themselves: half of their rows of length one about the origin.
 
     Attributes:
         n_rows: how many they have.
