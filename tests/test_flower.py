@@ -80,7 +80,7 @@ class TestSource:
                 "FileFormatError",
             ),  # not names, but taken for them
             ("a.csv", b"1,2\n3\n", "FileFormatError"),
-            ("a.csv", b"1,2\n777,inf\n", "ValueError"),
+            ("a.csv", b"1,2\n777,inf\n", "FileFormatError"),
             ("a.csv", b"1,2\n7.77e200,3\n", "ValueError"),
             ("a.npy", b"secret", "FileFormatError"),
             ("a.md", b"777", "FileFormatError"),
@@ -219,7 +219,7 @@ class TestNode:
             ({"client-id": "a", "source": "a.npy", "epsilon": 1.0}, "missing: delta"),
             ({"client-id": "a", "source": "a.npy", "version": -1}, "version"),
             ({"client-id": "a", "source": "a.npy", "min-rank": 0}, "min-rank must be at least 1"),
-            ({"client-id": "a", "source": "a.npy"} | PRIVATE | {"epsilon": -1.0}, "epsilon must be above 0"),
+            ({"client-id": "a", "source": "a.npy"} | PRIVATE | {"epsilon": -1.0}, "epsilon must lie between"),
             ({"client-id": "a", "source": "a.npy"} | PRIVATE | {"center": "no.npy"}, "no.npy"),
             ({"client-id": "a", "source": "a.csv", "delimiter": "::"}, "delimiter must be one character"),
             ({"client-id": "a", "source": "a.csv", "na-values": -9}, "na-values must be text in .* got -9"),

@@ -39,7 +39,8 @@ _SETTLING = (
     5.0  # seconds in which a reader of 10,000 states finds a moment between two writes, if there is one
 )
 _MAX_REASON = 500  # characters
-_OF_STATE = ("aggregator_version", "sender", "left_out", "signature", "signed")  # beside a message's facts
+_OF_STATE = ("aggregator_version", "sender", "left_out", "signature", "signed", "quarantined")
+"""Facts of a state beside those of its message."""
 
 
 @dataclass(frozen=True, kw_only=True)
