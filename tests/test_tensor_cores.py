@@ -82,7 +82,7 @@ def test_rows_in_any_layout(kernels, rng):
 @pytest.mark.parametrize("descriptors", [False, True])
 def test_tiles_cover_the_upper_triangle_once(kernels, padded, descriptors):
     module, _ = kernels
-    tiles = module.tiles_for(padded, descriptors=descriptors)
+    tiles = module.tiles_for(descriptors=descriptors)
     assert padded % tiles.height == padded % tiles.width == 0
     assert not tiles.descriptors or tiles.height == tiles.width
     corners = module._upper_corners(padded, tiles.height, tiles.width, sys.modules["torch"].device("cpu"))
