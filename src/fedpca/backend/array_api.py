@@ -20,7 +20,7 @@ from fedpca.backend.threads import single_threaded_blas
 
 _CPU = 1  # kDLCPU of the DLPack protocol
 # Sides of a matrix that one core decomposes as fast as an H200: 75 in 0.5 ms, 192 in 3 to 5 instead of 1.7.
-_SMALL = 128
+_SMALL = 80
 
 
 @dataclass(frozen=True)

@@ -221,7 +221,7 @@ class PrivateFit:
         """The length of the longest sum: public, and known before the first."""
         return max(
             mechanism_class(self._privacy).most_words(self.n_features, self._rank),
-            Search.most_words(self.n_features, finds_scale=self._finds_scale),
+            Search.most_words(self._privacy, self.n_features, finds_scale=self._finds_scale),
             self._rank + 2,
         )
 
