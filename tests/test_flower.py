@@ -816,6 +816,25 @@ class TestRegion:
             aggregator.withdraw("h2")
         assert ChildMessage.decode(Region.from_config(config).release(REQUEST)).summary is None
 
+    @pytest.mark.parametrize(
+        "settings", ['{"quorum": 0}', '{"quorum": "two"}', '{"quorum": 1, "least_rows": -9}', "[1]", "{"]
+    )
+    def test_nothing_is_sent_by_rules_that_no_run_can_have(self, tmp_path, settings):
+        aggregator, region = self.region_of(tmp_path)
+        aggregator.withdraw("south")
+        (tmp_path / "summary.json").write_text(settings)
+        with pytest.raises(NodeError, match="did not begin: correct its run config"):
+            region.release(REQUEST)
+
+    def test_what_was_sent_stays_older_when_its_record_is_torn(self, tmp_path):
+        _, region = self.region_of(tmp_path)
+        sent = []
+        for robust in (None, "cap", None):
+            (tmp_path / "summary.json").write_text(json.dumps({"robust": robust}))
+            sent.append(ChildMessage.decode(region.release(REQUEST)))
+            (tmp_path / "sent.json").write_bytes(b'{"version": 12')
+        assert sent[0].version < sent[1].version < sent[2].version
+
     def test_a_parent_takes_out_what_a_region_has_no_more(self, tmp_path):
         aggregator, _ = self.region_of(tmp_path)
         region = client({"client-id": "a region", "region": str(tmp_path)})
