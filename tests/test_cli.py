@@ -1022,8 +1022,8 @@ def check_advice(command, bad, names, kind, readable, given=()):
     assert set(advised) <= known
     if advised and readable:
         values = (
-            r"drop \S+?(?=[., ])|header|(?:thousands|decimal) ','|comment '#'|encoding latin-1|na-values VALUES"
-            r"|delimiter \S+"
+            r"drop \S+?(?=[., ])|header|(?:thousands|decimal) ','|comment '#'|encoding latin-1"
+            r"|na-values VALUES|delimiter \S+"
         )
         remedies = re.findall(rf"--(?:{values})", result.stderr)
         assert len(remedies) == len([option for option in advised if option != "--no-header"])
