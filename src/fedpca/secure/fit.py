@@ -30,7 +30,7 @@ from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.view import SummaryView
 
 _TAIL = 10.0  # standard deviations, by which the norm of Gaussian noise never exceeds what is expected
-_SAMPLER = (
+SAMPLER = (
     "sum of owners' rounded Gaussians, exact on the integers; words of SHAKE128 from random 256-bit keys"
 )
 
@@ -352,7 +352,7 @@ class PrivateFit:
         certificate = make_certificate(
             self._privacy,
             mechanism,
-            sampler=_SAMPLER,
+            sampler=SAMPLER,
             safe=True,
             records=total.rows,
             count=count,
