@@ -18,8 +18,8 @@ _MIN_SHARE = 1e-12  # of the largest weight: the only value of a feature counts,
 _HIDDEN = 5  # one in so many observed entries is hidden once, to see how well the others tell it
 _MAX_LEVERAGE = 0.999  # of an entry in its own estimate: beyond, the others say nothing of it
 _FULL_TRUST = 1.5
-"""Estimates that explain two thirds of the variance of observed entries count in full, others in proportion to
-what they explain. In full from a half on, five factors with as much noise are farther off than with column
+"""Estimates that explain two thirds of the variance of observed entries count in full, others in proportion
+to what they explain. In full from a half on, five factors with as much noise are farther off than with column
 means, from nothing on categories (DNA), too; in proportion to the end, variances come out smaller."""
 _MORE_ENERGY = 1.1  # of estimates from the other entries alone, which are larger than those from all
 _LATE_CHANCE = 1e-6  # below this probability a gap at the beginning is a late start
