@@ -16,7 +16,7 @@ from fedpca.summaries.missing_values import Filled, fill, impute_cold_start, lat
 from fedpca.summaries.scaling import Scaling, divided
 from fedpca.trackers import LateFeatures, Standardized, Tracker
 
-_MUCH_LOST = 0.2  # of the variance; what is reported is up to twice as far off
+_MUCH_LOST = 0.25  # of the variance; what is reported is up to twice as far off
 
 PlainSource = Tracker | LateFeatures | Standardized
 Source = PlainSource | PrivateTracker
