@@ -10,6 +10,9 @@ from scipy import sparse
 
 from fedpca._typing import Array, DeviceArray
 from fedpca.backend.dispatch import backend_of
+from fedpca.backend.threads import map_parts
+
+_PART_ENTRIES = 2**21  # of a sum that threads share
 
 
 def batch_slices(n_rows: int, size: int) -> Iterator[slice]:
@@ -49,7 +52,8 @@ def energy(rows: DeviceArray) -> float:
         return float(backend.xp.linalg.vector_norm(rows)) ** 2 if floats else sum64(row_energies(rows))
     if rows.flags.c_contiguous or rows.flags.f_contiguous:
         flat = rows.ravel(order="K")
-        return float(np.vdot(flat, flat))
+        parts = even_cuts(flat.size, max(flat.size // _PART_ENTRIES, 1))
+        return sum(map_parts(lambda part: float(np.vdot(flat[part], flat[part])), parts))
     with np.errstate(over="ignore", invalid="ignore"):
         return float(np.einsum("ij,ij->", rows, rows))
 

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -9,7 +10,9 @@ from sklearn.utils import check_random_state
 
 from fedpca._typing import JSON, AnyArray, Array, ArrayLike, DeviceArray, DType, DTypeLike, RowsLike
 from fedpca.backend import HOST, Backend, backend_of, ops, to_host
-from fedpca.estimators.base import BasePCA, stored_values
+from fedpca.backend.base import NO_CONTEXT
+from fedpca.backend.threads import n_threads, thread_team
+from fedpca.estimators.base import BasePCA, chunk_rows, stored_values
 from fedpca.estimators.rank_rule import rank_rule
 from fedpca.estimators.row_updates import RowUpdates, Source, checked_rows, part_of
 from fedpca.privacy import Privacy, PrivateTracker
@@ -30,6 +33,7 @@ from fedpca.trackers import (
 )
 
 BATCH_ROWS = 1024
+_MIN_SHARED_ENTRIES = 2**17  # of a batch: the products of fewer take less than to share them
 _MAX_FEATURES_FOR_ALL = 4096
 
 # Settings that a stream takes from its first batch on; a later change would have no effect.
@@ -162,12 +166,23 @@ class StreamSettings(BasePCA):
             self._plain_tracker,
         )
 
+    def _batch_rows(self, shape: tuple[int, int], backend: Backend) -> int:
+        """Rows per batch of a fit: before each, earlier rows are forgotten; scaled rows are a copy."""
+        if validation.forget(self.forget) != 1:
+            return self.batch_size or BATCH_ROWS
+        return shape[0] if self.scale is None else chunk_rows(shape[1], backend)
+
+    def _team(self, shape: tuple[int, int]) -> AbstractContextManager[object]:
+        """Threads that share the work on rows, unless these are few."""
+        threads = n_threads(self.n_jobs)
+        return thread_team(threads) if shape[0] * shape[1] >= _MIN_SHARED_ENTRIES else NO_CONTEXT
+
     # --- trackers ---
 
     def _new_tracker(
-        self, X: RowsLike, weights: Array | None, dtype: DTypeLike, scaling: Scaling | None = None
+        self, X: RowsLike, weights: Array | None, dtype: DTypeLike
     ) -> Source:
-        """A tracker for the first rows of a stream; `scaling` is that of all rows, if it is known."""
+        """A tracker for the first rows of a stream."""
         scale = check_scale(self.scale, X.shape[1], self._names())
         self._divisor = self._constant = None
         if self.privacy is not None:
@@ -182,7 +197,7 @@ class StreamSettings(BasePCA):
             first_rows = Scaling.of_checked(X[some, :], part_of(weights, some))
             return Standardized.start(tracker, scale, first_rows)
         if isinstance(scale, str):
-            scaling = scaling or self._scaling or Scaling.of_checked(X, weights, self._names())
+            scaling = self._scaling or Scaling.of_checked(X, weights, self._names())
             self._divisor, self._constant = scaling.scale(scale), scaling.constant
         return tracker
 

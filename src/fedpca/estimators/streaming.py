@@ -9,12 +9,10 @@ import numpy as np
 
 from fedpca._typing import Array, ArrayLike, DeviceArray, RowsLike
 from fedpca.backend import batch_slices, ops
-from fedpca.backend.threads import n_threads
-from fedpca.estimators.base import chunk_rows, warn_if_fewer
+from fedpca.estimators.base import warn_if_fewer
 from fedpca.estimators.one_row import OneRowMixin
 from fedpca.estimators.private_steps import PrivateSteps
 from fedpca.estimators.row_updates import PlainSource, Source, part_of, plain
-from fedpca.estimators.sharded_fits import ShardedFits
 from fedpca.privacy import Privacy, PrivateTracker
 from fedpca.summaries import validation
 from fedpca.summaries.merging import check_compatible, known_to_any, merge_distinct
@@ -28,7 +26,7 @@ from fedpca.summaries.summary import Summary
 from fedpca.trackers import LateFeatures, Nystrom, Standardized, Tracker, TrackerName
 
 
-class StreamingPCA(OneRowMixin, ShardedFits, PrivateSteps):
+class StreamingPCA(OneRowMixin, PrivateSteps):
     """Principal components of a stream of rows, in one pass and O(d r) memory, mergeable with others.
 
     Rows come in batches of any size, from one row up, dense or sparse (CSR, CSC), with NaN for missing
@@ -135,17 +133,14 @@ class StreamingPCA(OneRowMixin, ShardedFits, PrivateSteps):
 
     def fit(self, X: RowsLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
         """Fit X, shape (n_samples, n_features); any earlier fit is discarded."""
-        threads = n_threads(self.n_jobs)
         with self._rollback_on_error():
             self._scaling = None
             X, weights, dtype, backend = self._table(X, sample_weight, first=True)
             if weights is not None and not weights.any():
                 raise ValueError("sample_weight must not be all zero: no row would count.")
-            tracker: Source | None = self._fit_in_shards(X, weights, dtype, threads)
-            if tracker is None:
-                with self._team(X.shape):
-                    X, gaps = self._check_values(X, dtype, backend, weights)
-                    tracker = self._fit_stream(X, weights, gaps, self._new_tracker(X, weights, dtype))
+            with self._team(X.shape):
+                X, gaps = self._check_values(X, dtype, backend, weights)
+                tracker = self._fit_stream(X, weights, gaps, self._new_tracker(X, weights, dtype))
             self._source, self._n_rows_seen = tracker, X.shape[0]
             if isinstance(plain(tracker), LateFeatures):
                 warn_if_unknown(self.subspace_)
@@ -162,10 +157,7 @@ class StreamingPCA(OneRowMixin, ShardedFits, PrivateSteps):
         if isinstance(tracker, PrivateTracker):
             self._fit_private(tracker, X)
             return tracker
-        size = self._batch_rows(X.shape[1])
-        if tracker.backend.on_device and validation.forget(self.forget) == 1:
-            # Without forgetting, one batch gives the same result faster; scaled rows are a copy.
-            size = X.shape[0] if self.scale is None else chunk_rows(X.shape[1], tracker.backend)
+        size = self._batch_rows(X.shape, tracker.backend)
         rows = self._row_updates()
         for part in batch_slices(X.shape[0], size):
             tracker = rows.update(tracker, X[part, :], part_of(weights, part), gaps)

@@ -59,6 +59,7 @@ class Nystrom(SubspaceTracker):
         self._usual: Residuals | None = None  # of earlier rows; None: to be taken from what was discarded
         self._coverage: Coverage | None = None  # on the host, until summaries are merged
         self._cached_lack: tuple[Subspace, Array | None] | None = None  # of the directions of a summary
+        self._forgets = False
         self._n_young = 0  # directions carried besides, found in news
         self._wary_rows = self.tuning.max_panel_rows  # per panel, fewer after news
         self._first_rows: FirstRows | None = None  # kept, until they are too many
@@ -99,14 +100,21 @@ class Nystrom(SubspaceTracker):
         if not self._basis.count:
             return self.buffer_capacity
         done = 0 if self._period is None else self._period.n_rows
-        return min(self.tuning.max_panel_rows, max(self.min_panel_rows, self._period_rows() - done))
+        most = self.tuning.max_panel_rows if self._is_steady else self.tuning.max_wary_rows
+        return min(most, max(self.min_panel_rows, self._period_rows() - done))
+
+    @property
+    def _is_steady(self) -> bool:
+        """Whether all rows count alike for a rank that is fixed: then panels and periods may be long."""
+        return isinstance(self.rule, FixedRank) and not self._forgets
 
     def _period_rows(self) -> int:
         """Rows per period. Periods grow with the stream: what one adds to the directions shrinks."""
         tuning, n_probes = self.tuning, self.n_probes
         is_flat = self._flatness > tuning.flat
         ratio = tuning.history_per_row_flat if is_flat else tuning.history_per_row
-        most = tuning.max_period_per_probe * max(n_probes, 32)
+        per_probe = tuning.max_period_per_probe if self._is_steady else tuning.max_period_forgetting
+        most = per_probe * max(n_probes, 32)
         least = max(tuning.period_per_probe * n_probes, self.min_panel_rows)
         if isinstance(self.rule, EnergyBand):
             most = min(most, tuning.max_period_adaptive)
@@ -175,11 +183,17 @@ class Nystrom(SubspaceTracker):
             n_missing = max(self.n_probes - self._basis.rank, 0)
             probes = self._sample_probes(rows, roots, n_missing, self._basis)
             n_krylov = self.rank if self._flatness > self.tuning.flat else 0
+            if n_krylov:  # found in the first panel, whose scores are kept
+                first = slice(0, self.tuning.max_wary_rows)
+                rows, roots = rows[first, :], None if roots is None else roots[first]
             self._period = self._open_period(probes, self._thresholds(), n_krylov)
         added = self._period.add(rows, roots)
         if len(added.left):
             self._close_period()
             self._append(rows[added.left], None if roots is None else roots[added.left])
+        if added.is_cut:
+            self._wary_rows = self.tuning.wary_rows
+            return added.n_tested
         if not added.n_news:
             self._wary_rows = min(2 * self._wary_rows, self.tuning.max_panel_rows)
             if self._period is not None and self._period.n_rows >= self._period_rows():
@@ -391,6 +405,7 @@ class Nystrom(SubspaceTracker):
             self._period.scale(factor)
 
     def _decay_waiting(self, forget: float) -> None:
+        self._forgets = True
         if self._first_rows is not None:
             self._first_rows.scale(forget)
         super()._decay_waiting(forget)
