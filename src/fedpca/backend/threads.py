@@ -99,51 +99,6 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def map_in_threads(
-    task: Callable[[Item, Callable[[], None]], T], items: Sequence[Item], n_threads: int
-) -> list[T]:
-    """What a task gives for each item, in their order, several at a time; BLAS is single-threaded.
-
-    If tasks fail, the error is that of the first item, whatever the number of threads; the tasks of later
-    items end early.
-
-    Args:
-        task: called with an item and a function, to be called between steps: it ends a task that has become
-            pointless.
-        items: what there is to do.
-        n_threads: how many tasks run at a time; one runs them all in the caller's own thread.
-
-    >>> map_in_threads(lambda number, check: number**2, [1, 2, 3], n_threads=2)
-    [1, 4, 9]
-    """
-    if min(n_threads, len(items)) <= 1:
-        with single_threaded_blas():
-            return [task(item, _go_on) for item in items]
-    lock, failed = threading.Lock(), len(items)
-
-    def run(index: int) -> T:
-        nonlocal failed
-
-        def check() -> None:
-            if index > failed:
-                raise _Stopped
-
-        try:
-            check()
-            return task(items[index], check)
-        except BaseException:
-            with lock:
-                failed = min(failed, index)
-            raise
-
-    with single_threaded_blas(), ThreadPoolExecutor(min(n_threads, len(items))) as pool:
-        try:
-            return [future.result() for future in [pool.submit(run, i) for i in range(len(items))]]
-        except BaseException:
-            failed = -1  # of an interrupt, too: all tasks end
-            raise
-
-
 @contextmanager
 def thread_team(n_threads: int) -> Iterator[None]:
     """Inside, `map_parts` of this thread uses so many threads."""
@@ -207,14 +162,6 @@ def _pool() -> ThreadPoolExecutor:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of these threads
-
-
-class _Stopped(Exception):
-    """A task that ends early, since another one failed; nobody sees it."""
-
-
-def _go_on() -> None:
-    """The check of a task that nothing can make pointless."""
 
 
 def _is_joblib_thread() -> bool:

@@ -33,6 +33,7 @@ from fedpca.trackers import (
 )
 
 BATCH_ROWS = 1024
+_MIN_UNCHECKED_ENTRIES = 2**20
 _MIN_SHARED_ENTRIES = 2**17  # of a batch: the products of fewer take less than to share them
 _MAX_FEATURES_FOR_ALL = 4096
 
@@ -112,8 +113,8 @@ class StreamSettings(BasePCA):
 
     def _prepared(
         self, X: RowsLike, sample_weight: ArrayLike | None, *, first: bool
-    ) -> tuple[DeviceArray, Array | None, bool, Source]:
-        """Rows, weights, whether entries are missing, and the tracker for them: new for the first rows."""
+    ) -> tuple[DeviceArray, Array | None, bool | None, Source]:
+        """Rows, weights, whether entries are missing (None: see `_check_values`), and the tracker for them: new for the first rows."""
         X, weights, dtype, backend = self._table(X, sample_weight, first=first)
         X, gaps = self._check_values(X, dtype, backend, weights)
         return X, weights, gaps, self._new_tracker(X, weights, dtype) if first else self._source
@@ -148,12 +149,23 @@ class StreamSettings(BasePCA):
 
     def _check_values(
         self, X: RowsLike, dtype: DTypeLike, backend: Backend, weights: Array | None
-    ) -> tuple[DeviceArray, bool]:
-        """Rows on the backend, and whether any entry is missing; rows on a device are not checked yet."""
+    ) -> tuple[DeviceArray, bool | None]:
+        """Rows on the backend, and whether any entry is missing; None if the tracker will check them."""
+        if self._tracker_checks(X, dtype, weights):
+            return X, None
         if self.privacy is None:
             return checked_rows(X, dtype, backend, weights, is_scaled=self.scale is not None)
         # No value of a row makes a private fit fail: it is clipped, or counts as missing.
         return to_host(X) if backend_of(X).on_device else X, False
+
+    def _tracker_checks(self, X: RowsLike, dtype: DTypeLike, weights: Array | None) -> bool:
+        """Whether the check is left to the products of the tracker: of many rows that it takes as they are."""
+        if not isinstance(X, np.ndarray) or X.dtype != dtype or weights is not None:
+            return False
+        if self.scale is not None or self.privacy is not None or X.size < _MIN_UNCHECKED_ENTRIES:
+            return False
+        # The tracker is copied before each batch: d² numbers, if it is the exact one.
+        return X.shape[0] >= 4 * X.shape[1] and self._kind_of_tracker(X.shape[1]).tracker.checks_rows
 
     def _row_updates(self) -> RowUpdates:
         """How rows reach the tracker of this stream."""

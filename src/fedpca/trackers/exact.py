@@ -100,6 +100,7 @@ class Exact(Tracker):
     """
 
     settings = frozenset({"mixed_units"})
+    checks_rows = True
     gives_moments = True
 
     def __init__(

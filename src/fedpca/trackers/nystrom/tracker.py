@@ -45,6 +45,7 @@ class Nystrom(SubspaceTracker):
     """
 
     settings = frozenset({"seed"})
+    checks_rows = True
     takes_sparse = True
 
     def __init__(self, n_features: int, rule: RankRule, *, seed: int = 0, **settings: Any) -> None:
@@ -138,9 +139,11 @@ class Nystrom(SubspaceTracker):
         if first is None:
             return 0
         if n_rows <= first.room:
+            self._require_finite(rows)
             first.append(rows, roots)
             return n_rows
         n_used = min(first.room, n_rows)
+        self._require_finite(rows[:n_used, :])
         rest = rows[:n_used, :], None if roots is None else roots[:n_used]
         is_short = first.max_rows <= self.tuning.direct_rows
         if is_short or self._must_copy(rows, roots):
@@ -228,6 +231,7 @@ class Nystrom(SubspaceTracker):
             replace: whether residuals like theirs are usual from now on; else only if larger.
         """
         tuning, basis = self.tuning, self._basis
+        self._require_finite(rows[: tuning.look_rows, :])
         if row_energies(dense(rows[:n_news, :])).sum() > self._thresholds().energy:
             self._append(rows[:n_news, :], None if roots is None else roots[:n_news])
             return n_news
@@ -265,6 +269,7 @@ class Nystrom(SubspaceTracker):
 
     def _append(self, panel: RowsLike, roots: Array | None) -> None:
         """The exact block update, a few rows at a time; the first rows at once."""
+        self._require_finite(panel)
         basis = self._basis
         step = 2 * self.n_probes if basis.count else panel.shape[0]
         for part in batch_slices(panel.shape[0], step):
@@ -300,6 +305,7 @@ class Nystrom(SubspaceTracker):
         no_mean = self.center and not known.count  # then that of the rows chosen, of which one is redundant
         chosen = self._rng.integers(0, panel.shape[0], n_rows + no_mean)
         rows = dense(panel[chosen])
+        self._require_finite(rows)
         mean = rows.mean(axis=0) if no_mean else known.mean.astype(self.dtype)
         rows = rows - (mean if roots is None else roots[chosen][:, None] * mean)
         return solve.residual_directions(rows[:n_rows, :], known.components)
