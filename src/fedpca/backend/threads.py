@@ -1,7 +1,7 @@
-"""Threads: how many to use, tasks in them, and one thread of BLAS in each.
+"""Threads: how many to use, a team of them that shares parts of some work, and one thread of BLAS in each.
 
 More threads of BLAS make products of this size slower as soon as the machine has other work, and change their
-rounding. Tasks, and parts of a product, are the same with any number of threads.
+rounding. Parts depend on shapes alone: the result has the same bits with any number of threads.
 """
 
 import os
@@ -74,7 +74,8 @@ def n_threads(n_jobs: object) -> int:
 
     Args:
         n_jobs: None for as many as BLAS would use, which is one inside other threads of this library or of
-            joblib; -1 for all cores that the process may use, -2 for all but one; or how many.
+            joblib, or as the team has that this thread works with; -1 for all cores that the process may
+            use, -2 for all but one; or how many.
 
     >>> n_threads(3), n_threads(-1) == available_cores()
     (3, True)
@@ -82,6 +83,8 @@ def n_threads(n_jobs: object) -> int:
     if n_jobs is None:
         if _is_joblib_thread():
             return 1
+        if _team_size() > 1:
+            return _team_size()
         numbers = [number for shared in (False, True) for _, number in _numbers(shared=shared)]
         return min(max(numbers, default=1), available_cores())
     if isinstance(n_jobs, bool) or not isinstance(n_jobs, Integral):
@@ -101,11 +104,12 @@ def available_cores() -> int:
 
 @contextmanager
 def thread_team(n_threads: int) -> Iterator[None]:
-    """Inside, `map_parts` of this thread uses so many threads."""
+    """Inside, `map_parts` of this thread uses so many threads, and BLAS a single one in each."""
     before = _team_size()
     _team.size = n_threads
     try:
-        yield
+        with single_threaded_blas():
+            yield
     finally:
         _team.size = before
 
@@ -113,8 +117,7 @@ def thread_team(n_threads: int) -> Iterator[None]:
 def map_parts(task: Callable[[Item], T], parts: Sequence[Item]) -> list[T]:
     """What a task gives for each part of some short work, in their order, by the team of this thread.
 
-    The thread works itself, and takes parts that no other has begun: a team that is busy costs no time. BLAS
-    is single-threaded while several work.
+    The thread works itself, and takes parts that no other has begun: a team that is busy costs no time.
 
     >>> with thread_team(2):
     ...     map_parts(lambda number: number**2, [1, 2, 3])
@@ -127,13 +130,12 @@ def map_parts(task: Callable[[Item], T], parts: Sequence[Item]) -> list[T]:
     places = deque(range(len(parts)))
 
     def work() -> None:
-        with single_threaded_blas():
-            while places:
-                try:
-                    place = places.popleft()
-                except IndexError:  # another thread was faster
-                    return
-                results[place] = task(parts[place])
+        while places:
+            try:
+                place = places.popleft()
+            except IndexError:  # another thread was faster
+                return
+            results[place] = task(parts[place])
 
     helpers = [_pool().submit(copy_context().run, work) for _ in range(n_helpers)]
     try:
@@ -156,8 +158,14 @@ def _team_size() -> int:
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    """Threads for the parts of all teams; they wait between two products, which come every millisecond."""
-    return ThreadPoolExecutor(max(available_cores() - 1, 1), thread_name_prefix="fedpca")
+    """Threads for the parts of all teams, which wait for the next."""
+    size = max(available_cores() - 1, 1)
+    return ThreadPoolExecutor(size, thread_name_prefix="fedpca", initializer=_limit_own)
+
+
+def _limit_own() -> None:
+    """One thread of BLAS for this thread, where each has its own setting."""
+    _set_all((library, 1) for library, _ in _numbers(shared=False))
 
 
 if hasattr(os, "register_at_fork"):

@@ -11,6 +11,7 @@ import numpy as np
 from fedpca import progress
 from fedpca._typing import JSON
 from fedpca.backend.prefetch import prefetch
+from fedpca.backend.threads import n_threads, thread_team
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.readers.data_file import Batch
 from fedpca.readers.row_reader import RowReader
@@ -80,7 +81,11 @@ def _fit_plain(
         if scaling is None:
             return 0
         pca._use_scaling(scaling)
-    with progress.bar("rows", rows.n_rows, "rows") as bar, prefetch(rows.batches(skip=done)) as batches:
+    with (
+        thread_team(n_threads(pca.n_jobs)),
+        progress.bar("rows", rows.n_rows, "rows") as bar,
+        prefetch(rows.batches(skip=done)) as batches,
+    ):
         bar.advance(done)
         for batch in batches:
             pca.partial_fit(batch)

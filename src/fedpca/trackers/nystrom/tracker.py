@@ -382,8 +382,10 @@ class Nystrom(SubspaceTracker):
         """
         summary = self.summary()
         if self._cached_lack is None or self._cached_lack[0] is not summary:
-            energies = self._fair_state()[1] if self._coverage is not None and not self._first_rows else None
-            found = None
+            energies, found = None, None
+            if self._coverage is not None and not self._first_rows:
+                with self._blas_context():
+                    energies = self._fair_state()[1]
             if energies is not None:
                 found = (energies[: summary.rank] - summary.singular_values**2).clip(0)
             self._cached_lack = summary, found
