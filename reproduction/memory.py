@@ -14,9 +14,10 @@ from fedpca.privacy import Privacy
 from fedpca.privacy.mechanisms import MechanismName
 from fedpca.privacy.tracker import PrivateTracker
 from fedpca.summaries.rank import FixedRank
-from fedpca.trackers import Block, FrequentDirections, Grouse, PowerMethod, Spirit, Tracker
+from fedpca.trackers import Block, Tracker
 from reproduction import published
 from reproduction.base import Case, Experiment, Outcome, Record, Table, Verdict, format_share
+from reproduction.baselines import FrequentDirections, Grouse, PowerMethod, Spirit
 from reproduction.exact import batches
 from reproduction.methods import COLORS, components, make_tracker
 from reproduction.plots import draw_above, explain_triangles, side_by_side, subplots

@@ -924,11 +924,11 @@ def _seen_by_the_coordinator(four, eight, thirteen):
         "00/masked/002",
     )
 
-    def total(rule, about, scene, index, contents):
-        name = f"00/opened/{index:03}"
-        board = {**scene.before("00/total"), name: contents}
-        expected = {"00/total": reference.total(scene.session, board, 0)[0]}
-        return case(rule, about, scene, "00/total", {name: contents}, name, expected)
+    def total(rule, about, scene, index, contents, n=0):
+        name, result = f"{n:02}/opened/{index:03}", f"{n:02}/total"
+        board = {**scene.before(result), name: contents}
+        expected = {result: reference.total(scene.session, board, n)[0]}
+        return case(rule, about, scene, result, {name: contents}, name, expected)
 
     def opened(scene, index, field, **change):
         """What an owner opens, with another share or several."""
@@ -938,9 +938,9 @@ def _seen_by_the_coordinator(four, eight, thirteen):
             scene, name, {field: {**header[field], **{key[1:]: value for key, value in change.items()}}}
         )
 
-    def surplus(about, scene, index, text):
-        contents = owners(scene, f"00/opened/{index:03}", {"surplus": text})
-        return total("opened-surplus", about, scene, index, contents)
+    def surplus(about, scene, index, text, n=0):
+        contents = owners(scene, f"{n:02}/opened/{index:03}", {"surplus": text})
+        return total("opened-surplus", about, scene, index, contents, n)
 
     false, seed = "00" * 33, reference.split(four.board["00/opened/002"][:-64])[0]["seeds"]["0"]
     lie = opened(four, 2, "seeds", _0=false)
@@ -956,6 +956,7 @@ def _seen_by_the_coordinator(four, eight, thirteen):
     yield surplus("a surplus at another place in the chain", four, 2, first)
     yield surplus("no surplus where there is some", four, 2, "")
     yield surplus("a surplus of one who is not present", thirteen, 7, "")
+    yield surplus("a surplus where nothing is taken off", eight, 3, "11" * 32, n=1)
     other = owners(four, "00/opened/002", {"present": "0" * 64})
     yield total("opened-present", "opened for another set", four, 2, other)
     changed = flipped(four.board["00/opened/002"], -1)
@@ -964,9 +965,6 @@ def _seen_by_the_coordinator(four, eight, thirteen):
     lie = {"00/opened/003": opened(eight, 3, "keys", _1=false)}
     about = "too few shares without a false one"
     yield case("opened-threshold", about, eight, "00/total", lie, "00/opened/003")
-    lie = {"00/opened/003": owners(eight, "00/opened/003", {"surplus": "11" * 32})}
-    about = "a surplus where nothing is taken off"
-    yield case("opened-surplus", about, eight, "00/total", lie, "00/opened/003")
 
     def dealt(rule, about, scene, dealer, field):
         """All shares are as committed to, and give no secret that was published."""

@@ -45,11 +45,15 @@ OF_COORDINATOR = {
 
 
 class Refused(ValueError):
-    """A rule of the protocol is broken: `rule` is its name on the page."""
+    """A rule of the protocol is broken: `rule` is its name on the page.
 
-    def __init__(self, rule, about=""):
+    `problems`: by the name of each message that did not count before, the rule that it breaks.
+    """
+
+    def __init__(self, rule, about="", problems=None):
         super().__init__(f"{rule} {about}".strip())
         self.rule = rule
+        self.problems = problems or {}
 
 
 def require(holds, rule, about=""):
@@ -836,7 +840,8 @@ def total(session, board, n):
 
     off = []
     for dealer in members:
-        require(len(shares[dealer]) >= study.threshold, "opened-threshold")
+        if len(shares[dealer]) < study.threshold:
+            raise Refused("opened-threshold", problems=problems)
         secret = secret_of(dict(list(shares[dealer].items())[: study.threshold]))
         published = read_keys(session, board, dealer)["sums"][n]
         if dealer in present:

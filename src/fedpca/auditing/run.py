@@ -24,6 +24,7 @@ from fedpca.summaries.subspace import Subspace
 ROWS = 64
 RELEASE, EVALUATION = "release", "evaluation"
 _FAR = 8  # a power of two: how far from the origin rows are
+_LONGER = 1  # a power of two: the length of half of the rows; the sphere would bend them
 _PARTS = {
     "rows": (),
     "scales": ("scales",),
@@ -37,7 +38,7 @@ Scale = Literal["std"] | None
 
 @dataclass(frozen=True)
 class Owners:
-    """The other owners, as they report themselves: rows of length one about the origin.
+    """The other owners, as they report themselves: half of their rows of length one about the origin.
 
     Attributes:
         n_rows: how many they have.
@@ -54,13 +55,17 @@ class Owners:
         if step.name == "scales":
             total.reshape(-1, DYADIC.n_bins)[:, -LOWEST] = self.n_rows / 2
         elif step.name == "lengths and spread":
-            per_octave = histogram_of(step.length - DYADIC.n_bins).per_octave
-            total[DYADIC.n_bins - LOWEST * per_octave] = self.n_rows / 2
+            self._add_lengths(total[DYADIC.n_bins :], self.n_rows / 2)
             if self.far is not None:
                 total[self.far - LOWEST] = self.n_rows
         elif step.name == "radius":
-            total[-LOWEST * histogram_of(step.length).per_octave] = self.n_rows
+            self._add_lengths(total, self.n_rows)
         return StepSum(step.name, total, self.n_rows, radius=step.radius)
+
+    def _add_lengths(self, counts: Array, n: float) -> None:
+        per_octave = histogram_of(len(counts)).per_octave
+        counts[-LOWEST * per_octave] += n / 2
+        counts[(_LONGER - LOWEST) * per_octave] += n / 2
 
 
 def histogram_of(length: int) -> Histogram:

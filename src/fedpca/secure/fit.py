@@ -223,7 +223,7 @@ class PrivateFit:
         assert issubclass(kind, LinearMechanism)
         return max(
             kind.most_words(self.n_features, self._rank),
-            Search.most_words(self.n_features, finds_scale=self._finds_scale),
+            Search.most_words(self._privacy, self.n_features, finds_scale=self._finds_scale),
             self._rank + 2,
         )
 

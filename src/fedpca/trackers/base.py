@@ -60,8 +60,6 @@ class Tracker(ABC):
     """Whether panels may be CSR; else they are made dense."""
     checks_rows: ClassVar[bool] = False
     """Whether rows may come unchecked: NaN and infinity then show in the products."""
-    takes_gaps: ClassVar[bool] = False
-    """Whether rows may have NaN; else they are imputed beforehand."""
     gives_moments: bool = False
     """Whether `state` is the moments of all rows, if nothing was lost before they came."""
     is_fitted: ClassVar[bool] = True
