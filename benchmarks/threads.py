@@ -6,7 +6,7 @@
 
 Threads: 1, 2, 4, ... up to the cores of this process. Seconds on the clock, best of three; CPU seconds of all
 threads in parentheses, which other load disturbs less. "bare products" is what no fit can do without: two
-products of all rows with as many probes, and their sums of squares, in the same threads. The `partial_fit` has
+products of all rows with as many probes, and their sums of squares, in the same threads. `partial_fit` has
 batches of 20,000 rows. Files lie in the cache of the system as far as it holds them. Cells: bare, fit,
 partial_fit, federated, files.
 """

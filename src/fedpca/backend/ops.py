@@ -34,6 +34,17 @@ def even_cuts(n_rows: int, n_parts: int) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(ends)]
 
 
+def blocks(part: slice, size: int) -> list[slice]:
+    """A part in pieces of almost the same length, of at most `size`.
+
+    >>> blocks(slice(10, 17), 4)
+    [slice(10, 13, None), slice(13, 17, None)]
+    """
+    start, n_rows = part.start, part.stop - part.start
+    cuts = even_cuts(n_rows, max(-(-n_rows // size), 1))
+    return [slice(start + cut.start, start + cut.stop) for cut in cuts]
+
+
 def dense(rows: DeviceArray) -> DeviceArray:
     """Rows as a dense array, if they are sparse."""
     return rows.toarray() if sparse.issparse(rows) else rows

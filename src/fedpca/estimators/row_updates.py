@@ -61,8 +61,9 @@ class RowUpdates(NamedTuple):
         self, tracker: Tracker | LateFeatures, X: RowsLike, weights: Array | None, gaps: bool | None
     ) -> Tracker | LateFeatures:
         """`update` of a tracker that takes rows as they are."""
-        if gaps is None and isinstance(tracker, LateFeatures):
-            X, gaps = checked_rows(X, tracker.dtype, HOST, weights, is_scaled=self.is_scaled)
+        if isinstance(tracker, LateFeatures):
+            if gaps is None:
+                X, gaps = checked_rows(X, tracker.dtype, HOST, weights, is_scaled=self.is_scaled)
         elif gaps is None:
             trial = tracker.branch() if tracker.has_rows else tracker
             try:

@@ -106,7 +106,7 @@ class StreamSettings(BasePCA):
     def _prepared(
         self, X: RowsLike, sample_weight: ArrayLike | None, *, first: bool
     ) -> tuple[DeviceArray, Array | None, bool | None, Source]:
-        """Rows, weights, whether entries are missing (None: see `_check_values`), and the tracker for them: new for the first rows."""
+        """Rows, weights, what `_check_values` says of gaps, and the tracker: new for the first rows."""
         X, weights, dtype, backend = self._table(X, sample_weight, first=first)
         X, gaps = self._check_values(X, dtype, backend, weights)
         return X, weights, gaps, self._new_tracker(X, weights, dtype) if first else self._source
@@ -151,7 +151,7 @@ class StreamSettings(BasePCA):
         return to_host(X) if backend_of(X).on_device else X, False
 
     def _tracker_checks(self, X: RowsLike, dtype: DTypeLike, weights: Array | None) -> bool:
-        """Whether the check is left to the products of the tracker: of many rows that it takes as they are."""
+        """Whether the tracker checks rows as it multiplies them: many, which it takes as they are."""
         if not isinstance(X, np.ndarray) or X.dtype != dtype or weights is not None:
             return False
         if self.scale is not None or self.privacy is not None or X.size < _MIN_UNCHECKED_ENTRIES:
@@ -183,9 +183,7 @@ class StreamSettings(BasePCA):
 
     # --- trackers ---
 
-    def _new_tracker(
-        self, X: RowsLike, weights: Array | None, dtype: DTypeLike
-    ) -> Source:
+    def _new_tracker(self, X: RowsLike, weights: Array | None, dtype: DTypeLike) -> Source:
         """A tracker for the first rows of a stream."""
         scale = check_scale(self.scale, X.shape[1], self._names())
         self._divisor = self._constant = None

@@ -150,7 +150,9 @@ class StreamingPCA(OneRowMixin, PrivateSteps):
                 warn_if_fewer(self.n_components, self.n_components_, stacklevel=3)
         return self
 
-    def _fit_stream(self, X: DeviceArray, weights: Array | None, gaps: bool | None, tracker: Source) -> Source:
+    def _fit_stream(
+        self, X: DeviceArray, weights: Array | None, gaps: bool | None, tracker: Source
+    ) -> Source:
         """A tracker of all rows, as one stream."""
         if isinstance(tracker, PrivateTracker):
             self._fit_private(tracker, X)

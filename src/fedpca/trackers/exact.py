@@ -11,7 +11,7 @@ import numpy as np
 
 from fedpca._typing import Array, DType
 from fedpca.backend import ops
-from fedpca.backend.ops import even_cuts
+from fedpca.backend.ops import blocks, even_cuts
 from fedpca.backend.threads import map_parts
 from fedpca.errors import NonFiniteError
 from fedpca.summaries.algebra import (
@@ -150,9 +150,8 @@ class Exact(Tracker):
     # --- rows in ---
 
     def _absorb(self, panel: Array, roots: Array | None) -> None:
-        n_rows = panel.shape[0]
+        n_rows, sums = panel.shape[0], None
         self._n_rows += n_rows
-        sums = None
         if self._factor is None:
             sums = self._products(panel, roots, self._product_dtype)
             is_far = not self._sums.weight and self._is_far(sums)
@@ -161,20 +160,20 @@ class Exact(Tracker):
                 return
         if n_rows > _COPIED_ROWS:
             self._n_rows -= n_rows
-            before = self._offset
+            origin = self._offset
             for part in ops.batch_slices(n_rows, _COPIED_ROWS):
                 own = None if roots is None else roots[part]
-                self._absorb(self._moved(panel[part], own, self._offset - before), own)
+                self._absorb(self._moved(panel[part], own, self._offset - origin), own)
             return
         if sums is None:
             self._absorb_rows(panel, roots)
             return
-        origin, before = self._origin, self._sums
+        before = self._origin, self._sums
         for dtype, attempt in self._attempts(panel, roots, sums):
             if self._resolves(attempt, dtype):
                 self._add(attempt)
                 return
-        self._origin, self._sums = origin, before
+        self._origin, self._sums = before
         self._keep(RowFactor.from_moments(*self._centered(self._sums)))
         self._absorb_rows(panel, roots)
 
@@ -464,26 +463,23 @@ class Exact(Tracker):
 
 
 def _row_sum_and_gram(panel: Array, roots: Array | None, dtype: DType) -> tuple[Array, Array]:
-    """`roots @ panel` and `panel.T @ panel`, by products in a dtype; threads share parts of rows and tiles."""
+    """`roots @ panel` and `panel.T @ panel`, by products in a dtype; a team shares rows and tiles."""
     n_rows, d = panel.shape
     block_rows = _NARROW_BLOCK_ROWS if d <= _NARROW else _BLOCK_ROWS
     rows = even_cuts(n_rows, max(min(n_rows // block_rows, _MAX_PARTS, _MAX_KEPT // d**2), 1))
     tiles = even_cuts(d, -(-d // _TILE_FEATURES) if d > _MAX_WHOLE else 1)
     parts = list(product(rows, combinations_with_replacement(tiles, 2)))
 
-    def multiply(part: tuple[slice, tuple[slice, slice]]) -> tuple[Array | None, Array]:
+    def multiply(part: tuple[slice, tuple[slice, slice]]) -> tuple[Array, Array]:
         own, (left, right) = part
-        row_sum, gram = None, None
-        for cut in even_cuts(own.stop - own.start, -(-(own.stop - own.start) // block_rows)):
-            block = slice(own.start + cut.start, own.start + cut.stop)
+        row_sum, gram = np.zeros(0), np.zeros(0)
+        for block in blocks(own, block_rows):
             few = panel[block].astype(dtype, copy=False)
             weights = np.ones(len(few), dtype) if roots is None else roots[block].astype(dtype, copy=False)
-            products = (few[:, left].T @ few[:, right]).astype(np.float64, copy=False)
-            gram = products if gram is None else np.add(gram, products, out=gram)
-            if left is right:
-                more = (weights @ few[:, left]).astype(np.float64, copy=False)
-                row_sum = more if row_sum is None else row_sum + more
-        assert gram is not None
+            sums = weights @ few[:, left], few[:, left].T @ few[:, right]
+            more, products = (each.astype(np.float64, copy=False) for each in sums)
+            row_sum = row_sum + more if len(row_sum) else more
+            gram = np.add(gram, products, out=gram) if len(gram) else products
         return row_sum, gram
 
     row_sum, gram = np.zeros(d), np.zeros((d, d))

@@ -40,7 +40,11 @@ class RowStats(NamedTuple):
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
         """Those of the rows of several parts."""
-        return parts[0] if len(parts) == 1 else cls(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+        return (
+            parts[0]
+            if len(parts) == 1
+            else cls(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+        )
 
     @property
     def sums(self) -> tuple[float, float, int]:

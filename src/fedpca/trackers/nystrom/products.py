@@ -1,12 +1,12 @@
-"""The two products of rows: with the probes, and of the scores with the rows again; shared by a team of threads."""
+"""The two products of rows: with the probes, and of the scores with the rows again; a team shares them."""
 
 from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
 
-from fedpca._typing import AnyArray, Array, RowsLike
-from fedpca.backend.ops import even_cuts, row_energies
+from fedpca._typing import Array, RowsLike
+from fedpca.backend.ops import blocks, even_cuts, row_energies
 from fedpca.backend.threads import map_parts
 from fedpca.trackers.nystrom.probes import Probes, RowStats
 
@@ -30,7 +30,7 @@ class PartSums(NamedTuple):
 
 
 def cut_rows(panel: RowsLike, width: int) -> list[slice]:
-    """Parts of a panel for the products with so many probes; they depend on shapes alone, not on the threads."""
+    """Parts of a panel for products with so many probes; they depend on shapes alone, not on threads."""
     n_rows, n_features = panel.shape
     if sparse.issparse(panel):  # every part makes dense products
         n_parts = min(_SPARSE_COST * panel.nnz // _BLOCK_ENTRIES, panel.nnz // (4 * n_features))
@@ -46,18 +46,20 @@ def multiply_parts(
 ) -> list[PartSums]:
     """The products of parts of a panel; outliers are zeroed."""
 
+    size = panel.shape[0] if sparse.issparse(panel) else _block_rows(panel.shape[1])
+
     def multiply(part: slice) -> PartSums:
-        n_blocks = 1 if sparse.issparse(panel) else -(-(part.stop - part.start) // _block_rows(panel.shape[1]))
-        Q, M, stats = None, None, []
-        for cut in even_cuts(part.stop - part.start, n_blocks):
-            block = slice(part.start + cut.start, part.start + cut.stop)
+        sums, stats = None, []
+        for block in blocks(part, size):
             rows = panel[block, :]
             scores, own = project(rows, None if roots is None else roots[block], probes)
-            products, squares = score_products(scores, rows), score_squares(scores)
-            Q = products if Q is None else np.add(Q, products, out=Q)
-            M = squares if M is None else M + squares
+            Q, M = score_products(scores, rows), score_squares(scores)
+            if sums is not None:
+                Q, M = np.add(sums[0], Q, out=sums[0]), sums[1] + M
+            sums = Q, M
             stats.append(own)
-        return PartSums(Q, M, RowStats.joined(stats))
+        assert sums is not None
+        return PartSums(*sums, RowStats.joined(stats))
 
     return map_parts(multiply, parts)
 

@@ -41,7 +41,8 @@ class Tuning:
         buffer_per_probe: and at least this many rows per probe: the first rows are the first probes.
         min_panel_rows: fewer rows are buffered once there are probes.
         max_panel_rows: rows per panel,
-        max_wary_rows: and where the rank follows the stream, with forgetting, and of those kept for more probes.
+        max_wary_rows: and where the rank follows the stream, with forgetting, and of the first of a period
+            with a flat spectrum.
         period_per_probe: least rows per period and probe: a period ends in matrices of this size.
         max_period_per_probe: most rows per period and probe (as of 32 probes, if there are fewer),
         max_period_forgetting: and where the rank follows the stream, and with forgetting.
