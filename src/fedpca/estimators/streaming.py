@@ -58,13 +58,11 @@ class StreamingPCA(OneRowMixin, PrivateSteps):
             are filled from the center or the last release. None for no privacy.
         oversample: directions carried beyond n_components, which keeps truncation errors small;
             "auto" for about as many again (20 for 10, 45 for 20, 150 for 100).
-        batch_size: rows per batch in `fit`; the block size of the block tracker. None for 1024 and, for the
-            block tracker, twice the directions carried.
-            Without forgetting, the exact tracker takes more at a time, with the same result.
+        batch_size: rows per batch in `fit` with `forget`; the block size of the block tracker. None for 1024
+            and, for the block tracker, twice the directions carried.
         random_state: seed of the nystrom tracker's choice of probes; None for a fixed seed.
-        n_jobs: threads: None for as many as NumPy would use for a product of matrices, -1 for all cores. In
-            `fit` of many rows they learn parts of these, else they share products. The result is the same
-            with any number.
+        n_jobs: threads that share the work on many rows: None for as many as NumPy would use for a product of
+            matrices, -1 for all cores. The result is the same with any number.
 
     Attributes:
         components_: shape (`n_components_`, n_features), by falling variance, the largest entry positive.
