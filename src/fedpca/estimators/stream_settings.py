@@ -25,8 +25,8 @@ from fedpca.summaries.summary import Summary
 from fedpca.trackers import TRACKERS, Standardized, Tracker, TrackerName, device_tracker, fastest
 
 BATCH_ROWS = 1024
-_MIN_UNCHECKED_ENTRIES = 2**20
-_MIN_SHARED_ENTRIES = 2**17  # of a batch: the products of fewer take less than to share them
+_MIN_UNCHECKED_ENTRIES = 2**17  # of a batch: to copy the tracker takes longer than to check fewer
+_MIN_SHARED_ENTRIES = 2**17  # the products of fewer take less than to share them
 _MAX_FEATURES_FOR_ALL = 4096
 
 # Settings that a stream takes from its first batch on; a later change would have no effect.
@@ -108,7 +108,7 @@ class StreamSettings(BasePCA):
     ) -> tuple[DeviceArray, Array | None, bool | None, Source]:
         """Rows, weights, what `_check_values` says of gaps, and the tracker: new for the first rows."""
         X, weights, dtype, backend = self._table(X, sample_weight, first=first)
-        X, gaps = self._check_values(X, dtype, backend, weights)
+        X, gaps = self._check_values(X, dtype, backend, weights, first=first)
         return X, weights, gaps, self._new_tracker(X, weights, dtype) if first else self._source
 
     def _table(
@@ -140,24 +140,25 @@ class StreamSettings(BasePCA):
         return HOST
 
     def _check_values(
-        self, X: RowsLike, dtype: DTypeLike, backend: Backend, weights: Array | None
+        self, X: RowsLike, dtype: DTypeLike, backend: Backend, weights: Array | None, *, first: bool
     ) -> tuple[DeviceArray, bool | None]:
         """Rows on the backend, and whether any entry is missing; None if the tracker will check them."""
-        if self._tracker_checks(X, dtype, weights):
+        if self._tracker_checks(X, dtype, weights, first=first):
             return X, None
         if self.privacy is None:
             return checked_rows(X, dtype, backend, weights, is_scaled=self.scale is not None)
         # No value of a row makes a private fit fail: it is clipped, or counts as missing.
         return to_host(X) if backend_of(X).on_device else X, False
 
-    def _tracker_checks(self, X: RowsLike, dtype: DTypeLike, weights: Array | None) -> bool:
+    def _tracker_checks(self, X: RowsLike, dtype: DTypeLike, weights: Array | None, *, first: bool) -> bool:
         """Whether the tracker checks rows as it multiplies them: many, which it takes as they are."""
         if not isinstance(X, np.ndarray) or X.dtype != dtype or weights is not None:
             return False
         if self.scale is not None or self.privacy is not None or X.size < _MIN_UNCHECKED_ENTRIES:
             return False
-        # The tracker is copied before each batch: d² numbers, if it is the exact one.
-        return X.shape[0] >= 4 * X.shape[1] and self._kind_of_tracker(X.shape[1]).tracker.checks_rows
+        kind = self._kind_of_tracker(X.shape[1])
+        # The tracker is copied before each batch but the first: d² numbers, if it is the exact one.
+        return kind.tracker.checks_rows and (first or not kind.gives_moments)
 
     def _row_updates(self) -> RowUpdates:
         """How rows reach the tracker of this stream."""

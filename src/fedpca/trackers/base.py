@@ -145,7 +145,7 @@ class Tracker(ABC):
         """Variance of each feature, shape (d,), where the tracker knows it."""
 
     def branch(self) -> Self:
-        """A tracker that goes on from here: what it learns leaves this one as it is."""
+        """A tracker that goes on from here instead of this one, which stays as it is until it learns more."""
         return deepcopy(self)
 
     def _with_own_buffer(self) -> Self:

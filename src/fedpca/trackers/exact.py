@@ -39,6 +39,7 @@ _MAX_PARTS = 16
 _MAX_KEPT = 2**23  # entries of all products of a panel together, 64 MB, before they are added up
 _TILE_FEATURES, _MAX_WHOLE = 512, 1024
 """Features that are multiplied with as many others, where there are more than this."""
+_ALL = slice(None)
 _FLOAT64: DType = np.dtype(np.float64)
 _RETRY_GROWTH = 2.0  # of the energy, until products are tried again
 _PRODUCT_NOISE = 32
@@ -465,21 +466,22 @@ class Exact(Tracker):
 def _row_sum_and_gram(panel: Array, roots: Array | None, dtype: DType) -> tuple[Array, Array]:
     """`roots @ panel` and `panel.T @ panel`, by products in a dtype; a team shares rows and tiles."""
     n_rows, d = panel.shape
-    block_rows = _NARROW_BLOCK_ROWS if d <= _NARROW else _BLOCK_ROWS
-    rows = even_cuts(n_rows, max(min(n_rows // block_rows, _MAX_PARTS, _MAX_KEPT // d**2), 1))
+    size = _NARROW_BLOCK_ROWS if d <= _NARROW else _BLOCK_ROWS
+    if n_rows <= size and d <= _MAX_WHOLE:
+        return _block_sums(panel, roots, dtype)
+    rows = even_cuts(n_rows, max(min(n_rows // size, _MAX_PARTS, _MAX_KEPT // d**2), 1))
     tiles = even_cuts(d, -(-d // _TILE_FEATURES) if d > _MAX_WHOLE else 1)
     parts = list(product(rows, combinations_with_replacement(tiles, 2)))
 
     def multiply(part: tuple[slice, tuple[slice, slice]]) -> tuple[Array, Array]:
-        own, (left, right) = part
-        row_sum, gram = np.zeros(0), np.zeros(0)
-        for block in blocks(own, block_rows):
-            few = panel[block].astype(dtype, copy=False)
-            weights = np.ones(len(few), dtype) if roots is None else roots[block].astype(dtype, copy=False)
-            sums = weights @ few[:, left], few[:, left].T @ few[:, right]
-            more, products = (each.astype(np.float64, copy=False) for each in sums)
-            row_sum = row_sum + more if len(row_sum) else more
-            gram = np.add(gram, products, out=gram) if len(gram) else products
+        sums = (
+            _block_sums(panel[block], None if roots is None else roots[block], dtype, *part[1])
+            for block in blocks(part[0], size)
+        )
+        row_sum, gram = next(sums)
+        for more, products in sums:
+            row_sum += more
+            gram += products
         return row_sum, gram
 
     row_sum, gram = np.zeros(d), np.zeros((d, d))
@@ -490,3 +492,13 @@ def _row_sum_and_gram(panel: Array, roots: Array | None, dtype: DType) -> tuple[
         else:
             gram[right, left] += own.T
     return row_sum, gram
+
+
+def _block_sums(
+    rows: Array, roots: Array | None, dtype: DType, left: slice = _ALL, right: slice = _ALL
+) -> tuple[Array, Array]:
+    """The same of few rows: the sums of some features, and their products with some."""
+    rows = rows.astype(dtype, copy=False)
+    roots = np.ones(len(rows), dtype) if roots is None else roots.astype(dtype, copy=False)
+    row_sum, gram = roots @ rows[:, left], rows[:, left].T @ rows[:, right]
+    return row_sum.astype(np.float64, copy=False), gram.astype(np.float64, copy=False)

@@ -1,7 +1,7 @@
 """Nystrom: the fast kernel; two matrix products per row, and a small eigenproblem once in many rows."""
 
 from collections.abc import Sequence
-from copy import copy, deepcopy
+from copy import copy
 from typing import Any, Self, final
 
 import numpy as np
@@ -51,7 +51,7 @@ class Nystrom(SubspaceTracker):
     def __init__(self, n_features: int, rule: RankRule, *, seed: int = 0, **settings: Any) -> None:
         super().__init__(n_features, rule, **settings)
         self.tuning = TUNING
-        self._rng = np.random.default_rng(seed)
+        self._seed, self._n_choices = seed, 0
         self._basis = self._empty_basis()  # the directions carried, about the origin
         self._period: SketchPeriod | None = None
         self._n_rows = 0.0  # seen, less those forgotten
@@ -123,9 +123,14 @@ class Nystrom(SubspaceTracker):
 
     def branch(self) -> Self:
         other = self._with_own_buffer()
-        other._rng, other._first_rows = deepcopy((self._rng, self._first_rows))
+        other._first_rows = None if self._first_rows is None else self._first_rows.branch()
         other._period = copy(self._period)
         return other
+
+    def next_rng(self) -> np.random.Generator:
+        """For one choice of rows: a tracker that is copied before every batch has no generator of its own."""
+        self._n_choices += 1
+        return np.random.default_rng((self._seed, self._n_choices))
 
     # --- rows in ---
 
@@ -303,7 +308,7 @@ class Nystrom(SubspaceTracker):
         if not n_rows:
             return known.components[:0, :]
         no_mean = self.center and not known.count  # then that of the rows chosen, of which one is redundant
-        chosen = self._rng.integers(0, panel.shape[0], n_rows + no_mean)
+        chosen = self.next_rng().integers(0, panel.shape[0], n_rows + no_mean)
         rows = dense(panel[chosen])
         self._require_finite(rows)
         mean = rows.mean(axis=0) if no_mean else known.mean.astype(self.dtype)
