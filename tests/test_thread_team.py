@@ -19,7 +19,7 @@ BLAS = ThreadpoolController().select(user_api="blas")
 def threads_of(n_threads, n_parts=4):
     """The threads that worked on parts of equal length."""
     with thread_team(n_threads):
-        return set(map_parts(lambda _: time.sleep(0.02) or threading.get_ident(), range(n_parts)))
+        return set(map_parts(lambda _: time.sleep(0.1) or threading.get_ident(), range(n_parts)))
 
 
 @pytest.fixture(autouse=True)

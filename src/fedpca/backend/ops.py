@@ -35,13 +35,13 @@ def even_cuts(n_rows: int, n_parts: int) -> list[slice]:
 
 
 def blocks(part: slice, size: int) -> list[slice]:
-    """A part in pieces of almost the same length, of at most `size`.
+    """A part in pieces of almost the same length, of at least `size` and less than twice as much.
 
-    >>> blocks(slice(10, 17), 4)
-    [slice(10, 13, None), slice(13, 17, None)]
+    >>> blocks(slice(10, 19), 4)
+    [slice(10, 14, None), slice(14, 19, None)]
     """
     start, n_rows = part.start, part.stop - part.start
-    cuts = even_cuts(n_rows, max(-(-n_rows // size), 1))
+    cuts = even_cuts(n_rows, max(n_rows // size, 1))
     return [slice(start + cut.start, start + cut.stop) for cut in cuts]
 
 

@@ -10,7 +10,7 @@ from fedpca.backend.ops import blocks, even_cuts, row_energies
 from fedpca.backend.threads import map_parts
 from fedpca.trackers.nystrom.probes import Probes, RowStats
 
-_BLOCK_ENTRIES = 2**19
+_BLOCK_ENTRIES = 3 * 2**17
 """Of rows that go through both products while they are in the cache of a core,"""
 _BLOCK_ROWS = 256
 """and at least so many of them: products of fewer are slower."""
