@@ -350,6 +350,6 @@ def secured(summary):
     """A private summary as secure sums of five of seven owners would have it."""
     members = [f"owner {number}" for number in range(7)]
     sums = SecureSum("mean", members[1:], 1500, 6 / 5), SecureSum("gram", members[1:6], 1300, 5 / 4)
-    promise = "holds against the coordinator together with any one owner"
+    promise = "holds against the coordinator together with any 1 of the 7 members"
     record = Secured("heart", members, 5, 1, 5, sums, sigma=3.0, aliasing=1e-40, promise=promise)
     return replace(summary, certificate=replace(summary.certificate, secure=record))

@@ -244,8 +244,6 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("settings", "message"),
         [
-            ({"mechanism": "mod-sulq", **PUBLIC}, "mechanism='gram' or 'sketch'"),
-            ({"mechanism": "streaming-mod-sulq", **PUBLIC}, "mechanism='gram' or 'sketch'"),
             ({"releases": 2}, "one release"),
             ({"noise": "fast"}, "noise='exact'"),
             ({"insecure_seed_for_tests": 1}, "random keys"),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.special import betainc
 
 from fedpca import StreamingPCA, Subspace, merge
+from fedpca.paper.noise import paper_omega
 from fedpca.paper.theory import (
     analytic_rows_for_utility,
     energy_sum,
@@ -23,7 +24,7 @@ from fedpca.paper.theory import (
     shortfall_bound,
     utility_bound,
 )
-from fedpca.privacy.calibration import analytic_sigma, paper_omega
+from fedpca.privacy.calibration import analytic_sigma
 from fedpca.summaries.certificate import Certificate
 
 ROWS_NEEDED = {

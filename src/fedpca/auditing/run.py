@@ -14,7 +14,6 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.privacy.ledger import Ledger, total_mu
-from fedpca.privacy.mechanisms.registry import mechanism_class
 from fedpca.privacy.search import Found
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.steps import DYADIC, HIGHEST, LOWEST, Histogram, Step, StepSum
@@ -102,10 +101,6 @@ class Case:
     step: Step | None = None
     only: str | None = None
 
-    @property
-    def reports(self) -> int:
-        return max(self.privacy.releases, 2 if mechanism_class(self.privacy).continuous else 1)
-
     def opposite(self) -> "Case":
         """The same with a row that is replaced by the one across the center, where means differ most."""
         if self.privacy.adjacency == "zero-out":
@@ -142,7 +137,7 @@ class Run:
         self._rows = np.insert(case.others, case.index, row, axis=0)
         self._ledger = Ledger(epsilon=case.privacy.epsilon, delta=case.privacy.delta)
         privacy = replace(case.privacy, ledger=self._ledger)
-        self._tracker = PrivateTracker(len(row), None, privacy, scale=case.scale, batch_rows=ROWS)
+        self._tracker = PrivateTracker(len(row), None, privacy, scale=case.scale)
         self.blocks: list[Block] = []
         self.steps: list[tuple[Step, StepSum]] = []
         self.pairs = False
@@ -190,7 +185,7 @@ class Run:
         tracker.update([rows], len(rows))
         while not tracker.is_prepared:  # a stream that took more steps than usual
             tracker.update([more], ROWS)
-        for report in range(self._case.reports):
+        for report in range(self._case.privacy.releases):
             if report:
                 tracker.update([more], ROWS)
             release = tracker.release()

@@ -229,7 +229,6 @@ class StreamSettings(BasePCA):
             self.privacy,
             scale=scale,
             oversample=self.oversample,
-            batch_rows=self.batch_size,
             dtype=dtype,
             feature_names=self._names(),
         )
