@@ -152,9 +152,9 @@ class StreamSettings(BasePCA):
 
     def _tracker_checks(self, X: RowsLike, dtype: DTypeLike, weights: Array | None, *, first: bool) -> bool:
         """Whether the tracker checks rows as it multiplies them: many, which it takes as they are."""
-        if not isinstance(X, np.ndarray) or X.dtype != dtype or weights is not None:
+        if not isinstance(X, np.ndarray) or X.size < _MIN_UNCHECKED_ENTRIES or X.dtype != dtype:
             return False
-        if self.scale is not None or self.privacy is not None or X.size < _MIN_UNCHECKED_ENTRIES:
+        if weights is not None or self.scale is not None or self.privacy is not None:
             return False
         kind = self._kind_of_tracker(X.shape[1])
         # The tracker is copied before each batch but the first: d² numbers, if it is the exact one.
