@@ -369,7 +369,7 @@ def bad_cases(scenes):
     yield from _bad_present(four, eight, plain)
     yield from _bad_openings(four, eight)
     yield from _bad_totals(four)
-    yield from _seen_by_the_coordinator(four, eight, thirteen)
+    yield from _seen_by_the_coordinator(four, eight, thirteen, plain)
 
 
 def _bad_sessions(scene):
@@ -857,7 +857,7 @@ def _bad_totals(scene):
     )
 
 
-def _seen_by_the_coordinator(four, eight, thirteen):
+def _seen_by_the_coordinator(four, eight, thirteen, plain):
     def case(rule, about, scene, before, change, refused, publish=None):
         return Bad(rule, about, scene, before, change, "coordinator", refused, publish)
 
@@ -914,6 +914,9 @@ def _seen_by_the_coordinator(four, eight, thirteen):
     )
     change = {"00/masked/001": None, "00/masked/002": changed}
     yield case("present-least", "too few words without bad ones", four, "00/present", change, "00/masked/002")
+    change = {"01/masked/002": flipped(plain.board["01/masked/002"], -80)}
+    about = "bad words of one without whom there is no sum without noise"
+    yield case("present-owners", about, plain, "01/present", change, "01/masked/002")
     other = owners(four, "00/masked/002", {}, payload=flipped(words, 0))
     yield case(
         "present-hash",

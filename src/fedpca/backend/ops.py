@@ -13,6 +13,7 @@ from fedpca.backend.dispatch import backend_of
 from fedpca.backend.threads import map_parts
 
 _PART_ENTRIES = 2**21  # of a sum that threads share
+_BLOCK = 2**13  # entries whose squares are added one after another
 
 
 def batch_slices(n_rows: int, size: int) -> Iterator[slice]:
@@ -56,7 +57,10 @@ def working_dtype(dtype: np.dtype[np.generic]) -> np.dtype[np.floating]:
 
 
 def energy(rows: DeviceArray) -> float:
-    """The sum of squares of all entries, computed at memory speed; not finite if any entry is not."""
+    """The sum of squares of all entries, computed at memory speed; not finite if any entry is not.
+
+    By blocks: a sum of millions one after another rounds to 1e-12, which may be more than a direction has.
+    """
     if not isinstance(rows, np.ndarray):
         backend = backend_of(rows)
         floats = backend.numpy_dtype(rows) in (np.float32, np.float64)
@@ -64,9 +68,20 @@ def energy(rows: DeviceArray) -> float:
     if rows.flags.c_contiguous or rows.flags.f_contiguous:
         flat = rows.ravel(order="K")
         parts = even_cuts(flat.size, max(flat.size // _PART_ENTRIES, 1))
-        return sum(map_parts(lambda part: float(np.vdot(flat[part], flat[part])), parts))
+        return sum(map_parts(lambda part: _sum_of_squares(flat[part]), parts))
     with np.errstate(over="ignore", invalid="ignore"):
         return float(np.einsum("ij,ij->", rows, rows))
+
+
+def _sum_of_squares(values: Array) -> float:
+    n_whole = len(values) - len(values) % _BLOCK
+    rest = values[n_whole:]
+    last = float(np.vdot(rest, rest))
+    if not n_whole:
+        return last
+    blocks = values[:n_whole].reshape(-1, _BLOCK)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return sum64(np.vecdot(blocks, blocks)) + last
 
 
 def row_energies(rows: DeviceArray) -> DeviceArray:
