@@ -138,7 +138,7 @@ def _rows(sample: Sample) -> JSON:
 
 
 def _numbers(name: str, values: Array) -> JSON:
-    return {"name": name, "number": True, "values": [_rounded(value) for value in values]}
+    return {"name": name, "number": True, "values": _list(values)}
 
 
 def _texts(name: str, texts: Sequence[str]) -> JSON:
@@ -147,7 +147,7 @@ def _texts(name: str, texts: Sequence[str]) -> JSON:
     return _coded(name, different, codes, _natural_order(different), np.count_nonzero(different != ""))
 
 
-def _coded(name: str, different: AnyArray, codes: AnyArray, order: AnyArray, known: int) -> JSON:
+def _coded(name: str, different: AnyArray, codes: AnyArray, order: AnyArray, known: Any) -> JSON:
     return {
         "name": sanitize(name, _MOST_LETTERS),
         "texts": [str(text) for text in different[order]],
@@ -203,10 +203,10 @@ def _loading_plot(weights: Array, related: Array) -> JSON:
     """Features by their loadings, and by their correlations; with the same unit on both axes."""
     count = len(weights)
     of_weights, of_related = np.arange(1, 2 * count + 1).reshape(2, count)
-    reach = np.abs(weights).max(axis=1, initial=0.0)
-    ranges = [span([-most, most]) for most in reach]
+    reach, turns = np.abs(weights).max(initial=0.0), np.linspace(0, 2 * np.pi, 120)
+    limits = span([-reach, reach])
     by_weight = [
-        _axis(f"loading on component {k + 1}", ranges[k], of_weights[k], of_related[k]) for k in range(count)
+        _axis(f"loading on component {k + 1}", limits, of_weights[k], of_related[k]) for k in range(count)
     ]
     by_correlation = [
         _axis(f"correlation with component {k + 1}", UNIT, of_related[k], of_weights[k]) for k in range(count)
@@ -214,8 +214,7 @@ def _loading_plot(weights: Array, related: Array) -> JSON:
     return {
         "table": "features",
         "facts": [0, 2 * count + 1],
-        "drawn": [UNIT, UNIT],
-        "square": True,
+        "guides": [[_list(np.cos(turns)), _list(np.sin(turns))], _up(0.0), _across(0.0)],
         "toggle": "Correlation circle",
         "states": [
             {"axes": by_weight, "names": _strongest(weights, _MAX_NAMES, of_weights)},
@@ -240,7 +239,7 @@ def _score_plot(model: Subspace, sample: Sample, weights: Array) -> JSON:
         ]
         for p, some in enumerate(names["order"])
     ]
-    return _of_rows(sample, axes[:2]) | {
+    return _of_rows(sample, axes) | {
         "toggle": "Features as arrows (biplot)",
         "states": [{"axes": axes}, {"axes": wide, "names": names | {"factors": factors}}],
     }
@@ -261,7 +260,19 @@ def _outlier_map(sample: Sample) -> JSON:
     (far, t2_limits), (off, spe_limits) = sample.map_axes
     across = _axis("Hotelling's T²", t2_limits, t2) | {"least": far}
     up = _axis("SPE (squared prediction error)", spe_limits, t2 + 1) | {"least": off}
-    return _of_rows(sample, [across, up]) | {"without": np.flatnonzero(~sample.on_map).tolist()}
+    guides = [_up(np.log10(sample.t2_limit))] if sample.t2_limit < np.inf else []
+    guides += [_across(np.log10(sample.spe_limit))] if sample.spe_limit < np.inf else []
+    without = np.flatnonzero(~sample.on_map).tolist()
+    return _of_rows(sample, [across, up]) | {"guides": guides, "without": without}
+
+
+def _up(at: float) -> list[Any]:
+    """A line across the frame, as its coordinates; None is the edge of the frame."""
+    return [[_rounded(at)] * 2, [None, None]]
+
+
+def _across(at: float) -> list[Any]:
+    return [[None, None], [_rounded(at)] * 2]
 
 
 def _axis(label: str, limits: Limits, *columns: int) -> JSON:
@@ -269,13 +280,7 @@ def _axis(label: str, limits: Limits, *columns: int) -> JSON:
 
 
 def _of_rows(sample: Sample, axes: Sequence[JSON]) -> JSON:
-    facts = list(range(1 + len(sample.columns)))
-    return {
-        "table": "rows",
-        "facts": facts,
-        "drawn": [axis["range"] for axis in axes],
-        "states": [{"axes": axes}],
-    }
+    return {"table": "rows", "facts": list(range(1 + len(sample.columns))), "states": [{"axes": axes}]}
 
 
 def _strongest(weights: Array, count: int, columns: AnyArray) -> JSON:
@@ -293,6 +298,10 @@ def _shortened(text: str) -> str:
         return f"{float(text):.6g}" if "." in text and len(text) > 8 else text
     except ValueError:
         return text
+
+
+def _list(values: Array) -> list[float | None]:
+    return [_rounded(value) for value in values]
 
 
 def _rounded(value: Any, digits: int = 5) -> float | None:
