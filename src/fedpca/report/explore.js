@@ -205,8 +205,9 @@ class Plot {
       const isFree = from => taken.every(other => from > other.to || from + wide < other.from || Math.abs(y - other.y) > 13);
       const isInside = from => from > left && from + wide < left + width && y > bottom + height + 9 && y < bottom - 5;
       const from = beside.find(each => isInside(each) && isFree(each));
-      if (from === undefined) name.remove();
-      else taken.push({ of: set(name, { x: from }), from, to: from + wide, y });
+      if (from === undefined) { name.remove(); continue; }
+      set(name, { x: from });
+      taken.push({ from, to: from + wide, y });
     }
   }
 
