@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import exp, lgamma, pi, sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -29,17 +29,11 @@ if TYPE_CHECKING:
 
 DATA = Path(os.environ.get("FEDPCA_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
-# How the mechanisms are named in tables, and what asks for them. The masks of published formulas are so large
-# that their exact noise takes seconds at d = 784: floats of the same distribution stand in for it.
-GRAM, SKETCH, MOD_SULQ = "gram", "sketch", "mod-sulq"
-STREAMING, PAPER = "streaming-mod-sulq, analytic", "streaming-mod-sulq, paper"
-MECHANISMS: dict[str, dict[str, Any]] = {
-    GRAM: {"mechanism": "gram"},
-    SKETCH: {"mechanism": "sketch"},
-    STREAMING: {"mechanism": "streaming-mod-sulq"},
-    MOD_SULQ: {"mechanism": "mod-sulq", "noise": "fast"},
-    PAPER: {"mechanism": "streaming-mod-sulq", "calibration": "paper", "noise": "fast"},
-}
+# How they are named in tables. The masks of published formulas are so large that their exact noise takes
+# seconds at d = 784: floats of the same distribution stand in for it.
+GRAM, SKETCH, MOD_SULQ = "gram", "sketch", "MOD-SuLQ"
+STREAMING, PAPER = "streaming MOD-SuLQ, analytic", "streaming MOD-SuLQ, paper"
+MECHANISMS = (GRAM, SKETCH, STREAMING, MOD_SULQ, PAPER)
 
 
 class Score(NamedTuple):
@@ -172,7 +166,7 @@ def found(name: str) -> Path | None:
 def settings(task: Task, name: str, epsilon: float, delta: float) -> Privacy:
     from fedpca import Privacy
 
-    return Privacy(epsilon, delta, task.bound, **MECHANISMS[name], center=None, evaluate=False)
+    return Privacy(epsilon, delta, task.bound, mechanism=name, center=None, evaluate=False)
 
 
 def key(*parts: object) -> bytes:
@@ -181,26 +175,42 @@ def key(*parts: object) -> bytes:
 
 
 def released(task: Task, name: str, epsilon: float, delta: float, *, seed: int, batch: int) -> Score:
-    """Score one release by a mechanism of the library, about the public center.
+    """Score one release by a mechanism of the library, or by the paper's algorithms, about the public center.
 
     The estimator would do the same, and refuse a delta of one over the number of rows or more, which the
     paper's settings have.
     """
+    from fedpca.privacy.clipping import RADIUS
     from fedpca.privacy.mechanisms import build
-    from fedpca.privacy.noise import NOISES
+    from fedpca.privacy.noise import ExactNoise, FastNoise
 
-    privacy = settings(task, name, epsilon, delta)
-    noise = NOISES[privacy.noise](key(task.name, name, epsilon, delta, seed))
-    mechanism = build(
-        privacy,
-        task.clipping,
-        task.n_features,
-        rank=task.rank,
-        batch_rows=batch,
-        noise=noise,
+    own = key(task.name, name, epsilon, delta, seed)
+    if name in (GRAM, SKETCH):
+        privacy = settings(task, name, epsilon, delta)
+        mechanism = build(privacy, task.clipping, task.n_features, rank=task.rank)
+        mechanism.take(task.points)
+        summary = mechanism.release(ExactNoise(own), certificate(privacy))
+        return task.score(summary.subspace(task.rank).components)
+
+    from fedpca.paper.fpca_edge import FPCAEdge
+    from fedpca.paper.mod_sulq import mod_sulq
+    from fedpca.paper.noise import paper_omega
+    from fedpca.privacy.calibration import analytic_sigma
+
+    d, rows = task.n_features, task.points / RADIUS
+    if name == MOD_SULQ:
+        found = mod_sulq(rows, task.rank, epsilon=epsilon, delta=delta, noise=FastNoise(own))
+        return task.score(found.components)
+    analytic = name == STREAMING
+    edge = FPCAEdge(
+        d,
+        min(2 * task.rank + 10, d),
+        batch,
+        sigma=analytic_sigma(epsilon, delta) if analytic else paper_omega(epsilon, delta, d, 1),
+        noise=ExactNoise(own) if analytic else FastNoise(own),
     )
-    mechanism.take(task.points)
-    return task.score(mechanism.release(noise, certificate(privacy)).subspace(task.rank).components)
+    edge.update(rows)
+    return task.score(edge.summary().components)
 
 
 def certificate(privacy: Privacy) -> Certificate:

@@ -6,7 +6,7 @@
 
 figures      real data, against the best public bound about the true mean, which nobody has.
 tables       the same of tables with long tails and columns that are mostly one value, as they are and with
-             scale="std", and of rows like word vectors.
+             scale="std", of rows like word vectors, of vectors of words, and of many images.
 cells        507 combinations of data, rows, epsilon and components, by t = sqrt(d) / (mu n).
 plan         what fedpca.plan predicts from the true variances, against private fits of every data set.
 evaluation   how often the interval of the private evaluation holds the truth.
@@ -23,10 +23,14 @@ from __future__ import annotations
 
 import csv
 import gzip
+import re
+import sysconfig
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -126,6 +130,40 @@ def words() -> Array:
     return moved_rows
 
 
+def source_words() -> Array:
+    """Vectors of the 20,000 commonest words of Python's own sources, 20,000 x 100.
+
+    Positive pointwise mutual information within four words, and its leading singular vectors times the roots
+    of their values, as in Levy, Goldberg and Dagan (2015). How long a vector is depends on where it points.
+    """
+    from scipy.sparse import coo_array, csr_array
+    from scipy.sparse.linalg import svds
+
+    paths = sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py"))
+    texts = [
+        re.findall("[a-z]{2,}", path.read_text(errors="ignore").lower())
+        for path in paths
+        if "site-packages" not in path.parts
+    ]
+    counts = Counter(word for text in texts for word in text)
+    numbers = {word: i for i, (word, _) in enumerate(counts.most_common(20_000))}
+    known = [np.array([numbers[word] for word in text if word in numbers]) for text in texts]
+    together = csr_array((len(numbers), len(numbers)))
+    for away in range(1, 5):
+        first = np.concatenate([text[:-away] for text in known])
+        second = np.concatenate([text[away:] for text in known])
+        weights = np.full(len(first), 1 / away)
+        together = together + coo_array((weights, (first, second)), shape=together.shape).tocsr()
+    pairs = (together + together.T).tocoo()
+    of_word = np.bincount(pairs.row, pairs.data, len(numbers))
+    context = of_word**0.75 / np.sum(of_word**0.75)
+    information = np.log(pairs.data / (of_word[pairs.row] * context[pairs.col]))
+    positive = coo_array((np.maximum(information, 0.0), (pairs.row, pairs.col)), shape=pairs.shape)
+    left, values, _ = svds(positive.tocsr(), 100, v0=np.ones(len(numbers)))
+    vectors: Array = left * np.sqrt(values)
+    return vectors
+
+
 def then(change: Callable[[Array], Array], load: Callable[[], Array | None]) -> Callable[[], Array | None]:
     def changed() -> Array | None:
         rows = load()
@@ -153,6 +191,7 @@ SETS: dict[str, Callable[[], Array | None]] = {
     "HapMap": then(complete, of_library("hapmap")),
     **{name: of_tables(name) for name in ("spam", "ticdata", "satellite", "dna", "randhie", "cardio")},
     "words": words,
+    "source words": source_words,
     "wine, moved": then(moved, of_library("wine")),
     "air quality, moved": then(moved, air_quality),
     "WISDM, moved": then(moved, then(complete, of_library("wisdm"))),
@@ -344,7 +383,9 @@ FIGURES: dict[Case, Goal | None] = {
 HARD: dict[Case, Goal | None] = {
     **{Case("satellite", 10, epsilon): None for epsilon in (1.0, 2.0, 4.0)},
     **{Case("dna", 2, epsilon): None for epsilon in (2.0, 4.0)},
-    **{Case("words", 6, epsilon): Goal(0.97, 0.02) for epsilon in (1.0, 4.0)},
+    **{Case("words", 6, epsilon): Goal(0.97, 0.01) for epsilon in (1.0, 4.0)},
+    **{Case("source words", 6, epsilon): None for epsilon in (1.0, 4.0)},
+    **{Case("MNIST train", rank, 1.0): Goal(0.99, 0.003) for rank in (2, 6)},
     **{Case("randhie", 2, epsilon, scaled=True): Goal(0.9) for epsilon in (1.0, 4.0)},
     **{
         Case(name, 2, epsilon, scaled=True): None
@@ -580,7 +621,7 @@ def main() -> None:
     for expected in (
         "bound=",
         "n_components=",
-        "one feature has",
+        "feature .* of the variance",
         "left out",
         "delta=",
     ):  # what noise hides is counted here

@@ -32,7 +32,8 @@ def spread(timing: Timing) -> tuple[str, str]:
 
 
 def one_mask(rounds: int) -> None:
-    from fedpca.privacy.calibration import analytic_sigma, mod_sulq_beta, paper_omega
+    from fedpca.paper.noise import mod_sulq_beta, paper_omega
+    from fedpca.privacy.calibration import analytic_sigma
     from fedpca.privacy.clipping import RADIUS
     from fedpca.privacy.noise import ExactNoise, FastNoise, SymmetricMask
 
@@ -77,6 +78,7 @@ def one_mask(rounds: int) -> None:
 
 
 def product(rounds: int) -> None:
+    from fedpca.paper.streaming_mod_sulq import strips
     from fedpca.privacy.calibration import analytic_sigma
     from fedpca.privacy.clipping import RADIUS
     from fedpca.privacy.noise import ExactNoise, SymmetricMask
@@ -87,7 +89,7 @@ def product(rounds: int) -> None:
     vectors = np.random.default_rng(0).standard_normal((d, VECTORS))
 
     def multiply() -> Array:
-        return np.concatenate([strip.T @ vectors for _, strip in mask.strips()])  # it is symmetric
+        return np.concatenate([strip.T @ vectors for _, strip in strips(mask)])  # it is symmetric
 
     timing = interleave({"product": multiply}, max(3, rounds // 5), budget=60.0)["product"]
     gc.collect()
@@ -122,13 +124,7 @@ def release(rounds: int) -> None:
     lines = []
     for d in (784, 2048):
         privacy = Privacy(1.0, 1e-5, 1.0, center=None, evaluate=False)
-        mechanism = build(
-            privacy,
-            Clipping(1.0),
-            d,
-            rank=10,
-            noise=noise,
-        )
+        mechanism = build(privacy, Clipping(1.0), d, rank=10)
         rows = np.random.default_rng(0).standard_normal((2 * d, d)) / np.sqrt(d)
         mechanism.take(mechanism.clipping.points(rows))
         promise = certificate(privacy)

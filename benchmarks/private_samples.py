@@ -97,25 +97,23 @@ ZERO_OUT = "gram, zero-out"
 def by_library(task: Task, name: str, epsilon: float, delta: float) -> Contender:
     """A mechanism of the library, all but the scale of its noise."""
     from fedpca import plan
+    from fedpca.paper.noise import mod_sulq_beta
     from fedpca.privacy.calibration import analytic_sigma
     from fedpca.privacy.mechanisms import build
     from fedpca.privacy.noise import FastNoise
 
-    privacy = settings(task, name if name in (GRAM, MOD_SULQ, SKETCH) else GRAM, epsilon, delta)
+    privacy = settings(task, SKETCH if name == SKETCH else GRAM, epsilon, delta)
     if name == ZERO_OUT:
         privacy = replace(privacy, adjacency="zero-out")
-    mechanism = build(
-        privacy,
-        task.clipping,
-        task.n_features,
-        rank=task.rank,
-        noise=FastNoise(bytes(32)),
-    )
+    mechanism = build(privacy, task.clipping, task.n_features, rank=task.rank)
     mechanism.take(task.points)
     calibration = mechanism.calibration
-    if name == ANALYZE_GAUSS:
-        sigma = analytic_sigma(epsilon, delta)
-        calibration = replace(calibration, sigma=sigma, off_diagonal=sigma)
+    above = {  # on and above the diagonal
+        ANALYZE_GAUSS: analytic_sigma(epsilon, delta),
+        MOD_SULQ: mod_sulq_beta(epsilon, delta, task.n_features, 1),
+    }
+    if name in above:
+        calibration = replace(calibration, sigma=above[name], off_diagonal=above[name])
 
     def quality(n: float, seed: int) -> float:
         scale = len(task.points) / n
@@ -125,7 +123,7 @@ def by_library(task: Task, name: str, epsilon: float, delta: float) -> Contender
         summary = mechanism.release(FastNoise(key(task.name, name, seed)), certificate(privacy))
         return task.score(summary.subspace(1).components).q
 
-    if name == ANALYZE_GAUSS:
+    if name in above:
         return Contender(quality)
     variances = task.bound**2 * np.maximum(task.spectrum[0], 0.0)
     return Contender(quality, plan(privacy, task.n_features, spectrum=variances).rows_needed)
@@ -133,7 +131,7 @@ def by_library(task: Task, name: str, epsilon: float, delta: float) -> Contender
 
 def by_paper(task: Task, epsilon: float, delta: float) -> Contender:
     """Its mask as published, on the mean of x x^T: every entry by itself. The answer is a left vector."""
-    from fedpca.privacy.calibration import paper_omega
+    from fedpca.paper.noise import paper_omega
 
     d = task.n_features
     omega = paper_omega(epsilon, delta, d, 1)

@@ -13,10 +13,10 @@ q_A is |<v1, v1_hat>|; affinity is ||U^T U_hat||_F^2 / r; captured is the varian
 the most that so many can hold. Mean ± standard deviation over the seeds; a seed changes the noise and, for
 synthetic rows, the rows. Adjacency is replace-one. See `benchmarks.private` for what is treated as public.
 
-"gram" and "sketch" release once. "streaming-mod-sulq" noises every batch by itself: "paper" with the paper's
-omega for a batch, "analytic" with the least noise that does. It is the library's, which is kinder than the
-paper's algorithm: the mask is symmetrized, and 2r + 10 directions are kept of every batch instead of r.
-"mod-sulq" is the predecessor: one release of all rows with its published noise.
+"gram" and "sketch" release once. Streaming MOD-SuLQ noises every batch by itself: "paper" with the paper's
+omega for a batch, "analytic" with the least noise that does. It is the corrected one of `fedpca.paper`: the
+mask is symmetrized, and 2r + 10 directions are kept of every batch instead of r. MOD-SuLQ is the predecessor:
+one release of all rows with its published noise.
 """
 
 from __future__ import annotations

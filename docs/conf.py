@@ -66,9 +66,9 @@ def source(app: Sphinx, module: str) -> tuple[str, dict] | None:
     tags = dict(analyzer.tags)
     for name, tag in analyzer.tags.items():
         base, _, method = name.partition(".")
-        if method and "." not in method:
-            heirs = getattr(sys.modules[module], base).__subclasses__()
-            tags |= {f"{heir.__name__}.{method}": tag for heir in heirs}
+        owner = getattr(sys.modules[module], base, None)
+        if isinstance(owner, type) and method and "." not in method:
+            tags |= {f"{heir.__name__}.{method}": tag for heir in owner.__subclasses__()}
     return analyzer.code, tags
 
 

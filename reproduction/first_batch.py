@@ -10,14 +10,13 @@ import numpy as np
 from fedpca._typing import Array
 from fedpca.datasets import synth
 from fedpca.metrics import alignment
-from fedpca.privacy.calibration import (
-    SENSITIVITY,
+from fedpca.paper.noise import (
     analytic_minimum_batch,
-    analytic_sigma,
-    epsilon_of,
     minimum_batch,
+    minimum_batch_as_printed,
     paper_omega,
 )
+from fedpca.privacy.calibration import SENSITIVITY, analytic_sigma, epsilon_of
 from reproduction.base import Case, Experiment, Outcome, Record, Table, Verdict
 from reproduction.plots import subplots
 from reproduction.utility import chance
@@ -105,7 +104,7 @@ class FirstBatch(Experiment):
 
     def printed_minimum(self) -> float:
         """T as the paper prints it: with the bracket inverted."""
-        return 1 / (self.omega * paper_omega(self.epsilon, self.delta, self.n_features, 1))
+        return minimum_batch_as_printed(self.epsilon, self.delta, self.n_features, self.omega)
 
     def batches(self, way: str) -> Iterator[tuple[int, float]]:
         """Rows and noise of every batch; rows that do not fill the last one are not used."""

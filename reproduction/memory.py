@@ -1,5 +1,6 @@
 """Table 1: the memory of each method, and the accuracy of each within the memory of fedpca."""
 
+import secrets
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,13 +11,16 @@ import numpy as np
 
 from fedpca import datasets
 from fedpca._typing import Array
+from fedpca.paper.fpca_edge import FPCAEdge
 from fedpca.privacy import Privacy
-from fedpca.privacy.mechanisms import MechanismName
+from fedpca.privacy.calibration import analytic_sigma
+from fedpca.privacy.noise import ExactNoise
 from fedpca.privacy.tracker import PrivateTracker
 from fedpca.summaries.rank import FixedRank
-from fedpca.trackers import Block, FrequentDirections, Grouse, PowerMethod, Spirit, Tracker
+from fedpca.trackers import Block, Tracker
 from reproduction import published
 from reproduction.base import Case, Experiment, Outcome, Record, Table, Verdict, format_share
+from reproduction.baselines import FrequentDirections, Grouse, PowerMethod, Spirit
 from reproduction.exact import batches
 from reproduction.methods import COLORS, components, make_tracker
 from reproduction.plots import draw_above, explain_triangles, side_by_side, subplots
@@ -27,6 +31,7 @@ OWN = ("fedpca", "fedpca, block", "fedpca, private")
 PAPERS = ("F-PCA", "F-PCA, mask")
 BASELINES = ("FD", "PM", "GROUSE", "SPIRIT")
 SIZED = ("fedpca, block", "F-PCA", *BASELINES)  # sized to fit: by directions, F-PCA by its block
+PROMISE = (1.0, 1e-5)  # epsilon and delta of those that are private
 TABLE_1, EQUAL_MEMORY = "table 1", "equal memory"
 MORE_COLORS = {"fedpca, block": "#4c9a5f", "fedpca, private": "#8fce9c", "F-PCA, mask": "#7fa8e0"}
 SLACK = 1.02  # factor on the memory of fedpca that others may use
@@ -311,11 +316,9 @@ def centered_rows(name: str) -> Array:
 class _PrivateClient:
     """A private client that releases once."""
 
-    def __init__(self, n_features: int, rank: int, mechanism: MechanismName) -> None:
-        privacy = Privacy(
-            epsilon=1.0, delta=1e-5, bound=1.0, mechanism=mechanism, center=None, evaluate=False
-        )
-        self._tracker = PrivateTracker(n_features, FixedRank(rank), privacy, batch_rows=2 * rank)
+    def __init__(self, n_features: int, rank: int) -> None:
+        privacy = Privacy(*PROMISE, bound=1.0, center=None, evaluate=False)
+        self._tracker = PrivateTracker(n_features, FixedRank(rank), privacy)
 
     def update(self, rows: Array) -> None:
         self._tracker.update([rows], len(rows))
@@ -329,10 +332,11 @@ def make_table_1_tracker(method: str, n_features: int, rank: int) -> Streaming:
     """A tracker of Table 1: one of `make_tracker`, the block tracker, or one with a mask."""
     if method == "fedpca, block":
         return Block(n_features, FixedRank(rank), center=False)
-    if method in ("fedpca, private", "F-PCA, mask"):
-        return _PrivateClient(
-            n_features, rank, "gram" if method == "fedpca, private" else "streaming-mod-sulq"
-        )
+    if method == "fedpca, private":
+        return _PrivateClient(n_features, rank)
+    if method == "F-PCA, mask":
+        carried, noise = min(2 * rank + 10, n_features), ExactNoise(secrets.token_bytes(32))
+        return FPCAEdge(n_features, carried, 2 * rank, sigma=analytic_sigma(*PROMISE), noise=noise)
     return make_tracker(method, n_features, rank, block_rows=2 * rank)
 
 

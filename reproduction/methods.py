@@ -4,18 +4,9 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.summaries.rank import EnergyBand, FixedRank, RankRule
-from fedpca.trackers import (
-    TRACKERS,
-    Block,
-    EnergyThresholds,
-    FrequentDirections,
-    Grouse,
-    PowerMethod,
-    Spirit,
-    Tracker,
-    fastest,
-)
+from fedpca.trackers import TRACKERS, Block, Tracker, fastest
 from fedpca.trackers.base import TrackerSettings
+from reproduction.baselines import EnergyThresholds, FrequentDirections, Grouse, PowerMethod, Spirit
 
 COLORS = {
     "fedpca": "#0b6623",

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.trackers import EnergyThresholds, Spirit, Tracker
+from fedpca.trackers import Tracker
 from reproduction.base import Record
+from reproduction.baselines import EnergyThresholds, Spirit
 from reproduction.exact import batches
 from reproduction.methods import components
 

@@ -10,7 +10,11 @@ import numpy as np
 from fedpca import Privacy
 from fedpca._typing import Array
 from fedpca.metrics import affinity, alignment
-from fedpca.privacy.calibration import analytic_sigma, mod_sulq_beta, paper_omega
+from fedpca.paper.fpca_edge import FPCAEdge
+from fedpca.paper.mod_sulq import mod_sulq
+from fedpca.paper.noise import mod_sulq_beta, paper_omega
+from fedpca.privacy.calibration import analytic_sigma
+from fedpca.privacy.noise import FastNoise
 from fedpca.summaries.linalg import with_fixed_signs
 from reproduction.base import Case, Experiment, Outcome, Record, Table, Verdict, format_share
 from reproduction.exact import batches
@@ -25,13 +29,10 @@ OFFLINE, PLAIN, MASK, MOD_SULQ, FEDPCA = "offline", "F-PCA", "F-PCA with mask", 
 MASK_RELEASED, MOD_SULQ_RELEASED = "F-PCA with mask as released", "MOD-SuLQ as released"
 MOD_SULQ_UNSCALED, FEDPCA_SMALL_DELTA = "MOD-SuLQ, mask corrected", "fedpca, small delta"
 CLIPPED = "offline, rows clipped"
-MECHANISMS: dict[str, dict[str, Any]] = {
-    MASK: {"mechanism": "streaming-mod-sulq", "calibration": "paper", "noise": "fast"},
-    MOD_SULQ: {"mechanism": "mod-sulq", "noise": "fast"},
-    FEDPCA: {},
-    FEDPCA_SMALL_DELTA: {},
+MASKED = {
+    AS_RUN: (MASK_RELEASED, MOD_SULQ_RELEASED, MOD_SULQ_UNSCALED),
+    PRIVATE: (MASK, MOD_SULQ, FEDPCA, FEDPCA_SMALL_DELTA),
 }
-MASKED = {AS_RUN: (MASK_RELEASED, MOD_SULQ_RELEASED, MOD_SULQ_UNSCALED), PRIVATE: tuple(MECHANISMS)}
 COLORED_BY = {"mnist": "digit", "wine": "fixed acidity"}  # the first feature of the rows as run
 GOOD = 0.9  # an alignment that counts as learned
 
@@ -123,13 +124,16 @@ class Projections(Experiment):
         self, method: str, name: str, rows: Array, epsilon: float, rng: np.random.Generator
     ) -> Array:
         """The components that a method with noise finds, shape (r, d)."""
-        if method in MECHANISMS:
-            delta = self.small_delta if method == FEDPCA_SMALL_DELTA else self.delta
-            privacy = Privacy(
-                epsilon, delta, self._bound(name), **MECHANISMS[method], center=None, evaluate=False
-            )
-            return release_components(rows, privacy, self.rank, rng, self.block_rows)
         n_rows, n_features = rows.shape
+        if method in (FEDPCA, FEDPCA_SMALL_DELTA):
+            delta = self.small_delta if method == FEDPCA_SMALL_DELTA else self.delta
+            privacy = Privacy(epsilon, delta, self._bound(name), center=None, evaluate=False)
+            return release_components(rows, privacy, self.rank, rng)
+        if method == MOD_SULQ:
+            noise, within = FastNoise(rng.bytes(32)), rows / self._bound(name)
+            return mod_sulq(within, self.rank, epsilon=epsilon, delta=self.delta, noise=noise).components
+        if method == MASK:
+            return _masked(rows / self._bound(name), self.rank, self.block_rows, epsilon, self.delta, rng)
         if method == MASK_RELEASED:
             sd = paper_omega(epsilon, self.delta, n_features, n_rows)  # though a block has b rows
             return fpca_as_released(rows, sd, self.rank, self.block_rows, rng)
@@ -324,6 +328,22 @@ def fpca_as_released(rows: Array, sd: float, rank: int, block_rows: int, rng: np
         part.update(noisy.T)
         whole.update(components(part))
     return components(whole)
+
+
+def _masked(
+    rows: Array, rank: int, block_rows: int, epsilon: float, delta: float, rng: np.random.Generator
+) -> Array:
+    """The components of F-PCA with the paper's noise, corrected; more directions are carried."""
+    n_features = rows.shape[1]
+    edge = FPCAEdge(
+        n_features,
+        min(2 * rank + 10, n_features),
+        block_rows,
+        sigma=paper_omega(epsilon, delta, n_features, 1),
+        noise=FastNoise(rng.bytes(32)),
+    )
+    edge.update(rows)
+    return edge.summary().components[:rank]
 
 
 def _scores(offline: Offline, found: Array) -> dict[str, float]:

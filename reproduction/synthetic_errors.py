@@ -8,7 +8,7 @@ import numpy as np
 
 from fedpca.datasets import synth
 from fedpca.summaries.rank import FixedRank
-from fedpca.trackers import Spirit, Tracker, fastest
+from fedpca.trackers import Tracker, fastest
 from reproduction import published
 from reproduction.base import (
     ROUNDING,
@@ -21,6 +21,7 @@ from reproduction.base import (
     format_share,
     join_numbers,
 )
+from reproduction.baselines import Spirit
 from reproduction.methods import COLORS, components, make_tracker
 from reproduction.over_time import make_adaptive_spirit
 from reproduction.plots import ALPHA_LABEL, draw_above, explain_triangles, subplots

@@ -11,10 +11,12 @@ from fedpca import Privacy
 from fedpca._typing import Array
 from fedpca.datasets import synth
 from fedpca.metrics import affinity, alignment
-from fedpca.privacy.calibration import analytic_sigma, mod_sulq_beta, paper_omega
+from fedpca.paper.mod_sulq import mod_sulq
+from fedpca.paper.noise import mod_sulq_beta, paper_omega
+from fedpca.privacy.calibration import analytic_sigma
 from fedpca.privacy.clipping import Clipping
 from fedpca.privacy.mechanisms import build
-from fedpca.privacy.noise import NOISES
+from fedpca.privacy.noise import ExactNoise, FastNoise
 from fedpca.summaries.certificate import Certificate
 from reproduction import published
 from reproduction.base import Case, Experiment, Outcome, Record, Table, Verdict
@@ -111,16 +113,8 @@ class Utility(Experiment):
                 rows, Privacy(epsilon, self.delta, bound=1.0, center=None, evaluate=False), self.rank, rng
             )
         if method == "MOD-SuLQ":
-            privacy = Privacy(
-                epsilon,
-                self.delta,
-                bound=1.0,
-                mechanism="mod-sulq",
-                noise="fast",
-                center=None,
-                evaluate=False,
-            )
-            return release_components(rows, privacy, self.rank, rng)
+            noise = FastNoise(rng.bytes(32))
+            return mod_sulq(rows, self.rank, epsilon=epsilon, delta=self.delta, noise=noise).components
         sd = self._sd(method, epsilon)
         if method.startswith("F-PCA"):
             blocks = rows.reshape(-1, self.block_rows, self.n_features)
@@ -254,28 +248,23 @@ class Utility(Experiment):
         return Verdict("held" if harder else "held with a correction", tuple(points))
 
 
-def release_components(
-    rows: Array, privacy: Privacy, rank: int, rng: np.random.Generator, block_rows: int = 1
-) -> Array:
+def release_components(rows: Array, privacy: Privacy, rank: int, rng: np.random.Generator) -> Array:
     """Components that a mechanism of fedpca releases, about the origin, shape (rank, d).
 
     The estimator would reject the paper's delta, which is far above one over the number of rows.
-
-    Args:
-        block_rows: rows per block with its own noise, for "streaming-mod-sulq".
     """
-    clipping, noise = Clipping(float(privacy.bound)), NOISES[privacy.noise](rng.bytes(32))
-    mechanism = build(privacy, clipping, rows.shape[1], rank=rank, noise=noise, batch_rows=block_rows)
+    clipping = Clipping(float(privacy.bound))
+    mechanism = build(privacy, clipping, rows.shape[1], rank=rank)
     mechanism.take(clipping.points(clipping.deviations(rows)))
     promise = Certificate(private=True, epsilon=privacy.epsilon, delta=privacy.delta, mu=privacy.mu)
-    return mechanism.release(noise, promise).subspace().components[:rank]
+    return mechanism.release(ExactNoise(rng.bytes(32)), promise).subspace().components[:rank]
 
 
 def merge_blocks(noisy: Array, rank: int, *, unit_weights: bool = False) -> Array:
     """The paper's Algorithm 3 after the noise: r directions per block, merged into r of all so far.
 
     Corrected: blocks are symmetrized, negative eigenvalues dropped, and directions merged with their
-    variances. For few features: fedpca's "streaming-mod-sulq" never holds the whole matrix of a block.
+    variances. For few features: `fedpca.paper.streaming_mod_sulq` never holds the whole matrix of a block.
 
     Args:
         noisy: the covariance of every block with its noise, shape (blocks, d, d).

@@ -22,7 +22,7 @@ from safetensors.numpy import save
 
 from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace, load, merge
 from fedpca.errors import ModelFileError, SummaryRejected
-from fedpca.federation import Message
+from fedpca.federation import Message, State
 from fedpca.federation.message import file_name
 from fedpca.summaries import model_file
 from fedpca.summaries.merging import merge_distinct
@@ -92,12 +92,13 @@ def fuzzed(seed, count, corpus_of=corpus):
         # Of a child of its own, and with what a state has.
         child, version = f"c{random_.randrange(10**6)}", random_.randrange(9)
         renew(random_, metadata.get("certificate"))
-        metadata |= {"child": child, "version": version, "aggregator_version": 1, "sender": ""}
+        metadata |= {"child": child, "version": version}
+        metadata |= random_.choice([{}, {}, {"aggregator_version": 1, "sender": ""}])
         if random_.random() < 0.1:
             kind = random_.choice(["subspace", "moments", "withdrawn", "", "x"])
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for _ in range(random_.choice([1, 1, 1, 2, 4])):
+            for _ in range(random_.choice([0, 1, 1, 1, 2, 4])):
                 random_.choice([change_metadata] * 3 + [change_arrays] * 2)(random_, arrays, metadata)
         contents = seal(kind, arrays, metadata)
         if random_.random() < 0.2:
@@ -149,7 +150,7 @@ def change_arrays(random_, arrays, metadata):
         return
     name = random_.choice(list(arrays))
     array = np.array(arrays[name])
-    match random_.randrange(7):
+    match random_.randrange(9):
         case 0:
             del arrays[name]
         case 1:
@@ -162,6 +163,8 @@ def change_arrays(random_, arrays, metadata):
             arrays[random_.choice(["x", "mean", "scatter", "components"])] = array
         case 5:
             arrays[name] = array * random_.choice([-1, 0, 1e150, 1e-300, 1e308])
+        case 6 | 7:  # most often still valid
+            arrays[name] = array * array.dtype.type(random_.choice([0.5, 2, 1 + 1e-7]))
         case _:
             array = array.astype(array.dtype if array.dtype.kind == "f" else float)
             if array.size:
@@ -248,7 +251,7 @@ class Federation:
 def state_name(contents, number):
     """The name that its state has in a store, if it is valid; now and then another."""
     try:
-        return file_name(Message.decode(contents).child) if number % 5 else f"x{number}"
+        return file_name(State.decode(contents, "x").message.child) if number % 5 else f"x{number}"
     except ModelFileError:
         return f"x{number}"
 

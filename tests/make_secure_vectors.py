@@ -369,7 +369,7 @@ def bad_cases(scenes):
     yield from _bad_present(four, eight, plain)
     yield from _bad_openings(four, eight)
     yield from _bad_totals(four)
-    yield from _seen_by_the_coordinator(four, eight, thirteen)
+    yield from _seen_by_the_coordinator(four, eight, thirteen, plain)
 
 
 def _bad_sessions(scene):
@@ -857,7 +857,7 @@ def _bad_totals(scene):
     )
 
 
-def _seen_by_the_coordinator(four, eight, thirteen):
+def _seen_by_the_coordinator(four, eight, thirteen, plain):
     def case(rule, about, scene, before, change, refused, publish=None):
         return Bad(rule, about, scene, before, change, "coordinator", refused, publish)
 
@@ -914,6 +914,9 @@ def _seen_by_the_coordinator(four, eight, thirteen):
     )
     change = {"00/masked/001": None, "00/masked/002": changed}
     yield case("present-least", "too few words without bad ones", four, "00/present", change, "00/masked/002")
+    change = {"01/masked/002": flipped(plain.board["01/masked/002"], -80)}
+    about = "bad words of one without whom there is no sum without noise"
+    yield case("present-owners", about, plain, "01/present", change, "01/masked/002")
     other = owners(four, "00/masked/002", {}, payload=flipped(words, 0))
     yield case(
         "present-hash",
@@ -924,11 +927,11 @@ def _seen_by_the_coordinator(four, eight, thirteen):
         "00/masked/002",
     )
 
-    def total(rule, about, scene, index, contents):
-        name = f"00/opened/{index:03}"
-        board = {**scene.before("00/total"), name: contents}
-        expected = {"00/total": reference.total(scene.session, board, 0)[0]}
-        return case(rule, about, scene, "00/total", {name: contents}, name, expected)
+    def total(rule, about, scene, index, contents, n=0):
+        name, result = f"{n:02}/opened/{index:03}", f"{n:02}/total"
+        board = {**scene.before(result), name: contents}
+        expected = {result: reference.total(scene.session, board, n)[0]}
+        return case(rule, about, scene, result, {name: contents}, name, expected)
 
     def opened(scene, index, field, **change):
         """What an owner opens, with another share or several."""
@@ -938,9 +941,9 @@ def _seen_by_the_coordinator(four, eight, thirteen):
             scene, name, {field: {**header[field], **{key[1:]: value for key, value in change.items()}}}
         )
 
-    def surplus(about, scene, index, text):
-        contents = owners(scene, f"00/opened/{index:03}", {"surplus": text})
-        return total("opened-surplus", about, scene, index, contents)
+    def surplus(about, scene, index, text, n=0):
+        contents = owners(scene, f"{n:02}/opened/{index:03}", {"surplus": text})
+        return total("opened-surplus", about, scene, index, contents, n)
 
     false, seed = "00" * 33, reference.split(four.board["00/opened/002"][:-64])[0]["seeds"]["0"]
     lie = opened(four, 2, "seeds", _0=false)
@@ -956,6 +959,7 @@ def _seen_by_the_coordinator(four, eight, thirteen):
     yield surplus("a surplus at another place in the chain", four, 2, first)
     yield surplus("no surplus where there is some", four, 2, "")
     yield surplus("a surplus of one who is not present", thirteen, 7, "")
+    yield surplus("a surplus where nothing is taken off", eight, 3, "11" * 32, n=1)
     other = owners(four, "00/opened/002", {"present": "0" * 64})
     yield total("opened-present", "opened for another set", four, 2, other)
     changed = flipped(four.board["00/opened/002"], -1)
@@ -964,9 +968,6 @@ def _seen_by_the_coordinator(four, eight, thirteen):
     lie = {"00/opened/003": opened(eight, 3, "keys", _1=false)}
     about = "too few shares without a false one"
     yield case("opened-threshold", about, eight, "00/total", lie, "00/opened/003")
-    lie = {"00/opened/003": owners(eight, "00/opened/003", {"surplus": "11" * 32})}
-    about = "a surplus where nothing is taken off"
-    yield case("opened-surplus", about, eight, "00/total", lie, "00/opened/003")
 
     def dealt(rule, about, scene, dealer, field):
         """All shares are as committed to, and give no secret that was published."""

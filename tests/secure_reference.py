@@ -45,11 +45,15 @@ OF_COORDINATOR = {
 
 
 class Refused(ValueError):
-    """A rule of the protocol is broken: `rule` is its name on the page."""
+    """A rule of the protocol is broken: `rule` is its name on the page.
 
-    def __init__(self, rule, about=""):
+    `problems`: by the name of each message that did not count before, the rule that it breaks.
+    """
+
+    def __init__(self, rule, about="", problems=None):
         super().__init__(f"{rule} {about}".strip())
         self.rule = rule
+        self.problems = problems or {}
 
 
 def require(holds, rule, about=""):
@@ -468,7 +472,7 @@ class Owner:
         blocks = announced["blocks"]
         require([announced["name"], [block[:2] for block in blocks]] == expected, "announced-next")
         require(f"{n:02}/present" not in board, "masked-late")
-        require(self.index in (self._same(board, n) or members), "masked-owners")
+        require(self.index in (must_be_in(self.session, board, n) or members), "masked-owners")
         of_levels = levels(len(members), study.least, study.colluding)
         of = self.secrets.sums[n]
         noise = parts_of(blocks, of_levels, study.colluding, of["chain"], range(len(of_levels)))
@@ -501,18 +505,9 @@ class Owner:
         if mine := board.get(path("masked", self.index, n)):
             header, _ = self.session.owner("masked", self.index, n, mine)
             require(header["announced"] == sha256(board[f"{n:02}/announced"]).hex(), "present-masked")
-        if (same := self._same(board, n)) is not None:
+        if (same := must_be_in(self.session, board, n)) is not None:
             require(list(present) == same, "present-owners")
         return present
-
-    def _same(self, board, n):
-        """Who must be in a sum without noise: those of the latest before."""
-        exact = [
-            any(sd == 0 for _, sd, _ in read_announced(self.session, board, i)["blocks"])
-            for i in range(n + 1)
-        ]
-        before = [i for i in range(n) if exact[i]]
-        return list(read_present(self.session, board, before[-1])) if exact[n] and before else None
 
     def opened(self, board, n):
         study = self.session.study
@@ -722,6 +717,13 @@ def read_opened(session, board, n, sender):
     return shares, bytes.fromhex(text or "")
 
 
+def must_be_in(session, board, n):
+    """Who must be in a sum without noise: those of the latest before; None if it is open."""
+    exact = [any(sd == 0 for _, sd, _ in read_announced(session, board, i)["blocks"]) for i in range(n + 1)]
+    before = [i for i in range(n) if exact[i]]
+    return list(read_present(session, board, before[-1])) if exact[n] and before else None
+
+
 def read_total(session, board, n):
     header, payload = session.coordinator("total", board[f"{n:02}/total"])
     present, members = read_present(session, board, n), read_members(session, board)
@@ -782,10 +784,11 @@ def members(session, board):
 
 def present(session, board, n):
     """`SS/present` of all words that count."""
-    of_session = read_members(session, board)
+    wanted = (same := must_be_in(session, board, n)) or read_members(session, board)
     found, problems = _collected(session, board, "masked", n, lambda i: read_masked(session, board, n, i))
-    entries = [[i, sha256(board[path("masked", i, n)]).hex()] for i in found if i in of_session]
+    entries = [[i, sha256(board[path("masked", i, n)]).hex()] for i in found if i in wanted]
     require(len(entries) >= session.study.least, "present-least")
+    require(same is None or len(entries) == len(same), "present-owners")
     named = sha256(board[f"{n:02}/announced"]).hex()
     return coordinator_message(session, announced=named, present=entries), problems
 
@@ -836,7 +839,8 @@ def total(session, board, n):
 
     off = []
     for dealer in members:
-        require(len(shares[dealer]) >= study.threshold, "opened-threshold")
+        if len(shares[dealer]) < study.threshold:
+            raise Refused("opened-threshold", problems=problems)
         secret = secret_of(dict(list(shares[dealer].items())[: study.threshold]))
         published = read_keys(session, board, dealer)["sums"][n]
         if dealer in present:

@@ -284,7 +284,6 @@ HONEST = [
     replace(PRIVACY, center=(0.1,) * 6),
     replace(PRIVACY, releases=12),
     replace(PRIVACY, mechanism="sketch"),
-    replace(PRIVACY, mechanism="streaming-mod-sulq"),
     replace(PRIVACY, bound=0.01),
     replace(PRIVACY, epsilon=2.0, adjacency="zero-out"),
 ]

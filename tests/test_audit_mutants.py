@@ -12,16 +12,14 @@ from math import sqrt
 import numpy as np
 import pytest
 
-import fedpca
 from fedpca import Ledger, Privacy, audit
 from fedpca.privacy import clipping, evaluation, noise, schedule, steps, tracker
-from fedpca.privacy.mechanisms import base, gram, registry, streaming_mod_sulq
+from fedpca.privacy.mechanisms import base, gram, registry
 
 pytestmark = pytest.mark.slow  # all of it together
 
 AUDIT = sys.modules[audit.__module__]
 PRIVACY = Privacy(epsilon=1.0, delta=1e-6, bound=5.0, center=None, evaluate=False)
-PAPER = replace(PRIVACY, mechanism="streaming-mod-sulq", calibration="paper")
 UNKNOWN = Privacy(epsilon=1.0, delta=1e-6)  # center and bound are found privately
 ZERO_OUT = replace(UNKNOWN, adjacency="zero-out", noise="fast")
 FAST = replace(UNKNOWN, noise="fast")  # small noise that is rounded shows less than its calibration says
@@ -73,21 +71,6 @@ def mutate_step(monkeypatch, name, block=0, *, sensitivity):
 # --- the release ---
 
 
-@pytest.mark.audit
-def test_noise_for_all_rows_instead_of_the_batch_is_caught(monkeypatch):
-    mutate_calibration(monkeypatch, sigma=1 / 100, off_diagonal=1 / 100)  # n = 100 b
-    result = audit(PAPER, runs=200)
-    assert not result.passed
-    assert "FAILED" in repr(result)
-
-
-def test_the_ledger_refuses_noise_for_all_rows_instead_of_the_batch_by_itself(monkeypatch):
-    omega = streaming_mod_sulq.paper_omega
-    monkeypatch.setattr(streaming_mod_sulq, "paper_omega", lambda e, d, f, n: omega(e, d, f, 100 * n))
-    with pytest.raises(fedpca.BudgetExceeded):
-        audit(PAPER, runs=100)
-
-
 def test_no_clipping_is_caught(monkeypatch):
     monkeypatch.setattr(clipping, "clipped", lambda rows, bound: np.rint(np.asarray(rows) * (4096.0 / bound)))
     result = audit(PRIVACY, runs=200)
@@ -115,7 +98,7 @@ def test_a_mask_that_copies_the_data_off_the_diagonal_is_caught(monkeypatch):
         return matrix
 
     monkeypatch.setattr(noise.SymmetricMask, "add_to", copying)
-    assert "off the diagonal" in failing_pairs(audit(replace(PRIVACY, mechanism="mod-sulq"), runs=200))
+    assert "off the diagonal" in failing_pairs(audit(PRIVACY, runs=200))
 
 
 @pytest.mark.audit
@@ -134,24 +117,6 @@ def test_the_same_noise_in_every_report_is_caught(monkeypatch):
 
     monkeypatch.setattr(noise.ExactNoise, "weighted", same)
     assert failing(monkeypatch, replace(PRIVACY, releases=5), "diagonal", runs=200)
-
-
-@pytest.mark.audit
-def test_the_same_noise_in_every_batch_is_caught(monkeypatch):
-    monkeypatch.setattr(streaming_mod_sulq.StreamingModSulq, "_batches", 0, raising=False)
-    absorb = streaming_mod_sulq.StreamingModSulq._absorb
-
-    def same(self, batch):
-        self._batches = 0
-        absorb(self, batch)
-
-    monkeypatch.setattr(streaming_mod_sulq.StreamingModSulq, "_absorb", same)
-    assert failing(monkeypatch, replace(PRIVACY, mechanism="streaming-mod-sulq"), "diagonal", runs=200)
-
-
-def test_mod_sulq_is_held_to_its_own_certificate(monkeypatch):
-    mutate_calibration(monkeypatch, sigma=1 / 8, off_diagonal=1 / 8)  # within (8, 1e-5), but not as certified
-    assert not audit(replace(PRIVACY, mechanism="mod-sulq"), runs=200).passed
 
 
 def test_a_sum_of_rows_without_noise_is_caught(monkeypatch):
@@ -323,6 +288,8 @@ def test_the_same_noise_in_two_steps_is_caught(monkeypatch):
 def test_the_same_noise_in_evaluation_and_steps_is_caught(monkeypatch):
     """One key for all purposes, and labels that do not tell them apart."""
     noises, entries = tracker._noise, noise.ExactNoise.entries
-    monkeypatch.setattr(tracker, "_noise", lambda privacy, key, purpose: noises(privacy, key, ""))
+    monkeypatch.setattr(
+        tracker, "_noise", lambda privacy, key, purpose, bound_to: noises(privacy, key, "", bound_to)
+    )
     monkeypatch.setattr(noise.ExactNoise, "entries", lambda self, _, *args: entries(self, (0,), *args))
     assert failing(monkeypatch, replace(UNKNOWN, bound=5.0), "no center", runs=200)

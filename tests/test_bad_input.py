@@ -450,7 +450,7 @@ BAD_SETTINGS = [
     ("forget", "a", TypeError, r"forget must be a number in \(0, 1\], got .*'a'"),
     ("forget", True, TypeError, r"forget must be a number in \(0, 1\], got .*True"),
     ("forget", None, TypeError, r"forget must be a number in \(0, 1\], got .*None"),
-    ("tracker", "fast", ValueError, "tracker must be 'auto' or one of .*'nystrom'.*, got 'fast'"),
+    ("tracker", "fast", ValueError, "tracker must be 'auto', one of .*'nystrom'.*, got 'fast'"),
     ("tracker", None, ValueError, "tracker must be .*None"),
     ("tracker", ["exact"], (TypeError, ValueError), r"tracker must be .*\['exact'\]"),
     ("batch_size", 0, ValueError, "batch_size must be at least 1, got .*0"),

@@ -77,7 +77,9 @@ def test_a_table_may_start_anywhere(path):
 
 def test_cells_outside_of_the_table_are_named(path):
     write(path, ["sizes of 2025"], ["x", "y"], [1, 2])
-    with pytest.raises(FileFormatError, match=r"row 2: cells must be below a name; .* above the names are"):
+    with pytest.raises(
+        FileFormatError, match=r"row 2: cells must be below a name; .* skip_lines=1 if the rows above are"
+    ):
         open_rows(path)
 
 
@@ -104,7 +106,7 @@ def test_years_as_names(path):
         ([datetime.time(1), "b", 3], "bad contains dates or times and text from row 2; encode"),
         (
             [1, "?", 3],
-            r"numbers and, from row 3 on, text; correct or empty .* with na_values=\[\.\.\.\], or leave",
+            r"numbers and, in row 3, text; correct or empty .* with na_values=\[\.\.\.\], or leave",
         ),
     ],
 )

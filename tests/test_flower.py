@@ -80,7 +80,7 @@ class TestSource:
                 "FileFormatError",
             ),  # not names, but taken for them
             ("a.csv", b"1,2\n3\n", "FileFormatError"),
-            ("a.csv", b"1,2\n777,inf\n", "ValueError"),
+            ("a.csv", b"1,2\n777,inf\n", "FileFormatError"),
             ("a.csv", b"1,2\n7.77e200,3\n", "ValueError"),
             ("a.npy", b"secret", "FileFormatError"),
             ("a.md", b"777", "FileFormatError"),
@@ -219,7 +219,7 @@ class TestNode:
             ({"client-id": "a", "source": "a.npy", "epsilon": 1.0}, "missing: delta"),
             ({"client-id": "a", "source": "a.npy", "version": -1}, "version"),
             ({"client-id": "a", "source": "a.npy", "min-rank": 0}, "min-rank must be at least 1"),
-            ({"client-id": "a", "source": "a.npy"} | PRIVATE | {"epsilon": -1.0}, "epsilon must be above 0"),
+            ({"client-id": "a", "source": "a.npy"} | PRIVATE | {"epsilon": -1.0}, "epsilon must lie between"),
             ({"client-id": "a", "source": "a.npy"} | PRIVATE | {"center": "no.npy"}, "no.npy"),
             ({"client-id": "a", "source": "a.csv", "delimiter": "::"}, "delimiter must be one character"),
             ({"client-id": "a", "source": "a.csv", "na-values": -9}, "na-values must be text in .* got -9"),
@@ -815,6 +815,25 @@ class TestRegion:
         with Aggregator(3, store=tmp_path / "north" / "store") as aggregator:
             aggregator.withdraw("h2")
         assert ChildMessage.decode(Region.from_config(config).release(REQUEST)).summary is None
+
+    @pytest.mark.parametrize(
+        "settings", ['{"quorum": 0}', '{"quorum": "two"}', '{"quorum": 1, "least_rows": -9}', "[1]", "{"]
+    )
+    def test_nothing_is_sent_by_rules_that_no_run_can_have(self, tmp_path, settings):
+        aggregator, region = self.region_of(tmp_path)
+        aggregator.withdraw("south")
+        (tmp_path / "summary.json").write_text(settings)
+        with pytest.raises(NodeError, match="did not begin: correct its run config"):
+            region.release(REQUEST)
+
+    def test_what_was_sent_stays_older_when_its_record_is_torn(self, tmp_path):
+        _, region = self.region_of(tmp_path)
+        sent = []
+        for robust in (None, "cap", None):
+            (tmp_path / "summary.json").write_text(json.dumps({"robust": robust}))
+            sent.append(ChildMessage.decode(region.release(REQUEST)))
+            (tmp_path / "sent.json").write_bytes(b'{"version": 12')
+        assert sent[0].version < sent[1].version < sent[2].version
 
     def test_a_parent_takes_out_what_a_region_has_no_more(self, tmp_path):
         aggregator, _ = self.region_of(tmp_path)

@@ -384,11 +384,6 @@ class TestRefusals:
             ({"largest": None}, {}, "must state epsilon and delta or, without noise, largest"),
             ({"n_features": None}, {}, "must state rank, and features or n_features"),
             ({"scale": "binomial"}, {"scale": "binomial"}, "scale='binomial' cannot be found by secure sums"),
-            (
-                PROMISE | {"mechanism": "streaming-mod-sulq", "bound": 8.0, "largest": None},
-                PROMISE | {"bound": 8.0},
-                "secure sums need mechanism='gram' or 'sketch', got 'streaming-mod-sulq'",
-            ),
         ],
     )
     def test_studies_that_cannot_be_summed(self, club, settings, config, rule):

@@ -45,13 +45,35 @@ def rows_of(path, **given):
 
 
 @pytest.mark.parametrize(
-    "header", ["2001,2002,2003,2004", "1990,1995,2000,2010", "2020,2019,2018,2017", "5,10,15,20"]
+    "header",
+    [
+        "2001,2002,2003,2004",
+        "1990,1995,2000,2010",
+        "2020,2019,2018,2017",
+        "2001,2003,2002,1999",
+        "2001.0,2002.0,2003.0,2004.0",
+        "5,10,15,20",
+        "400.5,401.0,401.5,402.0",
+        ",2001,2002,2003",
+    ],
 )
 def test_names_that_may_be_years_are_asked_about(run, header):
     write("a.csv", f"{header}\n{lines(4)}")
     assert "pass --header or --no-header" in run("fit", "a.csv", fails=True)
-    assert "of 12 rows" in run("fit", "a.csv", "--header")
+    assert "of 12 rows" in run("fit", "a.csv", "--header", *(["--drop", ""] if header[0] == "," else []))
     assert run("fit", "a.csv", "--no-header", "--force").count("of 13 rows") == 1
+
+
+def test_wavelengths_as_names_are_asked_about(run):
+    write("a.csv", "1100.2,1103.4,1106.9,1110.1,1113.7,1116.8,1120.2,1123.3\n" + lines(8))
+    assert "pass --header or --no-header" in run("fit", "a.csv", fails=True)
+    write("b.csv", "1,2,4,5,7,9,10,12\n1,3,4,6,7,8,9,11\n2,3,4,5,6,7,8,9\n2,2,4,4,6,6,8,9\n")
+    assert "of 4 rows" in run("fit", "b.csv", "-n", "1")  # running totals
+
+
+def test_decimal_commas_without_a_header(run):
+    write("a.csv", "1,5;2,5;3,0\n2,5;1,0;4,5\n7,0;1,25;9,5\n")
+    assert "2 components of 3 rows" in run("fit", "a.csv")
 
 
 @pytest.mark.parametrize("text", ["4,5,6\n7,8,9\n9,1,4\n", "5,9,3\n2,2,2\n4,4,1\n", "1990,7\n2000,8\n1,2\n"])
@@ -67,11 +89,18 @@ def test_cells_of_blanks_and_missing_values_of_pandas(run):
     assert "of 4 rows" in run("fit", "a.csv")
 
 
+@pytest.mark.parametrize("gap", ["\t", " NA ", "\u00a0", " \u2007", "None ", " " * 40, "  ?"])
+def test_blanks_around_what_is_missing(run, gap):
+    write("a.csv", f"a,b\n1,2\n{gap},3.5\n 4 ,1\n2,7\n")
+    np.testing.assert_array_equal(rows_of("a.csv", na_values=["?"]), [[1, 2], [np.nan, 3.5], [4, 1], [2, 7]])
+
+
 def test_all_columns_with_the_same_problem_have_the_same_advice(run):
     names = [f"v{i}" for i in range(12)]
     write("a.csv", ",".join(names) + "\n" + lines(12) + ",".join(["?"] * 11 + ["1"]) + "\n")
     said = run("fit", "a.csv", fails=True)
     assert "and leave" not in said
+    assert "v7 and 3 more contain numbers and, in line 14, text; correct" in said
     assert "--na-values" in said
     assert "of 13 rows" in run("fit", "a.csv", "--na-values", "?")
 
@@ -103,6 +132,34 @@ def test_advice_on_thousands_works_as_it_is_printed(run, text, delimiter):
     run("report", "model.safetensors", "--rows", "a.csv")
 
 
+def test_separators_and_other_text_in_one_column(run):
+    write("a.csv", 'area,b\n"1,001.5",1\n"2,001,001.25",2\n-,5\n"1,500.0",7\n')
+    said = run("fit", "a.csv", fails=True)
+    assert "read area with --thousands ',', and correct" in said
+    assert "--na-values VALUES" in said
+    assert "of 4 rows" in run("fit", "a.csv", "--thousands", ",", "--na-values", "-")
+
+
+@pytest.mark.parametrize(
+    ("cells", "options"),
+    [
+        (["1.001,500", "2.002,25"], "--thousands . --decimal ,"),
+        (["1,5", "2,25"], "--decimal ,"),
+        (["1 500.5", "2\u00a0250"], "--thousands space"),
+    ],
+)
+def test_numbers_as_text_in_a_workbook(run, cells, options):
+    openpyxl = pytest.importorskip("openpyxl")
+    pytest.importorskip("python_calamine")
+    book = openpyxl.Workbook()
+    for row in (["area", "b"], *([cell, i] for i, cell in enumerate(cells)), [3, 7]):
+        book.active.append(row)
+    book.save("a.xlsx")
+    advised = re.search(r"read area with (.*?), or leave", run("fit", "a.xlsx", fails=True))[1]
+    assert shlex.split(advised.replace(" and ", " ")) == shlex.split(options)
+    assert "of 3 rows" in run("fit", "a.xlsx", "--scale", "std", *shlex.split(options))
+
+
 def test_columns_by_number_without_a_header(run):
     write("a.csv", "".join(f"t{i},{line}\n" for i, line in enumerate(lines(4).splitlines())))
     said = run("fit", "a.csv", fails=True)
@@ -119,12 +176,39 @@ def test_columns_by_number_without_a_header(run):
 def test_lines_above_the_names(run):
     write("a.csv", f"Sizes of 2025\n\na,b\n{lines(2, 5)}")
     said = run("fit", "a.csv", fails=True)
-    assert "line 3: expected 1 cells, got 2" in said
+    assert "line 3: expected 1 cell, got 2" in said
     option = re.search(r"pass (--skip-lines \d)", said)[1]
     assert "of 5 rows" in run("fit", "a.csv", *shlex.split(option))
     run("transform", "model.safetensors", "a.csv", "-o", "s.csv")
     write("b.csv", "a,b\n\n1,2\n\n\n3\n")
     assert "line 6: expected 2 cells, got 1" in run("fit", "b.csv", "--force", fails=True)
+
+
+@pytest.mark.parametrize(
+    ("title", "skipped"), [("Sizes, of 2025\n\n", 2), ("Sizes,,\n,,\n", 2), ("sep=,\n", 1)]
+)
+def test_titles_with_commas(run, title, skipped):
+    write("a.csv", f"{title}a,b,c\n{lines(3, 5)}")
+    option = re.search(r"pass (--skip-lines \S+)", run("fit", "a.csv", fails=True))[1]
+    assert "of 5 rows" in run("fit", "a.csv", *shlex.split(option.replace("N", str(skipped))))
+    run("transform", "model.safetensors", "a.csv", "-o", "s.csv")
+
+
+def test_columns_by_number_color_and_name_clients(run):
+    write("a.csv", "".join(f"t{i % 2},{line}\n" for i, line in enumerate(lines(4).splitlines())))
+    run("fit", "a.csv", "--columns", "2-4")
+    run("report", "model.safetensors", "--rows", "a.csv", "--color", "1", "--keep", "5,1")
+    assert "column 1" in Path("report.html").read_text()
+    run("report", "model.safetensors", "--rows", "a.csv", "--color", "2", "--force")
+    assert "2 clients" in run("simulate", "a.csv", "--client", "1", "--columns", "2-4", "--dropouts", "0")
+
+
+def test_no_group_of_thousands_begins_with_zero(run):
+    write("a.csv", "a;b\n0,280;1\n1,250;2\n-0,500;5\n")
+    np.testing.assert_array_equal(rows_of("a.csv"), [[0.28, 1], [1.25, 2], [-0.5, 5]])
+    write("b.csv", 'a,b\n"0,280",1\n"1,250",2\n"1,500",5\n')
+    said = run("fit", "b.csv", "--thousands", ",", fails=True)  # 280 would be wrong, and nobody would see it
+    assert "a contains numbers and, in line 2, text" in said
 
 
 def test_a_model_keeps_the_options_but_not_where_they_mean_nothing(run):
@@ -161,6 +245,21 @@ def test_other_sheets_are_named(run):
         1
     ]
     assert "of 3 rows" in run("fit", "a.xlsx", *shlex.split(option))
+    run("transform", "model.safetensors", "a.xlsx", "-o", "s.csv")
+
+
+def test_titles_and_empty_sheets_of_a_workbook(run):
+    openpyxl = pytest.importorskip("openpyxl")
+    pytest.importorskip("python_calamine")
+    book = openpyxl.Workbook()
+    sheet = book.create_sheet("Sizes")
+    for row in (["Sizes of 2025"], [], ["a", "b"], [1, 2], [2, 5], [4, 4]):
+        sheet.append(row)
+    book.save("a.xlsx")
+    option = re.search(r"\(Sizes\) with (--sheet \S+)\.", run("fit", "a.xlsx", fails=True))[1]
+    said = run("fit", "a.xlsx", *shlex.split(option), fails=True)
+    skip = re.search(r"pass (--skip-lines \d) if the rows above are a title", said)[1]
+    assert "of 3 rows" in run("fit", "a.xlsx", *shlex.split(option), *shlex.split(skip))
     run("transform", "model.safetensors", "a.xlsx", "-o", "s.csv")
 
 

@@ -323,7 +323,7 @@ def test_features_without_names_have_numbers_in_the_table_of_loadings(folder):
     np.save("a.npy", numbers())
     run_ok("fit", "a.npy", "-n", 1, "-o", "m.safetensors")
     run_json("inspect", "m.safetensors", "--loadings", "l.csv")
-    assert pd.read_csv("l.csv")["feature"].tolist() == [0, 1, 2, 3]
+    assert pd.read_csv("l.csv")["feature"].tolist() == [f"feature {i}" for i in (1, 2, 3, 4)]
 
 
 def test_a_model_without_components_has_means_only(folder):

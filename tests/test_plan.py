@@ -23,7 +23,6 @@ def test_the_plan_announces_what_the_certificate_will_say():
     for settings in (
         {},
         {"adjacency": "zero-out"},
-        {"mechanism": "mod-sulq"},
         {"releases": 7},
         {"evaluate": True},
         {"center": "pairs"},
@@ -65,18 +64,8 @@ def test_more_privacy_features_components_owners_or_reports_need_more_rows():
         < base
     )
     assert (
-        plan(
-            Privacy(1.0, 1e-6, 2.0, mechanism="streaming-mod-sulq", center=None, evaluate=False), 100
-        ).rows_needed
-        >= base
-    )
-    assert (
         plan(Privacy(1.0, 1e-6, 2.0, mechanism="sketch", center=None, evaluate=False), 100).rows_needed > base
     )
-    paper = Privacy(
-        1.0, 1e-6, 2.0, mechanism="streaming-mod-sulq", calibration="paper", center=None, evaluate=False
-    )
-    assert plan(paper, 100).rows_needed > 10_000 * base
     assert (
         plan(Privacy(1.0, 1e-6, 20.0, center=None, evaluate=False), 100).rows_needed == base
     )  # an assumed spectrum scales with the bound
@@ -103,7 +92,7 @@ def test_advice_is_plain():
     assert "5 components will be found" in enough.advice
     assert (
         "mechanism='gram'"
-        in plan(Privacy(1.0, 1e-6, 2.0, mechanism="mod-sulq", center=None, evaluate=False), 20).advice
+        in plan(Privacy(1.0, 1e-6, 2.0, mechanism="sketch", center=None, evaluate=False), 20).advice
     )
     assert "rows_needed" in repr(enough)
 
@@ -156,12 +145,6 @@ def test_memory_is_that_of_the_mechanism():
     assert (
         plan(Privacy(1.0, 1e-6, 2.0, mechanism="sketch", center=None, evaluate=False), 20_000).memory
         < 0.05 * 8 * 20_000**2
-    )
-    assert (
-        plan(
-            Privacy(1.0, 1e-6, 2.0, mechanism="streaming-mod-sulq", center=None, evaluate=False), 20_000
-        ).memory
-        < 0.2 * 8 * 20_000**2
     )
 
 

@@ -58,8 +58,6 @@ SETTINGS = [
     {"bound": "private", "center": "private"},
     {"evaluate": True},
     {"mechanism": "sketch"},
-    {"mechanism": "streaming-mod-sulq"},
-    {"mechanism": "mod-sulq"},
     {"releases": 3},
     {"releases": 9},
 ]
@@ -327,7 +325,7 @@ def test_the_parity_of_many_reports_tells_nothing():
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"center": "private"}, {"center": "pairs"}, {"mechanism": "streaming-mod-sulq"}],
+    [{}, {"center": "private"}, {"center": "pairs"}],
     ids=str,
 )
 def test_a_batch_interrupted_half_way_ends_the_stream_so_that_no_row_counts_twice(settings, monkeypatch):
@@ -429,7 +427,7 @@ def test_a_row_without_any_entry_stays_at_the_center_after_a_release(no_noise):
 # --- what is released is the right thing ---
 
 
-@pytest.mark.parametrize("settings", [{}, {"mechanism": "mod-sulq"}, {"releases": 8}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"releases": 8}], ids=str)
 def test_with_hardly_any_noise_it_is_the_pca_of_clipped_rows(settings, no_noise):
     rows = make_rows()
     pca = StreamingPCA(3, privacy=nearly_noiseless(center=rows.mean(axis=0), bound=50.0, **settings)).fit(
@@ -604,19 +602,6 @@ def test_noise_of_the_reports_is_that_of_the_schedule():
         expected = Schedule(6).multiplier(report) / privacy.mu
         assert noise.std() == pytest.approx(expected, rel=0.04)
     assert np.corrcoef(reports[0], reports[1])[0, 1] > 0.3  # the first noise is in the second report
-
-
-def test_streaming_mod_sulq_may_be_released_as_often_as_one_likes():
-    pca = StreamingPCA(
-        2,
-        privacy=Privacy(1.0, 1e-4, 3.0, mechanism="streaming-mod-sulq", center=None, evaluate=False),
-        batch_size=50,
-    )
-    for _ in range(3):
-        pca.partial_fit(make_rows(130))
-        assert isinstance(pca.release(), Subspace)
-    assert len(pca.ledger_.entries) == 1
-    assert pca.n_samples_seen_ == 390
 
 
 # --- center, clipping, gaps ---
@@ -1042,7 +1027,6 @@ def test_delta_is_refused_at_one_over_n_and_warned_of_above_a_tenth():
         ({"adjacency": "add-remove"}, ValueError, "adjacency must be one of 'replace-one', 'zero-out'"),
         ({"mechanism": "wishart"}, ValueError, "mechanism must be one of"),
         ({"noise": "none"}, ValueError, "noise must be one of 'exact', 'fast'"),
-        ({"calibration": "paper"}, ValueError, "streaming-mod-sulq"),
         ({"releases": 0}, ValueError, "releases must be at least 1"),
         ({"releases": 2.5}, TypeError, "releases"),
         ({"releases": 10**6}, ValueError, "at most 10000"),
@@ -1050,8 +1034,6 @@ def test_delta_is_refused_at_one_over_n_and_warned_of_above_a_tenth():
         ({"center": [[1.0]]}, ValueError, "center"),
         ({"center": [np.nan]}, ValueError, "center"),
         ({"center": ["a"]}, TypeError, "center"),
-        ({"center": "private", "mechanism": "mod-sulq"}, ValueError, "center='private' needs noise"),
-        ({"bound": "private", "mechanism": "mod-sulq"}, ValueError, "bound='private' needs noise"),
         ({"bound": "ball"}, ValueError, "bound must be a number, 'private' or 'sphere', got bound='ball'"),
         ({"bound": None}, TypeError, "bound must be a number, 'private' or 'sphere'"),
         ({"bound": True}, TypeError, "bound must be a number"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers import interrupted
 
-from fedpca import BudgetExceeded, Ledger, Moments, Privacy, StreamingPCA
+from fedpca import BudgetExceeded, Ledger, Privacy, StreamingPCA
 from fedpca.privacy.calibration import epsilon_of
 
 ROWS, MORE, FOR_STEPS = (np.random.default_rng(0).normal(size=(n_rows, 2)) for n_rows in (60, 5, 300))
@@ -13,9 +13,7 @@ SETTINGS = [
     {},
     {"releases": 3},
     {"releases": 5},
-    {"mechanism": "mod-sulq"},
     {"mechanism": "sketch"},
-    {"mechanism": "streaming-mod-sulq"},
     {"center": "private"},
     {"center": "private", "mechanism": "sketch"},
     {"center": "pairs"},
@@ -64,7 +62,7 @@ def test_a_release_interrupted_at_any_line_draws_its_noise_once(settings, drawn)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"mechanism": "streaming-mod-sulq"}, {"center": "private"}, {"center": "pairs"}],
+    [{}, {"center": "private"}, {"center": "pairs"}],
     ids=str,
 )
 def test_a_batch_interrupted_at_any_line_never_counts_twice(settings):
@@ -86,13 +84,13 @@ def test_a_batch_interrupted_at_any_line_never_counts_twice(settings):
     assert refused > 5
 
 
-@pytest.mark.parametrize("settings", SETTINGS[:6], ids=str)
+@pytest.mark.parametrize("settings", SETTINGS[:4], ids=str)
 def test_a_release_that_fails_ends_the_stream(settings, monkeypatch):
     """Released again with one more row, the difference of the two would be that row."""
     pca = stream(settings)
-    made = "fedpca.privacy.mechanisms.base.Subspace"
-    if settings.get("mechanism") not in ("sketch", "streaming-mod-sulq"):
-        made = "fedpca.privacy.mechanisms.gram.Moments"
+    made = "fedpca.privacy.mechanisms.gram.Moments"
+    if settings.get("mechanism") == "sketch":
+        made = "fedpca.privacy.mechanisms.sketch.Subspace"
 
     def out_of_memory(*args, **settings):
         raise MemoryError
@@ -116,9 +114,3 @@ def test_a_release_that_cannot_be_paid_for_leaves_the_stream_as_it_was():
     with pytest.raises(BudgetExceeded):
         pca.release()
     assert len(ledger.entries) == 1
-
-
-def test_streaming_mod_sulq_takes_its_waiting_rows_out_before_it_noises_them():
-    pca = stream({"mechanism": "streaming-mod-sulq"})
-    assert pca.release().count == pca.partial_fit(MORE).release().count - len(MORE) == len(ROWS)
-    assert not isinstance(pca.release(), Moments)

@@ -16,7 +16,6 @@ from fedpca.privacy.clipping import RADIUS, Clipping, clipped
 from fedpca.privacy.mechanisms import MECHANISMS, Mechanism, MechanismName, build, calibrate
 from fedpca.privacy.mechanisms.base import SUM_WEIGHT
 from fedpca.privacy.mechanisms.sketch import Sketch, _nystrom, sketch_size
-from fedpca.privacy.mechanisms.streaming_mod_sulq import StreamingModSulq
 from fedpca.privacy.noise import ExactNoise
 from fedpca.privacy.schedule import Schedule
 from fedpca.summaries.certificate import Certificate
@@ -38,16 +37,8 @@ def rows_in_ball(n_rows=200, n_features=10, seed=0):
     return rows / np.linalg.norm(rows, axis=1).max()
 
 
-def mechanism(privacy, n_features, *, center=None, rank=3, batch_rows=50, joint=False, noise=None):
-    return build(
-        privacy,
-        Clipping(privacy.bound, center),
-        n_features,
-        joint=joint,
-        rank=rank,
-        batch_rows=batch_rows,
-        noise=noise or NoNoise(),
-    )
+def mechanism(privacy, n_features, *, center=None, rank=3, joint=False):
+    return build(privacy, Clipping(privacy.bound, center), n_features, joint=joint, rank=rank)
 
 
 # --- what every mechanism declares ---
@@ -57,12 +48,7 @@ def test_every_mechanism_is_registered_under_its_name_and_type():
     assert tuple(MECHANISMS) == get_args(MechanismName)
     for name, kind in MECHANISMS.items():
         assert kind.name == name
-        assert (
-            Privacy(
-                1.0, 1e-5, 1.0, mechanism=name, calibration=kind.calibrations[0], center=None, evaluate=False
-            ).mechanism
-            == name
-        )
+        assert Privacy(1.0, 1e-5, mechanism=name).mechanism == name
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
@@ -71,8 +57,8 @@ def test_every_mechanism_declares_what_other_modules_ask_for(name):
     assert set(declared) == {*declared} & set(dir(MECHANISMS[name]))
     kind = MECHANISMS[name]
     assert kind.memory(100, 5) > 0
-    assert kind.rows_factor(1e6) >= 1
-    calibration = calibrate(Privacy(1.0, 1e-5, 1.0, mechanism=name, center=None, evaluate=False), 100)
+    assert kind.rows_factor >= 1
+    calibration = calibrate(Privacy(1.0, 1e-5, 1.0, mechanism=name, center=None, evaluate=False))
     assert calibration.sensitivity == kind.sensitivity("replace-one", joint=False)
 
 
@@ -132,13 +118,13 @@ def test_no_pair_of_rows_moves_the_statistic_beyond_its_sensitivity(one, other, 
     for adjacency in ("replace-one", "zero-out"):
         privacy = Privacy(1.0, 1e-5, 1.0, mechanism=name, adjacency=adjacency, center=None, evaluate=False)
         other = np.zeros(6) if adjacency == "zero-out" else other
-        limit = calibrate(privacy, 6, joint=True).sensitivity
+        limit = calibrate(privacy, joint=True).sensitivity
         assert pair_statistics(privacy, one, other, 6) <= limit * (1 + 1e-12)
 
 
 def test_the_joint_sensitivity_of_the_sketch_is_attained():
     privacy = Privacy(1.0, 1e-5, 1.0, mechanism="sketch", adjacency="zero-out", center=None, evaluate=False)
-    limit = calibrate(privacy, 6, joint=True).sensitivity
+    limit = calibrate(privacy, joint=True).sensitivity
     assert limit == pytest.approx(sqrt(1 + SUM_WEIGHT**2))
     assert 0.999 * limit < pair_statistics(privacy, np.eye(6)[0], np.zeros(6), 6) <= limit
 
@@ -157,7 +143,7 @@ def test_rows_that_the_sketch_sees_all_of_are_clipped_to_its_radius():
 
 def test_the_sensitivity_of_the_gram_is_attained():
     privacy = Privacy(1.0, 1e-5, 1.0, center=None, evaluate=False)
-    assert calibrate(privacy, 3).sensitivity == pytest.approx(sqrt(2))
+    assert calibrate(privacy).sensitivity == pytest.approx(sqrt(2))
     one, other = np.eye(3)[:2]
     products = [np.outer(point, point) for point in clipped(np.array([one, other]), 1.0) / RADIUS]
     assert np.linalg.norm(products[0] - products[1]) == pytest.approx(sqrt(2))
@@ -210,9 +196,8 @@ def test_a_joint_release_corrects_the_center(name):
     np.testing.assert_allclose(released.scatter, deviations.T @ deviations, atol=0.2)
 
 
-@pytest.mark.parametrize("name", ["gram", "mod-sulq"])
-def test_the_noise_of_a_release_is_what_its_calibration_says(name):
-    privacy = Privacy(1.0, 1e-5, 3.0, mechanism=name, center=None, evaluate=False)
+def test_the_noise_of_a_release_is_what_its_calibration_says():
+    privacy = Privacy(1.0, 1e-5, 3.0, center=None, evaluate=False)
     m = mechanism(privacy, 300)
     m.take(np.zeros((5, 300)))
     noise = m.release(ExactNoise(bytes(32)), CERTIFICATE).scatter / 3.0**2
@@ -221,9 +206,9 @@ def test_the_noise_of_a_release_is_what_its_calibration_says(name):
     assert np.diag(noise).std() == pytest.approx(calibration.sigma, rel=0.15)
     assert noise[np.triu_indices(300, 1)].std() == pytest.approx(calibration.off_diagonal, rel=0.02)
     assert np.abs(np.linalg.eigvalsh(noise)).max() == pytest.approx(calibration.edge(300), rel=0.06)
-    if name == "gram":  # the symmetric mask is sqrt(2) quieter off the diagonal, for free
-        assert calibration.sigma == pytest.approx(sqrt(2) / privacy.mu)
-        assert calibration.off_diagonal == pytest.approx(1 / privacy.mu)
+    # The symmetric mask is sqrt(2) quieter off the diagonal, for free.
+    assert calibration.sigma == pytest.approx(sqrt(2) / privacy.mu)
+    assert calibration.off_diagonal == pytest.approx(1 / privacy.mu)
 
 
 def test_sketch_without_noise_finds_the_directions():
@@ -232,9 +217,8 @@ def test_sketch_without_noise_finds_the_directions():
     m = mechanism(Privacy(1.0, 1e-5, 1.0, mechanism="sketch", center=None, evaluate=False), 60, rank=3)
     m.take(m.clipping.points(m.clipping.deviations(rows)))
     assert m._omega.shape == (60, sketch_size(3, 60)) == (60, 32)
-    m.calibration = calibrate(
-        Privacy(1e9, 0.5, 1.0, mechanism="sketch", center=None, evaluate=False), 60
-    )  # a shift of next to nothing
+    nearly_none = Privacy(1e9, 0.5, 1.0, mechanism="sketch", center=None, evaluate=False)
+    m.calibration = calibrate(nearly_none)  # a shift of next to nothing
     released = m.release(NoNoise(), CERTIFICATE).truncate(3)
     exact = Subspace.from_rows(rows, 3, center=False)
     assert np.linalg.norm(released.components @ exact.components.T) ** 2 / 3 > 0.99
@@ -283,74 +267,11 @@ def test_the_sketch_is_public_and_the_same_for_every_owner():
     np.testing.assert_array_equal(one._omega, other._omega)
 
 
-@pytest.mark.parametrize("n_features", [20, 300])
-def test_streaming_mod_sulq_without_noise_is_the_pca_of_the_stream(n_features):
-    rows = power_law(np.random.default_rng(1), 430, n_features, alpha=2.0, mean_size=0.0)
-    rows /= np.linalg.norm(rows, axis=1).max()
-    privacy = Privacy(1.0, 1e-5, 1.0, mechanism="streaming-mod-sulq", center=None, evaluate=False)
-    m = mechanism(privacy, n_features, rank=4, batch_rows=100)
-    for part in np.array_split(rows, 9):
-        m.take(m.clipping.points(m.clipping.deviations(part)))
-    assert len(m._waiting) == 30
-    released = m.release(NoNoise(), CERTIFICATE)
-    assert len(m._waiting) == 0
-    exact = Subspace.from_rows(rows, 4, center=False)
-    assert released.count == 430
-    np.testing.assert_allclose(released.singular_values[:4], exact.singular_values, rtol=0.01)
-    assert np.linalg.norm(released.components[:4] @ exact.components.T) ** 2 / 4 > 0.999
-
-
-strips_as_they_are = StreamingModSulq.__dict__["_noisy_strips"]
-
-
-@staticmethod
-def as_one_strip(batch, mask):
-    yield slice(0, mask.n_features), mask.add_to(batch.T @ batch)
-
-
-def test_strips_find_what_the_whole_noisy_matrix_shows(monkeypatch):
-    """With more features than a tile, the strips and Rayleigh quotients give the dense matrix's answer."""
-    rows = power_law(np.random.default_rng(1), 4000, 300, alpha=1.0, mean_size=0.0)
-    rows /= np.linalg.norm(rows, axis=1).max()
-    privacy = Privacy(8.0, 1e-5, 1.0, mechanism="streaming-mod-sulq", center=None, evaluate=False)
-    results = []
-    for whole in (False, True):
-        monkeypatch.setattr(StreamingModSulq, "_noisy_strips", as_one_strip if whole else strips_as_they_are)
-        m = mechanism(privacy, 300, rank=5, batch_rows=4000, noise=ExactNoise(bytes(32)))
-        m.take(m.clipping.points(m.clipping.deviations(rows)))
-        results.append(m.release(NoNoise(), CERTIFICATE))
-    strips, dense = results
-    np.testing.assert_allclose(strips.singular_values[:3], dense.singular_values[:3], rtol=0.01)
-    assert np.linalg.norm(strips.components[:3] @ dense.components[:3].T) ** 2 / 3 > 0.98
-
-
-def test_every_batch_gets_noise_of_its_own():
-    privacy = Privacy(1.0, 1e-5, 1.0, mechanism="streaming-mod-sulq", center=None, evaluate=False)
-    m = mechanism(privacy, 8, batch_rows=5, noise=ExactNoise(bytes(32)))
-    zeros = np.zeros((5, 8))
-    m.take(zeros)
-    first = m._merged
-    m.take(zeros)
-    assert not np.allclose(m._merged.singular_values[0], sqrt(2) * first.singular_values[0])
-
-
-@pytest.mark.parametrize(("name", "limit"), [("gram", 4096), ("mod-sulq", 4096)])
-def test_too_many_features_for_a_square_are_refused(name, limit):
+def test_too_many_features_for_a_square_are_refused():
+    privacy = Privacy(1.0, 1e-5, 1.0, center=None, evaluate=False)
     with pytest.raises(ValueError, match="mechanism='sketch'"):
-        mechanism(Privacy(1.0, 1e-5, 1.0, mechanism=name, center=None, evaluate=False), limit + 1)
-    assert (
-        mechanism(Privacy(1.0, 1e-5, 1.0, mechanism=name, center=None, evaluate=False), 64).n_features == 64
-    )
-
-
-def test_the_papers_calibration_is_that_of_the_batch_whatever_its_size():
-    privacy = Privacy(
-        1.0, 1e-5, 1.0, mechanism="streaming-mod-sulq", calibration="paper", center=None, evaluate=False
-    )
-    m = mechanism(privacy, 20)
-    assert isinstance(m, StreamingModSulq)
-    assert m.calibration.sigma == pytest.approx(461.8, rel=1e-3)  # omega(b) b, the same for every b
-    assert m.calibration.mu == pytest.approx(3.1e-3, rel=0.02)
+        mechanism(privacy, 4097)
+    assert mechanism(privacy, 64).n_features == 64
 
 
 # --- several reports ---

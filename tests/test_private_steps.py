@@ -5,7 +5,7 @@ import pickle
 import warnings
 from dataclasses import replace
 from itertools import product
-from math import ceil, hypot, log2, sqrt
+from math import ceil, hypot, log2, log10, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +17,12 @@ import fedpca
 from fedpca import Aggregator, BudgetExceeded, FederatedPCA, Ledger, Privacy, StreamingPCA, Subspace
 from fedpca.errors import SummaryRejected
 from fedpca.privacy import StepSum, steps
-from fedpca.privacy.calibration import mu_of
+from fedpca.privacy.calibration import ROUNDING, mu_of
 from fedpca.privacy.clipping import MAX_ROWS, RADIUS, Clipping, Pairing
 from fedpca.privacy.evaluation import PrivateEvaluation
 from fedpca.privacy.mechanisms.base import SUM_WEIGHT
 from fedpca.privacy.noise import ExactNoise, FastNoise
+from fedpca.privacy.schedule import Schedule
 from fedpca.privacy.search import BlockSum, Found
 from fedpca.privacy.search_plan import SearchRule
 from fedpca.privacy.tracker import PrivateTracker
@@ -314,7 +315,6 @@ STREAMS = [
     {"bound": "sphere", "center": "pairs"},
     {"adjacency": "zero-out"},
     {"mechanism": "sketch"},
-    {"mechanism": "streaming-mod-sulq"},
     {"releases": 3},
 ]
 
@@ -390,7 +390,7 @@ def test_a_bin_ends_at_its_power_of_two():
 
 # --- what was spent: the certificate, the ledger, and both of them ---
 
-MECHANISMS = ["gram", "sketch", "streaming-mod-sulq"]
+MECHANISMS = ["gram", "sketch"]
 
 
 def paid_by_a_record(entries):
@@ -881,8 +881,7 @@ def test_one_row_has_no_pair_and_that_is_said_before_anything_is_spent(mechanism
         StreamingPCA(1, privacy=privacy).fit(DIGITS[:1])
     with pytest.raises(ValueError, match="pairs of rows need two rows or more"):
         FederatedPCA(1, privacy=replace(privacy, ledger=None)).fit(DIGITS[:2], groups=["a", "b"])
-    if mechanism != "streaming-mod-sulq":  # which pays before it takes a row
-        assert privacy.ledger.entries == []
+    assert privacy.ledger.entries == []
 
 
 @pytest.mark.parametrize("wild", [NAN, INF, 1e308, -1e12, 0.0])
@@ -1127,13 +1126,24 @@ def test_the_proofs_quote_the_constants_of_the_code():
     assert f"for up to $2^{{{log2(MAX_ROWS):.0f}}}$ rows" in text
     assert f"{100 * Privacy(1.0, 1e-6).evaluation_share:.0f} % of $\\mu^2$ is set apart" in text
     assert f"half a count beyond the radius | ${sqrt(2 + steps.BEYOND**2):g}$" in text.replace("3/2", "1.5")
-    histograms = means = scales = 0.0
+    histograms, means, scales, octaves = 0.0, 0.0, 0.0, set()
     for epsilon, n_rows, d in product((0.1, 1.0, 8.0), np.geomspace(50, 1e7, 60), (1, 5, 100)):
         rule = SearchRule(Privacy(epsilon, 1e-9), d, 2, float(n_rows), 1.0, finds_scale=True)
         histograms = max(histograms, 3 * rule.histogram_share / rule.after_scale)
         means, scales = max(means, rule.mean_share / rule.after_scale), max(scales, rule.scale_share)
         assert rule.scale_share + 3 * rule.histogram_share + rule.mean_share < 0.7
-        assert rule.histogram.per_octave in (1, 2, 4)
+        octaves.add(rule.histogram.per_octave)
+    assert octaves == {1, 2, 4}
+    assert "with public numbers, $2^{k}$, or $2^{k/2}$ or $2^{k/4}$ of many rows" in text
     assert f"histograms at most {100 * histograms:.0f} % and the mean at most {100 * means:.0f} %" in text
     assert scales == 0.25
     assert "`scales` takes at most a quarter" in text
+    alone = [n for n in range(1, 9) if (Schedule(n).weights(n) == 1).all()]
+    assert alone == [1, 2, 3, 4]
+    assert "Up to four, every increment is noised by itself" in text
+    assert f"the $10^{{{log10(ROUNDING):.0f}}}$ by which a sum of costs may exceed a budget" in text
+    Privacy(1e-30, 1e-60)
+    for less in ((0.99e-30, 1e-60), (1e-30, 0.99e-60)):
+        with pytest.raises(ValueError, match=r"1e-30|1e-60"):
+            Privacy(*less)
+    assert r"$\varepsilon$ from $10^{-30}$ and $\delta$ from $10^{-60}$, and less is refused" in text

@@ -369,7 +369,7 @@ class TestColumns:
         path.write_text(",".join(f"c{i}" for i in range(31)) + "\n" + ",".join("x" * 30 + "1") + "\n")
         with pytest.raises(
             FileFormatError,
-            match=r"c7 contains text from line 2 and 22 more; encode .* with columns=\[\.\.\.\]",
+            match=r"c7 and 22 more contain text from line 2; encode .* with columns=\[\.\.\.\]",
         ):
             open_rows(path)
         assert open_rows(path, columns=["c30"]).n_features == 1
@@ -812,12 +812,12 @@ class TestText:
             ("x,x\n1,2\n", "x appears twice"),
             (
                 "x;y\n1,500;2,555\n",
-                "x contains numbers with thousands separators or decimal commas, from line 2, y contains .*; "
+                "x, y contain numbers with thousands separators or decimal commas, from line 2; "
                 "read x, y with thousands=',' or decimal=','",
             ),
             (
                 "# secret\nx,y\n1,2\n",
-                "line 2: expected 1 cells, got 2; correct the line, or pass comment='#' if lines",
+                "line 2: expected 1 cell, got 2; correct the line, or pass comment='#' if lines",
             ),
         ],
     )

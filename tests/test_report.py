@@ -670,7 +670,7 @@ def test_secure_sums_are_told_in_words(tmp_path, merged):
     release = secured(release)
     text = written(tmp_path, release)
     assert "Every sum has at least 5 owners." in text
-    assert "The promise holds against the coordinator together with any one owner." in text
+    assert "The promise holds against the coordinator together with any 1 of the 7 members." in text
     assert "5 together with the coordinator can read what every single owner sent." in text
     assert "fedpca secure verify" in text
     assert "6 of 7 members took part. In no sum: owner 0." in text

@@ -1,5 +1,6 @@
 """Variances along components: certain in summaries, with an estimate of what was discarded in estimators."""
 
+import math
 import warnings
 from dataclasses import replace
 
@@ -138,6 +139,7 @@ def awkward(kind, rng):
 
 
 KINDS = ["column 1e5", "column 1e11", "time 1e9", "jump 1e9", "late 1e7", "late 1e9", "outlier 1e7"]
+KINDS += ["outlier 1e11"]
 
 
 @pytest.mark.parametrize(
@@ -183,3 +185,11 @@ def test_rounding_of_a_far_mean_is_no_component(rng):
     with pytest.warns(UserWarning, match="only 3 found: .* that are not rounding of their values"):
         assert fedpca.StreamingPCA(10).fit(rows).n_components_ == 3
     assert fit_in_batches(fedpca.StreamingPCA(10), rows, 64).n_components_ == 3
+
+
+def test_a_total_keeps_its_digits_beside_one_large_value():
+    """What rounding leaves of it would count as variance that was lost."""
+    rows = np.full((20_000, 200), np.sqrt(1.7e-4))
+    rows[0, 0] = 1e6
+    total = fedpca.Subspace.from_rows(rows, rank=1, center=False).total
+    assert abs(total / math.fsum((rows**2).ravel()) - 1) < 1e-13

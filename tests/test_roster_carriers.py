@@ -578,6 +578,25 @@ def test_an_older_roster_than_that_of_the_store_sets_nobody_aside(tmp_path, rost
     assert child in Aggregator(rank=3, roster=newer, store=tmp_path).children
 
 
+def test_a_member_that_was_removed_does_not_come_back_with_an_older_roster(tmp_path, roster):
+    with Aggregator(rank=3, roster=roster, store=tmp_path) as aggregator:
+        receive(aggregator, signed(roster, NORTH, "north", 1))
+        receive(aggregator, signed(roster, SOUTH, "south", 1))
+    without = roster.without_member("north")
+    with Aggregator(rank=3, roster=without, store=tmp_path) as aggregator:  # and nothing is signed under it
+        assert list(aggregator.children) == ["south"]
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(OutdatedRoster, match=r"written under the roster .* get the newest roster"):
+        Aggregator(rank=3, roster=roster, store=tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    with Aggregator(rank=3, store=tmp_path):  # an aggregator without a roster knows of none
+        pass
+    with pytest.raises(OutdatedRoster, match="written under the roster"):
+        Aggregator(rank=3, roster=roster, store=tmp_path)
+    back = without.with_member(Member("north", NORTH.public))
+    assert list(Aggregator(rank=3, roster=back, store=tmp_path).children) == ["south"]
+
+
 def test_a_replay_is_refused_after_a_quarantine_unless_the_key_is_another(tmp_path, roster):
     files = [signed(roster, NORTH, "north", version) for version in (1, 2, 3)]
     with Aggregator(rank=3, roster=roster, store=tmp_path) as aggregator:
@@ -598,7 +617,7 @@ def test_a_replay_is_refused_after_a_quarantine_unless_the_key_is_another(tmp_pa
     old = pytest.raises(SummaryRejected, match="rolled back")
     with Aggregator(rank=3, roster=back, store=tmp_path) as aggregator, old:
         receive(aggregator, files[0])
-    replaced = without.with_member(Member("north", KEYS["new"].public))
+    replaced = back.without_member("north").with_member(Member("north", KEYS["new"].public))
     with Aggregator(rank=3, roster=replaced, store=tmp_path) as aggregator:
         assert receive(aggregator, signed(replaced, KEYS["new"], "north", 0))
 

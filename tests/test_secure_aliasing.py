@@ -1,6 +1,8 @@
 """Sums of rounded Gaussians against exact probabilities: they keep the promise of the Gaussian mechanism."""
 
+from itertools import pairwise
 from math import exp, pi, sqrt
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ from scipy.special import ndtr
 
 from fedpca.privacy.calibration import delta_of
 from fedpca.secure.aliasing import aliasing, require_negligible
+from fedpca.secure.noise_shares import LEAST_SD, Levels
+from fedpca.secure.settings import Terms
 
 PARTS = [
     (0.5, 0.5),
@@ -117,3 +121,37 @@ def test_aliasing_of_any_epsilon_is_a_number():
     assert aliasing([1024.0] * 2, 10**8, 10_000.0) == 0.0
     with pytest.raises(ValueError, match="and it adds inf"):
         require_negligible(aliasing([4.0] * 3, 10, 1000.0), delta=1e-6)
+
+
+# --- constants that the proofs quote ---
+
+
+def proofs():
+    page = Path(__file__).parents[1] / "docs/explanation/privacy-proofs.md"
+    return " ".join(page.read_text(encoding="utf-8").split())
+
+
+def test_the_proofs_quote_the_least_parts_and_the_largest_term():
+    text = proofs()
+    assert f"parts with $s = {LEAST_SD:g}$ add $10^{{-68}}$ per entry" in text
+    assert aliasing([LEAST_SD] * 2, 1, 0.0) < 1e-68 < aliasing([LEAST_SD * 0.9] * 2, 1, 0.0)
+    assert (
+        f"Parts below {LEAST_SD:g} are refused, and so is a sum whose term is more than a thousandth" in text
+    )
+    require_negligible(0.999e-9, delta=1e-6)
+    with pytest.raises(ValueError, match=r"at most 0\.001 of delta"):
+        require_negligible(1.001e-9, delta=1e-6)
+
+
+def test_the_proofs_quote_how_much_more_noise_than_needed_is_left():
+    left = 1.0
+    for members in range(3, 200):
+        ids = tuple(f"{i:03}" for i in range(members))
+        for colluding in {1, max(1, members // 3)}:
+            least = max(Terms(ids, least=members, colluding=colluding).threshold, members // 2)
+            sizes = Levels.of(Terms(ids, least=least, colluding=colluding), members).sizes
+            left = max(
+                left, *((b - colluding) / (a - colluding) for b, a in pairwise(sizes) if b > a + 1), 1.0
+            )
+    assert 1.09 < left <= 1.1
+    assert "at most 1.1 times the needed variance is left, as $v_{k-1} - c \\le 1.1\\,(v_k - c)$" in proofs()

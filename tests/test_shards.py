@@ -20,6 +20,7 @@ from fedpca.estimators import row_updates, shards
 from fedpca.readers import open_rows
 from fedpca.trackers import Nystrom
 from fedpca.trackers.nystrom import tuning
+from reproduction.baselines import Grouse
 
 pytestmark = pytest.mark.slow  # all of it together
 
@@ -172,7 +173,7 @@ def test_a_feature_unknown_to_a_shard_makes_one_stream(monkeypatch):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"forget": 0.9}, {"energy": (0.01, 0.1)}, {"tracker": "block"}, {"tracker": "grouse"}],
+    [{"forget": 0.9}, {"energy": (0.01, 0.1)}, {"tracker": "block"}, {"tracker": Grouse}],
     ids=str,
 )
 def test_what_depends_on_the_order_of_rows_is_one_stream(settings, n_streams):

@@ -2,6 +2,7 @@
 
 import json
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,12 +10,25 @@ from helpers import rows_of
 from typer.testing import CliRunner
 
 import fedpca
-from fedpca import Aggregator, Moments, Roster, Scaling, SigningKey, Subspace
+from fedpca import (
+    Aggregator,
+    FederatedPCA,
+    Moments,
+    Privacy,
+    Roster,
+    Scaling,
+    SigningKey,
+    StreamingPCA,
+    Subspace,
+)
 from fedpca.cli.app import app
 from fedpca.errors import ModelFileError
 from fedpca.federation.folder import collect, collect_scaling, publish
 from fedpca.federation.message import Message
+from fedpca.privacy.mechanisms import MECHANISMS
+from fedpca.secure import SecureSums
 from fedpca.summaries import model_file
+from fedpca.summaries.certificate import LedgerState, StepCost
 from fedpca.trust import Member
 
 ROWS = rows_of(0, 60, 5)
@@ -190,3 +204,68 @@ def test_check_and_package_refuse_what_rides_along(tmp_path, monkeypatch):
     assert not (tmp_path / "study").exists()
     assert run("package", "own.safetensors", "-o", "study").exit_code == 0
     assert model_file.read("study/model.safetensors")[2].keys() == facts.keys()
+
+
+# --- texts of certificates ---
+
+
+def releases(n_features=5, **privacy):
+    rows = rows_of(3, 6000, n_features)
+    settings = {"epsilon": 3.0, "delta": 1e-6} | privacy
+    return StreamingPCA(2, privacy=Privacy(**settings)).fit(rows).summary_
+
+
+def certificates():
+    """Of every mechanism and every way to center, clip and scale, of merges and of secure sums."""
+    rows = {name: rows_of(seed, 2000, 5) for seed, name in enumerate(("north", "south", "East 1"))}
+    yield releases().certificate
+    yield releases(bound=3.0, center=np.zeros(5), adjacency="zero-out").certificate
+    yield releases(bound=3.0, center=None, evaluate=False).certificate
+    yield releases(releases=3, bound="sphere").certificate
+    for mechanism in MECHANISMS:
+        yield releases(mechanism=mechanism, bound=4.0, center=np.zeros(5), evaluate=False).certificate
+    yield StreamingPCA(2, scale="std", privacy=Privacy(3.0, 1e-6)).fit(rows["north"]).summary_.certificate
+    privacy = Privacy(3.0, 1e-6)
+    federated = FederatedPCA(2, privacy=privacy, scale="std").fit_clients(rows)
+    yield federated.model_.certificate
+    yield (
+        FederatedPCA(2, privacy=privacy, secure=SecureSums(colluding=1)).fit_clients(rows).model_.certificate
+    )
+    public = replace(privacy, bound=4.0, center=np.zeros(5))
+    yield FederatedPCA(2, privacy=public).fit_clients(rows).model_.certificate
+
+
+def test_what_the_library_writes_in_certificates_may_leave(tmp_path):
+    for number, certificate in enumerate(certificates()):
+        path = tmp_path / f"{number}.safetensors"
+        replace(SUMMARIES["moments"], certificate=certificate).save(path)
+        done = CliRunner().invoke(app, ["check", str(path)])
+        assert "fedpca writes" not in done.stderr, done.stderr
+
+
+WORDS = [
+    ("public", "patient 17: 120 80 4.5"),
+    ("mechanism", "gram | MTIwLDgwLDQuNQ"),
+    ("adjacency", "replace-one 120"),
+    ("release", "patient 17"),
+    ("stream", "0" * 65),
+    ("time", "120,80,4.5"),
+    ("fedpca", "1.0 patient"),
+    ("assumes", "x"),
+    ("steps", (StepCost("120,80,4.5", 0.1),)),
+    ("ledger", LedgerState("0f", "in row 17", 1.0, 1e-6, 0.5)),
+]
+
+
+@pytest.mark.parametrize(("field", "text"), WORDS, ids=[field for field, _ in WORDS])
+@pytest.mark.parametrize("command", ["check", "package"])
+def test_a_certificate_has_no_words_of_its_own(tmp_path, monkeypatch, field, text, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "policy.toml").write_text("least_rows = 5\n")
+    summary = releases(bound=3.0, center=np.zeros(5))
+    replace(summary, certificate=replace(summary.certificate, **{field: text})).save("m.safetensors")
+    more = ["-o", "study"] if command == "package" else []
+    done = CliRunner().invoke(app, [command, "m.safetensors", "--policy", "policy.toml", *more])
+    assert done.exit_code == 1
+    assert "no text but what fedpca writes" in " ".join(done.stderr.split())
+    assert not (tmp_path / "study").exists()

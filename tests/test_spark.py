@@ -464,9 +464,6 @@ def test_private_fits_that_cannot_be(spark, rows):
     df = numbers(spark, rows[:, :3], w=np.ones(1500))
     refused(df, "weights must be None with privacy", weights="w", privacy=Privacy(1.0, 1e-6))
     refused(df, "privacy must be a Privacy", privacy=1.0, kind=TypeError)
-    refused(
-        df, "mechanism='gram' or 'sketch'", privacy=Privacy(1.0, 1e-6, 1.0, center=None, mechanism="mod-sulq")
-    )
     refused(df, "scale must be None, 'std' or public", privacy=Privacy(1.0, 1e-6), scale="binomial")
     ragged = spark.createDataFrame([([1.0, 2.0],), ([1.0],), ([3.0, 1.0],)], "x array<double>")
     refused(ragged, "width must say how many numbers", privacy=Privacy(1.0, 1e-6), n_components=1)

@@ -718,6 +718,9 @@ def test_a_state_survives_its_encoding():
         state = State(Message("a", 3, summary), 17, "a key")
         assert State.decode(state.encode(), "x") == state
         assert State.decode(replace(state, sender="").encode(), "x").sender == ""
+        for change in ({"left_out": "c (2 %)"}, {"quarantined": True}):
+            changed = replace(state, **change)
+            assert State.decode(changed.encode(), "x") == changed
 
 
 def test_a_store_of_many_opens_with_the_same_bits(tmp_path):

@@ -82,7 +82,7 @@ def test_rows_in_any_layout(kernels, rng):
 @pytest.mark.parametrize("descriptors", [False, True])
 def test_tiles_cover_the_upper_triangle_once(kernels, padded, descriptors):
     module, _ = kernels
-    tiles = module.tiles_for(padded, descriptors=descriptors)
+    tiles = module.tiles_for(descriptors=descriptors)
     assert padded % tiles.height == padded % tiles.width == 0
     assert not tiles.descriptors or tiles.height == tiles.width
     corners = module._upper_corners(padded, tiles.height, tiles.width, sys.modules["torch"].device("cpu"))
@@ -109,3 +109,14 @@ def test_columns_are_made_orthonormal(n_known, rng):
         strong = np.linalg.svd(columns, full_matrices=False)[0][:, :6]
         assert np.linalg.norm(strong - found @ (found.T @ strong)) < 1e-6
     assert np.linalg.norm(found, axis=0).max() < 1 + 1e-9
+
+
+@pytest.mark.parametrize("padded", [256, 512, 768, 1024, 1536, 2048, 4096, 8192])
+def test_a_chip_has_work_for_all_its_parts(kernels, padded):
+    module, _ = kernels
+    tiles = (padded // 128) * (padded // 128 + 1) // 2
+    n_splits = module.splits_for(tiles, 132)
+    turns = n_splits * tiles / 132
+    assert turns / np.ceil(turns) >= 0.75
+    assert n_splits == 1 or n_splits * padded**2 <= 2**25  # partial products: no more than 128 MB
+    assert module.splits_for(tiles, 1) == 1  # interpreted

@@ -18,7 +18,7 @@ from fedpca.federation.aggregator import Aggregator
 from fedpca.readers import open_rows
 from fedpca.summaries import model_file
 from fedpca.summaries.parts import MAX_PARTS
-from fedpca.trackers import BASELINES
+from reproduction.baselines import BASELINES
 
 pytestmark = pytest.mark.slow  # all of it together
 
@@ -75,7 +75,7 @@ def test_a_sensor_that_starts_half_way(tracker, size, late):
     assert pca.n_samples_seen_ == 2000
 
 
-@pytest.mark.parametrize("tracker", sorted(BASELINES))
+@pytest.mark.parametrize("tracker", BASELINES, ids=lambda tracker: tracker.__name__)
 @pytest.mark.parametrize("size", [100, 2000])
 def test_a_late_sensor_in_the_trackers_for_comparison(tracker, size, late):
     gappy, rows = late

@@ -9,15 +9,12 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
-
 from fedpca.auditing.distinguish import distinguish
 from fedpca.auditing.looks import looks
-from fedpca.auditing.run import ROWS, Scale
+from fedpca.auditing.run import Scale
 from fedpca.auditing.worlds import cases
 from fedpca.privacy.calibration import epsilon_of
 from fedpca.privacy.settings import Privacy
-from fedpca.privacy.tracker import PrivateTracker
 from fedpca.summaries import validation
 
 
@@ -126,15 +123,4 @@ def _audit(settings: Privacy, scale: Scale, n_features: int, runs: int, confiden
         passed = mu <= look.promised and epsilon <= epsilon_of(look.promised, settings.delta)
         findings.append(Finding(look.name, epsilon, mu, look.promised, passed))
     passed = all(finding.passed for finding in findings)
-    return Audit(settings, _promised(settings, n_features), passed, tuple(findings), runs)
-
-
-def _promised(privacy: Privacy, n_features: int) -> float:
-    """The mu that a certificate of these settings states."""
-    if not privacy.paper_calibrated:
-        return privacy.mu
-    tracker = PrivateTracker(n_features, None, privacy, batch_rows=ROWS)
-    tracker.update([np.zeros((ROWS, n_features))], ROWS)
-    certificate = tracker.release().certificate
-    assert certificate is not None
-    return float(certificate.mu)
+    return Audit(settings, settings.mu, passed, tuple(findings), runs)

@@ -14,7 +14,6 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.privacy.ledger import Ledger, total_mu
-from fedpca.privacy.mechanisms.registry import mechanism_class
 from fedpca.privacy.search import Found
 from fedpca.privacy.settings import Privacy
 from fedpca.privacy.steps import DYADIC, HIGHEST, LOWEST, Histogram, Step, StepSum
@@ -24,6 +23,7 @@ from fedpca.summaries.subspace import Subspace
 ROWS = 64
 RELEASE, EVALUATION = "release", "evaluation"
 _FAR = 8  # a power of two: how far from the origin rows are
+_LONGER = 1  # a power of two: the length of half of the rows; the sphere would bend them
 _PARTS = {
     "rows": (),
     "scales": ("scales",),
@@ -37,7 +37,7 @@ Scale = Literal["std"] | None
 
 @dataclass(frozen=True)
 class Owners:
-    """The other owners, as they report themselves: rows of length one about the origin.
+    """The other owners, as they report themselves: half of their rows of length one about the origin.
 
     Attributes:
         n_rows: how many they have.
@@ -54,13 +54,17 @@ class Owners:
         if step.name == "scales":
             total.reshape(-1, DYADIC.n_bins)[:, -LOWEST] = self.n_rows / 2
         elif step.name == "lengths and spread":
-            per_octave = histogram_of(step.length - DYADIC.n_bins).per_octave
-            total[DYADIC.n_bins - LOWEST * per_octave] = self.n_rows / 2
+            self._add_lengths(total[DYADIC.n_bins :], self.n_rows / 2)
             if self.far is not None:
                 total[self.far - LOWEST] = self.n_rows
         elif step.name == "radius":
-            total[-LOWEST * histogram_of(step.length).per_octave] = self.n_rows
+            self._add_lengths(total, self.n_rows)
         return StepSum(step.name, total, self.n_rows, radius=step.radius)
+
+    def _add_lengths(self, counts: Array, n: float) -> None:
+        per_octave = histogram_of(len(counts)).per_octave
+        counts[-LOWEST * per_octave] += n / 2
+        counts[(_LONGER - LOWEST) * per_octave] += n / 2
 
 
 def histogram_of(length: int) -> Histogram:
@@ -96,10 +100,6 @@ class Case:
     owners: Owners | None = None
     step: Step | None = None
     only: str | None = None
-
-    @property
-    def reports(self) -> int:
-        return max(self.privacy.releases, 2 if mechanism_class(self.privacy).continuous else 1)
 
     def opposite(self) -> "Case":
         """The same with a row that is replaced by the one across the center, where means differ most."""
@@ -137,7 +137,7 @@ class Run:
         self._rows = np.insert(case.others, case.index, row, axis=0)
         self._ledger = Ledger(epsilon=case.privacy.epsilon, delta=case.privacy.delta)
         privacy = replace(case.privacy, ledger=self._ledger)
-        self._tracker = PrivateTracker(len(row), None, privacy, scale=case.scale, batch_rows=ROWS)
+        self._tracker = PrivateTracker(len(row), None, privacy, scale=case.scale)
         self.blocks: list[Block] = []
         self.steps: list[tuple[Step, StepSum]] = []
         self.pairs = False
@@ -185,7 +185,7 @@ class Run:
         tracker.update([rows], len(rows))
         while not tracker.is_prepared:  # a stream that took more steps than usual
             tracker.update([more], ROWS)
-        for report in range(self._case.reports):
+        for report in range(self._case.privacy.releases):
             if report:
                 tracker.update([more], ROWS)
             release = tracker.release()

@@ -19,6 +19,8 @@ from fedpca.backend.base import Backend
 from fedpca.backend.threads import single_threaded_blas
 
 _CPU = 1  # kDLCPU of the DLPack protocol
+# Sides of a matrix that one core decomposes as fast as an H200: 75 in 0.5 ms, 192 in 3 to 5 instead of 1.7.
+_SMALL = 80
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,14 @@ class DeviceBackend(Backend):
 
     def numpy_dtype(self, values: DeviceArray) -> np.dtype[Any]:
         return _numpy_dtype(values)
+
+    def eigh(self, matrix: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
+        if matrix.shape[0] > _SMALL:
+            values, vectors = self.xp.linalg.eigh(matrix)
+            return values, vectors
+        (on_host,) = self.to_numpy(matrix)
+        values, vectors = np.linalg.eigh(on_host)
+        return self.asarray(values), self.asarray(vectors)
 
     def orthonormal_columns(self, matrix: DeviceArray, *, roughly: bool = False) -> DeviceArray:
         return self.xp.linalg.qr(matrix)[0]

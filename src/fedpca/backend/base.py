@@ -63,10 +63,9 @@ class Backend(ABC):
     def compute_context(self) -> AbstractContextManager[object]:
         """The context for computations of this backend."""
 
-    def eigh(self, matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Eigenvalues, ascending, and eigenvectors of a symmetric matrix on the host."""
-        values, vectors = np.linalg.eigh(matrix)
-        return values, vectors
+    @abstractmethod
+    def eigh(self, matrix: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
+        """Eigenvalues, ascending, and eigenvectors of a symmetric matrix of float64 of this backend."""
 
     @property
     def has_tensor_cores(self) -> bool:

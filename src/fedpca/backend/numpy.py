@@ -38,6 +38,10 @@ class NumpyBackend(Backend):
     def orthonormal_columns(self, matrix: DeviceArray, *, roughly: bool = False) -> DeviceArray:
         return np.linalg.qr(matrix).Q
 
+    def eigh(self, matrix: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
+        values, vectors = np.linalg.eigh(matrix)
+        return values, vectors
+
     def compute_context(self) -> AbstractContextManager[object]:
         return NO_CONTEXT
 

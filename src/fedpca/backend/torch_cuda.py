@@ -13,7 +13,6 @@ from fedpca.backend.threads import single_threaded_blas
 
 _RIDGE = 1e-12  # of squared lengths: far above what rounding of a few hundred columns gives, 1e-14
 _TINY = 1e-300  # the squared length of a column of zeros, which stays one
-_SMALL = 128  # sides of a matrix that one core decomposes as fast: 75 in 0.5 ms, 192 in 3 to 5 instead of 1.7
 
 
 @final
@@ -58,14 +57,6 @@ class TorchCudaBackend(DeviceBackend):
     @property
     def needs_float64(self) -> bool:
         return getattr(_matmul_settings(), "fp32_precision", "ieee") == "ieee"
-
-    def eigh(self, matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        import torch
-
-        if len(matrix) <= _SMALL:
-            return super().eigh(matrix)
-        values, vectors = self.to_numpy(*torch.linalg.eigh(self._send(matrix)))
-        return values, vectors
 
     def orthonormal_columns(self, matrix: DeviceArray, *, roughly: bool = False) -> DeviceArray:
         return orthonormal_columns(matrix, n_rounds=1 if roughly else 2)

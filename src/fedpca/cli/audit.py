@@ -10,7 +10,6 @@ from fedpca.cli.common import AsJson, print_result, progress_bars
 from fedpca.cli.privacy_options import (
     BOUND,
     Adjacency,
-    Calibration,
     Evaluate,
     Mechanism,
     Noise,
@@ -50,7 +49,6 @@ def audit(
     mechanism: Mechanism = None,
     adjacency: Adjacency = None,
     noise: Noise = None,
-    calibration: Calibration = None,
     features: Annotated[int, typer.Option(metavar="N", help="Number of columns; few give more power.")] = 3,
     runs: Annotated[int, typer.Option(metavar="N", help="Runs per dataset.")] = 4000,
     as_json: AsJson = False,
@@ -75,7 +73,6 @@ def audit(
         mechanism=mechanism,
         adjacency=adjacency,
         noise=noise,
-        calibration=calibration,
     )
     assert privacy is not None
 

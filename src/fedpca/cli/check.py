@@ -53,6 +53,7 @@ def check(
     fedpca check model.safetensors --policy policy.toml --rows rows.csv
     ```
     """
+    from fedpca.approval.wording import refuse_other_words
     from fedpca.disclosure.policy import Policy, raise_broken
     from fedpca.summaries import model_file
 
@@ -60,6 +61,7 @@ def check(
     contents = model_file.read_bytes(model)
     summary, _ = model_files.decode(model, contents)
     model_files.refuse_own_facts(model, contents)
+    refuse_other_words(summary.certificate)
     counts = counted(model, contents, summary, open_rows_of(summary, rows, reading))
     results = rules.results(summary, counts)
     broken = any(result.result == "broken" for result in results)

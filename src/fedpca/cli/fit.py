@@ -36,7 +36,6 @@ from fedpca.cli.privacy_options import (
     EPSILON,
     NO_LEDGER,
     Adjacency,
-    Calibration,
     Center,
     Evaluate,
     Ledger,
@@ -131,7 +130,6 @@ def fit(
     mechanism: Mechanism = None,
     adjacency: Adjacency = None,
     noise: Noise = None,
-    calibration: Calibration = None,
     ledger: Ledger = None,
     roster: RosterOption = None,
     key: KeyOption = None,
@@ -174,7 +172,6 @@ def fit(
         mechanism=mechanism,
         adjacency=adjacency,
         noise=noise,
-        calibration=calibration,
         ledger=ledger,
     )
     if privacy is not None and checkpoint is not None:

@@ -20,8 +20,6 @@ LedgerPath = Annotated[
 _WORDS = {  # of what an entry paid for
     "gram": "components",
     "sketch": "components",
-    "streaming-mod-sulq": "components",
-    "mod-sulq": "components",
     "lengths": "lengths of rows",
     "mean": "mean of rows",
     "scales": "scales of columns",

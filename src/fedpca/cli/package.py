@@ -66,12 +66,14 @@ def package(
         raise typer.BadParameter("--local must lie outside of the package: it never leaves.")
 
     from fedpca.approval.package import is_zip, local_facts, write_local, write_package
+    from fedpca.approval.wording import refuse_other_words
     from fedpca.disclosure.policy import Policy
     from fedpca.summaries import model_file
 
     rules = None if policy is None else Policy.load(policy)
     contents = model_file.read_bytes(model)
     summary, shown = model_files.decode(model, contents)
+    refuse_other_words(summary.certificate)
     table = open_rows_of(summary, rows, model_files.reading_of(model, contents, rows or [], reading))
     contents = model_files.without_reading(model, contents)
     if table is not None:

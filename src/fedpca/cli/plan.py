@@ -14,7 +14,6 @@ from fedpca.cli.privacy_options import (
     EPSILON,
     NO_LEDGER,
     Adjacency,
-    Calibration,
     Evaluate,
     Mechanism,
     Noise,
@@ -94,7 +93,6 @@ def plan(
     mechanism: Mechanism = None,
     adjacency: Adjacency = None,
     noise: Noise = None,
-    calibration: Calibration = None,
     as_json: AsJson = False,
 ) -> None:
     """Plan a private model: the noise it needs, and how many components will rise above it.
@@ -120,7 +118,6 @@ def plan(
         mechanism=mechanism,
         adjacency=adjacency,
         noise=noise,
-        calibration=calibration,
     )
     assert privacy is not None
 

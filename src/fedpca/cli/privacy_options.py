@@ -54,7 +54,7 @@ Mechanism = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="gram, sketch, streaming-mod-sulq or mod-sulq. [default: gram]",
+        help="gram, or sketch for more than 4096 features. [default: gram]",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -71,14 +71,6 @@ Noise = Annotated[
     typer.Option(
         metavar="NAME",
         help="exact, or fast, which floating-point attacks can break. [default: exact]",
-        rich_help_panel=_PANEL,
-    ),
-]
-Calibration = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Noise of streaming-mod-sulq: analytic or paper. [default: analytic]",
         rich_help_panel=_PANEL,
     ),
 ]

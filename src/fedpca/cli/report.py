@@ -90,11 +90,12 @@ def report(
     table = None
     if rows:
         names = summary.feature_names
-        passthrough = parse_names(keep) or []
-        if color is not None and color not in (*(names or ()), *passthrough):
-            passthrough = [*passthrough, color]
+        shown_with, apart = parse_names(keep) or [], color is not None and color not in (names or ())
+        if apart and color is not None:
+            shown_with = [color, *(name for name in shown_with if name != color)]
         read_as = model_files.reading_of(model, contents, rows, reading)
-        table = open_rows(rows, columns=names, passthrough=passthrough, **read_as)
+        table = open_rows(rows, columns=names, passthrough=shown_with, **read_as)
+        color = table.passthrough[0] if apart else color  # which may be the number of a column
     with progress_bars():
         write_report(
             out,

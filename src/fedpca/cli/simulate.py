@@ -117,7 +117,7 @@ def simulate(
             passthrough=[client],
             **reading,
         )
-        owners = _owners(rows, client, batches)
+        owners = _owners(rows, batches)
     else:
         owners = _digits(batches)
     n_features = next(iter(owners.values()))[0].shape[1]
@@ -173,12 +173,13 @@ def _digits(batches: int) -> "dict[str, list[RowsLike]]":
     return {f"{digit}": np.array_split(digits.data[digits.target == digit], batches) for digit in range(10)}
 
 
-def _owners(rows: "RowReader", client: str, batches: int) -> "dict[str, list[RowsLike]]":
-    """The rows of each owner, in batches."""
+def _owners(rows: "RowReader", batches: int) -> "dict[str, list[RowsLike]]":
+    """The rows of each owner, whose ids are the passthrough column, in batches."""
     import numpy as np
 
     from fedpca.backend import dense
 
+    [client] = rows.passthrough
     parts: dict[str, list[RowsLike]] = {}
     for batch in rows.batches():
         owner = np.array([str(name) for name in batch.passthrough[client]])

@@ -72,11 +72,7 @@ class RowUpdates(NamedTuple):
         tracker.decay(self.forget)
         if weights is not None and not weights.all():  # a row of weight zero is no row: it fills no gaps
             X, weights = X[weights > 0], weights[weights > 0]
-        if isinstance(tracker, LateFeatures):
-            is_complete = tracker.known.all() and not gaps
-        else:
-            is_complete = not gaps or (tracker.takes_gaps and tracker.has_rows)
-        if is_complete:
+        if not gaps and (not isinstance(tracker, LateFeatures) or tracker.known.all()):
             tracker.update(X, weights)
             return tracker
         for cut in batch_slices(X.shape[0], chunk_rows(X.shape[1])):

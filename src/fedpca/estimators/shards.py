@@ -58,8 +58,8 @@ def n_shards(
 ) -> int:
     """In how many shards to cut rows: a power of two, 1 for not at all.
 
-    A rank that adapts to the stream depends on the order of rows: they are not cut. Nor are those of trackers
-    for comparison.
+    A rank that adapts to the stream depends on the order of rows: they are not cut. Nor are those of other
+    trackers.
 
     Args:
         kind: the class of trackers.

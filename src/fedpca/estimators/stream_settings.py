@@ -19,15 +19,7 @@ from fedpca.summaries.rank import EnergyBand, FixedRank, Oversample, RankRule
 from fedpca.summaries.scaling import Scale, ScaleLike, Scaling, check_scale, divided
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-from fedpca.trackers import (
-    BASELINES,
-    TRACKERS,
-    Standardized,
-    Tracker,
-    TrackerName,
-    device_tracker,
-    fastest,
-)
+from fedpca.trackers import TRACKERS, Standardized, Tracker, TrackerName, device_tracker, fastest
 
 BATCH_ROWS = 1024
 _MAX_FEATURES_FOR_ALL = 4096
@@ -63,7 +55,7 @@ class StreamSettings(BasePCA):
     forget: float
     center: bool
     scale: ScaleLike
-    tracker: TrackerName
+    tracker: TrackerName | type[Tracker]
     privacy: Privacy | None
     oversample: Oversample
     batch_size: int | None
@@ -211,7 +203,6 @@ class StreamSettings(BasePCA):
             self.privacy,
             scale=scale,
             oversample=self.oversample,
-            batch_rows=self.batch_size,
             dtype=dtype,
             feature_names=self._names(),
         )
@@ -221,11 +212,15 @@ class StreamSettings(BasePCA):
         validation.forget(self.forget)
         self._check_sizes()
         rule = self._rank_rule(n_features)
+        if isinstance(self.tracker, type) and issubclass(self.tracker, Tracker):
+            return KindOfTracker(self.tracker, rule, gives_moments=self.tracker.gives_moments)
         name = fastest(n_features, rule) if self.tracker == "auto" else self.tracker
-        known = TRACKERS | BASELINES
-        if not isinstance(name, str) or name not in known:
-            raise ValueError(f"tracker must be 'auto' or one of {list(known)}, got {self.tracker!r}.")
-        kind = device_tracker(self.tracker, n_features) if backend.on_device else known[name]
+        if not isinstance(name, str) or name not in TRACKERS:
+            raise ValueError(
+                f"tracker must be 'auto', one of {list(TRACKERS)} or a class of trackers, got "
+                f"{self.tracker!r}."
+            )
+        kind = device_tracker(self.tracker, n_features) if backend.on_device else TRACKERS[name]
         assert kind is not None  # else the backend is the host
         return KindOfTracker(kind, rule, gives_moments=name == "exact")
 

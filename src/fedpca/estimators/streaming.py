@@ -53,19 +53,17 @@ class StreamingPCA(OneRowMixin, ShardedFits, PrivateSteps):
             the scale of the observed ones. With `privacy`, "std" is found privately.
         whiten: scale the scores to unit variance.
         tracker: "exact" (d² memory), "nystrom" (the fast one), "block" (the paper's), or "auto": exact for
-            at most max(256, 8 n_components) features, nystrom above. For comparison only:
-            "frequent-directions", "robust-frequent-directions", "grouse", "power-method", "spirit".
+            at most max(256, 8 n_components) features, nystrom above; or a class of trackers.
         privacy: a `Privacy`, to make all that leaves differentially private. Fitted attributes then exist
             after `release()`, or `fit`, which releases once. Its `center` replaces this one; weights,
             forgetting and `tracker` are not supported. Infinite entries count as missing, and missing ones
             are filled from the center or the last release. None for no privacy.
         oversample: directions carried beyond n_components, which keeps truncation errors small;
             "auto" for about as many again (20 for 10, 45 for 20, 150 for 100).
-        batch_size: rows per batch in `fit`; the block size of the block tracker and of the power method.
-            None for 1024 and, for the block tracker, twice the directions carried, for the power method d.
+        batch_size: rows per batch in `fit`; the block size of the block tracker. None for 1024 and, for the
+            block tracker, twice the directions carried.
             Without forgetting, the exact tracker takes more at a time, with the same result.
-        random_state: seed of the nystrom tracker's choice of probes, and of the first basis of grouse, the
-            power method and spirit; None for a fixed seed.
+        random_state: seed of the nystrom tracker's choice of probes; None for a fixed seed.
         n_jobs: threads: None for as many as NumPy would use for a product of matrices, -1 for all cores. In
             `fit` of many rows they learn parts of these, else they share products. The result is the same
             with any number.
@@ -111,7 +109,7 @@ class StreamingPCA(OneRowMixin, ShardedFits, PrivateSteps):
         center: bool = True,
         scale: ScaleLike = None,
         whiten: bool = False,
-        tracker: TrackerName = "auto",
+        tracker: TrackerName | type[Tracker] = "auto",
         privacy: Privacy | None = None,
         oversample: Oversample = "auto",
         batch_size: int | None = None,

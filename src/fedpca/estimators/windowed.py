@@ -22,7 +22,7 @@ from fedpca.summaries.scaling import ScaleLike
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.summaries.view import SummaryView
-from fedpca.trackers import TrackerName
+from fedpca.trackers import Tracker, TrackerName
 
 _BLOCKS = 16  # of a window
 
@@ -73,7 +73,7 @@ class WindowedPCA(OneRowMixin, BasePCA):
         center: bool = True,
         scale: ScaleLike = None,
         whiten: bool = False,
-        tracker: TrackerName = "auto",
+        tracker: TrackerName | type[Tracker] = "auto",
     ) -> None:
         self.n_components = n_components
         self.window = window

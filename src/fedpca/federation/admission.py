@@ -118,7 +118,7 @@ def check_private(summary: Summary, privacy: Privacy) -> None:
     rows = summary.count * (bound**2 + (reach**2 if merged > 1 and summary.centered else 0.0))
     if isinstance(summary, Subspace):
         n_features = summary.n_features
-        edge = calibrate(privacy, n_features, pairs=True).edge(n_features) * _strength(certificate, privacy)
+        edge = calibrate(privacy, pairs=True).edge(n_features) * _strength(certificate, privacy)
         noise = _unit(certificate, privacy) * merged * max(n_features, _FEW_FEATURES) * edge
     else:
         extra = _center_noise(summary, certificate, privacy)
@@ -196,7 +196,7 @@ def _check_noise(summary: Summary, certificate: Certificate, privacy: Privacy) -
             raise ValueError("private moments must state the edge of their noise; release them again.")
         return
     n_features = summary.n_features
-    edge = calibrate(privacy, n_features, pairs=True).edge(n_features) * sqrt(certificate.merged)
+    edge = calibrate(privacy, pairs=True).edge(n_features) * sqrt(certificate.merged)
     edge *= _unit(certificate, privacy)
     if certificate.noise_edge > _MOST_NOISE * edge:
         raise ValueError(

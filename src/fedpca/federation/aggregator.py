@@ -171,7 +171,7 @@ class Aggregator:
         """
         states = self.store.states()  # first: if it cannot be read, nothing changes
         if self.roster is not None:
-            membership.check_store(self.roster, states.values())
+            membership.check_store(self.roster, states.values(), self.store.roster)
         self._states: dict[str, State] = {}
         self._quarantined = {child: state for child, state in states.items() if state.quarantined}
         self._pool = Pool()
@@ -200,6 +200,8 @@ class Aggregator:
         changed = self.store.lock()
         if changed:
             self._load()
+        if self.roster is not None:
+            self.store.remember(self.roster.hash)
         return changed
 
     def close(self) -> None:

@@ -38,7 +38,7 @@ from fedpca.summaries.scaling import ScaleLike, check_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.summaries.view import SummaryView
-from fedpca.trackers import TrackerName
+from fedpca.trackers import Tracker, TrackerName
 
 _STACK_ENTRIES = 2**24  # 128 MB
 
@@ -117,7 +117,7 @@ class FederatedPCA(BasePCA):
         center: bool = True,
         scale: ScaleLike = None,
         whiten: bool = False,
-        tracker: TrackerName = "auto",
+        tracker: TrackerName | type[Tracker] = "auto",
         privacy: Privacy | None = None,
         secure: SecureSums | None = None,
         features: FeatureRule = "same",

@@ -102,10 +102,11 @@ def check_still_signed(known: State, signed: bytes) -> None:
         )
 
 
-def check_store(roster: Roster, states: Iterable[State]) -> None:
+def check_store(roster: Roster, states: Iterable[State], last: str) -> None:
     """Refuse a store that is not at fault, but mistaken: before anything in it is set aside.
 
-    In one all was signed for other studies; in another something under a roster that is newer than this one.
+    In one all was signed for other studies; in another something under a roster that is newer than this one,
+    or its writer had a newer one last, of which fewer may be members.
     """
     states = list(states)
     signatures = [state.signed_by for state in states if state.message.summary is not None]
@@ -126,6 +127,11 @@ def check_store(roster: Roster, states: Iterable[State]) -> None:
                 f"{found.roster[:19]}..., which is neither this one ({roster.hash[:19]}...) nor one before "
                 "it; get the newest roster."
             )
+    if last and last not in known:
+        raise OutdatedRoster(
+            f"the store was written under the roster {last[:19]}..., which is neither this one "
+            f"({roster.hash[:19]}...) nor one before it; get the newest roster."
+        )
 
 
 def check_kept(roster: Roster, state: State, *, reduced: bool) -> None:

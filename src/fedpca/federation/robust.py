@@ -11,7 +11,8 @@ rule takes the steps of the one before and adds one.
 - "cap": no owner weighs more than the median owner (or `max_share`), and no eigenvalue of A_i is above the
   largest of the median owner.
 - "median": weights are those of the geometric median of the A_i. Distances below the
-  sampling noise of an owner count as equal: liars who agree are nearer to each other than honest owners are.
+  sampling noise of an owner count as equal, for a minority of owners who agree more than that the more so:
+  liars who send one summary are nearer to each other than honest owners are.
 - "trim": the geometric median is a reference R for what owners have along each direction. The A_i are cut
   back to A_i <= 2 R in the Loewner order, and owners far from the others, compared with the median owner,
   lose their weight: Tukey's biweight, from the geometric median on.
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 from typing import Literal, Self, cast, get_args
 
 import numpy as np
+from scipy.sparse.csgraph import connected_components
 
 from fedpca._typing import Array
 from fedpca._util.text import join_names, sanitize
@@ -47,10 +49,15 @@ _MEDIAN_ROUNDS = 100
 _TRIM_ROUNDS = 10
 _LEAST_WEIGHT = 1e-12
 _NEAR = 1e-6  # of the largest distance: nearer owners count as this far
-# Distances below this many standard deviations of sampling noise tell nothing. Owners with rows drawn at
-# random from digits are .7 to .9 of it from their mean, and 1.1 where four of nine lie. Without it, four such
-# liars have .7 of the weight; with 1.25 of it, "median" no longer notices a mild lie of one in three.
-_NOISE = 1.0
+# In standard deviations of sampling noise: owners with rows drawn at random from digits are .7 to .9 from
+# their mean, 1.1 where four of nine lie, and .8 to 1.1, times the root of two, from one another. So distances
+# below the first tell nothing; who are nearer to each other than the second are more alike than owners of
+# different rows, and their distances below the third tell nothing. Without the last two, four of nine who
+# agree have .55 of the weight; with 1 for the first and without them, "median" hardly notices a mild lie of
+# one in three.
+_NOISE = 0.8
+_ALIKE = 0.7
+_AGREED = 1.1
 _MOSTLY_OFFSET = 1e-6  # of the energy is left about the mean: rounding may be a part of it that matters
 _MAX_BASIS = 512  # directions that subspaces are compared in
 
@@ -309,8 +316,9 @@ class _Owners:
     def sampling_noise(self, counts: Array) -> float:
         """The standard deviation of the scatter of the median owner, in Frobenius norm, for Gaussian rows."""
         traces = np.trace(self.scatters, axis1=1, axis2=2) + self.rests
-        squares = traces**2 + np.sum(self.scatters**2, axis=(1, 2))
-        return float(_weighted_median(np.sqrt(squares / counts), counts))
+        unit = np.abs(self.scatters).max(initial=0.0) or 1.0  # in any unit; squares stay in range
+        norms = unit * np.linalg.norm(self.scatters / unit, axis=(1, 2))
+        return float(_weighted_median(np.hypot(traces, norms) / np.sqrt(counts), counts))
 
     def cut_back(self, reference: Array) -> Self:
         """Scatters of at most twice the reference, the mean with these weights, in the Loewner order."""
@@ -446,13 +454,24 @@ class _Distances:
         flat = flat - weights @ flat  # what all have in common would only round
         unit = np.abs(flat).max(initial=0.0) or 1.0  # in any unit; products stay in range
         self._products = (flat / unit) @ (flat / unit).T
-        self._noise = _NOISE * noise / unit
+        agree = _agree(self._products, weights, noise / unit)
+        self._least = np.where(agree, _AGREED, _NOISE) * (noise / unit)
 
     def __call__(self, weights: Array) -> Array:
-        """Distances from a mean, shape (k,); those that tell nothing count as the sampling noise."""
+        """Distances from a mean, shape (k,); those that tell nothing count as large as sampling noise."""
         along = self._products @ weights
         away = np.sqrt(np.maximum(np.diag(self._products) - 2 * along + weights @ along, 0.0))
-        return np.maximum(away, max(self._noise, _NEAR * float(away.max())))
+        return np.maximum(away, np.maximum(self._least, _NEAR * float(away.max())))
+
+
+def _agree(products: Array, weights: Array, noise: float) -> Array:
+    """Who is in a group, a minority, whose owners are more alike than owners with rows of their own are."""
+    squares = np.diag(products)
+    apart = np.sqrt(np.maximum(squares[:, None] + squares - 2 * products, 0.0))
+    _, groups = connected_components(apart <= _ALIKE * np.sqrt(2) * noise)
+    shares = np.bincount(groups, weights) / weights.sum()
+    found: Array = (np.bincount(groups) > 1)[groups] & (shares < 0.5)[groups]
+    return found
 
 
 def _median_weights(distances: _Distances, weights: Array) -> Array:

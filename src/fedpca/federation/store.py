@@ -39,7 +39,8 @@ _SETTLING = (
     5.0  # seconds in which a reader of 10,000 states finds a moment between two writes, if there is one
 )
 _MAX_REASON = 500  # characters
-_OF_STATE = ("aggregator_version", "sender", "left_out", "signature", "signed")  # beside a message's facts
+_OF_STATE = ("aggregator_version", "sender", "left_out", "signature", "signed", "quarantined")
+"""Facts of a state beside those of its message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,9 +198,11 @@ class Store(Protocol):
 
     Attributes:
         version: the aggregator's latest, that of the states as they were read; it only grows.
+        roster: the hash of the roster that its writer had last; "" if there was none.
     """
 
     version: int
+    roster: str
 
     def lock(self) -> bool:
         """Become the one writer, until `close`.
@@ -214,6 +217,9 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let others write."""
+
+    def remember(self, roster: str) -> None:
+        """Keep the hash of the roster that the writer has."""
 
     def states(self) -> dict[str, State]:
         """The last state put of every child, by name, all of one moment.
@@ -245,6 +251,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.version = 0
+        self.roster = ""
         self._states: dict[str, State] = {}
         self._quarantined: dict[str, str] = {}
         self._history: list[HistoryEvent] = []
@@ -254,6 +261,9 @@ class MemoryStore:
 
     def close(self) -> None:
         pass
+
+    def remember(self, roster: str) -> None:
+        self.roster = roster
 
     def states(self) -> dict[str, State]:
         return dict(self._states)
@@ -301,6 +311,7 @@ class FolderStore:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.version = 0
+        self.roster = ""
         self._history = self.folder / "history.jsonl"
         self._max_history = _MAX_HISTORY
         self._counter = self.folder / "version.json"
@@ -339,6 +350,11 @@ class FolderStore:
 
     def close(self) -> None:
         self._lock.close()
+
+    def remember(self, roster: str) -> None:
+        if roster != self.roster:
+            self.roster = roster
+            self._write_counter()
 
     # --- states ---
 
@@ -486,9 +502,10 @@ class FolderStore:
         try:
             counter = json.loads(self._counter_read)
             known, states = version_number(counter["version"]), counter["states"]
+            self.roster = str(counter.get("roster", ""))
             if known > _MAX_VERSION:
                 raise ValueError(f"version {known} was not written by an aggregator")
-        except (ValueError, TypeError, KeyError, RecursionError):  # new or torn
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):  # new or torn
             known, states = 0, None
         latest = max(known, *self._versions.values(), 0) if at_once else known
         others = latest > 0 and states != self._fingerprint()
@@ -508,7 +525,8 @@ class FolderStore:
 
     def _write_counter(self) -> None:
         """Not synced, nor needed: whatever is lost of it is noticed, and the version grows by one."""
-        text = json.dumps({"version": self.version, "states": self._fingerprint()}).encode()
+        counter = {"version": self.version, "states": self._fingerprint()}
+        text = json.dumps(counter | ({"roster": self.roster} if self.roster else {})).encode()
         try:
             with open_file(self._counter, os.O_RDWR | os.O_CREAT) as file:
                 file.truncate(file.write(text))

@@ -52,11 +52,31 @@ def merge_r_as_printed(first: Subspace, second: Subspace, rank: int) -> tuple[Ar
     array([3., 2.])
     """
     _check_uncentered(first, second)
-    u1, u2 = first.components.T.astype(np.float64), second.components.T.astype(np.float64)
-    s1, s2 = np.diag(first.singular_values), np.diag(second.singular_values)
+    u1, u2 = first.components.astype(np.float64), second.components.astype(np.float64)
+    return merged_as_printed(u1, first.singular_values, u2, second.singular_values, rank)
+
+
+def ssvd_r_as_printed(d: Array, u: Array, sigma: Array, rank: int) -> tuple[Array, Array]:
+    """SSVD_r (section 3.3), as printed: SVD_r(D) at first, then Merge_r(U, Sigma, D, I).
+
+    Args:
+        d: the next columns D, as rows, shape (n, d).
+        u, sigma: components, shape (k, d), and singular values before; k = 0 at first.
+        rank: r.
+    """
+    if not len(u):
+        _, singular_values, components = np.linalg.svd(d, full_matrices=False)
+        return components[:rank], singular_values[:rank]
+    return merged_as_printed(u, sigma, d, np.ones(len(d)), rank)
+
+
+def merged_as_printed(first: Array, s1: Array, second: Array, s2: Array, rank: int) -> tuple[Array, Array]:
+    """`merge_r_as_printed` of components, shape (k, d), and singular values."""
+    u1, u2 = first.T, second.T
     z = u1.T @ u2  # line 1
     q, r = np.linalg.qr(u2 - u1 @ z)  # line 2
-    u, sigma, _ = np.linalg.svd(np.block([[s1, z @ s2], [np.zeros((len(r), len(s1))), r @ s2]]))  # line 3
+    below = np.zeros((len(r), len(s1)))
+    u, sigma, _ = np.linalg.svd(np.block([[np.diag(s1), z * s2], [below, r * s2]]))  # line 3
     return (np.hstack([u1, q]) @ u[:, :rank]).T, sigma[:rank]  # line 4
 
 

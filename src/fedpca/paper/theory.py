@@ -11,7 +11,8 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from fedpca._typing import Array
-from fedpca.privacy.calibration import analytic_sigma, paper_omega
+from fedpca.paper.noise import paper_omega
+from fedpca.privacy.calibration import analytic_sigma
 from fedpca.privacy.rules import check_epsilon_delta
 from fedpca.summaries import validation
 from fedpca.summaries.subspace import Subspace

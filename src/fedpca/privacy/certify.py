@@ -4,6 +4,7 @@ from fedpca._util.version import __version__
 from fedpca.privacy.clipping import Clipping
 from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.mechanisms.base import Mechanism
+from fedpca.privacy.schedule import Schedule
 from fedpca.privacy.search import CenterNoise
 from fedpca.privacy.settings import Privacy
 from fedpca.summaries.certificate import (
@@ -50,14 +51,14 @@ def make_certificate(
         notes.append("floating-point noise: not safe against an adversary who inspects low-order bits")
     edge = None
     if mechanism.edge_known:
-        edge = mechanism.noise_edge(privacy, mechanism.n_features, calibration, report=report)
+        edge = calibration.edge(mechanism.n_features) * Schedule(privacy.releases).accumulated(report)
         edge *= accumulated
         edge *= mechanism.clipping.unit * center_noise.margin(count, edge)
     return Certificate(
         private=not seeded,
         epsilon=privacy.epsilon,
         delta=privacy.delta,
-        mu=calibration.mu if privacy.paper_calibrated else privacy.mu,
+        mu=privacy.mu,
         adjacency=privacy.adjacency,
         mechanism=privacy.mechanism,
         sampler=sampler,
@@ -66,14 +67,14 @@ def make_certificate(
         clipping=mechanism.clipping.kind,
         scale=_scale_kind(steps, mechanism.clipping),
         warnings=tuple(notes),
-        calibration="published formula" if privacy.paper_calibrated else "analytic",
+        calibration="analytic",
         sensitivity=calibration.sensitivity,
         sigma=calibration.sigma,
         noise_edge=edge,
         n_features=mechanism.n_features,
         records=records,
         report=report,
-        planned=None if mechanism.continuous else privacy.releases,
+        planned=privacy.releases,
         public="number of records, number and names of features, and these settings",
         ledger=ledger,
         steps=(*steps, StepCost(mechanism.name, calibration.mu)),

@@ -224,10 +224,11 @@ class SymmetricMask:
     off_diagonal: float
     label: Label = (0,)
 
-    def _slices(self) -> list[slice]:
+    def slices(self) -> list[slice]:
+        """Where the tiles begin and end."""
         return [slice(i, min(i + TILE, self.n_features)) for i in range(0, self.n_features, TILE)]
 
-    def _tile(self, rows: slice, columns: slice) -> Array:
+    def tile(self, rows: slice, columns: slice) -> Array:
         """The entries of one tile, on or above the diagonal."""
         height, width = rows.stop - rows.start, columns.stop - columns.start
         label = (*self.label, rows.start, columns.start)
@@ -242,18 +243,10 @@ class SymmetricMask:
 
     def tiles(self) -> Iterator[tuple[slice, slice, Array]]:
         """Rows, columns and entries of every tile on or above the diagonal."""
-        slices = self._slices()
+        slices = self.slices()
         for i, rows in enumerate(slices):
             for columns in slices[i:]:
-                yield rows, columns, self._tile(rows, columns)
-
-    def strips(self) -> Iterator[tuple[slice, Array]]:
-        """The columns of the mask, shape (d, at most 256), one strip at a time."""
-        slices = self._slices()
-        for j, columns in enumerate(slices):
-            above = [self._tile(rows, columns) for rows in slices[: j + 1]]
-            below = [self._tile(columns, rows).T for rows in slices[j + 1 :]]
-            yield columns, np.concatenate(above + below)
+                yield rows, columns, self.tile(rows, columns)
 
     def add_to(self, matrix: Array) -> Array:
         """Add the mask to a d x d matrix, in place."""

@@ -13,6 +13,7 @@ from fedpca.privacy.mechanisms.base import Calibration, Mechanism
 from fedpca.privacy.mechanisms.gram import Gram
 from fedpca.privacy.mechanisms.registry import calibrate, mechanism_class
 from fedpca.privacy.rules import check_delta_for_rows
+from fedpca.privacy.schedule import Schedule
 from fedpca.privacy.search_plan import Outlook, expected, rows_for_scale
 from fedpca.privacy.settings import Privacy
 from fedpca.summaries import validation
@@ -119,10 +120,8 @@ def plan_release(
 
     def noise_of(rank: int, rows: float) -> tuple[Calibration, float, Outlook]:
         outlook = expected(privacy, n_features, rank, rows, noise, finds_scale=scale is not None)
-        calibration = calibrate(
-            privacy, n_features, mu=outlook.mu, joint=outlook.joint, pairs=outlook.clipping.pairs
-        )
-        edge = mechanism.noise_edge(privacy, n_features, calibration, report=privacy.releases)
+        calibration = calibrate(privacy, mu=outlook.mu, joint=outlook.joint, pairs=outlook.clipping.pairs)
+        edge = calibration.edge(n_features) * Schedule(privacy.releases).accumulated(privacy.releases)
         return calibration, edge * outlook.clipping.unit * sqrt(noise), outlook
 
     def edge_of(rank: int, rows: float) -> float:
@@ -137,7 +136,7 @@ def plan_release(
     quality: tuple[float | None, float | None] = None, None
     if n_rows is not None:
         if n_rows >= fewest:
-            per_row = edge * mechanism.rows_factor(n_rows) / n_rows
+            per_row = edge * mechanism.rows_factor / n_rows
             quality = _quality(per_row, variances, outlook, n_components, n_features)
         else:
             quality = 0.0, 0.0
@@ -146,7 +145,7 @@ def plan_release(
     return Plan(
         privacy=privacy,
         n_features=n_features,
-        mu=calibration.mu if privacy.paper_calibrated else privacy.mu,
+        mu=privacy.mu,
         sensitivity=calibration.sensitivity,
         sigma=calibration.sigma,
         noise_edge=edge,
@@ -241,7 +240,7 @@ def _rows_needed(
     for _ in range(_ITERATIONS):
         sd = edge_of(needed) / (2 * sqrt(n_features))
         rows = sd * float(np.linalg.norm(1 / gaps)) / sqrt(1 - _GOOD**2)
-        needed = min(rows * mechanism.rows_factor(rows), float(_NEVER))
+        needed = min(rows * mechanism.rows_factor, float(_NEVER))
     return min(ceil(needed), _NEVER)
 
 
@@ -302,9 +301,7 @@ def _advice(
     remedy = "A larger epsilon or fewer features need fewer."
     if not isinstance(privacy.bound, str):
         remedy = "A larger epsilon, fewer features or a tighter bound need fewer."
-    if privacy.paper_calibrated:
-        remedy = "mechanism='gram' needs hundreds of times fewer."
-    elif mechanism_class(privacy).less_accurate and n_features <= Gram.max_features:
+    if mechanism_class(privacy).rows_factor > 1 and n_features <= Gram.max_features:
         remedy = "mechanism='gram' needs several times fewer."
     if n_rows is None:
         return f"{wanted}, {condition}.\n{remedy}"

@@ -138,10 +138,12 @@ class Search:
         return finds_scale + of_center
 
     @staticmethod
-    def most_words(n_features: int, *, finds_scale: bool) -> int:
-        """The length of the longest sum of a step."""
+    def most_words(privacy: Privacy, n_features: int, *, finds_scale: bool) -> int:
+        """The length of the longest sum of a step; 0 if there is none."""
         of_scale = DYADIC.n_bins * n_features if finds_scale else 0
-        return max(of_scale, n_features, DYADIC.n_bins + FINEST.n_bins)
+        if privacy.center == "private":
+            return max(of_scale, n_features, DYADIC.n_bins + FINEST.n_bins)
+        return max(of_scale, FINEST.n_bins if privacy.bound == "private" else 0)
 
     # --- one step ---
 

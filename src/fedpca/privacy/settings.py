@@ -12,8 +12,7 @@ import numpy as np
 from fedpca._typing import Array
 from fedpca.privacy.calibration import Adjacency, mu_of
 from fedpca.privacy.ledger import Ledger
-from fedpca.privacy.mechanisms.base import CalibrationName
-from fedpca.privacy.mechanisms.registry import MECHANISMS, MechanismName, mechanism_class
+from fedpca.privacy.mechanisms.registry import MECHANISMS, MechanismName
 from fedpca.privacy.noise import NoiseName
 from fedpca.privacy.rules import check_epsilon_delta
 from fedpca.summaries import validation
@@ -43,14 +42,13 @@ class Privacy:
             "zero-out": any row taken out, as if it lay at the center, with 0.7 times the noise. The number
             of rows is public in both.
         mechanism: "gram", one noisy d x d sum, for up to 4096 features; "sketch", a noisy d x k sum, for
-            more; "streaming-mod-sulq" and "mod-sulq", the paper's and its predecessor's, for comparison.
+            more.
         center: what is subtracted from rows before they are clipped. "private": the mean, found with a part
             of the budget, or differences of random pairs of rows ("pairs") where that would be too noisy;
             a vector of public numbers; or None for nothing.
         evaluate: keep 5 % of the budget to measure how much variance the released components explain.
         releases: how many times, at most, a growing stream will be released. `epsilon` covers all of them.
         noise: "exact", safe against floating-point attacks; "fast", not safe, for experiments.
-        calibration: of "streaming-mod-sulq": "analytic", or the "paper" omega, hundreds of times larger.
         ledger: a `Ledger`, or the path of its file, in which what was spent outlives the process. A new file
             gets (epsilon, delta) as its total budget. None: in memory, one account for every fit; a second
             fit with the same object, or a copy of it, warns.
@@ -70,7 +68,6 @@ class Privacy:
     evaluate: bool = True
     releases: int = 1
     noise: NoiseName = "exact"
-    calibration: CalibrationName = "analytic"
     ledger: Ledger | str | os.PathLike[str] | None = None
     insecure_seed_for_tests: int | None = None
 
@@ -82,7 +79,6 @@ class Privacy:
             ("adjacency", get_args(Adjacency)),
             ("mechanism", tuple(MECHANISMS)),
             ("noise", get_args(NoiseName)),
-            ("calibration", get_args(CalibrationName)),
         ):
             if (option := getattr(self, name)) not in known:
                 raise ValueError(f"{name} must be one of {_listed(known)}, got {name}={option!r}.")
@@ -91,12 +87,6 @@ class Privacy:
         validation.integer(self.releases, "releases", at_least=1)
         if self.releases > _MAX_RELEASES:
             raise ValueError(f"releases must be at most {_MAX_RELEASES}, got releases={self.releases}.")
-        if self.calibration not in mechanism_class(self).calibrations:
-            able = [name for name, known in MECHANISMS.items() if self.calibration in known.calibrations]
-            raise ValueError(
-                f"calibration={self.calibration!r} needs mechanism={_listed(able)}, got "
-                f"mechanism={self.mechanism!r}."
-            )
         if self.insecure_seed_for_tests is not None:
             validation.integer(self.insecure_seed_for_tests, "insecure_seed_for_tests", at_least=0)
         if self.ledger is not None and not isinstance(self.ledger, Ledger | str | os.PathLike):
@@ -111,8 +101,6 @@ class Privacy:
         if isinstance(self.bound, str):
             if self.bound not in _BOUNDS:
                 raise ValueError(f"bound must be a number, 'private' or 'sphere', got bound={self.bound!r}.")
-            if self.bound == "private":
-                self._require_mu("bound")
             return self.bound
         if not validation.is_real(self.bound):
             raise TypeError(f"bound must be a number, 'private' or 'sphere', got bound={self.bound!r}.")
@@ -121,18 +109,6 @@ class Privacy:
                 f"bound must be a positive number, about the norm of a row, got bound={self.bound}."
             )
         return float(self.bound)
-
-    def _require_mu(self, name: str) -> None:
-        """Refuse to find anything privately with noise that follows a published formula."""
-        if not self.paper_calibrated:
-            return
-        able = [known for known, kind in MECHANISMS.items() if kind.calibrated_by_mu("analytic")]
-        public = "a public number" if name == "bound" else "None or public numbers"
-        raise ValueError(
-            f"{name}={getattr(self, name)!r} needs noise calibrated by mu: calibration='analytic' and "
-            f"mechanism={_listed(able)}, got calibration={self.calibration!r}, "
-            f"mechanism={self.mechanism!r}; or give {public}."
-        )
 
     def _checked_center(self) -> str | tuple[float, ...] | None:
         if self.center is None:
@@ -143,8 +119,6 @@ class Privacy:
                     "center must be None, 'private', 'pairs' or one public number per feature, got "
                     f"center={self.center!r}."
                 )
-            if self.center == "private":
-                self._require_mu("center")
             return self.center
         try:
             center = np.asarray(self.center, dtype=np.float64)
@@ -169,12 +143,7 @@ class Privacy:
     @property
     def evaluation_share(self) -> float:
         """Of mu²: what an evaluation of the released components may cost."""
-        return _EVALUATION_SHARE if self.evaluate and not self.paper_calibrated else 0.0
-
-    @property
-    def paper_calibrated(self) -> bool:
-        """Whether the noise follows a published formula in (epsilon, delta) instead of mu."""
-        return not mechanism_class(self).calibrated_by_mu(self.calibration)
+        return _EVALUATION_SHARE if self.evaluate else 0.0
 
     def public_center(self, n_features: int) -> Array | None:
         """The center as an array, if it is a public vector."""

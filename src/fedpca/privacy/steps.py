@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import isclose, sqrt
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 from scipy.special import ndtri
@@ -109,6 +109,9 @@ class Block:
         return self.sensitivities[adjacency == "zero-out"]
 
 
+StepName = Literal["rows", "scales", "lengths and spread", "mean", "radius", "evaluation"]
+
+
 @dataclass(frozen=True)
 class Step:
     """One exchange: blocks that are summed at once.
@@ -120,7 +123,7 @@ class Step:
         radius: the length that rows are clipped to; 0 where they are not.
     """
 
-    name: str
+    name: StepName
     blocks: tuple[Block, ...]
     stream_rows: int = 0
     radius: float = 0.0

@@ -74,21 +74,16 @@ class PrivateSums:
     @property
     def finished(self) -> bool:
         """Whether all planned releases were made."""
-        return self._n_releases == self._privacy.releases and not self._mechanism.continuous
+        return self._n_releases == self._privacy.releases
 
     @property
     def total_margin(self) -> float:
         """By how much noise may have lowered the total of the last report, in the units of the data."""
-        return self.clipping.unit * self._mechanism.total_margin(self._accumulated, self._mechanism.count)
-
-    @property
-    def _accumulated(self) -> float:
-        return 1.0 if self._mechanism.continuous else self._schedule.accumulated(self._n_releases)
+        accumulated = self._schedule.accumulated(self._n_releases)
+        return self.clipping.unit * self._mechanism.total_margin(accumulated, self._mechanism.count)
 
     def take(self, deviations: Array) -> None:
         """Add rows as `Clipping.deviations` gives them."""
-        if self._mechanism.continuous:
-            self.debit(None)  # their noise is drawn at once
         for part in self._pairing.take(deviations) if self.clipping.pairs else (deviations,):
             self._mechanism.take(self.clipping.points(part))
 
@@ -121,14 +116,14 @@ class PrivateSums:
         """Note in the ledger that a release came out."""
         self._ledger.complete(entry)
 
-    def debit(self, n_rows: int | None) -> Entry:
+    def debit(self, n_rows: int) -> Entry:
         """Pay for the next release, or once for all releases of all records to come; no noise is drawn.
 
         What was kept for an evaluation has to be left.
         """
         if self._paid is not None:
             return self._paid
-        pays_once = self._mechanism.continuous or not self._schedule.disjoint
+        pays_once = not self._schedule.disjoint
         stop = None if pays_once else n_rows
         start, mu, adjacency = self._next_record, self._mechanism.calibration.mu, self._privacy.adjacency
         self._ledger.check(start, stop, hypot(mu, self._reserved), adjacency=adjacency)

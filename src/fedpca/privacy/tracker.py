@@ -76,15 +76,14 @@ class PrivateTracker:
         privacy: the settings.
         scale: what features are divided by, public numbers; "std" to find it; None for nothing.
         oversample: directions carried beyond those.
-        batch_rows: rows that "streaming-mod-sulq" noises at a time; None for 1024.
         dtype: of the components shown.
         feature_names: one per feature, or None.
         key: 32 secret bytes that all noise and pairs follow from; None for random ones. With the key of an
             earlier tracker this one draws the same noise again: give it the same rows and sums, or the
             difference of what comes out reveals them.
         bound_to: called when the first noise of a purpose is drawn; the noise follows from what it returns,
-            too. A digest of the rows, which are summed by then, gives other rows independent noise; a
-            mechanism that draws noise as rows come needs it before. None: noise follows from the key alone.
+            too. A digest of the rows, which are summed by then, gives other rows independent noise. None:
+            noise follows from the key alone.
 
     Attributes:
         ledger: what pays for the releases; None in a copy.
@@ -100,7 +99,6 @@ class PrivateTracker:
         *,
         scale: Array | Literal["std"] | None = None,
         oversample: Oversample = "auto",
-        batch_rows: int | None = None,
         dtype: DTypeLike = np.float64,
         feature_names: tuple[str, ...] | None = None,
         key: bytes | None = None,
@@ -112,7 +110,6 @@ class PrivateTracker:
         self.oversample = oversample
         self.dtype = np.dtype(dtype)
         self.feature_names = feature_names
-        self._batch_rows = batch_rows
         self._guard = Guard()
         self._n_rows = 0  # records so far, those of the center included
         self._n_rows_released = 0  # of which the last release knew
@@ -173,8 +170,6 @@ class PrivateTracker:
             mu=preparation.mu_left,
             joint=self.privacy.center == "private" and not clipping.pairs,
             rank=self._rank,
-            batch_rows=self._batch_rows,
-            noise=noise,
         )
         self._stage = PrivateSums(
             self.privacy,
@@ -483,7 +478,7 @@ class PrivateTracker:
         copied = _Closed(
             "this is a copy of what was released, and cannot release more: go on with the original."
         )
-        kept = ("n_features", "rule", "privacy", "oversample", "dtype", "feature_names", "_batch_rows")
+        kept = ("n_features", "rule", "privacy", "oversample", "dtype", "feature_names")
         return {name: getattr(self, name) for name in kept} | {
             "ledger": None,
             "_n_rows": self._n_rows_released,

@@ -14,7 +14,7 @@ from fedpca.summaries import validation
 DELIMITERS = {"csv": ",;\t|", "tsv": "\t", "txt": "\t,;| "}  # by format; the first is the default
 _LINES_LOOKED_AT = 50
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+([eE][+-]?[0-9]+)?")
-_GROUPS_OF_THREE = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+")
+_GROUPS_OF_THREE = re.compile(r"[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+")
 _DECIMAL_POINT = re.compile(r"[+-]?[0-9]*\.[0-9]+([eE][+-]?[0-9]+)?")
 # What pandas writes, and cells of blanks, which programs pad to the width of a column: 32 is more than any
 # number has.
@@ -96,9 +96,9 @@ class Dialect:
 
     @property
     def grouped(self) -> str:
-        """A pattern of numbers with thousands separators."""
+        """A pattern of numbers with thousands separators; 0,280 is none."""
         decimal = re.escape(self.decimal or ".")
-        return rf"^[+-]?[0-9]{{1,3}}({self.separator}[0-9]{{3}})+({decimal}[0-9]*)?$"
+        return rf"^[+-]?[1-9][0-9]{{0,2}}({self.separator}[0-9]{{3}})+({decimal}[0-9]*)?$"
 
     @property
     def separator(self) -> str:
@@ -128,7 +128,7 @@ class Dialect:
         if delimiter is None:
             candidates = [each for each in delimiters if each != self.decimal] or [";"]
             tables = {each: _records(text, each, n_lines) for each in candidates}
-            delimiter = max(candidates, key=lambda each: _likelihood(tables[each]))
+            delimiter = max(candidates, key=lambda each: _likelihood(tables[each], each))
         decimal = self.decimal
         if decimal is None:
             cells = [] if only_first_line or delimiter == "," else _records(text, delimiter, n_lines)
@@ -152,7 +152,7 @@ def other_delimiter(text: str, only_first_line: bool) -> str | None:
     n_lines = 1 if only_first_line else _LINES_LOOKED_AT
     first = next(iter(text.strip().splitlines()), "")
     found = {
-        each: _likelihood(_records(text, each, n_lines))
+        each: _likelihood(_records(text, each, n_lines), each)
         for each in dict.fromkeys(first)
         if each.isascii() and not each.isalnum() and each not in _IN_CELLS + " " * only_first_line
     }
@@ -168,13 +168,17 @@ def _records(text: str, delimiter: str, n_lines: int) -> list[list[str]]:
         return []
 
 
-def _likelihood(lines: Sequence[Sequence[str]]) -> tuple[bool, int]:
-    """Whether all lines have as many cells as the first; and how many, or 0 for one or if most have not."""
+def _likelihood(lines: Sequence[Sequence[str]], delimiter: str) -> tuple[bool, bool, int]:
+    """Whether all lines have as many cells as the first; whether commas are in numbers; how many cells.
+
+    The number is 0 for one, or if most lines have not as many. Commas in numbers would divide lines, too.
+    """
     widths = [len(line) for line in lines] or [0]
     agree = widths.count(widths[0])
     if widths[0] < 2 or 2 * agree <= len(widths):
-        return False, 0
-    return agree == len(widths), widths[0]
+        return False, False, 0
+    decimal = delimiter != "," and _has_decimal_commas([cell for line in lines for cell in line])
+    return agree == len(widths), decimal, widths[0]
 
 
 def _has_decimal_commas(cells: Sequence[str]) -> bool:

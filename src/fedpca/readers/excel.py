@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedpca._util.extras import require
 from fedpca._util.text import join_names
 from fedpca.errors import FileFormatError
+from fedpca.readers.conventions import Conventions
 from fedpca.readers.data_file import NonNumeric, ReadRequest, translate_errors
 from fedpca.readers.dialect import Dialect
 from fedpca.readers.tables import TableFile, pyarrow, too_many_rows
@@ -55,7 +56,9 @@ class ExcelFile(TableFile):
         self._gaps, self._codes = {"", *dialect.gaps}, set(dialect.codes)
         self._first, cells = next(self._filled_rows(), (0, []))
         if not cells:
-            raise FileFormatError(f"{path} contains no rows.")
+            other, sheets = self.other_tables()
+            problem = f"{path}: its first sheet contains no rows" if other else f"{path} contains no rows."
+            raise FileFormatError(problem, *other, **sheets)
         filled = [i for i, cell in enumerate(cells) if cell != ""]
         named = slice(filled[0], filled[-1] + 1)
         names = tuple(_text(cell) or "" for cell in cells[named])
@@ -76,7 +79,7 @@ class ExcelFile(TableFile):
         self._span = named if header else slice(0, len(cells))
         columns = names if header else numbered(len(cells))
         self._places = {name: i for i, name in enumerate(columns)}
-        contents = {name: _Contents() for name in columns}
+        contents = {name: _Contents(dialect) for name in columns}
         found = self._look_at(contents)
         n_rows = found if private_rows is None else private_rows
         pa = pyarrow("pyarrow")
@@ -138,6 +141,7 @@ class ExcelFile(TableFile):
 
     def _table_rows(self) -> Iterator[tuple[int, list[Any]]]:
         """The rows of the table. Empty ones are skipped, unless they are private."""
+        first = True
         for number, row in self._all_rows() if self._private else self._filled_rows():
             if number < self._first:
                 continue
@@ -153,11 +157,12 @@ class ExcelFile(TableFile):
                     raise FileFormatError(
                         f"{self.path}, row {number}: cells must be below a name",
                         "correct the row",
-                        "pass {skip_lines} if rows above the names are a title",
+                        *(["pass {skip_lines} if the rows above are a title"] if first else []),
                         *other,
-                        skip_lines=None,
+                        skip_lines=number - 1,
                         **sheet,
                     )
+            first = False
             yield number, inside
 
     def _records(self, request: ReadRequest, columns: list[str]) -> Iterator[Any]:
@@ -197,10 +202,11 @@ class _Contents:
         is_whole: whether it contains whole numbers only.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dialect: Dialect) -> None:
         self.is_whole = True
         self._n_numbers = self._n_dates = self._n_texts = 0
         self._first_bad = 0  # its row
+        self._conventions = Conventions(dialect)
 
     def add(self, row: int, cell: Any, number: float | None) -> None:
         """Add a cell with its value, None if it is no number."""
@@ -214,11 +220,16 @@ class _Contents:
             self._n_dates += 1
         else:
             self._n_texts += 1
+            self._conventions.add([cell])
 
     def reason(self) -> NonNumeric | None:
         """Why it cannot be a feature; None if it can."""
         if not self._first_bad:
             return None
+        if not self._n_dates:
+            self._conventions.add([1.0] * self._n_numbers)
+            if found := self._conventions.reason(f"row {self._first_bad}"):
+                return found
         what = " and ".join(["dates or times"] * bool(self._n_dates) + ["text"] * bool(self._n_texts))
         if self._n_numbers <= self._n_dates + self._n_texts:
             return NonNumeric(f"{what} from row {self._first_bad}")

@@ -493,11 +493,16 @@ def _features(file: DataFile, columns: Names | None, drop: Names, passthrough: N
         excluded |= {*_elements(passthrough, [file])}
     features = tuple(name for name in (file.names if columns is None else columns) if name not in excluded)
     if "" in features:
+        unnamed = file.names.count("")
+        # In the first of many cells.
+        may_be_title = isinstance(file, TextFile | ExcelFile) and 2 * unnamed >= len(file.names)
         raise FileFormatError(
             f"{file.path}: columns must have names, but column {file.names.index('') + 1} has none",
-            "name it",
-            "leave it out with {drop}",
+            "name it" if unnamed == 1 else "name all columns",
+            *(["pass {skip_lines} if lines above the names are a title"] if may_be_title else []),
+            f"leave {'it' if unnamed == 1 else 'those without'} out with {{drop}}",
             drop=[""],
+            skip_lines=None,
         )
     if not features:
         raise ValueError(
@@ -606,7 +611,15 @@ def _require_numeric(file: DataFile, features: Names | None) -> None:
     bad = {name: file.non_numeric[name] for name in features or file.non_numeric if name in file.non_numeric}
     if not bad:
         return
-    contents = join_names([f"{name} contains {reason.contains}" for name, reason in bad.items()])
+    having: dict[str, list[str]] = {}
+    for name, reason in bad.items():
+        having.setdefault(reason.contains, []).append(name)
+    contents = join_names(
+        [
+            f"{join_names(names)} {'contains' if len(names) == 1 else 'contain'} {what}"
+            for what, names in having.items()
+        ]
+    )
     problem = f"{file.path}: columns must be numeric, but {contents}"
     other, sheet = file.other_tables()
     if features is None:

@@ -5,9 +5,12 @@ import io
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import pairwise
+from math import isclose, isfinite
 from typing import Any
 
+from fedpca._util.text import pluralize
 from fedpca.errors import FileFormatError
+from fedpca.readers.conventions import Conventions
 from fedpca.readers.data_file import NonNumeric, ReadRequest, Source, translate_errors
 from fedpca.readers.dialect import Dialect, is_like_a_number, other_delimiter
 from fedpca.readers.private_lines import PrivateLines, header_line, require_ascii
@@ -24,16 +27,8 @@ from fedpca.readers.text_stream import (
     require_short,
 )
 
-_CONVENTIONS: tuple[dict[str, str], ...] = (  # in which text may be numbers, the most frequent first
-    {"thousands": ","},
-    {"decimal": ","},
-    {"thousands": ".", "decimal": ","},
-    {"thousands": "'"},
-    {"thousands": " "},
-    {"thousands": " ", "decimal": ","},
-    {"thousands": "'", "decimal": ","},
-)
 _YEARS = (1500, 2500)  # that four digits of a name may be
+_IN_ORDER = 8  # so many numbers are in order by chance in 2 of 8! lines, one of 20,000
 _NOTHING_FOLLOWS = ("Empty CSV file", "Could not skip initial")  # what pyarrow reports of a header alone
 
 
@@ -76,6 +71,7 @@ class TextFile(TableFile):
         self._header = header
         self._columns = tuple(cells) if header else numbered(len(cells))
         self._whole: list[str] = []  # columns of whole numbers
+        self._parsed_here: set[str] = set()  # columns of numbers that pyarrow does not parse
         types = dict.fromkeys(self._columns, pyarrow("pyarrow").float64()) if private else self._infer()
         self._describe(path, self._columns if self._header else None, types, private=private)
         self.non_numeric = {**self.non_numeric, **self._examine_text()}
@@ -146,10 +142,10 @@ class TextFile(TableFile):
             if pa.types.is_integer(kind):
                 self._whole.append(name)
             types[name] = pa.float64() if non_numeric(kind) is None and kind != pa.bool_() else kind
-        if self._dialect.thousands is not None:
-            for name, cells in self._text_cells([n for n, kind in types.items() if kind == pa.string()]):
-                if None not in map(self._dialect.number, self._filled(cells)):
-                    types[name] = pa.float64()
+        for name, cells in self._text_cells([n for n, kind in types.items() if kind == pa.string()]):
+            if None not in map(self._dialect.number, self._filled(cells)):  # pyarrow knows no padding
+                types[name] = pa.float64()
+                self._parsed_here.add(name)
         return types
 
     def _integers(self) -> Collection[str]:
@@ -173,7 +169,8 @@ class TextFile(TableFile):
         pa = pyarrow("pyarrow")
         features = [name for name in columns if name not in request.passthrough]
         numbers = [name for name in features if self._types[name] == pa.float64()]
-        as_text = numbers if self._private or self._dialect.thousands else []
+        everywhere = self._private or self._dialect.thousands
+        as_text = [name for name in numbers if everywhere or name in self._parsed_here]
         types = {name: self._types[name] for name in features} | dict.fromkeys(
             [*as_text, *request.passthrough], pa.string()
         )
@@ -227,7 +224,7 @@ class TextFile(TableFile):
     def _parsed(self, cells: Any, name: str, done: int) -> Any:
         """Numbers from text, which pyarrow.csv itself does not read; `done` rows are before them."""
         pa, compute, dialect = pyarrow("pyarrow"), pyarrow("pyarrow.compute"), self._dialect
-        cells = _without(compute.ascii_trim_whitespace(cells), dialect.gaps)
+        cells = _without(compute.utf8_trim_whitespace(cells), dialect.gaps)
         plain = cells
         if dialect.thousands:
             grouped = compute.match_substring_regex(cells, dialect.grouped)
@@ -283,33 +280,9 @@ class TextFile(TableFile):
         number, gaps = self._dialect.number, {*self._dialect.gaps}
         bad = [cell.strip() not in gaps and number(cell) is None for cell in cells]
         line = self._line(bad.index(True) + 1) if any(bad) else 0
-        filled = self._filled(cells)
-        fitting, most = [], len(cells) - sum(bad) - (len(cells) - len(filled))
-        for convention in _CONVENTIONS:
-            other = self._dialect.read_as(convention)
-            if other is None:
-                continue
-            count = sum(other.number(cell) is not None for cell in filled)
-            most = max(most, count)
-            if count == len(filled):
-                fitting.append({k: v for k, v in convention.items() if v != getattr(self._dialect, k)})
-        if 2 * most <= len(filled):
-            return NonNumeric(f"text from line {line}" if line else "text")
-        if fitting:
-            fitting = [each for each in fitting if len(each) == min(map(len, fitting))][:2]
-            which = {"thousands": "thousands separators", "decimal": "decimal commas"}
-            found = " or ".join(" and ".join(which[name] for name in each) for each in fitting)
-            options = " or ".join(" and ".join(f"{{{{{name}}}}}" for name in each) for each in fitting)
-            arguments = {name: value for each in reversed(fitting) for name, value in each.items()}
-            return NonNumeric(
-                f"numbers with {found}, from line {line}", f"read {{}} with {options}", arguments
-            )
-        return NonNumeric(
-            f"numbers and, in line {line}, text",
-            "correct or empty the cells of {} that are not numbers, or list what stands for a missing value "
-            "with {{na_values}}",
-            {"na_values": None},
-        )
+        found = Conventions(self._dialect)
+        found.add(self._filled(cells))
+        return found.reason(f"line {line}") or NonNumeric(f"text from line {line}" if line else "text")
 
     def _require_no_other_delimiter(self) -> None:
         """Reject one column that is several, divided by something else."""
@@ -354,7 +327,7 @@ class TextFile(TableFile):
                 "name its encoding, as in {encoding}",
                 encoding="latin-1",
             ) from None
-        where, above = f"{self.path}", 0
+        where, above, row = f"{self.path}", 0, 0
         if line := number_after("Row #", report):  # pyarrow does not count empty lines
             row = int(line) - (self._first_lines if self._header else 0)
             above = self._line(row) - 1
@@ -367,9 +340,10 @@ class TextFile(TableFile):
             remedies = ["correct the line"]
             if self._starts_with_hash:
                 remedies.append("pass {comment} if lines that start so are comments")
-            elif len(self._columns) == 1:  # as a title has, and seldom a table
+            elif 1 in (len(self._columns), row):  # as of a title, and seldom of a table
                 remedies.append("pass {skip_lines} if the lines above are a title")
-            problem = f"{where}: expected {number_after('Expected ', report)} cells, got {found}"
+            expected = pluralize(float(number_after("Expected ", report)), "cell")
+            problem = f"{where}: expected {expected}, got {found}"
             raise FileFormatError(problem, *remedies, skip_lines=above, comment="#") from None
         raise FileFormatError(
             f"{where}, after line {self._line(read[0])}: cannot be parsed; look for an open quote or a line "
@@ -421,12 +395,11 @@ def are_names(
             header=True,
             width=None,
         )
-    first, second = (
-        [cell.strip() for cell in line if cell.strip() not in dialect.gaps] for line in (cells, following)
-    )
-    if _counts(first) and (first[0] in ("0", "1") or not _counts(second)):
+    first, second = (_numbers(line, dialect) for line in (cells, following))
+    numbers = first in ([*range(len(first))], [*range(1, len(first) + 1)])
+    if _are_like_names(first) and (numbers or not _are_like_names(second)):
         raise FileFormatError(
-            f"{path}: the first line counts up or down, so it may contain names or numbers",
+            f"{path}: the first line counts up or down, or contains years: it may contain names or numbers",
             "name the columns",
             "pass {header}",
             header=None,
@@ -434,11 +407,19 @@ def are_names(
     return False
 
 
-def _counts(cells: Sequence[str]) -> bool:
-    """Whether more than two cells are whole numbers with equal steps, or years in order, as names may be."""
-    if len(cells) < 3 or not all(cell.isdecimal() for cell in cells):
+def _numbers(cells: Sequence[str], dialect: Dialect) -> list[float]:
+    """The values of cells that are not missing; nothing if one is no number."""
+    filled = [cell for cell in cells if cell.strip() not in dialect.gaps]
+    values = [number for cell in filled if (number := dialect.number(cell)) is not None]
+    return values if len(values) == len(filled) else []
+
+
+def _are_like_names(values: Sequence[float]) -> bool:
+    """Whether numbers may be names: three or more years or equal steps, or many in order, as wavelengths."""
+    if len(values) < 3 or not all(map(isfinite, values)):
         return False
-    steps = {int(after) - int(before) for before, after in pairwise(cells)}
-    years = all(len(cell) == 4 and _YEARS[0] <= int(cell) <= _YEARS[1] for cell in cells)
+    years = all(value == int(value) and _YEARS[0] <= value <= _YEARS[1] for value in values)
+    steps = [after - before for before, after in pairwise(values)]
+    equal = steps[0] != 0 and all(isclose(step, steps[0], rel_tol=1e-6) for step in steps)
     in_order = min(steps) > 0 or max(steps) < 0
-    return in_order and (len(steps) == 1 or years)
+    return (years and len(set(values)) == len(values)) or equal or (in_order and len(values) >= _IN_ORDER)

@@ -245,8 +245,6 @@ _VALUES = {
     "zero-out": "one record, replaced by the center",
     "gram": "the Gram matrix",
     "sketch": "a random sketch of the Gram matrix",
-    "streaming-mod-sulq": "the Gram matrix of each batch (streaming MOD-SuLQ)",
-    "mod-sulq": "the Gram matrix (MOD-SuLQ)",
     "analytic": "analytic Gaussian mechanism",
     "public": "a public vector",
     "private": "the mean, estimated privately",

@@ -17,7 +17,7 @@ from fedpca.errors import SecureError
 from fedpca.privacy.certify import make_certificate
 from fedpca.privacy.clipping import MAX_ROWS, Pairing
 from fedpca.privacy.evaluation import Energies
-from fedpca.privacy.mechanisms import MECHANISMS, LinearMechanism, NoiseBlock, build, mechanism_class
+from fedpca.privacy.mechanisms import Mechanism, NoiseBlock, build, mechanism_class
 from fedpca.privacy.release_checks import bound_warning
 from fedpca.privacy.rules import check_delta_for_rows
 from fedpca.privacy.search import Search
@@ -30,7 +30,7 @@ from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.view import SummaryView
 
 _TAIL = 10.0  # standard deviations, by which the norm of Gaussian noise never exceeds what is expected
-_SAMPLER = (
+SAMPLER = (
     "sum of owners' rounded Gaussians, exact on the integers; words of SHAKE128 from random 256-bit keys"
 )
 
@@ -219,11 +219,9 @@ class PrivateFit:
     @property
     def most_words(self) -> int:
         """The length of the longest sum: public, and known before the first."""
-        kind = mechanism_class(self._privacy)
-        assert issubclass(kind, LinearMechanism)
         return max(
-            kind.most_words(self.n_features, self._rank),
-            Search.most_words(self.n_features, finds_scale=self._finds_scale),
+            mechanism_class(self._privacy).most_words(self.n_features, self._rank),
+            Search.most_words(self._privacy, self.n_features, finds_scale=self._finds_scale),
             self._rank + 2,
         )
 
@@ -334,11 +332,11 @@ class PrivateFit:
 
     # --- the release and its evaluation ---
 
-    def _mechanism(self) -> LinearMechanism:
+    def _mechanism(self) -> Mechanism:
         """The mechanism of the release, without rows."""
         found = self._search.found
         assert found is not None
-        mechanism = build(
+        return build(
             self._privacy,
             found.clipping,
             self.n_features,
@@ -346,8 +344,6 @@ class PrivateFit:
             joint=self._privacy.center == "private" and not found.clipping.pairs,
             rank=self._rank,
         )
-        assert isinstance(mechanism, LinearMechanism)
-        return mechanism
 
     def _release(self, total: Total) -> None:
         mechanism, found = self._mechanism(), self._search.found
@@ -356,7 +352,7 @@ class PrivateFit:
         certificate = make_certificate(
             self._privacy,
             mechanism,
-            sampler=_SAMPLER,
+            sampler=SAMPLER,
             safe=True,
             records=total.rows,
             count=count,
@@ -391,18 +387,9 @@ def _blocks(step: Step, deviations: Sequence[float]) -> tuple[NoiseBlock, ...]:
 
 
 def _check_settings(privacy: Privacy) -> None:
-    """Refuse what is not one noisy sum over rows, calibrated by mu and exact."""
+    """Refuse what is not one release, with exact noise."""
     if not isinstance(privacy, Privacy):
         raise TypeError(f"privacy must be a fedpca.Privacy, got {type(privacy).__name__}.")
-    able = [
-        name
-        for name, kind in MECHANISMS.items()
-        if issubclass(kind, LinearMechanism) and kind.calibrated_by_mu("analytic")
-    ]
-    if privacy.mechanism not in able:
-        raise ValueError(
-            f"secure sums need mechanism={' or '.join(map(repr, able))}, got {privacy.mechanism!r}."
-        )
     if privacy.releases != 1:
         raise ValueError(f"secure sums make one release, got releases={privacy.releases}; leave it out.")
     if privacy.noise != "exact":

@@ -14,7 +14,7 @@ from fedpca.summaries.certificate import (
 )
 from fedpca.summaries.record import MAX_NUMBER, MAX_TEXT
 
-_ASSUMES = "no record is held by two owners; if one is, its costs add up"
+ASSUMES = "no record is held by two owners; if one is, its costs add up"
 
 
 def combine(
@@ -60,7 +60,7 @@ def combine(
         bound=bounds[0] if len(bounds) == 1 else tuple(bounds) or None,
         warnings=tuple(sorted({text for part in parts for text in part.warnings})[:MAX_WARNINGS]),
         noise_edge=min(hypot(*edges), MAX_NUMBER) if summed else None,
-        assumes=_ASSUMES,
+        assumes=ASSUMES,
         releases=releases,
         clipping=kinds.pop(),
         scale=PRIVATE_SCALE if any(part.scale == PRIVATE_SCALE for part in parts) else parts[0].scale,

@@ -46,6 +46,11 @@ def load_summary(path: str | os.PathLike[str]) -> Summary:
 
 def split_facts(name: object, metadata: JSON) -> tuple[JSON, JSON]:
     """The facts of a summary in the metadata of the model file called `name`, and those beside it."""
+    if "checkpoint" in metadata:
+        raise ModelFileError(
+            f"{name} must be a model, but is the checkpoint of a stopped fit; run the same command again to "
+            "finish it."
+        )
     beside = {fact: metadata[fact] for fact in _BESIDE if fact in metadata}
     for fact, value in beside.items():
         if type(value) is not _BESIDE[fact]:

@@ -58,8 +58,6 @@ class Tracker(ABC):
     """Which of "backend", "block_rows", "mixed_units" and "seed" the constructor takes besides the others."""
     takes_sparse: ClassVar[bool] = False
     """Whether panels may be CSR; else they are made dense."""
-    takes_gaps: ClassVar[bool] = False
-    """Whether rows may have NaN; else they are imputed beforehand."""
     gives_moments: bool = False
     """Whether `state` is the moments of all rows, if nothing was lost before they came."""
     is_fitted: ClassVar[bool] = True

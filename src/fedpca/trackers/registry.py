@@ -4,30 +4,14 @@ from typing import Literal
 
 from fedpca.summaries.rank import RankRule, VarianceShare
 from fedpca.trackers.base import Tracker
-from fedpca.trackers.baselines.frequent_directions import FrequentDirections, RobustFrequentDirections
-from fedpca.trackers.baselines.grouse import Grouse
-from fedpca.trackers.baselines.power_method import PowerMethod
-from fedpca.trackers.baselines.spirit import Spirit
 from fedpca.trackers.block import Block
 from fedpca.trackers.exact import Exact
 from fedpca.trackers.nystrom.tracker import Nystrom
 from fedpca.trackers.on_device.exact import DeviceExact
 from fedpca.trackers.on_device.wide import DeviceWide
 
-TrackerName = Literal[
-    "auto", "exact", "nystrom", "block", "frequent-directions", "robust-frequent-directions", "grouse",
-    "power-method", "spirit",
-]  # fmt: skip
+TrackerName = Literal["auto", "exact", "nystrom", "block"]
 TRACKERS: dict[str, type[Tracker]] = {"exact": Exact, "nystrom": Nystrom, "block": Block}
-
-# Other people's, for comparison.
-BASELINES: dict[str, type[Tracker]] = {
-    "frequent-directions": FrequentDirections,
-    "robust-frequent-directions": RobustFrequentDirections,
-    "grouse": Grouse,
-    "power-method": PowerMethod,
-    "spirit": Spirit,
-}
 
 # Until so many features d x d products are faster than two products with the probes, by measurement.
 _MAX_EXACT_FEATURES = 256

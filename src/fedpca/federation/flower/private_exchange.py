@@ -30,7 +30,6 @@ from fedpca.federation.flower.exchanges import (
 from fedpca.federation.flower.live import Live, write
 from fedpca.federation.message import Message
 from fedpca.privacy import Privacy, PrivateTracker, StepSum
-from fedpca.privacy.mechanisms.registry import mechanism_class
 from fedpca.readers import RowReader
 from fedpca.secure.rows import HashedParts
 from fedpca.summaries.rank import FixedRank
@@ -301,8 +300,6 @@ class PrivateExchange:
     def _parts(self) -> Iterator[Array]:
         """All rows, which must be those of the sums before; raises, before any debit, if they are not."""
         hashed = HashedParts(self._read())
-        if mechanism_class(self._privacy).continuous:  # it draws noise as rows come
-            self._check_rows(HashedParts(self._read()))
         yield from hashed
         self._check_rows(hashed)
 

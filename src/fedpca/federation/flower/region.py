@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from io import FileIO
@@ -99,11 +100,13 @@ class Region:
     def _version(self, kept: FileIO, version: int, summary: Summary | None) -> int:
         """That of the store, unless something else was sent under it: a parent refuses what is not newer."""
         digest = hashlib.sha256(Message(self.client, 0, summary).encode()).hexdigest()
-        try:
-            sent: JSON = json.loads(kept.readall() or b"{}")
-            last, known = validation.integer(sent["version"], "version", at_least=0), sent["sha256"]
-        except (ValueError, TypeError, KeyError, RecursionError):  # new or torn
-            last, known = -1, ""
+        last, known = -1, ""
+        if contents := kept.readall():
+            try:
+                sent: JSON = json.loads(contents)
+                last, known = validation.integer(sent["version"], "version", at_least=0), sent["sha256"]
+            except (ValueError, TypeError, KeyError, RecursionError):  # torn: what was sent is not known
+                last = time.time_ns() // 1_000_000  # above it, as versions of stores are of the clock
         if known == digest:
             return last
         version = max(version, last + 1)
@@ -117,17 +120,24 @@ class Region:
         if not store.is_dir():
             raise NodeError("the region has no store: set region to the folder of its runs on this machine.")
         agreed = Roster.load(roster) if roster.exists() else None
-        settings = json.loads(last.read_bytes()) if last.exists() else {}
+        try:
+            settings = json.loads(last.read_bytes()) if last.exists() else {}
+            quorum = validation.integer(settings.get("quorum", _QUORUM), "quorum", at_least=1)
+            least_rows = validation.integer(settings.get("least_rows", 0), "least_rows", at_least=0)
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise NodeError(
+                "the last run of the region did not begin: correct its run config, and run again."
+            ) from error
         secure = is_secure(agreed)
         merged = Aggregator.merged_in(
             store,
             validation.integer(request["rank"], "rank", at_least=1),
-            least_rows=settings.get("least_rows") or 0,
+            least_rows=least_rows,
             roster=None if secure else agreed,  # nobody signs a sum over all
             robust=settings.get("robust"),
             max_share=settings.get("max_share"),
         )
-        quorum = 1 if secure else settings.get("quorum", _QUORUM)
+        quorum = 1 if secure else quorum
         version, summary = merged.version, merged.summary
         if summary is None or merged.n_children < quorum:
             if not merged.n_known:

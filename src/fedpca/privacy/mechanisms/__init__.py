@@ -1,12 +1,11 @@
 """Mechanisms: what is noised, one per file."""
 
-from fedpca.privacy.mechanisms.base import Calibration, LinearMechanism, Mechanism, NoiseBlock
+from fedpca.privacy.mechanisms.base import Calibration, Mechanism, NoiseBlock
 from fedpca.privacy.mechanisms.registry import MECHANISMS, MechanismName, build, calibrate, mechanism_class
 
 __all__ = [
     "MECHANISMS",
     "Calibration",
-    "LinearMechanism",
     "Mechanism",
     "MechanismName",
     "NoiseBlock",

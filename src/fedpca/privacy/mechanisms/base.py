@@ -7,7 +7,7 @@ as much as all rows weigh, and noise scaled to one row would hide nothing.
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import sqrt
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -17,13 +17,7 @@ from fedpca.privacy.clipping import RADIUS, Clipping
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.schedule import Schedule
 from fedpca.summaries.certificate import Certificate
-from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
-
-if TYPE_CHECKING:  # the settings check themselves against the mechanisms
-    from fedpca.privacy.settings import Privacy
-
-CalibrationName = Literal["analytic", "paper"]
 
 SUM_WEIGHT = 0.15
 """Weight of the sum of rows beside the sum of their products, in a joint release."""
@@ -55,66 +49,57 @@ class Calibration:
         return 2 * sqrt(n_features) * self.off_diagonal
 
 
-@dataclass(frozen=True)
-class Setup:
-    """What a mechanism is built from; each takes what it needs.
+class NoiseBlock(NamedTuple):
+    """A part of a statistic whose entries have equal noise.
 
     Attributes:
+        length: of the part.
+        sd: standard deviation of the noise of an entry.
+        largest: the largest norm that one point gives the part.
+    """
+
+    length: int
+    sd: float
+    largest: float
+
+
+class Mechanism(ABC):
+    """Points in, private summary out: one sum over points, noised when it is released.
+
+    So the statistics of several owners add up before there is any noise: `statistic` of each, one noise for
+    all, of the deviations of `blocks`, and `summary_of` the noisy total.
+
+    Whatever other modules need to know about a mechanism is declared here, so that none compares names.
+
+    Args:
         clipping: how rows become points.
         n_features: d.
         calibration: how much noise.
         joint: also release the sum of rows, and correct the center by it.
         rank: how many directions are wanted.
-        batch_rows: rows that a continuous mechanism noises at a time; None for 1024.
-        noise: where a continuous mechanism gets its noise from; others need none.
-    """
-
-    clipping: Clipping
-    n_features: int
-    calibration: Calibration
-    joint: bool
-    rank: int
-    batch_rows: int | None
-    noise: Noise | None
-
-
-class Mechanism(ABC):
-    """Points in, private summary out.
-
-    Whatever other modules need to know about a mechanism is declared here, so that none compares names.
 
     Attributes:
         name: what `Privacy(mechanism=)` calls it.
-        calibrations: what `Privacy(calibration=)` may be.
-        continuous: noise is drawn as rows come, not when they are released. One debit pays for a whole
-            stream, and it may be released any number of times.
-        supports_joint: the sum of rows can be released with the statistic, to correct a private center.
         edge_known: the noise of a release is a symmetric mask whose largest eigenvalue is known.
-        less_accurate: "gram" needs fewer rows, where it fits.
+        rows_factor: how many times as many rows are needed as by a noisy d x d sum.
         max_features: the largest d, or None.
     """
 
     name: ClassVar[str]
-    calibrations: ClassVar[tuple[CalibrationName, ...]]
-    continuous: ClassVar[bool]
-    supports_joint: ClassVar[bool]
     edge_known: ClassVar[bool]
-    less_accurate: ClassVar[bool]
+    rows_factor: ClassVar[float]
     max_features: ClassVar[int | None]
 
-    def __init__(self, setup: Setup) -> None:
-        self.clipping = setup.clipping
-        self.n_features = setup.n_features
-        self.calibration = setup.calibration
+    def __init__(
+        self, clipping: Clipping, n_features: int, calibration: Calibration, *, joint: bool, rank: int
+    ) -> None:
+        self.clipping = clipping
+        self.n_features = n_features
+        self.calibration = calibration
         self.count = 0
-        self._sum = np.zeros(self.n_features) if setup.joint else None
+        self._sum = np.zeros(n_features) if joint else None
 
     # --- how much noise ---
-
-    @classmethod
-    @abstractmethod
-    def calibrated_by_mu(cls, calibration: CalibrationName) -> bool:
-        """Whether the noise follows mu, and not a published formula in (epsilon, delta)."""
 
     @classmethod
     @abstractmethod
@@ -122,19 +107,10 @@ class Mechanism(ABC):
         """By how much, at most, one record changes the statistic of one release; rows in the unit ball."""
 
     @classmethod
-    @abstractmethod
-    def calibrate(
-        cls, privacy: "Privacy", n_features: int, *, mu: float, joint: bool, adjacency: Adjacency
-    ) -> Calibration:
+    def calibrate(cls, mu: float, *, releases: int, joint: bool, adjacency: Adjacency) -> Calibration:
         """The noise of one increment under the schedule of releases, at a cost of mu."""
-
-    @classmethod
-    def noise_edge(
-        cls, privacy: "Privacy", n_features: int, calibration: Calibration, *, report: int
-    ) -> float:
-        """The largest eigenvalue of the noise of a report; points in the unit ball."""
-        accumulated = 1.0 if cls.continuous else Schedule(privacy.releases).accumulated(report)
-        return calibration.edge(n_features) * accumulated
+        sensitivity = cls.sensitivity(adjacency, joint=joint) * Schedule(releases).column_norm
+        return Calibration.symmetrized(sensitivity, sensitivity / mu)
 
     @abstractmethod
     def total_margin(self, accumulated: float, count: float) -> float:
@@ -151,11 +127,6 @@ class Mechanism(ABC):
     @abstractmethod
     def memory(cls, n_features: int, rank: int) -> int:
         """Bytes at an owner of rows."""
-
-    @classmethod
-    @abstractmethod
-    def rows_factor(cls, n_rows: float) -> float:
-        """How many times as many rows are needed if a noisy d x d sum needed `n_rows`."""
 
     @classmethod
     def check_features(cls, n_features: int) -> None:
@@ -184,57 +155,11 @@ class Mechanism(ABC):
         """By how much a joint release lowers a total on average: the square of the sum's noise comes off."""
         return 0.0 if self._sum is None else self.n_features * (sigma / SUM_WEIGHT) ** 2 / count
 
-    def _subspace(
-        self,
-        components: Array,
-        singular_values: Array,
-        *,
-        count: float,
-        total: float,
-        certificate: Certificate,
-        offset: Array | None = None,
-    ) -> Subspace:
-        """The subspace of the rows, given that of their points in the unit ball, and their mean, if known."""
-        clipping = self.clipping
-        return Subspace(
-            components,
-            sqrt(clipping.unit) * singular_values,
-            clipping.mean(np.zeros(self.n_features) if offset is None else offset),
-            self._rows_of(count),
-            clipping.unit * total,
-            clipping.centered,
-            clipping.feature_names,
-            certificate,
-            scale=clipping.public_scale,
-        )
-
     @abstractmethod
     def release(self, noise: Noise, certificate: Certificate) -> Summary:
         """The private summary of all rows so far, in the units of the data."""
 
-
-class NoiseBlock(NamedTuple):
-    """A part of a statistic whose entries have equal noise.
-
-    Attributes:
-        length: of the part.
-        sd: standard deviation of the noise of an entry.
-        largest: the largest norm that one point gives the part.
-    """
-
-    length: int
-    sd: float
-    largest: float
-
-
-class LinearMechanism(Mechanism):
-    """A mechanism whose statistic is one sum over points, noised when it is released.
-
-    So the statistics of several owners add up before there is any noise: `statistic` of each, one noise for
-    all, of the deviations of `blocks`, and `summary_of` the noisy total.
-    """
-
-    continuous = False
+    # --- the sums of several owners ---
 
     @classmethod
     @abstractmethod

@@ -1,48 +1,48 @@
 """The noisy sum of x x^T: d² memory, the most accurate."""
 
 from math import sqrt
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from fedpca._typing import Array
 from fedpca.privacy.calibration import SENSITIVITY, Adjacency
-from fedpca.privacy.clipping import RADIUS
-from fedpca.privacy.mechanisms.base import (
-    SUM_WEIGHT,
-    Calibration,
-    CalibrationName,
-    LinearMechanism,
-    NoiseBlock,
-    Setup,
-)
+from fedpca.privacy.clipping import RADIUS, Clipping
+from fedpca.privacy.mechanisms.base import SUM_WEIGHT, Calibration, Mechanism, NoiseBlock
 from fedpca.privacy.noise import Noise, SymmetricMask
-from fedpca.privacy.schedule import Schedule
 from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.moments import Moments
 
-if TYPE_CHECKING:
-    from fedpca.privacy.settings import Privacy
 
+class Gram(Mechanism):
+    """The sum of x x^T with a symmetric mask: the default.
 
-class NoisySum(LinearMechanism):
-    """The sum of x x^T with a symmetric mask, however its noise is calibrated."""
+    Noise of standard deviation sigma on all d² entries, symmetrized, costs what it cost before, and is sigma
+    on the diagonal and sigma / sqrt(2) off it: less than a mask drawn for the upper triangle alone.
+    """
 
-    calibrations = ("analytic",)
+    name = "gram"
     edge_known = True
+    rows_factor = 1.0
     max_features: ClassVar[int] = 4096
 
-    def __init__(self, setup: Setup) -> None:
-        super().__init__(setup)
-        self._products = np.zeros((self.n_features, self.n_features))
+    def __init__(
+        self, clipping: Clipping, n_features: int, calibration: Calibration, *, joint: bool, rank: int
+    ) -> None:
+        super().__init__(clipping, n_features, calibration, joint=joint, rank=rank)
+        self._products = np.zeros((n_features, n_features))
+
+    @classmethod
+    def sensitivity(cls, adjacency: Adjacency, *, joint: bool) -> float:
+        if not joint:
+            return SENSITIVITY[adjacency]
+        # The largest ||x x^T - y y^T||² + w² ||x - y||² is at <x, y> = -w²/2.
+        squared = SUM_WEIGHT**2
+        return sqrt(2.0) * (1 + squared / 2) if adjacency == "replace-one" else sqrt(1 + squared)
 
     @classmethod
     def memory(cls, n_features: int, rank: int) -> int:
         return 8 * 3 * n_features**2
-
-    @classmethod
-    def rows_factor(cls, n_rows: float) -> float:
-        return 1.0
 
     def total_margin(self, accumulated: float, count: float) -> float:
         sigma = self.calibration.sigma * accumulated
@@ -110,34 +110,3 @@ class NoisySum(LinearMechanism):
             certificate,
             scale=self.clipping.public_scale,
         )
-
-
-class Gram(NoisySum):
-    """The sum of x x^T with noise calibrated by mu: the default.
-
-    Noise of standard deviation sigma on all d² entries, symmetrized, costs what it cost before, and is sigma
-    on the diagonal and sigma / sqrt(2) off it: less than a mask drawn for the upper triangle alone.
-    """
-
-    name = "gram"
-    supports_joint = True
-    less_accurate = False
-
-    @classmethod
-    def calibrated_by_mu(cls, calibration: CalibrationName) -> bool:
-        return True
-
-    @classmethod
-    def sensitivity(cls, adjacency: Adjacency, *, joint: bool) -> float:
-        if not joint:
-            return SENSITIVITY[adjacency]
-        # The largest ||x x^T - y y^T||² + w² ||x - y||² is at <x, y> = -w²/2.
-        squared = SUM_WEIGHT**2
-        return sqrt(2.0) * (1 + squared / 2) if adjacency == "replace-one" else sqrt(1 + squared)
-
-    @classmethod
-    def calibrate(
-        cls, privacy: "Privacy", n_features: int, *, mu: float, joint: bool, adjacency: Adjacency
-    ) -> Calibration:
-        sensitivity = cls.sensitivity(adjacency, joint=joint) * Schedule(privacy.releases).column_norm
-        return Calibration.symmetrized(sensitivity, sensitivity / mu)

@@ -1,36 +1,24 @@
 """The noisy sum of x clip(Omega^T x)^T: d k memory, for too many features for d²."""
 
 from math import sqrt
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedpca._typing import Array
 from fedpca.privacy.calibration import Adjacency
-from fedpca.privacy.clipping import RADIUS, clipped
-from fedpca.privacy.mechanisms.base import (
-    SUM_WEIGHT,
-    Calibration,
-    CalibrationName,
-    LinearMechanism,
-    NoiseBlock,
-    Setup,
-)
+from fedpca.privacy.clipping import RADIUS, Clipping, clipped
+from fedpca.privacy.mechanisms.base import SUM_WEIGHT, Calibration, Mechanism, NoiseBlock
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.schedule import Schedule
 from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.linalg import leading_singular_pairs, with_fixed_signs
 from fedpca.summaries.subspace import Subspace
 
-if TYPE_CHECKING:
-    from fedpca.privacy.settings import Privacy
-
 _SEED = 20200612  # of the directions rows are sketched along: public, the same for every owner
 _FINE = 2.0**20  # Omega is held in units of 2^-20
-_ROWS_FACTOR = 6.0  # measured on MNIST
 
 
-class Sketch(LinearMechanism):
+class Sketch(Mechanism):
     """The sum of x clip(Omega^T x)^T with noise on its d x k entries.
 
     Omega is d x k, public, orthonormal but for rounding. Clipped, Omega^T x is c Omega^T x for some c in
@@ -39,24 +27,20 @@ class Sketch(LinearMechanism):
     """
 
     name = "sketch"
-    calibrations = ("analytic",)
-    supports_joint = True
     edge_known = False
-    less_accurate = True
+    rows_factor = 6.0  # measured on MNIST
     max_features = None
 
-    def __init__(self, setup: Setup) -> None:
-        super().__init__(setup)
-        self.size = sketch_size(setup.rank, self.n_features)
-        self.radius = min(1.0, 1.5 * sqrt(self.size / self.n_features))
-        generator = np.random.Generator(np.random.PCG64([_SEED, self.n_features, self.size]))
-        omega = np.linalg.qr(generator.standard_normal((self.n_features, self.size)))[0]
+    def __init__(
+        self, clipping: Clipping, n_features: int, calibration: Calibration, *, joint: bool, rank: int
+    ) -> None:
+        super().__init__(clipping, n_features, calibration, joint=joint, rank=rank)
+        self.size = sketch_size(rank, n_features)
+        self.radius = min(1.0, 1.5 * sqrt(self.size / n_features))
+        generator = np.random.Generator(np.random.PCG64([_SEED, n_features, self.size]))
+        omega = np.linalg.qr(generator.standard_normal((n_features, self.size)))[0]
         self._omega = np.rint(omega * _FINE)
-        self._sketch = np.zeros((self.n_features, self.size))
-
-    @classmethod
-    def calibrated_by_mu(cls, calibration: CalibrationName) -> bool:
-        return True
+        self._sketch = np.zeros((n_features, self.size))
 
     @classmethod
     def sensitivity(cls, adjacency: Adjacency, *, joint: bool) -> float:
@@ -65,19 +49,8 @@ class Sketch(LinearMechanism):
         return rows * sqrt(1 + SUM_WEIGHT**2) if joint else rows
 
     @classmethod
-    def calibrate(
-        cls, privacy: "Privacy", n_features: int, *, mu: float, joint: bool, adjacency: Adjacency
-    ) -> Calibration:
-        sensitivity = cls.sensitivity(adjacency, joint=joint) * Schedule(privacy.releases).column_norm
-        return Calibration.symmetrized(sensitivity, sensitivity / mu)
-
-    @classmethod
     def memory(cls, n_features: int, rank: int) -> int:
         return 8 * 4 * n_features * sketch_size(rank, n_features)
-
-    @classmethod
-    def rows_factor(cls, n_rows: float) -> float:
-        return _ROWS_FACTOR
 
     def total_margin(self, accumulated: float, count: float) -> float:
         sigma = self.calibration.sigma * accumulated
@@ -131,7 +104,7 @@ class Sketch(LinearMechanism):
         """
         sketch = sketch * (self.radius / RADIUS**2)
         omega = self._omega / _FINE
-        offset = None
+        offset: Array = np.zeros(self.n_features)
         if total_of_rows is not None:
             offset = total_of_rows / count
             sketch -= np.outer(total_of_rows, offset @ omega)
@@ -139,8 +112,17 @@ class Sketch(LinearMechanism):
         components, squares = _nystrom(sketch, omega, edge)
         # Omega^T S Omega holds the share k / d of the variance of a random direction's.
         total = max(float(np.sum(omega * sketch)) * self.n_features / self.size, float(squares.sum()))
-        return self._subspace(
-            components, np.sqrt(squares), count=count, total=total, certificate=certificate, offset=offset
+        clipping = self.clipping
+        return Subspace(
+            components,
+            sqrt(clipping.unit) * np.sqrt(squares),
+            clipping.mean(offset),
+            self._rows_of(count),
+            clipping.unit * total,
+            clipping.centered,
+            clipping.feature_names,
+            certificate,
+            scale=clipping.public_scale,
         )
 
 

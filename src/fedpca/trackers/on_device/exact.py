@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self, final
 import numpy as np
 
 from fedpca._typing import Array, DeviceArray, DType, RowsLike
-from fedpca.backend import ops
+from fedpca.backend import ops, to_host
 from fedpca.errors import NonFiniteError
 from fedpca.summaries.algebra import rounding_share, without_negative_eigenvalues
 from fedpca.summaries.linalg import with_fixed_signs
@@ -162,9 +162,10 @@ class DeviceExact(Tracker):
     def _with_batch(self, rows: DeviceArray, roots: DeviceArray | None, *, fast: bool) -> _State:
         """The state with one more batch; NonFiniteError, and nothing learned, if it is not finite."""
         backend, xp, own = self.backend, self.backend.xp, self._state
-        shift = backend.zeros((self.n_features,), np.float64)
         if self.center:
             shift = middle_of(backend, rows, roots)
+        else:
+            shift = backend.zeros((self.n_features,), np.float64)
         sums = self._products(fast)(rows, roots, shift)
         facts = [sums.energy, sums.row_sum, shift]
         if roots is not None:
@@ -232,18 +233,18 @@ class DeviceExact(Tracker):
     def _leading(self) -> Subspace:
         state, spectrum = self._current()
         self._cached_rank = self._rank_of(state, spectrum)
-        n = self._exchanged_for(self._cached_rank)
-        diagonal, vectors = self.backend.to_numpy(
-            self.backend.xp.linalg.diagonal(state.scatter), spectrum.vectors[:n, :]
-        )
+        n, backend = self._exchanged_for(self._cached_rank), self.backend
+        vectors = spectrum.vectors[:n, :]
+        (diagonal,) = backend.to_numpy(backend.xp.linalg.diagonal(state.scatter))
         energies = np.maximum(diagonal, 0.0)
         self._cached_variances = energies / state.weight if state.weight else None
         values = spectrum.values[:n]
-        noise = _NOISE * float(np.finfo(_FLOAT64).eps)
-        of_solver = noise * values[:1].sum()
-        real = values > np.maximum(vectors**2 @ self._rounding(state, energies), of_solver)
+        (noise,) = backend.to_numpy(vectors**2 @ backend.asarray(self._rounding(state, energies)))
+        of_solver = _NOISE * float(np.finfo(_FLOAT64).eps) * values[:1].sum()
+        real = values > np.maximum(noise, of_solver)
+        components = to_host(backend.asarray(vectors, self.dtype))  # narrowed where it is fast
         return Subspace.unchecked(
-            components=with_fixed_signs(vectors[real]).astype(self.dtype, copy=False),
+            components=with_fixed_signs(components[real]),
             singular_values=np.sqrt(values[real]),
             mean=state.mean,
             count=state.weight,

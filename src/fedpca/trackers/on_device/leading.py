@@ -6,13 +6,16 @@ from fedpca._typing import Array, DeviceArray
 from fedpca.backend import Backend
 from fedpca.trackers.on_device.products import random_signs
 
-# Rounds of so many products each, until what the wanted directions miss is below the tolerance. One round
-# serves spectra of lambda_i = i^(-2 alpha) from alpha = .5 on; flat ones take two or three.
-_PRODUCTS_PER_ROUND = 8
+# Products with the scatter between two looks at what the wanted directions miss. One round serves spectra of
+# lambda_i = i^(-2 alpha) from alpha = .6 on; flat ones take two or three.
+_PRODUCTS_PER_ROUND = 14
 _MAX_ROUNDS = 8  # then the complete eigenproblem, which always ends, is as fast
+# Products between two times that columns are made orthonormal, which takes longer. Two of them lose what has
+# less than 1e-4 of the largest energy: then one.
+_PRODUCTS_TOGETHER = 2
 _TOLERANCE = 1e-8  # of the energy of all directions wanted together
 _TOLERANCE_EACH = 1e-5  # of that of each
-_LARGE = 1e100  # energies, whose squares are taken
+_LARGE = 1e60  # energies, whose fourth powers are taken
 _SKEW = 1e-10  # of products of columns that should be orthonormal: more changes energies in their tenth digit
 _DEPENDENT = 0.5  # squared length that a combination of nearly orthonormal columns never has
 
@@ -41,44 +44,51 @@ def leading(
     n_features, xp = scatter.shape[0], backend.xp
     if 2 * width >= n_features:
         return complete(backend, scatter)
-    if total and not 1 / _LARGE < total < _LARGE:  # squares would leave float64
+    if total and not 1 / _LARGE < total < _LARGE:  # they would leave float64
         vectors, values = leading(backend, scatter / total, 1.0, n_wanted, width, start)
         return vectors, total * values
-    V = backend.orthonormal_columns(_start(backend, n_features, width, start))
+    together = _PRODUCTS_TOGETHER
     for _ in range(_MAX_ROUNDS):
-        for _ in range(_PRODUCTS_PER_ROUND):
-            V = backend.orthonormal_columns(scatter @ V, roughly=True)
-        V = backend.orthonormal_columns(V)
+        V = _start(backend, n_features, width, start)
+        for i in range(1, _PRODUCTS_PER_ROUND + 1):
+            V = scatter @ V
+            if i % together == 0:
+                V = backend.orthonormal_columns(V, roughly=True)
+        V = backend.orthonormal_columns(V, roughly=True)
         image = scatter @ V
-        values, turn = _solved(backend, *backend.to_numpy(V.T @ V, V.T @ image))
-        turned = backend.asarray(turn, np.float64)
-        V, image = V @ turned, image @ turned
-        (residuals,) = backend.to_numpy(xp.sum((image - V * backend.asarray(values)[None, :]) ** 2, axis=0))
-        wanted, missed = values[:n_wanted], _missed(values, residuals, n_wanted)
+        on_device, turn = _solved(backend, V.T @ V, V.T @ image)
+        V, image = V @ turn, image @ turn
+        values, residuals = backend.to_numpy(on_device, xp.sum((image - V * on_device[None, :]) ** 2, axis=0))
+        wanted, missed, start = values[:n_wanted], _missed(values, residuals, n_wanted), V.T
+        if len(values) < width and together > 1:
+            together = 1
+            continue
         if missed.sum() <= _TOLERANCE * wanted.sum() and (missed <= _TOLERANCE_EACH * wanted).all():
             return V.T, np.maximum(values, 0.0)
     vectors, values = complete(backend, scatter)
     return vectors[:width, :], values[:width]
 
 
-def _solved(backend: Backend, products: Array, small: Array) -> tuple[Array, Array]:
+def _solved(backend: Backend, products: DeviceArray, small: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
     """Eigenvalues, descending, and combinations of columns V that solve V^T S V w = value V^T V w.
 
     Columns that rounding alone keeps apart, as those of a scatter of low rank, are left out.
     """
-    basis = np.eye(len(products))
-    if np.abs(products - basis).max() > _SKEW:
+    xp, unit = backend.xp, backend.asarray(np.eye(products.shape[0]))
+    basis = None
+    if backend.to_numpy(xp.max(xp.abs(products - unit)))[0] > _SKEW:
         squares, basis = backend.eigh((products + products.T) / 2)
-        basis = basis[:, squares > _DEPENDENT] / np.sqrt(squares[squares > _DEPENDENT])
+        first = int((backend.to_numpy(squares)[0] <= _DEPENDENT).sum())
+        basis = basis[:, first:] / xp.sqrt(squares[first:])[None, :]
         small = basis.T @ small @ basis
     values, turn = backend.eigh((small + small.T) / 2)
-    return np.ascontiguousarray(values[::-1]), np.ascontiguousarray((basis @ turn)[:, ::-1])
+    return xp.flip(values), xp.flip(turn if basis is None else basis @ turn, axis=1)
 
 
 def complete(backend: Backend, scatter: DeviceArray) -> tuple[DeviceArray, Array]:
     """All eigenvectors, shape (d, d), and eigenvalues, descending."""
     xp = backend.xp
-    ascending, vectors = xp.linalg.eigh(scatter)
+    ascending, vectors = backend.eigh(scatter)
     (values,) = backend.to_numpy(ascending)
     return xp.flip(vectors, axis=1).T, np.maximum(values[::-1], 0.0)
 

@@ -88,6 +88,8 @@ def middle_of(backend: Backend, rows: DeviceArray, roots: DeviceArray | None) ->
 
 def random_signs(backend: Backend, n_rows: int, n_columns: int, *, seed: int) -> DeviceArray:
     """A matrix of float64 with entries 1 and -1, the same for the same seed: a bit each to send."""
-    bits = np.random.default_rng(seed).bytes(-(-n_rows * n_columns // 8))
-    signs = np.unpackbits(np.frombuffer(bits, np.uint8), count=n_rows * n_columns)
-    return 2 * backend.asarray(signs.reshape(n_rows, n_columns), np.float64) - 1
+    xp, n = backend.xp, n_rows * n_columns
+    packed = np.frombuffer(np.random.default_rng(seed).bytes(-(-n // 8)), np.uint8)
+    places = backend.asarray(np.arange(8, dtype=np.uint8))
+    bits = (backend.asarray(packed)[:, None] >> places[None, :]) & 1
+    return 2 * backend.asarray(xp.reshape(xp.reshape(bits, (-1,))[:n], (n_rows, n_columns)), np.float64) - 1

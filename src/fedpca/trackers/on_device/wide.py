@@ -299,11 +299,12 @@ def _merged(backend: Backend, own: _State, chunk: _Chunk, found: DeviceArray, n_
     apart = own.weight * chunk.weight / weight
     sizes = backend.asarray(np.sqrt(own.energies), np.float64)
     columns = xp.concat([own.directions.T * sizes[None, :], found, (apart**0.5 * step)[:, None]], axis=1)
-    gram, jump = backend.to_numpy(columns.T @ columns, step @ step)
-    energies, turn = backend.eigh((gram + gram.T) / 2)
+    gram = columns.T @ columns
+    ascending, turn = backend.eigh((gram + gram.T) / 2)
+    energies, jump = backend.to_numpy(ascending, step @ step)
     first = max(len(energies) - n_kept, int(np.sum(energies <= _GRAM_NOISE * energies[-1])))
-    energies, turn = energies[first:][::-1], turn[:, first:][:, ::-1]
-    turned = backend.asarray(np.ascontiguousarray(turn / np.sqrt(energies)), np.float64)
+    energies, turn = energies[first:][::-1].copy(), xp.flip(turn[:, first:], axis=1)
+    turned = turn / backend.asarray(np.sqrt(energies))[None, :]
     total = own.total + chunk.total + apart * float(jump)
     mean = own.mean + (chunk.weight / weight) * step
     return _State(weight, mean, (columns @ turned).T, energies, max(total, 0.0))

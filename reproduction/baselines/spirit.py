@@ -10,7 +10,7 @@ from fedpca._typing import Array
 from fedpca.summaries import validation
 from fedpca.summaries.rank import FixedRank, RankRule
 from fedpca.trackers.base import TrackerSettings
-from fedpca.trackers.baselines.basis import BasisTracker, gram_schmidt
+from reproduction.baselines.basis import BasisTracker, gram_schmidt
 
 _FIRST_INERTIA = 0.01  # of a new direction: the paper's small d
 

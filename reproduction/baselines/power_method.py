@@ -8,7 +8,7 @@ from fedpca._typing import Array
 from fedpca.summaries import validation
 from fedpca.summaries.rank import RankRule
 from fedpca.trackers.base import TrackerSettings
-from fedpca.trackers.baselines.basis import BasisTracker, random_basis
+from reproduction.baselines.basis import BasisTracker, random_basis
 
 
 @final

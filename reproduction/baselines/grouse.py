@@ -10,7 +10,7 @@ from fedpca._typing import Array, RowsLike
 from fedpca.summaries import validation
 from fedpca.summaries.rank import RankRule
 from fedpca.trackers.base import TrackerSettings
-from fedpca.trackers.baselines.basis import BasisTracker, gram_schmidt, random_basis
+from reproduction.baselines.basis import BasisTracker, gram_schmidt, random_basis
 
 # A direction of which a row shows less than this, relative to the best observed one, counts as unobserved.
 _HARDLY_OBSERVED = 0.01

@@ -1,1 +1,0 @@
-"""Other published algorithms, to compare with."""
