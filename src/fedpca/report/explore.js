@@ -37,7 +37,7 @@ function textOf({ texts, codes, values, number }, i) {
 
 /** About `count` round numbers of a range, as [place, text]; of a range of logarithms if `isLog`. */
 function ticks([low, high], count, isLog) {
-  const arePowers = isLog && high - low > 1.2, areValues = isLog && !arePowers; // far apart, and close together
+  const arePowers = isLog && high - low > 1.6, areValues = isLog && !arePowers; // far apart, and close together
   const [from, to] = areValues ? [10 ** low, 10 ** high] : [low, high], rough = (to - from) / count;
   const unit = 10 ** Math.floor(Math.log10(rough)), round = unit * [1, 2, 2.5, 5, 10].find(by => by * unit >= rough);
   const step = arePowers ? Math.ceil(round) : round, first = Math.ceil(from / step);
