@@ -177,7 +177,8 @@ def merged(owners: dict[str, Any], rule: str) -> Any:
 
 
 def main() -> None:
-    from fedpca import Moments, datasets
+    from fedpca import Moments
+    from reproduction import datasets
 
     arguments = options(__doc__, "pixels averaged by fours").parse_args()
     found = datasets.load("mnist-test")

@@ -63,7 +63,7 @@ def moved(rows: Array) -> Array:
 
 def loaded(name: str) -> Array | None:
     """A data set of the library; None, and a line, if there is none."""
-    from fedpca.datasets import load
+    from reproduction.datasets import load
 
     try:
         return np.asarray(load(name).rows, dtype=np.float64)
@@ -97,7 +97,7 @@ def breast_cancer() -> Array:
 
 def genes() -> Array | None:
     """log(1 + count) of the 200 genes that vary most."""
-    from fedpca.datasets import load
+    from reproduction.datasets import load
 
     try:
         counts = load("pbmc3k").rows

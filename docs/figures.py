@@ -21,7 +21,7 @@ import fedpca
 from fedpca.federation.simulate import Faults, simulate
 
 DOCS = Path(__file__).parent
-sys.path.append(str(DOCS.parent / "examples"))
+sys.path += [str(DOCS.parent / "examples"), str(DOCS.parent)]
 
 # Colors on a light and on a dark page.
 INK, MUTED = ("#1c2128", "#e6e8ec"), ("#57606a", "#a3abb6")

@@ -1,8 +1,8 @@
 """Ancestry of five biobanks on the command line: HapMap, against the PCA of the pooled genotypes and plink2.
 
-Run `python examples/five_biobanks.py [FOLDER]` where fedpca finds the data set "hapmap" (see
-docs/reference/datasets.md); it needs `pip install bed-reader`. With Pgenlib one biobank has a .pgen file;
-with plink2 its scores are compared, too.
+Run `PYTHONPATH=. python examples/five_biobanks.py [FOLDER]` in a checkout with the data set "hapmap" (see
+docs/data-sets.md); it needs `pip install bed-reader`. With Pgenlib one biobank has a .pgen file; with plink2
+its scores are compared, too.
 """
 
 import csv
@@ -19,8 +19,8 @@ from bed_reader import to_bed
 from sklearn.metrics import silhouette_score
 
 import fedpca
-from fedpca import datasets
 from fedpca.metrics import captured_variance, principal_angles
+from reproduction import datasets
 
 POPULATION = {"utah": "CEU", "ibadan-a": "YRI", "ibadan-b": "YRI", "beijing": "HCB", "tokyo": "JPT"}
 COMPONENTS, SHOWN = 4, 2

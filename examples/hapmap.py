@@ -1,6 +1,6 @@
 """HapMap split into biobanks: do federated components separate its populations as pooled ones do?
 
-Run `python examples/hapmap.py` where fedpca finds the data set "hapmap" (see docs/reference/datasets.md).
+Run `PYTHONPATH=. python examples/hapmap.py` in a checkout with the data set "hapmap" (see docs/data-sets.md).
 """
 
 import tempfile
@@ -12,8 +12,8 @@ from bed_reader import to_bed
 from sklearn.decomposition import PCA
 from sklearn.metrics import silhouette_score
 
-from fedpca import datasets
 from fedpca.metrics import captured_variance, principal_angles
+from reproduction import datasets
 
 
 def compare(

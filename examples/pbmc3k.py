@@ -1,6 +1,6 @@
 """How many directions labs should share: 2,700 blood cells, split into three labs, and pooled.
 
-Run `python examples/pbmc3k.py`; the first time it downloads 8 MB.
+Run `PYTHONPATH=. python examples/pbmc3k.py` in a checkout; the first time it downloads 8 MB.
 """
 
 import tempfile
@@ -13,8 +13,8 @@ from scipy import sparse
 from sklearn.decomposition import PCA
 
 import fedpca
-from fedpca import datasets
 from fedpca.metrics import principal_angles
+from reproduction import datasets
 
 GENES = 2000
 

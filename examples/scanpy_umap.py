@@ -1,6 +1,7 @@
 """2,700 blood cells through scanpy, with components that fedpca finds in the file without loading it.
 
-Run `python examples/scanpy_umap.py`; it needs `pip install scanpy`, and downloads 8 MB the first time.
+Run `PYTHONPATH=. python examples/scanpy_umap.py` in a checkout; it needs `pip install scanpy`, and downloads
+8 MB the first time.
 """
 
 import tempfile
@@ -13,7 +14,7 @@ import scanpy as sc
 from scipy import sparse
 
 import fedpca.single_cell
-from fedpca import datasets
+from reproduction import datasets
 
 
 def write_cells(path: Path) -> None:

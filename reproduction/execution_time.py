@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.datasets import synth
 from reproduction import published
 from reproduction.base import Case, Experiment, Outcome, Record, Table, Verdict, format_share
+from reproduction.datasets import synth
 from reproduction.methods import COLORS, components, make_tracker
 from reproduction.plots import draw_above, explain_triangles, subplots
 from reproduction.scores import Offline

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.datasets import synth
 from fedpca.metrics import alignment
 from fedpca.paper.noise import (
     analytic_minimum_batch,
@@ -18,6 +17,7 @@ from fedpca.paper.noise import (
 )
 from fedpca.privacy.calibration import SENSITIVITY, analytic_sigma, epsilon_of
 from reproduction.base import Case, Experiment, Outcome, Record, Table, Verdict
+from reproduction.datasets import synth
 from reproduction.plots import subplots
 from reproduction.utility import chance
 

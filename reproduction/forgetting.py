@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.datasets import synth
 from fedpca.paper.merges import basic_merge, faster_merge
 from fedpca.summaries.subspace import Subspace
 from reproduction.base import Case, Experiment, Outcome, Record, Table, Verdict, format_share
+from reproduction.datasets import synth
 from reproduction.exact import batches
 from reproduction.plots import log_ticks, subplots
 from reproduction.scores import Offline

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 
-from fedpca import datasets
 from fedpca._typing import Array
 from fedpca.paper.fpca_edge import FPCAEdge
 from fedpca.privacy import Privacy
@@ -18,7 +17,7 @@ from fedpca.privacy.noise import ExactNoise
 from fedpca.privacy.tracker import PrivateTracker
 from fedpca.summaries.rank import FixedRank
 from fedpca.trackers import Block, Tracker
-from reproduction import published
+from reproduction import datasets, published
 from reproduction.base import Case, Experiment, Outcome, Record, Table, Verdict, format_share
 from reproduction.baselines import FrequentDirections, Grouse, PowerMethod, Spirit
 from reproduction.exact import batches

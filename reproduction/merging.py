@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.datasets import synth
 from fedpca.paper.merges import basic_merge, faster_merge, merge_r
 from fedpca.summaries.linalg import with_fixed_signs
 from fedpca.summaries.merging import merge
@@ -16,6 +15,7 @@ from fedpca.summaries.rank import FixedRank, Oversample
 from fedpca.summaries.subspace import Subspace
 from fedpca.trackers import Block
 from reproduction.base import Case, Experiment, Outcome, Record, Table, Verdict
+from reproduction.datasets import synth
 from reproduction.methods import COLORS
 from reproduction.plots import log_ticks, subplots
 from reproduction.scores import Offline

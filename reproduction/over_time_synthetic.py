@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.datasets import synth
 from reproduction.base import Case, Experiment, Outcome, Record, Table, Verdict, join_numbers
+from reproduction.datasets import synth
 from reproduction.methods import COLORS, make_tracker
 from reproduction.over_time import follow, make_adaptive_spirit
 from reproduction.plots import draw_above, explain_triangles, log_ticks, subplots

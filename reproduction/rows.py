@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpca import datasets
 from fedpca._typing import Array
-from fedpca.datasets.content import Content
-from fedpca.datasets.files import Files, FileSet
+from reproduction import datasets
+from reproduction.datasets.content import Content
+from reproduction.datasets.files import Files, FileSet
 
 SOURCES = {
     "light": "motes-light",

@@ -6,7 +6,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from fedpca.datasets import synth
 from fedpca.summaries.rank import FixedRank
 from fedpca.trackers import Tracker, fastest
 from reproduction import published
@@ -22,6 +21,7 @@ from reproduction.base import (
     join_numbers,
 )
 from reproduction.baselines import Spirit
+from reproduction.datasets import synth
 from reproduction.methods import COLORS, components, make_tracker
 from reproduction.over_time import make_adaptive_spirit
 from reproduction.plots import ALPHA_LABEL, draw_above, explain_triangles, subplots

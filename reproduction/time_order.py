@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fedpca._typing import Array
-from fedpca.datasets import synth
 from fedpca.metrics import principal_angles
 from reproduction.base import Case, Experiment, Outcome, Record, Table, Verdict, format_share
+from reproduction.datasets import synth
 from reproduction.methods import COLORS, components, make_tracker
 from reproduction.plots import ALPHA_LABEL, draw_above, explain_triangles, side_by_side, subplots
 from reproduction.scores import Offline, ln_mse

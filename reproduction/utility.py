@@ -9,7 +9,6 @@ import numpy as np
 
 from fedpca import Privacy
 from fedpca._typing import Array
-from fedpca.datasets import synth
 from fedpca.metrics import affinity, alignment
 from fedpca.paper.mod_sulq import mod_sulq
 from fedpca.paper.noise import mod_sulq_beta, paper_omega
@@ -20,6 +19,7 @@ from fedpca.privacy.noise import ExactNoise, FastNoise
 from fedpca.summaries.certificate import Certificate
 from reproduction import published
 from reproduction.base import Case, Experiment, Outcome, Record, Table, Verdict
+from reproduction.datasets import synth
 from reproduction.plots import subplots
 
 PANELS = (  # rows of the plot: with the noise that the theorems require; the same as released

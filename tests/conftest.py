@@ -13,8 +13,8 @@ import pytest
 from hypothesis import settings
 from processes import Forks
 
-from fedpca import datasets
 from fedpca.privacy.noise import ExactNoise
+from reproduction import datasets
 
 # The same examples every time, and no deadline: machines are shared, and speed is measured in benchmarks/.
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60)

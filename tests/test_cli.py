@@ -39,7 +39,7 @@ NAMES = ["length", "width", "depth", "weight"]
 PRIVATE = ["--epsilon", "8", "--delta", "1e-6", "--bound", "15"]
 COMMANDS = [
     "fit", "merge", "transform", "inspect", "scale", "export", "import", "report", "check", "package",
-    "plan", "audit", "simulate", "new-federation", "datasets", "roster",
+    "plan", "audit", "simulate", "new-federation", "roster",
 ]  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def shell(fork):
 
 @pytest.mark.parametrize(
     ("command", "arguments"),
-    [("fit", "PATH..."), ("simulate", "[PATH]..."), ("roster add", "ROSTER ID KEY"), ("datasets", "")],
+    [("fit", "PATH..."), ("simulate", "[PATH]..."), ("roster add", "ROSTER ID KEY")],
 )
 def test_the_usage_names_arguments_alike_in_every_version_of_typer(command, arguments):
     (usage,) = [line for line in run_ok(*command.split(), "--help").splitlines() if "Usage:" in line]
@@ -1215,8 +1215,7 @@ def test_simulate_digits_and_a_file_with_clients(folder):
     run_misused("simulate", "a.parquet")
 
 
-def test_new_federation_and_datasets(folder):
+def test_new_federation(folder):
     run_ok("new-federation", "study")
     assert (folder / "study" / "pyproject.toml").exists()
     assert "new or empty folder" in run_fails(folder, "new-federation", "study")
-    assert "digits" in run_json("datasets")["datasets"]

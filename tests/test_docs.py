@@ -89,7 +89,6 @@ def public_names():
     for place in (
         "federation",
         "readers",
-        "datasets",
         "plot",
         "report",
         "single_cell",

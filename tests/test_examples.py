@@ -32,7 +32,8 @@ def run_example(tmp_path):
 
     def run(name, *arguments):
         command = [sys.executable, "-W", "error", EXAMPLES / f"{name}.py", *arguments]
-        environment = os.environ | {"MPLCONFIGDIR": str(tmp_path)}
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        environment = os.environ | {"MPLCONFIGDIR": str(tmp_path), "PYTHONPATH": path}
         work = tmp_path / "work"
         work.mkdir()
         ended = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True)

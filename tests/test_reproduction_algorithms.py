@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from fedpca.datasets import synth
 from fedpca.paper.noise import paper_omega
 from fedpca.privacy.calibration import analytic_sigma, delta_of
 from reproduction import first_batch
 from reproduction.base import Table
+from reproduction.datasets import synth
 from reproduction.first_batch import FirstBatch, noisy_stream
 from reproduction.forgetting import CHANGED, SAME, Forgetting, _name
 

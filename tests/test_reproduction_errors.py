@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpca import datasets
-from fedpca.datasets import synth
+from reproduction import datasets
 from reproduction.base import Experiment, Table
+from reproduction.datasets import synth
 from reproduction.methods import components, make_tracker
 from reproduction.over_time import follow
 from reproduction.over_time_real import OverTimeReal, ranks_taken

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpca import Privacy, datasets
+from fedpca import Privacy
 from fedpca.metrics import alignment
-from reproduction import projections
+from reproduction import datasets, projections
 from reproduction.base import Table
 from reproduction.projections import Projections, fpca_as_released
 from reproduction.utility import Utility, chance, merge_blocks, mod_sulq_as_released, release_components

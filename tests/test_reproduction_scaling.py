@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fedpca import Subspace
-from fedpca.datasets import synth
 from fedpca.paper.merges import merge_r
 from reproduction.base import Table
+from reproduction.datasets import synth
 from reproduction.execution_time import METHODS, PM_AS_TIMED, ExecutionTime
 from reproduction.federated_scaling import FederatedScaling, merge_up_tree
 from reproduction.memory import (

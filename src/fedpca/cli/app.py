@@ -21,7 +21,6 @@ from fedpca.cli.audit import audit
 from fedpca.cli.check import check
 from fedpca.cli.check_folder import check_folder
 from fedpca.cli.common import quiet_output, spell_option
-from fedpca.cli.datasets import datasets
 from fedpca.cli.export import export
 from fedpca.cli.fit import fit
 from fedpca.cli.import_model import import_
@@ -199,7 +198,7 @@ def _one_line(error: BaseException, options: Container[str]) -> str:
 
 _COMMANDS = (
     fit, merge, transform, inspect, scale, export, import_, report, check, package, plan, audit, simulate,
-    new_federation, check_folder, datasets,
+    new_federation, check_folder,
 )  # fmt: skip
 
 for command in _COMMANDS:

@@ -14,7 +14,8 @@ from fedpca.plot.style import FAINT, RAMP, SERIES
 
 _MOST_LETTERS = 500  # of a value: arrays of text have room for the longest in every entry
 _MISSING = ("", "nan", "NaN", "NaT", "None", "<NA>", "NA", "null")  # of readers, and of what becomes text
-_SLASHES = re.compile(r"^(\d{4})/(\d{1,2})/(\d{1,2})\b")
+_SLASHES = re.compile(r"^(?P<year>\d{4})/(?P<month>\d{1,2})/(?P<day>\d{1,2})\b")
+_POINTS = re.compile(r"^(?P<day>\d{1,2})\.(?P<month>\d{1,2})\.(?P<year>\d{4})\b")
 _SLATE = SERIES[7]  # hardly a color
 _BRIGHT = tuple(color for color in SERIES if color != _SLATE)
 
@@ -117,14 +118,14 @@ def as_numbers(values: AnyArray) -> Array | None:
 def as_times(values: AnyArray) -> Array | None:
     """Values as seconds since 1970, NaN where missing; None unless all are dates or times.
 
-    They are of ISO 8601, or have slashes in place of dashes, as in 2012/1/31.
+    They are of ISO 8601, or like 2012/1/31 or 31.1.2012. 1/2/2012 is February or January: text.
     """
     seconds = np.full(len(values), np.nan)
     for i, text in enumerate(values):
         if text in _MISSING:
             continue
         try:
-            time = datetime.fromisoformat(_SLASHES.sub(_dashes, text))
+            time = datetime.fromisoformat(_POINTS.sub(_dashes, _SLASHES.sub(_dashes, text)))
         except ValueError:
             return None
         seconds[i] = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
@@ -132,8 +133,7 @@ def as_times(values: AnyArray) -> Array | None:
 
 
 def _dashes(found: re.Match[str]) -> str:
-    year, month, day = found.groups()
-    return f"{year}-{int(month):02}-{int(day):02}"
+    return f"{found['year']}-{int(found['month']):02}-{int(found['day']):02}"
 
 
 def _ranges(kind: Literal["number", "time"], numbers: Array) -> list[Group]:

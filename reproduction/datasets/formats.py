@@ -17,7 +17,7 @@ from scipy import io as scipy_io
 from scipy import sparse
 
 from fedpca._typing import JSON, AnyArray, Array
-from fedpca.datasets.content import Content
+from reproduction.datasets.content import Content
 
 # --- MNIST ---
 
