@@ -250,7 +250,8 @@ def _strip_plot(model: Subspace, sample: Sample) -> JSON:
     first = 1 + len(sample.columns)
     names = [group.name for group in labeled(sample.groups, STRIP_LETTERS)]
     across = _axis(axis_label(model, 0), span(sample.scores[:, 0]), first)
-    up = _axis(sanitize(sample.color, 30), name_limits(max(len(names), 1)), first + 4) | {"ticks": list(enumerate(names))}
+    up = _axis(sanitize(sample.color, 30), name_limits(max(len(names), 1)), first + 4)
+    up["ticks"] = list(enumerate(names))
     return _of_rows(sample, [across, up])
 
 
