@@ -22,6 +22,7 @@ Limits = tuple[float, float]  # of an axis
 
 UNIT: Limits = (-1.1, 1.1)  # of correlations
 _ROOM = 0.05  # beyond the outermost points, of their distance
+ZOOMED = 16.0  # pixels beside the tick labels of a y axis: they are longer when readers zoom
 WIDTH = 380  # pixels: fits a phone, and two fit side by side on a larger screen
 
 _VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", FAINT: "faint"}

@@ -14,7 +14,7 @@ from fedpca.plot.model import (
 from fedpca.plot.names import draw_names
 from fedpca.plot.style import FAINT, MUTED, SERIES, integer_axis, legend, scatter
 from fedpca.report.data import MAX_FEATURES, all_variances, correlations, strongest_features
-from fedpca.report.figures import UNIT, WIDTH, canvas
+from fedpca.report.figures import UNIT, WIDTH, ZOOMED, canvas
 from fedpca.report.formatting import cell, timestamp
 from fedpca.report.layout import Chart, Choice, Explorer, Section, Table
 from fedpca.summaries.algebra import degrees_of_freedom
@@ -156,6 +156,7 @@ def _circle(model: Subspace, variances: Array) -> Chart:
     labels = [f"correlation with component {i + 1}" for i in range(2)]
     axes.set(xlim=UNIT, ylim=UNIT, xlabel=labels[0], ylabel=labels[1])
     axes.set_aspect("equal")
+    axes.yaxis.labelpad = ZOOMED
     order = np.argsort(-np.hypot(*points.T), kind="stable")[:MAX_LOADINGS]
     names = [feature_label(int(shown[i]), model.feature_names) for i in order]
     draw_names(axes, points[order], names)

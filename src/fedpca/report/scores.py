@@ -10,7 +10,7 @@ from fedpca.plot.groups import Group, labeled
 from fedpca.plot.rows import MAX_ARROWS, draw_arrows, draw_scores, draw_strips, strongest
 from fedpca.plot.style import RAMP, SERIES, legend, log_axis, scatter
 from fedpca.report.data import STRIP_LETTERS
-from fedpca.report.figures import canvas, span
+from fedpca.report.figures import ZOOMED, canvas, span
 from fedpca.report.layout import Chart, Choice, Explorer, Section, Table
 from fedpca.report.sample import CONFIDENCE, Sample
 from fedpca.summaries.subspace import Subspace
@@ -108,6 +108,7 @@ def _plane(
     points = sample.scores[:, pair]
     draw_scores(axes, model, points, pair, labeled(groups, limit))
     axes.set(xlim=span(points[:, 0]), ylim=span(points[:, 1]))
+    axes.yaxis.labelpad = ZOOMED
     if groups:
         legend(figure, columns, sanitize(sample.color, 30))
     return figure, axes
@@ -163,6 +164,7 @@ def _outlier_map(sample: Sample) -> Chart:
     axes.set(xlim=np.power(10, across.limits), ylim=np.power(10, up.limits))
     log_axis(axes.xaxis)
     log_axis(axes.yaxis)
+    axes.yaxis.labelpad = ZOOMED
     above = []
     for draw_line, limit, count, name in (
         (axes.axvline, sample.t2_limit, sample.n_above_t2, "T²"),
