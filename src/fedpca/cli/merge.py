@@ -197,7 +197,7 @@ def _of_the_same_rows(one: "Summary", other: "Summary") -> bool:
     spread = sizes[0].max(initial=0.0) / np.sqrt(one.count)
     return bool(
         sizes[0].shape == sizes[1].shape
-        and np.allclose(*sizes, rtol=1e-6, atol=0)
+        and np.allclose(sizes[0], sizes[1], rtol=1e-6, atol=0)
         and np.allclose(one.mean, other.mean, rtol=1e-9, atol=1e-6 * spread)
     )
 
