@@ -39,6 +39,8 @@ def run_clients(
     tables = {name: rows for name, rows in clients.items() if is_table(rows)}
     settings = next(iter(members.values()))
     scale, privacy = settings.scale, settings.privacy
+    for member in members.values():
+        member.n_jobs = max(workers // len(members), 1)
     with (
         single_threaded_blas(),
         ThreadPoolExecutor(workers) as pool,
