@@ -193,11 +193,11 @@ def _of_the_same_rows(one: "Summary", other: "Summary") -> bool:
 
     if one.certificate is not None or other.certificate is not None:
         return one == other  # of a private release a merge has a certificate of its own
-    own, others = (np.append(part.subspace(1).singular_values, np.sqrt(part.total)) for part in (one, other))
-    spread = own.max(initial=0.0) / np.sqrt(one.count)
+    sizes = [np.append(part.subspace(1).singular_values, np.sqrt(part.total)) for part in (one, other)]
+    spread = sizes[0].max(initial=0.0) / np.sqrt(one.count)
     return bool(
-        own.shape == others.shape
-        and np.allclose(own, others, rtol=1e-6, atol=0)
+        sizes[0].shape == sizes[1].shape
+        and np.allclose(sizes[0], sizes[1], rtol=1e-6, atol=0)
         and np.allclose(one.mean, other.mean, rtol=1e-9, atol=1e-6 * spread)
     )
 
