@@ -18,6 +18,7 @@ NAMES = (
     "accuracy",
     "missing_values",
     "tuning",
+    "constants",
     "small_streams",
     "memory",
     "genotypes",

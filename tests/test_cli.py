@@ -801,6 +801,16 @@ def test_what_exists_is_not_overwritten_without_force(folder):
         run_ok(*command, "--force")
 
 
+def test_rows_are_not_overwritten_even_by_force(folder):
+    write_csv("a.csv", numbers())
+    run_ok("fit", "a.csv", "--out", "m.safetensors")
+    said = run_fails(folder, "transform", "m.safetensors", "a.csv", "--out", "a.csv", "--force")
+    assert "a.csv is read by this command" in said
+    before = Path("a.csv").read_bytes()
+    assert "ends in .safetensors" in run_misused("scale", "a.csv", "--out", "a.csv", "--force")
+    assert Path("a.csv").read_bytes() == before
+
+
 @pytest.mark.parametrize("out", ["no/folder/m.safetensors", "."])
 def test_an_output_that_cannot_be_is_refused_before_the_work(folder, out):
     write_csv("a.csv", numbers())

@@ -416,6 +416,22 @@ class TestRun:
         summary = run(FakeGrid(_1=sends(b"x")), folder, replies=1)
         assert (summary["replies"][0]["client"], summary["replies"][0]["what"]) == ("north", "rejected")
 
+    @pytest.mark.parametrize(
+        "failed",
+        [ConfigRecord({}), ConfigRecord({"reason": "x"}), ArrayRecord({})],
+        ids=["none", "half", "odd"],
+    )
+    def test_a_failure_that_says_nothing_is_named(self, tmp_path, failed):
+        def says(message):
+            return Message(RecordDict({"failed": failed}), reply_to=message)
+
+        north = client(config_of(tmp_path, "north", 1))
+        summary = run(FakeGrid(_1=says, _2=north), tmp_path / "server", replies=2)
+        (reply,) = [reply for reply in summary["replies"] if reply["what"] == "failed"]
+        assert reply["node"] == "1"
+        assert reply["reason"] == "a failure must be a ConfigRecord with a client and a reason."
+        assert list(summary["contributors"]) == ["north"]
+
     @pytest.mark.parametrize("deadline", [0.0, -1.0, float("nan"), float("inf"), "5"])
     def test_a_deadline_that_never_or_at_once_ends_a_run_is_refused(self, tmp_path, deadline):
         with pytest.raises(ValueError, match="deadline must be a number of seconds above 0"):

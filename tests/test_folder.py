@@ -4,6 +4,7 @@ import os
 import random
 import sys
 import tempfile
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -369,6 +370,16 @@ def test_large_files_are_not_read(shared):
     assert item.reason == f"{size} bytes are more than max_bytes={size - 1}."
     assert list(aggregator.children) == ["b"]
     assert collect(shared, Aggregator(), max_bytes=size)[0].file == "b.1.safetensors"  # other features
+
+
+def test_a_small_file_takes_little_memory(shared):
+    publish(shared, "north", 1, summary_of(0))
+    tracemalloc.start()
+    aggregator, _ = collected(shared)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert list(aggregator.children) == ["north"]
+    assert most < 2**23  # bytes, and not the most that a file may have
 
 
 def test_links_pipes_and_folders_are_left_alone(tmp_path):

@@ -3,11 +3,13 @@
 import os
 import shutil
 
+import numpy as np
 import pytest
 from helpers import rows_of
 from typer.testing import CliRunner
 
-from fedpca import Scaling, Subspace
+import fedpca
+from fedpca import Moments, Scaling, Subspace
 from fedpca.cli.app import app
 
 
@@ -49,3 +51,33 @@ def test_the_same_scaling_under_two_names_is_refused(folder):
     found = run("merge", "x.safetensors", "y.safetensors", "-o", "all.safetensors")
     assert found.exit_code
     assert "same contents" in found.output + found.stderr
+
+
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("kind", ["moments", "subspace"])
+def test_an_earlier_result_is_no_input(tmp_path, monkeypatch, kind, center):
+    monkeypatch.chdir(tmp_path)
+    for seed, name in enumerate(("a", "b", "c")):
+        own = Moments.from_rows(rows_of(seed, 50, 4) / (1 + seed), center=center)
+        (own if kind == "moments" else own.subspace()).save(f"{name}.safetensors")
+    files = [f"{name}.safetensors" for name in ("a", "b", "c")]
+    assert CliRunner().invoke(app, ["merge", *files, "-o", "all.safetensors"]).exit_code == 0
+    for inputs in (["all.safetensors", *files], [*files, "all.safetensors"]):
+        done = CliRunner().invoke(app, ["merge", *inputs, "-o", "new.safetensors"])
+        assert done.exit_code == 1
+        assert "all.safetensors has the rows of all the others; leave it out" in " ".join(done.stderr.split())
+    fedpca.load("a.safetensors").with_names(tuple("pqrs")).save("named.safetensors")
+    done = CliRunner().invoke(app, ["merge", "a.safetensors", "named.safetensors", "-o", "new.safetensors"])
+    assert done.exit_code == 1
+    assert not (tmp_path / "new.safetensors").exists()
+
+
+def test_unit_rows_of_two_owners_are_no_copies(tmp_path, monkeypatch):
+    """Their counts and energies agree."""
+    monkeypatch.chdir(tmp_path)
+    for seed, name in enumerate(("a", "b")):
+        rows = rows_of(seed, 50, 4)
+        rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        Moments.from_rows(rows, center=False).save(f"{name}.safetensors")
+    done = CliRunner().invoke(app, ["merge", "a.safetensors", "b.safetensors", "-o", "c.safetensors"])
+    assert done.exit_code == 0

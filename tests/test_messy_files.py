@@ -311,9 +311,10 @@ def test_a_map_of_rounding_errors_is_not_drawn(run):
     assert "There is no outlier map" not in Path("report.html").read_text()
 
 
-def test_dates_with_slashes_are_times():
+@pytest.mark.parametrize("form", ["2012/{month}/{day:02}", "{day}.{month}.2012", "{day:02}.{month:02}.2012"])
+def test_dates_with_slashes_or_points_are_times(form):
     from fedpca.plot.groups import as_ramp, as_texts
 
-    dates = as_texts([f"2012/{1 + i % 12}/{1 + i:02}" for i in range(24)])
+    dates = as_texts([form.format(month=1 + i % 12, day=1 + i) for i in range(24)])
     assert as_ramp(dates)[0] == "time"
     assert as_ramp(as_texts([f"2012/13/{i}" for i in range(24)])) is None

@@ -343,6 +343,7 @@ def test_the_page_to_sign_asks_and_tells_what_decides(folder):
     for name in ("model.safetensors", "certificate.json", "report.html", "release.json"):
         assert hashlib.sha256(Path("study", name).read_bytes()).hexdigest() in page
     assert "per record" not in page.split("<main>")[0]
+    assert "There are two lengths. Rows were clipped to" in Path("study/report.html").read_text()
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import errno
 import json
 import logging
 import os
+import shutil
 import stat
 from contextlib import suppress
 from dataclasses import replace
@@ -311,6 +312,26 @@ def during_a_load(monkeypatch, change):
         return state
 
     monkeypatch.setattr(FolderStore, "_read_state", reading)
+
+
+@pytest.mark.parametrize("replaced", ["the lock", "the folder"])
+def test_who_writes_to_a_store_that_was_replaced_locks_it_again(tmp_path, replaced):
+    folder = tmp_path / "store"
+    one = Aggregator(rank=2, store=folder)
+    one.receive("north", 1, summary_of(1))
+    if replaced == "the lock":
+        (folder / "lock").unlink()
+    else:
+        folder.rename(tmp_path / "old")
+        shutil.copytree(tmp_path / "old", folder)
+    other = Aggregator(rank=2, store=folder)
+    assert other.receive("south", 1, summary_of(2))
+    with pytest.raises(BlockingIOError):
+        one.receive("north", 2, summary_of(3))
+    other.close()
+    assert one.receive("north", 2, summary_of(3))
+    assert one.versions == {"north": 2, "south": 1}
+    assert one.model() == Aggregator(rank=2, store=folder).model()
 
 
 @pytest.mark.parametrize("change", ["receive", "withdraw", "quarantine"])

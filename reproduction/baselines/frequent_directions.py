@@ -26,9 +26,8 @@ class _Sketch(SubspaceTracker):
     def __init__(
         self, n_features: int, rule: RankRule, *, ell: int | None = None, **settings: Unpack[TrackerSettings]
     ) -> None:
+        self._ell = None if ell is None else validation.integer(ell, "ell", at_least=2)
         super().__init__(n_features, rule, **settings)
-        if ell is not None:
-            self._fixed_width = validation.integer(ell, "ell", at_least=2)
         self._shrunk = 0.0  # by how much in all, in squares of singular values
         self._sketch = Subspace.empty(n_features, centered=self.center, dtype=self.dtype)  # before it shrinks
 
@@ -37,7 +36,11 @@ class _Sketch(SubspaceTracker):
 
     @property
     def ell(self) -> int:
-        return self._fixed_width or self.n_exchanged + 1
+        return self._ell or self.n_exchanged + 1
+
+    def _exchanged_for(self, rank: int) -> int:
+        """Whatever the rank, the sketch that was asked for."""
+        return super()._exchanged_for(rank) if self._ell is None else min(self._ell, self.n_features)
 
     @property
     def shrunk(self) -> float:

@@ -77,10 +77,8 @@ def _locked(path: Path, wait: bool, create: bool) -> FileIO:
         file = open_file(path, os.O_RDWR | os.O_APPEND | (os.O_CREAT if create else 0))
         try:
             _lock(file.fileno(), wait)
-            if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+            if is_at(file, path):
                 return file
-        except FileNotFoundError:  # removed while it was waited for
-            pass
         except BaseException as error:
             file.close()
             if isinstance(error, OSError):  # of the lock, where the system names no file
@@ -92,6 +90,14 @@ def _locked(path: Path, wait: bool, create: bool) -> FileIO:
         f"{path} is replaced again and again, or is on a file system where files have no lasting number; "
         "move it to a local disk",
     )
+
+
+def is_at(file: FileIO, path: Path) -> bool:
+    """Whether an open file is still the one of this name."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def open_file(path: Path, flags: int) -> FileIO:

@@ -17,7 +17,7 @@ class NumpyBackend(Backend):
     """NumPy on the host, for whatever NumPy can convert."""
 
     on_device = False
-    chunk_entries = 2**20
+    chunk_entries = 2**20  # 8 MB; from 2^18 to 2^24 times are the same (`benchmarks.constants chunks`)
     xp: Any = np
 
     def asarray(self, values: DeviceArray, dtype: DTypeLike | None = None) -> NDArray[np.generic]:

@@ -119,6 +119,7 @@ def merge(
         summaries, left_out = intersect(summaries, list(map(str, model)))
         lost = {str(path): what for path, what in zip(model, left_out, strict=True) if what is not None}
     check_compatible(summaries, option="--features intersection")
+    _require_no_result(dict(zip(files, summaries, strict=True)))
     if study is not None:
         for file, summary in zip(files, summaries, strict=True):
             membership.check_member(study, signed_by[file], summary, file)
@@ -169,6 +170,36 @@ def _require_different(parts: "Mapping[str, Summary | Scaling]") -> None:
                 "the same contents; leave one out."
             )
         alike.append((name, part))
+
+
+def _require_no_result(parts: "Mapping[str, Summary]") -> None:
+    """Refuse a file that has the rows of all the others, such as what they were merged into before."""
+    from fedpca.summaries.merging import merge_tree
+
+    count = sum(part.count for part in parts.values())
+    for name, part in parts.items():
+        if len(parts) > 1 and count and 2 * part.count == count:
+            others = [other for known, other in parts.items() if known != name]
+            if _of_the_same_rows(part, merge_tree(others)):
+                raise ValueError(
+                    f"models must be of different rows, because all of them count, but {name} has the rows "
+                    "of all the others; leave it out."
+                )
+
+
+def _of_the_same_rows(one: "Summary", other: "Summary") -> bool:
+    """Whether mean, energy and longest direction agree but for rounding; the counts do."""
+    import numpy as np
+
+    if one.certificate is not None or other.certificate is not None:
+        return one == other  # of a private release a merge has a certificate of its own
+    sizes = [np.append(part.subspace(1).singular_values, np.sqrt(part.total)) for part in (one, other)]
+    spread = sizes[0].max(initial=0.0) / np.sqrt(one.count)
+    return bool(
+        sizes[0].shape == sizes[1].shape
+        and np.allclose(sizes[0], sizes[1], rtol=1e-6, atol=0)
+        and np.allclose(one.mean, other.mean, rtol=1e-9, atol=1e-6 * spread)
+    )
 
 
 def _listed(names: Iterable[str]) -> str:

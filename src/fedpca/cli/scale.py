@@ -16,7 +16,7 @@ from fedpca.cli.common import (
     NumericOnly,
     PolicyPath,
     Reading,
-    check_output_path,
+    check_model_path,
     parse_names,
     print_result,
     progress_bars,
@@ -55,7 +55,7 @@ def scale(
     fedpca fit north.pgen --variants panel.pvar --scale binomial:all-scale.safetensors -o north.safetensors
     ```
     """
-    check_output_path(out, force)
+    check_model_path(out, force)
 
     from fedpca.backend.prefetch import prefetch
     from fedpca.disclosure.policy import Policy

@@ -18,6 +18,7 @@ from fedpca.cli.common import (
     Force,
     ModelPath,
     Reading,
+    check_no_input,
     check_output_path,
     parse_names,
     print_result,
@@ -107,6 +108,7 @@ def transform(
         raise typer.BadParameter("--json cannot be combined with --out -: the scores go to standard output.")
     for output in outputs:
         check_output_path(output, force)
+    check_no_input(outputs, [model, *map(Path, path)])
 
     import numpy as np
 

@@ -279,6 +279,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         X, gaps = self._checked(X)
         components, subspace = self._components_for(X), self._summary()
         far = self._source.mean_dominates(subspace.mean, subspace.total / max(subspace.count, 1.0))
+        # One product, unless entries are estimated, digits lost to the mean, or rows converted.
         if not gaps and not far and subspace.observed is None and self._fits(X):
             offsets = subspace.mean @ self.components_.T.astype(np.float64)
             if subspace.scale is not None:

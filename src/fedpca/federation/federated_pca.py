@@ -91,7 +91,7 @@ class FederatedPCA(BasePCA):
             broken, cannot corrupt, if clients are alike; None trusts all. It needs three clients or more.
         max_share: with `robust`, the largest weight of a client, as a share of all; by default no client
             weighs more than the median client.
-        n_jobs: threads: each runs a client, or several share one where clients are fewer. None for as many as
+        n_jobs: threads: up to four run a client each, and the others help them. None for as many as
             NumPy would use, -1 for all cores.
 
     Attributes:

@@ -96,9 +96,10 @@ class LocalFolder:
         # Neither a link to elsewhere nor a pipe that blocks, even if one has just replaced the file.
         descriptor = os.open(self.folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
                 raise ValueError("not a regular file.")
-            return file.read(max_bytes)
+            return file.read(min(max_bytes, status.st_size + 1))  # Python reserves as much as may come
 
     def create(self, name: str, contents: bytes) -> bool:
         return create_exclusive(self.folder / name, contents)

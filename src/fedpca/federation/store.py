@@ -17,7 +17,7 @@ from typing import Literal, Protocol, Self
 
 from fedpca._typing import JSON
 from fedpca._util.files import append_json_line, atomic_write, json_lines, remove_leftovers
-from fedpca._util.locks import file_lock, open_file
+from fedpca._util.locks import file_lock, is_at, open_file
 from fedpca._util.text import sanitize, utc_timestamp
 from fedpca.errors import ModelFileError
 from fedpca.federation.message import Message, child_name, file_name, name_in, version_number
@@ -332,11 +332,14 @@ class FolderStore:
         return self._lock_file is not None and not self._lock_file.closed
 
     def lock(self) -> bool:
-        if self._is_writer:
-            return False
+        path = self.folder / "lock"
+        if self._lock_file is not None and self._is_writer:
+            if is_at(self._lock_file, path):
+                return False
+            self.close()  # another store has taken its place, as a restore puts one there
         with ExitStack() as stack:
             try:
-                self._lock_file = stack.enter_context(file_lock(self.folder / "lock", wait=False))
+                self._lock_file = stack.enter_context(file_lock(path, wait=False))
             except BlockingIOError as error:
                 raise BlockingIOError(
                     errno.EAGAIN,

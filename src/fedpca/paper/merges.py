@@ -1,6 +1,13 @@
 """The paper's pairwise merges: uncentered, two summaries at a time.
 
 Its matrices stand on end here: U (d x r) is the transpose of `components`, and Sigma `singular_values`.
+
+Departures from the paper, of `merge_r`, `basic_merge` and `faster_merge`:
+
+1. Numerically zero directions are left out. As printed (Algorithm 2) the QR factor of a residual that is
+   rounding noise is not orthogonal to the first basis.
+2. `merge_r` projects the residual twice.
+3. Counts and totals are added up, and signs fixed, as in every `Subspace`.
 """
 
 import numpy as np

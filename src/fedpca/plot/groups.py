@@ -1,7 +1,6 @@
 """Rows by color: few values have a color each, many numbers or dates are ranges of a ramp."""
 
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -15,7 +14,8 @@ from fedpca.plot.style import FAINT, RAMP, SERIES
 
 _MOST_LETTERS = 500  # of a value: arrays of text have room for the longest in every entry
 _MISSING = ("", "nan", "NaN", "NaT", "None", "<NA>", "NA", "null")  # of readers, and of what becomes text
-_SLASHES = re.compile(r"^(\d{4})/(\d{1,2})/(\d{1,2})\b")
+_SLASHES = re.compile(r"^(?P<year>\d{4})/(?P<month>\d{1,2})/(?P<day>\d{1,2})\b")
+_POINTS = re.compile(r"^(?P<day>\d{1,2})\.(?P<month>\d{1,2})\.(?P<year>\d{4})\b")
 _SLATE = SERIES[7]  # hardly a color
 _BRIGHT = tuple(color for color in SERIES if color != _SLATE)
 
@@ -41,7 +41,7 @@ def group_rows(values: AnyArray) -> list[Group]:
     """
     if (ramp := as_ramp(values)) is not None:
         kind, places = ramp
-        groups, known = _ranges(places, _numbers if kind == "number" else _dates), ~np.isnan(places)
+        groups, known = _ranges(kind, places), ~np.isnan(places)
     else:
         numbers = as_numbers(values)
         known = values != "" if numbers is None else ~np.isnan(numbers)
@@ -118,14 +118,14 @@ def as_numbers(values: AnyArray) -> Array | None:
 def as_times(values: AnyArray) -> Array | None:
     """Values as seconds since 1970, NaN where missing; None unless all are dates or times.
 
-    They are of ISO 8601, or have slashes in place of dashes, as in 2012/1/31.
+    They are of ISO 8601, or like 2012/1/31 or 31.1.2012. 1/2/2012 is February or January: text.
     """
     seconds = np.full(len(values), np.nan)
     for i, text in enumerate(values):
         if text in _MISSING:
             continue
         try:
-            time = datetime.fromisoformat(_SLASHES.sub(_dashes, text))
+            time = datetime.fromisoformat(_POINTS.sub(_dashes, _SLASHES.sub(_dashes, text)))
         except ValueError:
             return None
         seconds[i] = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
@@ -133,25 +133,29 @@ def as_times(values: AnyArray) -> Array | None:
 
 
 def _dashes(found: re.Match[str]) -> str:
-    year, month, day = found.groups()
-    return f"{year}-{int(month):02}-{int(day):02}"
+    return f"{found['year']}-{int(found['month']):02}-{int(found['day']):02}"
 
 
-def _ranges(numbers: Array, labels: Callable[[Array], list[str]]) -> list[Group]:
+def _ranges(kind: Literal["number", "time"], numbers: Array) -> list[Group]:
     """About equally many rows per color of the ramp."""
     edges = np.unique(np.nanquantile(numbers, np.linspace(0, 1, len(RAMP) + 1)))
     bins = np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, len(edges) - 2)
     known = ~np.isnan(numbers)
     return [
         Group(f"{low} to {high}", RAMP[i], (bins == i) & known)
-        for i, (low, high) in enumerate(pairwise(labels(edges)))
+        for i, (low, high) in enumerate(pairwise(ramp_labels(kind, edges)))
     ]
+
+
+def ramp_labels(kind: Literal["number", "time"], values: Array) -> list[str]:
+    """Different numbers or times of a ramp as different texts."""
+    return _numbers(values) if kind == "number" else _dates(values)
 
 
 def _numbers(values: Array) -> list[str]:
     """Different numbers as different texts: with more digits where they are close."""
     texts, digits = [format_number(value) for value in values], 4
-    while len(set(texts)) < len(texts):
+    while len(set(texts)) < len(np.unique(values)):
         digits += 1
         texts = [f"{value:.{digits}g}" for value in values]
     return texts

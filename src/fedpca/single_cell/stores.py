@@ -77,6 +77,7 @@ def replaced(path: Path) -> Iterator[Path]:
             else:
                 shutil.copy2(entry, copy / entry.name)
         yield copy
+        # A kill between the two leaves both as .fedpca-*.part, in the same place: rename the one wanted.
         os.rename(path, old)
         try:
             os.rename(copy, path)

@@ -169,8 +169,8 @@ def require_no_own_facts(metadata: JSON, name: object) -> None:
     """Refuse what stays with its owner in a file that is to leave."""
     if own := [fact for fact in OWN_FACTS if fact in metadata]:
         raise ModelFileError(
-            f"{name} has {' and '.join(own)}, which stay with its owner; hand over what fedpca package or "
-            "fedpca merge makes of it, which leave them out."
+            f"{name} must not leave as it is: it has {' and '.join(own)}, for its owner alone; hand over "
+            "what fedpca package or fedpca merge makes of it, without them."
         )
 
 

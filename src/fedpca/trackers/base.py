@@ -65,8 +65,6 @@ class Tracker(ABC):
     is_fitted: ClassVar[bool] = True
     """Before any row, too: there is a summary of no rows."""
 
-    _fixed_width: int | None = None  # directions exchanged whatever the rank
-
     def __init__(
         self,
         n_features: int,
@@ -329,8 +327,7 @@ class Tracker(ABC):
         return self._exchanged_for(self.rank)
 
     def _exchanged_for(self, rank: int) -> int:
-        wanted = self._fixed_width or oversampled_rank(rank, self.oversample)
-        return min(wanted, self.n_features)
+        return min(oversampled_rank(rank, self.oversample), self.n_features)
 
     def _next_rank(self, rank: int, singular_values: Array, total: float) -> int:
         return min(self.rule.next_rank(rank, singular_values, total), self.n_features)

@@ -12,7 +12,7 @@ from typing import Literal
 from fedpca._util.extras import require
 
 require("flwr", extra="flower", purpose="a Flower federation")
-from flwr.app import Array, ArrayRecord, RecordDict  # noqa: E402
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict  # noqa: E402
 from flwr.app import Message as FlowerMessage  # noqa: E402
 from flwr.serverapp import Grid  # noqa: E402
 from httpx import HTTPError  # noqa: E402
@@ -162,6 +162,8 @@ def failure(message: FlowerMessage | Exception) -> tuple[str, str] | None:
         return "", f"Flower's error {message.error.code}: {message.error.reason}"
     if "failed" in message.content:
         failed = message.content["failed"]
+        if not isinstance(failed, ConfigRecord) or not {"client", "reason"} <= set(failed):
+            raise ValueError("a failure must be a ConfigRecord with a client and a reason.")
         return str(failed["client"]), str(failed["reason"])
     return None
 

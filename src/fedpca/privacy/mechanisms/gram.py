@@ -1,4 +1,12 @@
-"""The noisy sum of x x^T: d² memory, the most accurate."""
+"""The noisy sum of x x^T: d² memory, the most accurate.
+
+Departures from Analyze Gauss (Dwork, Talwar, Thakurta, Zhang 2014):
+
+1. The noise solves the exact condition of Balle and Wang, as large as (epsilon, delta) need and no larger.
+2. The mask is that of all d² entries, symmetrized, and so quieter by sqrt(2) off the diagonal.
+3. Rows are integer points, and so are the noise and all sums: none is rounded.
+4. The sum of rows may be released with it, which corrects a private center.
+"""
 
 from math import sqrt
 from typing import ClassVar

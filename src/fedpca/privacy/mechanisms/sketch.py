@@ -1,4 +1,11 @@
-"""The noisy sum of x clip(Omega^T x)^T: d k memory, for too many features for d²."""
+"""The noisy sum of x clip(Omega^T x)^T: d k memory, for too many features for d².
+
+Departures from the Nystrom sketch of Tropp, Yurtsever, Udell and Cevher (2017):
+
+1. Omega^T x is clipped, which bounds what a row adds: the sum is that of c x x^T, with c in [0, 1].
+2. The shift is the edge of the noise, and not of rounding.
+3. Only directions above the noise are kept.
+"""
 
 from math import sqrt
 
