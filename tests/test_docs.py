@@ -103,8 +103,14 @@ def public_names():
         "backend.prefetch",
         "metrics",
         "progress",
-        "paper.theory",
+        "paper.adjust_rank",
+        "paper.federated_pca",
+        "paper.fpca_edge",
         "paper.merges",
+        "paper.mod_sulq",
+        "paper.noise",
+        "paper.streaming_mod_sulq",
+        "paper.theory",
         "privacy.calibration",
     ):
         for name, thing in vars(import_module(f"fedpca.{place}")).items():

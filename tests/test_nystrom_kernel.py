@@ -18,7 +18,7 @@ from fedpca.trackers.nystrom.few_rows import exact_pairs
 from fedpca.trackers.nystrom.first_rows import FirstRows
 from fedpca.trackers.nystrom.period import SketchPeriod
 from fedpca.trackers.nystrom.probes import Probes
-from fedpca.trackers.nystrom.products import project_panel, score_products
+from fedpca.trackers.nystrom.products import project, score_products
 from fedpca.trackers.nystrom.start import mixed
 
 EPS = np.finfo(np.float64).eps
@@ -493,7 +493,7 @@ def test_a_panel_is_projected_and_its_outliers_zeroed(dtype, weighted, rng):
     roots = np.sqrt(rng.uniform(0.5, 3, 100)) if weighted else np.ones(100)
     probes = probes_of(history, orthonormal_rows(rng, 4, history.components), 1e3, dtype)
     panel = (rows * roots[:, None]).astype(dtype)
-    scores, stats = project_panel(panel, roots.astype(dtype) if weighted else None, probes)
+    scores, stats = project(panel, roots.astype(dtype) if weighted else None, probes)
     deviations, W = rows - history.mean, probes.directions[:-1].astype(np.float64)
     residual = roots**2 * ((deviations - deviations @ W.T @ W) ** 2).sum(axis=1)
     is_outlier = residual > 1e3 + 1e-4 * roots**2 * (rows**2).sum(axis=1)

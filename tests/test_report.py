@@ -311,31 +311,62 @@ def test_the_data_of_a_page_are_the_scores_and_loadings(tmp_path, rng):
     rows = power_law(rng, 300, 6) * 3
     pca = StreamingPCA(3).fit(rows)
     data = data_of(written(tmp_path, pca, rows=rows))
-    offline, weights = PCA(3).fit(rows), np.array(data["features"]["loadings"])
+    offline, weights = (
+        PCA(3).fit(rows),
+        np.array([values(data, "features", f"loading on {k}") for k in (1, 2, 3)]),
+    )
     signs = np.sign((weights * offline.components_[:, _order(data)]).sum(axis=1))
     np.testing.assert_allclose(weights, signs[:, None] * offline.components_[:, _order(data)], atol=1e-4)
-    assert data["rows"]["number"] == list(range(1, 301))
+    assert values(data, "rows", "row") == list(range(1, 301))
     expected = signs * offline.transform(rows)
-    np.testing.assert_allclose(np.array(data["rows"]["scores"]).T, expected, rtol=1e-4, atol=1e-4)
+    scores = [values(data, "rows", f"component {k}") for k in (1, 2, 3)]
+    np.testing.assert_allclose(np.array(scores).T, expected, rtol=1e-4, atol=1e-4)
     spe, t2 = pca.anomaly_scores(rows)
-    np.testing.assert_allclose(data["rows"]["spe"], spe, rtol=1e-4)
-    np.testing.assert_allclose(data["rows"]["t2"], t2, rtol=1e-4)
+    np.testing.assert_allclose(values(data, "rows", "SPE"), spe, rtol=1e-4)
+    np.testing.assert_allclose(values(data, "rows", "T²"), t2, rtol=1e-4)
     np.testing.assert_allclose(
-        data["features"]["variance"], rows.var(axis=0, ddof=1)[_order(data)], rtol=1e-4
+        values(data, "features", "variance"), rows.var(axis=0, ddof=1)[_order(data)], rtol=1e-4
     )
     captured = (offline.explained_variance_[:, None] * offline.components_**2).sum(axis=0)
     np.testing.assert_allclose(
-        data["features"]["shares"], (captured / rows.var(axis=0, ddof=1))[_order(data)], rtol=1e-4
+        values(data, "features", "explained"), (captured / rows.var(axis=0, ddof=1))[_order(data)], rtol=1e-4
     )
 
 
+def test_the_correlations_of_a_page_are_those_of_rows(tmp_path, rng):
+    rows = power_law(rng, 300, 6) * 3
+    data = data_of(written(tmp_path, StreamingPCA(3).fit(rows)))
+    expected = np.corrcoef(rows.T, PCA(3).fit(rows).transform(rows).T)[:6, 6:][_order(data)]
+    found = np.array([values(data, "features", f"correlation with {k}") for k in (1, 2, 3)]).T
+    np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=6e-4)
+
+
+def column(data, table, name):
+    (found,) = (each for each in data["tables"][table]["columns"] if each["name"] == name)
+    return found
+
+
+def values(data, table, name):
+    return column(data, table, name)["values"]
+
+
+def texts(column):
+    """The text of every line of a column."""
+    return [column["texts"][code] for code in column["codes"]]
+
+
+def passthrough_of(text):
+    """The passthrough columns of a page: those that rows can be colored by."""
+    return [each for each in data_of(text)["tables"]["rows"]["columns"] if "labels" in each or "ends" in each]
+
+
 def _order(data):
-    return [int(name.removeprefix("feature ")) - 1 for name in data["features"]["names"]]
+    return [int(name.removeprefix("feature ")) - 1 for name in texts(column(data, "features", "feature"))]
 
 
 def test_a_page_without_rows_has_nothing_about_any(tmp_path, rng):
     text = written(tmp_path, Subspace.from_rows(rng.normal(size=(50, 4))))
-    assert data_of(text)["rows"] is None
+    assert data_of(text)["tables"].keys() == {"features"}
     assert "as confidential as the rows" not in text
     assert data_of(written(tmp_path, Subspace.empty(4))) is None
 
@@ -346,37 +377,54 @@ def test_a_frame_shows_no_column_that_was_not_named(tmp_path, rng):
     people = frame.assign(name=[f"Jane {i}" for i in range(40)], site=["north", "south"] * 20)
     people.index = [f"patient {i}" for i in range(40)]
     text = written(tmp_path, StreamingPCA(2).fit(frame), rows=people, color="site")
-    assert [column["name"] for column in data_of(text)["rows"]["columns"]] == ["site"]
+    assert [column["name"] for column in passthrough_of(text)] == ["site"]
     assert "Jane" not in text
     assert "patient" not in text
     named = written(tmp_path, StreamingPCA(2).fit(frame), rows=people, passthrough=["name"])
-    (column,) = data_of(named)["rows"]["columns"]
-    assert [column["texts"][code] for code in column["codes"]] == list(people["name"])
-    assert data_of(named)["rows"]["color"] == -1
+    (column,) = passthrough_of(named)
+    assert texts(column) == list(people["name"])
+    assert data_of(named)["tables"]["rows"]["color"] == 0
 
 
 @pytest.mark.parametrize(
-    ("values", "kind"),
+    ("values", "ends"),
     [
-        (np.arange(40) % 3, "category"),
-        (np.arange(40) / 7, "number"),
-        (np.datetime64("2026-01-01") + np.arange(40), "time"),
-        ([f"id {i}" for i in range(40)], "category"),
-        ([""] * 40, "category"),
-        ([None, *range(39)], "number"),
+        (np.arange(40) % 3, None),
+        (np.arange(40) / 7, ["0", "2.786", "5.571"]),
+        (np.datetime64("2026-01-01") + np.arange(40), ["2026-01-01", "2026-01-20", "2026-02-09"]),
+        ([f"id {i}" for i in range(40)], None),
+        ([""] * 40, None),
+        ([None, *range(39)], ["0", "19", "38"]),
+        (np.arange(1000.0) - 500, ["≤ −490", "−0.5", "≥ 489"]),
     ],
 )
-def test_a_passthrough_column_has_a_kind_of_colors(tmp_path, rng, values, kind):
-    rows = rng.normal(size=(40, 3))
-    text = written(tmp_path, Subspace.from_rows(rows), rows=rows, passthrough={"what": values})
-    (column,) = data_of(text)["rows"]["columns"]
-    assert column["kind"] == kind
-    assert len(column["codes"]) == 40
-    if kind == "category":
+def test_a_passthrough_column_has_a_kind_of_colors(tmp_path, rng, values, ends):
+    rows = rng.normal(size=(len(values), 3))
+    (column,) = passthrough_of(
+        written(tmp_path, Subspace.from_rows(rows), rows=rows, passthrough={"what": values})
+    )
+    assert len(column["codes"]) == len(values)
+    if ends is None:
         assert len(column["groups"]) == len(column["texts"])
         assert max(column["groups"]) == len(column["labels"]) - 1 < 10
+        assert sum(column["sizes"]) == len(values)
     else:
-        assert sum(value is None for value in column["values"]) == (values[0] is None)
+        assert column["ends"] == ends
+        of_rows = [column["places"][code] for code in column["codes"]]
+        assert sum(place is None for place in of_rows) == (values[0] is None)
+        known = [place for place in of_rows if place is not None]
+        assert known == sorted(known)
+        assert (known[0], known[-1]) == (0, 399)
+
+
+def test_texts_are_in_the_order_that_people_expect(tmp_path, rng):
+    rows = rng.normal(size=(4, 2))
+    text = written(
+        tmp_path, Subspace.from_rows(rows), rows=rows, passthrough={"id": ["b 10", "", "b 9", "A"]}
+    )
+    (column,) = passthrough_of(text)
+    assert column["texts"] == ["A", "b 9", "b 10", ""]
+    assert column["known"] == 3
 
 
 # --- a federation ---
@@ -752,9 +800,9 @@ def test_a_page_of_many_rows_and_features_is_below_three_megabytes(tmp_path, rng
     write_report(path, model, rows=rows, color=rng.integers(0, 10, 20_000), passthrough=passthrough)
     assert path.stat().st_size < 3_000_000
     data = data_of(path.read_text(encoding="utf-8"))
-    assert len(data["features"]["names"]) == 1000
-    assert len(data["rows"]["scores"]) == 20
-    assert len(data["rows"]["number"]) == 2000
+    assert data["tables"]["features"]["size"] == 1000
+    assert len(data["plots"]["scores"]["states"][0]["axes"]) == 20
+    assert data["tables"]["rows"]["size"] == len(values(data, "rows", "component 20")) == 2000
 
 
 @pytest.mark.slow
@@ -888,17 +936,15 @@ def test_the_command_writes_a_page(folder):
         "report", "model.safetensors", "--rows", "rows.csv", "--keep", "site,number", "-o", "k.html"
     )
     assert kept.exit_code == 0, kept.output
-    assert [column["name"] for column in data_of(Path("k.html").read_text())["rows"]["columns"]] == [
-        "site",
-        "number",
-    ]
+    assert [column["name"] for column in passthrough_of(Path("k.html").read_text())] == ["site", "number"]
     features = command(
         "report", "model.safetensors", "--rows", "rows.csv", "--keep", "b,site", "-o", "b.html"
     )
     assert features.exit_code == 0, features.output
-    column, _ = data_of(Path("b.html").read_text())["rows"]["columns"]
+    column, _ = passthrough_of(Path("b.html").read_text())
     written = np.loadtxt("rows.csv", delimiter=",", skiprows=1, usecols=1)
-    np.testing.assert_allclose(np.array(column["values"])[column["codes"]], written, rtol=1e-11)
+    np.testing.assert_allclose(np.array(texts(column), dtype=float), written, rtol=1e-5)
+    assert (np.argsort(np.array(column["codes"]), kind="stable") == np.argsort(written)).all()
     by_feature = command("report", "model.safetensors", "--rows", "rows.csv", "--color", "a", "-o", "f.html")
     assert by_feature.exit_code == 0, by_feature.output
     assert "Open in a browser: f.html" in by_feature.stdout

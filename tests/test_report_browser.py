@@ -300,7 +300,7 @@ def test_the_certificate_is_not_clipped(visit, table, width):
 def test_print_shows_every_chart(visit):
     page = visit("rows")
     page.emulate_media(media="print")
-    hidden = """[...document.querySelectorAll(".card:not([data-view]) figure")].filter(
+    hidden = """[...document.querySelectorAll("figure:not([data-view])")].filter(
         it => !it.checkVisibility()).length"""
     assert page.locator("figure svg").count() > 15
     assert page.evaluate(hidden) == 0
@@ -312,11 +312,11 @@ def test_print_shows_every_chart(visit):
 
 def test_without_scripts_there_are_pictures(visit):
     page = visit("rows", java_script_enabled=False)
-    assert page.locator("#scores-card").is_visible()
-    assert page.locator("#outliers-card").is_visible()
+    assert page.locator("#scores-1-2-chart").is_visible()
+    assert page.locator("#outliers-chart").is_visible()
     assert page.get_by_text("With scripts, this page has plots to explore").is_visible()
     assert not page.locator("[data-view]").filter(visible=True).count()
-    assert not visit("rows").locator("#scores-card").is_visible()
+    assert not visit("rows").locator(".still").filter(visible=True).count()
 
 
 def test_reduced_motion(visit):

@@ -1,21 +1,17 @@
-"""Parts of one product in the threads of a team: the same bits with any number, and none goes on alone."""
+"""A team of threads: parts in order, errors, forks, how many; and one thread of BLAS in each."""
 
 import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import power_law, shortfall
 from threadpoolctl import ThreadpoolController
 
-from fedpca import EnergyBand, StreamingPCA
+from fedpca import StreamingPCA
 from fedpca.backend import threads
-from fedpca.backend.threads import map_in_threads, map_parts, thread_team
-from fedpca.trackers import exact
-from fedpca.trackers.nystrom import products, tuning
+from fedpca.backend.threads import available_cores, map_parts, n_threads, thread_team
 
 BLAS = ThreadpoolController().select(user_api="blas")
 
@@ -23,7 +19,7 @@ BLAS = ThreadpoolController().select(user_api="blas")
 def threads_of(n_threads, n_parts=4):
     """The threads that worked on parts of equal length."""
     with thread_team(n_threads):
-        return set(map_parts(lambda _: time.sleep(0.02) or threading.get_ident(), range(n_parts)))
+        return set(map_parts(lambda _: time.sleep(0.1) or threading.get_ident(), range(n_parts)))
 
 
 @pytest.fixture(autouse=True)
@@ -51,11 +47,9 @@ def test_a_team_has_as_many_threads_as_it_was_given():
 def test_without_a_team_and_inside_other_threads_parts_are_done_one_by_one():
     own = threading.get_ident()
     assert set(map_parts(lambda _: threading.get_ident(), range(4))) == {own}
-    with thread_team(4):
-        inside = map_in_threads(
-            lambda _, check: len(set(map_parts(lambda _: threading.get_ident(), range(4)))), range(2), 2
-        )
-    assert inside == [1, 1]
+    with thread_team(4), ThreadPoolExecutor(1) as other:
+        inside = other.submit(map_parts, lambda _: threading.get_ident(), range(4)).result()
+    assert len(set(inside)) == 1
 
 
 def test_a_team_ends_with_its_block_also_after_an_error():
@@ -123,81 +117,33 @@ def test_the_child_of_a_fork_has_a_pool_of_its_own(fork):
     assert not status, errors
 
 
-@pytest.fixture
-def small_parts(monkeypatch):
-    """Products in many parts, of rows of which hardly any are kept."""
-    monkeypatch.setattr("fedpca.trackers.nystrom.tracker.TUNING", replace(tuning.TUNING, kept_bytes=2**18))
-    monkeypatch.setattr(products, "_PART_WORK", 2**16)
-    monkeypatch.setattr(products, "_MIN_LENGTH", 8)
-    monkeypatch.setattr(exact, "_PART_ROWS", 100)
+# --- how many threads ---
 
 
-def drifting(rng, dtype):
-    """Rows whose directions change halfway, with a far mean and some outliers."""
-    first, second = power_law(rng, 1500, 260), power_law(rng, 1500, 260)[:, ::-1]
-    rows = np.concatenate([first, second]) + 5
-    rows[::700] *= 30
-    return rows.astype(dtype)
+def test_n_jobs_means_what_it_means_in_scikit_learn():
+    assert n_threads(3) == 3
+    assert n_threads(-1) == available_cores()
+    assert n_threads(-2) == max(1, available_cores() - 1)
+    assert n_threads(np.int64(2)) == 2
+    with pytest.raises(ValueError, match="got n_jobs=0"):
+        n_threads(0)
+    for wrong in (1.5, True, "2"):
+        with pytest.raises(TypeError, match="whole number"):
+            n_threads(wrong)
+    with pytest.raises(ValueError, match="n_jobs"):
+        StreamingPCA(2, n_jobs=0).fit(np.ones((50, 5)))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"tracker": "nystrom"},
-        {"tracker": "exact"},
-        {"tracker": "nystrom", "forget": 0.99},
-        {"tracker": "nystrom", "energy": EnergyBand(0.02, 0.1)},
-    ],
-    ids=str,
-)
-def test_one_stream_has_the_same_bits_with_any_number_of_threads(dtype, settings, rng, small_parts):
-    rows = drifting(rng, dtype)
-    weights = rng.uniform(0.5, 2, len(rows))
-    if "energy" not in settings:
-        settings = settings | {"n_components": 8}
-    whole = [StreamingPCA(**settings, n_jobs=n).fit(rows, sample_weight=weights) for n in (1, 3)]
-    batches = []
-    for n in (1, 3):
-        pca = StreamingPCA(**settings, n_jobs=n)
-        for batch in np.array_split(rows, 5):
-            pca.partial_fit(batch)
-        batches.append(pca)
-    for first, *others in (whole, batches):
-        for other in others:
-            assert np.array_equal(first.components_, other.components_)
-            assert np.array_equal(first.explained_variance_, other.explained_variance_)
-    if "forget" not in settings and "energy" not in settings:
-        assert shortfall(batches[0].components_, rows) < 1e-4
-
-
-def test_threads_of_a_team_take_part_in_a_fit(rng, small_parts, monkeypatch):
-    seen, project = set(), np.matmul
-
-    def spy(*arguments, **keywords):
-        seen.add(threading.get_ident())
-        time.sleep(0.001)
-        return project(*arguments, **keywords)
-
-    monkeypatch.setattr(products.np, "matmul", spy)
-    StreamingPCA(5, tracker="nystrom", n_jobs=3).fit(power_law(rng, 3000, 300))
-    assert len(seen) > 1
-
-
-@pytest.mark.parametrize(("n_features", "most"), [(200, 1), (1100, 2)])
-def test_blas_has_its_own_threads_only_where_products_are_not_shared(rng, monkeypatch, n_features, most):
-    seen, gram = set(), exact._gram
-
-    def spy(panel):
-        seen.update(library["num_threads"] for library in BLAS.info())
-        return gram(panel)
-
-    monkeypatch.setattr(exact, "_gram", spy)
-    rows = rng.normal(size=(1500, n_features))
+def test_the_default_follows_blas_and_the_team():
+    with BLAS.limit(limits=1):
+        assert n_threads(None) == 1
     with BLAS.limit(limits=2):
-        StreamingPCA(3, tracker="exact").fit(rows)
-        assert max(seen) == most
-        seen.clear()
-        StreamingPCA(3, tracker="exact").partial_fit(rows)
-        assert max(seen) == most
+        assert n_threads(None) == min(2, available_cores())
+    with thread_team(5):
+        assert n_threads(None) == 5
+
+
+def test_sklearn_clones_and_checks_n_jobs():
+    from sklearn.base import clone
+
+    assert clone(StreamingPCA(2, n_jobs=3)).get_params()["n_jobs"] == 3

@@ -65,7 +65,7 @@ class Grouse(BasisTracker):
     def _first_basis(self) -> Array:
         return random_basis(self.n_exchanged, self.n_features, self.seed)
 
-    def update(self, rows: RowsLike, weights: Array | None = None) -> None:
+    def update(self, rows: RowsLike, weights: Array | None = None, *, is_checked: bool = True) -> None:
         """Take rows, shape (n, d), dense or CSR, NaN for missing; a weight counts repetitions of its row."""
         values = rows.data if sparse.issparse(rows) else rows
         if values.dtype.kind != "f" or not np.isnan(values).any():

@@ -10,7 +10,9 @@ from scipy import sparse
 
 from fedpca._typing import Array, DeviceArray
 from fedpca.backend.dispatch import backend_of
+from fedpca.backend.threads import map_parts
 
+_PART_ENTRIES = 2**21  # of a sum that threads share
 _BLOCK = 2**13  # entries whose squares are added one after another
 
 
@@ -31,6 +33,17 @@ def even_cuts(n_rows: int, n_parts: int) -> list[slice]:
     """
     ends = [n_rows * i // n_parts for i in range(n_parts + 1)]
     return [slice(start, stop) for start, stop in pairwise(ends)]
+
+
+def blocks(part: slice, size: int) -> list[slice]:
+    """A part in pieces of almost the same length, of at least `size` and less than twice as much.
+
+    >>> blocks(slice(10, 19), 4)
+    [slice(10, 14, None), slice(14, 19, None)]
+    """
+    start, n_rows = part.start, part.stop - part.start
+    cuts = even_cuts(n_rows, max(n_rows // size, 1))
+    return [slice(start + cut.start, start + cut.stop) for cut in cuts]
 
 
 def dense(rows: DeviceArray) -> DeviceArray:
@@ -54,16 +67,21 @@ def energy(rows: DeviceArray) -> float:
         return float(backend.xp.linalg.vector_norm(rows)) ** 2 if floats else sum64(row_energies(rows))
     if rows.flags.c_contiguous or rows.flags.f_contiguous:
         flat = rows.ravel(order="K")
-        n_whole = len(flat) - len(flat) % _BLOCK
-        rest = flat[n_whole:]
-        last = float(np.vdot(rest, rest))
-        if not n_whole:
-            return last
-        blocks = flat[:n_whole].reshape(-1, _BLOCK)
-        with np.errstate(over="ignore", invalid="ignore"):
-            return sum64(np.vecdot(blocks, blocks)) + last
+        parts = even_cuts(flat.size, max(flat.size // _PART_ENTRIES, 1))
+        return sum(map_parts(lambda part: _sum_of_squares(flat[part]), parts))
     with np.errstate(over="ignore", invalid="ignore"):
         return float(np.einsum("ij,ij->", rows, rows))
+
+
+def _sum_of_squares(values: Array) -> float:
+    n_whole = len(values) - len(values) % _BLOCK
+    rest = values[n_whole:]
+    last = float(np.vdot(rest, rest))
+    if not n_whole:
+        return last
+    blocks = values[:n_whole].reshape(-1, _BLOCK)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return sum64(np.vecdot(blocks, blocks)) + last
 
 
 def row_energies(rows: DeviceArray) -> DeviceArray:

@@ -1,7 +1,7 @@
-"""Threads: how many to use, tasks in them, and one thread of BLAS in each.
+"""Threads: how many to use, a team of them that shares parts of some work, and one thread of BLAS in each.
 
 More threads of BLAS make products of this size slower as soon as the machine has other work, and change their
-rounding. Tasks, and parts of a product, are the same with any number of threads.
+rounding. Parts depend on shapes alone: the result has the same bits with any number of threads.
 """
 
 import os
@@ -74,7 +74,8 @@ def n_threads(n_jobs: object) -> int:
 
     Args:
         n_jobs: None for as many as BLAS would use, which is one inside other threads of this library or of
-            joblib; -1 for all cores that the process may use, -2 for all but one; or how many.
+            joblib, or as the team has that this thread works with; -1 for all cores that the process may
+            use, -2 for all but one; or how many.
 
     >>> n_threads(3), n_threads(-1) == available_cores()
     (3, True)
@@ -82,6 +83,8 @@ def n_threads(n_jobs: object) -> int:
     if n_jobs is None:
         if _is_joblib_thread():
             return 1
+        if _team_size() > 1:
+            return _team_size()
         numbers = [number for shared in (False, True) for _, number in _numbers(shared=shared)]
         return min(max(numbers, default=1), available_cores())
     if isinstance(n_jobs, bool) or not isinstance(n_jobs, Integral):
@@ -99,58 +102,14 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def map_in_threads(
-    task: Callable[[Item, Callable[[], None]], T], items: Sequence[Item], n_threads: int
-) -> list[T]:
-    """What a task gives for each item, in their order, several at a time; BLAS is single-threaded.
-
-    If tasks fail, the error is that of the first item, whatever the number of threads; the tasks of later
-    items end early.
-
-    Args:
-        task: called with an item and a function, to be called between steps: it ends a task that has become
-            pointless.
-        items: what there is to do.
-        n_threads: how many tasks run at a time; one runs them all in the caller's own thread.
-
-    >>> map_in_threads(lambda number, check: number**2, [1, 2, 3], n_threads=2)
-    [1, 4, 9]
-    """
-    if min(n_threads, len(items)) <= 1:
-        with single_threaded_blas():
-            return [task(item, _go_on) for item in items]
-    lock, failed = threading.Lock(), len(items)
-
-    def run(index: int) -> T:
-        nonlocal failed
-
-        def check() -> None:
-            if index > failed:
-                raise _Stopped
-
-        try:
-            check()
-            return task(items[index], check)
-        except BaseException:
-            with lock:
-                failed = min(failed, index)
-            raise
-
-    with single_threaded_blas(), ThreadPoolExecutor(min(n_threads, len(items))) as pool:
-        try:
-            return [future.result() for future in [pool.submit(run, i) for i in range(len(items))]]
-        except BaseException:
-            failed = -1  # of an interrupt, too: all tasks end
-            raise
-
-
 @contextmanager
 def thread_team(n_threads: int) -> Iterator[None]:
-    """Inside, `map_parts` of this thread uses so many threads."""
+    """Inside, `map_parts` of this thread uses so many threads, and BLAS a single one in each."""
     before = _team_size()
     _team.size = n_threads
     try:
-        yield
+        with single_threaded_blas():
+            yield
     finally:
         _team.size = before
 
@@ -158,8 +117,7 @@ def thread_team(n_threads: int) -> Iterator[None]:
 def map_parts(task: Callable[[Item], T], parts: Sequence[Item]) -> list[T]:
     """What a task gives for each part of some short work, in their order, by the team of this thread.
 
-    The thread works itself, and takes parts that no other has begun: a team that is busy costs no time. BLAS
-    is single-threaded while several work.
+    The thread works itself, and takes parts that no other has begun: a team that is busy costs no time.
 
     >>> with thread_team(2):
     ...     map_parts(lambda number: number**2, [1, 2, 3])
@@ -172,13 +130,12 @@ def map_parts(task: Callable[[Item], T], parts: Sequence[Item]) -> list[T]:
     places = deque(range(len(parts)))
 
     def work() -> None:
-        with single_threaded_blas():
-            while places:
-                try:
-                    place = places.popleft()
-                except IndexError:  # another thread was faster
-                    return
-                results[place] = task(parts[place])
+        while places:
+            try:
+                place = places.popleft()
+            except IndexError:  # another thread was faster
+                return
+            results[place] = task(parts[place])
 
     helpers = [_pool().submit(copy_context().run, work) for _ in range(n_helpers)]
     try:
@@ -201,20 +158,18 @@ def _team_size() -> int:
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    """Threads for the parts of all teams; they wait between two products, which come every millisecond."""
-    return ThreadPoolExecutor(max(available_cores() - 1, 1), thread_name_prefix="fedpca")
+    """Threads for the parts of all teams, which wait for the next."""
+    size = max(available_cores() - 1, 1)
+    return ThreadPoolExecutor(size, thread_name_prefix="fedpca", initializer=_limit_own)
+
+
+def _limit_own() -> None:
+    """One thread of BLAS for this thread, where each has its own setting."""
+    _set_all((library, 1) for library, _ in _numbers(shared=False))
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of these threads
-
-
-class _Stopped(Exception):
-    """A task that ends early, since another one failed; nobody sees it."""
-
-
-def _go_on() -> None:
-    """The check of a task that nothing can make pointless."""
 
 
 def _is_joblib_thread() -> bool:

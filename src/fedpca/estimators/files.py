@@ -2,10 +2,8 @@
 
 import hashlib
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +11,7 @@ import numpy as np
 from fedpca import progress
 from fedpca._typing import JSON
 from fedpca.backend.prefetch import prefetch
+from fedpca.backend.threads import n_threads, thread_team
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.readers.data_file import Batch
 from fedpca.readers.row_reader import RowReader
@@ -35,9 +34,8 @@ def fit_files(
 ) -> int:
     """Feed all rows of files to an estimator, reading ahead in a thread; it learns the feature names, too.
 
-    Many rows of an empty estimator are read and learned in shards by `n_jobs` threads where a file can be
-    entered in its midst: .npy, Parquet between its row groups, several files of these. The result is the
-    same with any number of threads. With a checkpoint they are one stream.
+    The `n_jobs` threads of the estimator share the work on a batch while the next ones are read. The result
+    is the same with any number of threads.
 
     The files are read once; twice if the estimator has `scale="std"` or "binomial" and its tracker must know
     the scale before it begins, as all but the exact one must. With privacy they are read once for each noisy
@@ -78,15 +76,16 @@ def _fit_plain(
     pca: StreamingPCA, rows: RowReader, saved: "_Checkpoint | None", should_stop: Callable[[], bool]
 ) -> int:
     done = 0 if saved is None else saved.resume()
-    cuts = [] if saved is not None else _cuts(pca, rows)
     if pca._needs_scaling(rows.n_features, rows.feature_names):
         scaling = _scaling_of(rows, saved, should_stop)
         if scaling is None:
             return 0
         pca._use_scaling(scaling)
-    if len(cuts) > 1 and (learned := _fit_in_shards(pca, rows, cuts, should_stop)):
-        return learned
-    with progress.bar("rows", rows.n_rows, "rows") as bar, prefetch(rows.batches(skip=done)) as batches:
+    with (
+        thread_team(n_threads(pca.n_jobs)),
+        progress.bar("rows", rows.n_rows, "rows") as bar,
+        prefetch(rows.batches(skip=done)) as batches,
+    ):
         bar.advance(done)
         for batch in batches:
             pca.partial_fit(batch)
@@ -99,44 +98,6 @@ def _fit_plain(
                 return done
     warn_if_unknown(pca.subspace_)
     pca._warn_of_scale(stacklevel=4)
-    return done
-
-
-def _cuts(pca: StreamingPCA, rows: RowReader) -> list[slice]:
-    """Where to cut rows into shards that can be read by themselves; none for not at all."""
-    if rows.n_rows is None or rows.sparse:
-        return []
-    wanted = pca._cuts_of_files((rows.n_rows, rows.n_features))
-    starts = sorted({rows.nearest_start(cut.start) for cut in wanted})
-    return [slice(start, stop) for start, stop in pairwise([*starts, rows.n_rows])]
-
-
-def _fit_in_shards(
-    pca: StreamingPCA, rows: RowReader, cuts: Sequence[slice], should_stop: Callable[[], bool]
-) -> int:
-    """A fit by threads that each read and learn shards; returns how many rows, 0 if they are one stream."""
-    lock, done, stopped = threading.Lock(), 0, False
-
-    def read(cut: slice) -> Iterator[Batch]:
-        nonlocal done, stopped
-        left = cut.stop - cut.start
-        for batch in rows.batches(skip=cut.start):
-            batch = batch if len(batch) <= left else batch.first(left)
-            yield batch
-            left -= len(batch)
-            with lock:
-                done += len(batch)
-                bar.advance(len(batch))
-                stopped = stopped or should_stop()
-            if stopped or not left:
-                return
-
-    first = next(rows.batches())
-    with progress.bar("rows", rows.n_rows, "rows") as bar:
-        if not pca._fit_ranges(first, cuts, read):
-            return 0
-    if not stopped:
-        pca._warn_of_scale(stacklevel=5)
     return done
 
 

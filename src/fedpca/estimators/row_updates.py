@@ -41,8 +41,14 @@ class RowUpdates(NamedTuple):
     names: tuple[str, ...] | None
     new_tracker: Callable[[int, DTypeLike, Backend], Tracker]
 
-    def update(self, tracker: PlainSource, X: RowsLike, weights: Array | None, gaps: bool) -> PlainSource:
-        """The tracker with one more batch: earlier rows decay once, missing entries are imputed."""
+    def update(
+        self, tracker: PlainSource, X: RowsLike, weights: Array | None, gaps: bool | None
+    ) -> PlainSource:
+        """The tracker with one more batch: earlier rows decay once, missing entries are imputed.
+
+        Args:
+            gaps: whether entries are missing; None of rows that are not checked yet.
+        """
         if isinstance(tracker, Standardized):
             more = Scaling.of_checked(X, weights, self.names, about=tracker.scaling.mean)
             scaled = tracker.with_more(more, self.forget)
@@ -55,16 +61,18 @@ class RowUpdates(NamedTuple):
         return self._update_plain(tracker, X, weights, gaps)
 
     def _update_plain(
-        self, tracker: Tracker | LateFeatures, X: RowsLike, weights: Array | None, gaps: bool
+        self, tracker: Tracker | LateFeatures, X: RowsLike, weights: Array | None, gaps: bool | None
     ) -> Tracker | LateFeatures:
         """`update` of a tracker that takes rows as they are."""
         if isinstance(tracker, LateFeatures):
-            X, gaps = checked_rows(X, tracker.dtype, HOST, weights, is_scaled=self.is_scaled)
-        elif not isinstance(X, np.ndarray) and backend_of(X).on_device:
+            if gaps is None:
+                X, gaps = checked_rows(X, tracker.dtype, HOST, weights, is_scaled=self.is_scaled)
+        elif gaps is None:
             trial = tracker.branch() if tracker.has_rows else tracker
             try:
                 trial.decay(self.forget)
-                trial.update(X, weights)  # finiteness is checked there
+                with np.errstate(over="ignore", invalid="ignore"):  # of what is found not to be finite
+                    trial.update(X, weights, is_checked=False)
                 if trial is tracker and trial.may_underflow:
                     validation.require_no_underflow(X, tracker.dtype)
                 return trial
@@ -120,11 +128,11 @@ class RowUpdates(NamedTuple):
 
 def checked_rows(
     X: RowsLike, dtype: DTypeLike, backend: Backend, weights: Array | None, *, is_scaled: bool
-) -> tuple[DeviceArray, bool]:
-    """Rows on the backend, and whether any entry is missing; rows on a device are not checked yet."""
+) -> tuple[DeviceArray, bool | None]:
+    """Rows on the backend, and whether any entry is missing; None on a device: they are not checked yet."""
     if not isinstance(X, np.ndarray) and backend_of(X).on_device:
         if backend.on_device:
-            return X, False
+            return X, None
         X = to_host(X)
     if is_scaled:
         dtype = np.dtype(np.float64)  # divided, they may fit float32

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -9,7 +10,9 @@ from sklearn.utils import check_random_state
 
 from fedpca._typing import JSON, AnyArray, Array, ArrayLike, DeviceArray, DType, DTypeLike, RowsLike
 from fedpca.backend import HOST, Backend, backend_of, ops, to_host
-from fedpca.estimators.base import BasePCA, stored_values
+from fedpca.backend.base import NO_CONTEXT
+from fedpca.backend.threads import n_threads, thread_team
+from fedpca.estimators.base import BasePCA, chunk_rows, stored_values
 from fedpca.estimators.rank_rule import rank_rule
 from fedpca.estimators.row_updates import RowUpdates, Source, checked_rows, part_of
 from fedpca.privacy import Privacy, PrivateTracker
@@ -22,6 +25,8 @@ from fedpca.summaries.summary import Summary
 from fedpca.trackers import TRACKERS, Standardized, Tracker, TrackerName, device_tracker, fastest
 
 BATCH_ROWS = 1024
+_MIN_UNCHECKED_ENTRIES = 2**17  # of a batch: to copy the tracker takes longer than to check fewer
+_MIN_SHARED_ENTRIES = 2**17  # the products of fewer take less than to share them
 _MAX_FEATURES_FOR_ALL = 4096
 
 # Settings that a stream takes from its first batch on; a later change would have no effect.
@@ -100,10 +105,10 @@ class StreamSettings(BasePCA):
 
     def _prepared(
         self, X: RowsLike, sample_weight: ArrayLike | None, *, first: bool
-    ) -> tuple[DeviceArray, Array | None, bool, Source]:
-        """Rows, weights, whether entries are missing, and the tracker for them: new for the first rows."""
+    ) -> tuple[DeviceArray, Array | None, bool | None, Source]:
+        """Rows, weights, what `_check_values` says of gaps, and the tracker: new for the first rows."""
         X, weights, dtype, backend = self._table(X, sample_weight, first=first)
-        X, gaps = self._check_values(X, dtype, backend, weights)
+        X, gaps = self._check_values(X, dtype, backend, weights, first=first)
         return X, weights, gaps, self._new_tracker(X, weights, dtype) if first else self._source
 
     def _table(
@@ -135,13 +140,25 @@ class StreamSettings(BasePCA):
         return HOST
 
     def _check_values(
-        self, X: RowsLike, dtype: DTypeLike, backend: Backend, weights: Array | None
-    ) -> tuple[DeviceArray, bool]:
-        """Rows on the backend, and whether any entry is missing; rows on a device are not checked yet."""
+        self, X: RowsLike, dtype: DTypeLike, backend: Backend, weights: Array | None, *, first: bool
+    ) -> tuple[DeviceArray, bool | None]:
+        """Rows on the backend, and whether any entry is missing; None if the tracker will check them."""
+        if self._tracker_checks(X, dtype, weights, first=first):
+            return X, None
         if self.privacy is None:
             return checked_rows(X, dtype, backend, weights, is_scaled=self.scale is not None)
         # No value of a row makes a private fit fail: it is clipped, or counts as missing.
         return to_host(X) if backend_of(X).on_device else X, False
+
+    def _tracker_checks(self, X: RowsLike, dtype: DTypeLike, weights: Array | None, *, first: bool) -> bool:
+        """Whether the tracker checks rows as it multiplies them: many, which it takes as they are."""
+        if not isinstance(X, np.ndarray) or X.size < _MIN_UNCHECKED_ENTRIES or X.dtype != dtype:
+            return False
+        if weights is not None or self.scale is not None or self.privacy is not None:
+            return False
+        kind = self._kind_of_tracker(X.shape[1])
+        # The tracker is copied before each batch but the first: d² numbers, if it is the exact one.
+        return kind.tracker.checks_rows and (first or not kind.gives_moments)
 
     def _row_updates(self) -> RowUpdates:
         """How rows reach the tracker of this stream."""
@@ -154,12 +171,21 @@ class StreamSettings(BasePCA):
             self._plain_tracker,
         )
 
+    def _batch_rows(self, shape: tuple[int, int], backend: Backend) -> int:
+        """Rows per batch of a fit: before each, earlier rows are forgotten; scaled rows are a copy."""
+        if validation.forget(self.forget) != 1:
+            return self.batch_size or BATCH_ROWS
+        return shape[0] if self.scale is None else chunk_rows(shape[1], backend)
+
+    def _team(self, shape: tuple[int, int]) -> AbstractContextManager[object]:
+        """Threads that share the work on rows, unless these are few."""
+        threads = n_threads(self.n_jobs)
+        return thread_team(threads) if shape[0] * shape[1] >= _MIN_SHARED_ENTRIES else NO_CONTEXT
+
     # --- trackers ---
 
-    def _new_tracker(
-        self, X: RowsLike, weights: Array | None, dtype: DTypeLike, scaling: Scaling | None = None
-    ) -> Source:
-        """A tracker for the first rows of a stream; `scaling` is that of all rows, if it is known."""
+    def _new_tracker(self, X: RowsLike, weights: Array | None, dtype: DTypeLike) -> Source:
+        """A tracker for the first rows of a stream."""
         scale = check_scale(self.scale, X.shape[1], self._names())
         self._divisor = self._constant = None
         if self.privacy is not None:
@@ -174,7 +200,7 @@ class StreamSettings(BasePCA):
             first_rows = Scaling.of_checked(X[some, :], part_of(weights, some))
             return Standardized.start(tracker, scale, first_rows)
         if isinstance(scale, str):
-            scaling = scaling or self._scaling or Scaling.of_checked(X, weights, self._names())
+            scaling = self._scaling or Scaling.of_checked(X, weights, self._names())
             self._divisor, self._constant = scaling.scale(scale), scaling.constant
         return tracker
 

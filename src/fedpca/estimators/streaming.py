@@ -9,12 +9,10 @@ import numpy as np
 
 from fedpca._typing import Array, ArrayLike, DeviceArray, RowsLike
 from fedpca.backend import batch_slices, ops
-from fedpca.backend.threads import n_threads
-from fedpca.estimators.base import chunk_rows, warn_if_fewer
+from fedpca.estimators.base import warn_if_fewer
 from fedpca.estimators.one_row import OneRowMixin
 from fedpca.estimators.private_steps import PrivateSteps
 from fedpca.estimators.row_updates import PlainSource, Source, part_of, plain, warn_of_gaps
-from fedpca.estimators.sharded_fits import ShardedFits
 from fedpca.privacy import Privacy, PrivateTracker
 from fedpca.summaries import validation
 from fedpca.summaries.merging import check_compatible, known_to_any, merge_distinct
@@ -28,7 +26,7 @@ from fedpca.summaries.summary import Summary
 from fedpca.trackers import LateFeatures, Nystrom, Standardized, Tracker, TrackerName
 
 
-class StreamingPCA(OneRowMixin, ShardedFits, PrivateSteps):
+class StreamingPCA(OneRowMixin, PrivateSteps):
     """Principal components of a stream of rows, in one pass and O(d r) memory, mergeable with others.
 
     Rows come in batches of any size, from one row up, dense or sparse (CSR, CSC), with NaN for missing
@@ -60,13 +58,11 @@ class StreamingPCA(OneRowMixin, ShardedFits, PrivateSteps):
             are filled from the center or the last release. None for no privacy.
         oversample: directions carried beyond n_components, which keeps truncation errors small;
             "auto" for about as many again (20 for 10, 45 for 20, 150 for 100).
-        batch_size: rows per batch in `fit`; the block size of the block tracker. None for 1024 and, for the
-            block tracker, twice the directions carried.
-            Without forgetting, the exact tracker takes more at a time, with the same result.
+        batch_size: rows per batch in `fit` with `forget`; the block size of the block tracker. None for 1024
+            and, for the block tracker, twice the directions carried.
         random_state: seed of the nystrom tracker's choice of probes; None for a fixed seed.
-        n_jobs: threads: None for as many as NumPy would use for a product of matrices, -1 for all cores. In
-            `fit` of many rows they learn parts of these, else they share products. The result is the same
-            with any number.
+        n_jobs: threads that share the work on many rows: None for as many as NumPy would use for a product of
+            matrices, -1 for all cores. The result is the same with any number.
 
     Attributes:
         components_: shape (`n_components_`, n_features), by falling variance, the largest entry positive.
@@ -133,17 +129,14 @@ class StreamingPCA(OneRowMixin, ShardedFits, PrivateSteps):
 
     def fit(self, X: RowsLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
         """Fit X, shape (n_samples, n_features); any earlier fit is discarded."""
-        threads = n_threads(self.n_jobs)
         with self._rollback_on_error():
             self._scaling = None
             X, weights, dtype, backend = self._table(X, sample_weight, first=True)
             if weights is not None and not weights.any():
                 raise ValueError("sample_weight must not be all zero: no row would count.")
-            tracker: Source | None = self._fit_in_shards(X, weights, dtype, threads)
-            if tracker is None:
-                with self._team(X.shape):
-                    X, gaps = self._check_values(X, dtype, backend, weights)
-                    tracker = self._fit_stream(X, weights, gaps, self._new_tracker(X, weights, dtype))
+            with self._team(X.shape):
+                X, gaps = self._check_values(X, dtype, backend, weights, first=True)
+                tracker = self._fit_stream(X, weights, gaps, self._new_tracker(X, weights, dtype))
             self._source, self._n_rows_seen = tracker, X.shape[0]
             if isinstance(plain(tracker), LateFeatures):
                 warn_if_unknown(self.subspace_)
@@ -156,15 +149,14 @@ class StreamingPCA(OneRowMixin, ShardedFits, PrivateSteps):
                 warn_if_fewer(self.n_components, self.n_components_, stacklevel=3)
         return self
 
-    def _fit_stream(self, X: DeviceArray, weights: Array | None, gaps: bool, tracker: Source) -> Source:
+    def _fit_stream(
+        self, X: DeviceArray, weights: Array | None, gaps: bool | None, tracker: Source
+    ) -> Source:
         """A tracker of all rows, as one stream."""
         if isinstance(tracker, PrivateTracker):
             self._fit_private(tracker, X)
             return tracker
-        size = self._batch_rows(X.shape[1])
-        if tracker.backend.on_device and validation.forget(self.forget) == 1:
-            # Without forgetting, one batch gives the same result faster; scaled rows are a copy.
-            size = X.shape[0] if self.scale is None else chunk_rows(X.shape[1], tracker.backend)
+        size = self._batch_rows(X.shape, tracker.backend)
         rows = self._row_updates()
         for part in batch_slices(X.shape[0], size):
             tracker = rows.update(tracker, X[part, :], part_of(weights, part), gaps)

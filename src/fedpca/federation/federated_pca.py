@@ -91,7 +91,8 @@ class FederatedPCA(BasePCA):
             broken, cannot corrupt, if clients are alike; None trusts all. It needs three clients or more.
         max_share: with `robust`, the largest weight of a client, as a share of all; by default no client
             weighs more than the median client.
-        n_jobs: how many clients run at once: None for as many as NumPy would use threads, -1 for all cores.
+        n_jobs: threads: up to four run a client each, and the others help them. None for as many as
+            NumPy would use, -1 for all cores.
 
     Attributes:
         model_: the `Subspace` of all rows, with a certificate if they are private.

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Literal, Self, cast, get_args
 
 import numpy as np
+from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from fedpca._typing import Array
@@ -467,8 +468,11 @@ class _Distances:
 def _agree(products: Array, weights: Array, noise: float) -> Array:
     """Who is in a group, a minority, whose owners are more alike than owners with rows of their own are."""
     squares = np.diag(products)
-    apart = np.sqrt(np.maximum(squares[:, None] + squares - 2 * products, 0.0))
-    _, groups = connected_components(apart <= _ALIKE * np.sqrt(2) * noise)
+    apart = -2 * products
+    apart += squares
+    apart += squares[:, None]
+    np.sqrt(np.maximum(apart, 0.0, out=apart), out=apart)
+    _, groups = connected_components(sparse.csr_array(apart <= _ALIKE * np.sqrt(2) * noise))
     shares = np.bincount(groups, weights) / weights.sum()
     found: Array = (np.bincount(groups) > 1)[groups] & (shares < 0.5)[groups]
     return found

@@ -39,10 +39,10 @@ def mod_sulq(rows: Array, rank: int, *, epsilon: float, delta: float, noise: Noi
     # Equation 4: A = (1/n) X X^T + N, with N symmetric and i.i.d. on and above the diagonal.
     noisy = SymmetricMask(noise, n_features, omega, omega).add_to(points.T @ points) / RADIUS**2
     # The k leading eigenvectors.
-    return leading(noisy, rank, n_rows)
+    return _leading(noisy, rank, n_rows)
 
 
-def leading(noisy: Array, rank: int, count: float) -> Subspace:
+def _leading(noisy: Array, rank: int, count: float) -> Subspace:
     """The leading eigenvectors of a noisy sum of x x^T over `count` rows, those of positive eigenvalues."""
     values, vectors = np.linalg.eigh(noisy)
     kept = int(np.count_nonzero(values[-rank:] > 0))

@@ -1,7 +1,6 @@
 """Rows by color: few values have a color each, many numbers or dates are ranges of a ramp."""
 
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -42,7 +41,7 @@ def group_rows(values: AnyArray) -> list[Group]:
     """
     if (ramp := as_ramp(values)) is not None:
         kind, places = ramp
-        groups, known = _ranges(places, _numbers if kind == "number" else _dates), ~np.isnan(places)
+        groups, known = _ranges(kind, places), ~np.isnan(places)
     else:
         numbers = as_numbers(values)
         known = values != "" if numbers is None else ~np.isnan(numbers)
@@ -137,21 +136,26 @@ def _dashes(found: re.Match[str]) -> str:
     return f"{found['year']}-{int(found['month']):02}-{int(found['day']):02}"
 
 
-def _ranges(numbers: Array, labels: Callable[[Array], list[str]]) -> list[Group]:
+def _ranges(kind: Literal["number", "time"], numbers: Array) -> list[Group]:
     """About equally many rows per color of the ramp."""
     edges = np.unique(np.nanquantile(numbers, np.linspace(0, 1, len(RAMP) + 1)))
     bins = np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, len(edges) - 2)
     known = ~np.isnan(numbers)
     return [
         Group(f"{low} to {high}", RAMP[i], (bins == i) & known)
-        for i, (low, high) in enumerate(pairwise(labels(edges)))
+        for i, (low, high) in enumerate(pairwise(ramp_labels(kind, edges)))
     ]
+
+
+def ramp_labels(kind: Literal["number", "time"], values: Array) -> list[str]:
+    """Different numbers or times of a ramp as different texts."""
+    return _numbers(values) if kind == "number" else _dates(values)
 
 
 def _numbers(values: Array) -> list[str]:
     """Different numbers as different texts: with more digits where they are close."""
     texts, digits = [format_number(value) for value in values], 4
-    while len(set(texts)) < len(texts):
+    while len(set(texts)) < len(np.unique(values)):
         digits += 1
         texts = [f"{value:.{digits}g}" for value in values]
     return texts

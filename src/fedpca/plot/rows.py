@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca._typing import Array, ArrayLike, RowsLike
+from fedpca._typing import AnyArray, Array, ArrayLike, RowsLike
 from fedpca._util.text import feature_label, percent
 from fedpca.backend import to_host
 from fedpca.estimators.base import BasePCA
@@ -21,7 +21,7 @@ from fedpca.summaries.summary import Summary
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_MAX_ARROWS = 8
+MAX_ARROWS = 8
 _LENGTH = 0.85  # of the longest arrow, of the way to the edge
 
 
@@ -162,33 +162,43 @@ def draw_scores(
 
 def draw_strips(axes: "Axes", model: Subspace, points: Array, component: int, groups: list[Group]) -> None:
     """Points along one component, a strip per group; random heights spread points that coincide."""
-    strips = groups or [_everything(points)]
-    heights = np.random.default_rng(0).uniform(-0.35, 0.35, len(points))
-    for i, strip in enumerate(strips):
-        heights[strip.mask] += i
-    scatter(axes, points, heights, strips)
+    scatter(axes, points, strip_heights(groups, len(points)), groups or [_everything(points)])
     axes.set(xlabel=axis_label(model, component))
-    name_axis(axes, [strip.name for strip in strips] if groups else [""])
+    name_axis(axes, [group.name for group in groups] or [""])
+
+
+def strip_heights(groups: list[Group], count: int) -> Array:
+    """Where points are drawn above and below the middle of their strips, 0, 1 and so on."""
+    heights = np.random.default_rng(0).uniform(-0.35, 0.35, count)
+    for i, group in enumerate(groups):
+        heights[group.mask] += i
+    return heights
 
 
 def _everything(points: Array) -> Group:
     return Group("rows", SERIES[0], np.ones(len(points), dtype=bool))
 
 
-def strongest(model: Subspace, components: Sequence[int], count: int) -> NDArray[np.intp]:
-    """The features with the largest loadings on these components together, the largest first."""
-    lengths = np.square(model.components[list(components)].astype(float)).sum(axis=0)
+def strongest(weights: AnyArray, count: int) -> NDArray[np.intp]:
+    """The features with the largest weights on some components together, shape (k, d), the largest first."""
+    lengths = np.square(weights.astype(float)).sum(axis=0)
     return np.argsort(-lengths, kind="stable")[:count]
+
+
+def arrow_factor(points: Array, tips: Array) -> float:
+    """What enlarges arrows, shape (2, n), so that they reach about as far as points, shape (m, 2)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        room = np.abs(points).max(axis=0)[:, None] / np.abs(tips)
+    room = room[np.isfinite(room) & (room > 0)]
+    return _LENGTH * float(room.min(initial=np.inf) if room.size else 1.0)
 
 
 def draw_arrows(axes: "Axes", model: Subspace, points: Array, components: Sequence[int]) -> None:
     """Arrows for the features with the largest loadings on two components, over their points."""
-    features = strongest(model, components, _MAX_ARROWS)
-    tips = model.components[list(components)][:, features].astype(float)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        room = np.abs(points).max(axis=0)[:, None] / np.abs(tips)
-    room = room[np.isfinite(room) & (room > 0)]
-    tips *= _LENGTH * float(room.min(initial=np.inf) if room.size else 1.0)
+    weights = model.components[list(components)].astype(float)
+    features = strongest(weights, MAX_ARROWS)
+    tips = weights[:, features]
+    tips *= arrow_factor(points, tips)
     for x, y in tips.T:
         axes.annotate(
             "", (x, y), (0, 0), arrowprops={"arrowstyle": "-|>", "color": INK, "lw": 1.2, "shrinkA": 0}

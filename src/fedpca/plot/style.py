@@ -102,8 +102,13 @@ def name_axis(axes: "Axes", names: Sequence[str]) -> None:
     axes.set_yticks(np.arange(len(names)), names)
     for label in axes.get_yticklabels():
         label.set_parse_math(False)
-    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_ylim(name_limits(len(names)))
     axes.grid(visible=False, axis="y")
+
+
+def name_limits(count: int) -> tuple[float, float]:
+    """Of a y axis of so many names."""
+    return count - 0.4, -0.6
 
 
 def legend(figure: "Figure", columns: int, title: str = "") -> None:
@@ -111,10 +116,13 @@ def legend(figure: "Figure", columns: int, title: str = "") -> None:
     figure.legend(loc="outside lower center", ncols=columns, title=title or None, markerscale=1.6)
 
 
-def log_axis(axis: "Axis", values: AnyArray) -> None:
-    """Tick labels of a logarithmic axis, enough of them where the values span little."""
-    if np.ptp(np.log10(values)) < 1.5:
-        axis.set_major_locator(_matplotlib("matplotlib.ticker").LogLocator(subs=(1, 2, 5)))
+def log_axis(axis: "Axis") -> None:
+    """Tick labels of a logarithmic axis whose limits are set, enough of them where it is short."""
+    ticker, decades = _matplotlib("matplotlib.ticker"), np.ptp(np.log10(axis.get_view_interval()))
+    if decades < 0.5:
+        axis.set_major_locator(ticker.MaxNLocator(4))
+    elif decades < 1.5:
+        axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(lambda value, _: _plain(value))
     axis.set_minor_formatter(lambda value, _: "")
 

@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
+import numpy as np
+
+from fedpca._typing import ArrayLike
 from fedpca._util.extras import require
 from fedpca.plot.style import DOT, FAINT, GRID, INK, MUTED, RAMP, SERIES, drawing, short_numbers
 
@@ -15,6 +18,11 @@ if TYPE_CHECKING:
 
 _figure = require("matplotlib.figure", extra="report", purpose="a report")
 
+Limits = tuple[float, float]  # of an axis
+
+UNIT: Limits = (-1.1, 1.1)  # of correlations
+_ROOM = 0.05  # beyond the outermost points, of their distance
+ZOOMED = 16.0  # pixels beside the tick labels of a y axis: they are longer when readers zoom
 WIDTH = 380  # pixels: fits a phone, and two fit side by side on a larger screen
 
 _VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", FAINT: "faint"}
@@ -28,6 +36,18 @@ def canvas(height: float = 280) -> "tuple[Figure, Axes]":
     axes = figure.subplots()
     short_numbers(axes)
     return figure, axes
+
+
+def span(values: ArrayLike) -> Limits:
+    """Limits of an axis with room for all values; around them where all are the same.
+
+    >>> span([0.0, 100.0]), span([5.0, 5.0]), span([])
+    ((-5.0, 105.0), (4.0, 6.0), (-1.0, 1.0))
+    """
+    values = np.asarray(values, dtype=float)
+    low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
+    room = _ROOM * (high - low) if high > low else max(1.0, 0.1 * abs(low))
+    return low - room, high + room
 
 
 def save(figure: "Figure", path: Path) -> None:
@@ -49,6 +69,7 @@ def inline(figure: "Figure", name: str, label: str) -> str:
     root = ElementTree.fromstring(file.getvalue())
     for metadata in root.findall(f"{_SVG}metadata"):
         root.remove(metadata)
+    _mark(root)
     for element in root.iter():
         _join_dots(element)
         for key, value in element.attrib.items():
@@ -61,6 +82,28 @@ def inline(figure: "Figure", name: str, label: str) -> str:
 _SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 ElementTree.register_namespace("", _SVG[1:-1])
 ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
+
+
+_CLASSES = (  # of the groups of a picture, by their ids
+    (re.compile(r"axes_1$"), "axes"),
+    (re.compile(r"patch_2$"), "frame"),
+    (re.compile(r"legend_1$"), "redrawn"),
+    (re.compile(r"axes_1/(line2d|text)_\d+$"), "redrawn"),
+    (re.compile(r"matplotlib.axis_\d$"), "scale"),
+    (re.compile(r"matplotlib.axis_\d/[xy]tick_\d+$"), "tick"),
+    (re.compile(r"matplotlib.axis_\d/text_\d+$"), "label"),
+    (re.compile(r"guide-([a-z]+)$"), r"guide \1"),
+)
+
+
+def _mark(root: Any) -> None:
+    """Classes for what the page's script moves, and what it draws anew."""
+    for parent in root.iter():
+        for element in parent:
+            path = f"{parent.get('id')}/{element.get('id')}"
+            for pattern, name in _CLASSES:
+                if found := pattern.search(path):
+                    element.set("class", found.expand(name))
 
 
 def _attribute(key: str, value: str, name: str) -> str:

@@ -74,23 +74,20 @@ class Choice:
 
 @dataclass(frozen=True)
 class Explorer:
-    """A plot or table that the page's script draws; without scripts and on paper it is not there.
+    """A picture that the page's script lets readers explore, or a table that it searches.
 
     Attributes:
-        name: of the view in the script.
+        name: of the plot or table in the page's data.
         title: above it.
         caption: what it shows, in a sentence or two.
-        replaces: the name of the chart or choice that is shown in its place without scripts, or "".
+        still: without scripts, and on paper: the chart or charts, of which the first is explored; None of a
+            table, which is not there then.
     """
 
     name: str
     title: str
     caption: str
-    replaces: str = ""
-
-    @property
-    def is_table(self) -> bool:
-        return self.name in ("rows", "features")
+    still: Chart | Choice | None = None
 
 
 @dataclass(frozen=True)
@@ -103,14 +100,14 @@ class Section:
     items: Sequence[Chart | Choice | Explorer | Table]
 
     @property
-    def alone(self) -> Sequence[Chart | Choice | Table]:
-        """The last item of an odd number of them, which has a line of its own; explorers do not count."""
-        items = [item for item in self.items if not isinstance(item, Explorer)]
+    def alone(self) -> Sequence[Chart | Choice | Explorer | Table]:
+        """The last item of an odd number, which has a line of its own; tables to search do not count."""
+        items = [item for item in self.items if not (isinstance(item, Explorer) and item.still is None)]
         return items[-1:] if len(items) % 2 else ()
 
     @property
     def charts(self) -> list[Chart]:
         found: list[Chart] = []
-        for item in self.items:
+        for item in (each.still if isinstance(each, Explorer) else each for each in self.items):
             found += item.charts if isinstance(item, Choice) else [item] if isinstance(item, Chart) else []
         return found

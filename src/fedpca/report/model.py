@@ -14,7 +14,7 @@ from fedpca.plot.model import (
 from fedpca.plot.names import draw_names
 from fedpca.plot.style import FAINT, MUTED, SERIES, integer_axis, legend, scatter
 from fedpca.report.data import MAX_FEATURES, all_variances, correlations, strongest_features
-from fedpca.report.figures import WIDTH, canvas
+from fedpca.report.figures import UNIT, WIDTH, ZOOMED, canvas
 from fedpca.report.formatting import cell, timestamp
 from fedpca.report.layout import Chart, Choice, Explorer, Section, Table
 from fedpca.summaries.algebra import degrees_of_freedom
@@ -131,7 +131,7 @@ def loadings(model: Subspace, n_shown: int, variances: Array | None) -> Section:
     return Section("loadings", "Loadings", paragraphs, [*_plane(model, n_shown, variances), *bars, table])
 
 
-def _plane(model: Subspace, n_shown: int, variances: Array | None) -> list[Explorer | Chart]:
+def _plane(model: Subspace, n_shown: int, variances: Array | None) -> list[Explorer]:
     if n_shown < 2:
         return []
     circle = _circle(model, all_variances(model, variances))
@@ -140,7 +140,7 @@ def _plane(model: Subspace, n_shown: int, variances: Array | None) -> list[Explo
         "the correlation circle, one on the circle varies along the two components alone."
     )
     caption += _selection(model, "shown")
-    return [Explorer("loadings", "Loading plot", caption, circle.name), circle]
+    return [Explorer("loadings", "Loading plot", caption, circle)]
 
 
 def _circle(model: Subspace, variances: Array) -> Chart:
@@ -149,11 +149,14 @@ def _circle(model: Subspace, variances: Array) -> Chart:
     points = correlations(model, variances, 2)[shown]
     figure, axes = canvas(WIDTH)
     turns = np.linspace(0, 2 * np.pi, 200)
-    axes.plot(np.cos(turns), np.sin(turns), color=FAINT, linewidth=1.2)
+    axes.plot(np.cos(turns), np.sin(turns), color=FAINT, linewidth=1.2, gid="guide-circle")
+    axes.axvline(0, color=FAINT, linewidth=1.2, gid="guide-x")
+    axes.axhline(0, color=FAINT, linewidth=1.2, gid="guide-y")
     scatter(axes, points[:, 0], points[:, 1], [("features", SERIES[0], np.ones(len(points), dtype=bool))])
     labels = [f"correlation with component {i + 1}" for i in range(2)]
-    axes.set(xlim=(-1.1, 1.1), ylim=(-1.1, 1.1), xlabel=labels[0], ylabel=labels[1])
+    axes.set(xlim=UNIT, ylim=UNIT, xlabel=labels[0], ylabel=labels[1])
     axes.set_aspect("equal")
+    axes.yaxis.labelpad = ZOOMED
     order = np.argsort(-np.hypot(*points.T), kind="stable")[:MAX_LOADINGS]
     names = [feature_label(int(shown[i]), model.feature_names) for i in order]
     draw_names(axes, points[order], names)

@@ -17,7 +17,6 @@ from fedpca.report.layout import Choice, Explorer, Section, Table
 
 _jinja2 = require("jinja2", extra="report", purpose="a report")
 _FOLDER = Path(__file__).parent
-_SCRIPTS = ("basics.js", "scatter.js", "table.js", "explore.js")
 
 
 def write_page(
@@ -53,12 +52,20 @@ def write_page(
         style=style,
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        data=_json(data),
+        data=data,
+        json=_json(data),
+        colors=_colors(data),
         svg=inline,
         version=__version__,
     )
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def _colors(data: JSON | None) -> list[tuple[int, JSON]]:
+    """The columns that rows can be colored by, with their numbers."""
+    columns = data["tables"].get("rows", {"columns": []})["columns"] if data else []
+    return [(i, column) for i, column in enumerate(columns) if "labels" in column or "ends" in column]
 
 
 def _read(name: str) -> str:
@@ -67,8 +74,7 @@ def _read(name: str) -> str:
 
 def _script() -> str:
     """The only script that a page may run: its policy has the hash of it."""
-    parts = "\n".join(_read(f"scripts/{name}") for name in _SCRIPTS)
-    return f'"use strict";\n(() => {{\n{parts}}})();\n'
+    return f'"use strict";\n(() => {{\n{_read("explore.js")}}})();\n'
 
 
 def _json(data: JSON | None) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fedpca._typing import JSON
 from fedpca._util.text import join_names, pluralize, sanitize
-from fedpca.federation import Aggregator, FolderStore, HistoryEvent, Influence
+from fedpca.federation import Aggregator, FolderStore, HistoryEvent, Influence, ModelEvent
 from fedpca.federation.federated_pca import FederatedPCA
 from fedpca.federation.simulate import Simulation
 from fedpca.trust.roster import ANYONE
@@ -120,26 +120,50 @@ class Run:
         return dict(sorted(late.items(), key=lambda item: -item[1]))
 
 
+class _Event(NamedTuple):
+    """What happened in a run, whatever recorded it.
+
+    Attributes:
+        what: happened to the client: it has "accepted" rows in the model or a message that is "unchanged", or
+            there is an incident; or "model", and then there is an `update`.
+        client: its name.
+        rows: of the client in the model from then on; None where that is not known, or the same.
+        seconds: since the start; None where that is not known.
+        replied: likewise, if this is the client's latest reply.
+        time: of an incident.
+        reason: of an incident; of a model, what is suspicious about it.
+        left_out: features that were left out, and their share of the variance.
+        update: of the model.
+    """
+
+    what: str
+    client: str = ""
+    rows: float | None = None
+    seconds: float | None = None
+    replied: float | None = None
+    time: str = ""
+    reason: str = ""
+    left_out: str = ""
+    update: ModelUpdate | None = None
+
+
 def load_run(source: object) -> Run:
     """The history of a federation: from a folder, an aggregator, a simulation or a fitted `FederatedPCA`."""
     if isinstance(source, Simulation):
-        return _from_simulation(source)
+        return _run(
+            _simulated(source), angle_reference="the final model", steps=True, notes=(_faults(source),)
+        )
     if isinstance(source, Aggregator):
-        children = source.children
-        run = _from_history(source.history, {name: child.count for name, child in children.items()})
-        return replace(
-            run,
+        study, children = None if source.roster is None else source.roster.study, source.children
+        return _run(
+            _recorded(source.history),
+            contributions={name: child.count for name, child in children.items()},
             energy_shares={name: child.energy_share for name, child in children.items()},
             influence=source.influence(),
-            left_out={name: child.left_out for name, child in children.items() if child.left_out},
-            notes=(
-                *run.notes,
-                _membership(_study(source), source.not_heard_from),
-                *_robustness(source.robust),
-            ),
+            notes=(_membership(study, source.not_heard_from), *_robustness(source.robust)),
         )
     if isinstance(source, FederatedPCA):
-        return _from_estimator(source)
+        return _run(_fitted(source), influence=source.influence_, notes=_robustness(source.robust))
     if isinstance(source, str | os.PathLike):
         return _from_folder(Path(source))
     raise TypeError(
@@ -148,8 +172,96 @@ def load_run(source: object) -> Run:
     )
 
 
-def _study(aggregator: Aggregator) -> str | None:
-    return None if aggregator.roster is None else aggregator.roster.study
+def _run(
+    events: Iterable[_Event],
+    *,
+    contributions: Mapping[str, float] | None = None,
+    notes: tuple[str, ...] = (),
+    **known: Any,
+) -> Run:
+    """A run from what happened in it, in this order, and from what is known of its end.
+
+    Args:
+        contributions: rows in the model, by client; by default those that the events tell.
+        known: other attributes of `Run` that the events do not tell.
+    """
+    rows: dict[str, float] = {}
+    left_out: dict[str, str] = {}
+    growth, updates, reply_times, incidents = [], [], {}, []
+    total, warning = 0.0, ""
+    for event in events:
+        if event.update is not None:
+            updates.append(event.update)
+            warning = event.reason
+            continue
+        if event.what not in ("accepted", "unchanged"):
+            incidents.append(Incident(event.client, event.what, event.time, event.reason))
+        if event.what in ("withdrawn", "quarantined"):
+            total -= rows.pop(event.client, 0.0)
+            left_out.pop(event.client, None)
+        elif event.rows is not None:
+            total += event.rows - rows.get(event.client, 0.0)
+            rows[event.client], left_out[event.client] = event.rows, event.left_out
+        if event.replied is not None:
+            reply_times[event.client] = event.replied
+        if event.seconds is not None and event.what != "rejected":
+            growth.append(Growth(event.seconds, total, len(rows)))
+    return Run(
+        contributions or rows,
+        growth,
+        updates,
+        reply_times=reply_times,
+        incidents=incidents,
+        notes=(*([f"Warning: {warning}"] if warning else []), *notes),
+        left_out={client: text for client, text in left_out.items() if text},
+        **known,
+    )
+
+
+def _recorded(history: list[HistoryEvent]) -> Iterator[_Event]:
+    """By an aggregator."""
+    for event in history:
+        seconds = _seconds(history[0].time, event.time)
+        if isinstance(event, ModelEvent):
+            update = ModelUpdate(seconds, event.explained, event.angle)
+            yield _Event(event.what, reason=event.warning, update=update)
+        elif event.what == "accepted":
+            yield _Event(event.what, event.child, event.count, seconds, seconds, left_out=event.left_out)
+        else:
+            removed = f"removed from the model: {pluralize(event.count, 'row')}."
+            yield _Event(event.what, event.child, None, seconds, None, event.time, event.reason or removed)
+
+
+def _simulated(simulation: Simulation) -> Iterator[_Event]:
+    total, rows = 0.0, dict.fromkeys(simulation.contributions, 0.0)
+    for delivery in simulation.timeline:
+        if delivery.changed:
+            rows[delivery.client] = rows.get(delivery.client, 0.0) + delivery.rows - total
+            total = delivery.rows
+            yield _Event("accepted", delivery.client, rows[delivery.client], delivery.time, delivery.time)
+        else:
+            yield _Event("unchanged", delivery.client, seconds=delivery.time)
+    for shot in simulation.snapshots:
+        yield _Event("model", update=ModelUpdate(shot.time, shot.explained, shot.angle))
+    for name in simulation.dropped_out:
+        yield _Event("dropped out", name, reason="the client did not send all of its updates.")
+
+
+def _fitted(pca: FederatedPCA) -> Iterator[_Event]:
+    for name, one in pca.contributions_.items():
+        if one.problem:
+            yield _Event("failed", name, reason=one.problem)
+        else:
+            yield _Event("accepted", name, float(one.rows), left_out=one.left_out)
+
+
+def _faults(simulation: Simulation) -> str:
+    n_ignored = sum(not delivery.changed for delivery in simulation.timeline)
+    return (
+        f"This federation was simulated. {n_ignored} of {pluralize(len(simulation.timeline), 'message')} "
+        "arrived late or twice and changed nothing; aggregators were killed and restarted "
+        f"{pluralize(simulation.crashes, 'time')}."
+    )
 
 
 def _membership(study: str | None, not_heard_from: Iterable[str]) -> str:
@@ -175,7 +287,7 @@ def _from_folder(folder: Path) -> Run:
     """From the output of a Flower run (summary.json, store/), or an aggregator's store (history.jsonl)."""
     summary, store = folder / "summary.json", folder / "store"
     if (folder / "history.jsonl").is_file():
-        return _from_history(FolderStore(folder).history())
+        return _run(_recorded(FolderStore(folder).history()))
     if not summary.is_file():
         raise FileNotFoundError(
             f"{folder} must be the folder of a run or the store of an aggregator, but has neither "
@@ -188,53 +300,48 @@ def _from_folder(folder: Path) -> Run:
         raise ValueError(f"{summary} is not a valid summary of a run ({error}); run it again.") from error
 
 
-def _from_flower(summary: JSON, events: list[HistoryEvent]) -> Run:
-    started = str(summary["started"])
-    contributors = {str(name): child for name, child in summary["contributors"].items()}
-    rows = {name: float(child["rows"]) for name, child in contributors.items()}
-    secure = _secure_sums(summary)
-    settled = ("accepted", "unchanged") if secure is None else ("accepted", "taken")
-    earlier = _from_history(events, rows)
-    reply_times = {}
-    incidents = [incident for incident in earlier.incidents if incident.time < started]
-    for reply in summary["replies"]:
-        client = str(reply["client"] or f"node {reply['node']}")
-        if reply["what"] in settled:
-            reply_times[client] = _seconds(started, str(reply["time"]))
-        else:
-            status, time, reason = (str(reply[key]) for key in ("what", "time", "reason"))
-            incidents.append(Incident(client, status, time, reason))
-    incidents += [
-        Incident(str(name), "quarantined", "", str(reason)) for name, reason in summary["quarantined"].items()
-    ]
-    incidents += [
-        Incident(f"node {node}", "no reply", "", "the node did not reply during the run.")
-        for node in summary["no_reply"]
-    ]
-    roster = summary["roster"] or {}  # None: the run did not begin
-    heard = {"study": None, "not_heard_from": []} if roster == ANYONE else roster
-    notes = earlier.notes
-    if heard:
-        silent = heard.get("not_heard_from", ()) if secure is None else ()  # of sums: who is in none
-        notes = (*notes, _membership(heard["study"], silent))
-    notes = (*notes, *_robustness(summary.get("robust")))
-    if summary["problem"]:
-        what = "This run produced no model" if summary["model"] is None else "This run did not end normally"
-        notes = (f"{what}: {summary['problem']}", *notes)
-    run = Run(
-        rows,
-        earlier.growth,
-        earlier.updates,
-        reply_times=reply_times,
-        incidents=incidents,
-        notes=notes,
-        energy_shares={name: float(child["energy_share"]) for name, child in contributors.items()},
-        influence={name: _influence(child) for name, child in contributors.items() if "angle" in child},
+def _from_flower(summary: JSON, history: list[HistoryEvent]) -> Run:
+    """Of a Flower run: its summary, and what its aggregator recorded of this and earlier runs."""
+    earlier, started = _run(_recorded(history)), str(summary["started"])
+    children = {str(name): child for name, child in summary["contributors"].items()}
+    roster, secure = summary["roster"], _secure_sums(summary)
+    if roster == ANYONE:
+        roster = {"study": None}
+    silent = roster.get("not_heard_from", ()) if roster and secure is None else ()  # of sums: who is in none
+    ended = "did not end normally" if summary["model"] is not None else "produced no model"
+    run = _run(
+        _replied(summary, started),
+        contributions={name: float(child["rows"]) for name, child in children.items()},
+        energy_shares={name: float(child["energy_share"]) for name, child in children.items()},
+        influence={name: _influence(child) for name, child in children.items() if "angle" in child},
+        notes=(
+            *([f"This run {ended}: {summary['problem']}"] if summary["problem"] else []),
+            *earlier.notes,
+            *([_membership(roster["study"], silent)] if roster else []),  # None: the run did not begin
+            *_robustness(summary.get("robust")),
+        ),
     )
+    incidents = [incident for incident in earlier.incidents if incident.time < started] + run.incidents
+    run = replace(run, growth=earlier.growth, updates=earlier.updates, incidents=incidents)
     if secure is None:
         return run
     # The one contributor is the sum over all: nothing is known about the parts of members.
     return replace(run, contributions={}, growth=[], energy_shares={}, influence={}, secure=secure)
+
+
+def _replied(summary: JSON, started: str) -> Iterator[_Event]:
+    settled = ("accepted", "taken" if summary.get("secure") else "unchanged")
+    for reply in summary["replies"]:
+        client = str(reply["client"] or f"node {reply['node']}")
+        what, time, reason = (str(reply[key]) for key in ("what", "time", "reason"))
+        if what in settled:
+            yield _Event("unchanged", client, replied=_seconds(started, time))
+        else:
+            yield _Event(what, client, time=time, reason=reason)
+    for name, reason in summary["quarantined"].items():
+        yield _Event("quarantined", str(name), reason=str(reason))
+    for node in summary["no_reply"]:
+        yield _Event("no reply", f"node {node}", reason="the node did not reply during the run.")
 
 
 def _secure_sums(summary: JSON) -> OpenedSums | None:
@@ -256,85 +363,6 @@ def _influence(child: JSON) -> Influence:
         for each, value in zip(fields(Influence), found, strict=True)
     }
     return Influence(**values)
-
-
-def _from_history(events: list[HistoryEvent], contributions: Mapping[str, float] | None = None) -> Run:
-    if not events:
-        return Run(contributions or {})
-    start = events[0].time
-    rows: dict[str, float] = {}
-    left_out: dict[str, str] = {}
-    growth, updates, reply_times, incidents = [], [], {}, []
-    total, warning = 0.0, ""
-    for event in events:
-        seconds = _seconds(start, event.time)
-        match event.what:
-            case "model":
-                updates.append(ModelUpdate(seconds, event.explained, event.angle))
-                warning = event.warning
-                continue
-            case "rejected":
-                incidents.append(Incident(event.child, event.what, event.time, event.reason))
-                continue
-            case "accepted":
-                total += event.count - rows.get(event.child, 0.0)
-                rows[event.child] = event.count
-                left_out[event.child] = event.left_out
-                reply_times[event.child] = seconds
-            case "withdrawn" | "quarantined":
-                total -= rows.pop(event.child, 0.0)
-                left_out.pop(event.child, None)
-                reason = event.reason or f"removed from the model: {pluralize(event.count, 'row')}."
-                incidents.append(Incident(event.child, event.what, event.time, reason))
-        growth.append(Growth(seconds, total, len(rows)))
-    notes = (f"Warning: {warning}",) if warning else ()
-    return Run(
-        contributions or rows,
-        growth,
-        updates,
-        reply_times=reply_times,
-        incidents=incidents,
-        notes=notes,
-        left_out={client: text for client, text in left_out.items() if text},
-    )
-
-
-def _from_simulation(simulation: Simulation) -> Run:
-    growth, reply_times = [], {}
-    for delivery in simulation.timeline:
-        if delivery.changed:
-            reply_times[delivery.client] = delivery.time
-        growth.append(Growth(delivery.time, delivery.rows, len(reply_times)))
-    n_ignored = sum(not delivery.changed for delivery in simulation.timeline)
-    return Run(
-        simulation.contributions,
-        growth,
-        [ModelUpdate(shot.time, shot.explained, shot.angle) for shot in simulation.snapshots],
-        "the final model",
-        reply_times,
-        [
-            Incident(name, "dropped out", "", "the client did not send all of its updates.")
-            for name in simulation.dropped_out
-        ],
-        steps=True,
-        notes=(
-            f"This federation was simulated. {n_ignored} of {pluralize(len(simulation.timeline), 'message')} "
-            "arrived late or twice and changed nothing; aggregators were killed and restarted "
-            f"{pluralize(simulation.crashes, 'time')}.",
-        ),
-    )
-
-
-def _from_estimator(pca: FederatedPCA) -> Run:
-    clients = pca.contributions_.items()
-    incidents = [Incident(name, "failed", "", one.problem) for name, one in clients if one.problem]
-    return Run(
-        {name: float(one.rows) for name, one in clients if not one.problem},
-        incidents=incidents,
-        notes=_robustness(pca.robust),
-        influence=pca.influence_,
-        left_out={name: one.left_out for name, one in clients if one.left_out},
-    )
 
 
 def _seconds(start: str, end: str) -> float:

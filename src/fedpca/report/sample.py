@@ -3,9 +3,10 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpca import progress
 from fedpca._typing import AnyArray, Array, ArrayLike, RowsLike
@@ -13,8 +14,9 @@ from fedpca._util.text import sanitize
 from fedpca.backend import batch_slices, dense
 from fedpca.estimators.anomaly_limits import chi_squared_limit
 from fedpca.estimators.scoring import ModelPCA
-from fedpca.plot.groups import as_texts
+from fedpca.plot.groups import Group, as_texts, group_rows
 from fedpca.readers import Batch, RowReader
+from fedpca.report.figures import Limits, span
 from fedpca.summaries import validation
 from fedpca.summaries.subspace import Subspace
 
@@ -27,6 +29,20 @@ _BINS_PER_DOUBLING = 256
 _COLUMN = "column "
 
 Passthrough = Iterable[str] | Mapping[str, ArrayLike] | None
+
+
+class LogAxis(NamedTuple):
+    """A logarithmic axis: smaller values are drawn at `least`; `limits` are decimal logarithms."""
+
+    least: float
+    limits: Limits
+
+
+def _log_axis(values: Array, limit: float) -> LogAxis:
+    """Rounding errors do not stretch it."""
+    least = float(values.max(initial=0.0)) * 1e-9 or 1e-9
+    shown = [*np.maximum(values, least), *([limit] if limit < np.inf else [])]
+    return LogAxis(least, span(np.log10(shown)))
 
 
 @dataclass(frozen=True)
@@ -65,6 +81,25 @@ class Sample:
     def colors(self) -> AnyArray | None:
         """Values to color by, as text, shape (n,); or None."""
         return self.columns.get(self.color)
+
+    @property
+    def groups(self) -> list[Group]:
+        """The rows by color; none where there is nothing to color by."""
+        return [] if self.colors is None else group_rows(self.colors)
+
+    @property
+    def on_map(self) -> NDArray[np.bool_]:
+        """The rows that have values: those without any are exactly at the center. Shape (n,)."""
+        found: NDArray[np.bool_] = (self.t2 > 0) | (self.spe > 0)
+        return found
+
+    @property
+    def map_axes(self) -> tuple[LogAxis, LogAxis]:
+        """The axes of T² and SPE, with room for the limits of both."""
+        return (
+            _log_axis(self.t2[self.on_map], self.t2_limit),
+            _log_axis(self.spe[self.on_map], self.spe_limit),
+        )
 
 
 def sample_rows(

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpca._typing import Array
 from fedpca._util.text import feature_label, format_number, percent, pluralize, sanitize
-from fedpca.plot.groups import Group, group_rows, labeled
-from fedpca.plot.rows import draw_arrows, draw_scores, draw_strips, strongest
+from fedpca.plot.groups import Group, labeled
+from fedpca.plot.rows import MAX_ARROWS, draw_arrows, draw_scores, draw_strips, strongest
 from fedpca.plot.style import RAMP, SERIES, legend, log_axis, scatter
-from fedpca.report.figures import canvas
+from fedpca.report.data import STRIP_LETTERS
+from fedpca.report.figures import ZOOMED, canvas, span
 from fedpca.report.layout import Chart, Choice, Explorer, Section, Table
 from fedpca.report.sample import CONFIDENCE, Sample
 from fedpca.summaries.subspace import Subspace
@@ -42,7 +42,7 @@ def scores_section(model: Subspace, sample: Sample, n_shown: int) -> Section:
         "Each point is a row: this page is as confidential as the rows, even if the model is private.",
         *([] if has_map else [_NO_MAP]),
     )
-    groups = [] if sample.colors is None else group_rows(sample.colors)
+    groups = sample.groups
     n_components = min(sample.scores.shape[1], _MAX_COMPONENTS)
     if n_components == 1:
         scores: Chart | Choice = _strip_plot(model, sample, groups)
@@ -52,18 +52,17 @@ def scores_section(model: Subspace, sample: Sample, n_shown: int) -> Section:
         labels = [f"{first + 1} and {second + 1}" for first, second in pairs]
         biplot = _biplot(model, sample, groups)
         scores = Choice("scores", "Components", [*labels, "biplot"], [*charts, biplot])
-    outliers = [_outlier_map(sample)] if has_map else []
     how_to = (
         f"{_HOW_TO} Where the legend lists colors, a click on one hides its rows."
         if sample.columns
         else _HOW_TO
     )
-    explorers = (
-        Explorer("scores", "Scores", how_to, scores.name),
-        *(Explorer("outliers", chart.title, chart.caption, chart.name) for chart in outliers),
-    )
-    table = Explorer("rows", "Rows", "A row that is chosen here is marked in the plots.")
-    return Section("scores", "Scores and outliers", paragraphs, (*explorers, scores, *outliers, table))
+    items = [Explorer("scores", "Scores", how_to, scores)]
+    if has_map:
+        chart = _outlier_map(sample)
+        items.append(Explorer("outliers", chart.title, chart.caption, chart))
+    items.append(Explorer("rows", "Rows", "A row that is chosen here is marked in the plots."))
+    return Section("scores", "Scores and outliers", paragraphs, items)
 
 
 def _score_plot(model: Subspace, sample: Sample, pair: tuple[int, int], groups: list[Group]) -> Chart:
@@ -82,7 +81,7 @@ def _biplot(model: Subspace, sample: Sample, groups: list[Group]) -> Chart:
         "The further a row lies in the direction of an arrow, the larger its value of that feature, as far "
         "as these components tell."
     )
-    features = strongest(model, (0, 1), 8)
+    features = strongest(model.components[:2], MAX_ARROWS)
     lines = [
         (
             sanitize(feature_label(int(i), model.feature_names), 60),
@@ -106,7 +105,10 @@ def _plane(
     if longest > 9:
         columns, limit = (1, 36) if longest > 16 and len(groups) <= len(RAMP) + 1 else (2, 16)
     figure, axes = canvas(320 + 22 * -(-len(groups) // columns))
-    draw_scores(axes, model, sample.scores[:, pair], pair, labeled(groups, limit))
+    points = sample.scores[:, pair]
+    draw_scores(axes, model, points, pair, labeled(groups, limit))
+    axes.set(xlim=span(points[:, 0]), ylim=span(points[:, 1]))
+    axes.yaxis.labelpad = ZOOMED
     if groups:
         legend(figure, columns, sanitize(sample.color, 30))
     return figure, axes
@@ -114,7 +116,8 @@ def _plane(
 
 def _strip_plot(model: Subspace, sample: Sample, groups: list[Group]) -> Chart:
     figure, axes = canvas(130 + 30 * max(len(groups), 1))
-    draw_strips(axes, model, sample.scores[:, 0], 0, labeled(groups, 14))
+    draw_strips(axes, model, sample.scores[:, 0], 0, labeled(groups, STRIP_LETTERS))
+    axes.set_xlim(span(sample.scores[:, 0]))
     axes.set(ylabel=sanitize(sample.color, 30))
     title = "Scores on component 1"
     caption, numbers = _caption(sample, title, [0], groups)
@@ -152,20 +155,24 @@ def _caption(sample: Sample, title: str, components: list[int], groups: list[Gro
 
 
 def _outlier_map(sample: Sample) -> Chart:
-    has_values = (sample.t2 > 0) | (sample.spe > 0)  # rows without any are exactly at the center
-    t2, spe = (_positive(values[has_values]) for values in (sample.t2, sample.spe))
+    across, up = sample.map_axes
+    t2 = np.maximum(sample.t2[sample.on_map], across.least)
+    spe = np.maximum(sample.spe[sample.on_map], up.least)
     figure, axes = canvas(320)
     scatter(axes, t2, spe, [Group("rows", SERIES[0], np.ones(len(t2), dtype=bool))])
     axes.set(xscale="log", yscale="log", xlabel="Hotelling's T²", ylabel="SPE (squared prediction error)")
-    log_axis(axes.xaxis, t2)
-    log_axis(axes.yaxis, spe)
+    axes.set(xlim=np.power(10, across.limits), ylim=np.power(10, up.limits))
+    log_axis(axes.xaxis)
+    log_axis(axes.yaxis)
+    axes.yaxis.labelpad = ZOOMED
     above = []
     for draw_line, limit, count, name in (
         (axes.axvline, sample.t2_limit, sample.n_above_t2, "T²"),
         (axes.axhline, sample.spe_limit, sample.n_above_spe, "SPE"),
     ):
         if limit < np.inf:
-            draw_line(limit, color=SERIES[1], linestyle="--", linewidth=1.5)
+            gid = "guide-x" if draw_line == axes.axvline else "guide-y"
+            draw_line(limit, color=SERIES[1], linestyle="--", linewidth=1.5, gid=gid)
             share = percent(count / sample.n_read)
             above.append(f"{format_number(count)} ({share}) exceed the {name} limit of {limit:.4g}")
     caption = "T² measures the distance from the mean within the components, SPE the distance from them. "
@@ -185,8 +192,3 @@ def _outlier_map(sample: Sample) -> Chart:
     ]
     numbers = Table("Outlier map", ("statistic", "T²", "SPE"), [*lines, ("limit", *limits)])
     return Chart("outliers", "Outlier map (SPE and Hotelling's T²)", caption, figure, numbers)
-
-
-def _positive(values: Array) -> Array:
-    """Values for a logarithmic axis, which rounding errors should not stretch."""
-    return np.maximum(values, float(values.max(initial=0.0)) * 1e-9 or 1e-9)

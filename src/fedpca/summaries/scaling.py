@@ -10,6 +10,7 @@ from scipy import sparse
 from fedpca._typing import JSON, AnyArray, Array, ArrayLike, DeviceArray, RowsLike
 from fedpca._util.text import feature_label, join_names
 from fedpca.backend import backend_of, batch_slices, ops
+from fedpca.backend.threads import map_parts
 from fedpca.errors import NonFiniteError
 from fedpca.summaries import validation
 from fedpca.summaries.feature_names import difference
@@ -26,6 +27,7 @@ Scale = Array | ScaleRule | None
 
 _CHUNK_ENTRIES = 2**19
 _MAX_PARTS = 64  # chunks pooled at once
+_PART_ENTRIES, _MAX_SHARED = 2**18, 16  # of a part of rows that a thread works on, and how many parts
 _FEW = 8  # features at a time of rows that are stored column by column
 _FAR = 100.0  # squared distance of a mean, in variances, at which squares about it lose digits
 _MAX_PASSES = 3  # the first finds a mean, the second what rounding left of it
@@ -105,12 +107,19 @@ class Scaling(Frozen):
 
         Numbers near the means, shape (d,), save time.
         """
-        parts = [_nothing(rows.shape[1])]
-        for part in _chunks(rows, weights, np.zeros(rows.shape[1]) if about is None else about):
-            parts.append(part)
-            if len(parts) == _MAX_PARTS:
-                parts = [_pooled(parts)]
-        return cls(*_pooled(parts), names)
+        near = np.zeros(rows.shape[1]) if about is None else about
+
+        def statistics(part: slice) -> _Statistics:
+            found = [_nothing(rows.shape[1])]
+            for each in _chunks(rows[part, :], None if weights is None else weights[part], near):
+                found.append(each)
+                if len(found) == _MAX_PARTS:
+                    found = [_pooled(found)]
+            return _pooled(found)
+
+        n_parts = rows.size // _PART_ENTRIES if isinstance(rows, np.ndarray) else 1
+        parts = map_parts(statistics, ops.even_cuts(rows.shape[0], min(max(n_parts, 1), _MAX_SHARED)))
+        return cls(*(parts[0] if len(parts) == 1 else _pooled(parts)), names)
 
     @classmethod
     def empty(cls, n_features: int, feature_names: Iterable[str] | None = None) -> Self:

@@ -59,6 +59,8 @@ class Tracker(ABC):
     """Which of "backend", "block_rows", "mixed_units" and "seed" the constructor takes besides the others."""
     takes_sparse: ClassVar[bool] = False
     """Whether panels may be CSR; else they are made dense."""
+    checks_rows: ClassVar[bool] = False
+    """Whether rows may come unchecked: NaN and infinity then show in the products."""
     gives_moments: bool = False
     """Whether `state` is the moments of all rows, if nothing was lost before they came."""
     is_fitted: ClassVar[bool] = True
@@ -87,6 +89,7 @@ class Tracker(ABC):
         self._buffer: DeviceArray = backend.zeros((0, n_features), self.dtype)
         self._buffer_roots: DeviceArray | None = None
         self._n_buffered = 0
+        self._is_checked = True  # the rows at hand
         self._cached_summary: Subspace | None = None  # until more rows come
         self.filled: Filled | None = None  # where entries were missing
         self._limits_threads = not backend.on_device and has_blas_threads()  # read once: it takes time
@@ -142,7 +145,7 @@ class Tracker(ABC):
         """Variance of each feature, shape (d,), where the tracker knows it."""
 
     def branch(self) -> Self:
-        """A tracker that goes on from here: what it learns leaves this one as it is."""
+        """A tracker that goes on from here instead of this one, which stays as it is until it learns more."""
         return deepcopy(self)
 
     def _with_own_buffer(self) -> Self:
@@ -154,12 +157,13 @@ class Tracker(ABC):
 
     # --- rows in ---
 
-    def update(self, rows: RowsLike, weights: Array | None = None) -> None:
+    def update(self, rows: RowsLike, weights: Array | None = None, *, is_checked: bool = True) -> None:
         """Learn from rows, shape (n, d), dense or CSR, finite; a weight counts repetitions of its row.
 
         Raises:
-            NonFiniteError: rows on a device are not checked beforehand; discard the tracker.
+            NonFiniteError: of rows that were not checked beforehand; discard the tracker.
         """
+        self._is_checked = is_checked
         self.has_rows = self.has_rows or weights is None or bool(np.any(weights))
         self._cached_summary = None
         with self.backend.compute_context():
@@ -214,8 +218,7 @@ class Tracker(ABC):
         rows = dense(rows)
         if self.backend.on_device:
             rows = self.backend.asarray(rows, self.dtype)
-            if not ops.energy(rows) < ops.max_energy(self.dtype):
-                raise NonFiniteError
+        self._require_finite(rows)
         self._buffer[before:now, :] = rows
         if roots is not None or self._buffer_roots is not None:
             old = self._ones(before) if self._buffer_roots is None else self._buffer_roots
@@ -224,6 +227,11 @@ class Tracker(ABC):
         self._n_buffered = now
         if now == capacity:
             self._flush()
+
+    def _require_finite(self, rows: DeviceArray) -> None:
+        """Check rows that are not to be multiplied, if nobody did."""
+        if not (self._is_checked or ops.energy(rows) < ops.max_energy(self.dtype)):
+            raise NonFiniteError
 
     def _flush(self) -> None:
         """Process the buffered rows as one panel."""

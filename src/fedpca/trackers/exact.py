@@ -4,13 +4,14 @@ import math
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
+from itertools import combinations_with_replacement, product
 from typing import Any, NamedTuple, Self, final
 
 import numpy as np
 
 from fedpca._typing import Array, DType
 from fedpca.backend import ops
-from fedpca.backend.ops import even_cuts
+from fedpca.backend.ops import blocks, even_cuts
 from fedpca.backend.threads import map_parts
 from fedpca.errors import NonFiniteError
 from fedpca.summaries.algebra import (
@@ -28,9 +29,17 @@ from fedpca.trackers.base import Tracker
 from fedpca.trackers.resolution import EVERYTHING, NOTHING, Resolved, min_energy, resolved
 from fedpca.trackers.row_factor import RowFactor
 
-_MIN_PANEL_ROWS, _MAX_PANEL_ROWS = 32, 4096
-_PART_ROWS = 1024  # that one thread multiplies at a time
-_ONE_THREAD_FEATURES = 1024
+_MIN_PANEL_ROWS, _MAX_PANEL_ROWS = 32, 65_536
+_COPIED_ROWS = 4096  # of a panel whose rows have to be moved or factorized
+_BLOCK_ROWS = 4096
+"""That one thread multiplies at a time: adding up products of fewer would take longer than the products,"""
+_NARROW_BLOCK_ROWS, _NARROW = 1024, 256
+"""unless these are small; then rows that stay in the cache are faster."""
+_MAX_PARTS = 16
+_MAX_KEPT = 2**23  # entries of all products of a panel together, 64 MB, before they are added up
+_TILE_FEATURES, _MAX_WHOLE = 512, 1024
+"""Features that are multiplied with as many others, where there are more than this."""
+_ALL = slice(None)
 _FLOAT64: DType = np.dtype(np.float64)
 _RETRY_GROWTH = 2.0  # of the energy, until products are tried again
 _PRODUCT_NOISE = 32
@@ -100,6 +109,7 @@ class Exact(Tracker):
     """
 
     settings = frozenset({"mixed_units"})
+    checks_rows = True
     gives_moments = True
 
     def __init__(
@@ -107,7 +117,6 @@ class Exact(Tracker):
     ) -> None:
         super().__init__(n_features, rule, **settings)
         self.mixed_units = mixed_units
-        self._limits_threads &= n_features <= _ONE_THREAD_FEATURES
         self._n_rows = 0
         self._sums = _Sums(0.0, np.zeros(n_features), np.zeros((n_features, n_features)), 0.0)
         self._noise: Array = np.zeros(n_features)  # of earlier products that were less precise
@@ -142,32 +151,50 @@ class Exact(Tracker):
     # --- rows in ---
 
     def _absorb(self, panel: Array, roots: Array | None) -> None:
-        self._n_rows += panel.shape[0]
-        if self._factor is not None:
+        n_rows, sums = panel.shape[0], None
+        self._n_rows += n_rows
+        if self._factor is None:
+            sums = self._products(panel, roots, self._product_dtype)
+            is_far = not self._sums.weight and self._is_far(sums)
+            if not is_far and (self._is_covered(sums) or self._resolves(sums, self.dtype)):
+                self._add(sums)
+                return
+        if n_rows > _COPIED_ROWS:
+            self._n_rows -= n_rows
+            origin = self._offset
+            for part in ops.batch_slices(n_rows, _COPIED_ROWS):
+                own = None if roots is None else roots[part]
+                self._absorb(self._moved(panel[part], own, self._offset - origin), own)
+            return
+        if sums is None:
             self._absorb_rows(panel, roots)
             return
-        sums = self._products(panel, roots, self._product_dtype)
-        if not self._sums.weight and self._is_far(sums):
-            panel, sums = self._about(sums.mean, panel, roots)
-        own = self._sums
-        sizes = own.scatter.diagonal(), sums.scatter.diagonal()
-        if self._resolved.covers(own.energy + sums.energy, *sizes, self._n_spanned):
-            self._add(sums)
-            return
-        origin, before = self._origin, self._sums
+        before = self._origin, self._sums
         for dtype, attempt in self._attempts(panel, roots, sums):
-            if found := self._resolution(self._sums.with_more(attempt), dtype, in_place=True):
-                self._resolved = found
-                self._use_dtype(dtype)
+            if self._resolves(attempt, dtype):
                 self._add(attempt)
                 return
-        self._origin, self._sums = origin, before
+        self._origin, self._sums = before
         self._keep(RowFactor.from_moments(*self._centered(self._sums)))
         self._absorb_rows(panel, roots)
 
+    def _is_covered(self, sums: _Sums) -> bool:
+        """Whether products resolve what comes, by an earlier test."""
+        own = self._sums
+        sizes = own.scatter.diagonal(), sums.scatter.diagonal()
+        return self._resolved.covers(own.energy + sums.energy, *sizes, self._n_spanned)
+
+    def _resolves(self, sums: _Sums, dtype: DType) -> bool:
+        """Whether products in a dtype resolve all rows with those that come; then they are taken in it."""
+        found = self._resolution(self._sums.with_more(sums), dtype, in_place=True)
+        if found is None:
+            return False
+        self._resolved = found
+        self._use_dtype(dtype)
+        return True
+
     def _attempts(self, panel: Array, roots: Array | None, sums: _Sums) -> Iterator[tuple[DType, _Sums]]:
-        """The sums of a panel and the dtype of products, the fastest first; each next one resolves more."""
-        yield self.dtype, sums
+        """Other sums of a panel and the dtype of products, the fastest first; each next one resolves more."""
         if self.center:
             panel, sums = self._about(self._sums.with_more(sums).mean, panel, roots)
             yield self.dtype, sums
@@ -176,26 +203,31 @@ class Exact(Tracker):
 
     def _products(self, panel: Array, roots: Array | None, dtype: DType) -> _Sums:
         """The sums of rows already multiplied by their roots."""
-        if dtype != self.dtype:
-            panel = panel.astype(dtype)
-            roots = None if roots is None else roots.astype(dtype)
-        if roots is None:
-            roots = np.ones(len(panel), panel.dtype)
-        row_sum = (roots @ panel).astype(np.float64)
-        scatter = _gram(panel)
+        row_sum, scatter = _row_sum_and_gram(panel, roots, dtype)
         energy = float(np.trace(scatter))
         if not energy < ops.max_energy(self.dtype):
             raise NonFiniteError
-        return _Sums(float(roots @ roots), row_sum, scatter, energy)
+        weight = float(len(panel)) if roots is None else float(roots @ roots)
+        return _Sums(weight, row_sum, scatter, energy)
 
     def _about(self, mean: Array, panel: Array, roots: Array | None) -> tuple[Array, _Sums]:
         """Move the origin to a mean; a panel about it, and its sums."""
         step = self._move_origin(mean)
         if self._sums.weight:
             self._sums = self._sums.moved(step)
-        moved = step.astype(self.dtype)
-        panel = panel - (moved if roots is None else roots[:, None] * moved)
+        panel = self._moved(panel, roots, step)
         return panel, self._products(panel, roots, self.dtype)
+
+    def _moved(self, panel: Array, roots: Array | None, step: Array) -> Array:
+        """Rows of a panel after a step of the origin."""
+        if not step.any():
+            return panel
+        moved = step.astype(self.dtype)
+        return np.asarray(panel - (moved if roots is None else roots[:, None] * moved))
+
+    @property
+    def _offset(self) -> Array:
+        return np.zeros(self.n_features) if self._origin is None else self._origin
 
     def _add(self, sums: _Sums) -> None:
         own = self._sums
@@ -431,12 +463,42 @@ class Exact(Tracker):
         return False
 
 
-def _gram(panel: Array) -> Array:
-    """`panel.T @ panel`; threads share the rows, where BLAS does not."""
-    if panel.shape[1] > _ONE_THREAD_FEATURES:
-        return panel.T @ panel
-    parts = even_cuts(len(panel), -(-len(panel) // _PART_ROWS))
-    total, *others = map_parts(lambda part: panel[part].T @ panel[part], parts)
-    for other in others:
-        total += other
-    return total
+def _row_sum_and_gram(panel: Array, roots: Array | None, dtype: DType) -> tuple[Array, Array]:
+    """`roots @ panel` and `panel.T @ panel`, by products in a dtype; a team shares rows and tiles."""
+    n_rows, d = panel.shape
+    size = _NARROW_BLOCK_ROWS if d <= _NARROW else _BLOCK_ROWS
+    if n_rows <= size and d <= _MAX_WHOLE:
+        return _block_sums(panel, roots, dtype)
+    rows = even_cuts(n_rows, max(min(n_rows // size, _MAX_PARTS, _MAX_KEPT // d**2), 1))
+    tiles = even_cuts(d, -(-d // _TILE_FEATURES) if d > _MAX_WHOLE else 1)
+    parts = list(product(rows, combinations_with_replacement(tiles, 2)))
+
+    def multiply(part: tuple[slice, tuple[slice, slice]]) -> tuple[Array, Array]:
+        sums = (
+            _block_sums(panel[block], None if roots is None else roots[block], dtype, *part[1])
+            for block in blocks(part[0], size)
+        )
+        row_sum, gram = next(sums)
+        for more, products in sums:
+            row_sum += more
+            gram += products
+        return row_sum, gram
+
+    row_sum, gram = np.zeros(d), np.zeros((d, d))
+    for (_, (left, right)), (own_sum, own) in zip(parts, map_parts(multiply, parts), strict=True):
+        gram[left, right] += own
+        if left is right:
+            row_sum[left] += own_sum
+        else:
+            gram[right, left] += own.T
+    return row_sum, gram
+
+
+def _block_sums(
+    rows: Array, roots: Array | None, dtype: DType, left: slice = _ALL, right: slice = _ALL
+) -> tuple[Array, Array]:
+    """The same of few rows: the sums of some features, and their products with some."""
+    rows = rows.astype(dtype, copy=False)
+    roots = np.ones(len(rows), dtype) if roots is None else roots.astype(dtype, copy=False)
+    row_sum, gram = roots @ rows[:, left], rows[:, left].T @ rows[:, right]
+    return row_sum.astype(np.float64, copy=False), gram.astype(np.float64, copy=False)

@@ -1,8 +1,9 @@
 """FirstRows: the rows of a stream while they are few, kept as they came; their directions are exact."""
 
 from collections.abc import Iterator
+from copy import copy
 from math import isqrt
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -119,6 +120,12 @@ class FirstRows:
         """Without memory that holds no rows, and without a solution: reading a summary leaves no trace."""
         blocks = [*self._blocks[:-1], *(block[: self._n_last] for block in self._blocks[-1:])]
         return {**vars(self), "_blocks": blocks, "_cached_solution": None}
+
+    def branch(self) -> Self:
+        """The same rows, to go on with instead of these: both write into the memory that is left."""
+        other = copy(self)
+        other._blocks = self._blocks.copy()
+        return other
 
     def parts(self, start: int = 0) -> Iterator[tuple[Array, Array | None]]:
         """The rows from one on, and the roots of their weights, as they are in memory."""

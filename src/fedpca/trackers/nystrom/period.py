@@ -1,5 +1,6 @@
 """SketchPeriod: products of fixed probes with the scatter of many rows."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,14 @@ from fedpca.summaries.subspace import Subspace
 from fedpca.trackers.nystrom import solve
 from fedpca.trackers.nystrom.drift import MAX_OUTLIERS, Residuals, Thresholds, squared_steps
 from fedpca.trackers.nystrom.probes import Probes, RowStats
-from fedpca.trackers.nystrom.products import project_panel, score_products
+from fedpca.trackers.nystrom.products import (
+    PartSums,
+    cut_rows,
+    multiply_parts,
+    project,
+    score_products,
+    score_squares,
+)
 
 
 class Added(NamedTuple):
@@ -23,11 +31,13 @@ class Added(NamedTuple):
         n_tested: rows before the first news; those that follow were left.
         n_news: how many of the rows that follow are known to be news.
         left: indices of rows before the news that were not accumulated either.
+        is_cut: whether the rows that follow were left because something about them is unusual.
     """
 
     n_tested: int
     n_news: int
     left: NDArray[np.intp]
+    is_cut: bool = False
 
 
 _NONE = np.arange(0)
@@ -69,9 +79,17 @@ class SketchPeriod:
         self._residuals = np.zeros(3)  # weight, sum of residuals, as many times their variance
 
     def add(self, panel: RowsLike, roots: Array | None) -> Added:
-        """Accumulate the rows of a panel up to the first news, without outliers; none if those are many."""
+        """Accumulate the rows of a panel up to the first news, without outliers; none if those are many.
+
+        Of a long panel, whose parts are multiplied before they are judged, the parts before the first unusual
+        one: the rows that follow are to come again, as few that they are one part.
+        """
         n_rows = panel.shape[0]
-        scores, stats = project_panel(panel, roots, self.probes)
+        parts = cut_rows(panel, len(self.directions))
+        wants_scores = self._n_krylov and self.Q is None
+        if len(parts) > 1 and not wants_scores:
+            return self._add_parts(parts, multiply_parts(panel, roots, self.probes, parts), roots)
+        scores, stats = project(panel, roots, self.probes)
         n_tested, stop, self._surplus = self.thresholds.news(
             stats.energy, stats.residual, roots, self._surplus
         )
@@ -81,28 +99,59 @@ class SketchPeriod:
         if n_tested < n_rows:
             panel, scores, stats = panel[:n_tested, :], scores[:, :n_tested], stats.first(n_tested)
         Q = score_products(scores, panel)
-        if self._n_krylov and self.Q is None:
+        if wants_scores:
             scores, Q = self._with_krylov_probes(panel, scores, Q)
-        added = np.asarray(scores @ scores.T, np.float64)
-        energy, residual, n_outliers = stats.sums
+        if self._is_unusual(stats):
+            return Added(n_tested, n_news, np.arange(n_tested))
+        self._accumulate([PartSums(Q, score_squares(scores), stats)], stats)
+        return Added(n_tested, n_news, np.flatnonzero(stats.is_outlier))
+
+    def _add_parts(self, parts: list[slice], sums: list[PartSums], roots: Array | None) -> Added:
+        """All parts at once if none is unusual, else one after the other."""
+        left = self._add_usual(sums, roots)
+        if left is not None:
+            return Added(parts[-1].stop, 0, left)
+        outliers = [_NONE]
+        for part, own in zip(parts, sums, strict=True):
+            left = self._add_usual([own], None if roots is None else roots[part])
+            if left is None:
+                return Added(part.start, 0, np.concatenate(outliers), is_cut=True)
+            outliers.append(part.start + left)
+        return Added(parts[-1].stop, 0, np.concatenate(outliers))
+
+    def _add_usual(self, sums: list[PartSums], roots: Array | None) -> NDArray[np.intp] | None:
+        """Accumulate rows in which nothing is unusual, and find the outliers; None if something is."""
+        stats = RowStats.joined([part.stats for part in sums])
+        n_tested, _, surplus = self.thresholds.news(stats.energy, stats.residual, roots, self._surplus)
+        if self._is_unusual(stats) or n_tested < len(stats.energy):
+            return None
+        self._surplus = surplus
+        self._accumulate(sums, stats)
+        return np.flatnonzero(stats.is_outlier)
+
+    def _is_unusual(self, stats: RowStats) -> bool:
+        """Whether rows are too many outliers, or too large for the products of one period."""
+        energy, _, n_outliers = stats.sums
         if not energy < ops.max_energy(self.dtype):
             raise NonFiniteError
-        if n_outliers >= MAX_OUTLIERS * n_tested or self.energy + energy > self.thresholds.energy:
-            return Added(n_tested, n_news, np.arange(n_tested))
-        self.Q, self.M = Q if self.Q is None else self.Q + Q, self.M + added
+        too_large = self.energy + energy > self.thresholds.energy
+        return too_large or n_outliers >= MAX_OUTLIERS * len(stats.energy)
+
+    def _accumulate(self, sums: Sequence[PartSums], stats: RowStats) -> None:
+        for part in sums:
+            self.Q, self.M = part.Q if self.Q is None else self.Q + part.Q, self.M + part.M
+        weight = sum(float(part.M[-1, -1]) for part in sums)
+        energy, residual, n_outliers = stats.sums
         self.energy += energy
-        self.n_rows += n_tested - n_outliers
-        self._residuals = self._residuals + np.array([added[-1, -1], residual, squared_steps(stats.residual)])
-        return Added(n_tested, n_news, np.flatnonzero(stats.is_outlier) if n_outliers else _NONE)
+        self.n_rows += len(stats.energy) - n_outliers
+        self._residuals = self._residuals + np.array([weight, residual, squared_steps(stats.residual)])
 
     def force(self, panel: RowsLike, roots: Array | None) -> RowStats:
         """Accumulate all rows of a panel, whatever their residuals."""
         probes = self.probes._replace(outlier_energy=np.inf)
-        scores, stats = project_panel(panel, roots, probes)
-        Q = score_products(scores, panel)
-        self.Q, self.M = Q if self.Q is None else self.Q + Q, self.M + scores @ scores.T
-        self.energy += stats.sums[0]
-        self.n_rows += panel.shape[0]
+        sums = multiply_parts(panel, roots, probes, cut_rows(panel, len(self.directions)))
+        stats = RowStats.joined([part.stats for part in sums])
+        self._accumulate(sums, stats)
         return stats
 
     def residuals(self, n_kept: int) -> Residuals | None:
@@ -154,7 +203,7 @@ class SketchPeriod:
         mean, total = solve.common_mean(history, self.Q[-1, :].astype(np.float64), w, self.energy)
         components, squares = solve.nystrom_eigenpairs(Y, T / unit, n_max, self.eps)
         squares = squares * unit - sigma
-        smallest = max(sigma / 4, rounding_floor(total, count, mean, self.dtype) ** 2)
+        smallest = max(sigma, rounding_floor(total, count, mean, self.dtype) ** 2)
         kept = int(np.count_nonzero(squares > smallest))
         return Subspace.unchecked(
             components=components[:kept, :],

@@ -1,5 +1,6 @@
 """Probes, and what they tell of each row: the values that the products of a panel take and return."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -35,6 +36,15 @@ class RowStats(NamedTuple):
     energy: Array
     residual: Array
     is_outlier: AnyArray
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Those of the rows of several parts."""
+        return (
+            parts[0]
+            if len(parts) == 1
+            else cls(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+        )
 
     @property
     def sums(self) -> tuple[float, float, int]:

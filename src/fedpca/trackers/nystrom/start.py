@@ -31,7 +31,7 @@ def begin(tracker: Nystrom, parts: Sequence[Part]) -> None:
     tuning = tracker.tuning
     first = FirstParts(parts, tracker._prepared, tuning.max_panel_rows)
     rows, roots = first.sample(
-        max(tuning.sample_rows, tuning.sample_per_probe * tracker.n_probes), tracker._rng
+        max(tuning.sample_rows, tuning.sample_per_probe * tracker.n_probes), tracker.next_rng()
     )
     step = max(len(rows) // max(tuning.buffer_rows, 2 * tracker.n_probes), 1)
     mean, spread = mean_and_spread(rows[::step], None if roots is None else roots[::step])
@@ -39,7 +39,7 @@ def begin(tracker: Nystrom, parts: Sequence[Part]) -> None:
         mean = mean - tracker._move_origin(mean)
     nothing = tracker._empty_basis()
     empty = nothing.translated(mean) if tracker.center else nothing
-    few = mixed(tracker._prepared(rows, roots), roots, empty.mean, step, tracker._rng)
+    few = mixed(tracker._prepared(rows, roots), roots, empty.mean, step, tracker.next_rng())
     tracker._basis = append_rows(nothing, few, None, tracker.n_probes)
     tracker._adapt()
     sample = FirstParts([(rows, roots)], tracker._prepared, tuning.max_panel_rows)

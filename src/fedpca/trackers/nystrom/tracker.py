@@ -1,7 +1,7 @@
 """Nystrom: the fast kernel; two matrix products per row, and a small eigenproblem once in many rows."""
 
 from collections.abc import Sequence
-from copy import copy, deepcopy
+from copy import copy
 from typing import Any, Self, final
 
 import numpy as np
@@ -45,12 +45,13 @@ class Nystrom(SubspaceTracker):
     """
 
     settings = frozenset({"seed"})
+    checks_rows = True
     takes_sparse = True
 
     def __init__(self, n_features: int, rule: RankRule, *, seed: int = 0, **settings: Any) -> None:
         super().__init__(n_features, rule, **settings)
         self.tuning = TUNING
-        self._rng = np.random.default_rng(seed)
+        self._seed, self._n_choices = seed, 0
         self._basis = self._empty_basis()  # the directions carried, about the origin
         self._period: SketchPeriod | None = None
         self._n_rows = 0.0  # seen, less those forgotten
@@ -59,6 +60,7 @@ class Nystrom(SubspaceTracker):
         self._usual: Residuals | None = None  # of earlier rows; None: to be taken from what was discarded
         self._coverage: Coverage | None = None  # on the host, until summaries are merged
         self._cached_lack: tuple[Subspace, Array | None] | None = None  # of the directions of a summary
+        self._forgets = False
         self._n_young = 0  # directions carried besides, found in news
         self._wary_rows = self.tuning.max_panel_rows  # per panel, fewer after news
         self._first_rows: FirstRows | None = None  # kept, until they are too many
@@ -99,14 +101,21 @@ class Nystrom(SubspaceTracker):
         if not self._basis.count:
             return self.buffer_capacity
         done = 0 if self._period is None else self._period.n_rows
-        return min(self.tuning.max_panel_rows, max(self.min_panel_rows, self._period_rows() - done))
+        most = self.tuning.max_panel_rows if self._is_steady else self.tuning.max_wary_rows
+        return min(most, max(self.min_panel_rows, self._period_rows() - done))
+
+    @property
+    def _is_steady(self) -> bool:
+        """Whether all rows count alike for a rank that is fixed: then panels and periods may be long."""
+        return isinstance(self.rule, FixedRank) and not self._forgets
 
     def _period_rows(self) -> int:
         """Rows per period. Periods grow with the stream: what one adds to the directions shrinks."""
         tuning, n_probes = self.tuning, self.n_probes
         is_flat = self._flatness > tuning.flat
         ratio = tuning.history_per_row_flat if is_flat else tuning.history_per_row
-        most = tuning.max_period_per_probe * max(n_probes, 32)
+        per_probe = tuning.max_period_per_probe if self._is_steady else tuning.max_period_forgetting
+        most = per_probe * max(n_probes, 32)
         least = max(tuning.period_per_probe * n_probes, self.min_panel_rows)
         if isinstance(self.rule, EnergyBand):
             most = min(most, tuning.max_period_adaptive)
@@ -114,9 +123,14 @@ class Nystrom(SubspaceTracker):
 
     def branch(self) -> Self:
         other = self._with_own_buffer()
-        other._rng, other._first_rows = deepcopy((self._rng, self._first_rows))
+        other._first_rows = None if self._first_rows is None else self._first_rows.branch()
         other._period = copy(self._period)
         return other
+
+    def next_rng(self) -> np.random.Generator:
+        """For one choice of rows: a tracker that is copied before every batch has no generator of its own."""
+        self._n_choices += 1
+        return np.random.default_rng((self._seed, self._n_choices))
 
     # --- rows in ---
 
@@ -130,9 +144,11 @@ class Nystrom(SubspaceTracker):
         if first is None:
             return 0
         if n_rows <= first.room:
+            self._require_finite(rows)
             first.append(rows, roots)
             return n_rows
         n_used = min(first.room, n_rows)
+        self._require_finite(rows[:n_used, :])
         rest = rows[:n_used, :], None if roots is None else roots[:n_used]
         is_short = first.max_rows <= self.tuning.direct_rows
         if is_short or self._must_copy(rows, roots):
@@ -175,11 +191,17 @@ class Nystrom(SubspaceTracker):
             n_missing = max(self.n_probes - self._basis.rank, 0)
             probes = self._sample_probes(rows, roots, n_missing, self._basis)
             n_krylov = self.rank if self._flatness > self.tuning.flat else 0
+            if n_krylov:  # found in the first panel, whose scores are kept
+                first = slice(0, self.tuning.max_wary_rows)
+                rows, roots = rows[first, :], None if roots is None else roots[first]
             self._period = self._open_period(probes, self._thresholds(), n_krylov)
         added = self._period.add(rows, roots)
         if len(added.left):
             self._close_period()
             self._append(rows[added.left], None if roots is None else roots[added.left])
+        if added.is_cut:
+            self._wary_rows = self.tuning.wary_rows
+            return added.n_tested
         if not added.n_news:
             self._wary_rows = min(2 * self._wary_rows, self.tuning.max_panel_rows)
             if self._period is not None and self._period.n_rows >= self._period_rows():
@@ -214,6 +236,7 @@ class Nystrom(SubspaceTracker):
             replace: whether residuals like theirs are usual from now on; else only if larger.
         """
         tuning, basis = self.tuning, self._basis
+        self._require_finite(rows[: tuning.look_rows, :])
         if row_energies(dense(rows[:n_news, :])).sum() > self._thresholds().energy:
             self._append(rows[:n_news, :], None if roots is None else roots[:n_news])
             return n_news
@@ -251,6 +274,7 @@ class Nystrom(SubspaceTracker):
 
     def _append(self, panel: RowsLike, roots: Array | None) -> None:
         """The exact block update, a few rows at a time; the first rows at once."""
+        self._require_finite(panel)
         basis = self._basis
         step = 2 * self.n_probes if basis.count else panel.shape[0]
         for part in batch_slices(panel.shape[0], step):
@@ -284,8 +308,9 @@ class Nystrom(SubspaceTracker):
         if not n_rows:
             return known.components[:0, :]
         no_mean = self.center and not known.count  # then that of the rows chosen, of which one is redundant
-        chosen = self._rng.integers(0, panel.shape[0], n_rows + no_mean)
+        chosen = self.next_rng().integers(0, panel.shape[0], n_rows + no_mean)
         rows = dense(panel[chosen])
+        self._require_finite(rows)
         mean = rows.mean(axis=0) if no_mean else known.mean.astype(self.dtype)
         rows = rows - (mean if roots is None else roots[chosen][:, None] * mean)
         return solve.residual_directions(rows[:n_rows, :], known.components)
@@ -362,8 +387,10 @@ class Nystrom(SubspaceTracker):
         """
         summary = self.summary()
         if self._cached_lack is None or self._cached_lack[0] is not summary:
-            energies = self._fair_state()[1] if self._coverage is not None and not self._first_rows else None
-            found = None
+            energies, found = None, None
+            if self._coverage is not None and not self._first_rows:
+                with self._blas_context():
+                    energies = self._fair_state()[1]
             if energies is not None:
                 found = (energies[: summary.rank] - summary.singular_values**2).clip(0)
             self._cached_lack = summary, found
@@ -391,6 +418,7 @@ class Nystrom(SubspaceTracker):
             self._period.scale(factor)
 
     def _decay_waiting(self, forget: float) -> None:
+        self._forgets = True
         if self._first_rows is not None:
             self._first_rows.scale(forget)
         super()._decay_waiting(forget)

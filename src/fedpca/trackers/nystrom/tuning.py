@@ -40,9 +40,12 @@ class Tuning:
         buffer_rows: rows that the buffer holds,
         buffer_per_probe: and at least this many rows per probe: the first rows are the first probes.
         min_panel_rows: fewer rows are buffered once there are probes.
-        max_panel_rows: rows per panel.
+        max_panel_rows: rows per panel,
+        max_wary_rows: and where the rank follows the stream, with forgetting, and of the first of a period
+            with a flat spectrum.
         period_per_probe: least rows per period and probe: a period ends in matrices of this size.
-        max_period_per_probe: most rows per period and probe (as of 32 probes, if there are fewer).
+        max_period_per_probe: most rows per period and probe (as of 32 probes, if there are fewer),
+        max_period_forgetting: and where the rank follows the stream, and with forgetting.
         max_period_adaptive: most rows per period while the rank follows an energy band, which it does between
             periods.
         history_per_row: rows of the stream so far per row of the next period,
@@ -74,9 +77,11 @@ class Tuning:
     buffer_rows: int = 128  # factorized exactly: enough for good first probes
     buffer_per_probe: int = 2
     min_panel_rows: int = 32
-    max_panel_rows: int = 1024
+    max_panel_rows: int = 65_536
+    max_wary_rows: int = 1024
     period_per_probe: int = 2
-    max_period_per_probe: float = 128
+    max_period_per_probe: float = 4096
+    max_period_forgetting: float = 128
     max_period_adaptive: float = 256
     history_per_row: float = 3.0
     history_per_row_flat: float = 4.0
