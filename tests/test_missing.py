@@ -120,7 +120,7 @@ def test_a_feature_never_seen_and_a_row_never_seen(rng, plane):
 
 def test_the_first_rows_are_filled_from_themselves(rng, plane):
     gappy = with_gaps(rng, plane[:300], 0.2)
-    result = impute_cold_start(gappy, rank=2, center=True)
+    result, _ = impute_cold_start(gappy, rank=2, center=True)
     gaps = np.isnan(gappy)
     means = np.nanmean(gappy, axis=0)
     error = np.abs(result - plane[:300])[gaps].mean()
@@ -152,7 +152,7 @@ def test_most_entries_missing(share, limit):
 def test_the_first_rows_are_filled_alike_in_any_unit(unit, rng, plane):
     gappy = with_gaps(rng, plane[:300], 0.3)
     units = np.where(np.arange(12) % 2, unit, 1.0)
-    filled, scaled = (impute_cold_start(rows, 4, center=True) for rows in (gappy, gappy * units))
+    filled, scaled = (impute_cold_start(rows, 4, center=True)[0] for rows in (gappy, gappy * units))
     np.testing.assert_allclose(scaled / units, filled, rtol=1e-6, atol=1e-6)
 
 
@@ -160,7 +160,7 @@ def test_the_first_rows_are_filled_alike_in_any_unit(unit, rng, plane):
 def test_first_rows_that_are_all_alike(value):
     rows = np.full((5, 3), value)
     rows[1, 0] = rows[2, 1] = np.nan
-    np.testing.assert_allclose(impute_cold_start(rows, 2, center=True), value, rtol=1e-12)
+    np.testing.assert_allclose(impute_cold_start(rows, 2, center=True)[0], value, rtol=1e-12)
 
 
 @pytest.mark.parametrize("unit", [1.0, 1e-3, 1e6])
@@ -193,5 +193,72 @@ def test_few_rows_of_many_features_are_not_filled_with_their_noise():
     rng = np.random.default_rng(0)
     complete = rng.normal(size=(40, 400))
     gaps = rng.uniform(size=complete.shape) < 0.02
-    filled = impute_cold_start(np.where(gaps, np.nan, complete), rank=20, center=True)
+    filled, _ = impute_cold_start(np.where(gaps, np.nan, complete), rank=20, center=True)
     assert np.sqrt(np.mean((filled - complete)[gaps] ** 2)) < 1.1
+
+
+# --- gaps in most entries, in small batches ---
+
+
+def with_running_means(gappy, batch):
+    """Components of rows filled with the means of the entries observed so far."""
+    sums, counts = np.zeros(gappy.shape[1]), np.zeros(gappy.shape[1])
+    pca = StreamingPCA(5)
+    for start in range(0, len(gappy), batch):
+        rows = gappy[start : start + batch]
+        sums, counts = sums + np.nansum(rows, axis=0), counts + np.sum(~np.isnan(rows), axis=0)
+        pca.partial_fit(np.where(np.isnan(rows), sums / np.maximum(counts, 1), rows))
+    return pca
+
+
+def weakly_related(kind, rng):
+    if kind == "factors":
+        return rng.normal(size=(2000, 5)) @ rng.normal(size=(5, 60)) + rng.normal(size=(2000, 60)) + 5
+    if kind == "flat":
+        return rng.normal(size=(2000, 60)) * np.arange(1, 61) ** -0.25 + 3
+    if kind == "categories":
+        return np.eye(4)[rng.integers(0, 4, size=(2000, 15))].reshape(2000, 60)
+    rotation = np.linalg.qr(rng.normal(size=(60, 60)))[0]
+    return (rng.normal(size=(2000, 60)) * np.arange(1, 61) ** -0.5) @ rotation * 1e3
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:about .* of the variance is lost")
+@pytest.mark.parametrize("batch", [50, 500])
+@pytest.mark.parametrize("share", [0.5, 0.7, 0.9])
+@pytest.mark.parametrize("kind", ["factors", "flat", "categories", "power law"])
+@pytest.mark.parametrize("tracker", ["exact", "nystrom"])
+def test_most_entries_missing_in_small_batches(tracker, kind, share, batch, rng):
+    """Never farther off than running means, nor with more variance than there is."""
+    rows = weakly_related(kind, rng)
+    gappy = with_gaps(rng, rows, share)
+    means = with_running_means(gappy, batch)
+    pca = StreamingPCA(5, tracker=tracker)
+    for start in range(0, len(gappy), batch):
+        pca.partial_fit(gappy[start : start + batch])
+    assert shortfall(pca.components_, rows) < shortfall(means.components_, rows) + 0.02
+    along = np.var((rows - rows.mean(axis=0)) @ pca.components_.T, axis=0)
+    assert (pca.explained_variance_ < np.maximum(1.3 * along, 1.3 * means.explained_variance_.max())).all()
+    observed = np.nanmean(gappy, axis=0)
+    errors = np.abs([pca.mean_ - observed, means.mean_ - observed]) / rows.std(axis=0)
+    assert errors[0].max() < errors[1].max() + 0.1
+
+
+def test_lost_variance_is_told_once_in_a_stream(rng):
+    gappy = with_gaps(rng, rng.normal(size=(1000, 30)) + 2, 0.75)
+    pca = StreamingPCA(3)
+    with pytest.warns(UserWarning, match=r"about 7\d% of the variance is lost with missing entries"):
+        pca.partial_fit(gappy[:500])
+    pca.partial_fit(gappy[500:])  # pytest makes a second warning an error
+    related = rng.normal(size=(1000, 2)) @ rng.normal(size=(2, 30))
+    StreamingPCA(2).fit(with_gaps(rng, related, 0.5))  # the others tell all of them: nothing is lost
+
+
+@pytest.mark.parametrize("forget", [1.0, 0.9])
+def test_complete_batches_and_merges_count_as_observed(forget, rng):
+    rows = rng.normal(size=(600, 20)) + 100
+    pca = StreamingPCA(2, forget=forget).partial_fit(rows[:200])
+    pca.partial_fit(with_gaps(rng, rows[200:300])).partial_fit(rows[300:500])
+    pca.merge(StreamingPCA(2).fit(rows[500:]))
+    pca.partial_fit(np.where(rng.uniform(size=(100, 20)) < 0.9, np.nan, rows[:100]))
+    assert np.abs(pca.mean_ - 100).max() < 0.5

@@ -1,5 +1,6 @@
 """RowUpdates: how rows reach a tracker, whatever their scale, their weights and their gaps."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,9 +12,11 @@ from fedpca.errors import NonFiniteError
 from fedpca.estimators.base import chunk_rows, stored_values
 from fedpca.privacy import PrivateTracker
 from fedpca.summaries import validation
-from fedpca.summaries.missing_values import impute, impute_cold_start, late_starts
+from fedpca.summaries.missing_values import Filled, fill, impute_cold_start, late_starts
 from fedpca.summaries.scaling import Scaling, divided
 from fedpca.trackers import LateFeatures, Standardized, Tracker
+
+_MUCH_LOST = 0.25  # of the variance; what is reported is up to twice as far off
 
 PlainSource = Tracker | LateFeatures | Standardized
 Source = PlainSource | PrivateTracker
@@ -102,18 +105,23 @@ class RowUpdates(NamedTuple):
         gaps, before = np.isnan(rows), _known(tracker, rows.shape[1])
         known = before | ~gaps.all(axis=0)
         new = known & ~before
+        filled = tracker.filled or Filled.nothing(len(known))
         if gaps[:, before].any():
             history = tracker.history() if isinstance(tracker, LateFeatures) else tracker.summary()
-            imputed = impute(rows, history, tracker.feature_variances())
+            imputed, filled = fill(rows, history, tracker.feature_variances(), weights, filled)
             rows = np.where(gaps & before, imputed, rows)
         if gaps[:, new].any():
             rows = rows.copy()
-            rows[:, known] = impute_cold_start(rows[:, known], tracker.n_exchanged, self.center, weights)
+            rows[:, known], lacking = impute_cold_start(
+                rows[:, known], tracker.n_exchanged, self.center, weights
+            )
+            filled = filled.with_more(rows, gaps, new, weights, lacking)
         if isinstance(tracker, LateFeatures):
             if new.any():
                 tracker.know(known, self.new_tracker(len(known), tracker.dtype, HOST))
         elif not known.all():
             tracker = LateFeatures(tracker, known)
+        tracker.filled = filled
         tracker.update(rows, weights)
         return tracker
 
@@ -129,6 +137,23 @@ def checked_rows(
     if is_scaled:
         dtype = np.dtype(np.float64)  # divided, they may fit float32
     return X, validation.has_nan(stored_values(X), dtype, ops.max_weight(weights))
+
+
+def warn_of_gaps(source: Source, stacklevel: int) -> None:
+    """Warn, once in a stream, that much of the variance is lost with what is missing."""
+    tracker = plain(source)
+    filled = tracker.filled if isinstance(tracker, Tracker | LateFeatures) else None
+    if filled is None or filled.warned or not filled.lacking:
+        return
+    summary = tracker.summary()
+    lost = filled.lacking / (summary.count * summary.n_known)
+    if lost > _MUCH_LOST:
+        tracker.filled = filled._replace(warned=True)
+        warnings.warn(
+            f"about {lost:.0%} of the variance is lost with missing entries, of which others tell little: "
+            "variances are too small, and so are limits of anomaly scores. Larger batches lose less.",
+            stacklevel=stacklevel + 1,
+        )
 
 
 def _known(tracker: Tracker | LateFeatures, n_features: int) -> AnyArray:

@@ -12,7 +12,7 @@ from fedpca.backend import batch_slices, ops
 from fedpca.estimators.base import warn_if_fewer
 from fedpca.estimators.one_row import OneRowMixin
 from fedpca.estimators.private_steps import PrivateSteps
-from fedpca.estimators.row_updates import PlainSource, Source, part_of, plain
+from fedpca.estimators.row_updates import PlainSource, Source, part_of, plain, warn_of_gaps
 from fedpca.privacy import Privacy, PrivateTracker
 from fedpca.summaries import validation
 from fedpca.summaries.merging import check_compatible, known_to_any, merge_distinct
@@ -144,6 +144,7 @@ class StreamingPCA(OneRowMixin, PrivateSteps):
             self._warn_of_shortfall()
         else:
             self._warn_of_scale(stacklevel=3)
+            warn_of_gaps(tracker, stacklevel=2)
             if self.energy is None:
                 warn_if_fewer(self.n_components, self.n_components_, stacklevel=3)
         return self
@@ -194,6 +195,7 @@ class StreamingPCA(OneRowMixin, PrivateSteps):
                     )
                 if text := constant_features(self._constant, self._names(), " in the first batch"):
                     warnings.warn(text, stacklevel=2)
+            warn_of_gaps(self._source, stacklevel=2)
             return self  # within: interrupted here, it would not know that the rows were taken
 
     def _estimated_lack(self) -> Array | None:

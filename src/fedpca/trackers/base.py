@@ -17,6 +17,7 @@ from fedpca.backend.threads import has_blas_threads, single_threaded_blas
 from fedpca.errors import NonFiniteError
 from fedpca.summaries.linalg import mean_dominates
 from fedpca.summaries.merging import append_rows, merge
+from fedpca.summaries.missing_values import Filled
 from fedpca.summaries.rank import Oversample, RankRule, oversampled_rank
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
@@ -90,6 +91,7 @@ class Tracker(ABC):
         self._n_buffered = 0
         self._is_checked = True  # the rows at hand
         self._cached_summary: Subspace | None = None  # until more rows come
+        self.filled: Filled | None = None  # where entries were missing
         self._limits_threads = not backend.on_device and has_blas_threads()  # read once: it takes time
 
     # --- contract ---
@@ -286,6 +288,7 @@ class Tracker(ABC):
         """Scale everything seen so far by `forget`; its count and total by `forget**2`."""
         if forget != 1.0:
             self._cached_summary = None
+            self.filled = self.filled and self.filled.scaled(forget)
             self._pending_decay = max(self._pending_decay * forget, _MIN_DECAY)
             self._decay_waiting(float(forget))
 

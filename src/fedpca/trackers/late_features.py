@@ -9,6 +9,7 @@ import numpy as np
 from fedpca._typing import AnyArray, Array, DType, RowsLike
 from fedpca.backend import HOST
 from fedpca.summaries.merging import merge, merge_leaves, restricted
+from fedpca.summaries.missing_values import Filled
 from fedpca.summaries.rank import Oversample, RankRule
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
@@ -37,6 +38,7 @@ class LateFeatures:
         self._tracker = tracker
         self._earlier: tuple[Summary, ...] = ()  # one per set of known features
         self._cached_view: SummaryView | None = None  # until more rows come
+        self.filled: Filled | None = None
 
     @property
     def rule(self) -> RankRule:
@@ -71,6 +73,7 @@ class LateFeatures:
         """Scale everything seen so far by `forget`; its count and total by `forget**2`."""
         if forget != 1.0:
             self._cached_view = None
+            self.filled = self.filled and self.filled.scaled(forget)
             self._tracker.decay(forget)
             self._earlier = tuple(part.scaled(forget) for part in self._earlier)
 
