@@ -68,9 +68,7 @@ def test_scores_have_the_sign_of_the_model(tmp_path):
     assert points[0, 0] == -3.0
     data = page_data(write_report(tmp_path / "page.html", FLIPPED, rows=ROW))
     assert column(data, "rows", "component 1") == [-3]
-    loadings = dict(
-        zip(column(data, "features", "feature"), column(data, "features", "loading on 1"), strict=False)
-    )
+    loadings = paired(data, "loading on 1")
     assert loadings["feature 1"] == -1
 
 
