@@ -53,6 +53,24 @@ def test_disjoint_records_pay_once_and_shared_ones_for_each():
         ledger.debit(10_000, 10_001, "gram", 0.01)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("releases", [1, 3, 6])
+@pytest.mark.parametrize("center", ["private", "pairs", None])
+@pytest.mark.parametrize("scale", [None, "std"])
+def test_no_record_of_a_fit_pays_more_than_its_first(scale, center, releases):
+    """Who is number 900 in one fit and 5 in another has paid no more than the ledger says of number 0."""
+    rows = np.random.default_rng(0).normal(size=(releases, 2000, 3))
+    for bound in ("private", "sphere", 3.0):
+        privacy = Privacy(8.0, 1e-6, bound=bound, center=center, releases=releases)
+        pca = StreamingPCA(1, scale=scale, privacy=privacy)
+        for batch in rows:
+            pca.partial_fit(batch).release()
+        entries = pca.ledger_.entries
+        of_first = sum(entry.mu**2 for entry in entries if entry.start == 0)
+        assert pca.ledger_.mu == pytest.approx(sqrt(of_first))
+        assert sqrt(0.95) * privacy.mu * (1 - 1e-6) < pca.ledger_.mu <= privacy.mu
+
+
 def test_a_refusal_says_what_is_left_and_spends_nothing():
     ledger = Ledger(epsilon=1.0, delta=1e-5)
     ledger.debit(0, 10, "gram", mu_of(0.6, 1e-5))
