@@ -34,6 +34,7 @@ ADVICE = (
     r"all \d+ releases were paid for in memory",
     r".* of the variance of all \d+ features",
     "far more influence than rows",
+    "about .* of the variance is lost with missing entries",
 )
 
 
