@@ -101,7 +101,7 @@ def public_names():
         elsewhere = [name for name in module.__all__ if getattr(fedpca, name, None) is getattr(module, name)]
         yield from (f"fedpca.{place}.{name}" for name in module.__all__ if name not in elsewhere)
     for place in (
-        "backend.prefetch",
+        "parallel",
         "metrics",
         "progress",
         "paper.adjust_rank",
