@@ -66,7 +66,7 @@ test-clients: $(READY)
 # Rows in torch tensors, on a GPU if there is one. What needs no torch has run in `make test`.
 test-torch: $(READY)
 	$(BIN)/python $(INSTALL) --requirement requirements/torch.txt
-	$(BIN)/pytest -k "not array_api_strict" tests/test_devices.py tests/test_tensor_cores.py \
+	$(BIN)/pytest -k "not array_api_strict" tests/trackers/test_devices.py tests/trackers/test_tensor_cores.py \
 	    src/fedpca/backend/prefetch.py docs/how-to/embeddings-on-a-gpu.md $(ARGS)
 
 lint: $(READY)
@@ -87,7 +87,7 @@ reproduce: $(READY)
 
 # Needs the network, and some minutes.
 release-check: $(READY)
-	FEDPCA_REAL_INSTALL=1 $(BIN)/pytest tests/test_packaging.py
+	FEDPCA_REAL_INSTALL=1 $(BIN)/pytest tests/docs/test_packaging.py
 
 # Pins and hashes that suit every supported Python and platform. The demo has the pins of dev.txt.
 COMPILE := .venv-lock/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 \

@@ -25,7 +25,7 @@ SLOW = {
     "src/fedpca/auditing/audit.py",
     "src/fedpca/report/write.py",
 }
-SPARK = {"docs/how-to/spark.md", "src/fedpca/federation/spark.py"}
+SPARK = {"docs/how-to/spark.md", "src/fedpca/federation/engines/spark.py"}
 CLIENT = {  # need scanpy, onnxruntime or Spark, in `make test-clients`
     "src/fedpca/writers/onnx.py",
     *SPARK,
@@ -62,9 +62,9 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.client)
 
 
-# Noise of tests in this process is drawn from keys made of the test's name: a test gives the same every time.
-# Processes that tests start, such as those of the command line, draw keys of their own. FEDPCA_TEST_NOISE,
-# any text, gives other keys: a test has to pass with nearly all of them.
+# Noise of tests in this process is drawn from keys made of the test's name, wherever its file lies: a test
+# gives the same every time. Processes that tests start, such as those of the command line, draw keys of their
+# own. FEDPCA_TEST_NOISE, any text, gives other keys: a test has to pass with nearly all of them.
 SALT = os.environ.get("FEDPCA_TEST_NOISE", "")
 
 
@@ -86,13 +86,17 @@ def _keys_of(name):
         secrets.token_bytes, secrets.token_hex = token_bytes, token_hex
 
 
+def _name(node):
+    return node.nodeid.rpartition("/")[2]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    with _keys_of(item.nodeid):
+    with _keys_of(_name(item)):
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef, request):
-    with _keys_of(f"{fixturedef.baseid} {fixturedef.argname} {request.node.nodeid}"):
+    with _keys_of(f"{fixturedef.argname} {_name(request.node)}"):
         return (yield)

@@ -86,7 +86,7 @@ def rows_only(data: Any) -> None:
 
 
 def fedpca(data: Any) -> Array:
-    from fedpca.federation.dask import fit
+    from fedpca.federation.engines.dask import fit
 
     return fit(data, RANK).components
 

@@ -282,9 +282,9 @@ def changes(children: int) -> None:
 def influences(children: int) -> None:
     """What the influence of every child costs, in merges of all: both are timed in turn."""
     from fedpca import Aggregator, Moments, Subspace
-    from fedpca.federation.influence import influence
-    from fedpca.federation.pool import Pool
-    from fedpca.federation.tree import MergeTree
+    from fedpca.federation.aggregator.influence import influence
+    from fedpca.federation.aggregator.pool import Pool
+    from fedpca.federation.aggregator.tree import MergeTree
 
     rng = np.random.default_rng(0)
     lines, ratios = [], {}

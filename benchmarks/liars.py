@@ -166,7 +166,7 @@ def private(own: Any, truth: Truth, rng: np.random.Generator) -> Any:
 
 
 def merged(owners: dict[str, Any], rule: str) -> Any:
-    from fedpca.federation.robust import merge_robust
+    from fedpca.federation.aggregator.robust import merge_robust
     from fedpca.summaries.merging import merge_distinct
 
     if rule == "plain":

@@ -67,7 +67,7 @@ def secured(
 ) -> tuple[Array, float]:
     """The directions that a study finds, and the variance of the noise in its release."""
     from fedpca import Privacy, SecureSums
-    from fedpca.federation.secure_clients import SecureClients
+    from fedpca.federation.one_process.secure_clients import SecureClients
     from fedpca.secure.fit import PrivateFit
     from fedpca.secure.rows import OwnerRows
 

@@ -22,7 +22,7 @@ def main() -> None:
     rounds = 20 if arguments.quick else 200
     print(f"# Signatures\n\n{machine()}")
     from fedpca import Roster, SigningKey, Subspace
-    from fedpca.federation.message import Message
+    from fedpca.federation.aggregator.message import Message
     from fedpca.trust import Member
 
     key = SigningKey.new()

@@ -82,7 +82,7 @@ def rows_only(df: Any) -> None:
 
 
 def fedpca(df: Any) -> Array:
-    from fedpca.federation.spark import fit
+    from fedpca.federation.engines.spark import fit
 
     return fit(df, RANK).components
 

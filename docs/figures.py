@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits, load_wine
 from sklearn.preprocessing import StandardScaler
 
 import fedpca
-from fedpca.federation.simulate import Faults, simulate
+from fedpca.federation.one_process.simulate import Faults, simulate
 
 DOCS = Path(__file__).parent
 sys.path += [str(DOCS.parent / "examples"), str(DOCS.parent)]

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 
 import fedpca
-from fedpca.federation.simulate import Faults, Simulation, simulate
+from fedpca.federation.one_process.simulate import Faults, Simulation, simulate
 from fedpca.metrics import captured_variance, principal_angles
 from fedpca.report import write_report
 from fedpca.summaries.certificate import Certificate

@@ -23,7 +23,7 @@ from safetensors.numpy import save
 from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace, load, merge
 from fedpca.errors import ModelFileError, SummaryRejected
 from fedpca.federation import Message, State
-from fedpca.federation.message import file_name
+from fedpca.federation.aggregator.message import file_name
 from fedpca.summaries import model_file
 from fedpca.summaries.merging import merge_distinct
 

@@ -24,9 +24,9 @@ import fedpca
 from fedpca import Aggregator, Moments, Subspace
 from fedpca.errors import ModelFileError
 from fedpca.federation import Message as ChildMessage
+from fedpca.federation.aggregator.message import file_name
 from fedpca.federation.flower import round as flower_round
 from fedpca.federation.folder import collect, publish
-from fedpca.federation.message import file_name
 
 BATCH = 200
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from fedpca.estimators.files import fit_files
     from fedpca.estimators.streaming import StreamingPCA
     from fedpca.estimators.windowed import WindowedPCA
-    from fedpca.federation.aggregator import Aggregator
-    from fedpca.federation.federated_pca import FederatedPCA
+    from fedpca.federation.aggregator.aggregator import Aggregator
+    from fedpca.federation.one_process.federated_pca import FederatedPCA
     from fedpca.privacy.ledger import Ledger
     from fedpca.privacy.settings import Privacy
     from fedpca.secure.planning import plan
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from fedpca.trust.roster import Roster
 
 _MODULES = {
-    "Aggregator": "federation.aggregator",
+    "Aggregator": "federation.aggregator.aggregator",
     "BudgetExceeded": "errors",
     "EnergyBand": "summaries.rank",
-    "FederatedPCA": "federation.federated_pca",
+    "FederatedPCA": "federation.one_process.federated_pca",
     "Ledger": "privacy.ledger",
     "ModelFileError": "errors",
     "Moments": "summaries.moments",

@@ -82,9 +82,9 @@ def merge(
     fedpca merge north.safetensors south.safetensors --roster roster.toml -o both.safetensors
     ```
     """
-    from fedpca.federation import membership
-    from fedpca.federation.admission import check_least_rows
-    from fedpca.federation.robust import check_robust, merge_robust, too_few
+    from fedpca.federation.aggregator import membership
+    from fedpca.federation.aggregator.admission import check_least_rows
+    from fedpca.federation.aggregator.robust import check_robust, merge_robust, too_few
     from fedpca.genetics import count_alike
     from fedpca.readers.paths import require_distinct
     from fedpca.summaries import model_file

@@ -210,7 +210,7 @@ def _setting(text: str) -> tuple[str, object]:
 
 def _check_settings(roster: "Roster") -> None:
     """Refuse settings that no private fit can have."""
-    from fedpca.federation import membership
+    from fedpca.federation.aggregator import membership
 
     membership.agreed(roster, None, None, None)
 

@@ -49,7 +49,7 @@ def load_signer(roster: Path | None, key: Path | None) -> "Signer | None":
 
 def signed_privacy(signer: "Signer", privacy: "Privacy | None") -> "Privacy | None":
     """The privacy of a member's fit, after a check that it is the roster's; its ledger is signed, too."""
-    from fedpca.federation import membership
+    from fedpca.federation.aggregator import membership
 
     agreed = membership.agreed(signer.roster, None, None, privacy)[2]
     if privacy is None and agreed is not None:
@@ -64,7 +64,7 @@ def check_fit(
 ) -> None:
     """Refuse a member's fit that is not what the roster says: before anything is spent on the rows."""
     from fedpca.disclosure.policy import count_rows
-    from fedpca.federation import membership
+    from fedpca.federation.aggregator import membership
 
     membership.check_settings(signer.roster, rows.n_features, rows.feature_names, centered, scale)
     if privacy is not None and signer.member.rows is not None:
@@ -73,6 +73,6 @@ def check_fit(
 
 def check_rows(signer: "Signer", count: int) -> None:
     """Refuse more rows than the member declared."""
-    from fedpca.federation import membership
+    from fedpca.federation.aggregator import membership
 
     membership.check_declared(signer.roster, signer.member.id, count)

@@ -25,8 +25,8 @@ from fedpca.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from fedpca.federation.secure_board import FolderBoard
-    from fedpca.federation.secure_folder import Visit
+    from fedpca.federation.folder.board import FolderBoard
+    from fedpca.federation.folder.secure import Visit
     from fedpca.privacy import Ledger
     from fedpca.secure.settings import Terms
     from fedpca.trust.roster import Signer
@@ -72,7 +72,7 @@ def new(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None:
     fedpca secure new shared --roster roster.toml
     ```
     """
-    from fedpca.federation.secure_folder import open_session
+    from fedpca.federation.folder.secure import open_session
     from fedpca.secure.settings import Terms
     from fedpca.trust.roster import Roster
 
@@ -118,7 +118,7 @@ def step(
     ```
     """
     from fedpca.disclosure.policy import Policy
-    from fedpca.federation.secure_folder import check_state, visit
+    from fedpca.federation.folder.secure import check_state, visit
     from fedpca.readers import open_rows
     from fedpca.secure.rows import OwnerRows
     from fedpca.secure.study import privacy_of
@@ -179,7 +179,7 @@ def coordinate(
     fedpca secure coordinate shared --roster roster.toml --wait 86400
     ```
     """
-    from fedpca.federation import secure_folder
+    from fedpca.federation.folder import secure as secure_folder
     from fedpca.trust.roster import Roster
 
     done, problems = secure_folder.coordinate(folder, Roster.load(roster), closing=close, wait=wait)
@@ -199,8 +199,8 @@ def status(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None
     fedpca secure status shared --roster roster.toml
     ```
     """
-    from fedpca.federation.secure_board import FolderBoard, file_name
-    from fedpca.federation.secure_folder import current_round
+    from fedpca.federation.folder.board import FolderBoard, file_name
+    from fedpca.federation.folder.secure import current_round
     from fedpca.secure.session import Session
     from fedpca.secure.settings import Terms
     from fedpca.trust.roster import Roster
@@ -248,7 +248,7 @@ def verify(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None
     fedpca secure verify shared --roster roster.toml
     ```
     """
-    from fedpca.federation import secure_folder
+    from fedpca.federation.folder import secure as secure_folder
     from fedpca.trust.roster import Roster
 
     n_totals, ended = secure_folder.verify(folder, Roster.load(roster))
@@ -275,7 +275,7 @@ def refuse(
     fedpca secure refuse shared --roster roster.toml --key north.key
     ```
     """
-    from fedpca.federation import secure_folder
+    from fedpca.federation.folder import secure as secure_folder
 
     signer, own_state = _signer(roster, key), _state(state, key)
     with _naming_the_key(signer, key):
@@ -300,7 +300,7 @@ def forget(
     fedpca secure forget shared --roster roster.toml --key north.key
     ```
     """
-    from fedpca.federation import secure_folder
+    from fedpca.federation.folder import secure as secure_folder
 
     signer, own_state = _signer(roster, key), _state(state, key)
     with _naming_the_key(signer, key):
@@ -353,7 +353,7 @@ def _ledger(signer: "Signer", path: Path | None, state: Path) -> "Ledger | None"
 
 def _print_visit(who: str, folder: Path, done: "Visit", as_json: bool) -> None:
     """One line; exit code 3 if nothing was done and something is left to do."""
-    from fedpca.federation.secure_board import file_name
+    from fedpca.federation.folder.board import file_name
 
     parts = []
     if done.sent:

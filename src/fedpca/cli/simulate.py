@@ -25,7 +25,7 @@ from fedpca.cli.common import (
 
 if TYPE_CHECKING:
     from fedpca._typing import RowsLike
-    from fedpca.federation.simulate import Simulation
+    from fedpca.federation.one_process.simulate import Simulation
     from fedpca.readers import RowReader
 
 
@@ -95,14 +95,14 @@ def simulate(
     """
     if bool(path) != bool(client):
         raise typer.BadParameter("PATH and --client, the client id column, must be given together.")
-    from fedpca.federation.robust import check_robust
+    from fedpca.federation.aggregator.robust import check_robust
 
     check_robust(robust, max_share)
     if report is not None:
         check_output_path(report, force)
 
-    from fedpca.federation.simulate import Faults
-    from fedpca.federation.simulate import simulate as run_simulation
+    from fedpca.federation.one_process.simulate import Faults
+    from fedpca.federation.one_process.simulate import simulate as run_simulation
     from fedpca.metrics import affinity
 
     faults = Faults(stragglers, late, dropouts, duplicates, crashes, seed)

@@ -1,14 +1,15 @@
 """Federation: children send summaries, in any order; an aggregator keeps the latest ones and merges them.
 
-Everything exported here needs numpy, scipy and safetensors only. The rest is imported from its own module:
-`federation.simulate`, `.folder`, `.dask`, `.flower`, and `fedpca.FederatedPCA`.
+Everything exported here needs numpy, scipy and safetensors only. In the rooms: `aggregator`, the model of
+what children sent; `one_process`, with `fedpca.FederatedPCA`; the carriers `folder` and `flower`; `engines`,
+where one organization's table lies in Dask or Spark.
 """
 
 from fedpca.errors import SummaryRejected
-from fedpca.federation.aggregator import Aggregator, ChildInfo
-from fedpca.federation.influence import Influence
-from fedpca.federation.message import Message
-from fedpca.federation.store import (
+from fedpca.federation.aggregator.aggregator import Aggregator, ChildInfo
+from fedpca.federation.aggregator.influence import Influence
+from fedpca.federation.aggregator.message import Message
+from fedpca.federation.aggregator.store import (
     ChildEvent,
     FolderStore,
     HistoryEvent,

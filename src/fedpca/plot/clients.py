@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpca._util.text import sanitize
-from fedpca.federation.aggregator import Aggregator
-from fedpca.federation.federated_pca import FederatedPCA
-from fedpca.federation.influence import Influence
+from fedpca.federation.aggregator.aggregator import Aggregator
+from fedpca.federation.aggregator.influence import Influence
+from fedpca.federation.one_process.federated_pca import FederatedPCA
 from fedpca.plot.style import SERIES, axes_for, name_axis
 
 if TYPE_CHECKING:

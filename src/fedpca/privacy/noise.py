@@ -21,7 +21,7 @@ TILE = 256
 _MAGNITUDE, _SIGN = np.uint64(2**63 - 1), np.uint64(63)
 _MAX_NOISE = 2.0**52  # sums with a statistic stay exact
 _MAX_SDS = 16.0  # standard deviations; farther out are fewer than 2^-180 of all draws
-# scipy's ndtri is off by less than this, relative and absolute, 50 times over (tests/test_noise.py).
+# scipy's ndtri is off by less than this, relative and absolute, 50 times over (tests/privacy/test_noise.py).
 _RELATIVE, _ABSOLUTE = 2.0**-44, 2.0**-48
 _TWO_PI = Decimal(
     "6.2831853071795864769252867665590057683943387987502116419498891846156328125724"

@@ -211,10 +211,12 @@ class Search:
     def mu_left(self) -> float:
         """What is left of mu for the release of the rows that come next.
 
-        Where nothing can be evaluated, the release gets what was kept for that.
+        Where nothing can be evaluated, the release gets what was kept for that; not in a stream, in which
+        others have paid for steps: no record of a fit pays more than its first, or a ledger would count too
+        little for two fits of the same people in another order.
         """
         evaluates = self.found is None or self.found.radius > 0
-        whole = self._mu if evaluates else self._privacy.mu
+        whole = self._mu if evaluates or self._is_stream else self._privacy.mu
         if not self.costs:
             return whole
         spent = 0.0 if self._is_stream else self._spent * self._mu**2

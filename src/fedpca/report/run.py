@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from fedpca._typing import JSON
 from fedpca._util.text import join_names, pluralize, sanitize
 from fedpca.federation import Aggregator, FolderStore, HistoryEvent, Influence, ModelEvent
-from fedpca.federation.federated_pca import FederatedPCA
-from fedpca.federation.simulate import Simulation
+from fedpca.federation.one_process.federated_pca import FederatedPCA
+from fedpca.federation.one_process.simulate import Simulation
 from fedpca.trust.roster import ANYONE
 
 

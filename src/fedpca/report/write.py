@@ -7,7 +7,7 @@ from fedpca._typing import Array, RowsLike
 from fedpca._util.files import local_path
 from fedpca._util.text import format_number, percent, sanitize
 from fedpca.estimators.base import BasePCA
-from fedpca.federation.federated_pca import FederatedPCA
+from fedpca.federation.one_process.federated_pca import FederatedPCA
 from fedpca.plot.model import shown_components
 from fedpca.plot.style import drawing
 from fedpca.report.data import explorable, known_variances

@@ -6,7 +6,7 @@ from dataclasses import replace
 from fedpca._typing import JSON
 from fedpca._util.extras import require
 from fedpca._util.text import sanitize, utc_timestamp
-from fedpca.federation.aggregator import Aggregator
+from fedpca.federation.aggregator.aggregator import Aggregator
 from fedpca.federation.flower.exchanges import OwnerSum
 from fedpca.federation.flower.intake import Intake
 from fedpca.federation.flower.round import NodeReply, Outcome, contents_of, failure

@@ -13,7 +13,7 @@ import numpy as np
 from fedpca._typing import JSON, AnyArray, Array
 from fedpca._util.text import join_names
 from fedpca.errors import ModelFileError
-from fedpca.federation.message import child_name, version_number
+from fedpca.federation.aggregator.message import child_name, version_number
 from fedpca.privacy import StepSum
 from fedpca.summaries import model_file, validation
 from fedpca.summaries.rank import FixedRank

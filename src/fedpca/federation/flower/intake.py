@@ -2,9 +2,9 @@
 
 from typing import TypeVar
 
-from fedpca.federation.aggregator import Aggregator
+from fedpca.federation.aggregator.aggregator import Aggregator
+from fedpca.federation.aggregator.membership import check_declared
 from fedpca.federation.flower.exchanges import OwnerScaling, OwnerSum
-from fedpca.federation.membership import check_declared
 
 _Owner = TypeVar("_Owner", OwnerScaling, OwnerSum)
 

@@ -7,9 +7,9 @@ from typing import Self
 
 from fedpca._typing import JSON
 from fedpca.errors import NodeConfigError, NodeError
+from fedpca.federation.aggregator.membership import other_features
 from fedpca.federation.flower.exchanges import Reply
 from fedpca.federation.flower.request import Request
-from fedpca.federation.membership import other_features
 from fedpca.privacy import Privacy
 from fedpca.readers import RowReader
 from fedpca.trust import Roster, Signer, SigningKey

@@ -18,6 +18,7 @@ from fedpca.disclosure.policy import NO_POLICY, Policy
 from fedpca.errors import FileFormatError, NodeConfigError, NodeError, SecureError
 from fedpca.estimators.files import fit_files
 from fedpca.estimators.streaming import StreamingPCA
+from fedpca.federation.aggregator.message import Message
 from fedpca.federation.flower.exchanges import (
     OwnerScaling,
     Published,
@@ -33,7 +34,6 @@ from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.flower.private_exchange import PrivateExchange
 from fedpca.federation.flower.request import Request, check_name, config_error, public_reason
 from fedpca.federation.flower.secure_node import SecureNode, check_privacy
-from fedpca.federation.message import Message
 from fedpca.privacy import Privacy
 from fedpca.readers import RowReader, open_rows
 from fedpca.readers.dialect import Dialect

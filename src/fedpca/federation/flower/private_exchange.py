@@ -18,6 +18,7 @@ from fedpca.backend import batch_slices, dense
 from fedpca.backend.prefetch import prefetch
 from fedpca.errors import NodeError
 from fedpca.estimators.base import chunk_rows
+from fedpca.federation.aggregator.message import Message
 from fedpca.federation.flower.exchanges import (
     MAX_SUMS,
     OwnerSum,
@@ -28,7 +29,6 @@ from fedpca.federation.flower.exchanges import (
     same_sums,
 )
 from fedpca.federation.flower.live import Live, write
-from fedpca.federation.message import Message
 from fedpca.privacy import Privacy, PrivateTracker, StepSum
 from fedpca.readers import RowReader
 from fedpca.secure.rows import HashedParts

@@ -13,14 +13,14 @@ from fedpca._typing import JSON
 from fedpca._util.files import atomic_write
 from fedpca._util.locks import file_lock
 from fedpca.errors import NodeError, SummaryRejected
-from fedpca.federation.aggregator import Aggregator
+from fedpca.federation.aggregator.aggregator import Aggregator
+from fedpca.federation.aggregator.message import Message
 from fedpca.federation.flower.exchanges import Published, Reply
 from fedpca.federation.flower.form import check_form
 from fedpca.federation.flower.member import KEYS, Membership, is_secure
 from fedpca.federation.flower.node import require_text
 from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.flower.request import Request, check_name, config_error, public_reason
-from fedpca.federation.message import Message
 from fedpca.summaries import validation
 from fedpca.summaries.summary import Summary
 from fedpca.trust import Roster

@@ -10,8 +10,8 @@ from pathlib import Path
 from fedpca._util.files import create_exclusive
 from fedpca.errors import NodeError, SecureError
 from fedpca.federation.flower.gate import Gate
-from fedpca.federation.secure_board import FolderBoard, board_name, file_name
-from fedpca.federation.secure_folder import visit
+from fedpca.federation.folder.board import FolderBoard, board_name, file_name
+from fedpca.federation.folder.secure import visit
 from fedpca.privacy import Privacy
 from fedpca.readers import RowReader
 from fedpca.secure.rows import OwnerRows

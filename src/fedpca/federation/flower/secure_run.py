@@ -18,8 +18,8 @@ from fedpca._util.files import remove_leftovers
 from fedpca._util.text import join_names, sanitize, utc_timestamp
 from fedpca.errors import SecureError
 from fedpca.federation.flower.round import NodeReply, Outcome, Round, array_record, failure, is_lost
-from fedpca.federation.secure_board import FolderBoard
-from fedpca.federation.secure_folder import current_round, open_session
+from fedpca.federation.folder.board import FolderBoard
+from fedpca.federation.folder.secure import current_round, open_session
 from fedpca.secure import Record, Session, relevant
 from fedpca.secure.study import CoordinatorStudy, fit_of
 from fedpca.secure.wire import split_name

@@ -13,7 +13,7 @@ from fedpca._util.extras import require
 from fedpca._util.files import atomic_write
 from fedpca._util.locks import file_lock
 from fedpca._util.text import pluralize, sanitize, utc_timestamp
-from fedpca.federation.aggregator import Aggregator
+from fedpca.federation.aggregator.aggregator import Aggregator
 from fedpca.federation.flower.logs import show_in_flower
 from fedpca.federation.flower.member import check_settings, checked_successor, is_secure, to_request
 from fedpca.federation.flower.privacy_floor import PrivacyFloor

@@ -19,7 +19,8 @@ from fedpca._typing import JSON
 from fedpca._util.extras import require
 from fedpca._util.files import atomic_write
 from fedpca._util.text import sanitize, utc_timestamp
-from fedpca.federation.aggregator import Aggregator
+from fedpca.federation.aggregator.aggregator import Aggregator
+from fedpca.federation.aggregator.message import Message
 from fedpca.federation.flower.evaluation_round import EvaluationRound
 from fedpca.federation.flower.exchanges import OwnerScaling, OwnerSum, Published, needs_scaling
 from fedpca.federation.flower.form import check_common, check_form
@@ -36,7 +37,6 @@ from fedpca.federation.flower.round import (
     failure,
     is_lost,
 )
-from fedpca.federation.message import Message
 from fedpca.privacy import Privacy, PrivateTracker, StepSum
 from fedpca.privacy.steps import check_sum, count_rows
 from fedpca.summaries import model_file, validation

@@ -1,0 +1,241 @@
+"""Membership: what an aggregator with a roster accepts, from whom, and on which settings."""
+
+from collections.abc import Callable, Iterable, Mapping
+from math import isclose
+
+from fedpca.errors import OutdatedRoster, SignatureError
+from fedpca.federation.aggregator.admission import check_private
+from fedpca.federation.aggregator.message import Message
+from fedpca.federation.aggregator.store import State
+from fedpca.privacy import Privacy
+from fedpca.summaries.scaling import Scaling
+from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import Summary
+from fedpca.trust.roster import Roster
+from fedpca.trust.signature import Signature
+
+_PRIVATE = ("epsilon", "delta", "bound", "adjacency", "mechanism")
+_REMEDY = "take what the roster says, or agree on another roster"
+
+
+def agreed(
+    roster: Roster, rank: int | None, expected: Summary | None, privacy: Privacy | None
+) -> tuple[int | None, Summary | None, Privacy | None]:
+    """What members agreed on, or else what is given; ValueError where the two differ.
+
+    Names of features are those to expect. Whatever else members agreed on, `check_agreed` checks.
+    """
+    settings = roster.settings
+    _require("rank", settings.get("rank", rank), rank)
+    if expected is None and "features" in settings:
+        names = tuple(settings["features"])
+        expected = Subspace.empty(len(names), centered=settings.get("center", True), feature_names=names)
+    private = {name: settings[name] for name in _PRIVATE if name in settings}
+    if private and privacy is None:
+        privacy = Privacy(**private)
+    for name, value in private.items():
+        _require(name, value, getattr(privacy, name))
+    return settings.get("rank", rank), expected, privacy
+
+
+def _require(name: str, agreed: object, given: object) -> None:
+    if given is not None and given != agreed:
+        raise ValueError(f"{name} must be that of the roster, {agreed!r}, got {name}={given!r}; {_REMEDY}.")
+
+
+def not_heard_from(roster: Roster, states: Mapping[str, State]) -> tuple[str, ...]:
+    """Members without a summary."""
+    heard = {child for child, state in states.items() if state.message.summary is not None}
+    return tuple(member for member in roster.members if member not in heard)
+
+
+def check_received(
+    roster: Roster,
+    known: State | None,
+    message: Message,
+    of_model: Callable[[Summary], tuple[Summary, object]],
+) -> None:
+    """Refuse a message that its child has not signed, or that contradicts what is known of the child.
+
+    `of_model` gives what is kept of a summary.
+    """
+    signature = roster.check(message.encode(), message.child, "the message")
+    if Message.decode(message.signed) != message:
+        raise SignatureError(
+            "version and summary must be those in the signed message, and differ; hand over what "
+            "Message.decode(signed) has."
+        )
+    if known is not None and known.quarantined and not _is_of(known.signature, signature):
+        known = None  # what was signed with a key that the child no longer has binds nobody
+    latest = None if known is None else known.message
+    if latest is None or message.version > latest.version:
+        return
+    if message.version < latest.version:
+        raise SignatureError(
+            f"rolled back: version {latest.version} of {latest.child!r:.80} is known, and this is version "
+            f"{message.version}; send the newest."
+        )
+    assert message.summary is not None
+    if latest.summary is not None and latest.summary != of_model(message.summary)[0]:
+        raise SignatureError(
+            f"equivocation: {latest.child!r:.80} has signed two different summaries as version "
+            f"{latest.version}, and the first counts; send what changed as a newer version."
+        )
+
+
+def _is_of(old: Signature | None, new: Signature) -> bool:
+    """Whether both are of one key; of a state that could not be read nobody knows."""
+    return old is None or old.key == new.key
+
+
+def check_still_signed(known: State, signed: bytes) -> None:
+    """Refuse, where there is no roster, a message that the key has not signed that signed the one before."""
+    if known.signature is None:
+        return
+    found = Signature.read(signed)[0] if signed else None
+    if found is None or not _is_of(known.signature, found) or not found.holds(signed):
+        child = known.message.child
+        raise SignatureError(
+            f"the message must be signed with the key that {child!r:.80} signed with before, "
+            f"{known.signature.key.text}; open the store with the roster of study "
+            f"{known.signature.study!r:.80}, or, if it no longer signs, withdraw({child!r:.80}) first."
+        )
+
+
+def check_store(roster: Roster, states: Iterable[State], last: str) -> None:
+    """Refuse a store that is not at fault, but mistaken: before anything in it is set aside.
+
+    In one all was signed for other studies; in another something under a roster that is newer than this one,
+    or its writer had a newer one last, of which fewer may be members.
+    """
+    states = list(states)
+    signatures = [state.signed_by for state in states if state.message.summary is not None]
+    studies = {None if found is None else found.study for found in signatures}
+    if studies and studies.isdisjoint({roster.study, None}):
+        raise SignatureError(
+            f"the store must be of study {roster.study!r:.80}, and is of {min(filter(None, studies))!r:.80}; "
+            "give each study a store of its own."
+        )
+    known = {roster.hash, *roster.predecessors}
+    for state in states:
+        found, signed = state.signed_by, state.message.signed
+        if found is None or found.study != roster.study or found.roster in known:
+            continue
+        if not signed or found.holds(signed):
+            raise OutdatedRoster(
+                f"the store has a message of {state.message.child!r:.80}, signed under the roster "
+                f"{found.roster[:19]}..., which is neither this one ({roster.hash[:19]}...) nor one before "
+                "it; get the newest roster."
+            )
+    if last and last not in known:
+        raise OutdatedRoster(
+            f"the store was written under the roster {last[:19]}..., which is neither this one "
+            f"({roster.hash[:19]}...) nor one before it; get the newest roster."
+        )
+
+
+def check_kept(roster: Roster, state: State, *, reduced: bool) -> None:
+    """Refuse a state in a store that its child has not signed as the roster requires.
+
+    Where summaries may be reduced to the features of the model, who signed such a one is checked, and not
+    what: the bytes that were signed are gone.
+    """
+    if reduced and state.signature is not None:
+        roster.check_member(state.signature, state.message.child)
+    else:
+        roster.check(state.message.encode(), state.message.child, "the message")
+
+
+def signers(roster: Roster, files: Mapping[str, bytes]) -> dict[str, str]:
+    """Which member has signed each model file, by the file's name; refuses two files of one member."""
+    found: dict[str, str] = {}
+    for name, contents in files.items():
+        member = roster.member_of(roster.check(contents, name=name).key).id
+        if other := next((known for known, owner in found.items() if owner == member), None):
+            raise SignatureError(
+                f"each member must have one model, and {member!r:.80} has signed {other} and {name}; merge "
+                "the newest."
+            )
+        found[name] = member
+    return found
+
+
+def check_member(roster: Roster, child: str, summary: Summary, name: str) -> None:
+    """Refuse the summary in a member's model file that is not what members agreed on."""
+    privacy = agreed(roster, None, None, None)[2]
+    try:
+        check_agreed(roster, child, summary)
+        if privacy is not None:
+            check_private(summary, privacy)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def check_agreed(roster: Roster, child: str, summary: Summary) -> None:
+    """Refuse a summary that is not what members agreed on, or of more rows than its owner declared."""
+    check_declared(roster, child, summary.count)
+    check_settings(roster, summary.n_features, summary.feature_names, summary.centered, summary.scale)
+    if summary.certificate is not None:
+        _check_setting("mechanism", roster.settings.get("mechanism"), summary.certificate.mechanism)
+        _check_bound(roster.settings.get("bound"), summary.certificate.bound)
+
+
+def _check_bound(agreed: float | str | None, found: float | tuple[float, ...] | None) -> None:
+    """Rows that were clipped to other lengths do not add up: a smaller bound is another setting, too."""
+    if agreed is None or isinstance(agreed, str):
+        return
+    for bound in found if isinstance(found, tuple) else (found,):
+        if bound is None or not isclose(bound, agreed, rel_tol=1e-9):
+            _check_setting("bound", agreed, bound)
+
+
+def check_settings(
+    roster: Roster, n_features: int, names: tuple[str, ...] | None, centered: bool, scale: object
+) -> None:
+    """Refuse what is not what members agreed on: of a summary, or of a fit that is about to begin."""
+    settings = roster.settings
+    _check_features(roster, n_features, names)
+    _check_setting("center", settings.get("center"), centered)
+    rule = scale if isinstance(scale, str) else "none" if scale is None else "numbers"
+    if rule != "numbers" or settings.get("scale") == "none":  # numbers are found by the rule, before
+        _check_setting("scale", settings.get("scale"), rule)
+
+
+def check_agreed_scaling(roster: Roster, child: str, scaling: Scaling) -> None:
+    """Refuse the scaling of other features, or of more rows than its owner declared."""
+    check_declared(roster, child, float(scaling.observed.max()))
+    _check_features(roster, scaling.n_features, scaling.feature_names)
+
+
+def check_declared(roster: Roster, child: str, count: float) -> None:
+    """Refuse more rows than a member declared."""
+    rows = roster.members[child].rows
+    if rows is not None and count > rows:
+        raise ValueError(
+            f"{child!r:.80} declared {rows} rows in the roster, and this is of {count:g}; declare them "
+            "first, in a new roster."
+        )
+
+
+def other_features(roster: Roster, n_features: int, names: tuple[str, ...] | None) -> str:
+    """The setting that features are not as the roster states in: "features", "n_features", or ""."""
+    settings = roster.settings
+    if "features" in settings and tuple(settings["features"]) != names:
+        return "features"
+    return "n_features" if settings.get("n_features") not in (None, n_features) else ""
+
+
+def _check_features(roster: Roster, n_features: int, names: tuple[str, ...] | None) -> None:
+    match other_features(roster, n_features, names):
+        case "features":
+            found = "others" if names else "no names"
+            raise ValueError(
+                f"its features must be those of the roster, in their order, got {found}; {_REMEDY}."
+            )
+        case "n_features":
+            _check_setting("n_features", roster.settings["n_features"], n_features)
+
+
+def _check_setting(name: str, agreed: object, found: object) -> None:
+    if agreed is not None and found != agreed:
+        raise ValueError(f"its {name} must be that of the roster, {agreed!r}, got {found!r:.80}; {_REMEDY}.")

@@ -1,0 +1,237 @@
+"""PrivateParts: a private model of one owner's rows in many places: exact sums there, one noise here.
+
+Every sum that a private model is made of is one of integers over rows. Those of the parts are added up, and
+the total is paid for and noised once. A task that is repeated draws no noise, and releases nothing.
+"""
+
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from fedpca._typing import JSON, Array
+from fedpca.federation.engines.partitions import Failure
+from fedpca.privacy.certify import state_of
+from fedpca.privacy.ledger import Entry
+from fedpca.privacy.noise import ExactNoise
+from fedpca.privacy.rules import warn_of_weak_settings
+from fedpca.privacy.settings import Privacy
+from fedpca.privacy.tracker import warn_of_refit
+from fedpca.secure.fit import PrivateFit
+from fedpca.summaries import model_file
+from fedpca.summaries.scale_advice import dominant_feature, no_scale
+from fedpca.summaries.subspace import Subspace
+from fedpca.summaries.summary import from_file
+
+
+@dataclass(frozen=True)
+class PartSum:
+    """The integers of a sum over some rows, without noise: they stay with the owner.
+
+    Attributes:
+        values: shape (length,).
+        n_rows: how many rows.
+    """
+
+    values: Array
+    n_rows: int
+
+    kind = "sum over rows"
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        return {"values": self.values}
+
+    @property
+    def metadata(self) -> JSON:
+        return {"n_rows": self.n_rows}
+
+
+PartResult = PartSum | Failure | None
+"""Of a part or several; None for no rows."""
+
+
+def added(results: Sequence[PartResult]) -> PartResult:
+    """The sum over several parts, or the first error: integers below 2^53, exact in any order."""
+    if failure := next((result for result in results if isinstance(result, Failure)), None):
+        return failure
+    parts = [result for result in results if isinstance(result, PartSum)]
+    if not parts:
+        return None
+    return PartSum(np.sum([part.values for part in parts], axis=0), sum(part.n_rows for part in parts))
+
+
+@dataclass(frozen=True)
+class _Total:
+    """The noisy sum over all rows: public."""
+
+    name: str
+    values: Array
+    rows: int
+    owners: tuple[str, ...] = ()
+    noise: float = 1.0
+
+
+@dataclass(frozen=True)
+class PartTask:
+    """What has to be known of the next sum where a part of the rows is: all of it is public, and plain.
+
+    Attributes:
+        settings: of the `Privacy`, without its ledger.
+        n_features, rank, n_rows, scale: of the fit.
+        steps: the noisy sums so far, by name, up to the release.
+        model: the bytes of the model that is evaluated; b"" if another sum is next.
+        seed: of pairs of rows.
+    """
+
+    settings: JSON
+    n_features: int
+    rank: int
+    n_rows: int
+    scale: Array | str | None
+    steps: tuple[tuple[str, Array], ...]
+    model: bytes
+    seed: int
+
+    def part_sum(self, parts: Iterable[Array], number: int) -> PartResult:
+        """The sum over the rows of a part, of this number among all parts."""
+        fit = PrivateFit(Privacy(**self.settings), self.n_features, self.rank, scale=self.scale)
+        fit.begin(self.n_rows, 1.0)
+        for name, values in self.steps:
+            fit.add(_Total(name, values, self.n_rows))
+        if self.model:
+            model = from_file("the model", *model_file.decode(self.model, "the model")).subspace()
+            fit.evaluate(model)
+        counted = _Counted(parts)
+        try:
+            values = fit.vector(counted, np.random.default_rng([self.seed, number]))
+        except (ValueError, TypeError) as error:
+            return Failure(error)
+        return PartSum(values, counted.n_rows) if counted.n_rows else None
+
+
+class _Counted:
+    """Parts that count their rows."""
+
+    def __init__(self, parts: Iterable[Array]) -> None:
+        self._parts = parts
+        self.n_rows = 0
+
+    def __iter__(self) -> Iterator[Array]:
+        for part in self._parts:
+            self.n_rows += len(part)
+            yield part
+
+
+class PrivateParts:
+    """The sums of a private model over all parts, each debited in the ledger before its one noise is drawn.
+
+    Args:
+        privacy: the settings, with the ledger.
+        n_features: d.
+        rank: how many components are wanted.
+        n_rows: of all parts.
+        scale: what features are divided by, public numbers; "std" to find it; None for nothing.
+        feature_names: one per feature, or None.
+    """
+
+    def __init__(
+        self,
+        privacy: Privacy,
+        n_features: int,
+        rank: int,
+        n_rows: int,
+        *,
+        scale: Array | str | None = None,
+        feature_names: tuple[str, ...] | None = None,
+    ) -> None:
+        self._privacy = privacy
+        self._n_rows = n_rows
+        self._scale = scale
+        self._rank = rank
+        self._fit = PrivateFit(privacy, n_features, rank, scale=scale, feature_names=feature_names)
+        self._fit.begin(n_rows, 1.0)
+        self._ledger = privacy.open_ledger()
+        self._ledger.check(0, None, privacy.mu, adjacency=privacy.adjacency)
+        self._key = secrets.token_bytes(32)
+        self._steps: list[tuple[str, Array]] = []
+        self._released: Entry | None = None
+        warn_of_refit(privacy, stacklevel=4)
+        warn_of_weak_settings(privacy.epsilon, privacy.delta, n_rows, stacklevel=4)
+
+    @property
+    def task(self) -> PartTask | None:
+        """What the parts sum next; None when the model is complete."""
+        if self._fit.next is None:
+            return None
+        model = b""
+        if self._released is not None:
+            evaluated = self._fit.model
+            model = model_file.encode(evaluated.kind, evaluated.arrays, evaluated.metadata)
+        settings = {
+            field.name: getattr(self._privacy, field.name)
+            for field in fields(self._privacy)
+            if field.init and field.name != "ledger"
+        }
+        return PartTask(
+            settings,
+            self._fit.n_features,
+            self._rank,
+            self._n_rows,
+            self._scale,
+            tuple(self._steps),
+            model,
+            secrets.randbits(64),
+        )
+
+    def add(self, total: PartSum) -> None:
+        """Take the exact sum over all parts: it is paid for, noised, and only then looked at."""
+        announced = self._fit.next
+        assert announced is not None
+        if total.n_rows != self._n_rows:
+            raise ValueError(
+                f"all passes must read the same rows, and one had {self._n_rows:,}, another "
+                f"{total.n_rows:,}; cache the data, or write it out and read that."
+            )
+        if total.values.shape != (announced.length,):
+            raise ValueError(
+                f"the sum must be that of {announced.name!r}, {announced.length} numbers, got "
+                f"{total.values.shape}."
+            )
+        adjacency = self._privacy.adjacency
+        entry = self._ledger.debit(0, self._n_rows, announced.name, announced.mu, adjacency=adjacency)
+        noise, number = ExactNoise(self._key), len(self._fit.taken)
+        drawn = [noise.entries((number, i), *block) for i, block in enumerate(announced.blocks)]
+        noisy = total.values + np.concatenate(drawn)
+        was_search = self._fit.searches
+        self._fit.add(_Total(announced.name, noisy, self._n_rows))
+        self._ledger.complete(entry)
+        if was_search:
+            self._steps.append((announced.name, noisy))
+        elif self._released is None:
+            self._released = entry
+
+    @property
+    def model(self) -> Subspace:
+        """The components that rise above the noise, with their certificate."""
+        assert self._released is not None
+        model = self._fit.model
+        assert model.certificate is not None
+        certificate = replace(
+            model.certificate,
+            sampler=ExactNoise.sampler,
+            ledger=state_of(self._ledger),
+            release=self._released.release,
+            stream=secrets.token_hex(8),
+            time=self._released.time,
+        )
+        return replace(model, certificate=certificate)
+
+    def warnings(self) -> list[str]:
+        """What the release does not show, or shows to be wrong."""
+        view, names = self._fit.view, self._fit.feature_names
+        texts = [view.shortfall(), no_scale(self._fit.left_out, names), self._fit.bound_warning()]
+        if self._scale is None and view.n_components():
+            texts.append(dominant_feature(view.summary(), None, names))
+        return [text for text in texts if text]
