@@ -140,7 +140,9 @@ def test_a_fit_agrees_with_numpy(case):
     shortfall = 1 - np.trace(components @ scatter @ components.T) / squares.sum()
     is_flat = case in ("std-nystrom", "sparse", "flat")  # directions differ little
     assert shortfall < (0.03 if is_flat else 1e-5 if case == "drifting" else 1e-6)
-    assert np.allclose(pca.singular_values_**2, squares, rtol=0.15 if is_flat else 2e-3)
+    late = 0.01  # what was discarded before a direction was found is an estimate
+    tolerance = 0.15 if is_flat else late if case == "drifting" else 2e-3
+    assert np.allclose(pca.singular_values_**2, squares, rtol=tolerance)
     if pca.center:
         assert np.allclose(pca.mean_, dense.mean(axis=0), atol=1e-4)
     assert pca.subspace_.total == pytest.approx(float(np.trace(scatter)), rel=1e-5)
