@@ -20,6 +20,8 @@ import numpy as np
 
 from fedpca._typing import DeviceArray
 
+__all__ = ["prefetch", "prefetch_to_device"]  # for programs; the rest is for fedpca
+
 T = TypeVar("T")
 Item = TypeVar("Item")
 
