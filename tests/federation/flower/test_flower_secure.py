@@ -298,6 +298,23 @@ def test_a_state_from_a_backup_answers_nothing(tmp_path):
         node.secure_reply(request, again, [])
 
 
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_bytes(b"{")])
+def test_what_a_server_learns_of_a_spoiled_state_names_no_path(tmp_path, spoil):
+    club = SecureClub(tmp_path, 4)
+    request = {"rank": 2, "center": True, "scale": ""} | to_request(club.roster)
+    board = {"session": Session.new(club.roster)}
+    node = Node.from_config(club.configs["owner0"])
+    node.secure_reply(request, board, [])
+    live = Path(club.configs["owner0"]["source"] + ".fedpca-live")
+    (path,) = live.rglob("session.json")
+    spoil(path)
+    with pytest.raises(SecureError) as refused:
+        node.secure_reply(request, board, [])
+    said = node.public_message(refused.value)
+    assert "owner0" not in said
+    assert str(tmp_path) not in said
+
+
 class TestSummary:
     """summary.json is there from the beginning of a run, and says how it ended."""
 
