@@ -122,7 +122,7 @@ class Nystrom(SubspaceTracker):
         return int(max(least, min(self._n_rows / ratio, most)))
 
     def branch(self) -> Self:
-        other = self._with_own_buffer()
+        other = super().branch()
         other._first_rows = None if self._first_rows is None else self._first_rows.branch()
         other._period = copy(self._period)
         return other
