@@ -108,7 +108,7 @@ class StreamSettings(BasePCA):
     ) -> tuple[DeviceArray, Array | None, bool | None, Source]:
         """Rows, weights, what `_check_values` says of gaps, and the tracker: new for the first rows."""
         X, weights, dtype, backend = self._table(X, sample_weight, first=first)
-        X, gaps = self._check_values(X, dtype, backend, weights, first=first)
+        X, gaps = self._check_values(X, dtype, backend, weights)
         return X, weights, gaps, self._new_tracker(X, weights, dtype) if first else self._source
 
     def _table(
@@ -140,7 +140,7 @@ class StreamSettings(BasePCA):
         return HOST
 
     def _check_values(
-        self, X: RowsLike, dtype: DTypeLike, backend: Backend, weights: Array | None, *, first: bool
+        self, X: RowsLike, dtype: DTypeLike, backend: Backend, weights: Array | None
     ) -> tuple[DeviceArray, bool | None]:
         """Rows on the backend, and whether any entry is missing; None if the tracker will check them."""
         if self._tracker_checks(X, dtype, weights):

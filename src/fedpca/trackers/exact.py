@@ -67,7 +67,8 @@ class _Sums(NamedTuple):
         )
 
     def scaled(self, weight: float) -> "_Sums":
-        return _Sums(*(weight * value for value in self))
+        own_weight, row_sum, scatter, energy = self
+        return _Sums(weight * own_weight, weight * row_sum, weight * scatter, weight * energy)
 
     def moved(self, step: Array) -> "_Sums":
         """The sums of the same rows less `step`."""
@@ -82,7 +83,7 @@ class _Spectrum(NamedTuple):
     components: Array
     singular_values: Array
     mean: Array
-    count: float
+    weight: float
     total: float
     variances: Array | None
 
@@ -355,7 +356,7 @@ class Exact(Tracker):
             components=with_fixed_signs(spectrum.components[:rank]).astype(self.dtype, copy=False),
             singular_values=spectrum.singular_values[:rank],
             mean=spectrum.mean,
-            count=spectrum.count,
+            count=spectrum.weight,
             total=spectrum.total,
             centered=self.center,
         )
