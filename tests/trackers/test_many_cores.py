@@ -12,8 +12,7 @@ import pytest
 from scipy import sparse
 from threadpoolctl import ThreadpoolController
 
-from fedpca import EnergyBand, FederatedPCA, StreamingPCA, fit_files, metrics
-from fedpca.backend import threads
+from fedpca import EnergyBand, FederatedPCA, StreamingPCA, fit_files, metrics, parallel
 from fedpca.readers import open_rows
 
 pytestmark = pytest.mark.slow  # all of it together
@@ -26,7 +25,7 @@ MB = 2**20
 def many_helpers(monkeypatch):
     """As many threads as asked for, whatever the machine has."""
     with ThreadPoolExecutor(15) as pool:
-        monkeypatch.setattr(threads, "_pool", lambda: pool)
+        monkeypatch.setattr(parallel, "_pool", lambda: pool)
         yield
 
 
@@ -254,8 +253,8 @@ def test_an_interrupt_ends_all_threads_and_rolls_back():
     finally:
         signal.signal(signal.SIGINT, handler)
     assert vars(pca) == before
-    with threads.thread_team(2):
-        assert threads.map_parts(lambda i: time.sleep(0.01) or i, range(4)) == list(range(4))
+    with parallel.thread_team(2):
+        assert parallel.map_parts(lambda i: time.sleep(0.01) or i, range(4)) == list(range(4))
 
 
 def test_a_fit_that_follows_another_has_the_same_bits():
