@@ -211,7 +211,9 @@ def test_a_last_debit_that_lost_its_newline_counts(tmp_path):
         b"[1]\n",
         b'{"format": "fedpca ledger 1"}\n',
         b'{"format": "fedpca ledger 1", "id": "a", "epsilon": NaN, "delta": 1e-5}\n',
+        b"[" * 100_000 + b"\n",
     ],
+    ids=lambda text: repr(text[:60]),
 )
 def test_a_file_that_is_no_ledger_is_refused_and_kept(tmp_path, text):
     """An emptied ledger, above all, must not become a new one with its budget whole."""

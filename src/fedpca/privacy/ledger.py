@@ -429,7 +429,7 @@ class Ledger:
                         entries[entry.release] = entry
                     case other:
                         raise ValueError(f"unknown event {other!r}")
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
             raise ValueError(
                 f"{self.path} is not a ledger, or is damaged ({error!r}); restore it from a backup: without "
                 "it nobody knows what was spent."
