@@ -748,6 +748,15 @@ class TestNode:
         with pytest.raises(NodeError, match=r"drawn for version 1 is missing.*increase version"):
             Node.from_config(config).reply(REQUEST, published)  # nor after another version has begun
 
+    def test_the_ledger_is_the_one_that_paid(self, config, tmp_path):
+        """Else what was sent before would be free."""
+        published, reply = self.advanced(config, until=2)
+        published = published.with_sum(self.owner_sum(reply))
+        with pytest.raises(NodeError, match=r"a debit for each of the 2 noisy sums .* has 0: bring back"):
+            Node.from_config(config | {"ledger": str(tmp_path / "another")}).reply(REQUEST, published)
+        assert not (tmp_path / "another").exists()
+        assert Node.from_config(config).reply(REQUEST, published).kind == "sum"
+
     def test_a_release_is_sent_under_another_name_at_no_cost(self, config, tmp_path):
         published, release = self.advanced(config)
         paid = debits(config)

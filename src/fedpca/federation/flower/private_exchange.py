@@ -279,6 +279,11 @@ class PrivateExchange:
                 f"the {purpose} of version {self._version} was paid for and lost when this node was stopped; "
                 f"go on without it, or {self._remedy}"
             )
+        if (n_debits := self._n_debits()) < self._n_stored:
+            raise NodeError(
+                f"the ledger must have a debit for each of the {self._n_stored} noisy sums that version "
+                f"{self._version} has sent, and has {n_debits}: bring back the one that paid for them."
+            )
         self._live.enter(self._version)
         self._key.open(self._n_stored)
         write(self._marker(purpose), json.dumps(self._n_debits()).encode())
