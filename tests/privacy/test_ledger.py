@@ -207,7 +207,9 @@ def test_a_last_debit_that_lost_its_newline_counts(tmp_path):
         b'{"format": "fedpca led',
         b"\n",
         b"hello\n",
+        b"\xa4" * 2000 + b"\n",
         b'{"format": "other"}\n',
+        b'{"format": "' + b"other" * 500 + b'"}\n',
         b"[1]\n",
         b'{"format": "fedpca ledger 1"}\n',
         b'{"format": "fedpca ledger 1", "id": "a", "epsilon": NaN, "delta": 1e-5}\n',
@@ -218,8 +220,9 @@ def test_a_file_that_is_no_ledger_is_refused_and_kept(tmp_path, text):
     path = tmp_path / "ledger"
     path.write_bytes(text)
     for open_it in (lambda: Ledger(path), lambda: Ledger(path, epsilon=1.0, delta=1e-5)):
-        with pytest.raises(ValueError, match="not a ledger, or is damaged"):
+        with pytest.raises(ValueError, match="not a ledger, or is damaged") as refused:
             open_it()
+        assert len(str(refused.value)) < 400 + len(str(path))
     with pytest.raises(ValueError, match="damaged"):
         StreamingPCA(1, privacy=Privacy(1.0, 1e-5, 1.0, ledger=path, center=None, evaluate=False)).fit(
             np.eye(3)
