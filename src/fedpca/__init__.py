@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedpca.disclosure.policy import Policy
     from fedpca.errors import BudgetExceeded, ModelFileError, PolicyViolation
     from fedpca.estimators.files import fit_files
+    from fedpca.estimators.private import PrivatePCA
     from fedpca.estimators.streaming import StreamingPCA
     from fedpca.estimators.windowed import WindowedPCA
     from fedpca.federation.aggregator.aggregator import Aggregator
@@ -41,6 +42,7 @@ _MODULES = {
     "Policy": "disclosure.policy",
     "PolicyViolation": "errors",
     "Privacy": "privacy.settings",
+    "PrivatePCA": "estimators.private",
     "Roster": "trust.roster",
     "Scaling": "summaries.scaling",
     "SecureSums": "secure.settings",
@@ -69,6 +71,7 @@ __all__ = [
     "Policy",
     "PolicyViolation",
     "Privacy",
+    "PrivatePCA",
     "Roster",
     "Scaling",
     "SecureSums",

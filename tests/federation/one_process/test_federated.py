@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
 import fedpca
-from fedpca import BudgetExceeded, FederatedPCA, Ledger, Privacy, StreamingPCA
+from fedpca import BudgetExceeded, FederatedPCA, Ledger, Privacy, PrivatePCA, StreamingPCA
 
 
 def unequal_clients(n_features=12, seed=0):
@@ -308,7 +308,7 @@ def test_private_clients_share_what_they_find(bound):
     together = np.mean([fedpca.metrics.affinity(pca, exact) for pca in shared])
     assert together > 0.55  # 0.70 ± 0.03, 0.75 ± 0.03
     assert {pca.model_.certificate.center for pca in shared} == {"private"}
-    apart = [StreamingPCA(5, privacy=privacy).fit(digits[groups == g]).release() for g in range(10)]
+    apart = [PrivatePCA(5, **privacy.settings).fit(digits[groups == g]).release() for g in range(10)]
     if bound == "private" or len({release.certificate.clipping for release in apart}) > 1:  # noise decides
         remedy = "let all owners take the private steps together, or give all the"
         with pytest.raises(ValueError, match=remedy):
