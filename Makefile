@@ -67,7 +67,7 @@ test-clients: $(READY)
 test-torch: $(READY)
 	$(BIN)/python $(INSTALL) --requirement requirements/torch.txt
 	$(BIN)/pytest -k "not array_api_strict" tests/trackers/test_devices.py tests/trackers/test_tensor_cores.py \
-	    src/fedpca/backend/prefetch.py docs/how-to/embeddings-on-a-gpu.md $(ARGS)
+	    src/fedpca/parallel.py docs/how-to/embeddings-on-a-gpu.md $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check

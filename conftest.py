@@ -11,7 +11,7 @@ from itertools import count
 
 import pytest
 
-NEEDS_TORCH = "fedpca.backend.prefetch.prefetch_to_device"
+NEEDS_TORCH = "fedpca.parallel.prefetch_to_device"
 HAS_TORCH = find_spec("torch") is not None
 SLOW = {
     "docs/coming-from/incremental-pca.md",

@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.common import heading, machine, options, power_law, table
 from fedpca import FederatedPCA, StreamingPCA, fit_files
 from fedpca.backend.ops import batch_slices, even_cuts
-from fedpca.backend.threads import available_cores, map_parts, thread_team
+from fedpca.parallel import available_cores, map_parts, thread_team
 from fedpca.readers import open_rows
 from fedpca.summaries.rank import oversampled_rank
 from reproduction.exact import Array

@@ -128,9 +128,9 @@ def _fetch(url: str, path: Path) -> None:
     with response, path.open("wb") as file:
         size = response.headers["Content-Length"]
         total = None if size is None else int(size)
-        with progress.bar(path.name, total, unit="B") as bar:
+        with progress.bar(path.name, total and total / 1e6, "MB") as bar:
             while chunk := response.read(2**16):
                 file.write(chunk)
-                bar.advance(len(chunk))
+                bar.advance(len(chunk) / 1e6)
         if total not in (None, file.tell()):
             raise ConnectionError(f"{url} broke off after {file.tell()} of {total} bytes")

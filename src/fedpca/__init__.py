@@ -1,111 +1,32 @@
-"""Federated, streaming, differentially private PCA: rows in, summaries out, summaries merge."""
+"""Federated, streaming, differentially private PCA: rows in, summaries out, summaries merge.
+
+`__init__.pyi` lists the public names. Each is imported on first use, so that `import fedpca` stays cheap.
+"""
 
 import logging
+import os
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedpca._util.version import __version__ as __version__
 
-if TYPE_CHECKING:
-    from fedpca import metrics, plot, progress
-    from fedpca.auditing.audit import audit
-    from fedpca.disclosure.policy import Policy
-    from fedpca.errors import BudgetExceeded, ModelFileError, PolicyViolation
-    from fedpca.estimators.files import fit_files
-    from fedpca.estimators.private import PrivatePCA
-    from fedpca.estimators.streaming import StreamingPCA
-    from fedpca.estimators.windowed import WindowedPCA
-    from fedpca.federation.aggregator.aggregator import Aggregator
-    from fedpca.federation.one_process.federated_pca import FederatedPCA
-    from fedpca.privacy.ledger import Ledger
-    from fedpca.privacy.settings import Privacy
-    from fedpca.secure.planning import plan
-    from fedpca.secure.settings import SecureSums
-    from fedpca.summaries.merging import merge, merge_tree
-    from fedpca.summaries.moments import Moments
-    from fedpca.summaries.rank import EnergyBand
-    from fedpca.summaries.scaling import Scaling
-    from fedpca.summaries.subspace import Subspace
-    from fedpca.summaries.summary import load
-    from fedpca.trust.keys import SigningKey
-    from fedpca.trust.roster import Roster
-
-_MODULES = {
-    "Aggregator": "federation.aggregator.aggregator",
-    "BudgetExceeded": "errors",
-    "EnergyBand": "summaries.rank",
-    "FederatedPCA": "federation.one_process.federated_pca",
-    "Ledger": "privacy.ledger",
-    "ModelFileError": "errors",
-    "Moments": "summaries.moments",
-    "Policy": "disclosure.policy",
-    "PolicyViolation": "errors",
-    "Privacy": "privacy.settings",
-    "PrivatePCA": "estimators.private",
-    "Roster": "trust.roster",
-    "Scaling": "summaries.scaling",
-    "SecureSums": "secure.settings",
-    "SigningKey": "trust.keys",
-    "StreamingPCA": "estimators.streaming",
-    "Subspace": "summaries.subspace",
-    "WindowedPCA": "estimators.windowed",
-    "audit": "auditing.audit",
-    "fit_files": "estimators.files",
-    "load": "summaries.summary",
-    "merge": "summaries.merging",
-    "merge_tree": "summaries.merging",
-    "metrics": "metrics",
-    "plan": "secure.planning",
-    "plot": "plot",
-    "progress": "progress",
-}
-__all__ = [
-    "Aggregator",
-    "BudgetExceeded",
-    "EnergyBand",
-    "FederatedPCA",
-    "Ledger",
-    "ModelFileError",
-    "Moments",
-    "Policy",
-    "PolicyViolation",
-    "Privacy",
-    "PrivatePCA",
-    "Roster",
-    "Scaling",
-    "SecureSums",
-    "SigningKey",
-    "StreamingPCA",
-    "Subspace",
-    "WindowedPCA",
-    "audit",
-    "fit_files",
-    "load",
-    "merge",
-    "merge_tree",
-    "metrics",
-    "plan",
-    "plot",
-    "progress",
-]
-
+_STUB = __spec__.loader.get_data(os.path.join(__path__[0], "__init__.pyi")).decode()
+_LINES = [line.split() for line in _STUB.splitlines() if line.startswith("from fedpca")]  # ... import name
+_MODULES = {line[3]: f"fedpca.{line[3]}" if line[1] == "fedpca" else line[1] for line in _LINES}
+__all__ = sorted({*_MODULES} - {"__version__"})
 
 logging.getLogger("fedpca").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use, so that `import fedpca` stays cheap."""
     if name not in _MODULES:
-        remedy = f"; import it with `import fedpca.{name}`." if _is_module(name) else ""
+        is_module = not name.startswith("_") and find_spec(f"fedpca.{name}") is not None
+        remedy = f"; import it with `import fedpca.{name}`." if is_module else ""
         raise AttributeError(f"module 'fedpca' has no attribute {name!r}{remedy}")
-    module = import_module(f"fedpca.{_MODULES[name]}")
+    module = import_module(_MODULES[name])
     value = globals()[name] = getattr(module, name, module)
     return value
-
-
-def _is_module(name: str) -> bool:
-    return not name.startswith("_") and find_spec(f"fedpca.{name}") is not None
 
 
 def __dir__() -> list[str]:

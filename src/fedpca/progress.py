@@ -3,21 +3,26 @@
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedpca._util.extras import require
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress, Task
 
 T = TypeVar("T")
 
 
-class Bar(Protocol):
-    """How far a piece of work has come."""
+class Bar:
+    """How far a piece of work has come; shown if `bars` are, as their number `task`."""
+
+    def __init__(self, bars: "Progress | None" = None, task: Any = None) -> None:
+        self._bars, self._task = bars, task
 
     def advance(self, steps: float = 1) -> None:
         """Advance the bar; thread-safe."""
+        if self._bars is not None:
+            self._bars.advance(self._task, steps)
 
 
 _enabled: "ContextVar[Progress | None]" = ContextVar("fedpca.progress", default=None)
@@ -36,12 +41,15 @@ def enabled() -> Iterator[None]:
     """
     console = require("rich.console", extra="progress", purpose="a progress bar")
     rich = require("rich.progress", extra="progress", purpose="a progress bar")
-    columns = (
-        rich.TextColumn("{task.description}"),
-        rich.BarColumn(),
-        rich.TextColumn("{task.fields[done]}"),
-        rich.TimeRemainingColumn(elapsed_when_finished=True),
-    )
+
+    class Done(rich.ProgressColumn):  # type: ignore[misc, name-defined]
+        """How much is done and how fast, with its unit; rich's own columns know bytes and bare numbers."""
+
+        def render(self, task: "Task") -> Any:
+            return rich.Text(_done(task))
+
+    left = rich.TimeRemainingColumn(elapsed_when_finished=True)
+    columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), Done(), left)
     with rich.Progress(*columns, console=console.Console(stderr=True)) as bars:
         token = _enabled.set(bars)
         try:
@@ -57,15 +65,15 @@ def bar(what: str, total: float | None = None, unit: str = "") -> Iterator[Bar]:
     Args:
         what: a label.
         total: number of steps, if it is known.
-        unit: of a step; "B" counts bytes.
+        unit: of a step.
     """
     bars = _enabled.get()
     if bars is None:
-        yield _Silent()
+        yield Bar()
         return
-    task = bars.add_task(what, total=total, done="")
+    task = bars.add_task(what, total=total, unit=unit)
     try:
-        yield _Rich(bars, task, unit)
+        yield Bar(bars, task)
     finally:
         bars.stop_task(task)
 
@@ -80,27 +88,11 @@ def track(steps: Iterable[T], what: str, unit: str = "", total: float | None = N
             progress.advance()
 
 
-class _Silent:
-    def advance(self, steps: float = 1) -> None:
-        pass
+def _done(task: "Task") -> str:
+    total = "" if task.total is None else f" of {_amount(task.total)}"
+    rate = f", {_amount(task.speed)}/s" if task.speed else ""
+    return f"{_amount(task.completed)}{total} {task.fields['unit']}{rate}"
 
 
-class _Rich:
-    def __init__(self, bars: "Progress", task: "TaskID", unit: str) -> None:
-        self._bars, self._task, self._unit = bars, task, unit
-
-    def advance(self, steps: float = 1) -> None:
-        self._bars.advance(self._task, steps)
-        task = self._bars.tasks[self._bars.task_ids.index(self._task)]
-        done = self._amount(task.completed)
-        if task.total is not None:
-            done += f" of {self._amount(task.total)}"
-        if self._unit != "B":
-            done += f" {self._unit}"
-        rate = f", {self._amount(task.speed)}/s" if task.speed else ""
-        self._bars.update(self._task, done=done + rate)
-
-    def _amount(self, number: float) -> str:
-        if self._unit == "B":
-            return f"{number / 1e6:,.1f} MB"
-        return f"{number:,.0f}" if number >= 10 or number == int(number) else f"{number:.1f}"
+def _amount(number: float) -> str:
+    return f"{number:,.0f}" if number >= 10 or number == int(number) else f"{number:.1f}"

@@ -28,8 +28,8 @@ pa = pytest.importorskip("pyarrow", reason="the cli extra")
 import pyarrow.parquet  # noqa: E402, F401
 from typer.testing import CliRunner  # noqa: E402
 
-from fedpca.backend.prefetch import prefetch  # noqa: E402
 from fedpca.cli.app import app  # noqa: E402
+from fedpca.parallel import prefetch  # noqa: E402
 from fedpca.readers import RowReader  # noqa: E402
 from fedpca.summaries import model_file  # noqa: E402
 

@@ -96,12 +96,12 @@ def public_names():
         "trust",
         "disclosure",
         "writers",
+        "parallel",
     ):
         module = import_module(f"fedpca.{place}")
         elsewhere = [name for name in module.__all__ if getattr(fedpca, name, None) is getattr(module, name)]
         yield from (f"fedpca.{place}.{name}" for name in module.__all__ if name not in elsewhere)
     for place in (
-        "backend.prefetch",
         "metrics",
         "progress",
         "paper.adjust_rank",

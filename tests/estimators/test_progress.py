@@ -38,13 +38,13 @@ def test_a_simulation_shows_its_messages(capsys):
     assert "3 of 3 messages" in capsys.readouterr().err
 
 
-def test_bytes_and_unknown_totals(capsys):
+def test_parts_and_unknown_totals(capsys):
     with progress.enabled():
-        with progress.bar("file", 2e6, "B") as bar:
-            bar.advance(1e6)
+        with progress.bar("file", 2500.0, "MB") as bar:
+            bar.advance(1.5)
         assert list(progress.track(iter("ab"), "letters", "letters")) == ["a", "b"]
     shown = capsys.readouterr().err
-    assert "1.0 MB of 2.0 MB" in shown
+    assert "1.5 of 2,500 MB" in shown
     assert "2 letters" in shown
 
 

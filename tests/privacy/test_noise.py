@@ -3,6 +3,8 @@
 import decimal
 import importlib.util
 import secrets
+from math import log2
+from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -131,6 +133,13 @@ def test_ndtri_is_fifty_times_more_exact_than_we_rely_on():
         errors = [abs(mpmath.mpf(float(ours)) - true) for ours, true in zip(ndtri(tails), exact, strict=True)]
         allowed = [module._RELATIVE * abs(true) + module._ABSOLUTE for true in exact]
         assert max(float(error / limit) for error, limit in zip(errors, allowed, strict=True)) < 1 / 50
+
+
+def test_the_proofs_quote_what_we_rely_on():
+    page = Path(__file__).parents[2] / "docs/explanation/privacy-proofs.md"
+    assert f"`ndtri` errs by less than $2^{{{log2(module._RELATIVE):.0f}}}$" in page.read_text(
+        encoding="utf-8"
+    )
 
 
 def test_draws_follow_the_gaussian():

@@ -28,6 +28,7 @@ from fedpca.privacy import StepSum, steps
 from fedpca.privacy.calibration import ROUNDING, mu_of
 from fedpca.privacy.clipping import MAX_ROWS, RADIUS, Clipping, Pairing
 from fedpca.privacy.evaluation import PrivateEvaluation
+from fedpca.privacy.mechanisms import MECHANISMS as KNOWN
 from fedpca.privacy.mechanisms.base import SUM_WEIGHT
 from fedpca.privacy.noise import ExactNoise
 from fedpca.privacy.schedule import Schedule
@@ -1155,3 +1156,45 @@ def test_the_proofs_quote_the_constants_of_the_code():
         with pytest.raises(ValueError, match=r"1e-30|1e-60"):
             Privacy(*less)
     assert r"$\varepsilon$ from $10^{-30}$ and $\delta$ from $10^{-60}$, and less is refused" in text
+
+
+def test_the_proofs_quote_the_sensitivities_of_the_code():
+    text = (Path(__file__).parents[2] / "docs/explanation/privacy-proofs.md").read_text(encoding="utf-8")
+    d, some, model = 7, np.zeros(7), Subspace.empty(7)
+    sizes = {
+        "1": 1.0, "2": 2.0, "$3/2$": 1.5,
+        r"$\sqrt 2$": sqrt(2), r"$\sqrt 5/2$": sqrt(5) / 2, r"$\sqrt{2d}$": sqrt(2 * d),
+    }  # fmt: skip
+    of_rows, of_pairs = steps.lengths_and_spread(steps.DYADIC, 0.1, 0).blocks
+    radius, mean = steps.radius(steps.DYADIC, 0.1, 0).blocks[0], steps.mean(some, 1.0, 0.1, 0).blocks[0]
+    evaluation = [steps.evaluation(model, 1.0, 0.1, of_pairs=pairs).blocks[0] for pairs in (False, True)]
+    in_ball = {mean: RADIUS} | dict.fromkeys(evaluation, RADIUS**2)
+    quoted = {
+        "`scales`": [steps.scales(d, 0.1, 0).blocks[0]],
+        "`lengths`, `radius`": [of_rows, radius],
+        "`spread`": [of_pairs],
+        "`mean`": [mean],
+        "`evaluation`": evaluation[:1],
+    }
+    table = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line[:1] == "|"
+    ]
+    for name, blocks in quoted.items():
+        ((_, _, replaced, taken_out),) = (row for row in table if row[0] == name)
+        if name == "`evaluation`":
+            taken_out, _, pairs = taken_out.partition("; of pairs ")
+            assert {sizes[pairs]} == {size / RADIUS**2 for size in evaluation[1].sensitivities}
+        for block in blocks:
+            found = [size / in_ball.get(block, 1.0) for size in block.sensitivities]
+            assert found == pytest.approx([sizes[replaced], sizes[taken_out]])
+    gram, sketch = (KNOWN[name].sensitivity for name in ("gram", "sketch"))
+    assert "| release of pairs | of its pair, what a row adds to `gram` or `sketch` | $\\sqrt 2$; 2 |" in text
+    assert [one("replace-one", joint=False) for one in (gram, sketch)] == [sizes[r"$\sqrt 2$"], 2.0]
+    assert [one("zero-out", joint=False) for one in (gram, sketch)] == [1.0, 1.0]
+    assert "$\\Delta = \\sqrt 2\\,(1 + w^2/2)$, or $\\sqrt{1 + w^2}$ for zero-out" in text
+    joint = sqrt(1 + SUM_WEIGHT**2)
+    assert gram("replace-one", joint=True) == pytest.approx(sqrt(2) * (1 + SUM_WEIGHT**2 / 2))
+    assert gram("zero-out", joint=True) == pytest.approx(joint)
+    assert "jointly with $w \\sum x$, by at most $\\sqrt{1 + w^2}$ times that" in " ".join(text.split())
+    assert sketch("replace-one", joint=True) == pytest.approx(2 * joint)
+    assert sketch("zero-out", joint=True) == pytest.approx(joint)

@@ -5,7 +5,7 @@ from secure_sessions import KEYS
 
 from fedpca import Ledger, Roster
 from fedpca.federation.folder.board import FolderBoard
-from fedpca.federation.folder.secure import coordinate, open_session, refuse, visit
+from fedpca.federation.folder.secure import coordinate, model, open_session, refuse, visit
 from fedpca.secure.record import Record
 from fedpca.secure.rows import OwnerRows
 from fedpca.secure.session import Session
@@ -65,13 +65,16 @@ class FolderStudy:
     def coordinate(self, **settings):
         return coordinate(self.shared, self.roster, **settings)[0]
 
+    def model(self):
+        return model(self.shared, self.roster)
+
     def refuse(self, index):
         return refuse(
             self.shared, self.roster, KEYS[index], self.home / f"state-{index}", ledger=self.ledger(index)
         )
 
     def run(self, visits=lambda index, round: True, rounds=200):
-        """Until nothing moves, or there is a model: `visits` says who comes in which round.
+        """Until nothing moves, or the study has ended: `visits` says who comes in which round.
 
         A round is closed without those who do not come.
         """

@@ -1,7 +1,7 @@
 """Sums of rounded Gaussians against exact probabilities: they keep the promise of the Gaussian mechanism."""
 
 from itertools import pairwise
-from math import exp, pi, sqrt
+from math import exp, log10, pi, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from fedpca.privacy.calibration import delta_of
 from fedpca.secure.aliasing import aliasing, require_negligible
 from fedpca.secure.noise_shares import LEAST_SD, Levels
 from fedpca.secure.settings import Terms
+from fedpca.secure.study import _SAME
 
 PARTS = [
     (0.5, 0.5),
@@ -155,3 +156,11 @@ def test_the_proofs_quote_how_much_more_noise_than_needed_is_left():
             )
     assert 1.09 < left <= 1.1
     assert "at most 1.1 times the needed variance is left, as $v_{k-1} - c \\le 1.1\\,(v_k - c)$" in proofs()
+
+
+def test_the_proofs_quote_how_much_less_noise_owners_accept():
+    assert f"$\\sigma$ may be smaller by $10^{{{log10(_SAME):.0f}}}$ of itself" in proofs()
+    for epsilon, mu in ((0.1, 0.03), (2.0, 0.45), (8.0, 1.6)):
+        delta = delta_of(mu, epsilon)
+        assert delta_of(mu / (1 - _SAME), epsilon) < delta * (1 + 1e-10)
+    assert "which changes $\\delta$ by less than $10^{-10}$ of itself" in proofs()

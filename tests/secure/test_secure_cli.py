@@ -98,12 +98,17 @@ def test_from_roster_to_model(study):
     assert coordinate(code=3).startswith("coordinator: waits for keys from west: 3 of 4 are there")
     step("west")
     assert json.loads(coordinate("--json"))["wrote"] == ["keyring"]
-    while not Path("shared/model.safetensors").exists():
+    assert "must have ended" in error_of("secure", "model", "shared", "--roster", "roster.toml", "-o", "m")
+    while "has ended" not in run_ok("secure", "status", "shared", "--roster", "roster.toml"):
         assert set(all_step()) <= {0, 3}
         coordinate(code=0 if run_ready() else 3)
-    assert coordinate() == "coordinator: the study has ended: shared/model.safetensors\n"
-    assert step("north").endswith("the study has ended: shared/model.safetensors\n")
-    certificate = fedpca.load("shared/model.safetensors").certificate
+    ended = "the study has ended: `fedpca secure model` writes its model\n"
+    assert coordinate() == f"coordinator: {ended}"
+    assert step("north").endswith(ended)
+    shown = run_ok("secure", "model", "shared", "--roster", "roster.toml", "-o", "model.safetensors")
+    model = fedpca.load("model.safetensors")
+    assert shown == f"model.safetensors: {model.rank} components of {model.count:.0f} rows\n"
+    certificate = model.certificate
     assert certificate.secure.members == NAMES
     shown = run_ok("secure", "status", "shared", "--roster", "roster.toml")
     assert "now:      the study has ended" in shown
@@ -113,19 +118,13 @@ def test_from_roster_to_model(study):
     assert data["waits_for"] is None
     n_sums = len(certificate.secure.sums)
     shown = run_ok("secure", "verify", "shared", "--roster", "roster.toml")
-    assert (
-        shown == f"shared: {n_sums} totals and the model are those of the messages that owners have signed\n"
-    )
+    assert shown == f"shared: {n_sums} totals are those of the messages that owners have signed\n"
     ledger = fedpca.Ledger("north.state/ledger.jsonl")
     assert ledger.entries
     assert all(entry.completed for entry in ledger.entries)
     verified = run_ok("roster", "verify", "roster.toml", "north.state/ledger.jsonl")
     assert "signed by north" in verified
     assert Path("north.state").stat().st_mode & 0o077 == 0
-    Path("shared/model.safetensors").write_bytes(b"another")
-    shown = run_ok("secure", "status", "shared", "--roster", "roster.toml")
-    assert "now:      the study has ended" in shown  # it says what is there, and computes nothing
-    assert "Do not use it" in error_of("secure", "verify", "shared", "--roster", "roster.toml")
 
 
 def run_ready():
@@ -144,11 +143,6 @@ def until_announced():
 def test_refusals_and_a_ledger_with_a_cancelled_debit(study):
     until_announced()
     all_step()
-    Path("shared/model.safetensors").write_bytes(b"too early")
-    data = json.loads(run_ok("secure", "status", "shared", "--roster", "roster.toml", "--json"))
-    assert data["waits_for"].startswith("waits for")
-    assert data["skipped"] == {"model.safetensors": "it is there before all sums are."}
-    Path("shared/model.safetensors").unlink()
     for name in ("east", "north"):
         wrote = run_ok("secure", "refuse", "shared", *of(name))
         assert wrote.startswith(f"{name}: wrote 00-refused-00")

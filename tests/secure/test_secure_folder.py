@@ -36,12 +36,13 @@ def check_totals(study):
 def check_ended(study, done):
     """There is a model, or too few were there in some round."""
     if not done.waits_for:
-        assert fedpca.load(study.shared / "model.safetensors").n_features == 3
+        assert study.model().n_features == 3
         return True
     now = current_round(study.board(), study.session())
     assert len(now.there) < now.needed
     assert f"at least {now.needed} are needed" in done.waits_for
-    assert "model" not in study.board()
+    with pytest.raises(SecureError, match="must have ended before there is a model"):
+        study.model()
     return False
 
 
@@ -50,7 +51,7 @@ def test_all_there_gives_the_model_of_all_rows(tmp_path):
     study = FolderStudy(tmp_path, **PLAIN)
     assert study.run().waits_for == ""
     assert check_totals(study) == 2
-    model = fedpca.load(tmp_path / "shared" / "model.safetensors")
+    model = study.model()
     rows = np.concatenate(study.tables)
     assert model.count == len(rows)
     np.testing.assert_allclose(model.mean, rows.mean(axis=0), atol=1e-6)
@@ -121,7 +122,7 @@ def test_a_debit_for_every_masked_upload_and_none_for_a_sum_without_it(tmp_path,
                 assert (completed, cancelled) == (inside[int(name)], not inside[int(name)])
         assert study.ledger(index).signed_by in ((), (KEYS[index].public,))
     if ended:
-        certificate = fedpca.load(study.shared / "model.safetensors").certificate
+        certificate = study.model().certificate
         assert certificate.epsilon == pytest.approx(4.0)
 
 
@@ -253,7 +254,7 @@ def test_a_round_ends_when_all_are_there_when_it_is_closed_or_after_a_wait(tmp_p
 def test_a_file_that_is_still_growing_is_not_there(tmp_path):
     study = FolderStudy(tmp_path, **PLAIN)
     study.run()
-    files = [path for path in sorted(study.shared.iterdir()) if path.name != "model.safetensors"]
+    files = sorted(study.shared.iterdir())
     assert len(files) > 30
     for path in files:
         contents = path.read_bytes()
@@ -270,7 +271,6 @@ def test_a_file_that_is_still_growing_is_not_there(tmp_path):
 def test_a_message_waits_for_those_that_it_follows(tmp_path):
     study = FolderStudy(tmp_path, **PLAIN)
     study.run()
-    (study.shared / "model.safetensors").unlink()
     whole = set(study.board())
     for name, hidden in {
         "keys-002": {"keyring", "members", "00/announced", "01/total"},
@@ -365,7 +365,6 @@ def test_no_secrets_are_left_when_the_study_has_ended(tmp_path):
         gone = {"rows": lambda: pytest.fail("nothing is left to do")}
         assert study.visit(index, **gone).waits_for == ""
     (study.shared / "00-total").unlink()
-    (study.shared / "model.safetensors").unlink()
     with pytest.raises(
         SecureError, match="this session has ended here, or was forgotten, and its secrets are erased"
     ):
@@ -658,7 +657,7 @@ def test_a_session_that_is_forgotten_has_no_secrets_and_sends_nothing_more(tmp_p
         for index in (0, 1, 3, 4):
             study.visit(index)
         study.coordinate(closing=True)
-    assert (study.shared / "model.safetensors").exists()  # the others open the sum, with its numbers
+    assert study.model().n_features == 3  # the others open the sum, with its numbers
     assert study.visit(2).waits_for == ""
 
 

@@ -9,7 +9,7 @@ import pytest
 from secure_folders import PRIVATE, FolderStudy
 from secure_sessions import KEYS
 
-import fedpca
+from fedpca.federation.folder.secure import has_ended
 from fedpca.secure.record import Record
 
 VISIT = """
@@ -100,7 +100,7 @@ def finish(study):
         for number, entry in zip(debits, entries, strict=True):
             assert entry.completed != entry.cancelled
             assert number in masked or entry.cancelled  # killed after the debit, before the words left
-    assert fedpca.load(study.shared / "model.safetensors").count == record.total(record.n_totals - 1).rows
+    assert study.model().count == record.total(record.n_totals - 1).rows
 
 
 def prepared(home, seed):
@@ -119,7 +119,7 @@ def test_an_owner_killed_at_random_moments_never_answers_twice(fork, tmp_path):
         (home := tmp_path / str(seed)).mkdir()
         study, killer = prepared(home, seed), Killer(fork, VISIT, home, 3)
         folder = Folder(study.shared)
-        while "model" not in study.board():
+        while not has_ended(study.board(), study.session()):
             for index in range(3):
                 study.visit(index)
             for attempt in range(3):
@@ -144,7 +144,7 @@ def test_a_coordinator_killed_at_random_moments_publishes_the_same(fork, tmp_pat
         (home := tmp_path / str(seed)).mkdir()
         study, killer = prepared(home, seed), Killer(fork, COORDINATE, home)
         folder = Folder(study.shared)
-        while "model" not in study.board():
+        while not has_ended(study.board(), study.session()):
             for index in range(4):
                 study.visit(index)
             for attempt in range(3):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpca import Ledger, Privacy, Roster, SigningKey, load
+from fedpca import Ledger, Privacy, Roster, SigningKey
 from fedpca.errors import BudgetExceeded, SecureError
 from fedpca.secure.owner_state import OwnerFiles, OwnerMemory
 from fedpca.secure.rows import OwnerRows
@@ -46,19 +46,20 @@ class Studied:
         )
 
     def run(self, gone=lambda index, board: False):
-        while "model" not in self.board:
+        while True:
             new = {}
             for index, owner in enumerate(self.owners):
                 if not gone(index, self.board):
                     new |= owner.reply(self.board)
             new |= self.coordinator.advance(self.board | new)
+            if self.coordinator.has_ended:
+                break
             new = new or self.coordinator.advance(self.board, closing=True)
             assert new
             self.board |= new
 
-    def model(self, folder):
-        (folder / "model.safetensors").write_bytes(self.board["model"])
-        return load(folder / "model.safetensors")
+    def model(self):
+        return self.coordinator.model(self.board)
 
 
 def best(rows, rank=3):
@@ -73,7 +74,7 @@ def affinity(components, rows):
 def test_sums_without_noise_give_numpys_components_of_all_rows(tmp_path):
     study = Studied({"largest": 100.0})
     study.run()
-    model, pooled = study.model(tmp_path), np.concatenate(study.rows)
+    model, pooled = study.model(), np.concatenate(study.rows)
     assert model.count == len(pooled)
     np.testing.assert_allclose(model.mean, pooled.mean(axis=0), rtol=1e-7)
     assert affinity(model.components, pooled) > 1 - 1e-9
@@ -83,7 +84,7 @@ def test_sums_without_noise_give_numpys_components_of_all_rows(tmp_path):
 def test_a_private_study_promises_what_the_roster_states(tmp_path):
     study = Studied({"epsilon": 4.0, "delta": 1e-6})
     study.run()
-    model = study.model(tmp_path)
+    model = study.model()
     certificate = model.certificate
     assert (certificate.epsilon, certificate.delta) == (4.0, 1e-6)
     assert certificate.secure.members == tuple(study.roster.members)
@@ -104,7 +105,7 @@ def test_a_study_goes_on_without_those_who_leave(tmp_path):
     """One sends no masked words from the second sum on; all are in the first."""
     study = Studied({"epsilon": 4.0, "delta": 1e-6})
     study.run(lambda index, board: index == 2 and "00/total" in board)
-    sums = study.model(tmp_path).certificate.secure.sums
+    sums = study.model().certificate.secure.sums
     assert len(sums[0].owners) == 5
     assert all("owner 2" not in part.owners and len(part.owners) == 4 for part in sums[1:])
     assert [entry.mechanism for entry in study.ledgers[2].entries] == [sums[0].sum]
@@ -128,7 +129,7 @@ def test_an_owner_that_restarts_sends_the_same_bytes_and_pays_once(tmp_path):
             pass
 
     study = Studied({"epsilon": 4.0, "delta": 1e-6}, states=states)
-    while "model" not in study.board:
+    while not study.coordinator.has_ended:
         for index in range(5):
             killed, keep = study.owner(index), states[index].keep
             states[index].keep = lambda messages: None
@@ -213,6 +214,6 @@ def test_one_who_signs_something_else_does_not_stop_the_others(kind, tmp_path):
 
     study.owners[0] = Liar()
     study.run(lambda index, board: index == 0 and name in board)
-    sums = study.model(tmp_path).certificate.secure.sums
+    sums = study.model().certificate.secure.sums
     assert ("owner 0" in sums[0].owners) == (kind == "signed")
     assert all("owner 0" not in part.owners for part in sums[1:])

@@ -172,6 +172,30 @@ def test_a_large_header_costs_little_memory(where):
     assert most < 5 * len(contents)
 
 
+def test_facts_have_as_many_values_as_their_features_explain():
+    """With a right checksum; they are counted before they are parsed."""
+    contents = model_file.encode("x", {}, {"a": [[]] * 2**20})
+    tracemalloc.start()
+    with pytest.raises(ModelFileError, match="too many values for 0 features"):
+        Message.decode(contents)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 5 * len(contents)
+    with pytest.raises(ModelFileError, match="its header is too large"):
+        Message.decode(model_file.encode("x", {}, {"a": "x" * 2**24}))
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+def test_a_format_version_is_that_of_the_contents(version):
+    contents = Message("north", 1, SUMMARIES["moments"]).encode()
+    changed = relaid(contents, ours(lambda it: it.replace('version": 1', f'version": {version}')))
+    if version == 1:
+        assert changed == contents
+        return
+    with pytest.raises(ModelFileError, match="its format version is not that of its contents"):
+        Message.decode(changed)
+
+
 def test_any_file_that_is_read_is_written_the_same():
     rng = np.random.default_rng(0)
     for message in (Message("a", 1, each) for each in SUMMARIES.values()):

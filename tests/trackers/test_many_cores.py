@@ -12,8 +12,7 @@ import pytest
 from scipy import sparse
 from threadpoolctl import ThreadpoolController
 
-from fedpca import EnergyBand, FederatedPCA, StreamingPCA, fit_files, metrics
-from fedpca.backend import threads
+from fedpca import EnergyBand, FederatedPCA, StreamingPCA, fit_files, metrics, parallel
 from fedpca.readers import open_rows
 
 pytestmark = pytest.mark.slow  # all of it together
@@ -26,7 +25,7 @@ MB = 2**20
 def many_helpers(monkeypatch):
     """As many threads as asked for, whatever the machine has."""
     with ThreadPoolExecutor(15) as pool:
-        monkeypatch.setattr(threads, "_pool", lambda: pool)
+        monkeypatch.setattr(parallel, "_pool", lambda: pool)
         yield
 
 
@@ -141,7 +140,9 @@ def test_a_fit_agrees_with_numpy(case):
     shortfall = 1 - np.trace(components @ scatter @ components.T) / squares.sum()
     is_flat = case in ("std-nystrom", "sparse", "flat")  # directions differ little
     assert shortfall < (0.03 if is_flat else 1e-5 if case == "drifting" else 1e-6)
-    assert np.allclose(pca.singular_values_**2, squares, rtol=0.15 if is_flat else 2e-3)
+    late = 0.01  # what was discarded before a direction was found is an estimate
+    tolerance = 0.15 if is_flat else late if case == "drifting" else 2e-3
+    assert np.allclose(pca.singular_values_**2, squares, rtol=tolerance)
     if pca.center:
         assert np.allclose(pca.mean_, dense.mean(axis=0), atol=1e-4)
     assert pca.subspace_.total == pytest.approx(float(np.trace(scatter)), rel=1e-5)
@@ -252,8 +253,8 @@ def test_an_interrupt_ends_all_threads_and_rolls_back():
     finally:
         signal.signal(signal.SIGINT, handler)
     assert vars(pca) == before
-    with threads.thread_team(2):
-        assert threads.map_parts(lambda i: time.sleep(0.01) or i, range(4)) == list(range(4))
+    with parallel.thread_team(2):
+        assert parallel.map_parts(lambda i: time.sleep(0.01) or i, range(4)) == list(range(4))
 
 
 def test_a_fit_that_follows_another_has_the_same_bits():

@@ -159,6 +159,15 @@ def test_strong_columns_jumps_and_outliers_hide_no_component(kind, size, rng):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("place", "length"), [(0, 1e6), (7000, 1e7)])
+def test_one_long_row_among_the_first_stops_no_search(place, length, rng):
+    """Variances that fall slowly: what is found of the others is no share of all that is found."""
+    rows = power_law(rng, 16_000, 300, 0.7)
+    rows[place] *= length
+    check_every_number(fit_in_batches(fedpca.StreamingPCA(10), rows, 1000), rows, 10, 0.01)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [64, None])
 @pytest.mark.parametrize(("n_rows", "mean"), [(3000, 1e5), (24_000, 1e6)])
 def test_a_mean_far_above_the_deviations_in_float32_hides_no_component(mean, n_rows, size, rng):

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from threadpoolctl import ThreadpoolController
 
-from fedpca import StreamingPCA
-from fedpca.backend import threads
-from fedpca.backend.threads import available_cores, map_parts, n_threads, thread_team
+from fedpca import StreamingPCA, parallel
+from fedpca.parallel import available_cores, map_parts, n_threads, thread_team
 
 BLAS = ThreadpoolController().select(user_api="blas")
 
@@ -26,7 +25,7 @@ def threads_of(n_threads, n_parts=4):
 def three_helpers(monkeypatch):
     """Threads of a pool for as many cores as a test wants, whatever the machine has."""
     with ThreadPoolExecutor(3) as pool:
-        monkeypatch.setattr(threads, "_pool", lambda: pool)
+        monkeypatch.setattr(parallel, "_pool", lambda: pool)
         yield
 
 
@@ -80,7 +79,7 @@ def test_an_error_in_any_part_is_raised_and_no_part_goes_on(place):
 
 def test_a_pool_that_is_busy_leaves_all_parts_to_the_caller():
     release = threading.Event()
-    blockers = [threads._pool().submit(release.wait, 10) for _ in range(3)]
+    blockers = [parallel._pool().submit(release.wait, 10) for _ in range(3)]
     try:
         with thread_team(4):
             assert map_parts(lambda i: i, range(5)) == list(range(5))
@@ -98,7 +97,7 @@ def test_settings_of_the_caller_hold_in_all_parts():
 
 FORKING = """
 import os
-from fedpca.backend.threads import map_parts, thread_team
+from fedpca.parallel import map_parts, thread_team
 
 def parts():
     with thread_team(2):

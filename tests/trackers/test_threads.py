@@ -7,7 +7,7 @@ import pytest
 from threadpoolctl import ThreadpoolController
 
 from fedpca import StreamingPCA
-from fedpca.backend.threads import single_threaded_blas
+from fedpca.parallel import single_threaded_blas
 from fedpca.trackers.base import Tracker
 
 BLAS = ThreadpoolController().select(user_api="blas")

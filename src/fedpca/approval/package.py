@@ -20,10 +20,10 @@ from fedpca._util.files import atomic_write
 from fedpca._util.text import utc_timestamp
 from fedpca._util.version import __version__
 from fedpca.approval.sign_off import sign_off_page
-from fedpca.backend.prefetch import prefetch
 from fedpca.disclosure.policy import Policy, shows_mean
 from fedpca.disclosure.row_counts import RowCounts
 from fedpca.estimators.streaming import StreamingPCA
+from fedpca.parallel import prefetch
 from fedpca.privacy.calibration import epsilon_of, mu_of
 from fedpca.readers import RowReader
 from fedpca.report.write import write_report

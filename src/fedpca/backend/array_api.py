@@ -16,7 +16,7 @@ from scipy import sparse
 from fedpca._typing import DeviceArray, RowsLike
 from fedpca._util.extras import require
 from fedpca.backend.base import Backend
-from fedpca.backend.threads import single_threaded_blas
+from fedpca.parallel import single_threaded_blas
 
 _CPU = 1  # kDLCPU of the DLPack protocol
 # Sides of a matrix that one core decomposes as fast as an H200: 75 in 0.5 ms, 192 in 3 to 5 instead of 1.7.
@@ -36,7 +36,7 @@ class DeviceBackend(Backend):
     device: Any
 
     on_device = True
-    chunk_entries = 2**26
+    chunk_entries = 2**26  # 512 MB of float64: parts that keep a chip busy for milliseconds
 
     @abstractmethod
     def _send(self, values: NDArray[np.generic]) -> DeviceArray:
@@ -81,14 +81,10 @@ class DeviceBackend(Backend):
 
     def eigh(self, matrix: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
         if matrix.shape[0] > _SMALL:
-            values, vectors = self.xp.linalg.eigh(matrix)
-            return values, vectors
+            return super().eigh(matrix)
         (on_host,) = self.to_numpy(matrix)
         values, vectors = np.linalg.eigh(on_host)
         return self.asarray(values), self.asarray(vectors)
-
-    def orthonormal_columns(self, matrix: DeviceArray, *, roughly: bool = False) -> DeviceArray:
-        return self.xp.linalg.qr(matrix)[0]
 
 
 @final

@@ -22,10 +22,12 @@ class Backend(ABC):
     Attributes:
         on_device: whether arrays have to be moved to be NumPy arrays.
         chunk_entries: entries at a time, where rows must be copied.
+        has_tensor_cores: whether products of bfloat16 matrices are many times as fast as of float32.
     """
 
-    on_device: ClassVar[bool]
+    on_device: ClassVar[bool] = False
     chunk_entries: ClassVar[int]
+    has_tensor_cores: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -59,28 +61,24 @@ class Backend(ABC):
     def numpy_dtype(self, values: DeviceArray) -> np.dtype[Any]:
         """The numpy dtype that corresponds to that of an array; float16 for bfloat16, which numpy lacks."""
 
-    @abstractmethod
     def compute_context(self) -> AbstractContextManager[object]:
         """The context for computations of this backend."""
+        return NO_CONTEXT
 
-    @abstractmethod
     def eigh(self, matrix: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
         """Eigenvalues, ascending, and eigenvectors of a symmetric matrix of float64 of this backend."""
-
-    @property
-    def has_tensor_cores(self) -> bool:
-        """Whether products of bfloat16 matrices are many times as fast as of float32."""
-        return False
+        values, vectors = self.xp.linalg.eigh(matrix)
+        return values, vectors
 
     @property
     def needs_float64(self) -> bool:
         """Whether the user forbids products of float32 rows that round more than float32 does."""
         return False
 
-    @abstractmethod
     def orthonormal_columns(self, matrix: DeviceArray, *, roughly: bool = False) -> DeviceArray:
         """An orthonormal basis of the columns of a tall matrix of float64, as many as these.
 
         Args:
             roughly: whether it may be a little off, between steps of an iteration, if that is faster.
         """
+        return self.xp.linalg.qr(matrix)[0]

@@ -1,7 +1,6 @@
 """NumpyBackend: NumPy on the host."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any, final
 
 import numpy as np
@@ -9,14 +8,13 @@ from numpy.typing import DTypeLike, NDArray
 
 from fedpca._typing import DeviceArray
 from fedpca.backend.array_api import to_host
-from fedpca.backend.base import NO_CONTEXT, Backend
+from fedpca.backend.base import Backend
 
 
 @final
 class NumpyBackend(Backend):
     """NumPy on the host, for whatever NumPy can convert."""
 
-    on_device = False
     chunk_entries = 2**20  # 8 MB; from 2^18 to 2^24 times are the same (`benchmarks.constants chunks`)
     xp: Any = np
 
@@ -34,16 +32,6 @@ class NumpyBackend(Backend):
 
     def numpy_dtype(self, values: DeviceArray) -> np.dtype[Any]:
         return values.dtype
-
-    def orthonormal_columns(self, matrix: DeviceArray, *, roughly: bool = False) -> DeviceArray:
-        return np.linalg.qr(matrix).Q
-
-    def eigh(self, matrix: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
-        values, vectors = np.linalg.eigh(matrix)
-        return values, vectors
-
-    def compute_context(self) -> AbstractContextManager[object]:
-        return NO_CONTEXT
 
 
 HOST = NumpyBackend()

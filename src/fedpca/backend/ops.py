@@ -10,7 +10,7 @@ from scipy import sparse
 
 from fedpca._typing import Array, DeviceArray
 from fedpca.backend.dispatch import backend_of
-from fedpca.backend.threads import map_parts
+from fedpca.parallel import map_parts
 
 _PART_ENTRIES = 2**21  # of a sum that threads share
 _BLOCK = 2**13  # entries whose squares are added one after another

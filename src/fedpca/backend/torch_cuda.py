@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedpca._typing import DeviceArray
 from fedpca.backend.array_api import DeviceBackend
-from fedpca.backend.threads import single_threaded_blas
+from fedpca.parallel import single_threaded_blas
 
 _RIDGE = 1e-12  # of squared lengths: far above what rounding of a few hundred columns gives, 1e-14
 _TINY = 1e-300  # the squared length of a column of zeros, which stays one
@@ -21,6 +21,8 @@ class TorchCudaBackend(DeviceBackend):
 
     `torch.backends.cuda.matmul.fp32_precision = "ieee"` forbids that, and so does a torch before 2.9.
     """
+
+    has_tensor_cores = True
 
     def _send(self, values: NDArray[np.generic]) -> DeviceArray:
         """In half the time of the array API's asarray."""
@@ -49,10 +51,6 @@ class TorchCudaBackend(DeviceBackend):
 
         with single_threaded_blas(), torch.inference_mode():
             yield
-
-    @property
-    def has_tensor_cores(self) -> bool:
-        return True
 
     @property
     def needs_float64(self) -> bool:

@@ -256,6 +256,7 @@ def secure_commands() -> None:
     fedpca secure new shared --roster roster.toml
     fedpca secure step shared north.csv --roster roster.toml --key north.key
     fedpca secure coordinate shared --roster roster.toml
+    fedpca secure model shared --roster roster.toml -o model.safetensors
     ```
     """
 
@@ -265,6 +266,7 @@ for command in (
     secure.step,
     secure.coordinate,
     secure.status,
+    secure.model,
     secure.verify,
     secure.refuse,
     secure.forget,

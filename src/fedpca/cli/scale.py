@@ -57,8 +57,8 @@ def scale(
     """
     check_model_path(out, force)
 
-    from fedpca.backend.prefetch import prefetch
     from fedpca.disclosure.policy import Policy
+    from fedpca.parallel import prefetch
     from fedpca.progress import bar
     from fedpca.readers import open_rows
     from fedpca.summaries.scaling import Scaling

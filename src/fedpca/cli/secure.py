@@ -147,7 +147,7 @@ def step(
         check_state(own_state, folder)
         account = _ledger(signer, ledger, own_state)
         done = visit(folder, signer.roster, signer.key, rows, own_state, ledger=account, policy=rules)
-    _print_visit(signer.member.id, folder, done, as_json)
+    _print_visit(signer.member.id, done, as_json)
 
 
 def coordinate(
@@ -169,7 +169,7 @@ def coordinate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Do whatever is next for the coordinator. The result is FOLDER/model.safetensors. Made for cron.
+    """Do whatever is next for the coordinator. Made for cron.
 
     Exit codes are those of step.
 
@@ -185,13 +185,11 @@ def coordinate(
     done, problems = secure_folder.coordinate(folder, Roster.load(roster), closing=close, wait=wait)
     for problem in problems.values():
         typer.echo(f"fedpca: warning: {sanitize(problem)}", err=True)
-    _print_visit("coordinator", folder, done, as_json)
+    _print_visit("coordinator", done, as_json)
 
 
 def status(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None:
     """Show who has sent what, and what the study waits for.
-
-    The model of a study that has ended is not computed again: verify does that.
 
     Example:
 
@@ -199,8 +197,8 @@ def status(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None
     fedpca secure status shared --roster roster.toml
     ```
     """
-    from fedpca.federation.folder.board import FolderBoard, file_name
-    from fedpca.federation.folder.secure import current_round
+    from fedpca.federation.folder.board import FolderBoard
+    from fedpca.federation.folder.secure import current_round, has_ended
     from fedpca.secure.session import Session
     from fedpca.secure.settings import Terms
     from fedpca.trust.roster import Roster
@@ -211,11 +209,9 @@ def status(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None
         raise FileNotFoundError(f"{folder} has no session; open one with `fedpca secure new`.")
     session = Session(loaded, board["session"])
     now = current_round(board, session)
-    ended = now.follows_all and "model" in board
+    ended = now.follows_all and has_ended(board, session)
     waits_for = "the study has ended" if ended else now.describe(terms)
     skipped = {item.file: item.reason for item in board.skipped}
-    if "model" in board and not ended:
-        skipped[file_name("model")] = "it is there before all sums are."
     table = _table(board, terms)
     lines = [
         f"study:    {sanitize(loaded.study)}",
@@ -237,8 +233,33 @@ def status(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None
     print_result(data, as_json, "\n".join(lines))
 
 
+def model(
+    folder: Folder,
+    roster: StudyRoster,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The model file to write.")],
+    as_json: AsJson = False,
+) -> None:
+    """Compute the model of a study that has ended, from its totals.
+
+    Every owner and the coordinator do this for themselves: nobody publishes a model.
+
+    Example:
+
+    ```
+    fedpca secure model shared --roster roster.toml -o model.safetensors
+    ```
+    """
+    from fedpca.federation.folder import secure as secure_folder
+    from fedpca.trust.roster import Roster
+
+    found = secure_folder.model(folder, Roster.load(roster))
+    found.save(out)
+    text = f"{out}: {found.rank} components of {found.count:.0f} rows"
+    print_result({"model": str(out), "components": found.rank, "rows": found.count}, as_json, text)
+
+
 def verify(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None:
-    """Compute all totals and the model again from what owners have signed: the coordinator may lie.
+    """Compute all totals again from what owners have signed: the coordinator may lie.
 
     Anybody who can read the folder can do this, without a key. Exit code 0 if all is as published, else 1.
 
@@ -251,10 +272,9 @@ def verify(folder: Folder, roster: StudyRoster, as_json: AsJson = False) -> None
     from fedpca.federation.folder import secure as secure_folder
     from fedpca.trust.roster import Roster
 
-    n_totals, ended = secure_folder.verify(folder, Roster.load(roster))
-    what = "totals and the model are" if ended else "totals are"
-    text = f"{folder}: {n_totals} {what} those of the messages that owners have signed"
-    print_result({"folder": str(folder), "totals": n_totals, "model": ended}, as_json, text)
+    n_totals = secure_folder.verify(folder, Roster.load(roster))
+    text = f"{folder}: {n_totals} totals are those of the messages that owners have signed"
+    print_result({"folder": str(folder), "totals": n_totals}, as_json, text)
 
 
 def refuse(
@@ -282,7 +302,7 @@ def refuse(
         secure_folder.check_state(own_state, folder)
         account = _ledger(signer, ledger, own_state)
         done = secure_folder.refuse(folder, signer.roster, signer.key, own_state, ledger=account)
-    _print_visit(signer.member.id, folder, done, as_json)
+    _print_visit(signer.member.id, done, as_json)
 
 
 def forget(
@@ -351,7 +371,7 @@ def _ledger(signer: "Signer", path: Path | None, state: Path) -> "Ledger | None"
     return Ledger.planned(path, privacy.epsilon, privacy.delta, key=signer.key)
 
 
-def _print_visit(who: str, folder: Path, done: "Visit", as_json: bool) -> None:
+def _print_visit(who: str, done: "Visit", as_json: bool) -> None:
     """One line; exit code 3 if nothing was done and something is left to do."""
     from fedpca.federation.folder.board import file_name
 
@@ -360,7 +380,7 @@ def _print_visit(who: str, folder: Path, done: "Visit", as_json: bool) -> None:
         parts.append(f"wrote {join_names([file_name(name) for name in done.sent], limit=20)}")
     if done.cancelled:
         parts.append(f"cancelled {join_names(list(done.cancelled))}")
-    parts.append(done.waits_for or f"the study has ended: {folder / file_name('model')}")
+    parts.append(done.waits_for or "the study has ended: `fedpca secure model` writes its model")
     data = {"wrote": list(done.sent), "cancelled": list(done.cancelled), "waits_for": done.waits_for or None}
     print_result(data, as_json, f"{sanitize(who, 100)}: {'; '.join(parts)}")
     if done.waits_for and not done.sent and not done.cancelled:

@@ -112,8 +112,8 @@ def transform(
 
     import numpy as np
 
-    from fedpca.backend.prefetch import prefetch
     from fedpca.estimators.scoring import ModelPCA
+    from fedpca.parallel import prefetch
     from fedpca.progress import bar
     from fedpca.readers import open_rows
     from fedpca.summaries import model_file

@@ -9,7 +9,7 @@ import numpy as np
 from fedpca import progress
 from fedpca._typing import JSON, AnyArray, Array, RowsLike
 from fedpca._util.text import feature_label, sanitize
-from fedpca.backend.prefetch import prefetch
+from fedpca.parallel import prefetch
 from fedpca.summaries import validation
 
 _FIRST_ROWS = 64  # after which most columns that are not binary are known not to be

@@ -16,8 +16,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedpca._typing import AnyArray, Array, DeviceArray, DType, RowsLike
 from fedpca.backend import HOST, Backend, backend_of, batch_slices, dense, ops, sparse_to_host, to_host
-from fedpca.backend.threads import single_threaded_blas
 from fedpca.estimators.anomaly_limits import log_likelihood, spe_limit, t2_limit
+from fedpca.parallel import single_threaded_blas
 from fedpca.readers.data_file import Batch
 from fedpca.readers.row_reader import RowReader
 from fedpca.summaries import validation

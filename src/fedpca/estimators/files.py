@@ -10,10 +10,9 @@ import numpy as np
 
 from fedpca import progress
 from fedpca._typing import JSON
-from fedpca.backend.prefetch import prefetch
-from fedpca.backend.threads import n_threads, thread_team
 from fedpca.estimators.private import PrivatePCA
 from fedpca.estimators.streaming import StreamingPCA
+from fedpca.parallel import n_threads, prefetch, thread_team
 from fedpca.readers.data_file import Batch
 from fedpca.readers.row_reader import RowReader
 from fedpca.summaries import model_file

@@ -11,10 +11,10 @@ from sklearn.utils import check_random_state
 from fedpca._typing import JSON, AnyArray, Array, ArrayLike, DeviceArray, DType, DTypeLike, RowsLike
 from fedpca.backend import HOST, Backend, backend_of, ops
 from fedpca.backend.base import NO_CONTEXT
-from fedpca.backend.threads import n_threads, thread_team
 from fedpca.estimators.base import BasePCA, chunk_rows, stored_values
 from fedpca.estimators.rank_rule import rank_rule
 from fedpca.estimators.row_updates import RowUpdates, Source, checked_rows, part_of
+from fedpca.parallel import n_threads, thread_team
 from fedpca.summaries import validation
 from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.rank import EnergyBand, FixedRank, Oversample, RankRule

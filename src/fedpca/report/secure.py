@@ -53,7 +53,7 @@ def _paragraphs(secured: Secured) -> list[str]:
         told.append(f"All {len(secured.members)} members took part.")
     return [
         *told,
-        "Owners check that the model follows from the sums. That the sums are those of the owners' messages "
+        "Every owner computes the model from the sums. That the sums are those of the owners' messages "
         "can be checked by whoever has all messages, with the command fedpca secure verify.",
         "What one owner sends cannot be looked at. False numbers of an owner are refused only if they are "
         "beyond what so many records can have.",

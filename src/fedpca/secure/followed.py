@@ -10,7 +10,6 @@ from fedpca.secure.fit import Fit
 from fedpca.secure.messages import NoiseBlock, Total
 from fedpca.secure.noise_shares import Levels
 from fedpca.secure.record import Record
-from fedpca.secure.same_model import difference
 from fedpca.secure.session import Session
 from fedpca.secure.wire import Board
 from fedpca.summaries.certificate import Secured
@@ -56,23 +55,6 @@ class Followed:
     def release(self, record: Record) -> Summary:
         """What the model is taken from, with the same certificate."""
         return self._secured(self.fit.view.whole, record)
-
-    def has_model(self, board: Board) -> bool:
-        """Whether the model of all sums is on the board. One that is there before they are taken is none.
-
-        Raises:
-            SecureError: the board has another model than that of its totals.
-        """
-        record = self.follow(board)
-        if "model" not in board or not self.has_ended:
-            return False
-        if found := difference(board["model"], self.model(record), self.fit.view.whole):
-            raise SecureError(
-                f"the model must be that of the totals, and the one that was published is not: {found:.200}. "
-                "Somebody else wrote it, or the coordinator lies. Do not use it; remove it, and let the "
-                "coordinator write it again."
-            )
-        return True
 
     def _begin(self, record: Record) -> None:
         members = record.members.members

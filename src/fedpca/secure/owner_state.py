@@ -195,17 +195,6 @@ class OwnerFiles:
         path = self._folder / "session.json"
         return path.exists() and _read(path)["secrets"]["enc"] is not None
 
-    @property
-    def model(self) -> str:
-        """The digest of the model that this owner has found to be that of all sums; "" before."""
-        path = self._folder / "model"
-        return path.read_text() if path.exists() else ""
-
-    @model.setter
-    def model(self, digest: str) -> None:
-        with atomic_write(self._folder / "model", owner_only=True) as temporary:
-            temporary.write_text(digest)
-
     def _keep_only(self, secrets: Secrets) -> None:
         if secrets == self.secrets:
             return

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedpca._typing import Array, RowsLike
 from fedpca.backend import HOST, batch_slices, dense
-from fedpca.backend.prefetch import prefetch
+from fedpca.parallel import prefetch
 from fedpca.readers import RowReader
 
 

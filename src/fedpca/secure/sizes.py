@@ -13,8 +13,6 @@ _HEADER = 2**13  # bytes of a header, what it lists apart: names have up to 1,00
 _LISTED = 160  # of a member in a list: its number and two digests, or a share, in hexadecimal digits
 _KEYS = 256  # of the keys of a sum
 _ANNOUNCED = 2**15  # of blocks
-_CERTIFICATE = 2**18  # of a model's certificate, names of members apart
-_ESCAPED = 12  # bytes of a character of text in JSON that is in JSON
 
 
 class Sizes:
@@ -23,22 +21,16 @@ class Sizes:
     Args:
         terms: of the study.
         words: the length of its longest sum.
-        model: bytes of its model.
     """
 
-    def __init__(self, terms: Terms, words: int, model: int) -> None:
+    def __init__(self, terms: Terms, words: int) -> None:
         self._members = terms.n_members
         self._words = words
-        self._model = model
 
     @classmethod
     def of(cls, roster: Roster) -> Self:
         """Those of the study that the members have agreed on."""
-        terms, fit = Terms.of(roster), fit_of(roster)
-        names = sum(map(len, fit.feature_names or ())) + 4 * fit.n_features
-        listed = (fit.most_sums + 2) * (sum(map(len, terms.ids)) + 4 * terms.n_members)
-        arrays = 8 * fit.n_features * (roster.settings["rank"] + 8)
-        return cls(terms, fit.most_words, arrays + _CERTIFICATE + _ESCAPED * (names + listed))
+        return cls(Terms.of(roster), fit_of(roster).most_words)
 
     def most(self, name: str, words: int | None = None) -> int:
         """The most bytes of a message; 0 if no message of the study has this name.
@@ -54,7 +46,6 @@ class Sizes:
                 "session": 0,
                 "announced": _ANNOUNCED,
                 "total": of_sum + _LISTED * self._members,
-                "model": self._model,
             }
             return _HEADER + known.get(kind, _LISTED * self._members)
         kind, index, _ = parts

@@ -29,7 +29,7 @@ from fedpca.secure.record import Record
 from fedpca.secure.rows import HashedParts, OwnerRows
 from fedpca.secure.session import Session
 from fedpca.secure.wire import Board
-from fedpca.summaries import model_file
+from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.trust.keys import SigningKey
 from fedpca.trust.roster import Member, Roster
@@ -102,9 +102,6 @@ class OwnerStudy:
         privacy: the settings of the fit, with its ledger; None without noise.
         ledger: what pays; None without privacy.
         policy: of the owner, checked before anything leaves; None checks nothing.
-
-    Attributes:
-        has_model: whether the model of all sums was on the board of the latest reply.
     """
 
     def __init__(
@@ -131,7 +128,6 @@ class OwnerStudy:
         self._ledger = ledger
         self._policy = policy
         self._is_allowed = False
-        self.has_model = False
         self._check_features(fit)
         self._check_declared(roster.member_of(key.public))
         state.begin(member_facts(roster, key) | {"the number of rows": rows.n_rows}, fit.most_sums)
@@ -141,18 +137,16 @@ class OwnerStudy:
         """What the owner has to send now: kept before it is returned, so that it is never made twice.
 
         Raises:
-            SecureError: the board contradicts what this owner knows, and nothing new is sent; or there is
-                another model than that of the totals.
+            SecureError: the board contradicts what this owner knows; nothing new is sent.
             BudgetExceeded: the ledger cannot pay for the study; nothing is sent.
             PolicyViolation: the owner's policy does not allow it; nothing is sent.
         """
         if not self._state.sent:
             self._check_may_begin()
         record = self._followed.follow(board)
-        if self._followed.has_ended:
+        if self.has_ended:
             self._complete(record)
             self._state.erase_all()
-            self.has_model = self._followed.has_model(board)
             return {}
         new = self._owner.reply(board, lambda announced: self._vector(announced, record))
         self._check_owners(new, record)
@@ -160,6 +154,11 @@ class OwnerStudy:
         self._complete(record)
         self._state.erase(self._owner.ended(board))
         return new
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all sums were on the board of the latest reply."""
+        return self._followed.has_ended
 
     def _check_owners(self, new: dict[str, bytes], record: Record) -> None:
         """Before a set of owners is signed for a sum without noise: it must be that of other sessions."""
@@ -292,8 +291,7 @@ class CoordinatorStudy:
 
     Attributes:
         coordinator: it knows whom it waits for, and which messages do not count.
-        fit: it has the model, once "model" is on the board.
-        has_ended: whether the model was on the board when it was asked last.
+        fit: it has the model, once all totals are on the board.
     """
 
     def __init__(self, roster: Roster, session: bytes, fit: Fit) -> None:
@@ -302,30 +300,31 @@ class CoordinatorStudy:
         self.fit = fit
         self._session = self.coordinator.session
         self._followed = Followed(self._session, fit)
-        self.has_ended = False
 
     def advance(self, board: Board, *, closing: bool = False) -> dict[str, bytes]:
-        """What to publish next; nothing while it waits, or after the model.
+        """What to publish next; nothing while it waits, or after the last total.
 
         Args:
             board: all messages.
             closing: go on with those who are there, if they are enough.
 
         Raises:
-            SecureError: the board was changed, a member lied, or somebody wrote another model.
+            SecureError: the board was changed, or a member lied.
         """
-        record = self._followed.follow(board)
-        new = self.coordinator.next(board, closing=closing, announce=self._announced)
-        if new or self.coordinator.state != "done":
-            return new
-        self.has_ended = self._followed.has_model(board)
-        if self.has_ended:
-            return {}
-        model = self._followed.model(record)
-        return {"model": model_file.encode(model.kind, model.arrays, model.metadata)}
+        self._followed.follow(board)
+        return self.coordinator.next(board, closing=closing, announce=self._announced)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all totals were on the board when it was asked last."""
+        return self._followed.has_ended
+
+    def model(self, board: Board) -> Subspace:
+        """The model of all totals, with its certificate."""
+        return self._followed.model(self._followed.follow(board))
 
     def release(self, board: Board) -> Summary:
-        """What the model on the board was made of, with the same certificate: it merges with others."""
+        """What the model is taken from, with the same certificate: it merges with others."""
         return self._followed.release(self._followed.follow(board))
 
     def _announced(self) -> _Announcement | None:

@@ -10,8 +10,8 @@ from scipy import sparse
 from fedpca._typing import JSON, AnyArray, Array, ArrayLike, DeviceArray, RowsLike
 from fedpca._util.text import feature_label, join_names
 from fedpca.backend import backend_of, batch_slices, ops
-from fedpca.backend.threads import map_parts
 from fedpca.errors import NonFiniteError
+from fedpca.parallel import map_parts
 from fedpca.summaries import validation
 from fedpca.summaries.feature_names import difference
 from fedpca.summaries.frozen import Frozen

@@ -13,8 +13,8 @@ from scipy import sparse
 from fedpca._typing import Array, DeviceArray, DType, RowsLike
 from fedpca.backend import HOST, Backend, dense, ops
 from fedpca.backend.base import NO_CONTEXT
-from fedpca.backend.threads import has_blas_threads, single_threaded_blas
 from fedpca.errors import NonFiniteError
+from fedpca.parallel import has_blas_threads, single_threaded_blas
 from fedpca.summaries.linalg import mean_dominates
 from fedpca.summaries.merging import append_rows, merge
 from fedpca.summaries.missing_values import Filled

@@ -12,8 +12,8 @@ import numpy as np
 from fedpca._typing import Array, DType
 from fedpca.backend import ops
 from fedpca.backend.ops import blocks, even_cuts
-from fedpca.backend.threads import map_parts
 from fedpca.errors import NonFiniteError
+from fedpca.parallel import map_parts
 from fedpca.summaries.algebra import (
     directions_of_features,
     rounding_share,

@@ -632,6 +632,17 @@ def test_liars_who_agree_gain_nothing_over_a_plain_merge(rule, lie, n_owners, li
     assert np.mean(gained) > -1e-3  # .08 less without a floor under distances
 
 
+@pytest.mark.parametrize("rule", ["median", "trim"])
+def test_an_owner_in_the_middle_has_no_more_than_its_share(rule):
+    """It sends what all others have on average, without sampling noise of its own: the nearest to all."""
+    parts = np.array_split(np.random.default_rng(0).permutation(load_digits().data), 10)
+    told = {f"{i}": Moments.from_rows(part) for i, part in enumerate(parts)}
+    middle = merge_distinct([told[f"{i}"] for i in range(1, 10)])
+    told["0"] = Moments(len(parts[0]), middle.mean, middle.scatter * (len(parts[0]) / middle.count))
+    counted = what_counts(told, rule)
+    assert counted["0"].count < 1.2 / 10 * sum(own.count for own in counted.values())  # all without a floor
+
+
 def test_owners_who_agree_are_no_liars_where_they_are_most():
     """Seven of one summary and three who put in a direction: the three have no weight."""
     rows = np.random.default_rng(0).normal(size=(500, 6)) * [4, 3, 2, 1, 1, 1]

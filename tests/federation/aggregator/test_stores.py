@@ -369,6 +369,31 @@ def test_a_reader_of_a_store_that_never_rests_has_no_newer_version_than_states(t
     assert reader.version == max(states.values()) <= writer.version
 
 
+def test_a_reader_of_states_of_several_moments_has_a_version_that_is_older_than_all(tmp_path, monkeypatch):
+    """A parent that took a mixture under the newest version would refuse what that version has."""
+    writer, root = filled(tmp_path), Aggregator(rank=3)
+    monkeypatch.setattr(store_module, "_SETTLING", 0.0)
+    read, changed = FolderStore._read_state, []
+
+    def reading(store, path):
+        state = read(store, path)
+        if not changed:  # what was read first is replaced, and then what is read next
+            changed.append(state.message.child)
+            changed.extend({*writer.children} - {*changed})
+            for child in changed:
+                writer.receive(child, 2, summary_of(7))
+        return state
+
+    monkeypatch.setattr(FolderStore, "_read_state", reading)
+    region = Aggregator(rank=3, store=tmp_path)
+    assert changed
+    root.receive("region", region.version, region.summary())
+    monkeypatch.setattr(FolderStore, "_read_state", read)
+    region = Aggregator(rank=3, store=tmp_path)
+    root.receive("region", region.version, region.summary())
+    assert bits(root.model()) == bits(region.model()) == bits(writer.model())
+
+
 def test_a_reader_changes_nothing_and_stops_no_writer(tmp_path, monkeypatch):
     writer = filled(tmp_path)
     (tmp_path / "lock").unlink()

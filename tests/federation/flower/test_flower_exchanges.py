@@ -251,10 +251,15 @@ class TestScale:
         late = few | {"late": few["h0"] | {"client-id": "late", "state": few["h0"]["source"] + ".late"}}
         return replies_in(run(grid_of(late), folder, expect=3, scale="std", quorum=1))
 
+    @pytest.mark.parametrize("is_first", [False, True])
     @pytest.mark.parametrize("features", [0, 20])
     @pytest.mark.parametrize("quorum", [1, 2])
-    def test_one_of_other_features_neither_decides_nor_ends_an_exchange(self, tmp_path, quorum, features):
+    def test_one_of_other_features_neither_decides_nor_ends_an_exchange(
+        self, tmp_path, quorum, features, is_first
+    ):
         few, grid = self.few_and(tmp_path)
+        if is_first:
+            grid.nodes[0] = grid.nodes.pop(3)
         settings = {"scale": "std", "quorum": quorum, "features": features}
         began = time.monotonic()
         summary = run(grid, tmp_path / "server", expect=4, deadline=3.0, **settings)

@@ -355,7 +355,7 @@ def test_one_ledger_is_not_for_several_clients(tmp_path):
     rows = power_law(np.random.default_rng(0), 600, 5)
     for ledger in (tmp_path / "ledger", Ledger(tmp_path / "another", epsilon=9.0, delta=1e-5)):
         privacy = Privacy(1.0, 1e-5, 3.0, ledger=ledger, center=None, evaluate=False)
-        with pytest.raises(ValueError, match="one StreamingPCA per client, each with its own ledger"):
+        with pytest.raises(ValueError, match="one PrivatePCA per client, each with its own ledger"):
             FederatedPCA(2, privacy=privacy).fit(rows, groups=np.arange(600) % 3)
     assert not (tmp_path / "ledger").exists()
     assert Ledger(tmp_path / "another").spent() == 0

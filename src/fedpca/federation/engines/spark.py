@@ -9,12 +9,12 @@ import numpy as np
 
 from fedpca._typing import JSON
 from fedpca._util.extras import require
-from fedpca.backend.threads import single_threaded_blas
 from fedpca.estimators.base import warn_if_fewer
 from fedpca.estimators.scoring import ModelPCA
 from fedpca.federation.engines import partitions, private_parts, spark_rows
 from fedpca.federation.engines.private_parts import PartResult, PartSum, PartTask, PrivateParts
 from fedpca.federation.engines.spark_tree import reduced
+from fedpca.parallel import single_threaded_blas
 from fedpca.privacy import Privacy
 from fedpca.summaries import model_file, validation
 from fedpca.summaries.parts import warn_if_unknown

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from fedpca.backend.threads import single_threaded_blas
 from fedpca.federation.engines.partitions import NO_ROWS, Failure, Model
 from fedpca.federation.engines.private_parts import PartSum
+from fedpca.parallel import single_threaded_blas
 from fedpca.summaries import model_file
 from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.summary import from_file, scaling_from_file

@@ -15,7 +15,6 @@ from typing import TypeVar
 
 from fedpca._typing import JSON, Array
 from fedpca.backend import batch_slices, dense
-from fedpca.backend.prefetch import prefetch
 from fedpca.errors import NodeError
 from fedpca.estimators.base import chunk_rows
 from fedpca.federation.aggregator.message import Message
@@ -29,6 +28,7 @@ from fedpca.federation.flower.exchanges import (
     same_sums,
 )
 from fedpca.federation.flower.live import Live, write
+from fedpca.parallel import prefetch
 from fedpca.privacy import Privacy, PrivateTracker, StepSum
 from fedpca.readers import RowReader
 from fedpca.secure.rows import HashedParts

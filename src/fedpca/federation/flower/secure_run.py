@@ -23,7 +23,6 @@ from fedpca.federation.folder.secure import current_round, open_session
 from fedpca.secure import Record, Session, relevant
 from fedpca.secure.study import CoordinatorStudy, fit_of
 from fedpca.secure.wire import split_name
-from fedpca.summaries import model_file
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.trust import Roster
@@ -110,18 +109,17 @@ class SecureRun:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the model of the session is on the board."""
+        """Whether all totals are on the board."""
         return self._study.has_ended
 
     @property
     def model(self) -> Subspace:
-        """The model of the session, once it is on the board."""
-        _, arrays, metadata = model_file.decode(self.board["model"], "the model")
-        return Subspace.from_file_contents(arrays, metadata)
+        """The model of the session, once all totals are on the board."""
+        return self._study.model(self.board)
 
     @property
     def release(self) -> Summary:
-        """What the model was made of."""
+        """What the model is taken from."""
         return self._study.release(self.board)
 
     @property
@@ -224,7 +222,7 @@ class SecureRun:
         )
 
     def _announce_the_end(self) -> None:
-        """Give all that are connected the last total and the model: they close their books."""
+        """Give all that are connected the last total: they close their books."""
         end = self._half_of_what_is_left()
         current = Round(
             self._grid,

@@ -16,7 +16,6 @@ from fedpca.trust.roster import Roster
 
 _CACHED = 2**20  # bytes: masked words are larger, and are read when they are needed
 _SIGNATURE = 64  # bytes
-_MODEL = "model.safetensors"
 _NAME = re.compile(
     r"session|keyring|members|(?:keys|shares|agreed)-\d{3}"
     r"|\d\d-(?:announced|present|total)|\d\d-(?:masked|signed|opened|refused)-\d{3}",
@@ -80,7 +79,7 @@ class FolderBoard(Mapping[str, bytes]):
         words = self._announced_words(name)
         if words is None and _is_of_words(name):
             return f"it follows {name[:2]}-announced, which is not there yet."
-        if name == "model" or self._is_whole(name, entry, words or 0):
+        if self._is_whole(name, entry, words or 0):
             return ""
         return "not all of it is there yet, or it was cut off."
 
@@ -228,10 +227,10 @@ def _is_of_words(name: str) -> bool:
 def file_name(name: str) -> str:
     """The file of a message.
 
-    >>> file_name("00/masked/003"), file_name("model")
-    ('00-masked-003', 'model.safetensors')
+    >>> file_name("00/masked/003")
+    '00-masked-003'
     """
-    return _MODEL if name == "model" else name.replace("/", "-")
+    return name.replace("/", "-")
 
 
 def board_name(file: str) -> str | None:
@@ -240,6 +239,4 @@ def board_name(file: str) -> str | None:
     >>> board_name("00-masked-003"), board_name("00-masked-003 (copy)")
     ('00/masked/003', None)
     """
-    if file == _MODEL:
-        return "model"
     return file.replace("-", "/") if _NAME.fullmatch(file) else None

@@ -24,6 +24,7 @@ from fedpca.secure.session import Session
 from fedpca.secure.settings import Terms
 from fedpca.secure.study import CoordinatorStudy, OwnerStudy, fit_of, member_facts, privacy_of
 from fedpca.secure.wire import Board
+from fedpca.summaries.subspace import Subspace
 from fedpca.trust.keys import SigningKey
 from fedpca.trust.roster import Roster
 
@@ -101,7 +102,7 @@ def visit(
         board.refresh()  # another process may have been here
         _check_places(files, board, index)
         is_open = files.has_secrets or bool(_unsettled(ledger, session))
-        ended = not is_open and _accepts_model(files, board, session)
+        ended = not is_open and has_ended(board, session)
         if not ended:
             study = OwnerStudy(
                 roster,
@@ -119,7 +120,7 @@ def visit(
                 sent += _publish(files, board)
                 if not new:
                     break
-            ended = study.has_model
+            ended = study.has_ended
         cancelled = _cancel(board, session, index, ledger)
     return Visit(tuple(sent), cancelled, "" if ended else _next(board, session, index))
 
@@ -187,18 +188,6 @@ def check_state(state: str | os.PathLike[str], folder: str | os.PathLike[str]) -
         )
     if Path(state).exists() and not Path(state).is_dir():
         raise SecureError(f"the state must be a folder, and {state} is a file; name another with `--state`.")
-
-
-def _accepts_model(files: OwnerFiles, board: Board, session: Session) -> bool:
-    """Whether the model of all sums is on the board; one that was accepted before is not computed again."""
-    if "model" not in board:
-        return False
-    digest = wire.digest(board["model"])
-    if files.model != digest:
-        if not has_ended(board, session):
-            return False
-        files.model = digest
-    return True
 
 
 def _check_places(files: OwnerFiles, board: FolderBoard, index: int) -> None:
@@ -272,7 +261,7 @@ def coordinate(
 ) -> tuple[Visit, dict[str, str]]:
     """Do whatever is next for the coordinator; the visit, and which messages do not count, and why.
 
-    A round ends when the messages of all are there. The model is written last.
+    A round ends when the messages of all are there.
 
     Args:
         folder: the shared folder.
@@ -295,37 +284,48 @@ def coordinate(
         done += new
     if study.has_ended:
         return Visit(tuple(done), (), ""), problems
-    if "model" in board:
-        problems["model"] = (
-            f"{file_name('model')} is there before all sums are, and does not count: somebody else wrote it; "
-            "remove it."
-        )
     now = current_round(board, study.coordinator.session)
     return Visit(tuple(done), (), now.describe(study.terms)), problems
 
 
 def has_ended(board: Board, session: Session) -> bool:
-    """Whether all sums and their model are there.
+    """Whether all totals are there."""
+    followed = Followed(session, fit_of(session.roster))
+    followed.follow(board)
+    return followed.has_ended
+
+
+def model(folder: str | os.PathLike[str], roster: Roster) -> Subspace:
+    """The model of a study that has ended, with its certificate, computed from the totals.
+
+    Anybody who can read the folder can compute it; `verify` says whether the totals are those of owners.
 
     Raises:
-        SecureError: the model is another than that of the totals.
+        SecureError: there is no session, or it has not ended.
     """
-    return "model" in board and Followed(session, fit_of(session.roster)).has_model(board)
+    board = FolderBoard(folder, roster)
+    session = Session(roster, _session(board))
+    followed = Followed(session, fit_of(roster))
+    record = followed.follow(board)
+    if not followed.has_ended:
+        now = current_round(board, session).describe(session.terms)
+        raise SecureError(f"a study must have ended before there is a model, and this one {now}.")
+    return followed.model(record)
 
 
-def verify(folder: str | os.PathLike[str], roster: Roster) -> tuple[int, bool]:
-    """Compute totals and model again from what owners have signed; how many totals, and whether it ended.
+def verify(folder: str | os.PathLike[str], roster: Roster) -> int:
+    """Compute all totals again from what owners have signed; how many there are.
 
     Anybody who can read the folder can. It takes the time and the memory that the coordinator takes.
 
     Raises:
-        SecureError: a total or the model is another than what owners' messages give, or some are missing.
+        SecureError: a total is another than what owners' messages give, or some are missing.
     """
     board = FolderBoard(folder, roster)
     record = Record(Session(roster, _session(board)), board)
     for number in range(record.n_totals):
         check_total(record, number)
-    return record.n_totals, has_ended(board, record.session)
+    return record.n_totals
 
 
 def _age_of_round(board: FolderBoard) -> float:
@@ -365,8 +365,8 @@ class Round(NamedTuple):
 
     @property
     def follows_all(self) -> bool:
-        """Whether every sum that was announced has its total: the coordinator announces another one, or
-        writes the model."""
+        """Whether every sum that was announced has its total: the coordinator announces another one, or the
+        study has ended."""
         return not self.kind
 
     def describe(self, terms: Terms) -> str:

@@ -7,7 +7,6 @@ from typing import Any, TypeVar, cast
 from fedpca import progress
 from fedpca._typing import AnyArray, RowsLike
 from fedpca.backend import backend_of
-from fedpca.backend.threads import single_threaded_blas
 from fedpca.estimators.private import PrivatePCA
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.one_process.client_features import (
@@ -16,6 +15,7 @@ from fedpca.federation.one_process.client_features import (
     shared_columns,
 )
 from fedpca.federation.one_process.client_rows import is_table, streams
+from fedpca.parallel import single_threaded_blas
 from fedpca.privacy import StepSum
 from fedpca.privacy.certify import state_of
 from fedpca.summaries.features import FeatureRule

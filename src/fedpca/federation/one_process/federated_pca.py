@@ -9,7 +9,6 @@ import numpy as np
 
 from fedpca._typing import JSON, AnyArray, ArrayLike, RowsLike
 from fedpca._util.text import pluralize
-from fedpca.backend.threads import n_threads
 from fedpca.estimators.base import BasePCA, warn_if_fewer
 from fedpca.estimators.private import PrivatePCA
 from fedpca.estimators.rank_rule import rank_rule
@@ -23,6 +22,7 @@ from fedpca.federation.one_process import secure_estimator
 from fedpca.federation.one_process.client_features import common_features, features_of_most
 from fedpca.federation.one_process.client_rows import distinct, named
 from fedpca.federation.one_process.client_team import Client, evaluated, nobody, run_clients
+from fedpca.parallel import n_threads
 from fedpca.privacy import Privacy
 from fedpca.privacy.tracker import warn_of_refit
 from fedpca.secure.settings import SecureSums

@@ -14,8 +14,7 @@ from fedpca.secure.rows import OwnerRows
 from fedpca.secure.session import Session
 from fedpca.secure.settings import SecureSums
 from fedpca.secure.study import CoordinatorStudy, OwnerStudy
-from fedpca.summaries import model_file
-from fedpca.summaries.summary import Summary, from_file
+from fedpca.summaries.summary import Summary
 from fedpca.trust.keys import SigningKey
 from fedpca.trust.roster import Member, Roster
 
@@ -26,7 +25,7 @@ class SecureResult:
 
     Attributes:
         fit: the coordinator's, with the model.
-        model: as it was published, with its certificate.
+        model: that of all totals, with its certificate.
         owners: the clients that the model is made of.
         problems: why others dropped out, by name; they may have taken part in earlier sums.
     """
@@ -88,10 +87,11 @@ class SecureClients:
             SecureError: too few clients are left for a sum.
         """
         board = self._board
-        while "model" not in board:
+        while True:
             new = self._coordinator.advance(board)
-            if not new and not (new := self._replies(pool)):
-                new = self._coordinator.advance(board, closing=True)
+            if self._coordinator.has_ended:
+                break
+            new = new or self._replies(pool) or self._coordinator.advance(board, closing=True)
             if not new:
                 raise SecureError(
                     f"secure sums need at least {self._terms.least} of {self._terms.n_members} clients, and "
@@ -100,8 +100,7 @@ class SecureClients:
             board |= new
         fit = self._coordinator.fit
         release = next(part for part in reversed(fit.taken) if part.sum != "evaluation")
-        model = from_file("the model", *model_file.decode(board["model"], "the model"))
-        return SecureResult(fit, model, release.owners, self._problems)
+        return SecureResult(fit, self._coordinator.model(board), release.owners, self._problems)
 
     def _replies(self, pool: ThreadPoolExecutor) -> dict[str, bytes]:
         """What all clients have to say now."""

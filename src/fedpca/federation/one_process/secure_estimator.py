@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from fedpca._typing import AnyArray, RowsLike
 from fedpca.backend import backend_of, to_host
-from fedpca.backend.threads import single_threaded_blas
 from fedpca.federation.one_process.client_features import features_of_most
 from fedpca.federation.one_process.client_rows import streams
 from fedpca.federation.one_process.client_team import nobody
 from fedpca.federation.one_process.secure_clients import SecureClients
+from fedpca.parallel import single_threaded_blas
 from fedpca.secure.fit import Fit, PrivateFit
 from fedpca.secure.plain_fit import PlainFit
 from fedpca.secure.rows import OwnerRows

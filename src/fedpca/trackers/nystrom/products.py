@@ -7,7 +7,7 @@ from scipy import sparse
 
 from fedpca._typing import Array, RowsLike
 from fedpca.backend.ops import blocks, even_cuts, row_energies
-from fedpca.backend.threads import map_parts
+from fedpca.parallel import map_parts
 from fedpca.trackers.nystrom.probes import Probes, RowStats
 
 _BLOCK_ENTRIES = 2**20

@@ -1,131 +1,32 @@
-"""Files that somebody puts into the shared folder of a secure study: models, and what is too large."""
+"""Files that somebody puts into the shared folder of a secure study, and totals computed again."""
 
-import numpy as np
 import pytest
 from secure_folders import PLAIN, PRIVATE, FolderStudy
 
-import fedpca
-from fedpca import Roster, SigningKey, Subspace
+from fedpca import Roster, SigningKey
 from fedpca.errors import SecureError
-from fedpca.federation.folder.secure import coordinate, has_ended, verify
+from fedpca.federation.folder.secure import verify
 from fedpca.secure.record import Record
-from fedpca.secure.same_model import difference
 from fedpca.secure.sizes import Sizes
 from fedpca.secure.study import fit_of
-from fedpca.summaries import model_file
 from fedpca.trust import Member
 
 pytestmark = pytest.mark.slow  # all of it together
 
-MODEL = "model.safetensors"
 
-
-def other_model():
-    rows = np.random.default_rng(7).normal(size=(50, 3))
-    model = Subspace.from_rows(rows, 2)
-    return model_file.encode(model.kind, model.arrays, model.metadata)
-
-
-PLANTED = [b"", b"something else", other_model()]
-
-
-@pytest.mark.parametrize("planted", PLANTED, ids=["empty", "nonsense", "a model"])
-@pytest.mark.parametrize("settings", [PLAIN, PRIVATE], ids=["plain", "private"])
-def test_a_planted_model_is_not_the_end_of_a_study(tmp_path, settings, planted):
-    study = FolderStudy(tmp_path, **settings)
-    (study.shared / MODEL).write_bytes(planted)
-    assert study.visit(0).sent == ("keys/000",)
-    done, problems = coordinate(study.shared, study.roster)
-    assert done.waits_for.startswith("waits for keys from owner-01")
-    assert "remove it" in problems["model"]
-    assert not has_ended(study.board(), study.session())
-    with pytest.raises(SecureError, match="the model must be that of the totals"):
-        study.run()  # goes on to the end; then there is no place for the model
-    for index in range(5):
-        with pytest.raises(SecureError, match=r"Do not use it; remove it"):
-            study.visit(index)
-    with pytest.raises(SecureError, match="the model must be that of the totals"):
-        has_ended(study.board(), study.session())
-    (study.shared / MODEL).unlink()
-    assert study.coordinate().waits_for == ""
-    assert has_ended(study.board(), study.session())
-    assert [study.visit(index) for index in range(5)] == [((), (), "")] * 5
-
-
-def test_a_model_that_was_exchanged_after_the_end_is_told_by_owners_and_strangers_to_the_session(tmp_path):
-    study = FolderStudy(tmp_path, **PRIVATE)
-    assert study.run(lambda index, round: index != 4).waits_for == ""
-    for index in range(5):
-        assert study.visit(index).waits_for == ""
-    true = (study.shared / MODEL).read_bytes()
-    (study.shared / MODEL).write_bytes(other_model())
-    gone = {"rows": lambda: pytest.fail("nothing is left to do")}
-    for index in range(5):  # 4 has never taken part
-        with pytest.raises(SecureError, match="Somebody else wrote it, or the coordinator lies"):
-            study.visit(index, **gone)
-    with pytest.raises(SecureError, match="let the coordinator write it again"):
-        study.coordinate()
-    (study.shared / MODEL).write_bytes(true)
-    assert [study.visit(index, **gone).waits_for for index in range(5)] == [""] * 5
-
-
-def test_a_model_that_was_accepted_is_not_computed_again(tmp_path, monkeypatch):
+def test_a_planted_model_is_no_message(tmp_path):
     study = FolderStudy(tmp_path, **PLAIN)
-    study.run()
-    assert [study.visit(0).waits_for for _ in range(2)] == ["", ""]
-    monkeypatch.setattr("fedpca.federation.folder.secure.Followed", None)
-    assert study.visit(0).waits_for == ""
+    (study.shared / "model.safetensors").write_bytes(b"somebody's")
+    assert [item.file for item in study.board().skipped] == ["model.safetensors"]
+    assert study.run().waits_for == ""
+    assert study.model().count == sum(map(len, study.tables))
 
 
-def changed(model, **values):
-    """A model file with other values, which `fedpca.load` reads."""
-    arrays, metadata = {**model.arrays}, {**model.metadata}
-    for name, value in values.items():
-        (arrays if name in arrays else metadata)[name] = value
-    return model_file.encode(model.kind, arrays, metadata)
-
-
-@pytest.mark.parametrize("settings", [PLAIN, PRIVATE], ids=["plain", "private"])
-def test_what_a_false_model_differs_in(tmp_path, settings):
-    study = FolderStudy(tmp_path, **settings)
-    study.run()
-    model = fedpca.load(study.shared / MODEL)
-    whole = model  # all that is needed of it: its directions
-
-    def told(contents):
-        return difference(contents, model, whole)
-
-    turned = np.linalg.qr((model.components + np.array([0.0, 0.01, 0.0])).T)[0].T
-    assert told(changed(model)) == ""
-    assert told(changed(model, components=-model.components)) == ""
-    assert told(changed(model, mean=model.mean * (1 + 1e-12))) == ""
-    assert told(changed(model, mean=model.mean + 1e-3)) == "its array mean differs"
-    larger = model.singular_values * 1.001
-    assert told(changed(model, singular_values=larger)) == "its array singular_values differs"
-    assert told(changed(model, components=turned)) == "its array components differs"
-    assert told(changed(model, components=2 * model.components)) == "its array components differs"
-    assert told(changed(model, components=np.nan * model.components)) == "its array components differs"
-    assert told(changed(model, count=model.count + 1)) == "its certificate or its counts differ"
-    assert told(changed(model, feature_names=["a", "b", "c"])) == "its certificate or its counts differ"
-    assert told(changed(model, components=model.components[:, :2])) == "it has other arrays"
-    assert "is not a model file" in told(b"")
-    if model.certificate is not None:
-        certificate = model.certificate.to_json()
-        assert told(changed(model, certificate=certificate)) == ""
-        assert "certificate" in told(changed(model, certificate={**certificate, "epsilon": 0.1}))
-        secure = {**certificate["secure"], "colluding": 2}
-        assert "certificate" in told(changed(model, certificate={**certificate, "secure": secure}))
-
-
-def test_directions_of_the_same_variance_may_turn():
-    rows = np.concatenate([np.eye(4), -np.eye(4)]) * [[2.0, 2.0, 1.0, 0.0]]
-    whole = Subspace.from_rows(rows, 4)
-    model = whole.truncate(2)
-    turn = np.array([[0.6, 0.8], [-0.8, 0.6]])
-    assert difference(changed(model, components=turn @ model.components), model, whole) == ""
-    other = model.components.copy()
-    other[1] = whole.components[2]
-    assert difference(changed(model, components=other), model, whole) == "its array components differs"
+def test_before_the_end_there_is_no_model(tmp_path):
+    study = FolderStudy(tmp_path, **PLAIN)
+    study.visit(0)
+    with pytest.raises(SecureError, match=r"must have ended .* this one waits for keys from owner-01"):
+        study.model()
 
 
 # --- what is read ---
@@ -136,7 +37,7 @@ def test_nothing_is_read_that_is_larger_than_it_can_be(tmp_path, read_sizes):
     names = [
         "keys-001", "shares-001", "agreed-001", "keyring", "members", "00-announced", "00-present",
         "00-total", "00-masked-001", "00-signed-001", "00-opened-001", "00-refused-001",
-        "99-masked-004", MODEL,
+        "99-masked-004",
     ]  # fmt: skip
     for name in names:
         with (study.shared / name).open("wb") as file:
@@ -231,12 +132,12 @@ def test_messages_of_a_study_have_the_sizes_they_can_have(tmp_path, settings):
 
 def test_what_was_published_follows_from_what_owners_signed(tmp_path):
     study = FolderStudy(tmp_path, 6, **PRIVATE, least=4)
-    assert verify(study.shared, study.roster) == (0, False)
+    assert verify(study.shared, study.roster) == 0
     # 5 never sends its masked words, and 4 answers nothing: its surplus stays in the first total.
     done = study.run(lambda index, round: index < 4 or round < {4: 4, 5: 3}[index])
     assert done.waits_for == ""
     n_totals = Record(study.session(), study.board()).n_totals
-    assert verify(study.shared, study.roster) == (n_totals, True)
+    assert verify(study.shared, study.roster) == n_totals
     first = Record(study.session(), study.board()).total(0)
     assert first.owners == tuple(f"owner-{i:02}" for i in range(5))
     assert first.opened == (0, 1, 2, 3)
@@ -253,7 +154,6 @@ def test_a_false_total_is_told_by_computing_it_again(tmp_path):
     path.write_bytes(true[:-1] + bytes([true[-1] ^ 1]))
     (study.shared / "01-announced").unlink()
     assert study.run().waits_for == ""  # a model of a false total, and nobody's rows tell
-    assert has_ended(study.board(), study.session())
     with pytest.raises(SecureError, match="the total of sum 00 must be that of the words of those present"):
         verify(study.shared, study.roster)
 
