@@ -2,7 +2,8 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Unpack, final
+from copy import deepcopy
+from typing import Self, Unpack, final
 
 import numpy as np
 
@@ -45,6 +46,9 @@ class BasisTracker(SubspaceTracker):
         self._moment: Array = np.zeros((self.n_exchanged, self.n_exchanged))  # of the scores
         self._count, self._total = 0.0, 0.0
         self._mean: Array = np.zeros(n_features)
+
+    def branch(self) -> Self:
+        return deepcopy(self)  # directions and moments change in place
 
     @property
     def max_panel_rows(self) -> int:

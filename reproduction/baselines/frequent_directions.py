@@ -52,14 +52,6 @@ class _Sketch(SubspaceTracker):
         return self.ell
 
     @property
-    def max_panel_rows(self) -> int:
-        return self.ell
-
-    @property
-    def buffer_capacity(self) -> int:
-        return self.ell
-
-    @property
     def _absorbed_energy(self) -> float:
         return self._sketch.total
 
@@ -110,7 +102,7 @@ class FrequentDirections(_Sketch):
     """
 
     def state(self) -> Subspace:
-        return self._with_buffer(self._shrunk_sketch()[0] if self._n_buffered else self._sketch)
+        return self._with_buffer(self._shrunk_sketch()[0] if self._buffer.n_rows else self._sketch)
 
 
 @final

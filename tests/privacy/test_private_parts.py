@@ -3,14 +3,19 @@
 import numpy as np
 import pytest
 
-from fedpca import Privacy
+from fedpca import FederatedPCA, Privacy, SecureSums, StreamingPCA, fit_files
 from fedpca.auditing.distinguish import distinguish
 from fedpca.federation.engines import private_parts
 from fedpca.federation.engines.private_parts import PrivateParts, added
 from fedpca.privacy.calibration import epsilon_of
+from fedpca.readers import open_rows
 
 DELTA = 1e-5
 RUNS = 2000
+AWKWARD = [
+    [1e-310, 1, 0, 0], [1e-200, 1e200, 0, 0], [np.inf, 0, -np.inf, 1],
+    [5e-324] * 4, [np.nan] * 4, [1.7e308] * 4,
+]  # fmt: skip
 
 
 def noisy_sum(rows, privacy, monkeypatch):
@@ -69,3 +74,55 @@ def test_less_noise_is_caught(monkeypatch):
 
 def test_parts_without_rows_add_nothing():
     assert added([None, None]) is None
+
+
+# --- every way in which private rows are taken ---
+
+
+def as_stream(rows, **settings):
+    pca = StreamingPCA(2, **settings)
+    for part in np.array_split(rows, 5):
+        pca.partial_fit(part)
+    pca.release()
+
+
+def as_file(rows, **settings):
+    np.save("rows.npy", rows)
+    pca = StreamingPCA(2, **settings)
+    fit_files(pca, open_rows("rows.npy", private=True))
+    pca.release()
+
+
+def as_clients(rows, **settings):
+    FederatedPCA(2, **settings).fit(rows, groups=np.arange(len(rows)) % 3)
+
+
+def as_secure_sums(rows, **settings):
+    FederatedPCA(2, secure=SecureSums(least=3), **settings).fit(rows, groups=np.arange(len(rows)) % 3)
+
+
+def as_parts(rows, privacy, scale):
+    parts = PrivateParts(privacy, rows.shape[1], 2, len(rows), scale=scale)
+    while (task := parts.task) is not None:
+        places = enumerate(np.array_split(rows, 3))
+        parts.add(added([task.part_sum([part], number) for number, part in places]))
+    assert parts.model.certificate.private
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("take", [as_stream, as_file, as_clients, as_secure_sums, as_parts])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"scale": "std"}, {"bound": "sphere", "center": "pairs"}, {"bound": 3.0, "center": None}],
+    ids=str,
+)
+def test_no_value_of_a_record_decides_whether_rows_are_taken(tmp_path, monkeypatch, take, settings):
+    """Not even where numpy is set to raise, which would show what a record is like."""
+    monkeypatch.chdir(tmp_path)
+    rows = np.random.default_rng(0).normal(size=(900, 4)) * [5, 3, 1, 1] + 2
+    scale = settings.get("scale")
+    rest = {name: value for name, value in settings.items() if name != "scale"}
+    for row in AWKWARD:
+        rows[450] = row
+        with np.errstate(all="raise"):
+            take(rows, privacy=Privacy(8.0, 1e-6, **rest), scale=scale)

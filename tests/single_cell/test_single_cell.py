@@ -18,7 +18,8 @@ pytest.importorskip("h5py", reason="the files extra")
 pytest.importorskip("zarr", reason="the files extra")
 
 from fedpca import single_cell  # noqa: E402
-from fedpca.single_cell import leading, stores  # noqa: E402
+from fedpca.single_cell import components, stores  # noqa: E402
+from fedpca.trackers import passes  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Writing zarr v2 data")]
 PLACES = ("memory", "backed", "h5ad", "zarr")
@@ -98,24 +99,24 @@ def test_slots_are_those_of_numpys_svd(tmp_path, place, layout):
 
 @pytest.mark.parametrize("place", PLACES)
 def test_more_genes_than_a_scatter_is_kept_of(tmp_path, place, monkeypatch):
-    monkeypatch.setattr(leading, "MAX_GENES_AT_ONCE", 30)
+    monkeypatch.setattr(components, "_MAX_GENES_AT_ONCE", 30)
     adata = some_cells()
     rows, mask = adata.X.copy(), np.asarray(adata.var["highly_variable"])
     assert_is_pca(run(adata, place, tmp_path, 7), rows, mask, 7)
 
 
 def test_a_basis_that_has_to_start_again(monkeypatch):
-    monkeypatch.setattr(leading, "MAX_GENES_AT_ONCE", 30)
-    monkeypatch.setattr(leading, "_MAX_BLOCKS", 2)
+    monkeypatch.setattr(components, "_MAX_GENES_AT_ONCE", 30)
+    monkeypatch.setattr(passes, "_MAX_BLOCKS", 2)
     adata = some_cells(n_genes=120)
     single_cell.pca(adata, 7, mask_var=None)
     assert_is_pca(adata, adata.X, np.ones(120, bool), 7)
 
 
 def test_passes_that_do_not_suffice_are_a_warning(monkeypatch):
-    monkeypatch.setattr(leading, "MAX_GENES_AT_ONCE", 30)
-    monkeypatch.setattr(leading, "_MAX_PASSES", 2)
-    with pytest.warns(UserWarning, match="have not converged after 2 passes") as warned:
+    monkeypatch.setattr(components, "_MAX_GENES_AT_ONCE", 30)
+    monkeypatch.setattr(passes, "_MAX_PASSES", 2)
+    with pytest.warns(UserWarning, match="of 7 components have not converged") as warned:
         single_cell.pca(some_cells(n_genes=120), 7)
     assert warned[0].filename == __file__
 
@@ -125,7 +126,6 @@ def test_passes_that_do_not_suffice_are_a_warning(monkeypatch):
 @pytest.mark.long
 def test_any_batches(tmp_path, place, batch_rows, monkeypatch):
     monkeypatch.setattr(single_cell.tables, "BATCH_ROWS", batch_rows)
-    monkeypatch.setattr(leading, "_PANEL_ROWS", 5)
     adata = some_cells(n_cells=90)
     rows, mask = adata.X.copy(), np.asarray(adata.var["highly_variable"])
     assert_is_pca(run(adata, place, tmp_path, 5), rows, mask, 5)
@@ -174,7 +174,7 @@ def test_counts_are_normalized_over_all_genes(layout):
 @pytest.mark.parametrize("limit", [30, 5000], ids=["passes", "moments"])
 @pytest.mark.parametrize("place", PLACES)
 def test_batches_as_owners_give_the_components_of_all_cells(tmp_path, place, limit, monkeypatch):
-    monkeypatch.setattr(leading, "MAX_GENES_AT_ONCE", limit)
+    monkeypatch.setattr(components, "_MAX_GENES_AT_ONCE", limit)
     adata = some_cells()
     adata.obs.loc["cell7", "batch"] = "alone"
     adata.obs["batch"] = adata.obs["batch"].astype("category")
@@ -184,10 +184,8 @@ def test_batches_as_owners_give_the_components_of_all_cells(tmp_path, place, lim
     assert after.uns["pca"]["params"]["batch_key"] == "batch"
 
 
-@pytest.mark.parametrize("panel", [100, 2048])
-def test_memory_does_not_grow_with_the_batches(panel, monkeypatch):
+def test_memory_does_not_grow_with_the_batches():
     """Scatters of 300 batches are 2.4 GB."""
-    monkeypatch.setattr(leading, "_PANEL_ROWS", panel)
     adata = some_cells(900, 1500, layout=np.array)
     adata.obs["donor"] = np.random.default_rng(1).permutation(np.arange(900) % 300)
     tracemalloc.start()
@@ -406,7 +404,7 @@ def test_cells_must_be_real_numbers():
 def test_a_view_of_backed_cells_is_refused_before_it_is_read(tmp_path, monkeypatch):
     some_cells().write_h5ad(tmp_path / "cells.h5ad")
     backed = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
-    monkeypatch.setattr(leading, "eigsh", None)
+    monkeypatch.setattr(components, "eigsh", None)
     with pytest.raises(ValueError, match=r"must not be a view of backed cells; take \.to_memory\(\)"):
         single_cell.pca(backed[:100], 4)
     backed.file.close()
@@ -550,7 +548,7 @@ def test_all_genes_of_blood_cells_are_scanpys(blood_cells):
     ours, theirs = blood_cells.copy(), blood_cells.copy()
     scanpy.pp.pca(theirs, n_comps=50, mask_var=None)
     single_cell.pca(ours, 50, mask_var=None)
-    assert ours.n_vars > leading.MAX_GENES_AT_ONCE
+    assert ours.n_vars > components._MAX_GENES_AT_ONCE
     assert correlations(ours.obsm["X_pca"], theirs.obsm["X_pca"]).min() > 0.999
 
 

@@ -361,7 +361,7 @@ def test_first_rows_are_kept_as_they_came(weighted, rng):
     rows, weights = rng.normal(size=(700, D)), rng.uniform(0.5, 2, 700)
     kept = FirstRows(D, np.dtype(float), 700 * D * 8, center=True)
     for part in np.split(np.arange(700), [1, 2, 30, 31, 200, 640]):
-        kept.append(sparse.csr_array(rows[part]), np.sqrt(weights[part]) if weighted else None)
+        kept = kept.with_rows(sparse.csr_array(rows[part]), np.sqrt(weights[part]) if weighted else None)
     assert kept.room == 0
     for start in (0, 1, 250, 699):
         np.testing.assert_array_equal(np.concatenate([part for part, _ in kept.parts(start)]), rows[start:])
@@ -372,17 +372,15 @@ def test_first_rows_are_kept_as_they_came(weighted, rng):
     assert found.total == pytest.approx(expected.total)
 
 
-def test_first_rows_that_are_all_the_same_take_no_room(rng):
-    row, rows = rng.normal(size=D), rng.normal(size=(50, D))
-    kept = FirstRows(D, np.dtype(float), 60 * D * 8, center=True)
-    for n in (1, 30, 1000):
-        kept.append(np.tile(row, (n, 1)), None)
-    assert kept.n_rows == 5
-    kept.append(rows, None)
-    expected = Subspace.from_rows(np.vstack([np.tile(row, (1031, 1)), rows]), 6)
-    found = kept.subspace(6, 6)
-    assert found.count == 1081
-    assert_close(found.singular_values, expected.singular_values, 1e-9)
+def test_more_first_rows_leave_the_earlier_ones_as_they_are(rng):
+    rows, few = rng.normal(size=(500, D)), FirstRows(D, np.dtype(float), 600 * D * 8, center=True)
+    few = few.with_rows(rows[:100], None)
+    before = few.subspace(4, 9)
+    many = few.with_rows(rows[100:], np.full(400, 2.0)).scaled(0.5)
+    assert (few.n_rows, many.n_rows) == (100, 500)
+    np.testing.assert_array_equal(np.concatenate([part for part, _ in many.parts()]), rows)
+    assert few.subspace(4, 9) == before
+    assert many.subspace(4, 9).count == pytest.approx(100 / 4 + 400)
 
 
 def test_first_rows_that_are_orthogonal_are_all_seen(monkeypatch):
@@ -421,7 +419,7 @@ def test_a_summary_after_every_row_takes_few_exact_solutions(rng, monkeypatch):
     rows = power_law(rng, 500, D)
     kept = FirstRows(D, np.dtype(float), 500 * D * 8, center=True)
     for i in range(500):
-        kept.append(rows[i : i + 1], None)
+        kept = kept.with_rows(rows[i : i + 1], None)
         found = kept.subspace(4, 20)
     sizes = [size for size in sizes if size > 100]
     assert sum(sizes) <= 9 * 500

@@ -38,7 +38,7 @@ def seen(monkeypatch):
         return called
 
     for kind in (Tracker, *Tracker.__subclasses__()):
-        for name in ("_prepared", "_leading"):
+        for name in ("_prepared", "_view"):
             if name in vars(kind):
                 monkeypatch.setattr(kind, name, spy(vars(kind)[name]))
     return seen

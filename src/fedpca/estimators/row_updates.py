@@ -60,22 +60,14 @@ class RowUpdates(NamedTuple):
         self, tracker: Tracker | LateFeatures, X: RowsLike, weights: Array | None, gaps: bool | None
     ) -> Tracker | LateFeatures:
         """`update` of a tracker that takes rows as they are."""
-        if isinstance(tracker, LateFeatures):
-            if gaps is None:
-                X, gaps = checked_rows(X, tracker.dtype, HOST, weights, is_scaled=self.is_scaled)
-        elif gaps is None:
-            trial = tracker.branch() if tracker.has_rows else tracker
-            try:
-                trial.decay(self.forget)
-                with np.errstate(over="ignore", invalid="ignore"):  # of what is found not to be finite
-                    trial.update(X, weights, is_checked=False)
-                if trial is tracker and trial.may_underflow:
-                    validation.require_no_underflow(X, tracker.dtype)
-                return trial
+        if gaps is None and isinstance(tracker, Tracker):
+            try:  # as fast as to multiply rows: their products show what is not finite
+                return self._unchecked(tracker, X, weights)
             except NonFiniteError:
-                if trial is tracker:
-                    tracker = self.new_tracker(X.shape[1], tracker.dtype, tracker.backend)
-                X, gaps = checked_rows(X, tracker.dtype, HOST, weights, is_scaled=self.is_scaled)
+                pass
+        if gaps is None:
+            X, gaps = checked_rows(X, tracker.dtype, HOST, weights, is_scaled=self.is_scaled)
+        tracker = tracker.branch()
         tracker.decay(self.forget)
         if weights is not None and not weights.all():  # a row of weight zero is no row: it fills no gaps
             X, weights = X[weights > 0], weights[weights > 0]
@@ -93,6 +85,16 @@ class RowUpdates(NamedTuple):
             for own in map(slice, starts, [*starts[1:], len(rows)]):
                 tracker = self._update_filled(tracker, rows[own], part_of(part, own))
         return tracker
+
+    def _unchecked(self, tracker: Tracker, X: RowsLike, weights: Array | None) -> Tracker:
+        """`update` with rows that nobody has checked; NonFiniteError if they have gaps or infinity."""
+        branch = tracker.branch()
+        branch.decay(self.forget)
+        with np.errstate(over="ignore", invalid="ignore"):  # of what is found not to be finite
+            branch.update(X, weights, is_checked=False)
+        if not tracker.has_rows and branch.may_underflow:
+            validation.require_no_underflow(X, tracker.dtype)
+        return branch
 
     def _update_filled(
         self, tracker: Tracker | LateFeatures, rows: Array, weights: Array | None

@@ -24,7 +24,7 @@ from fedpca.summaries.summary import Summary
 from fedpca.trackers import TRACKERS, Standardized, Tracker, TrackerName, device_tracker, fastest
 
 BATCH_ROWS = 1024
-_MIN_UNCHECKED_ENTRIES = 2**17  # of a batch: to copy the tracker takes longer than to check fewer
+_MIN_UNCHECKED_ENTRIES = 2**17  # of a batch: fewer are checked in the time of a few Python calls
 _MIN_SHARED_ENTRIES = 2**17  # the products of fewer take less than to share them
 _MAX_FEATURES_FOR_ALL = 4096
 
@@ -103,7 +103,7 @@ class StreamSettings(BasePCA):
     ) -> tuple[DeviceArray, Array | None, bool | None, Source]:
         """Rows, weights, what `_check_values` says of gaps, and the tracker: new for the first rows."""
         X, weights, dtype, backend = self._table(X, sample_weight, first=first)
-        X, gaps = self._check_values(X, dtype, backend, weights, first=first)
+        X, gaps = self._check_values(X, dtype, backend, weights)
         return X, weights, gaps, self._new_tracker(X, weights, dtype) if first else self._source
 
     def _table(
@@ -135,22 +135,20 @@ class StreamSettings(BasePCA):
         return HOST
 
     def _check_values(
-        self, X: RowsLike, dtype: DTypeLike, backend: Backend, weights: Array | None, *, first: bool
+        self, X: RowsLike, dtype: DTypeLike, backend: Backend, weights: Array | None
     ) -> tuple[DeviceArray, bool | None]:
         """Rows on the backend, and whether any entry is missing; None if the tracker will check them."""
-        if self._tracker_checks(X, dtype, weights, first=first):
+        if self._tracker_checks(X, dtype, weights):
             return X, None
         return checked_rows(X, dtype, backend, weights, is_scaled=self.scale is not None)
 
-    def _tracker_checks(self, X: RowsLike, dtype: DTypeLike, weights: Array | None, *, first: bool) -> bool:
+    def _tracker_checks(self, X: RowsLike, dtype: DTypeLike, weights: Array | None) -> bool:
         """Whether the tracker checks rows as it multiplies them: many, which it takes as they are."""
         if not isinstance(X, np.ndarray) or X.size < _MIN_UNCHECKED_ENTRIES or X.dtype != dtype:
             return False
         if weights is not None or self.scale is not None:
             return False
-        kind = self._kind_of_tracker(X.shape[1])
-        # The tracker is copied before each batch but the first: d² numbers, if it is the exact one.
-        return kind.tracker.checks_rows and (first or not kind.gives_moments)
+        return self._kind_of_tracker(X.shape[1]).tracker.checks_rows
 
     def _row_updates(self) -> RowUpdates:
         """How rows reach the tracker of this stream."""

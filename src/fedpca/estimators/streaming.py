@@ -125,7 +125,7 @@ class StreamingPCA(OneRowMixin, StreamSettings):
             if weights is not None and not weights.any():
                 raise ValueError("sample_weight must not be all zero: no row would count.")
             with self._team(X.shape):
-                X, gaps = self._check_values(X, dtype, backend, weights, first=True)
+                X, gaps = self._check_values(X, dtype, backend, weights)
                 tracker = self._fit_stream(X, weights, gaps, self._new_tracker(X, weights, dtype))
             self._source, self._n_rows_seen = tracker, X.shape[0]
             if isinstance(plain(tracker), LateFeatures):

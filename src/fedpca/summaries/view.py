@@ -1,6 +1,7 @@
-"""SummaryView: what an estimator shows of a summary that came from elsewhere."""
+"""View: what an estimator shows; SummaryView: that of a summary that came from elsewhere."""
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,20 @@ from fedpca.summaries.rank import (
 )
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
+
+
+class View(NamedTuple):
+    """What an estimator shows of all rows.
+
+    Attributes:
+        subspace: all directions carried.
+        n_components: how many of them are shown.
+        variances: of the features of the rows, divided by any scale, shape (d,), where they are known.
+    """
+
+    subspace: Subspace
+    n_components: int
+    variances: Array | None
 
 
 class SummaryView:

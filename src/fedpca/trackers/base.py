@@ -3,8 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from copy import copy, deepcopy
-from typing import ClassVar, Self, TypedDict, final
+from typing import ClassVar, NamedTuple, Self, TypedDict, final
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -21,6 +20,7 @@ from fedpca.summaries.missing_values import Filled
 from fedpca.summaries.rank import Oversample, RankRule, oversampled_rank
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
+from fedpca.summaries.view import View
 
 _MIN_DECAY = 1e-100  # as good as zero, but safe to divide by
 
@@ -34,6 +34,24 @@ class TrackerSettings(TypedDict, total=False):
     backend: Backend
 
 
+class Buffer(NamedTuple):
+    """Rows too few for a panel; replaced, never changed.
+
+    Attributes:
+        memory: shape (m, d), m >= n_rows. Rows are appended in it: what lies beyond n_rows is nobody's.
+        n_rows: how many there are.
+        roots: of their weights, shape (n_rows,); None for weights of one.
+    """
+
+    memory: DeviceArray
+    n_rows: int = 0
+    roots: DeviceArray | None = None
+
+    @property
+    def rows(self) -> DeviceArray:
+        return self.memory[: self.n_rows, :]
+
+
 class Tracker(ABC):
     """Rows in, summary out: one pass, any batch size from one row up.
 
@@ -41,6 +59,9 @@ class Tracker(ABC):
     roots of their weights. Rows too few for a panel are buffered, and count in every summary all the same.
     Reading a summary never changes the stream. A concrete tracker implements the abstract members below;
     what is final is the same for all.
+
+    What a tracker holds is replaced, never changed in place. So a `branch` that shares all of it can learn
+    rows, and is dropped if these turn out to be bad: the tracker stays as it was.
 
     Args:
         n_features: d.
@@ -86,11 +107,9 @@ class Tracker(ABC):
         self.has_rows = False
         self._origin: Array | None = None  # subtracted from rows where their mean dominates their spread
         self._pending_decay = 1.0  # forgetting not yet applied to what was absorbed
-        self._buffer: DeviceArray = backend.zeros((0, n_features), self.dtype)
-        self._buffer_roots: DeviceArray | None = None
-        self._n_buffered = 0
+        self._buffer = self._no_rows = Buffer(backend.zeros((0, n_features), self.dtype))
         self._is_checked = True  # the rows at hand
-        self._cached_summary: Subspace | None = None  # until more rows come
+        self._cached_view: View | None = None  # until more rows come
         self.filled: Filled | None = None  # where entries were missing
         self._limits_threads = not backend.on_device and has_blas_threads()  # read once: it takes time
 
@@ -102,14 +121,14 @@ class Tracker(ABC):
         """Fewer rows than this are buffered."""
 
     @property
-    @abstractmethod
     def max_panel_rows(self) -> int:
         """More rows than this make several panels."""
+        return self.min_panel_rows
 
     @property
-    @abstractmethod
     def buffer_capacity(self) -> int:
         """How many rows the buffer holds, at least `min_panel_rows`; a full one is absorbed as one panel."""
+        return self.min_panel_rows
 
     @abstractmethod
     def _absorb(self, panel: RowsLike, roots: DeviceArray | None) -> None:
@@ -133,26 +152,16 @@ class Tracker(ABC):
         """Everything the tracker knows, buffered rows included; changes nothing."""
 
     @abstractmethod
-    def _leading(self) -> Subspace:
-        """The directions to exchange, of all rows, with fixed signs."""
-
-    @abstractmethod
-    def n_components(self) -> int:
-        """How many directions of the summary are wanted."""
-
-    @abstractmethod
-    def feature_variances(self) -> Array | None:
-        """Variance of each feature, shape (d,), where the tracker knows it."""
+    def _view(self) -> View:
+        """The directions to exchange, of all rows, with fixed signs; how many are wanted; and variances."""
 
     def branch(self) -> Self:
-        """A tracker that goes on from here instead of this one, which stays as it is until it learns more."""
-        return deepcopy(self)
+        """A tracker that goes on from here instead of this one, which stays as it is until it learns more.
 
-    def _with_own_buffer(self) -> Self:
-        """A copy that shares everything but the buffered rows; for trackers that replace what they change."""
-        other = copy(self)
-        if self._n_buffered:
-            other._buffer = self.backend.zeros(self._buffer.shape, self.dtype) + self._buffer
+        A tracker that changes in place what it holds must copy that.
+        """
+        other = object.__new__(type(self))  # a fifth of the time of copy(), which counts for single rows
+        other.__dict__.update(self.__dict__)
         return other
 
     # --- rows in ---
@@ -165,20 +174,18 @@ class Tracker(ABC):
         """
         self._is_checked = is_checked
         self.has_rows = self.has_rows or weights is None or bool(np.any(weights))
-        self._cached_summary = None
+        self._cached_view = None
         with self.backend.compute_context():
             roots = None if weights is None else self.backend.asarray(np.sqrt(weights), self.dtype)
             start, n_rows = self._take_first(rows, roots), rows.shape[0]
             while start < n_rows:
-                n_left = n_rows - start
-                capacity = 0  # of the buffer, if that is to be used
-                if self._n_buffered or n_left < self.min_panel_rows:
-                    capacity = self.buffer_capacity
-                size = capacity - self._n_buffered if capacity else self._panel_rows(rows, roots, n_left)
+                is_buffered = self._buffer.n_rows or n_rows - start < self.min_panel_rows
+                capacity = self.buffer_capacity if is_buffered else 0
+                size = capacity - self._buffer.n_rows if capacity else self._panel_rows(rows, roots)
                 part = slice(start, min(start + size, n_rows))
                 part_roots = None if roots is None else roots[part]
                 if capacity:
-                    self._buffer_rows(rows[part, :], part_roots, capacity)
+                    self._append_to_buffer(rows[part, :], part_roots, capacity)
                 else:
                     self._process(rows[part, :], part_roots)
                 start = part.stop
@@ -187,7 +194,7 @@ class Tracker(ABC):
         """How many of the rows were taken otherwise than by panels, at the start of a stream."""
         return 0
 
-    def _panel_rows(self, rows: RowsLike, roots: DeviceArray | None, n_left: int) -> int:
+    def _panel_rows(self, rows: RowsLike, roots: DeviceArray | None) -> int:
         """How many of the rows left of a batch are the next panel, if they are that many."""
         size = self.max_panel_rows
         if self._must_copy(rows, roots):
@@ -207,24 +214,22 @@ class Tracker(ABC):
             and not self.backend.on_device
         )
 
-    def _buffer_rows(self, rows: RowsLike, roots: DeviceArray | None, capacity: int) -> None:
+    def _append_to_buffer(self, rows: RowsLike, roots: DeviceArray | None, capacity: int) -> None:
         """Append rows to the buffer, which grows as needed up to its capacity, and is then processed."""
-        before, now = self._n_buffered, self._n_buffered + rows.shape[0]
-        if now > self._buffer.shape[0]:
-            length = min(max(now, 2 * before), capacity)
-            longer = self.backend.zeros((length, self.n_features), self.dtype)
-            longer[:before, :] = self._buffer[:before, :]
-            self._buffer = longer
+        memory, before, old = self._buffer
+        now = before + rows.shape[0]
+        if now > memory.shape[0]:
+            memory = self.backend.zeros((min(max(now, 2 * before), capacity), self.n_features), self.dtype)
+            memory[:before, :] = self._buffer.rows
         rows = dense(rows)
         if self.backend.on_device:
             rows = self.backend.asarray(rows, self.dtype)
         self._require_finite(rows)
-        self._buffer[before:now, :] = rows
-        if roots is not None or self._buffer_roots is not None:
-            old = self._ones(before) if self._buffer_roots is None else self._buffer_roots
-            new = self._ones(now - before) if roots is None else roots
-            self._buffer_roots = self.backend.xp.concat([old, new])
-        self._n_buffered = now
+        memory[before:now, :] = rows
+        if roots is not None or old is not None:
+            old = self._ones(before) if old is None else old
+            roots = self.backend.xp.concat([old, self._ones(now - before) if roots is None else roots])
+        self._buffer = Buffer(memory, now, roots)
         if now == capacity:
             self._flush()
 
@@ -235,8 +240,8 @@ class Tracker(ABC):
 
     def _flush(self) -> None:
         """Process the buffered rows as one panel."""
-        rows, roots = self._buffer[: self._n_buffered, :], self._buffer_roots
-        self._buffer_roots, self._n_buffered = None, 0
+        rows, roots = self._buffer.rows, self._buffer.roots
+        self._buffer = self._no_rows  # the memory may be that of another branch, too
         self._process(rows, roots)
 
     def _process(self, rows: RowsLike, roots: DeviceArray | None) -> None:
@@ -287,16 +292,15 @@ class Tracker(ABC):
     def decay(self, forget: float) -> None:
         """Scale everything seen so far by `forget`; its count and total by `forget**2`."""
         if forget != 1.0:
-            self._cached_summary = None
+            self._cached_view = None
             self.filled = self.filled and self.filled.scaled(forget)
             self._pending_decay = max(self._pending_decay * forget, _MIN_DECAY)
             self._decay_waiting(float(forget))
 
     def _decay_waiting(self, forget: float) -> None:
         """Scale the rows that were not absorbed yet."""
-        if self._buffer_roots is None:
-            self._buffer_roots = self._ones(self._n_buffered)
-        self._buffer_roots = self._buffer_roots * forget
+        memory, n_rows, roots = self._buffer
+        self._buffer = Buffer(memory, n_rows, forget * (self._ones(n_rows) if roots is None else roots))
 
     def _apply_decay(self) -> None:
         if self._pending_decay != 1.0:
@@ -307,8 +311,8 @@ class Tracker(ABC):
     def merge(self, *others: Summary) -> None:
         """Go on as if the rows behind other summaries had been seen too."""
         self.has_rows = self.has_rows or any(other.count for other in others)
-        self._cached_summary = None
-        if self._n_buffered:
+        self._cached_view = None
+        if self._buffer.n_rows:
             self._flush()
         self._apply_decay()
         self._merge(others)
@@ -316,12 +320,27 @@ class Tracker(ABC):
     # --- summaries out ---
 
     @final
+    def view(self) -> View:
+        """What is shown of all rows so far: the directions to exchange, which are more than are wanted."""
+        if self._cached_view is None:
+            with self.backend.compute_context(), self._blas_context():
+                self._cached_view = self._view()
+        return self._cached_view
+
+    @final
     def summary(self) -> Subspace:
         """The leading directions of all rows so far: those to exchange, more than are wanted."""
-        if self._cached_summary is None:
-            with self.backend.compute_context(), self._blas_context():
-                self._cached_summary = self._leading()
-        return self._cached_summary
+        return self.view().subspace
+
+    @final
+    def n_components(self) -> int:
+        """How many directions of the summary are wanted."""
+        return self.view().n_components
+
+    @final
+    def feature_variances(self) -> Array | None:
+        """Variance of each feature, shape (d,), where the tracker knows it."""
+        return self.view().variances
 
     @final
     @property
@@ -342,28 +361,20 @@ class SubspaceTracker(Tracker):
     @abstractmethod
     def state(self) -> Subspace: ...
 
-    @final
-    def _leading(self) -> Subspace:
+    def _view(self) -> View:
         state = self.state()
         n_components = self.rule.n_components(self.rank, state.singular_values, state.total)
-        return state.truncate(self._exchanged_for(max(self.rank, n_components))).with_fixed_signs()
-
-    @final
-    def n_components(self) -> int:
-        summary = self.summary()
-        return self.rule.n_components(self.rank, summary.singular_values, summary.total)
-
-    @final
-    def feature_variances(self) -> None:
-        return None
+        summary = state.truncate(self._exchanged_for(max(self.rank, n_components))).with_fixed_signs()
+        n_components = self.rule.n_components(self.rank, summary.singular_values, summary.total)
+        return View(summary, n_components, None)
 
     def _with_buffer(self, absorbed: Subspace) -> Subspace:
         """What was absorbed, decayed as is due, and the buffered rows; nothing is truncated."""
         if self._pending_decay != 1.0:
             absorbed = absorbed.scaled(self._pending_decay)
-        if not self._n_buffered:
+        if not self._buffer.n_rows:
             return absorbed
-        rows, roots = self._buffer[: self._n_buffered], self._buffer_roots
+        rows, roots = self._buffer.rows, self._buffer.roots
         rows = rows if roots is None else rows * roots[:, None]
         return append_rows(absorbed, rows, roots, min(absorbed.rank + len(rows), self.n_features))
 

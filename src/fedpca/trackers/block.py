@@ -47,14 +47,6 @@ class Block(SubspaceTracker):
     def min_panel_rows(self) -> int:
         return self.block_rows or 2 * self.n_exchanged
 
-    @property
-    def max_panel_rows(self) -> int:
-        return self.min_panel_rows
-
-    @property
-    def buffer_capacity(self) -> int:
-        return self.min_panel_rows
-
     def _absorb(self, panel: Array, roots: Array | None) -> None:
         self._subspace = append_rows(self._subspace, panel, roots, self.n_exchanged)
         self.rank = self._next_rank(self.rank, self._subspace.singular_values, self._subspace.total)

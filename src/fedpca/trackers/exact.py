@@ -1,11 +1,9 @@
 """Exact: the whole d x d scatter; for few features both the fastest tracker and the most accurate."""
 
 import math
-from collections.abc import Iterator, Sequence
-from copy import copy
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import combinations_with_replacement, product
-from typing import Any, NamedTuple, Self, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -25,6 +23,7 @@ from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import RankRule, fixed_point
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
+from fedpca.summaries.view import View
 from fedpca.trackers.base import Tracker
 from fedpca.trackers.resolution import EVERYTHING, NOTHING, Resolved, min_energy, resolved
 from fedpca.trackers.row_factor import RowFactor
@@ -58,13 +57,18 @@ class _Sums(NamedTuple):
     def mean(self) -> Array:
         return self.row_sum / self.weight if self.weight else np.zeros(len(self.row_sum))
 
-    def with_more(self, other: "_Sums") -> "_Sums":
+    def with_more(self, other: "_Sums", *, in_place: bool = False) -> "_Sums":
+        """The sums of all rows; `in_place` uses up the scatter of the others: two take memory enough."""
         return _Sums(
             self.weight + other.weight,
             self.row_sum + other.row_sum,
-            self.scatter + other.scatter,
+            np.add(self.scatter, other.scatter, out=other.scatter if in_place else None),
             self.energy + other.energy,
         )
+
+    def scaled(self, weight: float) -> "_Sums":
+        own_weight, row_sum, scatter, energy = self
+        return _Sums(weight * own_weight, weight * row_sum, weight * scatter, weight * energy)
 
     def moved(self, step: Array) -> "_Sums":
         """The sums of the same rows less `step`."""
@@ -73,14 +77,13 @@ class _Sums(NamedTuple):
         return _Sums(self.weight, self.row_sum - self.weight * step, scatter, float(np.trace(scatter)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Spectrum:
+class _Spectrum(NamedTuple):
     """All directions of all rows, and what else is known of them."""
 
     components: Array
     singular_values: Array
     mean: Array
-    count: float
+    weight: float
     total: float
     variances: Array | None
 
@@ -124,8 +127,6 @@ class Exact(Tracker):
         self._resolved = NOTHING
         self._factor: RowFactor | None = None  # of rows less the origin; then there are no sums
         self._discarded = 0.0  # energy that merged subspaces had already lost
-        self._cached_rank = self.rank  # these two belong to the cached summary
-        self._cached_variances: Array | None = None
 
     @property
     def min_panel_rows(self) -> int:
@@ -136,17 +137,8 @@ class Exact(Tracker):
         return _MAX_PANEL_ROWS
 
     @property
-    def buffer_capacity(self) -> int:
-        return _MIN_PANEL_ROWS
-
-    @property
     def _absorbed_energy(self) -> float:
         return self._sums.energy if self._factor is None else self._factor.energy
-
-    def branch(self) -> Self:
-        other = self._with_own_buffer()
-        other._sums = self._sums._replace(scatter=self._sums.scatter.copy())
-        return other
 
     # --- rows in ---
 
@@ -166,17 +158,31 @@ class Exact(Tracker):
                 own = None if roots is None else roots[part]
                 self._absorb(self._moved(panel[part], own, self._offset - origin), own)
             return
-        if sums is None:
-            self._absorb_rows(panel, roots)
-            return
-        before = self._origin, self._sums
-        for dtype, attempt in self._attempts(panel, roots, sums):
-            if self._resolves(attempt, dtype):
-                self._add(attempt)
+        if sums is not None:
+            if self._resolves_otherwise(panel, roots, sums):
                 return
-        self._origin, self._sums = before
-        self._keep(RowFactor.from_moments(*self._centered(self._sums)))
+            self._keep(RowFactor.from_moments(*self._centered(self._sums)))
         self._absorb_rows(panel, roots)
+
+    def _resolves_otherwise(self, panel: Array, roots: Array | None, sums: _Sums) -> bool:
+        """Whether products about the mean, or else in float64, resolve a panel; then it is added."""
+        before = self._origin, self._sums
+        if self.center:
+            step = self._move_origin(self._sums.with_more(sums).mean)
+            if self._sums.weight:
+                self._sums = self._sums.moved(step)
+            panel = self._moved(panel, roots, step)
+            sums = self._products(panel, roots, self.dtype)
+            if self._resolves(sums, self.dtype):
+                self._add(sums)
+                return True
+        if self.dtype != _FLOAT64:
+            sums = self._products(panel, roots, _FLOAT64)
+            if self._resolves(sums, _FLOAT64):
+                self._add(sums)
+                return True
+        self._origin, self._sums = before
+        return False
 
     def _is_covered(self, sums: _Sums) -> bool:
         """Whether products resolve what comes, by an earlier test."""
@@ -193,14 +199,6 @@ class Exact(Tracker):
         self._use_dtype(dtype)
         return True
 
-    def _attempts(self, panel: Array, roots: Array | None, sums: _Sums) -> Iterator[tuple[DType, _Sums]]:
-        """Other sums of a panel and the dtype of products, the fastest first; each next one resolves more."""
-        if self.center:
-            panel, sums = self._about(self._sums.with_more(sums).mean, panel, roots)
-            yield self.dtype, sums
-        if self.dtype != _FLOAT64:
-            yield _FLOAT64, self._products(panel, roots, _FLOAT64)
-
     def _products(self, panel: Array, roots: Array | None, dtype: DType) -> _Sums:
         """The sums of rows already multiplied by their roots."""
         row_sum, scatter = _row_sum_and_gram(panel, roots, dtype)
@@ -209,14 +207,6 @@ class Exact(Tracker):
             raise NonFiniteError
         weight = float(len(panel)) if roots is None else float(roots @ roots)
         return _Sums(weight, row_sum, scatter, energy)
-
-    def _about(self, mean: Array, panel: Array, roots: Array | None) -> tuple[Array, _Sums]:
-        """Move the origin to a mean; a panel about it, and its sums."""
-        step = self._move_origin(mean)
-        if self._sums.weight:
-            self._sums = self._sums.moved(step)
-        panel = self._moved(panel, roots, step)
-        return panel, self._products(panel, roots, self.dtype)
 
     def _moved(self, panel: Array, roots: Array | None, step: Array) -> Array:
         """Rows of a panel after a step of the origin."""
@@ -230,12 +220,7 @@ class Exact(Tracker):
         return np.zeros(self.n_features) if self._origin is None else self._origin
 
     def _add(self, sums: _Sums) -> None:
-        own = self._sums
-        scatter = own.scatter
-        scatter += sums.scatter  # in place: d² numbers are all the memory there is
-        self._sums = _Sums(
-            own.weight + sums.weight, own.row_sum + sums.row_sum, scatter, own.energy + sums.energy
-        )
+        self._sums = self._sums.with_more(sums, in_place=True)
         if self._is_far(self._sums):
             self._sums = self._sums.moved(self._move_origin(self._sums.mean))
 
@@ -325,12 +310,11 @@ class Exact(Tracker):
     # --- summaries out ---
 
     def _current(self) -> "Exact":
-        """A tracker of everything so far that has no buffer and no decay ahead; to be read only."""
-        if not self._n_buffered and self._pending_decay == 1.0:
+        """A tracker of everything so far that has no buffer and no decay ahead."""
+        if not self._buffer.n_rows and self._pending_decay == 1.0:
             return self
-        current = copy(self)
-        current._sums = self._sums._replace(scatter=self._sums.scatter.copy())
-        if self._n_buffered:
+        current = self.branch()
+        if current._buffer.n_rows:
             current._flush()
         current._apply_decay()
         return current
@@ -343,9 +327,6 @@ class Exact(Tracker):
             mean = sums.mean
             scatter -= sums.row_sum[:, None] @ mean[None, :]  # np.outer would take three times the memory
         return sums.weight, mean, scatter
-
-    def _spectrum(self) -> _Spectrum:
-        return self._current()._absorbed_spectrum()
 
     def _absorbed_spectrum(self) -> _Spectrum:
         if self._factor is None:
@@ -375,7 +356,7 @@ class Exact(Tracker):
             components=with_fixed_signs(spectrum.components[:rank]).astype(self.dtype, copy=False),
             singular_values=spectrum.singular_values[:rank],
             mean=spectrum.mean,
-            count=spectrum.count,
+            count=spectrum.weight,
             total=spectrum.total,
             centered=self.center,
         )
@@ -398,27 +379,16 @@ class Exact(Tracker):
             scatter = without_negative_eigenvalues((scatter + scatter.T) / 2)
         return Moments(count, mean, scatter, self.center)
 
-    def _leading(self) -> Subspace:
-        spectrum = self._spectrum()
-        self._cached_variances = spectrum.variances
-        self._cached_rank = fixed_point(
-            self.rule, self.rank, self.n_features, spectrum.singular_values, spectrum.total
-        )
-        return self._truncated(spectrum, self._exchanged_for(self._cached_rank))
-
-    def n_components(self) -> int:
-        summary = self.summary()
-        return self.rule.n_components(self._cached_rank, summary.singular_values, summary.total)
-
-    def feature_variances(self) -> Array | None:
-        self.summary()
-        return self._cached_variances
+    def _view(self) -> View:
+        spectrum = self._current()._absorbed_spectrum()
+        rank = fixed_point(self.rule, self.rank, self.n_features, spectrum.singular_values, spectrum.total)
+        summary = self._truncated(spectrum, self._exchanged_for(rank))
+        n_components = self.rule.n_components(rank, summary.singular_values, summary.total)
+        return View(summary, n_components, spectrum.variances)
 
     def _scale(self, factor: float) -> None:
-        weight, sums = factor**2, self._sums
-        self._sums = _Sums(
-            weight * sums.weight, weight * sums.row_sum, weight * sums.scatter, weight * sums.energy
-        )
+        weight = factor**2
+        self._sums = self._sums.scaled(weight)
         self._noise = weight * self._noise
         self._resolved = self._resolved.scaled(weight)
         self._factor = None if self._factor is None else self._factor.scaled(factor)

@@ -1,8 +1,9 @@
 """LateFeatures: a stream in which some features have not been observed yet."""
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
-from typing import final
+from typing import Self, final
 
 import numpy as np
 
@@ -54,6 +55,12 @@ class LateFeatures:
     def n_exchanged(self) -> int:
         """Directions in a summary."""
         return self._tracker.n_exchanged
+
+    def branch(self) -> Self:
+        """One that goes on from here instead of this one, which stays as it is."""
+        other = copy(self)
+        other._tracker = self._tracker.branch()
+        return other
 
     # --- rows and summaries in ---
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from copy import copy
-from math import isqrt
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -23,8 +22,6 @@ _MAX_EFFORT = 8
 summary after every row gets most of them by updates of the last exact one."""
 _FREE_ENTRIES = 2**17
 """Up to so many entries every summary is exact: that takes milliseconds."""
-_MAX_COPIES = 32
-"""Of the same first row that are kept as they are."""
 
 
 class _Solution(NamedTuple):
@@ -46,6 +43,8 @@ class _Solution(NamedTuple):
 class FirstRows:
     """Rows that wait until they are too many to be kept, or their directions are wanted.
 
+    Replaced, never changed: rows are appended in memory that lies beyond those of before, and is nobody's.
+
     Args:
         n_features: d.
         dtype: of the rows kept.
@@ -57,74 +56,53 @@ class FirstRows:
         self.n_features, self.dtype, self.center = n_features, dtype, center
         self.max_rows = max_bytes // (n_features * dtype.itemsize)
         self.n_rows = 0
-        self._blocks: list[Array] = []
+        self._blocks: tuple[Array, ...] = ()
         self._n_last = 0  # rows in the last block
         self._roots: Array | None = None
-        self._n_repeated = 0  # rows, if all so far are the same
         self._cached_solution: _Solution | None = None
 
     @property
     def room(self) -> int:
         return self.max_rows - self.n_rows
 
-    def append(self, rows: RowsLike, roots: Array | None) -> None:
-        """Keep a copy of rows, no more than there is room for, and of the roots of their weights."""
-        if rows.shape[0] and not self._repeats(rows, roots):
-            self._n_repeated = 0
-            self._append(rows, roots)
-
-    def _append(self, rows: RowsLike, roots: Array | None) -> None:
-        n_new = rows.shape[0]
+    def with_rows(self, rows: RowsLike, roots: Array | None) -> Self:
+        """With a copy of more rows, no more than there is room for, and of the roots of their weights."""
+        other, n_new, start = copy(self), rows.shape[0], 0
         if roots is not None or self._roots is not None:
             old = np.ones(self.n_rows, self.dtype) if self._roots is None else self._roots
-            self._roots = np.concatenate([old, np.ones(n_new, self.dtype) if roots is None else roots])
-        start = 0
+            other._roots = np.concatenate([old, np.ones(n_new, self.dtype) if roots is None else roots])
         while start < n_new:
-            if not self._blocks or self._n_last == len(self._blocks[-1]):
-                length = max(
-                    n_new - start, _BLOCK_GROWTH * self.n_rows, _MIN_BLOCK_ENTRIES // self.n_features
-                )
-                self._blocks.append(np.empty((min(length, self.room), self.n_features), self.dtype))
-                self._n_last = 0
-            stop = min(start + len(self._blocks[-1]) - self._n_last, n_new)
-            end = self._n_last + stop - start
-            self._blocks[-1][self._n_last : end] = dense(rows[start:stop, :])
-            self.n_rows, self._n_last, start = self.n_rows + stop - start, end, stop
+            start += other._fill_block(rows, start)
+        return other
 
-    def _repeats(self, rows: RowsLike, roots: Array | None) -> bool:
-        """Whether these and all rows so far are the same: then few are kept, with the weight of all."""
-        if roots is not None or (self.n_rows and not self._n_repeated):
-            return False
-        first = self._blocks[0][0] if self.n_rows else dense(rows[:1, :])[0].astype(self.dtype)
-        if (dense(rows[-1:, :])[0] != first).any() or (dense(rows) != first).any():
-            return False
-        n_repeated = self._n_repeated + rows.shape[0]
-        sizes = _squares(n_repeated) if n_repeated > _MAX_COPIES else [1] * n_repeated
-        self.n_rows, self._n_last, self._blocks, self._roots = 0, 0, [], None
-        weighted = np.array(sizes, self.dtype) if n_repeated > _MAX_COPIES else None
-        self._append(np.tile(first, (len(sizes), 1)), weighted)
-        self._n_repeated, self._cached_solution = n_repeated, None
-        return True
+    def _fill_block(self, rows: RowsLike, start: int) -> int:
+        """Append rows from one on to the last block, or to a new one if that is full; returns how many."""
+        n_left = rows.shape[0] - start
+        if not self._blocks or self._n_last == len(self._blocks[-1]):
+            length = max(n_left, _BLOCK_GROWTH * self.n_rows, _MIN_BLOCK_ENTRIES // self.n_features)
+            block = np.empty((min(length, self.room), self.n_features), self.dtype)
+            self._blocks, self._n_last = (*self._blocks, block), 0
+        last, n_taken = self._blocks[-1], min(n_left, len(self._blocks[-1]) - self._n_last)
+        last[self._n_last : self._n_last + n_taken] = dense(rows[start : start + n_taken, :])
+        self.n_rows, self._n_last = self.n_rows + n_taken, self._n_last + n_taken
+        return n_taken
 
-    def scale(self, factor: float) -> None:
-        """Multiply all weights by factor²."""
-        if self._roots is None:
-            self._roots = np.ones(self.n_rows, self.dtype)
-        self._roots = self._roots * factor
-        self._n_repeated = 0
-        if self._cached_solution is not None:
-            scaled = self._cached_solution.subspace.scaled(factor)
-            self._cached_solution = self._cached_solution._replace(subspace=scaled)
+    def scaled(self, factor: float) -> Self:
+        """The same with all weights multiplied by factor²."""
+        other, last = copy(self), self._cached_solution
+        other._roots = factor * (np.ones(self.n_rows, self.dtype) if self._roots is None else self._roots)
+        if last is not None:
+            other._cached_solution = last._replace(subspace=last.subspace.scaled(factor))
+        return other
 
     def __getstate__(self) -> dict[str, Any]:
         """Without memory that holds no rows, and without a solution: reading a summary leaves no trace."""
-        blocks = [*self._blocks[:-1], *(block[: self._n_last] for block in self._blocks[-1:])]
+        blocks = (*self._blocks[:-1], *(block[: self._n_last] for block in self._blocks[-1:]))
         return {**vars(self), "_blocks": blocks, "_cached_solution": None}
 
-    def branch(self) -> Self:
-        """The same rows, to go on with instead of these: both write into the memory that is left."""
-        other = copy(self)
-        other._blocks = self._blocks.copy()
+    def __copy__(self) -> Self:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)  # all of it: the memory, too
         return other
 
     def parts(self, start: int = 0) -> Iterator[tuple[Array, Array | None]]:
@@ -184,16 +162,3 @@ class FirstRows:
             total=total,
             centered=self.center,
         )
-
-
-def _squares(number: int) -> list[int]:
-    """Roots of a few squares with this sum: as weights of rows they keep counts exact.
-
-    >>> _squares(1031)
-    [32, 2, 1, 1, 1]
-    """
-    roots = []
-    while number:
-        roots.append(isqrt(number))
-        number -= roots[-1] ** 2
-    return roots

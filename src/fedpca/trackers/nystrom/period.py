@@ -203,7 +203,7 @@ class SketchPeriod:
         mean, total = solve.common_mean(history, self.Q[-1, :].astype(np.float64), w, self.energy)
         components, squares = solve.nystrom_eigenpairs(Y, T / unit, n_max, self.eps)
         squares = squares * unit - sigma
-        smallest = max(sigma, rounding_floor(total, count, mean, self.dtype) ** 2)
+        smallest = max(solve.LEAST_KEPT * sigma, rounding_floor(total, count, mean, self.dtype) ** 2)
         kept = int(np.count_nonzero(squares > smallest))
         return Subspace.unchecked(
             components=components[:kept, :],

@@ -1,25 +1,17 @@
-"""Start: the directions of the first rows, all at hand, by passes of products over them."""
-
-from __future__ import annotations
+"""Start: passes of products over the first rows, all at hand, and what they overlook."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fedpca._typing import Array, RowsLike
 from fedpca.backend import batch_slices, dense
-from fedpca.summaries.linalg import orthonormal, orthonormality_error
-from fedpca.summaries.merging import append_rows
 from fedpca.summaries.subspace import Subspace
 from fedpca.trackers.nystrom import solve
 from fedpca.trackers.nystrom.drift import ANY_ROWS, PART_ROWS, Residuals, squared_steps
-from fedpca.trackers.nystrom.first_rows import FirstRows
 from fedpca.trackers.nystrom.news import outside, standing_out
 from fedpca.trackers.nystrom.period import SketchPeriod
-
-if TYPE_CHECKING:
-    from fedpca.trackers.nystrom.tracker import Nystrom
 
 Part = tuple[RowsLike, Array | None]
 
@@ -28,55 +20,6 @@ _MAX_SEARCHED = 256  # rows, those with the largest residuals
 _FAR_ABOVE = 1000.0
 """Energy of a direction, in units of the weakest wanted, beside which a share of all says nothing of that:
 with one row a million times as long as the others, tenth components lacked 12 % of their variance."""
-
-
-def begin(tracker: Nystrom, parts: Sequence[Part]) -> None:
-    """Learn from the first rows, all at hand: from a sample of them, then by passes over all."""
-    tuning = tracker.tuning
-    first = FirstParts(parts, tracker._prepared, tuning.max_panel_rows)
-    rows, roots = first.sample(
-        max(tuning.sample_rows, tuning.sample_per_probe * tracker.n_probes), tracker.next_rng()
-    )
-    step = max(len(rows) // max(tuning.buffer_rows, 2 * tracker.n_probes), 1)
-    mean, spread = mean_and_spread(rows[::step], None if roots is None else roots[::step])
-    if tracker.mean_dominates(mean, spread):
-        mean = mean - tracker._move_origin(mean)
-    nothing = tracker._empty_basis()
-    empty = nothing.translated(mean) if tracker.center else nothing
-    few = mixed(tracker._prepared(rows, roots), roots, empty.mean, step, tracker.next_rng())
-    tracker._basis = append_rows(nothing, few, None, tracker.n_probes)
-    tracker._adapt()
-    sample = FirstParts([(rows, roots)], tracker._prepared, tuning.max_panel_rows)
-    tracker._basis = sample.multiply(tracker._basis.components, empty).found
-    tracker._adapt()
-    fresh = probes = tracker._basis.components[:0]
-    for n_passes in range(tuning.max_passes):
-        found = tracker._basis.truncate(tracker.n_probes)
-        n_missing = max(tracker.n_probes - found.rank, 0)
-        if n_missing:
-            fresh = np.concatenate(
-                [fresh, tracker._sample_probes(tracker._prepared(rows, roots), roots, n_missing, found)]
-            )
-        if n_passes > 1:  # two were not enough: what the last pass made of its probes, and these
-            fresh = np.concatenate([fresh, probes[: tracker.n_probes]])
-        known = found.components
-        if orthonormality_error(known) > np.sqrt(np.finfo(tracker.dtype).eps):
-            known = orthonormal(known)  # of rows far longer than all that probes were made from
-        probes = np.concatenate([known, solve.residual_directions(fresh, known)])
-        last = first.multiply(probes, empty)
-        tracker._basis, tracker._usual, tracker._n_rows = last.found, last.usual, last.found.count
-        tracker._adapt()
-        limits = tracker._thresholds()
-        fresh = first.overlooked(last, limits.drift, limits.outlier, tuning.stands_out, tracker.n_probes)
-        if not (len(fresh) or last.gain(tracker.rank) > tuning.min_gain or len(probes) < tracker.n_probes):
-            break
-    tracker._begin_with(tracker._basis.truncate(tracker.n_carried))
-    if tracker._is_ill_conditioned():
-        whole = FirstRows(tracker.n_features, tracker.dtype, tuning.kept_bytes, center=tracker.center)
-        for part in parts:
-            whole.append(*part)
-        tracker._origin, tracker._usual = None, None
-        tracker._begin_with(whole.subspace(tracker.rank, tracker.n_carried))
 
 
 class Pass(NamedTuple):

@@ -22,7 +22,7 @@ from fedpca.trackers.nystrom.drift import Residuals, Thresholds
 from fedpca.trackers.nystrom.first_rows import FirstRows
 from fedpca.trackers.nystrom.news import outside, standing_out
 from fedpca.trackers.nystrom.period import SketchPeriod
-from fedpca.trackers.nystrom.start import begin
+from fedpca.trackers.nystrom.start import FirstParts, Part, mean_and_spread, mixed
 from fedpca.trackers.nystrom.tuning import TUNING
 
 
@@ -122,12 +122,11 @@ class Nystrom(SubspaceTracker):
         return int(max(least, min(self._n_rows / ratio, most)))
 
     def branch(self) -> Self:
-        other = self._with_own_buffer()
-        other._first_rows = None if self._first_rows is None else self._first_rows.branch()
-        other._period = copy(self._period)
+        other = super().branch()
+        other._period = copy(self._period)  # which replaces all that it adds up
         return other
 
-    def next_rng(self) -> np.random.Generator:
+    def _next_rng(self) -> np.random.Generator:
         """For one choice of rows: a tracker that is copied before every batch has no generator of its own."""
         self._n_choices += 1
         return np.random.default_rng((self._seed, self._n_choices))
@@ -143,24 +142,71 @@ class Nystrom(SubspaceTracker):
         first, n_rows = self._first_rows, rows.shape[0]
         if first is None:
             return 0
+        n_taken = min(first.room, n_rows)
+        self._require_finite(rows[:n_taken, :])
+        some = rows[:n_taken, :], None if roots is None else roots[:n_taken]
         if n_rows <= first.room:
-            self._require_finite(rows)
-            first.append(rows, roots)
+            self._first_rows = first.with_rows(*some)
             return n_rows
-        n_used = min(first.room, n_rows)
-        self._require_finite(rows[:n_used, :])
-        rest = rows[:n_used, :], None if roots is None else roots[:n_used]
         is_short = first.max_rows <= self.tuning.direct_rows
-        if is_short or self._must_copy(rows, roots):
-            first.append(*rest)
+        rest: Part | None = some
+        if is_short or not n_taken or self._must_copy(rows, roots):
+            first, rest = first.with_rows(*some), None
         self._first_rows = None
         with self._blas_context():
             self._apply_decay()
             if is_short:
                 self._begin_with(first.subspace(self.rank, self.n_carried))
             else:
-                begin(self, [*first.parts(), *([rest] if first.room and n_used else [])])
-        return n_used
+                self._begin(first, rest)
+        return n_taken
+
+    def _begin(self, first: FirstRows, rest: Part | None) -> None:
+        """Learn from the first rows, all at hand: from a sample of them, then by passes over all."""
+        tuning = self.tuning
+        parts = FirstParts([*first.parts(), *([rest] if rest else [])], self._prepared, tuning.max_panel_rows)
+        n_sampled = max(tuning.sample_rows, tuning.sample_per_probe * self.n_probes)
+        rows, roots = parts.sample(n_sampled, self._next_rng())
+        empty = self._begin_with_sample(rows, roots)
+        fresh = probes = self._basis.components[:0]
+        for n_passes in range(tuning.max_passes):
+            found = self._basis.truncate(self.n_probes)
+            n_missing = max(self.n_probes - found.rank, 0)
+            if n_missing:
+                more = self._sample_probes(self._prepared(rows, roots), roots, n_missing, found)
+                fresh = np.concatenate([fresh, more])
+            if n_passes > 1:  # two were not enough: what the last pass made of its probes, and these
+                fresh = np.concatenate([fresh, probes[: self.n_probes]])
+            probes = np.concatenate([found.components, solve.residual_directions(fresh, found.components)])
+            last = parts.multiply(probes, empty)
+            self._basis, self._usual, self._n_rows = last.found, last.usual, last.found.count
+            self._adapt()
+            limits = self._thresholds()
+            fresh = parts.overlooked(last, limits.drift, limits.outlier, tuning.stands_out, self.n_probes)
+            if not (len(fresh) or last.gain(self.rank) > tuning.min_gain or len(probes) < self.n_probes):
+                break
+        self._begin_with(self._basis.truncate(self.n_carried))
+        if self._is_ill_conditioned():
+            whole = first.with_rows(*rest) if rest else first
+            self._origin, self._usual = None, None
+            self._begin_with(whole.subspace(self.rank, self.n_carried))
+
+    def _begin_with_sample(self, rows: Array, roots: Array | None) -> Subspace:
+        """Carry directions of a few of the first rows; returns the history before all of them."""
+        tuning = self.tuning
+        step = max(len(rows) // max(tuning.buffer_rows, 2 * self.n_probes), 1)
+        mean, spread = mean_and_spread(rows[::step], None if roots is None else roots[::step])
+        if self.mean_dominates(mean, spread):
+            mean = mean - self._move_origin(mean)
+        nothing = self._empty_basis()
+        empty = nothing.translated(mean) if self.center else nothing
+        few = mixed(self._prepared(rows, roots), roots, empty.mean, step, self._next_rng())
+        self._basis = append_rows(nothing, few, None, self.n_probes)
+        self._adapt()
+        sample = FirstParts([(rows, roots)], self._prepared, tuning.max_panel_rows)
+        self._basis = sample.multiply(self._basis.components, empty).found
+        self._adapt()
+        return empty
 
     def _begin_with(self, basis: Subspace) -> None:
         """Go on from the directions of the first rows."""
@@ -308,7 +354,7 @@ class Nystrom(SubspaceTracker):
         if not n_rows:
             return known.components[:0, :]
         no_mean = self.center and not known.count  # then that of the rows chosen, of which one is redundant
-        chosen = self.next_rng().integers(0, panel.shape[0], n_rows + no_mean)
+        chosen = self._next_rng().integers(0, panel.shape[0], n_rows + no_mean)
         rows = dense(panel[chosen])
         self._require_finite(rows)
         mean = rows.mean(axis=0) if no_mean else known.mean.astype(self.dtype)
@@ -420,7 +466,7 @@ class Nystrom(SubspaceTracker):
     def _decay_waiting(self, forget: float) -> None:
         self._forgets = True
         if self._first_rows is not None:
-            self._first_rows.scale(forget)
+            self._first_rows = self._first_rows.scaled(forget)
         super()._decay_waiting(forget)
 
     def _merge(self, others: Sequence[Summary]) -> None:
@@ -433,14 +479,7 @@ class Nystrom(SubspaceTracker):
         self._follow_mean()
 
     def _empty_basis(self) -> Subspace:
-        return Subspace.unchecked(
-            components=np.zeros((0, self.n_features), self.dtype),
-            singular_values=np.zeros(0),
-            mean=np.zeros(self.n_features),
-            count=0.0,
-            total=0.0,
-            centered=self.center,
-        )
+        return Subspace.empty(self.n_features, centered=self.center, dtype=self.dtype)
 
 
 def _with_components(basis: Subspace, components: Array) -> Subspace:

@@ -2,8 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from copy import copy
-from typing import Any, NamedTuple, Self, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import FixedRank, RankRule, fixed_point
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
+from fedpca.summaries.view import View
 from fedpca.trackers.base import Tracker
 from fedpca.trackers.on_device.leading import block_width, complete, leading
 from fedpca.trackers.on_device.products import LibraryProducts, Products, fast_products, middle_of
@@ -100,8 +100,6 @@ class DeviceExact(Tracker):
         self._discarded = 0.0  # energy that merged subspaces had already lost
         self._spectrum: _Spectrum | None = None  # of the state, if it is known
         self._start: DeviceArray | None = None  # directions known before
-        self._cached_rank = self.rank  # these two belong to the cached summary
-        self._cached_variances: Array | None = None
 
     # --- sizes: a batch is one panel, as it is ---
 
@@ -122,9 +120,6 @@ class DeviceExact(Tracker):
 
     def _prepared(self, rows: RowsLike, roots: DeviceArray | None) -> RowsLike:
         return self.backend.asarray(ops.dense(rows))  # shifted and weighted where they are multiplied
-
-    def branch(self) -> Self:
-        return copy(self)
 
     # --- rows in ---
 
@@ -223,27 +218,26 @@ class DeviceExact(Tracker):
         """State and spectrum, decayed as is due; what the stream goes on from stays as it is."""
         if self._spectrum is None:
             self._spectrum = self._spectrum_of(self._state, self._start)
-        current = copy(self)
+        current = self.branch()
         current._apply_decay()
         assert current._spectrum is not None
         return current._state, current._spectrum
 
     # --- summaries out ---
 
-    def _leading(self) -> Subspace:
+    def _view(self) -> View:
         state, spectrum = self._current()
-        self._cached_rank = self._rank_of(state, spectrum)
-        n, backend = self._exchanged_for(self._cached_rank), self.backend
+        rank, backend = self._rank_of(state, spectrum), self.backend
+        n = self._exchanged_for(rank)
         vectors = spectrum.vectors[:n, :]
         (diagonal,) = backend.to_numpy(backend.xp.linalg.diagonal(state.scatter))
         energies = np.maximum(diagonal, 0.0)
-        self._cached_variances = energies / state.weight if state.weight else None
         values = spectrum.values[:n]
         (noise,) = backend.to_numpy(vectors**2 @ backend.asarray(self._rounding(state, energies)))
         of_solver = _NOISE * float(np.finfo(_FLOAT64).eps) * values[:1].sum()
         real = values > np.maximum(noise, of_solver)
         components = to_host(backend.asarray(vectors, self.dtype))  # narrowed where it is fast
-        return Subspace.unchecked(
+        summary = Subspace.unchecked(
             components=with_fixed_signs(components[real]),
             singular_values=np.sqrt(values[real]),
             mean=state.mean,
@@ -251,6 +245,8 @@ class DeviceExact(Tracker):
             total=float(energies.sum()) + self._discarded,
             centered=self.center,
         )
+        n_components = self.rule.n_components(rank, summary.singular_values, summary.total)
+        return View(summary, n_components, energies / state.weight if state.weight else None)
 
     def _rounding(self, state: _State, energies: Array) -> Array:
         """Energies of the features that rounding of products or of values alone can give, shape (d,)."""
@@ -260,7 +256,7 @@ class DeviceExact(Tracker):
     def state(self) -> Summary:
         if not self.gives_moments or self._discarded:  # moments cannot have lost energy
             return self.summary()
-        current = copy(self)
+        current = self.branch()
         with self.backend.compute_context():
             current._apply_decay()
             (scatter,) = self.backend.to_numpy(current._state.scatter)
@@ -268,14 +264,6 @@ class DeviceExact(Tracker):
         if self.dtype != _FLOAT64:
             scatter = np.asarray(without_negative_eigenvalues(scatter), np.float64)
         return Moments(current._state.weight, current._state.mean, scatter, self.center)
-
-    def n_components(self) -> int:
-        summary = self.summary()
-        return self.rule.n_components(self._cached_rank, summary.singular_values, summary.total)
-
-    def feature_variances(self) -> Array | None:
-        self.summary()
-        return self._cached_variances
 
     # --- forgetting and merging ---
 

@@ -1,7 +1,6 @@
 """DeviceWide: rows on a device that are too wide for d x d numbers, a randomized PCA per chunk, merged."""
 
 from collections.abc import Callable, Sequence
-from copy import copy
 from typing import Any, NamedTuple, Self, final
 
 import numpy as np
@@ -14,6 +13,7 @@ from fedpca.summaries.merging import merge
 from fedpca.summaries.rank import RankRule, fixed_point
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
+from fedpca.summaries.view import View
 from fedpca.trackers.base import Tracker
 from fedpca.trackers.on_device.products import middle_of, random_signs
 
@@ -84,7 +84,6 @@ class DeviceWide(Tracker):
         self._may_round = not precise and self.dtype != _FLOAT64
         self._is_fast = self._may_round
         self._n_chunks = 0
-        self._cached_rank = self.rank  # belongs to the cached summary
         zeros = self.backend.zeros
         self._state = _State(
             0.0, zeros((n_features,), np.float64), zeros((0, n_features), np.float64), np.zeros(0), 0.0
@@ -115,9 +114,6 @@ class DeviceWide(Tracker):
 
     def _prepared(self, rows: RowsLike, roots: DeviceArray | None) -> RowsLike:
         return self.backend.asarray(ops.dense(rows))  # centered and weighted where they are multiplied
-
-    def branch(self) -> Self:
-        return self._with_own_buffer()
 
     # --- rows in ---
 
@@ -176,8 +172,8 @@ class DeviceWide(Tracker):
 
     def _current(self) -> Self:
         """A tracker of everything so far that has no buffer and no decay ahead; to be read only."""
-        current = copy(self)
-        if current._n_buffered:
+        current = self.branch()
+        if current._buffer.n_rows:
             current._flush()
         current._apply_decay()
         return current
@@ -186,18 +182,13 @@ class DeviceWide(Tracker):
         with self.backend.compute_context():
             return self._current()._on_host()
 
-    def _leading(self) -> Subspace:
+    def _view(self) -> View:
         current = self._current()
-        state, self._cached_rank = current._on_host(), current.rank
-        n_components = self.rule.n_components(current.rank, state.singular_values, state.total)
-        return state.truncate(self._exchanged_for(max(current.rank, n_components))).with_fixed_signs()
-
-    def n_components(self) -> int:
-        summary = self.summary()
-        return self.rule.n_components(self._cached_rank, summary.singular_values, summary.total)
-
-    def feature_variances(self) -> None:
-        return None
+        state, rank = current._on_host(), current.rank
+        n_components = self.rule.n_components(rank, state.singular_values, state.total)
+        summary = state.truncate(self._exchanged_for(max(rank, n_components))).with_fixed_signs()
+        n_components = self.rule.n_components(rank, summary.singular_values, summary.total)
+        return View(summary, n_components, None)
 
     def _on_host(self) -> Subspace:
         """What was absorbed."""
