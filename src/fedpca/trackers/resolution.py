@@ -28,8 +28,8 @@ _MIN_ENERGY_32 = 16
 _MIN_ENERGY_64 = 1000
 # The same while rows span too few directions: others down to 1e-13 of the largest are yet to come.
 _MIN_ENERGY_EARLY = (float(np.finfo(np.float64).eps) / 1e-13) ** 2
-# How much sizes may grow until the next test: the first for which everything is resolved. A test takes a Cholesky
-# factor or two: with 2^20, float64 streams have one in a million times their first energy.
+# How much sizes may grow until the next test: the first for which everything is resolved. A test takes a
+# Cholesky factor or two: with 2^20, streams of float64 have one in a million times their first energy.
 _GROWTHS_32 = (16.0, 4.0, 2.0)
 _GROWTHS_64 = (2.0**20, 16.0, 2.0)
 
