@@ -14,6 +14,7 @@ from helpers import secured
 
 import fedpca
 from fedpca import Policy
+from fedpca.approval.package import FILES
 from fedpca.disclosure.policy import NO_POLICY
 from fedpca.summaries import model_file
 
@@ -279,6 +280,25 @@ def test_an_existing_package_is_not_overwritten(packaged):
     assert "there is no folder" in refused("package", "m.safetensors", "-o", "missing/study")
     Path("file").write_text("")
     assert "must be a new or empty folder" in refused("package", "m.safetensors", "-o", "file", "--force")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_package_that_is_not_whole_has_no_page_to_sign(packaged, monkeypatch, file):
+    before, replace = (packaged / "sign-off.html").read_bytes(), Path.replace
+
+    def stopped(path, target):
+        if Path(target).name == file:
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    again = ["package", "m.safetensors", "-o", "study", "--force"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", stopped)
+        run(*again)
+    if file != "certificate.json":  # it has none
+        assert not (packaged / "sign-off.html").exists()
+    run_ok(*again)
+    assert (packaged / "sign-off.html").read_bytes() != before
 
 
 def test_what_is_no_part_of_a_package_does_not_leave_with_it(packaged):

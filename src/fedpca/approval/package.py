@@ -51,7 +51,7 @@ def write_package(
     policy: Policy | None,
     counts: RowCounts | None,
 ) -> list[str]:
-    """Write a package, whole or not at all.
+    """Write a package, whole or not at all; a folder that is not whole has no page to sign.
 
     Args:
         out: a folder, or a file that ends in .zip.
@@ -88,6 +88,7 @@ def _write_folder(out: Path, files: Mapping[str, bytes]) -> None:
         for name, written in files.items():
             (Path(temporary) / name).write_bytes(written)
         out.mkdir(exist_ok=True)
+        (out / SIGN_OFF).unlink(missing_ok=True)  # of an earlier package; the new one is written last
         for name in FILES:
             if name in files:
                 (Path(temporary) / name).replace(out / name)
