@@ -203,12 +203,12 @@ def wide(most: int) -> None:
 
 def changes(children: int) -> None:
     """What a message and a change cost an aggregator that has few children, and one that has many."""
-    from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace
+    from fedpca import Aggregator, Moments, Privacy, PrivatePCA, Subspace
 
     rng = np.random.default_rng(0)
     tables = [rng.standard_normal((30, CHANGES_D)) * np.arange(1.0, CHANGES_D + 1) ** -1 for _ in range(100)]
     privacy = Privacy(2.0, 1e-5, 3.0, center=None, evaluate=False)
-    release = StreamingPCA(SMALL_RANK, privacy=privacy).fit(np.concatenate(tables)).release()
+    release = PrivatePCA(SMALL_RANK, **privacy.settings).fit(np.concatenate(tables)).release()
 
     def summaries(kind: str) -> Callable[[int], Summary]:
         if kind == "subspaces":

@@ -346,7 +346,7 @@ def scores() -> dict[str, Case]:
 
 def private_pca(n_components: int | None = 3, *, scale: Any = None, **settings: Any) -> Any:
     """The estimator of private releases: the one place that knows its name and settings."""
-    return fedpca.StreamingPCA(n_components, scale=scale, privacy=private_settings(**settings))
+    return fedpca.PrivatePCA(n_components, scale=scale, **private_settings(**settings).settings)
 
 
 def private_settings(**settings: Any) -> fedpca.Privacy:

@@ -39,7 +39,7 @@ from benchmarks.common import Array, batches, heading, machine, options, table, 
 from benchmarks.private import found, key, mean_and_spread
 
 if TYPE_CHECKING:
-    from fedpca import StreamingPCA
+    from fedpca import PrivatePCA, StreamingPCA
 
 PARTS = ("figures", "tables", "cells", "plan", "evaluation")
 DELTA = 1e-5
@@ -293,7 +293,7 @@ def truth(name: str, rows: int | None, scaled: bool) -> Truth:
 
 def settings(case: Case, seed: int) -> dict[str, object]:
     number = int.from_bytes(key(*case, seed)[:8], "little")
-    return {"mechanism": case.mechanism, "noise": "fast", "insecure_seed_for_tests": number}
+    return {"mechanism": case.mechanism, "insecure_seed_for_tests": number}
 
 
 class Fit(NamedTuple):
@@ -306,10 +306,10 @@ class Fit(NamedTuple):
 @cache
 def fitted(case: Case, seed: int) -> Fit:
     """By the estimator, which is told epsilon and delta."""
-    from fedpca import Privacy, StreamingPCA
+    from fedpca import Privacy
 
     privacy = Privacy(case.epsilon, DELTA, **settings(case, seed))  # type: ignore[arg-type]
-    model = StreamingPCA(case.rank, privacy=privacy, scale="std" if case.scaled else None).fit(case.table)
+    model = PrivatePCA(case.rank, scale="std" if case.scaled else None, **privacy.settings).fit(case.table)
     return Fit(case.truth.score(leading(model, case.rank), case.rank), model.n_components_)
 
 
@@ -332,7 +332,7 @@ QUANTILES = (0.1, 0.5, 0.75, 0.9, 0.99)
 
 def best_public(case: Case, seeds: range) -> list[float]:
     """Affinities about the true mean, in true units, with the quantile of true lengths that is best."""
-    from fedpca import Privacy, StreamingPCA
+    from fedpca import Privacy
 
     exact = case.truth
     scale = exact.scale if case.scaled else None
@@ -349,7 +349,7 @@ def best_public(case: Case, seeds: range) -> list[float]:
                 evaluate=False,
                 **settings(case, seed),  # type: ignore[arg-type]
             )
-            model = StreamingPCA(case.rank, privacy=privacy, scale=scale).fit(case.table)
+            model = PrivatePCA(case.rank, scale=scale, **privacy.settings).fit(case.table)
             affinities.append(exact.score(leading(model, case.rank), case.rank).affinity)
         tried.append(affinities)
     return max(tried, key=np.mean)
@@ -568,10 +568,10 @@ class Interval(NamedTuple):
 
 def evaluated(case: Case, seed: int) -> Interval | None:
     """None if nothing was evaluated, or differences of pairs were, whose truth is that of the pairs drawn."""
-    from fedpca import Privacy, StreamingPCA
+    from fedpca import Privacy
 
     privacy = Privacy(case.epsilon, DELTA, **settings(case, seed))  # type: ignore[arg-type]
-    model = StreamingPCA(case.rank, privacy=privacy, scale="std" if case.scaled else None).fit(case.table)
+    model = PrivatePCA(case.rank, scale="std" if case.scaled else None, **privacy.settings).fit(case.table)
     certificate = model.release().certificate
     assert certificate is not None
     if certificate.evaluation is None or "pairs" in certificate.clipping:

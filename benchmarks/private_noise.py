@@ -35,7 +35,8 @@ def one_mask(rounds: int) -> None:
     from fedpca.paper.noise import mod_sulq_beta, paper_omega
     from fedpca.privacy.calibration import analytic_sigma
     from fedpca.privacy.clipping import RADIUS
-    from fedpca.privacy.noise import ExactNoise, FastNoise, SymmetricMask
+    from fedpca.privacy.noise import ExactNoise, SymmetricMask
+    from reproduction.fast_noise import FastNoise
 
     d = 784
     sigma = analytic_sigma(1.0, 1e-5)

@@ -27,10 +27,10 @@ Fit = Callable[[Array, int, float, int], Array]  # rows, rank, epsilon, seed -> 
 
 
 def fedpca(rows: Array, rank: int, epsilon: float, seed: int) -> Array:
-    from fedpca import Privacy, StreamingPCA
+    from fedpca import Privacy, PrivatePCA
 
     privacy = Privacy(epsilon, 1e-5, 1.0, insecure_seed_for_tests=seed, center=None, evaluate=False)
-    scatter = StreamingPCA(privacy=privacy).fit(rows).release().scatter
+    scatter = PrivatePCA(**privacy.settings).fit(rows).release().scatter
     directions: Array = np.linalg.eigh(scatter)[1][:, ::-1][:, :rank].T  # above the noise or not
     return directions
 

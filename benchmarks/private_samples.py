@@ -100,7 +100,7 @@ def by_library(task: Task, name: str, epsilon: float, delta: float) -> Contender
     from fedpca.paper.noise import mod_sulq_beta
     from fedpca.privacy.calibration import analytic_sigma
     from fedpca.privacy.mechanisms import build
-    from fedpca.privacy.noise import FastNoise
+    from reproduction.fast_noise import FastNoise
 
     privacy = settings(task, SKETCH if name == SKETCH else GRAM, epsilon, delta)
     if name == ZERO_OUT:

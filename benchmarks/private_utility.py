@@ -118,12 +118,12 @@ FITTED, STREAMED = "gram, private center, fit", "gram, private center, partial_f
 
 def privately_centered(task: Task, name: str, epsilon: float, delta: float, seed: int) -> Score:
     """Components of the estimator when the center has to be found within epsilon too."""
-    from fedpca import Privacy, StreamingPCA
+    from fedpca import Privacy, PrivatePCA
 
     privacy = Privacy(
         epsilon, delta, task.bound, center="private", insecure_seed_for_tests=seed, evaluate=False
     )
-    model = StreamingPCA(privacy=privacy)
+    model = PrivatePCA(**privacy.settings)
     if name == FITTED:
         model.fit(task.rows)
     else:
@@ -212,7 +212,7 @@ def own_schedule(releases: int) -> str:
 
 def by_estimator(task: Task, releases: int, seed: int) -> list[Array]:
     """The components of every report of an estimator that was told how many there will be."""
-    from fedpca import Privacy, StreamingPCA
+    from fedpca import Privacy, PrivatePCA
 
     privacy = Privacy(
         *REPORTS_BUDGET,
@@ -222,7 +222,7 @@ def by_estimator(task: Task, releases: int, seed: int) -> list[Array]:
         releases=releases,
         insecure_seed_for_tests=seed,
     )
-    model = StreamingPCA(privacy=privacy)
+    model = PrivatePCA(**privacy.settings)
     found = []
     for part in np.array_split(task.rows, releases):
         model.partial_fit(part)

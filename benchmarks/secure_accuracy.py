@@ -48,9 +48,9 @@ def affinity(components: Array, truth: Array) -> float:
 
 
 def pooled(rows: Array, settings: dict, rank: int) -> Array:
-    from fedpca import Privacy, StreamingPCA
+    from fedpca import PrivatePCA
 
-    pca = StreamingPCA(rank, privacy=Privacy(**settings)).fit(rows)
+    pca = PrivatePCA(rank, **settings).fit(rows)
     return leading(pca.release().scatter, rank)
 
 

@@ -267,7 +267,7 @@ def private_affinity() -> Figure:
         exact, found = fedpca.Subspace.from_rows(rows[:people], rank=3), []
         for seed in range(20):
             privacy = fedpca.Privacy(epsilon, 1e-6, **settings, insecure_seed_for_tests=seed)
-            release = fedpca.StreamingPCA(3, privacy=privacy).fit(rows[:people]).release()
+            release = fedpca.PrivatePCA(3, **privacy.settings).fit(rows[:people]).release()
             directions = np.linalg.eigh(release.scatter)[1][:, -3:].T
             found.append(fedpca.metrics.affinity(directions, exact))
         return float(np.mean(found))

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from sklearn.base import clone
 
 import fedpca
 from fedpca.privacy import StepSum
@@ -42,8 +43,7 @@ def main(folder: Path) -> None:
     clients = {}
     for name in hospitals:
         ledger = fedpca.Ledger(folder / f"{name}.ledger", epsilon=EPSILON, delta=DELTA)
-        privacy = fedpca.Privacy(EPSILON, DELTA, ledger=ledger)
-        clients[name] = fedpca.StreamingPCA(COMPONENTS, privacy=privacy)
+        clients[name] = fedpca.PrivatePCA(COMPONENTS, epsilon=EPSILON, delta=DELTA, ledger=ledger)
 
     # What is not known is found in a few rounds: noisy sums go out, and their total comes back.
     while not all(client.is_prepared for client in clients.values()):
@@ -61,7 +61,7 @@ def main(folder: Path) -> None:
 
     for name, client in clients.items():
         try:
-            fedpca.StreamingPCA(COMPONENTS, privacy=client.privacy).fit(hospitals[name])
+            clone(client).fit(hospitals[name])
         except fedpca.BudgetExceeded:
             spent = client.ledger_.spent()
             print(f"{name}: released once, epsilon = {spent:.2f} is spent; a second release is refused")

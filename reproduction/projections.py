@@ -14,10 +14,10 @@ from fedpca.paper.fpca_edge import FPCAEdge
 from fedpca.paper.mod_sulq import mod_sulq
 from fedpca.paper.noise import mod_sulq_beta, paper_omega
 from fedpca.privacy.calibration import analytic_sigma
-from fedpca.privacy.noise import FastNoise
 from fedpca.summaries.linalg import with_fixed_signs
 from reproduction.base import Case, Experiment, Outcome, Record, Table, Verdict, format_share
 from reproduction.exact import batches
+from reproduction.fast_noise import FastNoise
 from reproduction.methods import components, make_tracker
 from reproduction.plots import subplots
 from reproduction.rows import paper_rows

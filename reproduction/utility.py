@@ -15,11 +15,12 @@ from fedpca.paper.noise import mod_sulq_beta, paper_omega
 from fedpca.privacy.calibration import analytic_sigma
 from fedpca.privacy.clipping import Clipping
 from fedpca.privacy.mechanisms import build
-from fedpca.privacy.noise import ExactNoise, FastNoise
+from fedpca.privacy.noise import ExactNoise
 from fedpca.summaries.certificate import Certificate
 from reproduction import published
 from reproduction.base import Case, Experiment, Outcome, Record, Table, Verdict
 from reproduction.datasets import synth
+from reproduction.fast_noise import FastNoise
 from reproduction.plots import subplots
 
 PANELS = (  # rows of the plot: with the noise that the theorems require; the same as released

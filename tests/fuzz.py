@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save
 
-from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace, load, merge
+from fedpca import Aggregator, Moments, Privacy, PrivatePCA, Subspace, load, merge
 from fedpca.errors import ModelFileError, SummaryRejected
 from fedpca.federation import Message, State
 from fedpca.federation.aggregator.message import file_name
@@ -41,7 +41,7 @@ def released(rows, privacy):
     """The release of one owner's rows, so few that hardly a component rises above the noise."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return StreamingPCA(2, privacy=privacy).fit(rows).release()
+        return PrivatePCA(2, **privacy.settings).fit(rows).release()
 
 
 def corpus():

@@ -15,7 +15,7 @@ from fedpca import Aggregator, Moments, Subspace
 from fedpca.backend.ops import batch_slices
 from fedpca.privacy.clipping import Pairing
 from fedpca.privacy.mechanisms import Mechanism
-from fedpca.privacy.noise import ExactNoise, FastNoise
+from fedpca.privacy.noise import ExactNoise
 from fedpca.privacy.preparation import Preparation
 from fedpca.privacy.search import BlockSum
 from fedpca.summaries.certificate import Secured, SecureSum
@@ -300,7 +300,7 @@ def secrets_in(value):
         if id(value) in seen:
             continue
         seen.add(id(value))
-        if isinstance(value, Mechanism | Preparation | BlockSum | Pairing | ExactNoise | FastNoise):
+        if isinstance(value, Mechanism | Preparation | BlockSum | Pairing | ExactNoise):
             found.append(value)
         todo += getattr(value, "__dict__", {}).values()
         todo += value.values() if isinstance(value, dict) else ()

@@ -9,6 +9,7 @@ from fedpca.errors import BudgetExceeded as BudgetExceeded
 from fedpca.errors import ModelFileError as ModelFileError
 from fedpca.errors import PolicyViolation as PolicyViolation
 from fedpca.estimators.files import fit_files as fit_files
+from fedpca.estimators.private import PrivatePCA as PrivatePCA
 from fedpca.estimators.streaming import StreamingPCA as StreamingPCA
 from fedpca.estimators.windowed import WindowedPCA as WindowedPCA
 from fedpca.federation.aggregator.aggregator import Aggregator as Aggregator

@@ -624,7 +624,7 @@ def test_what_privacy_excludes_is_wrong_usage(folder, option):
 @pytest.mark.parametrize("command", ["fit", "plan", "audit"])
 def test_privacy_settings_have_the_same_options_everywhere(command):
     text = run_ok(command, "--help")
-    fields = ("epsilon", "delta", "bound", "center", "mechanism", "adjacency", "noise")
+    fields = ("epsilon", "delta", "bound", "center", "mechanism", "adjacency")
     assert all(f"--{field} " in text for field in fields)
 
 

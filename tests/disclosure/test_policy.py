@@ -16,7 +16,17 @@ from scipy import sparse
 from sklearn.datasets import load_breast_cancer
 
 import fedpca
-from fedpca import Aggregator, Moments, Policy, PolicyViolation, Privacy, Scaling, StreamingPCA, Subspace
+from fedpca import (
+    Aggregator,
+    Moments,
+    Policy,
+    PolicyViolation,
+    Privacy,
+    PrivatePCA,
+    Scaling,
+    StreamingPCA,
+    Subspace,
+)
 from fedpca.disclosure import RowCounts
 from fedpca.disclosure.policy import NO_POLICY, PRESETS
 from fedpca.errors import SummaryRejected
@@ -325,7 +335,7 @@ def test_privacy_and_secure_sums_can_be_required(rows):
     with pytest.raises(PolicyViolation, match="only private releases may leave") as error:
         Policy(privacy_required=True).check(summary, rows)
     assert rule_of(error) == "privacy_required"
-    released = StreamingPCA(2, privacy=PRIVATE).partial_fit(rows).release()
+    released = PrivatePCA(2, **PRIVATE.settings).partial_fit(rows).release()
     for each in (summary, released, Scaling.from_rows(rows)):
         with pytest.raises(PolicyViolation, match="only secure sums may leave, and this is none"):
             Policy(secure_sums_required=True).check(each, rows)
@@ -440,8 +450,8 @@ def test_a_summary_of_no_rows_does_not_leave():
 # --- rules with privacy ---
 
 
-def released(rows, privacy=PRIVATE, **settings):
-    return StreamingPCA(2, privacy=privacy, **settings).partial_fit(rows).release()
+def released(rows, privacy=PRIVATE):
+    return PrivatePCA(2, **privacy.settings).partial_fit(rows).release()
 
 
 def test_rules_on_rows_are_waived_under_privacy(rng):
@@ -473,9 +483,9 @@ def test_a_weak_promise_waives_nothing(rows):
     seeded = released(rows, replace(PRIVATE, insecure_seed_for_tests=1))
     with pytest.raises(PolicyViolation, match="its noise came from a seed"):
         Policy().check(seeded)
-    fast = released(rows, replace(PRIVATE, noise="fast"))
+    doubtful = replace(weak, epsilon=1.0, warnings=("the noise came from a bad day",))
     with pytest.raises(PolicyViolation, match="weakened"):
-        Policy().check(fast)
+        Policy().check(replace(summary, certificate=doubtful))
 
 
 def test_every_owner_of_a_private_merge_needs_enough_rows(rows):
@@ -488,7 +498,7 @@ def test_the_mean_of_a_private_release_is_decided_by_its_settings(rows):
     policy.check(released(rows))
     public = replace(PRIVATE, center=(5.0, 5.0, 0.5))
     assert broken(policy, released(rows, public)) == ["mean_allowed"]
-    assert broken(policy, released(rows, replace(PRIVATE, center=None), center=False)) == ["mean_allowed"]
+    assert broken(policy, released(rows, replace(PRIVATE, center=None))) == ["mean_allowed"]
 
 
 @pytest.fixture
@@ -528,7 +538,6 @@ def test_rows_are_refused_before_they_are_fitted(rows, tmp_path):
     ("settings", "reason"),
     [
         ({"insecure_seed_for_tests": 1}, "comes from a seed"),
-        ({"noise": "fast"}, "floating-point attacks"),
         ({"epsilon": 11.0}, "largest_epsilon: at most 10 may be spent, got 11"),
     ],
 )
@@ -536,7 +545,7 @@ def test_settings_that_promise_too_little_are_refused_before_anything_is_spent(
     rows, settings, reason, tmp_path
 ):
     privacy = replace(PRIVATE, ledger=tmp_path / "ledger", **settings)
-    pca = StreamingPCA(2, privacy=privacy).partial_fit(rows)
+    pca = PrivatePCA(2, **privacy.settings).partial_fit(rows)
     with pytest.raises(PolicyViolation, match=reason):
         pca.release(policy=Policy())
     assert pca.ledger_.entries == []
@@ -544,7 +553,7 @@ def test_settings_that_promise_too_little_are_refused_before_anything_is_spent(
 
 
 def test_a_release_that_may_leave_is_the_same_with_a_policy(rows):
-    pca = StreamingPCA(2, privacy=PRIVATE).partial_fit(rows)
+    pca = PrivatePCA(2, **PRIVATE.settings).partial_fit(rows)
     with pytest.raises(PolicyViolation, match="least_rows"):
         pca.release(policy=Policy(least_rows=500))
     first = pca.release(policy=Policy())

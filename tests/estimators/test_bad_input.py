@@ -15,7 +15,7 @@ from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
 import fedpca
-from fedpca import EnergyBand, Moments, Privacy, StreamingPCA, Subspace, merge, merge_tree
+from fedpca import EnergyBand, Moments, PrivatePCA, StreamingPCA, Subspace, merge, merge_tree
 from fedpca.paper.merges import basic_merge, faster_merge, merge_r
 from fedpca.readers import open_rows
 
@@ -709,9 +709,7 @@ def test_moments_with_negative_eigenvalues_merge_whole_or_not_at_all(state, trac
     """Noise gives a released scatter negative eigenvalues; its diagonal stays positive."""
     noisy = np.full((D, D), 5.0)
     np.fill_diagonal(noisy, 1.0)
-    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-5, bound=5.0, center=None, evaluate=False)).partial_fit(
-        good()
-    )
+    pca = PrivatePCA(2, epsilon=1.0, delta=1e-5, bound=5.0, center=None, evaluate=False).partial_fit(good())
     with warnings.catch_warnings(action="ignore"):  # few rows, much noise
         released = replace(pca.release(), scatter=noisy)
     assert_merges_whole_or_not_at_all(estimator(tracker, state), summary(), released)

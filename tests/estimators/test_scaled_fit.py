@@ -15,7 +15,7 @@ from sklearn.decomposition import PCA
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from fedpca import Moments, Privacy, Scaling, StreamingPCA, Subspace, merge
+from fedpca import Moments, PrivatePCA, Scaling, StreamingPCA, Subspace, merge
 from fedpca.trackers import Exact, Standardized
 
 quiet = pytest.mark.filterwarnings("ignore:.* not vary:UserWarning")
@@ -387,7 +387,7 @@ def test_a_private_fit_is_that_of_rows_divided_by_public_numbers(rng):
     rows = rng.normal(size=(3000, 3)) * [1, 1e3, 1e-3]
     scale = np.array([1.0, 1e3, 1e-3])
     settings = {"epsilon": 1.0, "delta": 1e-5, "bound": 4.0}
-    pca = StreamingPCA(2, scale=scale, privacy=Privacy(**settings)).fit(rows)
+    pca = PrivatePCA(2, scale=scale, **settings).fit(rows)
     released = pca.release()
     np.testing.assert_array_equal(released.scale, scale)
     np.testing.assert_array_equal(pca.subspace_.scale, scale)
@@ -395,10 +395,10 @@ def test_a_private_fit_is_that_of_rows_divided_by_public_numbers(rng):
     assert released.total / released.count == pytest.approx(3, rel=0.2)
     assert pca.release() == released
     assert pca.inverse_transform(pca.transform(rows)).std(axis=0)[1] > 10
-    found = StreamingPCA(2, scale="std", privacy=Privacy(**settings)).fit(rows)
+    found = PrivatePCA(2, scale="std", **settings).fit(rows)
     np.testing.assert_allclose(found.scale_, rows.std(axis=0), rtol=0.6)
     with pytest.raises(ValueError, match="'std' or public numbers with privacy, got scale='binomial'"):
-        StreamingPCA(2, scale="binomial", privacy=Privacy(**settings)).fit(rows)
+        PrivatePCA(2, scale="binomial", **settings).fit(rows)
 
 
 def test_the_exact_tracker_of_mixed_units_has_moments_whatever_the_rows(rng):

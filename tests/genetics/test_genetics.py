@@ -615,14 +615,14 @@ class TestShrinkage:
             ValueError, match="variance that the components leave out, and the model has none"
         ):
             model.project(rows, shrinkage="asymptotic")
-        pca = fedpca.StreamingPCA(2, privacy=fedpca.Privacy(8.0, 1e-5, bound=3.0, center=None)).fit(rows)
+        pca = fedpca.PrivatePCA(2, epsilon=8.0, delta=1e-5, bound=3.0, center=None).fit(rows)
         with pytest.raises(ValueError, match="cannot be corrected in a private model"):
             pca.release().subspace(1).project(rows, shrinkage="asymptotic")
 
     def test_an_estimator_that_merged_a_private_summary_has_its_noise(self):
         rows = np.random.default_rng(0).normal(size=(400, 3)) * [3, 1, 1]
         privacy = fedpca.Privacy(8.0, 1e-5, bound=5.0, center=np.zeros(3))
-        private = fedpca.StreamingPCA(1, privacy=privacy).fit(rows)
+        private = fedpca.PrivatePCA(1, **privacy.settings).fit(rows)
         merged = fedpca.StreamingPCA(1).merge(private.release().subspace(1))
         exact = fedpca.StreamingPCA(1).fit(rows)
         mixed = fedpca.StreamingPCA(1).merge(exact, merged).partial_fit(rows)

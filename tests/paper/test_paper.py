@@ -27,8 +27,9 @@ from fedpca.paper.noise import (
 from fedpca.paper.streaming_mod_sulq import streaming_mod_sulq, streaming_mod_sulq_as_printed, strips
 from fedpca.privacy.calibration import SENSITIVITY, analytic_sigma, delta_of, epsilon_of, mu_of
 from fedpca.privacy.clipping import RADIUS, clipped
-from fedpca.privacy.noise import ExactNoise, FastNoise, SymmetricMask
+from fedpca.privacy.noise import ExactNoise, SymmetricMask
 from fedpca.trackers import Block
+from reproduction.fast_noise import FastNoise
 
 EPSILONS, DELTAS = geometric(1e-3, 50), geometric(1e-12, 0.5)
 KEY = bytes(32)

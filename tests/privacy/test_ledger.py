@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpca import BudgetExceeded, Ledger, Privacy, SigningKey, StreamingPCA
+from fedpca import BudgetExceeded, Ledger, Privacy, PrivatePCA, SigningKey
 from fedpca.privacy.calibration import epsilon_of, mu_of
 from fedpca.privacy.ledger import Entry, total_mu
 
@@ -62,7 +62,7 @@ def test_no_record_of_a_fit_pays_more_than_its_first(scale, center, releases):
     rows = np.random.default_rng(0).normal(size=(releases, 2000, 3))
     for bound in ("private", "sphere", 3.0):
         privacy = Privacy(8.0, 1e-6, bound=bound, center=center, releases=releases)
-        pca = StreamingPCA(1, scale=scale, privacy=privacy)
+        pca = PrivatePCA(1, scale=scale, **privacy.settings)
         for batch in rows:
             pca.partial_fit(batch).release()
         entries = pca.ledger_.entries
@@ -98,12 +98,12 @@ def test_a_ledger_has_the_adjacency_of_its_first_debit(tmp_path, first, second):
     Ledger(path, epsilon=1.0, delta=1e-5)
     for center in (None, "private"):
         privacy = Privacy(0.5, 1e-5, 3.0, adjacency=first, ledger=path, center=center, evaluate=False)
-        StreamingPCA(1, privacy=privacy).fit(rows)
+        PrivatePCA(1, **privacy.settings).fit(rows)
         before = path.read_bytes()
         for reopened in (path, Ledger(path)):
             other = Privacy(0.5, 1e-5, 3.0, adjacency=second, ledger=reopened, center=center, evaluate=False)
             with pytest.raises(ValueError, match=f"adjacency of its first, '{first}'"):
-                StreamingPCA(1, privacy=other).fit(rows)
+                PrivatePCA(1, **other.settings).fit(rows)
         assert path.read_bytes() == before
     assert {entry.adjacency for entry in Ledger(path).entries} == {first}
     assert json.loads(path.read_text().splitlines()[1])["adjacency"] == first
@@ -207,7 +207,9 @@ def test_a_last_debit_that_lost_its_newline_counts(tmp_path):
         b'{"format": "fedpca led',
         b"\n",
         b"hello\n",
+        b"\xa4" * 2000 + b"\n",
         b'{"format": "other"}\n',
+        b'{"format": "' + b"other" * 500 + b'"}\n',
         b"[1]\n",
         b'{"format": "fedpca ledger 1"}\n',
         b'{"format": "fedpca ledger 1", "id": "a", "epsilon": NaN, "delta": 1e-5}\n',
@@ -220,10 +222,11 @@ def test_a_file_that_is_no_ledger_is_refused_and_kept(tmp_path, text):
     path = tmp_path / "ledger"
     path.write_bytes(text)
     for open_it in (lambda: Ledger(path), lambda: Ledger(path, epsilon=1.0, delta=1e-5)):
-        with pytest.raises(ValueError, match="not a ledger, or is damaged"):
+        with pytest.raises(ValueError, match="not a ledger, or is damaged") as refused:
             open_it()
+        assert len(str(refused.value)) < 400 + len(str(path))
     with pytest.raises(ValueError, match="damaged"):
-        StreamingPCA(1, privacy=Privacy(1.0, 1e-5, 1.0, ledger=path, center=None, evaluate=False)).fit(
+        PrivatePCA(1, epsilon=1.0, delta=1e-5, bound=1.0, ledger=path, center=None, evaluate=False).fit(
             np.eye(3)
         )
     assert path.read_bytes() == text
@@ -372,7 +375,7 @@ Ledger(sys.argv[1]).debit(0, 5, "gram", float(sys.argv[2]))
 FORKED = """
 import os, sys
 import numpy as np
-from fedpca import Ledger, Privacy, StreamingPCA
+from fedpca import Ledger, Privacy, PrivatePCA
 ledger = Ledger(sys.argv[1] if sys.argv[1:] else None, epsilon=1.0, delta=1e-5)
 privacy = Privacy(1.0, 1e-5, bound=3.0, center=None, evaluate=False, ledger=ledger)
 rows = np.random.default_rng(0).normal(size=(500, 3))
@@ -380,7 +383,7 @@ pid = os.fork()
 if pid:
     os.waitpid(pid, 0)
 try:
-    StreamingPCA(1, privacy=privacy).fit(rows)
+    PrivatePCA(1, **privacy.settings).fit(rows)
     print("released", flush=True)
 except (RuntimeError, ValueError) as error:
     print(type(error).__name__, error, flush=True)
@@ -401,9 +404,9 @@ def test_a_fork_cannot_spend_from_its_copy_of_a_ledger_in_memory(tmp_path, fork)
 FORKED_IN_C = """
 import ctypes, os
 import numpy as np
-from fedpca import Ledger, Privacy, StreamingPCA
+from fedpca import Ledger, Privacy, PrivatePCA
 ledger = Ledger(epsilon=1.0, delta=1e-5)
-stream = StreamingPCA(1, privacy=Privacy(1.0, 1e-5, bound=3.0, center=None))
+stream = PrivatePCA(1, epsilon=1.0, delta=1e-5, bound=3.0, center=None)
 stream.partial_fit(np.random.default_rng(0).normal(size=(500, 3)))
 pid = ctypes.PyDLL(None).fork()
 if pid:
@@ -576,7 +579,7 @@ def test_budgets_that_cannot_be_are_refused(epsilon, delta, error):
 CLIENT = """
 import os, signal, sys
 import numpy as np
-from fedpca import Privacy, StreamingPCA
+from fedpca import Privacy, PrivatePCA
 from fedpca.privacy import noise
 
 ledger, when = sys.argv[1], sys.argv[2]
@@ -595,7 +598,7 @@ if when == "after the noise":
 settings = {"bound": 1.0, "center": None, "evaluate": False} | {extra}
 privacy = Privacy(epsilon=1.0, delta=1e-4, ledger=ledger, **settings)
 rows = np.random.default_rng(0).normal(size=(600, 4)) * [9, 1, 1, 1]
-pca = StreamingPCA(1, privacy=privacy).fit(rows)
+pca = PrivatePCA(1, **privacy.settings).fit(rows)
 print("released")
 """
 
@@ -649,13 +652,13 @@ def test_an_evaluation_is_debited_before_its_noise_too(run_client, tmp_path):
 
 def test_a_refused_fit_fixes_no_budget(tmp_path):
     path, rows = tmp_path / "ledger", np.random.default_rng(0).normal(size=(300, 3))
-    few = StreamingPCA(2, scale="std", privacy=Privacy(1.0, 1e-5, noise="fast", ledger=path))
+    few = PrivatePCA(2, scale="std", epsilon=1.0, delta=1e-5, ledger=path)
     with pytest.raises(ValueError, match=r"needs about .* rows .* nothing was spent"):
         few.fit(rows)
     with pytest.raises(ValueError, match="two rows or more"):
-        StreamingPCA(2, privacy=Privacy(1.0, 1e-5, ledger=path)).fit(rows[:1])
+        PrivatePCA(2, epsilon=1.0, delta=1e-5, ledger=path).fit(rows[:1])
     assert os.listdir(tmp_path) == []
-    StreamingPCA(2, scale="std", privacy=Privacy(8.0, 1e-5, noise="fast", ledger=path)).fit(rows)
+    PrivatePCA(2, scale="std", epsilon=8.0, delta=1e-5, ledger=path).fit(rows)
     assert (Ledger(path).epsilon, Ledger(path).spent()) == (8.0, pytest.approx(8.0))
 
 
@@ -681,13 +684,13 @@ def test_a_planned_ledger_goes_by_the_file_of_another(tmp_path):
 RELEASING = """
 import sys
 import numpy as np
-from fedpca import Ledger, Privacy, StreamingPCA
+from fedpca import Ledger, Privacy, PrivatePCA
 
 ledger, reported = Ledger(sys.argv[1], epsilon=1000.0, delta=1e-4), open(sys.argv[2], "a")
 rows = np.random.default_rng(0).normal(size=(60, 4))
 while True:
     privacy = Privacy(0.1, 1e-4, 1.0, ledger=ledger, center=None, evaluate=False)
-    pca = StreamingPCA(2, privacy=privacy).fit(rows)
+    pca = PrivatePCA(2, **privacy.settings).fit(rows)
     reported.write(pca.subspace_.certificate.release + "\\n")
     reported.flush()
     print("released", flush=True)
@@ -720,9 +723,9 @@ def test_an_estimator_spends_from_the_file_and_refits_are_the_same_records(tmp_p
     fits = int(mu_of(3.0, 1e-4) ** 2 / mu_of(1.0, 1e-4) ** 2)  # mu² adds up, epsilon does not
     assert fits > 3
     for _ in range(fits):
-        StreamingPCA(2, privacy=privacy).fit(rows)
+        PrivatePCA(2, **privacy.settings).fit(rows)
     with pytest.raises(BudgetExceeded, match="budget is epsilon=3"):
-        StreamingPCA(2, privacy=privacy).fit(rows)
+        PrivatePCA(2, **privacy.settings).fit(rows)
     assert len(total.entries) == fits
     lines = (tmp_path / "ledger").read_text().splitlines()
     assert [json.loads(line).get("event") for line in lines[1:3]] == ["debit", "completed"]
@@ -730,8 +733,8 @@ def test_an_estimator_spends_from_the_file_and_refits_are_the_same_records(tmp_p
 
 def test_a_refused_fit_leaves_the_estimator_as_it_was(tmp_path):
     rows = np.random.default_rng(0).normal(size=(60, 4))
-    pca = StreamingPCA(
-        2, privacy=Privacy(1.0, 1e-4, 1.0, ledger=tmp_path / "ledger", center=None, evaluate=False)
+    pca = PrivatePCA(
+        2, epsilon=1.0, delta=1e-4, bound=1.0, ledger=tmp_path / "ledger", center=None, evaluate=False
     ).fit(rows)
     before = pca.components_.copy()
     with pytest.raises(BudgetExceeded):

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from helpers import rows_of
 
-from fedpca import BudgetExceeded, Ledger, Privacy, SigningKey, StreamingPCA
+from fedpca import BudgetExceeded, Ledger, Privacy, PrivatePCA, SigningKey
 from fedpca.privacy.calibration import mu_of
 
 KEY, OTHER = SigningKey.new(), SigningKey.new()
@@ -47,7 +47,7 @@ def test_nobody_writes_to_it_without_a_key(ledger):
         with pytest.raises(ValueError, match="only a key may write to it"):
             attempt()
     with pytest.raises(ValueError, match="only a key may write to it"):
-        StreamingPCA(2, privacy=Privacy(0.1, 1e-5, 3.0, center=None, ledger=ledger.path)).fit(rows_of())
+        PrivatePCA(2, epsilon=0.1, delta=1e-5, bound=3.0, center=None, ledger=ledger.path).fit(rows_of())
     assert ledger.path.read_bytes() == before
 
 
@@ -112,7 +112,7 @@ def test_a_cut_at_the_end_is_found_against_the_certificate(tmp_path):
     path = tmp_path / "ledger.jsonl"
     Ledger(path, epsilon=1.0, delta=1e-5, key=KEY)
     privacy = Privacy(0.5, 1e-5, 3.0, center=None, evaluate=False, ledger=Ledger(path, key=KEY))
-    certificate = StreamingPCA(2, center=False, privacy=privacy).fit(rows_of(0, 900)).release().certificate
+    certificate = PrivatePCA(2, **privacy.settings).fit(rows_of(0, 900)).release().certificate
     assert certificate.ledger.entries == len(Ledger(path).entries) == 1
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0])

@@ -15,10 +15,11 @@ from scipy import stats
 from scipy.special import ndtri
 from secure_sessions import secure_roster
 
-from fedpca import Privacy, StreamingPCA
+from fedpca import Privacy, PrivatePCA
 from fedpca.privacy import noise as module
-from fedpca.privacy.noise import CorrelatedNoise, ExactNoise, FastNoise, SymmetricMask
+from fedpca.privacy.noise import CorrelatedNoise, ExactNoise, SymmetricMask
 from fedpca.secure import Secrets, Session
+from reproduction.fast_noise import FastNoise
 
 KEY = bytes(range(32))
 
@@ -232,7 +233,7 @@ def test_keys_of_two_draws_differ_without_the_keys_of_the_tests(monkeypatch):
 
     def release():
         privacy = Privacy(1.0, 1e-5, bound=1.0, center=np.zeros(3))
-        return StreamingPCA(2, privacy=privacy).fit(rows).components_.tobytes()
+        return PrivatePCA(2, **privacy.settings).fit(rows).components_.tobytes()
 
     for draw in (release, lambda: Secrets.new(2).to_json(), lambda: Session.new(secure_roster())):
         assert draw() != draw()

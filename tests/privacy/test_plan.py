@@ -8,7 +8,7 @@ import pytest
 from helpers import power_law
 
 import fedpca
-from fedpca import Privacy, StreamingPCA, plan
+from fedpca import Privacy, PrivatePCA, plan
 from fedpca.privacy.calibration import mu_of
 
 PRIVACY = Privacy(epsilon=1.0, delta=1e-6, bound=2.0, center=None, evaluate=False)
@@ -30,7 +30,7 @@ def test_the_plan_announces_what_the_certificate_will_say():
         {"bound": "sphere"},
     ):
         privacy = Privacy(**({"epsilon": 1.0, "delta": 1e-5} | vars_of(PRIVACY) | settings))
-        pca = StreamingPCA(2, privacy=privacy)
+        pca = PrivatePCA(2, **privacy.settings)
         for part in np.array_split(rows, privacy.releases):
             certificate = pca.partial_fit(part).release().certificate
         planned = plan(privacy, 12)
@@ -45,7 +45,7 @@ def test_rows_needed_are_about_those_that_are_needed():
     planned = plan(privacy, n_features, spectrum=spectrum, n_components=1)
     rows = np.random.default_rng(0).normal(size=(planned.rows_needed, n_features)) * np.sqrt(spectrum)
     seeded = [replace(privacy, insecure_seed_for_tests=seed) for seed in range(20)]
-    cosines = [abs(StreamingPCA(1, privacy=each).fit(rows).components_[0, 0]) for each in seeded]
+    cosines = [abs(PrivatePCA(1, **each.settings).fit(rows).components_[0, 0]) for each in seeded]
     assert 0.85 < np.mean(cosines) < 0.95
 
 
@@ -137,7 +137,7 @@ def test_a_plan_warns_where_a_fit_warns():
         with pytest.warns(UserWarning, match=match):
             plan(privacy, 12, 500)
         with pytest.warns(UserWarning, match=match):
-            StreamingPCA(1, privacy=privacy).fit(rows)
+            PrivatePCA(1, **privacy.settings).fit(rows)
 
 
 def test_memory_is_that_of_the_mechanism():
@@ -194,7 +194,7 @@ def test_with_a_scale_to_be_found_a_plan_knows_limits_only():
     assert f"affinity_limit={planned.affinity_limit:.2f}, captured_limit=" in repr(planned)
     assert "at best be found" in planned.advice
     assert "affinity and captured variance are limits" in planned.advice
-    pca = StreamingPCA(2, scale="std", privacy=replace(privacy, insecure_seed_for_tests=0))
+    pca = PrivatePCA(2, scale="std", **replace(privacy, insecure_seed_for_tests=0).settings)
     with pytest.warns(UserWarning, match="left out"):
         pca.fit(rows)
     measured = np.square(pca.components_ @ exact[1][:, -2:]).sum() / 2

@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import GridSearchCV
 
 import fedpca
-from fedpca import FederatedPCA, Ledger, Moments, Privacy, StreamingPCA, Subspace
+from fedpca import FederatedPCA, Ledger, Moments, Privacy, PrivatePCA, Subspace
 from fedpca.privacy import StepSum
 from fedpca.privacy.calibration import epsilon_of, mu_of
 from fedpca.privacy.clipping import RADIUS, clipped
@@ -49,7 +49,7 @@ def true_shares(bound=35.0):
 @pytest.mark.parametrize("seed", range(4))
 def test_shares_are_those_of_the_clipped_rows_and_count_no_noise(seed):
     privacy = about_digits(insecure_seed_for_tests=seed)
-    pca, _ = messages(lambda: StreamingPCA(3, privacy=privacy).fit(DIGITS))
+    pca, _ = messages(lambda: PrivatePCA(3, **privacy.settings).fit(DIGITS))
     assert pca.n_components_ == 3
     assert pca.explained_variance_ratio_.sum() == pytest.approx(true_shares()[:3].sum(), rel=0.15)
     assert pca.subspace_.total == pytest.approx(pca.release().total)
@@ -66,17 +66,17 @@ def test_shares_are_those_of_the_clipped_rows_and_count_no_noise(seed):
 @pytest.mark.parametrize("seed", range(4))
 def test_a_share_of_the_variance_is_not_filled_up_with_noise(seed):
     privacy = about_digits(insecure_seed_for_tests=seed)
-    pca, said = messages(lambda: StreamingPCA(0.8, privacy=privacy).fit(DIGITS))
-    everything, _ = messages(lambda: StreamingPCA(privacy=replace(privacy)).fit(DIGITS))
+    pca, said = messages(lambda: PrivatePCA(0.8, **privacy.settings).fit(DIGITS))
+    everything, _ = messages(lambda: PrivatePCA(**privacy.settings).fit(DIGITS))
     assert pca.n_components_ == everything.n_components_ < 13  # 13 are needed
     assert any("less than the 80.0% asked for" in text for text in said)
-    modest, said = messages(lambda: StreamingPCA(0.2, privacy=replace(privacy)).fit(DIGITS))
+    modest, said = messages(lambda: PrivatePCA(0.2, **privacy.settings).fit(DIGITS))
     assert modest.n_components_ == 2
     assert not said
 
 
 def test_no_direction_below_the_edge_is_given_by_any_summary():
-    release, _ = messages(lambda: StreamingPCA(5, privacy=about_digits()).fit(DIGITS).release())
+    release, _ = messages(lambda: PrivatePCA(5, **about_digits().settings).fit(DIGITS).release())
     edge = release.certificate.noise_edge
     risen = np.count_nonzero(np.linalg.eigvalsh(release.scatter) > edge)
     for rank in (None, 3, 64):
@@ -93,7 +93,7 @@ def test_of_noise_alone_nothing_is_shown_and_that_is_said(tmp_path):
         privacy = Privacy(
             1.0, 1e-5, 10.0, mechanism=mechanism, insecure_seed_for_tests=2, center=None, evaluate=False
         )
-        pca, said = messages(lambda n=n_components, p=privacy: StreamingPCA(n, privacy=p).fit(rows))
+        pca, said = messages(lambda n=n_components, p=privacy: PrivatePCA(n, **p.settings).fit(rows))
         assert pca.n_components_ == 0, (n_components, mechanism)
         assert any("above the noise" in text for text in said)
         assert pca.components_.shape == (0, 40)
@@ -110,7 +110,7 @@ def leading(model):
 
 def released_together(parts, privacy):
     """Releases of owners who take the private steps together."""
-    owners = [StreamingPCA(1, privacy=replace(privacy)) for _ in parts]
+    owners = [PrivatePCA(1, **privacy.settings) for _ in parts]
     while not all(owner.is_prepared for owner in owners):
         sums = [owner.step_sum(part) for owner, part in zip(owners, parts, strict=True)]
         for owner in owners:
@@ -126,7 +126,7 @@ def test_the_noise_of_a_private_center_is_not_shown_as_a_component(path):
         rows = np.random.default_rng(seed).normal(size=(300, 40)) * np.sqrt([0.7, 0.1, *[0.005] * 38])
         privacy = Privacy(2.0, 1e-5, 1.3, center="private", evaluate=False)
         if path == "fit":
-            model, _ = messages(lambda r=rows, p=privacy: StreamingPCA(1, privacy=p).fit(r))
+            model, _ = messages(lambda r=rows, p=privacy: PrivatePCA(1, **p.settings).fit(r))
         elif path == "federated":
             model, _ = messages(
                 lambda r=rows, p=privacy: FederatedPCA(1, privacy=p).fit(r, groups=np.arange(300) % 3)
@@ -145,7 +145,7 @@ def test_a_score_without_noise_variance_overflows_in_silence(scale):
     rows = np.random.default_rng(0).normal(size=(500, 40))
     for seed in range(10):
         privacy = Privacy(1.0, 1e-5, 10.0, insecure_seed_for_tests=seed, center=None, evaluate=False)
-        pca, _ = messages(lambda p=privacy: StreamingPCA(2, privacy=p).fit(1e-3 * rows))
+        pca, _ = messages(lambda p=privacy: PrivatePCA(2, **p.settings).fit(1e-3 * rows))
         score, said = messages(lambda p=pca: p.score(scale * rows))
         assert not said
         assert pca.noise_variance_ > 0 or score < -1e200
@@ -158,7 +158,7 @@ def test_the_noise_of_the_center_of_a_stream_is_not_shown(mechanism):
     privacy = Privacy(
         4.0, 1e-6, 1.0, mechanism=mechanism, center="private", insecure_seed_for_tests=0, evaluate=False
     )
-    pca = StreamingPCA(3, privacy=privacy).partial_fit(rows)
+    pca = PrivatePCA(3, **privacy.settings).partial_fit(rows)
     messages(pca.release)
     assert abs(pca.components_[0, 0]) > 0.95
     assert (pca.explained_variance_[1:] < 0.02).all()  # 0.08 if rows are about a center a quarter bound off
@@ -167,7 +167,7 @@ def test_the_noise_of_the_center_of_a_stream_is_not_shown(mechanism):
 
 def test_fewer_components_than_asked_for_warn_in_every_path():
     def stream():
-        pca = StreamingPCA(20, privacy=about_digits())
+        pca = PrivatePCA(20, **about_digits().settings)
         for part in np.array_split(DIGITS, 5):
             pca.partial_fit(part)
         pca.release()
@@ -175,7 +175,7 @@ def test_fewer_components_than_asked_for_warn_in_every_path():
 
     clients = dict(zip("ab", np.array_split(DIGITS, 2), strict=True))
     for call in (
-        lambda: StreamingPCA(20, privacy=about_digits()).fit(DIGITS),
+        lambda: PrivatePCA(20, **about_digits().settings).fit(DIGITS),
         stream,
         lambda: FederatedPCA(20, privacy=about_digits()).fit_clients(clients),
     ):
@@ -186,7 +186,7 @@ def test_fewer_components_than_asked_for_warn_in_every_path():
 
 
 def test_a_second_look_at_the_same_release_says_nothing_again():
-    pca, said = messages(lambda: StreamingPCA(20, privacy=about_digits()).fit(DIGITS))
+    pca, said = messages(lambda: PrivatePCA(20, **about_digits().settings).fit(DIGITS))
     assert len(said) == 1
     assert messages(pca.release)[1] == []
 
@@ -201,7 +201,7 @@ def test_a_bound_far_too_large_warns_with_the_remedy(mechanism, path):
 
     def learn(bound):
         privacy = Privacy(4.0, 1e-6, bound, mechanism=mechanism, center=None, evaluate=False)
-        pca = StreamingPCA(1, privacy=privacy)
+        pca = PrivatePCA(1, **privacy.settings)
         return pca.fit(rows) if path == "fit" else (pca.partial_fit(rows).release(), pca)[1]
 
     pca, said = messages(lambda: learn(40.0))
@@ -219,7 +219,7 @@ def test_noise_alone_is_no_reason_to_call_a_bound_too_large():
     for seed in range(40):
         privacy = Privacy(0.5, 1e-5, 5.0, insecure_seed_for_tests=seed, center=None, evaluate=False)
         rows = rows_of(seed, 60, 30)
-        said += messages(lambda r=rows, p=privacy: StreamingPCA(privacy=p).fit(r))[1]
+        said += messages(lambda r=rows, p=privacy: PrivatePCA(**p.settings).fit(r))[1]
     assert not [text for text in said if text.startswith("bound=")]
 
 
@@ -228,13 +228,13 @@ def test_noise_alone_is_no_reason_to_call_a_bound_too_large():
 
 def paths_to_a_model(rows, privacy):
     def stream():
-        pca = StreamingPCA(1, privacy=replace(privacy))
+        pca = PrivatePCA(1, **privacy.settings)
         for part in np.array_split(rows, 10):
             pca.partial_fit(part)
         return pca.release()
 
     return {
-        "fit": lambda: StreamingPCA(1, privacy=replace(privacy)).fit(rows),
+        "fit": lambda: PrivatePCA(1, **privacy.settings).fit(rows),
         "stream": stream,
         "federated": lambda: FederatedPCA(1, privacy=replace(privacy)).fit_clients(
             dict(zip("abc", np.array_split(rows, 3), strict=True))
@@ -269,22 +269,25 @@ def test_wherever_the_mean_is_the_component_is_found_and_nothing_is_warned_of(pa
 
 def fits_twice(privacy):
     rows = DIGITS[:300]
-    yield lambda: [StreamingPCA(1, privacy=privacy).fit(rows) for _ in range(2)]
-    pca = StreamingPCA(1, privacy=replace(privacy))
+    twice = PrivatePCA(1, **privacy.settings)
+    yield lambda: (twice.fit(rows), twice.fit(rows))
+    pca = PrivatePCA(1, **privacy.settings)
     yield lambda: (pca.fit(rows), clone(pca).fit(rows))
-    other = replace(privacy)
-    yield lambda: [StreamingPCA(1, privacy=deepcopy(other)).fit(rows) for _ in range(2)]
-    searched = StreamingPCA(1, privacy=replace(privacy))
+    copied = PrivatePCA(1, **privacy.settings)
+    yield lambda: [each.fit(rows) for each in (clone(copied), deepcopy(copied))]
+    streams = PrivatePCA(1, **privacy.settings)
+    yield lambda: [clone(streams).partial_fit(rows).release() for _ in range(2)]
+    searched = PrivatePCA(1, **privacy.settings)
     yield lambda: GridSearchCV(searched, {"n_components": [1, 2]}, cv=2).fit(rows)
     federated = FederatedPCA(1, privacy=replace(privacy))
     yield lambda: [federated.fit(rows, groups=np.arange(300) % 2) for _ in range(2)]
 
 
-@pytest.mark.parametrize("how", range(5))
+@pytest.mark.parametrize("how", range(6))
 def test_one_privacy_without_a_ledger_fitted_twice_warns(how):
     call = list(fits_twice(about_digits()))[how]
     said = messages(call)[1]
-    assert any("this is fit number 2 with the same Privacy" in text for text in said)
+    assert any("this is fit number 2 with the same settings" in text for text in said)
     paid = epsilon_of(np.sqrt(2) * mu_of(1.0, 1e-5), 1e-5)
     assert any(f"epsilon={paid:.3g} by now, not 1" in text for text in said)
 
@@ -292,23 +295,23 @@ def test_one_privacy_without_a_ledger_fitted_twice_warns(how):
 def test_one_fit_an_equal_privacy_or_a_ledger_does_not_warn():
     ledger = Ledger(epsilon=10.0, delta=1e-5)
     for call in (
-        lambda: StreamingPCA(1, privacy=about_digits()).fit(DIGITS),
-        lambda: [StreamingPCA(1, privacy=about_digits()).fit(DIGITS) for _ in range(2)],
-        lambda: [StreamingPCA(1, privacy=p).fit(DIGITS) for p in 2 * [about_digits(ledger=ledger)]],
+        lambda: PrivatePCA(1, **about_digits().settings).fit(DIGITS),
+        lambda: [PrivatePCA(1, **about_digits().settings).fit(DIGITS) for _ in range(2)],
+        lambda: [PrivatePCA(1, **p.settings).fit(DIGITS) for p in 2 * [about_digits(ledger=ledger)]],
         lambda: FederatedPCA(1, privacy=about_digits()).fit(DIGITS, groups=np.arange(1797) % 3),
     ):
         assert messages(call)[1] == []
 
 
 def test_merging_releases_that_may_be_of_the_same_rows_warns():
-    releases = [StreamingPCA(1, privacy=about_digits()).fit(DIGITS).release() for _ in range(3)]
+    releases = [PrivatePCA(1, **about_digits().settings).fit(DIGITS).release() for _ in range(3)]
     merged, said = messages(lambda: fedpca.merge(releases))
     assert isinstance(merged, Moments)
     assert len(said) == 1
     assert "3 releases were paid for in memory, and have 1797 records each" in said[0]
-    other = StreamingPCA(1, privacy=about_digits()).fit(DIGITS[:1000]).release()
+    other = PrivatePCA(1, **about_digits().settings).fit(DIGITS[:1000]).release()
     ledger = Ledger(epsilon=10.0, delta=1e-5)
-    shared = [StreamingPCA(1, privacy=about_digits(ledger=ledger)).fit(DIGITS).release() for _ in "ab"]
+    shared = [PrivatePCA(1, **about_digits(ledger=ledger).settings).fit(DIGITS).release() for _ in "ab"]
     clean = Subspace.from_rows(DIGITS)
     for parts in ([releases[0], other], shared, releases[:1]):
         assert messages(lambda p=parts: fedpca.merge(p))[1] == []
@@ -318,16 +321,17 @@ def test_merging_releases_that_may_be_of_the_same_rows_warns():
 # --- settings stay what they were ---
 
 
-def test_privacy_cannot_be_switched_on_off_or_changed_in_mid_stream():
-    private = about_digits(releases=3)
-    for first, second in ((None, private), (private, None), (private, about_digits(releases=2))):
-        pca = StreamingPCA(1, privacy=first).partial_fit(DIGITS[:100]).set_params(privacy=second)
-        with pytest.raises(ValueError, match=r"privacy must stay .* as it was when the stream began"):
+def test_no_setting_can_be_changed_in_mid_stream():
+    private = about_digits(releases=3).settings
+    changes = {"releases": 2, "epsilon": 2.0, "center": None, "n_components": 2, "scale": np.ones(64)}
+    for name, value in changes.items():
+        pca = PrivatePCA(1, **private).partial_fit(DIGITS[:100]).set_params(**{name: value})
+        with pytest.raises(ValueError, match=rf"{name} must stay .* as it was when the stream began"):
             pca.partial_fit(DIGITS[:100])
-    pca = StreamingPCA(1, privacy=private).partial_fit(DIGITS).set_params(privacy=deepcopy(private))
+    pca = PrivatePCA(1, **private).partial_fit(DIGITS).set_params(**deepcopy(private))
     pca.partial_fit(DIGITS).release()
-    pca.set_params(privacy=None).fit(DIGITS)  # anew
-    assert pca.subspace_.certificate is None
+    pca.set_params(epsilon=2.0).fit(DIGITS)  # anew
+    assert pca.subspace_.certificate.epsilon == 2.0
 
 
 # --- columns that are mostly one value, scaled privately ---
@@ -341,7 +345,7 @@ def seldom(n_rows, shares):
 
 def test_columns_that_are_mostly_one_value_get_a_private_scale_if_rows_suffice():
     rows = seldom(20_000, [0.5, 0.3, 0.1, 0.05])
-    pca, told = messages(lambda: StreamingPCA(2, scale="std", privacy=Privacy(4.0, 1e-6)).fit(rows))
+    pca, told = messages(lambda: PrivatePCA(2, scale="std", epsilon=4.0, delta=1e-6).fit(rows))
     np.testing.assert_allclose(pca.scale_, rows.std(axis=0), rtol=0.4)
     assert not any("no scale was found" in text for text in told)
     assert pca.subspace_.certificate.evaluation.left_out == 0
@@ -350,7 +354,7 @@ def test_columns_that_are_mostly_one_value_get_a_private_scale_if_rows_suffice()
 def test_columns_without_a_scale_are_named_and_counted_and_planned():
     rows = seldom(3000, [0.5, 0.4, 0.3, 0.005])
     privacy = Privacy(2.0, 1e-6)
-    pca, told = messages(lambda: StreamingPCA(1, scale="std", privacy=privacy).fit(rows))
+    pca, told = messages(lambda: PrivatePCA(1, scale="std", **privacy.settings).fit(rows))
     (text,) = [text for text in told if "no scale was found" in text]
     assert "1 of 4 features" in text
     assert "Shares of the variance are those of the other features" in text
@@ -370,8 +374,8 @@ def test_where_little_noise_is_there_long_rows_are_clipped_and_not_all():
     def affinity(epsilon, **settings):
         found = []
         for seed in range(3):
-            privacy = Privacy(epsilon, 1e-5, noise="fast", insecure_seed_for_tests=seed, **settings)
-            model, _ = messages(lambda privacy=privacy: StreamingPCA(6, privacy=privacy).fit(rows))
+            privacy = Privacy(epsilon, 1e-5, insecure_seed_for_tests=seed, **settings)
+            model, _ = messages(lambda privacy=privacy: PrivatePCA(6, **privacy.settings).fit(rows))
             found.append(float(np.sum((model.components_ @ axes[:, :6]) ** 2)) / 6)
         return np.mean(found)
 
@@ -393,8 +397,8 @@ def test_rows_of_all_directions_alike_lose_little_by_the_length_that_is_found():
     def affinity(epsilon, bound):
         found = []
         for seed in range(3):
-            privacy = Privacy(epsilon, 1e-5, bound, noise="fast", insecure_seed_for_tests=seed)
-            model, _ = messages(lambda privacy=privacy: StreamingPCA(6, privacy=privacy).fit(rows))
+            privacy = Privacy(epsilon, 1e-5, bound, insecure_seed_for_tests=seed)
+            model, _ = messages(lambda privacy=privacy: PrivatePCA(6, **privacy.settings).fit(rows))
             found.append(float(np.sum((model.components_ @ exact) ** 2)) / 6)
         return np.mean(found)
 

@@ -1,4 +1,4 @@
-"""A private StreamingPCA tells what it released and nothing else, certified and accounted for."""
+"""A PrivatePCA tells what it released and nothing else, certified and accounted for."""
 
 import copy
 import json
@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
 
 import fedpca
-from fedpca import BudgetExceeded, Ledger, Moments, Privacy, StreamingPCA, Subspace
+from fedpca import BudgetExceeded, Ledger, Moments, Privacy, PrivatePCA, StreamingPCA, Subspace
 from fedpca.privacy import StepSum
 from fedpca.privacy.calibration import composed, mu_of
 from fedpca.privacy.clipping import clipped
@@ -157,7 +157,7 @@ def assert_nothing_clean(offered, rows):
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_no_attribute_method_or_file_tells_a_clean_statistic(settings, tmp_path):
     rows = make_rows(1200)
-    pca = StreamingPCA(3, privacy=private(epsilon=2.0, delta=1e-5, **settings))
+    pca = PrivatePCA(3, **private(epsilon=2.0, delta=1e-5, **settings).settings)
     for part in np.array_split(rows, 4):
         pca.partial_fit(part)
         before = everything_offered(pca, tmp_path, rows)
@@ -171,7 +171,7 @@ def test_no_attribute_method_or_file_tells_a_clean_statistic(settings, tmp_path)
 
 def test_a_fit_that_finds_everything_tells_no_clean_statistic_either(tmp_path):
     rows = make_rows(2000)
-    pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5)).fit(rows)
+    pca = PrivatePCA(2, epsilon=4.0, delta=1e-5).fit(rows)
     steps = [step.step for step in pca.release().certificate.steps]
     assert steps == ["lengths and spread", *["mean"] * (len(steps) - 3), "gram", "evaluation"]
     offered = everything_offered(pca, tmp_path, rows)
@@ -184,7 +184,7 @@ def test_the_walk_would_see_a_clean_statistic(tmp_path):
     rows = make_rows()
     with pytest.raises(AssertionError, match="can be read"):
         assert_nothing_clean(everything_offered_plain(rows), rows)
-    leaky = StreamingPCA(3, privacy=nearly_noiseless()).fit(rows)
+    leaky = PrivatePCA(3, **nearly_noiseless().settings).fit(rows)
     leaky.hint_ = rows.mean(axis=0)
     with pytest.raises(AssertionError, match="mean"):
         assert_nothing_clean(everything_offered(leaky, tmp_path, rows), rows)
@@ -198,7 +198,7 @@ def everything_offered_plain(rows):
     "use", ["transform", "inverse_transform", "score", "anomaly_scores", "get_covariance"]
 )
 def test_using_it_before_a_release_says_what_to_do(use):
-    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)).partial_fit(
+    pca = PrivatePCA(3, epsilon=1.0, delta=1e-4, bound=3.0, center=None, evaluate=False).partial_fit(
         make_rows()
     )
     with pytest.raises(NotFittedError, match=r"release\(\)"):
@@ -209,7 +209,7 @@ def test_using_it_before_a_release_says_what_to_do(use):
 
 @pytest.mark.parametrize("copier", [pickle.dumps, copy.deepcopy, copy.copy])
 def test_unreleased_rows_cannot_be_copied_out(copier):
-    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)).partial_fit(
+    pca = PrivatePCA(3, epsilon=1.0, delta=1e-4, bound=3.0, center=None, evaluate=False).partial_fit(
         make_rows()
     )
     with pytest.raises(TypeError, match=r"release\(\) first"):
@@ -217,8 +217,8 @@ def test_unreleased_rows_cannot_be_copied_out(copier):
 
 
 def test_a_copy_holds_what_was_released_and_takes_no_more_rows():
-    pca = StreamingPCA(
-        3, privacy=Privacy(1.0, 1e-4, 3.0, releases=5, center=None, evaluate=False)
+    pca = PrivatePCA(
+        3, epsilon=1.0, delta=1e-4, bound=3.0, releases=5, center=None, evaluate=False
     ).partial_fit(make_rows())
     released = pca.release()
     pca.partial_fit(make_rows(seed=1))
@@ -233,7 +233,7 @@ def test_a_copy_holds_what_was_released_and_takes_no_more_rows():
 
 
 def test_after_the_last_release_nothing_clean_is_kept():
-    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)).fit(make_rows())
+    pca = PrivatePCA(3, epsilon=1.0, delta=1e-4, bound=3.0, center=None, evaluate=False).fit(make_rows())
     assert secrets_in(pca) == []
     with pytest.raises(BudgetExceeded, match="all were made"):
         pca.partial_fit(make_rows())
@@ -242,9 +242,9 @@ def test_after_the_last_release_nothing_clean_is_kept():
 FORKED = """
 import os
 import numpy as np
-from fedpca import Privacy, StreamingPCA
+from fedpca import PrivatePCA
 rows = np.random.default_rng(0).normal(size=(60, 4))
-pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)).partial_fit(rows)
+pca = PrivatePCA(3, epsilon=1.0, delta=1e-4, bound=3.0, center=None, evaluate=False).partial_fit(rows)
 pid = os.fork()
 if pid:
     os.waitpid(pid, 0)
@@ -266,7 +266,7 @@ def test_a_fork_can_neither_take_nor_release_rows(fork):
 
 
 def test_a_release_that_the_ledger_cannot_complete_is_not_lost(monkeypatch):
-    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)).partial_fit(
+    pca = PrivatePCA(3, epsilon=1.0, delta=1e-4, bound=3.0, center=None, evaluate=False).partial_fit(
         make_rows()
     )
 
@@ -282,9 +282,9 @@ def test_a_release_that_the_ledger_cannot_complete_is_not_lost(monkeypatch):
 def test_delta_is_warned_of_once_and_the_stream_survives_a_warning_made_an_error():
     privacy = Privacy(4.0, 5e-4, 3.0, center="private", evaluate=False)
     with pytest.warns(UserWarning, match="delta") as caught:
-        StreamingPCA(2, privacy=privacy).fit(make_rows(1000))
+        PrivatePCA(2, **privacy.settings).fit(make_rows(1000))
     assert len(caught) == 1
-    pca = StreamingPCA(2, privacy=replace(privacy)).partial_fit(make_rows(1000))
+    pca = PrivatePCA(2, **privacy.settings).partial_fit(make_rows(1000))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(UserWarning, match="delta"):
@@ -293,7 +293,7 @@ def test_delta_is_warned_of_once_and_the_stream_survives_a_warning_made_an_error
 
 
 def test_threads_that_release_at_once_get_one_release():
-    pca = StreamingPCA(3, privacy=Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)).partial_fit(
+    pca = PrivatePCA(3, epsilon=1.0, delta=1e-4, bound=3.0, center=None, evaluate=False).partial_fit(
         make_rows(400, 200)
     )
     with ThreadPoolExecutor(8) as pool:
@@ -304,7 +304,7 @@ def test_threads_that_release_at_once_get_one_release():
 
 def test_many_reports_stay_on_the_lattice_so_that_no_bit_of_them_is_clean():
     """Sums of rounded noises would differ from the lattice by fractions that depend on the rows alone."""
-    pca = StreamingPCA(1, privacy=Privacy(1.0, 1e-5, 1.0, releases=6, center=None, evaluate=False))
+    pca = PrivatePCA(1, epsilon=1.0, delta=1e-5, bound=1.0, releases=6, center=None, evaluate=False)
     for part in np.array_split(make_rows(60), 6):
         points = pca.partial_fit(part).release().scatter * 2.0**24
         np.testing.assert_array_equal(points, np.rint(points))
@@ -317,7 +317,7 @@ def test_the_parity_of_many_reports_tells_nothing():
     parity = (first.T @ first) % 2
     hits = 0
     for _ in range(300):
-        pca = StreamingPCA(1, privacy=Privacy(1.0, 1e-5, 1.0, releases=6, center=None, evaluate=False))
+        pca = PrivatePCA(1, epsilon=1.0, delta=1e-5, bound=1.0, releases=6, center=None, evaluate=False)
         reports = [pca.partial_fit(rows[4 * j : 4 * j + 4]).release().scatter * 2.0**24 for j in (0, 1)]
         hits += np.sum(((2 * reports[1] - reports[0]) % 2 == parity)[np.triu_indices(3)])
     assert abs(hits / 1800 - 0.5) < 0.06
@@ -330,8 +330,8 @@ def test_the_parity_of_many_reports_tells_nothing():
 )
 def test_a_batch_interrupted_half_way_ends_the_stream_so_that_no_row_counts_twice(settings, monkeypatch):
     privacy = private(**({"epsilon": 4.0, "delta": 1e-5} | settings))
-    pca = StreamingPCA(2, privacy=privacy).partial_fit(make_rows(100))
-    monkeypatch.setattr("fedpca.estimators.private_steps.chunk_rows", lambda n_features: 150)
+    pca = PrivatePCA(2, **privacy.settings).partial_fit(make_rows(100))
+    monkeypatch.setattr("fedpca.estimators.private.chunk_rows", lambda n_features: 150)
     taken = PrivateTracker._take
 
     def interrupted(self, rows):
@@ -353,9 +353,9 @@ def test_private_steps_are_not_begun_if_the_rows_cannot_be_afforded(settings):
     ledger.debit(0, 10, "other", 0.1)
     privacy = private(ledger=ledger, **settings)
     for learn in (
-        StreamingPCA(2, privacy=privacy).fit,
-        StreamingPCA(2, privacy=privacy).partial_fit,
-        StreamingPCA(2, privacy=privacy).step_sum,
+        PrivatePCA(2, **privacy.settings).fit,
+        PrivatePCA(2, **privacy.settings).partial_fit,
+        PrivatePCA(2, **privacy.settings).step_sum,
     ):
         with pytest.raises(BudgetExceeded):
             learn(make_rows(1000))
@@ -366,9 +366,9 @@ def test_a_release_is_not_made_if_its_evaluation_cannot_be_afforded():
     ledger = Ledger(epsilon=1.0, delta=1e-4)
     ledger.debit(0, 10, "other", 0.2 * ledger_mu(ledger))
     with pytest.raises(BudgetExceeded):
-        StreamingPCA(2, privacy=private(evaluate=True, ledger=ledger)).fit(make_rows())
+        PrivatePCA(2, **private(evaluate=True, ledger=ledger).settings).fit(make_rows())
     assert len(ledger.entries) == 1
-    StreamingPCA(2, privacy=private(epsilon=ledger.left() * (1 - 1e-9), ledger=ledger)).fit(make_rows())
+    PrivatePCA(2, **private(epsilon=ledger.left() * (1 - 1e-9), ledger=ledger).settings).fit(make_rows())
 
 
 def ledger_mu(ledger):
@@ -378,7 +378,7 @@ def ledger_mu(ledger):
 def test_noise_too_large_to_be_exact_is_refused_before_anything_is_debited():
     ledger = Ledger(epsilon=1.0, delta=1e-5)
     with pytest.raises(ValueError, match="epsilon must be larger"):
-        StreamingPCA(2, privacy=Privacy(1e-9, 1e-12, 1.0, ledger=ledger, center=None, evaluate=False)).fit(
+        PrivatePCA(2, epsilon=1e-9, delta=1e-12, bound=1.0, ledger=ledger, center=None, evaluate=False).fit(
             make_rows()
         )
     assert ledger.entries == []
@@ -387,7 +387,7 @@ def test_noise_too_large_to_be_exact_is_refused_before_anything_is_debited():
 def test_gaps_of_a_row_are_filled_the_same_whoever_else_has_gaps(no_noise):
     """The number of rows in a product can decide how the others are rounded."""
     rows = make_rows(600, 40)
-    pca = StreamingPCA(2, privacy=nearly_noiseless(releases=2)).partial_fit(rows)
+    pca = PrivatePCA(2, **nearly_noiseless(releases=2).settings).partial_fit(rows)
     pca.release()
     gappy = np.where(np.random.default_rng(0).uniform(size=rows.shape) < 0.1, np.nan, rows)
     fill, clipping = pca._source._fill_gaps, pca._source._stage.clipping
@@ -408,13 +408,13 @@ def test_no_value_of_a_record_stops_a_fit_where_numpy_raises(settings):
         changed = rows.copy()
         changed[0] = row
         with np.errstate(all="raise"):
-            StreamingPCA(1, privacy=Privacy(1.0, 1e-5, **settings)).fit(changed)
+            PrivatePCA(1, epsilon=1.0, delta=1e-5, **settings).fit(changed)
 
 
 def test_a_row_without_any_entry_stays_at_the_center_after_a_release(no_noise):
     """Were it filled from the release, taking a record out could change more than is debited."""
     rows = make_rows(600, 4)
-    pca = StreamingPCA(2, privacy=nearly_noiseless(releases=2, adjacency="zero-out")).partial_fit(rows)
+    pca = PrivatePCA(2, **nearly_noiseless(releases=2, adjacency="zero-out").settings).partial_fit(rows)
     pca.release()
     source, empty = pca._source, np.full((1, 4), np.nan)
     clipping = source._stage.clipping
@@ -430,7 +430,7 @@ def test_a_row_without_any_entry_stays_at_the_center_after_a_release(no_noise):
 @pytest.mark.parametrize("settings", [{}, {"releases": 8}], ids=str)
 def test_with_hardly_any_noise_it_is_the_pca_of_clipped_rows(settings, no_noise):
     rows = make_rows()
-    pca = StreamingPCA(3, privacy=nearly_noiseless(center=rows.mean(axis=0), bound=50.0, **settings)).fit(
+    pca = PrivatePCA(3, **nearly_noiseless(center=rows.mean(axis=0), bound=50.0, **settings).settings).fit(
         rows
     )
     exact = Subspace.from_rows(rows, 3)
@@ -444,7 +444,7 @@ def test_with_hardly_any_noise_it_is_the_pca_of_clipped_rows(settings, no_noise)
 def test_release_returns_noisy_moments_that_sum_over_owners():
     owners = np.array_split(power_law(np.random.default_rng(0), 30_000, 10), 3)
     privacy = Privacy(4.0, 1e-6, 3.0, center=np.zeros(10), evaluate=False)
-    releases = [StreamingPCA(2, privacy=privacy).partial_fit(rows).release() for rows in owners]
+    releases = [PrivatePCA(2, **privacy.settings).partial_fit(rows).release() for rows in owners]
     assert all(isinstance(release, Moments) for release in releases)
     model = fedpca.merge(releases, rank=2)
     assert fedpca.metrics.affinity(model, Subspace.from_rows(np.concatenate(owners), 2, center=False)) > 0.98
@@ -459,13 +459,13 @@ def test_release_returns_noisy_moments_that_sum_over_owners():
 def test_a_merge_of_one_owners_releases_costs_what_its_ledger_says():
     ledger = Ledger(epsilon=5.0, delta=1e-4)
     privacy = Privacy(1.0, 1e-4, 3.0, ledger=ledger, center=None, evaluate=False)
-    fits = [StreamingPCA(2, privacy=privacy).fit(make_rows()).release() for _ in range(3)]
+    fits = [PrivatePCA(2, **privacy.settings).fit(make_rows()).release() for _ in range(3)]
     merged = fedpca.merge(fits).certificate
     assert merged.epsilon == pytest.approx(ledger.spent())
     assert merged.epsilon > 1.5
     assert merged.mu == pytest.approx(sqrt(3) * mu_of(1.0, 1e-4))
     other = (
-        StreamingPCA(2, privacy=Privacy(1.2, 1e-4, 3.0, center=None, evaluate=False))
+        PrivatePCA(2, epsilon=1.2, delta=1e-4, bound=3.0, center=None, evaluate=False)
         .fit(make_rows())
         .release()
     )
@@ -475,13 +475,13 @@ def test_a_merge_of_one_owners_releases_costs_what_its_ledger_says():
 def test_the_tree_of_merges_makes_no_difference_to_the_certificate():
     ledger = Ledger(epsilon=5.0, delta=1e-4)
     own = [
-        StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, ledger=ledger, center=None, evaluate=False))
+        PrivatePCA(2, epsilon=1.0, delta=1e-4, bound=3.0, ledger=ledger, center=None, evaluate=False)
         .fit(make_rows())
         .release()
         for _ in "ab"
     ]
     others = [
-        StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False))
+        PrivatePCA(2, epsilon=1.0, delta=1e-4, bound=3.0, center=None, evaluate=False)
         .fit(make_rows())
         .release()
         for _ in "cd"
@@ -500,7 +500,7 @@ def test_the_tree_of_merges_makes_no_difference_to_the_certificate():
 
 def test_a_merged_certificate_has_the_bound_of_all_or_lists_those_they_have():
     a, b, c = (
-        StreamingPCA(2, privacy=Privacy(1.0, 1e-4, bound, center=None, evaluate=False))
+        PrivatePCA(2, epsilon=1.0, delta=1e-4, bound=bound, center=None, evaluate=False)
         .fit(make_rows())
         .release()
         for bound in (3.0, 3.0, 4.0)
@@ -513,7 +513,7 @@ def test_a_merged_certificate_has_the_bound_of_all_or_lists_those_they_have():
 @pytest.mark.parametrize("missing", ["spent", "spent_delta"])
 def test_a_release_that_does_not_say_what_it_cost_is_refused(missing):
     privacy = Privacy(1.0, 1e-4, 3.0, ledger=Ledger(epsilon=5.0, delta=1e-4), center=None, evaluate=False)
-    fits = [StreamingPCA(2, privacy=privacy).fit(make_rows()).release() for _ in range(3)]
+    fits = [PrivatePCA(2, **privacy.settings).fit(make_rows()).release() for _ in range(3)]
     stated = fedpca.merge(fits[1:]).certificate.to_json()
     for release in stated["releases"]:
         del release[missing]
@@ -522,7 +522,7 @@ def test_a_release_that_does_not_say_what_it_cost_is_refused(missing):
 
 
 def test_the_same_stream_is_not_merged_twice():
-    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-5, 3.0, releases=3, center=None, evaluate=False))
+    pca = PrivatePCA(2, epsilon=1.0, delta=1e-5, bound=3.0, releases=3, center=None, evaluate=False)
     reports = [pca.partial_fit(make_rows(seed=seed)).release() for seed in range(3)]
     for parts in (reports, [reports[0], reports[0]], [reports[0].subspace(2), reports[1].subspace(2)]):
         with pytest.raises(ValueError, match="merged twice"):
@@ -531,7 +531,7 @@ def test_the_same_stream_is_not_merged_twice():
 
 def test_a_text_column_is_named_and_not_quoted():
     frame = pd.DataFrame({"age": [1.0, 2.0, 3.0], "diagnosis": ["flu", "flu", "secret"]})
-    for pca in (StreamingPCA(1, privacy=nearly_noiseless()), StreamingPCA(1)):
+    for pca in (PrivatePCA(1, **nearly_noiseless().settings), StreamingPCA(1)):
         with pytest.raises(ValueError, match="diagnosis contains text: drop or encode") as refusal:
             pca.fit(frame)
         assert "secret" not in str(refusal.value)
@@ -540,12 +540,12 @@ def test_a_text_column_is_named_and_not_quoted():
 @pytest.mark.filterwarnings("ignore:the merge has no certificate")
 def test_a_merge_with_anything_not_private_is_not_certified():
     rows = make_rows()
-    release = StreamingPCA(2, privacy=nearly_noiseless()).partial_fit(rows).release()
+    release = PrivatePCA(2, **nearly_noiseless().settings).partial_fit(rows).release()
     clean = Moments.from_rows(rows, center=False)
     assert fedpca.merge([release, clean]).certificate is None
     noisy = (
-        StreamingPCA(
-            2, privacy=Privacy(0.1, 1e-6, 3.0, insecure_seed_for_tests=0, center=None, evaluate=False)
+        PrivatePCA(
+            2, epsilon=0.1, delta=1e-6, bound=3.0, insecure_seed_for_tests=0, center=None, evaluate=False
         )
         .fit(rows)
         .release()
@@ -558,13 +558,13 @@ def test_a_merge_with_anything_not_private_is_not_certified():
 def test_noisy_moments_merge_into_an_estimator_without_privacy():
     # So noisy that some variances are negative.
     privacy = Privacy(0.1, 1e-6, 3.0, insecure_seed_for_tests=0, center=None, evaluate=False)
-    release = StreamingPCA(2, privacy=privacy).partial_fit(make_rows()).release()
+    release = PrivatePCA(2, **privacy.settings).partial_fit(make_rows()).release()
     assert (np.diag(release.scatter) < 0).any()
     assert StreamingPCA(2, center=False).merge(release).n_samples_seen_ == 400
 
 
 def test_releasing_again_without_new_rows_is_the_same_and_free():
-    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)).partial_fit(
+    pca = PrivatePCA(2, epsilon=1.0, delta=1e-4, bound=3.0, center=None, evaluate=False).partial_fit(
         make_rows()
     )
     assert pca.release() is pca.release()
@@ -574,7 +574,7 @@ def test_releasing_again_without_new_rows_is_the_same_and_free():
 @pytest.mark.parametrize("releases", [3, 7])
 def test_reports_of_a_growing_stream_are_cumulative_and_within_budget(releases, no_noise):
     rows = make_rows(700)
-    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 50.0, releases=releases, center=None, evaluate=False))
+    pca = PrivatePCA(2, epsilon=1.0, delta=1e-4, bound=50.0, releases=releases, center=None, evaluate=False)
     for report, part in enumerate(np.array_split(rows, releases), start=1):
         pca.partial_fit(part)
         released = pca.release()
@@ -591,7 +591,7 @@ def test_reports_of_a_growing_stream_are_cumulative_and_within_budget(releases, 
 def test_noise_of_the_reports_is_that_of_the_schedule():
     """On a stream of nothing, the reports are the noise itself."""
     privacy = Privacy(1.0, 1e-4, 1.0, releases=6, center=None, evaluate=False)
-    pca = StreamingPCA(privacy=privacy)
+    pca = PrivatePCA(**privacy.settings)
     reports = []
     for _ in range(6):
         pca.partial_fit(np.zeros((10, 150)))
@@ -609,7 +609,7 @@ def test_noise_of_the_reports_is_that_of_the_schedule():
 
 def test_a_private_center_of_all_rows_costs_a_part_of_the_budget():
     rows = make_rows(2000) + 2.0
-    pca = StreamingPCA(2, privacy=private(epsilon=4.0, delta=1e-5, bound=4.0, center="private")).fit(rows)
+    pca = PrivatePCA(2, **private(epsilon=4.0, delta=1e-5, bound=4.0, center="private").settings).fit(rows)
     np.testing.assert_allclose(pca.mean_, rows.mean(axis=0), atol=0.3)
     entries = pca.ledger_.entries
     first, *means, last = [entry.mechanism for entry in entries]
@@ -624,7 +624,7 @@ def test_a_private_center_of_all_rows_costs_a_part_of_the_budget():
 
 def test_a_private_center_of_a_stream_takes_its_first_rows():
     rows = make_rows(3000) + 2.0
-    pca = StreamingPCA(2, privacy=private(epsilon=4.0, delta=1e-5, bound=4.0, center="private"))
+    pca = PrivatePCA(2, **private(epsilon=4.0, delta=1e-5, bound=4.0, center="private").settings)
     for part in np.array_split(rows, 60):
         pca.partial_fit(part)
     released = pca.release()
@@ -649,8 +649,8 @@ def test_rounds_of_one_owner_are_what_fit_does():
     rows = make_rows(2000) + 2.0
     rows[3, 2] = np.nan
     privacy = Privacy(4.0, 1e-5, insecure_seed_for_tests=3, evaluate=False)
-    by_rounds = rounds_of(StreamingPCA(2, privacy=privacy), rows).partial_fit(rows)
-    fitted = StreamingPCA(2, privacy=privacy).fit(rows)
+    by_rounds = rounds_of(PrivatePCA(2, **privacy.settings), rows).partial_fit(rows)
+    fitted = PrivatePCA(2, **privacy.settings).fit(rows)
     np.testing.assert_array_equal(by_rounds.release().scatter, fitted.release().scatter)
     np.testing.assert_array_equal(by_rounds.mean_, fitted.mean_)
     assert by_rounds.release().certificate.bound == fitted.release().certificate.bound
@@ -667,7 +667,7 @@ def test_a_sum_of_a_private_step_is_noisy_and_paid_for():
     for step in ("lengths and spread", "mean"):
         sums = []
         for _ in range(2):
-            pca = StreamingPCA(2, privacy=private(epsilon=4.0, delta=1e-5, center="private"))
+            pca = PrivatePCA(2, **private(epsilon=4.0, delta=1e-5, center="private").settings)
             while (summed := pca.step_sum(rows)).step != step:
                 pca.advance(summed)
             sums.append(summed)
@@ -678,7 +678,7 @@ def test_a_sum_of_a_private_step_is_noisy_and_paid_for():
 
 
 def test_rows_are_counted_for_nothing():
-    pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5))
+    pca = PrivatePCA(2, epsilon=4.0, delta=1e-5)
     counted = pca.step_sum(make_rows())
     assert (counted.step, counted.n_rows, counted.total.size) == ("rows", 400, 0)
     assert pca.ledger_.entries == []
@@ -688,7 +688,7 @@ def test_rounds_of_private_steps_come_in_order():
     """A second sum for one round would carry the noise of the first."""
     rows = make_rows(2000)
     privacy = private(epsilon=4.0, delta=1e-5, center="private", releases=2)
-    pca = StreamingPCA(2, privacy=privacy)
+    pca = PrivatePCA(2, **privacy.settings)
     with pytest.raises(ValueError, match="step_sum before it"):
         pca.advance(StepSum("rows", np.zeros(0), 5))
     counted = pca.step_sum(rows)
@@ -723,19 +723,14 @@ def test_rounds_of_private_steps_come_in_order():
     with pytest.raises(ValueError, match="nothing to find privately"):
         pca.step_sum(rows)
     assert pca.ledger_.entries[-1].mechanism == "gram"
-    streamed = StreamingPCA(2, privacy=privacy).partial_fit(rows[:5])
+    streamed = PrivatePCA(2, **privacy.settings).partial_fit(rows[:5])
     with pytest.raises(ValueError, match="first rows of a stream"):
         streamed.step_sum(rows)
 
 
-@pytest.mark.parametrize(
-    ("settings", "match"),
-    [({}, "needs StreamingPCA"), ({"privacy": private()}, "nothing to find privately")],
-    ids=["plain", "no center"],
-)
-def test_steps_are_only_taken_where_something_is_to_be_found(settings, match):
-    pca = StreamingPCA(2, **settings)
-    with pytest.raises(ValueError, match=match):
+def test_steps_are_only_taken_where_something_is_to_be_found():
+    pca = PrivatePCA(2, **private().settings)
+    with pytest.raises(ValueError, match="nothing to find privately"):
         pca.step_sum(make_rows())
     assert not hasattr(pca, "n_features_in_")
 
@@ -744,12 +739,12 @@ def test_too_many_features_are_refused_before_a_center_is_paid_for():
     ledger = Ledger(epsilon=1.0, delta=1e-5)
     privacy = Privacy(1.0, 1e-5, ledger=ledger)
     with pytest.raises(ValueError, match="mechanism='sketch'"):
-        StreamingPCA(2, privacy=privacy).fit(np.zeros((5, 5000)))
+        PrivatePCA(2, **privacy.settings).fit(np.zeros((5, 5000)))
     assert ledger.entries == []
 
 
 def test_too_short_a_stream_for_its_steps_says_so():
-    pca = StreamingPCA(2, privacy=Privacy(0.1, 1e-5)).partial_fit(make_rows(50))
+    pca = PrivatePCA(2, epsilon=0.1, delta=1e-5).partial_fit(make_rows(50))
     with pytest.raises(ValueError, match="first rows of a stream, and 50 were not enough; bring more"):
         pca.release()
     assert pca.ledger_.entries == []
@@ -757,7 +752,7 @@ def test_too_short_a_stream_for_its_steps_says_so():
 
 def test_a_stream_that_has_paid_for_steps_is_not_told_to_begin_anew():
     rows = np.random.default_rng(0).normal(size=(400, 5)) + 3.0
-    pca = StreamingPCA(2, scale="std", privacy=Privacy(4.0, 1e-5, noise="fast")).partial_fit(rows)
+    pca = PrivatePCA(2, scale="std", epsilon=4.0, delta=1e-5).partial_fit(rows)
     assert pca.ledger_.entries
     with pytest.raises(ValueError, match="400 were not enough; what was found so far is paid for and kept"):
         pca.release()
@@ -770,7 +765,7 @@ def test_an_outlier_moves_the_release_no_more_than_the_bound(no_noise):
     wild = rows.copy()
     wild[0] *= 1e9
     scatters = [
-        StreamingPCA(2, privacy=nearly_noiseless()).partial_fit(table).release().scatter
+        PrivatePCA(2, **nearly_noiseless().settings).partial_fit(table).release().scatter
         for table in (rows, wild)
     ]
     assert np.linalg.norm(scatters[1] - scatters[0]) <= sqrt(2) * 3.0**2 * (1 + 1e-9)
@@ -785,7 +780,7 @@ def test_a_row_however_large_is_clipped_and_never_a_reason_to_refuse(size, dtype
     privacy = nearly_noiseless(insecure_seed_for_tests=0)
     tame = rows.copy()
     tame[7] = 1e6
-    wild, calm = (StreamingPCA(2, privacy=privacy).fit(table).release().scatter for table in (rows, tame))
+    wild, calm = (PrivatePCA(2, **privacy.settings).fit(table).release().scatter for table in (rows, tame))
     np.testing.assert_allclose(wild, calm, atol=1e-2)
 
 
@@ -801,7 +796,7 @@ def test_an_infinite_entry_and_an_empty_column_count_as_missing(settings, no_noi
     released = []
     settings = settings | {"insecure_seed_for_tests": 0}  # of pairs of rows
     for table in (gappy, infinite):
-        pca = StreamingPCA(2, privacy=nearly_noiseless(**settings))
+        pca = PrivatePCA(2, **nearly_noiseless(**settings).settings)
         for part in np.array_split(table, 3):
             pca.partial_fit(part)
             if settings.get("releases", 1) > 1:
@@ -810,7 +805,7 @@ def test_an_infinite_entry_and_an_empty_column_count_as_missing(settings, no_noi
     assert released[0].count == released[1].count
     np.testing.assert_array_equal(released[0].scatter, released[1].scatter)
     if "releases" not in settings:
-        fitted = [StreamingPCA(2, privacy=nearly_noiseless(**settings)).fit(t) for t in (gappy, infinite)]
+        fitted = [PrivatePCA(2, **nearly_noiseless(**settings).settings).fit(t) for t in (gappy, infinite)]
         np.testing.assert_array_equal(fitted[0].components_, fitted[1].components_)
 
 
@@ -825,7 +820,7 @@ def test_an_infinite_entry_counts_as_missing(entry, to_rows, no_noise):
         lambda pca, table: pca.fit(table),
     ):
         missing, known = (
-            fit(StreamingPCA(2, privacy=nearly_noiseless()), to_rows(table)).release()
+            fit(PrivatePCA(2, **nearly_noiseless().settings), to_rows(table)).release()
             for table in (rows, infinite)
         )
         np.testing.assert_array_equal(missing.scatter, known.scatter)
@@ -834,7 +829,7 @@ def test_an_infinite_entry_counts_as_missing(entry, to_rows, no_noise):
 @pytest.mark.parametrize("size", [1e160, 1.7e308, np.inf])
 def test_a_gap_beside_a_huge_entry_is_filled_after_a_release(size):
     rows = make_rows()
-    pca = StreamingPCA(2, privacy=nearly_noiseless(releases=2)).partial_fit(rows)
+    pca = PrivatePCA(2, **nearly_noiseless(releases=2).settings).partial_fit(rows)
     pca.release()
     rows[7], rows[7, 2] = -size, np.nan
     assert np.isfinite(pca.partial_fit(rows).release().scatter).all()
@@ -847,7 +842,7 @@ def test_gaps_are_filled_from_the_center_before_the_first_release(settings, no_n
     gappy[3] = np.nan  # nothing observed: still a record
     filled = np.where(np.isnan(gappy), settings.get("center", np.zeros(6)), gappy)
     released = [
-        StreamingPCA(2, privacy=nearly_noiseless(**settings)).partial_fit(table).release()
+        PrivatePCA(2, **nearly_noiseless(**settings).settings).partial_fit(table).release()
         for table in (gappy, filled)
     ]
     np.testing.assert_array_equal(released[0].scatter, released[1].scatter)
@@ -863,8 +858,8 @@ def test_an_object_in_one_cell_is_a_number_or_missing(kind, cell, no_noise):
     as_number = rows.copy()
     as_number[7, 2] = np.nan if cell is pd.NA or cell in (None, 10**400, -(10**400)) else float(cell)
     given = {"list": rows.tolist(), "array": rows, "frame": pd.DataFrame(rows)}[kind]
-    pca = StreamingPCA(2, privacy=nearly_noiseless()).fit(given)
-    expected = StreamingPCA(2, privacy=nearly_noiseless()).fit(as_number.astype(float))
+    pca = PrivatePCA(2, **nearly_noiseless().settings).fit(given)
+    expected = PrivatePCA(2, **nearly_noiseless().settings).fit(as_number.astype(float))
     np.testing.assert_array_equal(pca.release().scatter, expected.release().scatter)
 
 
@@ -875,7 +870,7 @@ def test_a_number_beyond_float64_warns_of_nothing(size):
     rows[7, 2] = size
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
-        StreamingPCA(2, privacy=nearly_noiseless()).fit(rows)
+        PrivatePCA(2, **nearly_noiseless().settings).fit(rows)
 
 
 def test_gaps_are_filled_from_the_last_release_and_from_nothing_else(no_noise):
@@ -884,8 +879,8 @@ def test_gaps_are_filled_from_the_last_release_and_from_nothing_else(no_noise):
     gappy = np.where(np.random.default_rng(1).uniform(size=rows.shape) < 0.2, np.nan, rows)
     results = []
     for unreleased in (make_rows(50, seed=5), np.zeros((50, 6))):
-        pca = StreamingPCA(
-            2, privacy=nearly_noiseless(bound=50.0, releases=2, center=np.zeros(6))
+        pca = PrivatePCA(
+            2, **nearly_noiseless(bound=50.0, releases=2, center=np.zeros(6)).settings
         ).partial_fit(rows)
         pca.release()
         pca.partial_fit(unreleased)
@@ -909,8 +904,8 @@ def test_all_kinds_of_rows_are_taken(kind):
         "integers": rows.astype(int),
     }[kind]
     seeded = nearly_noiseless(insecure_seed_for_tests=1)
-    pca = StreamingPCA(2, privacy=seeded).fit(table)
-    plain = StreamingPCA(2, privacy=seeded).fit(rows)
+    pca = PrivatePCA(2, **seeded.settings).fit(table)
+    plain = PrivatePCA(2, **seeded.settings).fit(rows)
     np.testing.assert_allclose(pca.components_, plain.components_, atol=1e-6)
     assert pca.components_.dtype == (np.float32 if kind == "float32" else np.float64)
     if kind == "frame":
@@ -925,7 +920,7 @@ def test_all_kinds_of_rows_are_taken(kind):
 def test_the_certificate_states_the_promise_and_travels(tmp_path):
     rows = make_rows()
     privacy = Privacy(1.0, 1e-4, 3.0, adjacency="zero-out", center=None, evaluate=False)
-    pca = StreamingPCA(2, privacy=privacy).fit(rows)
+    pca = PrivatePCA(2, **privacy.settings).fit(rows)
     certificate = pca.subspace_.certificate
     assert certificate.private is True
     assert certificate.warnings == ()
@@ -946,38 +941,26 @@ def test_the_certificate_states_the_promise_and_travels(tmp_path):
 
 def test_a_seed_makes_noise_repeatable_and_the_certificate_says_it_is_worthless():
     seeded = Privacy(1.0, 1e-4, 3.0, insecure_seed_for_tests=7, center=None, evaluate=False)
-    one, other = (StreamingPCA(2, privacy=seeded).fit(make_rows()) for _ in range(2))
+    one, other = (PrivatePCA(2, **seeded.settings).fit(make_rows()) for _ in range(2))
     np.testing.assert_array_equal(one.components_, other.components_)
     assert one.subspace_.certificate.private is False
     assert "NOT PRIVATE" in one.subspace_.certificate.warnings[0]
     assert "NOT private" in repr(one.subspace_)
     merged = fedpca.merge(
-        [one.release(), StreamingPCA(2, privacy=nearly_noiseless()).fit(make_rows()).release()]
+        [one.release(), PrivatePCA(2, **nearly_noiseless().settings).fit(make_rows()).release()]
     )
     assert merged.certificate.private is False
 
 
 def test_without_a_seed_no_two_releases_are_alike():
     privacy = Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)
-    one, other = (StreamingPCA(2, privacy=privacy, random_state=0).fit(make_rows()).release() for _ in "ab")
+    one, other = (PrivatePCA(2, **privacy.settings).fit(make_rows()).release() for _ in "ab")
     assert not np.isclose(one.scatter, other.scatter, rtol=1e-9).any()
-
-
-def test_fast_noise_is_labeled_unsafe_and_never_the_default():
-    assert Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False).noise == "exact"
-    release = (
-        StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, noise="fast", center=None, evaluate=False))
-        .fit(make_rows())
-        .release()
-    )
-    assert "UNSAFE" in release.certificate.sampler
-    assert "floating-point noise" in release.certificate.warnings[0]
-    assert "UNSAFE" in repr(release)
 
 
 def test_released_numbers_lie_on_the_lattice():
     release = (
-        StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 1.0, center=None, evaluate=False))
+        PrivatePCA(2, epsilon=1.0, delta=1e-4, bound=1.0, center=None, evaluate=False)
         .fit(make_rows())
         .release()
     )
@@ -989,13 +972,13 @@ def test_a_hidden_component_is_shown_only_if_it_rises_above_the_noise():
     rows = np.random.default_rng(0).normal(size=(20_000, 30)) * 0.02
     rows[:, :3] *= [40, 30, 20]
     privacy = Privacy(1.0, 1e-6, 2.0, insecure_seed_for_tests=0, center=None, evaluate=False)
-    pca = StreamingPCA(privacy=privacy).fit(rows)
+    pca = PrivatePCA(**privacy.settings).fit(rows)
     assert pca.n_components_ == 3
     np.testing.assert_allclose(pca.explained_variance_, [0.64, 0.36, 0.16], rtol=0.1)
     drowned = replace(privacy, epsilon=0.01)
-    assert StreamingPCA(privacy=drowned).fit(rows).n_components_ == 0
-    assert StreamingPCA(0.9, privacy=privacy).fit(rows).n_components_ == 3
-    assert StreamingPCA(energy=(0.1, 0.3), privacy=privacy).fit(rows).n_components_ == 3
+    assert PrivatePCA(**drowned.settings).fit(rows).n_components_ == 0
+    assert PrivatePCA(0.9, **privacy.settings).fit(rows).n_components_ == 3
+    assert PrivatePCA(**privacy.settings).fit(rows).n_components_ == 3
 
 
 # --- settings ---
@@ -1004,10 +987,10 @@ def test_a_hidden_component_is_shown_only_if_it_rises_above_the_noise():
 def test_delta_is_refused_at_one_over_n_and_warned_of_above_a_tenth():
     rows = make_rows(100)
     with pytest.raises(ValueError, match=r"delta must be below one over the number of rows, 1/100"):
-        StreamingPCA(2, privacy=Privacy(1.0, 0.01, 3.0, center=None, evaluate=False)).fit(rows)
+        PrivatePCA(2, epsilon=1.0, delta=0.01, bound=3.0, center=None, evaluate=False).fit(rows)
     with pytest.warns(UserWarning, match="0.001 or less is advised"):
-        StreamingPCA(2, privacy=Privacy(1.0, 0.005, 3.0, center=None, evaluate=False)).fit(rows)
-    StreamingPCA(2, privacy=Privacy(1.0, 0.001, 3.0, center=None, evaluate=False)).fit(
+        PrivatePCA(2, epsilon=1.0, delta=0.005, bound=3.0, center=None, evaluate=False).fit(rows)
+    PrivatePCA(2, epsilon=1.0, delta=0.001, bound=3.0, center=None, evaluate=False).fit(
         rows
     )  # a warning would be an error
 
@@ -1026,7 +1009,6 @@ def test_delta_is_refused_at_one_over_n_and_warned_of_above_a_tenth():
         ({"bound": float("nan")}, ValueError, "bound"),
         ({"adjacency": "add-remove"}, ValueError, "adjacency must be one of 'replace-one', 'zero-out'"),
         ({"mechanism": "wishart"}, ValueError, "mechanism must be one of"),
-        ({"noise": "none"}, ValueError, "noise must be one of 'exact', 'fast'"),
         ({"releases": 0}, ValueError, "releases must be at least 1"),
         ({"releases": 2.5}, TypeError, "releases"),
         ({"releases": 10**6}, ValueError, "at most 10000"),
@@ -1056,51 +1038,43 @@ def test_nothing_but_epsilon_and_delta_has_to_be_known():
 
 
 @pytest.mark.parametrize(
-    ("settings", "call", "match"),
+    ("settings", "match"),
     [
-        ({"forget": 0.9}, {}, "forget must be 1 with privacy"),
-        ({"tracker": "nystrom"}, {}, "tracker must be 'auto' with privacy"),
-        ({"privacy": "yes"}, {}, "privacy must be a Privacy"),
-        ({}, {"sample_weight": np.ones(400)}, "sample_weight must be None with privacy"),
-        ({"privacy": Privacy(1.0, 1e-5, 1.0, center=[0.0], evaluate=False)}, {}, "6 features, 1 numbers"),
+        ({"scale": "binomial"}, "scale must be None, 'std' or public numbers with privacy"),
+        ({"center": [0.0]}, "6 features, 1 numbers"),
+        ({"oversample": -1}, "oversample must be at least 0"),
+        ({"n_components": 7}, "n_components"),
+        ({"epsilon": 0}, "epsilon must lie"),
     ],
+    ids=str,
 )
-def test_what_does_not_go_with_privacy_is_refused(settings, call, match):
-    pca = StreamingPCA(**({"n_components": 2, "privacy": nearly_noiseless()} | settings))
-    for method in (pca.fit, pca.partial_fit):
+def test_settings_that_do_not_go_with_the_rows_are_refused(settings, match):
+    pca = PrivatePCA(**({"n_components": 2} | nearly_noiseless().settings | settings))
+    for method in (pca.fit, pca.partial_fit, pca.step_sum):
         with pytest.raises((ValueError, TypeError), match=match):
-            method(make_rows(), **call)
+            method(make_rows())
     assert not hasattr(pca, "_source")
 
 
-def test_weights_are_refused_in_later_batches_too():
-    pca = StreamingPCA(2, privacy=nearly_noiseless()).partial_fit(make_rows())
-    with pytest.raises(ValueError, match="sample_weight"):
-        pca.partial_fit(make_rows(), sample_weight=np.full(400, 1e6))
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_no_row_counts_beyond_its_bound_by_a_weight(method):
+    with pytest.raises(TypeError, match="sample_weight"):
+        getattr(PrivatePCA(2, **nearly_noiseless().settings), method)(
+            make_rows(), sample_weight=np.full(400, 1e6)
+        )
 
 
-def test_release_needs_privacy_and_rows():
-    with pytest.raises(ValueError, match="release is for private"):
-        StreamingPCA(2).fit(make_rows()).release()
+def test_release_needs_rows():
     with pytest.raises(NotFittedError, match="partial_fit"):
-        StreamingPCA(2, privacy=nearly_noiseless()).release()
-
-
-def test_a_private_estimator_does_not_merge():
-    private = StreamingPCA(2, privacy=nearly_noiseless()).fit(make_rows())
-    with pytest.raises(ValueError, match="merge what is released"):
-        private.merge(StreamingPCA(2).fit(make_rows()))
-    unreleased = StreamingPCA(2, privacy=nearly_noiseless()).partial_fit(make_rows())
-    with pytest.raises(NotFittedError, match=r"release\(\)"):
-        StreamingPCA(2, center=False).merge(unreleased)
+        PrivatePCA(2, **nearly_noiseless().settings).release()
 
 
 def test_settings_are_values():
     privacy = Privacy(1.0, 1e-5, 2.0, center=np.arange(3.0), evaluate=False)
     assert privacy == Privacy(1.0, 1e-5, 2.0, center=(0.0, 1.0, 2.0), evaluate=False)
     assert "center=<3 public numbers>" in repr(privacy)
-    pca = clone(StreamingPCA(2, privacy=privacy))
-    assert pca.get_params()["privacy"] == privacy
+    pca = clone(PrivatePCA(2, **privacy.settings))
+    assert {name: pca.get_params()[name] for name in privacy.settings} == privacy.settings
     assert pickle.loads(pickle.dumps(privacy)) == privacy
     with pytest.raises(AttributeError):
         privacy.epsilon = 9.0
@@ -1108,16 +1082,15 @@ def test_settings_are_values():
 
 def test_the_ledger_that_pays_is_public():
     ledger = Ledger(epsilon=1.0, delta=1e-4)
-    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, ledger=ledger, center=None, evaluate=False))
+    pca = PrivatePCA(2, epsilon=1.0, delta=1e-4, bound=3.0, ledger=ledger, center=None, evaluate=False)
     with pytest.raises(AttributeError, match="ledger_ is opened by"):
         pca.ledger_  # noqa: B018
     assert pca.partial_fit(make_rows()).ledger_ is ledger  # before a release, too
-    assert StreamingPCA(2).fit(make_rows()).ledger_ is None
 
 
 def test_a_shared_ledger_in_memory_counts_over_fits_and_clones():
     ledger = Ledger(epsilon=1.0, delta=1e-4)
-    pca = StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, ledger=ledger, center=None, evaluate=False)).fit(
+    pca = PrivatePCA(2, epsilon=1.0, delta=1e-4, bound=3.0, ledger=ledger, center=None, evaluate=False).fit(
         make_rows()
     )
     assert pca.subspace_.certificate.ledger.spent == pytest.approx(1.0)
@@ -1129,5 +1102,5 @@ def test_digits_at_epsilon_one_keep_their_directions():
     digits = load_digits().data / 16
     exact = Subspace.from_rows(digits, 5)
     privacy = Privacy(1.0, 1e-5, 2.45, center=digits.mean(axis=0), evaluate=False)
-    found = [StreamingPCA(5, privacy=privacy).fit(digits) for _ in range(5)]
+    found = [PrivatePCA(5, **privacy.settings).fit(digits) for _ in range(5)]
     assert np.mean([fedpca.metrics.affinity(pca, exact) for pca in found]) > 0.82  # 0.90 measured

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers import interrupted
 
-from fedpca import BudgetExceeded, Ledger, Privacy, StreamingPCA
+from fedpca import BudgetExceeded, Ledger, PrivatePCA
 from fedpca.privacy.calibration import epsilon_of
 
 ROWS, MORE, FOR_STEPS = (np.random.default_rng(0).normal(size=(n_rows, 2)) for n_rows in (60, 5, 300))
@@ -25,7 +25,7 @@ SETTINGS = [
 def stream(settings):
     given = {"epsilon": 8.0, "delta": 1e-5, "bound": 3.0, "center": None, "evaluate": False} | settings
     rows = FOR_STEPS if {"private"} & set(given.values()) else ROWS
-    return StreamingPCA(1, privacy=Privacy(**given), batch_size=25).partial_fit(rows)
+    return PrivatePCA(1, **given).partial_fit(rows)
 
 
 @pytest.mark.slow

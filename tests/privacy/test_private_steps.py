@@ -14,7 +14,15 @@ from helpers import edge_of_rounding, interrupted, power_law, secrets_in
 from sklearn.datasets import load_digits
 
 import fedpca
-from fedpca import Aggregator, BudgetExceeded, FederatedPCA, Ledger, Privacy, StreamingPCA, Subspace
+from fedpca import (
+    Aggregator,
+    BudgetExceeded,
+    FederatedPCA,
+    Ledger,
+    Privacy,
+    PrivatePCA,
+    Subspace,
+)
 from fedpca.errors import SummaryRejected
 from fedpca.privacy import StepSum, steps
 from fedpca.privacy.calibration import ROUNDING, mu_of
@@ -22,12 +30,13 @@ from fedpca.privacy.clipping import MAX_ROWS, RADIUS, Clipping, Pairing
 from fedpca.privacy.evaluation import PrivateEvaluation
 from fedpca.privacy.mechanisms import MECHANISMS as KNOWN
 from fedpca.privacy.mechanisms.base import SUM_WEIGHT
-from fedpca.privacy.noise import ExactNoise, FastNoise
+from fedpca.privacy.noise import ExactNoise
 from fedpca.privacy.schedule import Schedule
 from fedpca.privacy.search import BlockSum, Found
 from fedpca.privacy.search_plan import SearchRule
 from fedpca.privacy.tracker import PrivateTracker
 from fedpca.summaries.certificate import Certificate
+from reproduction.fast_noise import FastNoise
 
 pytestmark = pytest.mark.slow  # all of it together
 
@@ -256,7 +265,7 @@ def mixture(n_rows=3000, seed=0):
 @pytest.mark.parametrize("settings", [{}, {"center": AROUND}, {"center": None}], ids=["", "public", "none"])
 def test_the_sums_that_an_owner_sends_are_those(settings, in_order, no_noise):
     rows = mixture()
-    pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, insecure_seed_for_tests=0, **settings))
+    pca = PrivatePCA(2, epsilon=4.0, delta=1e-5, insecure_seed_for_tests=0, **settings)
     center = np.zeros(5) if settings.get("center") is None else AROUND
     table, names = listed(rows), []
     while not pca.is_prepared:
@@ -327,7 +336,7 @@ def test_a_stream_does_not_depend_on_how_its_rows_come(settings, scale):
     privacy = Privacy(8.0, 1e-6, insecure_seed_for_tests=1, **settings)
     releases = []
     for size in (1, 97, 4000):
-        pca = StreamingPCA(2, scale=scale, privacy=privacy)
+        pca = PrivatePCA(2, scale=scale, **privacy.settings)
         parts = [rows[:600], *np.array_split(rows[600:2500], 1900 // size or 1), rows[2500:]]
         for part in parts if size < 4000 else [rows]:
             pca.partial_fit(np.asfortranarray(part) if size == 97 else part)
@@ -411,7 +420,7 @@ def test_the_certificate_lists_all_steps_and_they_cost_what_was_promised(
 ):
     rows = ordinary(4000)
     privacy = Privacy(4.0, 1e-5, mechanism=mechanism, adjacency=adjacency, evaluate=evaluate)
-    pca = StreamingPCA(2, scale=scale, privacy=privacy).fit(rows)
+    pca = PrivatePCA(2, scale=scale, **privacy.settings).fit(rows)
     certificate, entries = pca.release().certificate, pca.ledger_.entries
     names = [step.step for step in certificate.steps]
     expected = ["scales"] * (scale == "std") + ["lengths and spread", "mean", "mean", "mean"]
@@ -439,7 +448,7 @@ def test_the_certificate_lists_all_steps_and_they_cost_what_was_promised(
 def test_no_record_of_a_stream_pays_for_two_steps(mechanism, adjacency, evaluate, scale):
     rows = ordinary(4000)
     privacy = Privacy(8.0, 1e-5, mechanism=mechanism, adjacency=adjacency, evaluate=evaluate)
-    pca = StreamingPCA(2, scale=scale, privacy=privacy)
+    pca = PrivatePCA(2, scale=scale, **privacy.settings)
     for part in np.array_split(rows, 23):
         pca.partial_fit(part)
     release = pca.release()
@@ -460,18 +469,18 @@ def test_no_record_of_a_stream_pays_for_two_steps(mechanism, adjacency, evaluate
 
 def test_a_second_evaluation_or_one_without_a_budget_is_refused():
     rows = ordinary(3000)
-    pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5)).fit(rows)
+    pca = PrivatePCA(2, epsilon=4.0, delta=1e-5).fit(rows)
     model = pca.subspace_.truncate(2)
     with pytest.raises(ValueError, match="evaluated once, and was; fit anew"):
         pca.evaluation_sum(rows, model)
     assert [entry.mechanism for entry in pca.ledger_.entries].count("evaluation") == 1
     for settings in ({"evaluate": False}, {"bound": "sphere", "center": None}):
-        pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, **settings)).fit(rows)
+        pca = PrivatePCA(2, epsilon=4.0, delta=1e-5, **settings).fit(rows)
         assert not pca.can_evaluate
         with pytest.raises(ValueError, match="nothing to evaluate with"):
             pca.evaluation_sum(rows, model)
-    with pytest.raises(ValueError, match="needs StreamingPCA"):
-        StreamingPCA(2).fit(rows).evaluation_sum(rows, model)
+    with pytest.raises(ValueError, match="needs step_sum before it"):
+        PrivatePCA(2, epsilon=4.0, delta=1e-5).evaluation_sum(rows, model)
 
 
 # --- interrupted at any line ---
@@ -481,7 +490,7 @@ FEW = np.random.default_rng(0).normal(size=(2000, 2)) * [3.0, 1.0] + 1.0
 
 def owner_at(step):
     center = None if step == "radius" else "private"
-    pca = StreamingPCA(1, privacy=Privacy(8.0, 1e-5, center=center))
+    pca = PrivatePCA(1, epsilon=8.0, delta=1e-5, center=center)
     pca.advance(pca.step_sum(FEW))
     while pca._source._stage.preparation.step.name != step:
         pca.advance(pca.step_sum(FEW))
@@ -546,7 +555,7 @@ def test_an_evaluation_interrupted_at_any_line_draws_its_noise_once(drawn):
     settings = {"bound": 3.0, "center": None}
     while True:
         at += 1
-        pca = StreamingPCA(1, privacy=Privacy(8.0, 1e-5, **settings)).partial_fit(FEW)
+        pca = PrivatePCA(1, epsilon=8.0, delta=1e-5, **settings).partial_fit(FEW)
         pca.release()
         drawn.clear()
         if not interrupted(lambda pca=pca: pca.evaluation_sum(FEW, model), at):
@@ -575,7 +584,7 @@ def test_a_fit_interrupted_at_any_line_has_paid_for_what_it_drew(first, drawn):
     while True:
         at += 53
         ledger = Ledger(epsilon=80.0, delta=1e-5)
-        pca = StreamingPCA(1, privacy=Privacy(8.0, 1e-5, ledger=ledger))
+        pca = PrivatePCA(1, epsilon=8.0, delta=1e-5, ledger=ledger)
         drawn.clear()
         if not interrupted(lambda pca=pca: pca.fit(FEW), at):
             break
@@ -603,7 +612,7 @@ def rounds(owners, tables):
 
 
 def owners_of(tables, n_components=2, **settings):
-    return [StreamingPCA(n_components, privacy=Privacy(4.0, 1e-5, **settings)) for _ in tables]
+    return [PrivatePCA(n_components, epsilon=4.0, delta=1e-5, **settings) for _ in tables]
 
 
 def far_apart(n_owners=3, n_rows=1500):
@@ -653,7 +662,7 @@ def test_without_noise_shared_steps_find_what_one_owner_of_all_rows_finds(no_noi
 @pytest.mark.parametrize("which", ["lengths and spread", "mean"])
 def test_a_pooled_sum_that_no_rows_can_have_costs_nothing_more(which):
     rows = ordinary(3000)
-    pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5))
+    pca = PrivatePCA(2, epsilon=4.0, delta=1e-5)
     while True:
         own = pca.step_sum(rows)
         if own.step == which:
@@ -671,7 +680,7 @@ def test_a_pooled_sum_that_no_rows_can_have_costs_nothing_more(which):
 def test_owners_with_other_settings_are_told_so():
     tables = far_apart(2)
     owners = owners_of(tables)
-    owners[1] = StreamingPCA(2, privacy=Privacy(1.0, 1e-5))
+    owners[1] = PrivatePCA(2, epsilon=1.0, delta=1e-5)
     with pytest.raises(ValueError, match=r"same settings|same step|nothing to find privately"):
         rounds(owners, tables)
     sums = [StepSum("mean", np.ones(5), 10, radius=radius) for radius in (2.0, 1.0)]
@@ -690,7 +699,7 @@ def test_an_owner_who_comes_later_takes_what_was_found_as_public():
     public = replace(owners[0].privacy_, evaluate=False)
     clipping = owners[0]._source._clipping
     assert (public.bound, public.center) == (clipping.bound, tuple(clipping.center))
-    late = StreamingPCA(2, privacy=public).fit(tables[2])
+    late = PrivatePCA(2, **public.settings).fit(tables[2])
     assert [entry.mechanism for entry in late.ledger_.entries] == ["gram"]  # all of it on the release
     merged = fedpca.merge([*releases, late.release()], rank=2)
     assert fedpca.metrics.affinity(merged, Subspace.from_rows(np.concatenate(tables), 2)) > 0.8
@@ -702,7 +711,7 @@ def test_an_owner_who_comes_later_takes_what_was_found_as_public():
 
 def test_an_owner_of_few_rows_joins_others_who_take_pairs():
     tables = [ordinary(60, 30, seed=seed) for seed in range(4)]
-    owners = [StreamingPCA(1, privacy=Privacy(1.0, 1e-5)) for _ in range(3)]
+    owners = [PrivatePCA(1, epsilon=1.0, delta=1e-5) for _ in range(3)]
     releases = [
         owner.partial_fit(rows).release()
         for owner, rows in zip(rounds(owners, tables[:3]), tables[:3], strict=True)
@@ -710,7 +719,7 @@ def test_an_owner_of_few_rows_joins_others_who_take_pairs():
     assert {release.certificate.clipping for release in releases} == {"sphere, differences of pairs"}
     late = owners[0].privacy_
     assert (late.bound, late.center) == ("sphere", "pairs")
-    merged = fedpca.merge([*releases, StreamingPCA(1, privacy=late).fit(tables[3]).release()])
+    merged = fedpca.merge([*releases, PrivatePCA(1, **late.settings).fit(tables[3]).release()])
     assert merged.count == 240
     assert merged.certificate.clipping == "sphere, differences of pairs"
 
@@ -725,7 +734,7 @@ KINDS = {
 
 def test_releases_of_rows_clipped_in_different_ways_are_refused_with_the_remedy():
     releases = {
-        kind: StreamingPCA(1, privacy=Privacy(4.0, 1e-5, **settings)).fit(ordinary(1000)).release()
+        kind: PrivatePCA(1, epsilon=4.0, delta=1e-5, **settings).fit(ordinary(1000)).release()
         for kind, settings in KINDS.items()
     }
     assert {kind: release.certificate.clipping for kind, release in releases.items()} == {
@@ -750,7 +759,7 @@ def test_evaluations_of_rows_clipped_to_different_lengths_do_not_add_up():
     tables, model = far_apart(2), Subspace(DIRECTIONS, [2.0, 1.0], np.full(5, 20.0), 10.0, 6.0)
     sums = []
     for rows, bound in zip(tables, (2.0, 3.0), strict=True):
-        pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, bound=bound, center=np.full(5, 20.0)))
+        pca = PrivatePCA(2, epsilon=4.0, delta=1e-5, bound=bound, center=np.full(5, 20.0))
         sums.append(pca.partial_fit(rows).evaluation_sum(rows, model))
     with pytest.raises(ValueError, match="clipped to the same length add up"):
         StepSum.pooled(sums)
@@ -817,7 +826,7 @@ FAILURES = {  # rows, how good the components shown are at epsilon 4, and how ma
 def fitted(rows, epsilon, path, **settings):
     """A model of rows, however it comes about, and what it warned of."""
     privacy = Privacy(epsilon, 1e-5, **settings)
-    pca = StreamingPCA(6, privacy=privacy)
+    pca = PrivatePCA(6, **privacy.settings)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if path == "fit":
@@ -871,7 +880,7 @@ def test_streams_of_any_kind_do_as_well(kind):
 
 def test_the_unit_of_rows_makes_no_difference(no_noise):
     privacy = Privacy(4.0, 1e-5, insecure_seed_for_tests=4)
-    one, other = (StreamingPCA(4, privacy=privacy).fit(DIGITS * size) for size in (1.0, 2.0**-30))
+    one, other = (PrivatePCA(4, **privacy.settings).fit(DIGITS * size) for size in (1.0, 2.0**-30))
     np.testing.assert_allclose(other.components_, one.components_, atol=1e-9)
     np.testing.assert_allclose(other.explained_variance_ * 2.0**60, one.explained_variance_, rtol=1e-9)
 
@@ -880,7 +889,7 @@ def test_the_unit_of_rows_makes_no_difference(no_noise):
 def test_one_row_has_no_pair_and_that_is_said_before_anything_is_spent(mechanism):
     privacy = Privacy(1.0, 1e-5, mechanism=mechanism, ledger=Ledger(epsilon=1.0, delta=1e-5))
     with pytest.raises(ValueError, match="pairs of rows need two rows or more"):
-        StreamingPCA(1, privacy=privacy).fit(DIGITS[:1])
+        PrivatePCA(1, **privacy.settings).fit(DIGITS[:1])
     with pytest.raises(ValueError, match="pairs of rows need two rows or more"):
         FederatedPCA(1, privacy=replace(privacy, ledger=None)).fit(DIGITS[:2], groups=["a", "b"])
     assert privacy.ledger.entries == []
@@ -900,7 +909,7 @@ def test_no_single_row_decides_whether_a_fit_succeeds(wild):
 def test_the_noise_of_a_center_is_no_component_however_many_rows_follow(path, n_rows):
     rows = np.random.default_rng(0).normal(size=(n_rows, 20)) * [3.0, 2.0, *[0.0] * 18] + 5.0
     for _ in range(3):
-        pca = StreamingPCA(privacy=Privacy(4.0, 1e-6, evaluate=False))
+        pca = PrivatePCA(epsilon=4.0, delta=1e-6, evaluate=False)
         if path == "fit":
             pca.fit(rows)
         else:
@@ -911,7 +920,7 @@ def test_the_noise_of_a_center_is_no_component_however_many_rows_follow(path, n_
 
 def test_too_few_rows_for_a_scale_are_refused_before_anything_is_spent():
     ledger = Ledger(epsilon=1.0, delta=1e-5)
-    pca = StreamingPCA(2, scale="std", privacy=Privacy(1.0, 1e-5, ledger=ledger))
+    pca = PrivatePCA(2, scale="std", epsilon=1.0, delta=1e-5, ledger=ledger)
     with pytest.raises(ValueError, match=r"needs about [\d,]+ rows .* there are 300; nothing was spent"):
         pca.fit(ordinary(300))
     assert ledger.entries == []
@@ -919,7 +928,7 @@ def test_too_few_rows_for_a_scale_are_refused_before_anything_is_spent():
 
 def test_units_of_features_make_no_difference_to_scaled_rows():
     rows = ordinary(6000) @ np.diag([1e3, 1.0, 1e-2, 1e5, 1.0]) + [0, 1e4, 0, 0, 5.0]
-    pca = StreamingPCA(2, scale="std", privacy=Privacy(4.0, 1e-5)).fit(rows)
+    pca = PrivatePCA(2, scale="std", epsilon=4.0, delta=1e-5).fit(rows)
     exact = Subspace.from_rows((rows - rows.mean(axis=0)) / rows.std(axis=0), 2)
     assert fedpca.metrics.affinity(pca.components_, exact.components) > 0.8
     np.testing.assert_allclose(pca.scale_, rows.std(axis=0), rtol=0.6)
@@ -980,7 +989,7 @@ def test_the_noise_of_an_evaluation_is_that_of_its_cost():
 
 def test_explained_variances_are_those_measured():
     rows = ordinary(5000)
-    pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5)).fit(rows)
+    pca = PrivatePCA(2, epsilon=4.0, delta=1e-5).fit(rows)
     found = pca.release().certificate.evaluation
     np.testing.assert_allclose(pca.explained_variance_, np.sort(found.energies)[::-1] / 4999)
     np.testing.assert_allclose(pca.explained_variance_ratio_, np.sort(found.energies)[::-1] / found.total)
@@ -1000,7 +1009,7 @@ def test_explained_variances_are_those_measured():
 def test_explained_variances_have_the_unit_of_the_rows(settings):
     """Those of rows scaled to length one would be shares."""
     rows = ordinary(5000) * 100
-    pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, **settings)).fit(rows)
+    pca = PrivatePCA(2, epsilon=4.0, delta=1e-5, **settings).fit(rows)
     found = pca.release().certificate.evaluation
     along, _ = clipped_energies(pca.components_, rows - rows.mean(axis=0), found.radius)
     assert np.abs(pca.explained_variance_ - along / 4999).max() < 5 * found.sd / 4999 + 0.02 * along[0] / 4999
@@ -1009,7 +1018,7 @@ def test_explained_variances_have_the_unit_of_the_rows(settings):
 
 
 def test_a_weight_applies_to_an_evaluation_too():
-    release = StreamingPCA(2, privacy=Privacy(4.0, 1e-5)).fit(ordinary(3000)).release()
+    release = PrivatePCA(2, epsilon=4.0, delta=1e-5).fit(ordinary(3000)).release()
     half = release.scaled(sqrt(0.5))
     np.testing.assert_allclose(
         half.subspace().explained_variance_ratio, release.subspace().explained_variance_ratio
@@ -1021,7 +1030,7 @@ def test_a_weight_applies_to_an_evaluation_too():
 
 
 def test_what_was_measured_outlives_a_file(tmp_path):
-    pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5)).fit(ordinary(3000))
+    pca = PrivatePCA(2, epsilon=4.0, delta=1e-5).fit(ordinary(3000))
     for name, summary in (("release", pca.release()), ("subspace", pca.subspace_)):
         summary.save(tmp_path / name)
         loaded = fedpca.load(tmp_path / name)
@@ -1033,9 +1042,7 @@ def test_what_was_measured_outlives_a_file(tmp_path):
 def test_a_merge_forgets_the_evaluations_of_its_parts():
     settings = {"bound": 3.0, "center": np.zeros(5)}
     releases = [
-        StreamingPCA(2, privacy=Privacy(4.0, 1e-5, **settings))
-        .fit(ordinary(3000 + seed, seed=seed))
-        .release()
+        PrivatePCA(2, epsilon=4.0, delta=1e-5, **settings).fit(ordinary(3000 + seed, seed=seed)).release()
         for seed in range(2)
     ]
     assert all(release.certificate.evaluation is not None for release in releases)
@@ -1051,8 +1058,8 @@ def test_a_merge_forgets_the_evaluations_of_its_parts():
 
 @pytest.mark.parametrize("copier", [pickle.dumps, copy.deepcopy])
 def test_rows_in_the_middle_of_the_steps_cannot_be_copied_out(copier):
-    streamed = StreamingPCA(2, privacy=Privacy(4.0, 1e-5)).partial_fit(ordinary(50))
-    in_rounds = StreamingPCA(2, privacy=Privacy(4.0, 1e-5))
+    streamed = PrivatePCA(2, epsilon=4.0, delta=1e-5).partial_fit(ordinary(50))
+    in_rounds = PrivatePCA(2, epsilon=4.0, delta=1e-5)
     in_rounds.advance(in_rounds.step_sum(ordinary(1000)))
     in_rounds.step_sum(ordinary(1000))
     for pca in (streamed, in_rounds):
@@ -1069,7 +1076,7 @@ def test_rows_in_the_middle_of_the_steps_cannot_be_copied_out(copier):
 def test_copies_and_pickles_hold_nothing_secret(settings):
     rows = ordinary(2500)
     (pca,) = owners_of([rows], **settings)
-    if pca.privacy.needs_steps:
+    if "private" in (pca.bound, pca.center):
         rounds([pca], [rows])
     pca.partial_fit(rows).release()
     keys = [secret.key for secret in secrets_in(pca) if isinstance(secret, ExactNoise)]
@@ -1091,9 +1098,9 @@ def test_copies_and_pickles_hold_nothing_secret(settings):
 
 def test_a_fork_draws_no_noise_of_steps_or_evaluations(monkeypatch):
     rows = ordinary(2000)
-    begun = StreamingPCA(2, privacy=Privacy(4.0, 1e-5))
+    begun = PrivatePCA(2, epsilon=4.0, delta=1e-5)
     pooled = begun.step_sum(rows)
-    done = StreamingPCA(2, privacy=Privacy(4.0, 1e-5, 3.0, center=None)).partial_fit(rows)
+    done = PrivatePCA(2, epsilon=4.0, delta=1e-5, bound=3.0, center=None).partial_fit(rows)
     model = done.release().subspace(2)
     monkeypatch.setattr("fedpca._util.locks._forks", 10**6)  # as the child of a fork sees it
     for call in (
@@ -1110,7 +1117,7 @@ def test_the_noise_of_steps_does_not_repeat():
     rows = ordinary(2000)
     sums = []
     for _ in range(2):
-        pca = StreamingPCA(2, privacy=Privacy(4.0, 1e-5))
+        pca = PrivatePCA(2, epsilon=4.0, delta=1e-5)
         pca.advance(pca.step_sum(rows))
         sums.append(pca.step_sum(rows))
         np.testing.assert_array_equal(sums[-1].total, np.rint(sums[-1].total))

@@ -279,6 +279,25 @@ def test_infinity_is_found(run):
     assert "a.csv, line 4: a contains infinity" in said
     option = re.search(r"with (--na-values \S+)", said)[1].rstrip(",")
     assert "of 4 rows" in run("fit", "a.csv", *shlex.split(option))
+    for command in (
+        ["transform", "model.safetensors", "a.csv", "-o", "s.csv"],
+        ["scale", "a.csv", "-o", "s.safetensors"],
+    ):
+        assert "a.csv, line 4: a contains infinity" in run(*command, "--na-values", "?", fails=True)
+    report = ["report", "model.safetensors", "--rows", "a.csv", "--na-values", "?"]
+    assert "a.csv, line 4: a contains infinity" in run(*report, fails=True)
+    write("b.csv", "site,a,b\nx,1,2\nx,2,3\ny,inf,2\ny,4,1\n")
+    assert "b.csv, line 4: a contains infinity" in run("simulate", "b.csv", "--client", "site", fails=True)
+
+
+def test_infinity_in_a_workbook_has_the_number_of_its_row(run):
+    openpyxl = pytest.importorskip("openpyxl")
+    pytest.importorskip("python_calamine")
+    book = openpyxl.Workbook()
+    for row in ([], ["a", "b"], [1, 2], [], ["inf", 3], [2, 2]):
+        book.active.append(row)
+    book.save("a.xlsx")
+    assert "a.xlsx, row 5: a contains infinity" in run("fit", "a.xlsx", fails=True)
 
 
 def test_fewer_components_than_asked_for_are_a_warning(run):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpca import Privacy, StreamingPCA
+from fedpca import PrivatePCA
 
 pa = pytest.importorskip("pyarrow", reason="the files extra")
 
@@ -60,7 +60,7 @@ def test_no_row_by_name_decides_what_a_private_stream_learns():
     first = pandas.DataFrame(np.random.default_rng(0).normal(size=(50, 2)), columns=["x", "y"])
 
     def private():
-        return StreamingPCA(1, privacy=Privacy(1.0, 1e-5, bound=3.0, center=None))
+        return PrivatePCA(1, epsilon=1.0, delta=1e-5, bound=3.0, center=None)
 
     with pytest.raises(ValueError, match="no row may decide on the features; begin with partial_fit of a fr"):
         private().learn_one({"x": 1.0, "y": 2.0})

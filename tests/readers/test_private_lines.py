@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedpca import Privacy, StreamingPCA, fit_files
+from fedpca import Privacy, PrivatePCA, fit_files
 from fedpca.errors import FileFormatError
 from fedpca.readers import open_rows
 
@@ -100,7 +100,7 @@ def test_a_release_counts_the_lines(tmp_path):
         lines[199] = record
         path = write(tmp_path, "\n".join(["x,y", *lines, ""]))
         privacy = Privacy(0.1, 1e-5, bound=3.0, center=None, evaluate=False)
-        pca = StreamingPCA(1, privacy=privacy, random_state=0)
+        pca = PrivatePCA(1, **privacy.settings)
         fit_files(pca, open_rows(path, private=True))
         assert pca.release().certificate.records == 400
 
@@ -202,9 +202,9 @@ def test_a_line_that_cannot_be_parsed_does_not_stop_a_private_fit(tmp_path, line
     rows[200], lines[200] = np.nan, line
     path = write(tmp_path, "\n".join(["x,y", *lines]))
     privacy = Privacy(50.0, 1e-5, bound=3.0)
-    pca = StreamingPCA(1, privacy=privacy, random_state=0)
+    pca = PrivatePCA(1, **privacy.settings)
     assert fit_files(pca, open_rows(path, private=True)) == 400
-    expected = StreamingPCA(1, privacy=privacy, random_state=0).fit(rows)
+    expected = PrivatePCA(1, **privacy.settings).fit(rows)
     assert pca.release().count == expected.release().count
     if line:
         with pytest.raises(FileFormatError, match="line 202: expected 2 cells"):

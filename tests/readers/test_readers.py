@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from fedpca import Privacy, StreamingPCA, fit_files
+from fedpca import PrivatePCA, StreamingPCA, fit_files
 from fedpca.errors import FileFormatError
 from fedpca.privacy.clipping import clipped
 from fedpca.readers import Batch, open_rows
@@ -1228,7 +1228,7 @@ class TestFitFiles:
         np.testing.assert_allclose(np.abs(scores), np.abs(expected.transform(self.ROWS)), atol=1e-9)
 
     def test_a_private_release_has_the_names(self, tmp_path):
-        pca = StreamingPCA(privacy=Privacy(1.0, 1e-6, 10.0, center=None, evaluate=False))
+        pca = PrivatePCA(epsilon=1.0, delta=1e-6, bound=10.0, center=None, evaluate=False)
         fit_files(pca, self.reader(tmp_path))
         assert pca.release().feature_names == NAMES
 
@@ -1294,7 +1294,7 @@ class TestFitFiles:
 
     def test_private_sums_are_not_written_to_a_checkpoint(self, tmp_path):
         pca, saved = (
-            StreamingPCA(privacy=Privacy(1.0, 1e-6, 10.0, center=None, evaluate=False)),
+            PrivatePCA(epsilon=1.0, delta=1e-6, bound=10.0, center=None, evaluate=False),
             tmp_path / "so-far",
         )
         with pytest.raises(ValueError, match="cannot be combined with privacy"):

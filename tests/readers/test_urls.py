@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpca import Privacy, StreamingPCA, fit_files
+from fedpca import PrivatePCA, StreamingPCA, fit_files
 from fedpca.errors import FileFormatError, NodeError
 from fedpca.federation.aggregator.message import Message
 from fedpca.federation.flower.node import Node
@@ -320,7 +320,7 @@ def test_fits_and_checkpoints(memory, folder, tmp_path):
     local = StreamingPCA(2)
     fit_files(local, open_rows(folder / "rows.parquet", batch_rows=1000))
     np.testing.assert_allclose(np.abs(pca.components_), np.abs(local.components_), atol=1e-12)
-    private = StreamingPCA(1, privacy=Privacy(1.0, 1e-5, bound=5.0))
+    private = PrivatePCA(1, epsilon=1.0, delta=1e-5, bound=5.0)
     assert fit_files(private, open_rows(f"{memory}/rows.csv", private=True)) == 5000
 
 

@@ -16,7 +16,7 @@ from helpers import power_law, secured
 from sklearn.decomposition import PCA
 
 import fedpca
-from fedpca import Aggregator, FederatedPCA, Moments, Privacy, StreamingPCA, Subspace
+from fedpca import Aggregator, FederatedPCA, Moments, Privacy, PrivatePCA, StreamingPCA, Subspace
 from fedpca.errors import SummaryRejected
 from fedpca.federation.one_process.simulate import Faults, simulate
 from fedpca.readers import open_rows
@@ -637,7 +637,7 @@ def merged():
     releases = []
     for n_rows in (400, 401, 402):
         privacy = Privacy(2.0, 1e-5, bound=2.0, center=np.zeros(12), evaluate=False)
-        releases.append(StreamingPCA(privacy=privacy).fit(power_law(rng, n_rows, 12)).release())
+        releases.append(PrivatePCA(**privacy.settings).fit(power_law(rng, n_rows, 12)).release())
     return fedpca.merge(releases)
 
 
@@ -665,7 +665,7 @@ def test_secure_sums_are_told_in_words(tmp_path, merged):
     privacy = Privacy(2.0, 1e-5, bound=2.0, center=np.zeros(12), evaluate=False)
     rows = power_law(np.random.default_rng(3), 1300, 12)
     plain, release = (
-        StreamingPCA(privacy=privacy).partial_fit(part).release() for part in (rows[:400], rows)
+        PrivatePCA(**privacy.settings).partial_fit(part).release() for part in (rows[:400], rows)
     )
     release = secured(release)
     text = written(tmp_path, release)
@@ -692,7 +692,7 @@ def test_secure_sums_are_told_in_words(tmp_path, merged):
 @pytest.mark.slow
 def test_a_model_that_is_not_private_says_so(tmp_path):
     seeded = Privacy(2.0, 1e-5, bound=4.0, insecure_seed_for_tests=1, center=None, evaluate=False)
-    pca = StreamingPCA(2, privacy=seeded).fit(np.random.default_rng(0).normal(size=(200, 3)))
+    pca = PrivatePCA(2, **seeded.settings).fit(np.random.default_rng(0).normal(size=(200, 3)))
     text = written(tmp_path, pca)
     assert "NOT private" in text
     assert "Warning: NOT PRIVATE: the noise came from a seed" in text

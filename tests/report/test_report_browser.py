@@ -8,7 +8,7 @@ from helpers import power_law, secured
 from sklearn.datasets import load_wine
 
 import fedpca
-from fedpca import Policy, Privacy, StreamingPCA, Subspace
+from fedpca import Policy, Privacy, PrivatePCA, StreamingPCA, Subspace
 from fedpca.disclosure import RowCounts
 from fedpca.federation.one_process.simulate import Faults, simulate
 
@@ -89,7 +89,7 @@ def folder(tmp_path_factory):
         folder / "rows.html", pca, rows=rows, color=[f"cultivar {c}" for c in wine.target], title="Wine"
     )
     privacy = Privacy(2.0, 1e-5, bound=4.0, center=np.zeros(12), evaluate=False)
-    releases = [StreamingPCA(4, privacy=privacy).fit(power_law(rng, 400, 12)).release() for _ in range(3)]
+    releases = [PrivatePCA(4, **privacy.settings).fit(power_law(rng, 400, 12)).release() for _ in range(3)]
     write_report(folder / "private.html", fedpca.merge(releases), n_components=4)
     clients = {
         f"a client with quite a long name, number {c}": np.array_split(rows.to_numpy()[c::20], 3)
@@ -115,7 +115,7 @@ def sign_off(policy, *, names, n_rows=500, privacy=None, secure=False):
     if privacy is None:
         summary, counts = Subspace.from_rows(rows, 3), RowCounts.of(rows)
     else:
-        summary, counts = StreamingPCA(3, privacy=privacy).partial_fit(rows).release(), None
+        summary, counts = PrivatePCA(3, **privacy.settings).partial_fit(rows).release(), None
     summary = secured(summary) if secure else summary
     release = release_facts(summary.with_names(names), 3, policy, counts, FILES)
     return sign_off_page("a model with quite a long name " * 10, release, 64 * "0")

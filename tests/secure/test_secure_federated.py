@@ -9,7 +9,7 @@ import pytest
 from sklearn.base import clone
 
 import fedpca
-from fedpca import FederatedPCA, Privacy, SecureSums, StreamingPCA
+from fedpca import FederatedPCA, Privacy, PrivatePCA, SecureSums
 from fedpca.errors import SecureError
 from fedpca.federation.one_process.secure_clients import SecureClients
 from fedpca.metrics import affinity
@@ -69,7 +69,7 @@ def test_with_privacy_clients_share_the_noise_of_one_pool():
     rows = np.concatenate(list(clients.values()))
     privacy = Privacy(**PRIVACY)
     pca = FederatedPCA(2, privacy=privacy, secure=SecureSums()).fit_clients(clients)
-    pool = StreamingPCA(2, privacy=Privacy(**PRIVACY)).fit(rows)
+    pool = PrivatePCA(2, **PRIVACY).fit(rows)
     certificate = pca.model_.certificate
     assert certificate == pca.subspace_.certificate
     assert (certificate.private, certificate.epsilon, certificate.delta) == (True, 8.0, 1e-5)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from fedpca import Privacy, StreamingPCA
+from fedpca import Privacy, PrivatePCA
 from fedpca.metrics import affinity
 from fedpca.privacy.clipping import RADIUS, Clipping, clipped
 from fedpca.privacy.mechanisms import build
@@ -100,7 +100,7 @@ def test_private_sums_give_what_one_pool_gives():
     fit, sums = drive(lambda: PrivateFit(privacy, 12, 3), shares(rows))
     assert [part.name for part in sums][-2:] == ["gram", "evaluation"]
     assert np.hypot.reduce([part.mu for part in sums]) == pytest.approx(privacy.mu, rel=1e-9)
-    pool = StreamingPCA(3, privacy=privacy).fit(rows)
+    pool = PrivatePCA(3, **privacy.settings).fit(rows)
     assert affinity(fit.model.components, pool.components_) > 0.99
     certificate, other = fit.model.certificate, pool.subspace_.certificate
     assert certificate.noise_edge == pytest.approx(other.noise_edge, rel=0.3)
@@ -152,7 +152,7 @@ def test_every_kind_of_private_model_is_a_list_of_sums(settings, scale, names):
     taken = [part.name for part in sums]
     assert sorted(set(taken) - {"evaluation"}, key=taken.index) == names
     assert np.hypot.reduce([part.mu for part in sums]) == pytest.approx(privacy.mu, rel=1e-9)
-    pool = StreamingPCA(3, privacy=privacy, scale=scale).fit(rows)
+    pool = PrivatePCA(3, scale=scale, **privacy.settings).fit(rows)
     assert affinity(fit.model.components, pool.components_) > 0.95
     other = pool.subspace_.certificate
     assert [part.step for part in fit.model.certificate.steps] == [part.step for part in other.steps]
@@ -183,7 +183,7 @@ def test_a_release_and_a_total_with_the_same_noise_are_the_same_summary(mechanis
     rows, noise = spread_rows(), ExactNoise(bytes(range(32)))
     privacy = Privacy(epsilon=4.0, delta=1e-5, mechanism=mechanism)
     clipping = Clipping(10.0, rows.mean(axis=0))
-    certificate = StreamingPCA(3, privacy=privacy).fit(rows)
+    certificate = PrivatePCA(3, **privacy.settings).fit(rows)
     certificate = certificate.subspace_.certificate
     one = build(privacy, clipping, 12, rank=3, joint=joint)
     one.take(clipping.points(clipping.deviations(rows)))
@@ -245,7 +245,6 @@ class TestRefusals:
         ("settings", "message"),
         [
             ({"releases": 2}, "one release"),
-            ({"noise": "fast"}, "noise='exact'"),
             ({"insecure_seed_for_tests": 1}, "random keys"),
             ({"center": (0.0,) * 11}, "12 features"),
         ],

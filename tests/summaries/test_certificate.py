@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedpca
-from fedpca import ModelFileError, Moments, Privacy, StreamingPCA, Subspace, load
+from fedpca import ModelFileError, Moments, PrivatePCA, Subspace, load
 from fedpca.summaries import model_file
 from fedpca.summaries.certificate import Certificate, LedgerState, Secured, SecureSum
 from fedpca.summaries.certificate_merging import combine
@@ -115,7 +115,7 @@ def test_any_value_of_any_key_is_taken_or_one_value_error(value, key):
 def test_certificates_are_kept_by_post_processing():
     rows = np.random.default_rng(0).normal(size=(99, 4))
     release = (
-        StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)).fit(rows).release()
+        PrivatePCA(2, epsilon=1.0, delta=1e-4, bound=3.0, center=None, evaluate=False).fit(rows).release()
     )
     subspace = release.subspace()
     for derived in (

@@ -68,7 +68,7 @@ def test_a_tree_of_moments_loses_nothing_to_its_inner_nodes(rng):
 def test_private_moments_are_added_before_their_noise_is_taken_off(rng):
     rows = rng.normal(size=(6400, 30)) / np.sqrt(np.arange(1, 31))
     releases = [
-        fedpca.StreamingPCA(5, privacy=fedpca.Privacy(1.0, 1e-5, 3.0, center=None, evaluate=False))
+        fedpca.PrivatePCA(5, epsilon=1.0, delta=1e-5, bound=3.0, center=None, evaluate=False)
         .fit(part)
         .release()
         for part in np.array_split(rows, 64)

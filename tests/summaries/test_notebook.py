@@ -10,7 +10,7 @@ from helpers import power_law
 from sklearn import config_context
 from sklearn.base import clone
 
-from fedpca import FederatedPCA, Moments, Privacy, StreamingPCA, Subspace
+from fedpca import FederatedPCA, Moments, Privacy, PrivatePCA, StreamingPCA, Subspace
 from fedpca.summaries.certificate import Certificate
 
 
@@ -74,7 +74,7 @@ def bundle(estimator):
 
 
 @pytest.mark.parametrize(
-    "estimator", [StreamingPCA(2), FederatedPCA(2), StreamingPCA(2, privacy=privacy()).partial_fit(rows())]
+    "estimator", [StreamingPCA(2), FederatedPCA(2), PrivatePCA(2, **privacy().settings).partial_fit(rows())]
 )
 def test_before_there_is_a_model_only_the_diagram_is_shown(estimator):
     text = bundle(estimator)
@@ -95,7 +95,7 @@ def test_fitted_estimators_show_diagram_and_model():
 
 
 def test_private_estimators_show_what_was_released():
-    pca = StreamingPCA(2, privacy=privacy()).partial_fit(rows())
+    pca = PrivatePCA(2, **privacy().settings).partial_fit(rows())
     pca.release()
     assert "private: epsilon=2, delta=1e-05" in "".join(card(bundle(pca)).itertext())
 

@@ -15,10 +15,10 @@ from fedpca import (
     FederatedPCA,
     Moments,
     Privacy,
+    PrivatePCA,
     Roster,
     Scaling,
     SigningKey,
-    StreamingPCA,
     Subspace,
 )
 from fedpca.cli.app import app
@@ -236,7 +236,7 @@ def test_check_and_package_refuse_what_rides_along(tmp_path, monkeypatch):
 def releases(n_features=5, **privacy):
     rows = rows_of(3, 6000, n_features)
     settings = {"epsilon": 3.0, "delta": 1e-6} | privacy
-    return StreamingPCA(2, privacy=Privacy(**settings)).fit(rows).summary_
+    return PrivatePCA(2, **settings).fit(rows).summary_
 
 
 def certificates():
@@ -248,7 +248,7 @@ def certificates():
     yield releases(releases=3, bound="sphere").certificate
     for mechanism in MECHANISMS:
         yield releases(mechanism=mechanism, bound=4.0, center=np.zeros(5), evaluate=False).certificate
-    yield StreamingPCA(2, scale="std", privacy=Privacy(3.0, 1e-6)).fit(rows["north"]).summary_.certificate
+    yield PrivatePCA(2, scale="std", epsilon=3.0, delta=1e-6).fit(rows["north"]).summary_.certificate
     privacy = Privacy(3.0, 1e-6)
     federated = FederatedPCA(2, privacy=privacy, scale="std").fit_clients(rows)
     yield federated.model_.certificate

@@ -229,7 +229,7 @@ def test_missing_entries_make_the_trip_through_the_host(to_device, rng):
 def test_private_rows(to_device, rng):
     rows = power_law(rng, 5000, 20)
     privacy = fedpca.Privacy(epsilon=5, delta=1e-5, bound=3, center=None, evaluate=False)
-    model = fedpca.StreamingPCA(3, privacy=privacy).fit(to_device(rows)).subspace_
+    model = fedpca.PrivatePCA(3, **privacy.settings).fit(to_device(rows)).subspace_
     assert model.certificate.epsilon == 5
     assert shortfall(model.components[:3], rows) < 0.1
 

@@ -10,7 +10,16 @@ import pytest
 from helpers import bits, rows_of
 
 import fedpca
-from fedpca import Aggregator, Moments, Privacy, Roster, Scaling, SigningKey, StreamingPCA, Subspace
+from fedpca import (
+    Aggregator,
+    Moments,
+    Privacy,
+    PrivatePCA,
+    Roster,
+    Scaling,
+    SigningKey,
+    Subspace,
+)
 from fedpca.errors import ModelFileError, OutdatedRoster, SignatureError, SummaryRejected
 from fedpca.federation import FolderStore, MemoryStore, State
 from fedpca.federation.aggregator.message import Message
@@ -196,7 +205,7 @@ def test_rank_and_privacy_are_those_of_the_roster(roster):
         send(aggregator, "south", 1, summary_of(0))
     for epsilon, accepted in ((1.0, True), (2.0, False)):
         privacy = Privacy(epsilon, 1e-5, 3.0, center=None, evaluate=False)
-        release = StreamingPCA(2, center=False, privacy=privacy).fit(rows_of(0, 300, 5)).release()
+        release = PrivatePCA(2, **privacy.settings).fit(rows_of(0, 300, 5)).release()
         if accepted:
             assert send(aggregator, "south", 1, release)
         else:
@@ -214,7 +223,7 @@ def test_rows_are_clipped_as_the_roster_says(roster, bound):
     """Rows clipped to other lengths do not add up, shorter ones included."""
     agreed = roster.with_settings(epsilon=4.0, delta=1e-5, bound=30.0)
     privacy = Privacy(4.0, 1e-5, bound, evaluate=False)
-    release = StreamingPCA(2, privacy=privacy).fit(rows_of(0, 300, 5)).release()
+    release = PrivatePCA(2, **privacy.settings).fit(rows_of(0, 300, 5)).release()
     with pytest.raises(SummaryRejected, match=r"its bound must be that of the roster, 30\.0, got"):
         send(Aggregator(roster=agreed), "south", 1, release)
 

@@ -76,7 +76,7 @@ def test_a_summary_as_fedpca_loads_it(tmp_path, kind):
 
 def test_the_certificate_of_a_private_model_goes_with_it(tmp_path):
     privacy = fedpca.Privacy(epsilon=8.0, delta=1e-6, bound=20.0)
-    pca = fedpca.StreamingPCA(2, privacy=privacy).fit(np.repeat(some_rows(), 50, axis=0))
+    pca = fedpca.PrivatePCA(2, **privacy.settings).fit(np.repeat(some_rows(), 50, axis=0))
     write_onnx(pca, tmp_path / "model.onnx")
     _, meta = run(tmp_path / "model.onnx", some_rows().astype("float32"))
     assert json.loads(meta.custom_metadata_map["certificate"]) == pca.subspace_.certificate.to_json()

@@ -7,7 +7,7 @@ from typing import get_args
 from fedpca._typing import JSON
 from fedpca.privacy.calibration import Adjacency
 from fedpca.privacy.mechanisms import MECHANISMS
-from fedpca.privacy.noise import ExactNoise, FastNoise
+from fedpca.privacy.noise import ExactNoise
 from fedpca.privacy.steps import StepName
 from fedpca.secure.fit import SAMPLER
 from fedpca.summaries.certificate import (
@@ -34,7 +34,7 @@ _ALLOWED = {
     "unit": "record",
     "adjacency": _any_of(*get_args(Adjacency)),
     "mechanism": _any_of(*MECHANISMS),
-    "sampler": _any_of(ExactNoise.sampler, FastNoise.sampler, SAMPLER),
+    "sampler": _any_of(ExactNoise.sampler, SAMPLER),
     "center": _any_of("private", "public", "none: about the origin", "none: differences of pairs"),
     "clipping": "(ball|sphere)(, differences of pairs)?",
     "scale": _any_of(PUBLIC_SCALE, PRIVATE_SCALE, CORRECTED_SCALE),

@@ -12,7 +12,6 @@ from fedpca.cli.privacy_options import (
     Adjacency,
     Evaluate,
     Mechanism,
-    Noise,
     PrivateCenter,
     privacy_settings,
 )
@@ -48,7 +47,6 @@ def audit(
     evaluate: Evaluate = None,
     mechanism: Mechanism = None,
     adjacency: Adjacency = None,
-    noise: Noise = None,
     features: Annotated[int, typer.Option(metavar="N", help="Number of columns; few give more power.")] = 3,
     runs: Annotated[int, typer.Option(metavar="N", help="Runs per dataset.")] = 4000,
     as_json: AsJson = False,
@@ -72,7 +70,6 @@ def audit(
         evaluate=evaluate,
         mechanism=mechanism,
         adjacency=adjacency,
-        noise=noise,
     )
     assert privacy is not None
 

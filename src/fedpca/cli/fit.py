@@ -40,7 +40,6 @@ from fedpca.cli.privacy_options import (
     Evaluate,
     Ledger,
     Mechanism,
-    Noise,
     privacy_settings,
 )
 from fedpca.cli.roster_options import (
@@ -55,6 +54,7 @@ from fedpca.cli.variant_options import Variants, matched_variants, variant_list,
 
 if TYPE_CHECKING:
     from fedpca.readers import RowReader
+    from fedpca.summaries.rank import Oversample
     from fedpca.summaries.scaling import ScaleLike, ScaleRule
     from fedpca.trackers import TrackerName
 
@@ -129,7 +129,6 @@ def fit(
     evaluate: Evaluate = None,
     mechanism: Mechanism = None,
     adjacency: Adjacency = None,
-    noise: Noise = None,
     ledger: Ledger = None,
     roster: RosterOption = None,
     key: KeyOption = None,
@@ -171,7 +170,6 @@ def fit(
         evaluate=evaluate,
         mechanism=mechanism,
         adjacency=adjacency,
-        noise=noise,
         ledger=ledger,
     )
     if privacy is not None and checkpoint is not None:
@@ -188,6 +186,7 @@ def fit(
     from fedpca.disclosure.policy import Policy
     from fedpca.estimators.base import warn_if_fewer
     from fedpca.estimators.files import fit_files
+    from fedpca.estimators.private import PrivatePCA
     from fedpca.estimators.streaming import StreamingPCA
     from fedpca.readers import open_rows
 
@@ -211,15 +210,19 @@ def fit(
     n_components = min(10, rows.n_features) if components is None and privacy is None else wanted
     if isinstance(n_components, int) and privacy is None:
         n_components = min(n_components, rows.n_features)  # a warning says so
-    pca = StreamingPCA(
-        n_components,
-        center=center is not Center.none,
-        scale=factor,
-        tracker=cast("TrackerName", tracker),
-        privacy=privacy,
-        oversample="auto" if oversample is None else oversample,
-        n_jobs=jobs,
-    )
+    carried: Oversample = "auto" if oversample is None else oversample
+    pca: StreamingPCA | PrivatePCA
+    if privacy is not None:
+        pca = PrivatePCA(n_components, scale=factor, oversample=carried, **privacy.settings)
+    else:
+        pca = StreamingPCA(
+            n_components,
+            center=center is not Center.none,
+            scale=factor,
+            tracker=cast("TrackerName", tracker),
+            oversample=carried,
+            n_jobs=jobs,
+        )
     with progress_bars():
         counts = None if rules is None else rules.check_rows(rows, privacy=privacy)
     with progress_bars(), _graceful_interrupt() as signals:
@@ -231,7 +234,7 @@ def fit(
         raise KeyboardInterrupt if signals[0] == signal.SIGINT else typer.Exit(128 + signals[0])
     if signer is not None:
         check_rows(signer, done)
-    summary = pca.summary_ if privacy is None else pca.release()
+    summary = pca.summary_
     if privacy is None and (summary.kind != "moments" or summary.n_features > _MAX_FEATURES_OF_MOMENTS):
         summary = pca.subspace_
     asked = wanted if privacy is not None and isinstance(wanted, int) else 0

@@ -16,7 +16,6 @@ from fedpca.cli.privacy_options import (
     Adjacency,
     Evaluate,
     Mechanism,
-    Noise,
     PrivateCenter,
     privacy_settings,
 )
@@ -92,7 +91,6 @@ def plan(
     evaluate: Evaluate = None,
     mechanism: Mechanism = None,
     adjacency: Adjacency = None,
-    noise: Noise = None,
     as_json: AsJson = False,
 ) -> None:
     """Plan a private model: the noise it needs, and how many components will rise above it.
@@ -117,7 +115,6 @@ def plan(
         evaluate=evaluate,
         mechanism=mechanism,
         adjacency=adjacency,
-        noise=noise,
     )
     assert privacy is not None
 

@@ -66,14 +66,6 @@ Adjacency = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
-Noise = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="exact, or fast, which floating-point attacks can break. [default: exact]",
-        rich_help_panel=_PANEL,
-    ),
-]
 Ledger = Annotated[
     str | None,
     typer.Option(

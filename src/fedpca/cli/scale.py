@@ -77,7 +77,12 @@ def scale(
     with progress_bars():
         counts = None if rules is None else rules.check_rows(rows)
     scaling = Scaling.empty(rows.n_features)
-    with progress_bars(), bar("rows", rows.n_rows, "rows") as progress, prefetch(rows.batches()) as batches:
+    with (
+        progress_bars(),
+        rows.naming_infinity(),
+        bar("rows", rows.n_rows, "rows") as progress,
+        prefetch(rows.batches()) as batches,
+    ):
         for batch in batches:
             scaling = Scaling.merge([scaling, Scaling.from_rows(batch.rows)])
             progress.advance(len(batch))

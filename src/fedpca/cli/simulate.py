@@ -1,5 +1,6 @@
 """fedpca simulate: a federation with faults, compared with one without."""
 
+from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -106,6 +107,7 @@ def simulate(
     from fedpca.metrics import affinity
 
     faults = Faults(stragglers, late, dropouts, duplicates, crashes, seed)
+    rows: RowReader | None = None
     if path and client:
         from fedpca.readers import open_rows
 
@@ -122,7 +124,7 @@ def simulate(
         owners = _digits(batches)
     n_features = next(iter(owners.values()))[0].shape[1]
     components = components or min(10, n_features)
-    with progress_bars():
+    with progress_bars(), nullcontext() if rows is None else rows.naming_infinity():
         rule = None if scale is None else scale.value
         settings: dict[str, Any] = {"fanout": fanout, "scale": rule, "max_share": max_share}
         settings["robust"] = None if robust is None else robust.value

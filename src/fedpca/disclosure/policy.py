@@ -256,8 +256,6 @@ class Policy:
         problem = ""
         if privacy.insecure_seed_for_tests is not None:
             problem = "its noise comes from a seed"
-        elif privacy.noise != "exact":
-            problem = "its noise is not safe against floating-point attacks"
         has_mean = privacy.center != "pairs"
         raise_broken(self._private_rules(n_rows, privacy.epsilon, has_mean, problem, secure))
 

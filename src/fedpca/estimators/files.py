@@ -10,6 +10,7 @@ import numpy as np
 
 from fedpca import progress
 from fedpca._typing import JSON
+from fedpca.estimators.private import PrivatePCA
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.parallel import n_threads, prefetch, thread_team
 from fedpca.readers.data_file import Batch
@@ -25,7 +26,7 @@ _CHECKPOINT_SECONDS = 60
 
 
 def fit_files(
-    pca: StreamingPCA,
+    pca: StreamingPCA | PrivatePCA,
     rows: RowReader,
     *,
     checkpoint: Path | None = None,
@@ -37,15 +38,15 @@ def fit_files(
     is the same with any number of threads.
 
     The files are read once; twice if the estimator has `scale="std"` or "binomial" and its tracker must know
-    the scale before it begins, as all but the exact one must. With privacy they are read once for each noisy
-    sum, and the model is released.
+    the scale before it begins, as all but the exact one must. A `PrivatePCA` reads them once for each noisy
+    sum, and releases the model.
 
     Args:
-        pca: a `StreamingPCA`; an empty one if there is a checkpoint.
+        pca: a `StreamingPCA`, empty if there is a checkpoint; or a `PrivatePCA`.
         rows: from `open_rows`.
         checkpoint: a model file that is written once a minute and when the fit is stopped. If it exists, the
             fit resumes from it, provided that files and settings are the same. Delete it when the model is
-            saved. It stores what was learned without noise, so it cannot be combined with `privacy`.
+            saved. It stores what was learned without noise, so a `PrivatePCA` has none.
         should_stop: called after every batch; if true, the fit ends early.
 
     Returns:
@@ -64,9 +65,11 @@ def fit_files(
     >>> pca.subspace_.feature_names
     ('height', 'weight')
     """
-    saved = None if checkpoint is None else _Checkpoint(checkpoint, pca, rows)
-    if pca.get_params().get("privacy") is not None:
+    if isinstance(pca, PrivatePCA):
+        if checkpoint is not None:
+            raise ValueError("checkpoint cannot be combined with privacy: it stores un-noised sums.")
         return _fit_private(pca, rows, should_stop)
+    saved = None if checkpoint is None else _Checkpoint(checkpoint, pca, rows)
     with rows.naming_infinity():
         return _fit_plain(pca, rows, saved, should_stop)
 
@@ -121,7 +124,7 @@ def _scaling_of(
     return scaling
 
 
-def _fit_private(pca: StreamingPCA, rows: RowReader, should_stop: Callable[[], bool]) -> int:
+def _fit_private(pca: PrivatePCA, rows: RowReader, should_stop: Callable[[], bool]) -> int:
     """A private fit of files, in several passes; 0 rows if it was stopped."""
 
     def read() -> Iterator[Batch]:
@@ -135,7 +138,7 @@ def _fit_private(pca: StreamingPCA, rows: RowReader, should_stop: Callable[[], b
     n_rows = rows.n_rows
     try:
         n_rows = sum(map(len, read())) if n_rows is None else n_rows
-        pca.fit_private(read, n_rows)
+        pca.fit_batches(read, n_rows)
     except _Stopped:
         return 0
     return n_rows
@@ -151,8 +154,6 @@ class _Checkpoint:
     def __init__(self, path: Path, pca: StreamingPCA, rows: RowReader) -> None:
         settings = pca.get_params()
         settings.pop("n_jobs", None)  # nothing depends on it
-        if settings.get("privacy") is not None:
-            raise ValueError("checkpoint cannot be combined with privacy: it stores un-noised sums.")
         self._path, self._pca = path, pca
         self.scaling: tuple[Scaling, int] | None = None  # of so many rows, where the file has it
         if isinstance(settings.get("scale"), np.ndarray):

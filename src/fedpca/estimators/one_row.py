@@ -17,13 +17,14 @@ class OneRowMixin:
     """`learn_one`, `transform_one` and `clone`, by `partial_fit`, `transform` and scikit-learn's `clone`."""
 
     _supervised = False  # what pipelines of river look at
+    _private = False  # whether no row may decide on the features
 
     def learn_one(self, x: Mapping[Hashable, float]) -> None:
         """Learn one row.
 
         Args:
             x: values by the name of their feature. The first row decides on the features; a later one may
-                lack some, which are missing values, and their order does not matter. With privacy no row
+                lack some, which are missing values, and their order does not matter. Of a `PrivatePCA` no row
                 decides on them: `partial_fit` of a frame must come first. Then values of other names are
                 ignored, and what is no number is missing.
 
@@ -63,7 +64,7 @@ class OneRowMixin:
             raise TypeError(f"a row must be a mapping of names to values, got {type(x).__name__}.")
         values: dict[str, object] = {str(name): value for name, value in x.items()}
         names = getattr(self, "feature_names_in_", None)
-        if getattr(self, "privacy", None) is not None:
+        if self._private:
             if names is None:
                 raise ValueError(
                     "with privacy no row may decide on the features; begin with partial_fit of a frame."

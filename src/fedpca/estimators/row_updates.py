@@ -10,7 +10,6 @@ from fedpca._typing import AnyArray, Array, DeviceArray, DTypeLike, RowsLike
 from fedpca.backend import HOST, Backend, backend_of, batch_slices, dense, ops, to_host
 from fedpca.errors import NonFiniteError
 from fedpca.estimators.base import chunk_rows, stored_values
-from fedpca.privacy import PrivateTracker
 from fedpca.summaries import validation
 from fedpca.summaries.missing_values import Filled, fill, impute_cold_start, late_starts
 from fedpca.summaries.scaling import Scaling, divided
@@ -18,8 +17,7 @@ from fedpca.trackers import LateFeatures, Standardized, Tracker
 
 _MUCH_LOST = 0.25  # of the variance; what is reported is up to twice as far off
 
-PlainSource = Tracker | LateFeatures | Standardized
-Source = PlainSource | PrivateTracker
+Source = Tracker | LateFeatures | Standardized
 
 
 class RowUpdates(NamedTuple):
@@ -41,9 +39,7 @@ class RowUpdates(NamedTuple):
     names: tuple[str, ...] | None
     new_tracker: Callable[[int, DTypeLike, Backend], Tracker]
 
-    def update(
-        self, tracker: PlainSource, X: RowsLike, weights: Array | None, gaps: bool | None
-    ) -> PlainSource:
+    def update(self, tracker: Source, X: RowsLike, weights: Array | None, gaps: bool | None) -> Source:
         """The tracker with one more batch: earlier rows decay once, missing entries are imputed.
 
         Args:

@@ -9,17 +9,16 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from fedpca._typing import JSON, AnyArray, Array, ArrayLike, DeviceArray, DType, DTypeLike, RowsLike
-from fedpca.backend import HOST, Backend, backend_of, ops, to_host
+from fedpca.backend import HOST, Backend, backend_of, ops
 from fedpca.backend.base import NO_CONTEXT
 from fedpca.estimators.base import BasePCA, chunk_rows, stored_values
 from fedpca.estimators.rank_rule import rank_rule
 from fedpca.estimators.row_updates import RowUpdates, Source, checked_rows, part_of
 from fedpca.parallel import n_threads, thread_team
-from fedpca.privacy import Privacy, PrivateTracker
 from fedpca.summaries import validation
 from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.rank import EnergyBand, FixedRank, Oversample, RankRule
-from fedpca.summaries.scaling import Scale, ScaleLike, Scaling, check_scale, divided
+from fedpca.summaries.scaling import ScaleLike, Scaling, check_scale, divided
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.trackers import TRACKERS, Standardized, Tracker, TrackerName, device_tracker, fastest
@@ -31,8 +30,7 @@ _MAX_FEATURES_FOR_ALL = 4096
 
 # Settings that a stream takes from its first batch on; a later change would have no effect.
 _STREAM_SETTINGS = (
-    "n_components", "energy", "center", "scale", "tracker", "privacy", "oversample", "batch_size",
-    "random_state",
+    "n_components", "energy", "center", "scale", "tracker", "oversample", "batch_size", "random_state",
 )  # fmt: skip
 
 _S = TypeVar("_S", Subspace, Summary)
@@ -61,7 +59,6 @@ class StreamSettings(BasePCA):
     center: bool
     scale: ScaleLike
     tracker: TrackerName | type[Tracker]
-    privacy: Privacy | None
     oversample: Oversample
     batch_size: int | None
     random_state: int | np.random.RandomState | None
@@ -81,8 +78,6 @@ class StreamSettings(BasePCA):
         if first:
             self._settings = {name: getattr(self, name) for name in _STREAM_SETTINGS}
             self._merged_certificate = None
-            if self.privacy is not None:
-                self._settings["forget"] = self.forget
             return
         check_unchanged(self._settings, self.__dict__)
 
@@ -126,7 +121,7 @@ class StreamSettings(BasePCA):
         """The backend for the first rows of a stream."""
         named = self.tracker if isinstance(self.tracker, str) else ""
         backend = backend_of(X)
-        if not backend.on_device or self.privacy is not None:
+        if not backend.on_device:
             return HOST
         if device_tracker(named, X.shape[1]) is not None:
             _warn_if_emulated()
@@ -145,16 +140,13 @@ class StreamSettings(BasePCA):
         """Rows on the backend, and whether any entry is missing; None if the tracker will check them."""
         if self._tracker_checks(X, dtype, weights):
             return X, None
-        if self.privacy is None:
-            return checked_rows(X, dtype, backend, weights, is_scaled=self.scale is not None)
-        # No value of a row makes a private fit fail: it is clipped, or counts as missing.
-        return to_host(X) if backend_of(X).on_device else X, False
+        return checked_rows(X, dtype, backend, weights, is_scaled=self.scale is not None)
 
     def _tracker_checks(self, X: RowsLike, dtype: DTypeLike, weights: Array | None) -> bool:
         """Whether the tracker checks rows as it multiplies them: many, which it takes as they are."""
         if not isinstance(X, np.ndarray) or X.size < _MIN_UNCHECKED_ENTRIES or X.dtype != dtype:
             return False
-        if weights is not None or self.scale is not None or self.privacy is not None:
+        if weights is not None or self.scale is not None:
             return False
         return self._kind_of_tracker(X.shape[1]).tracker.checks_rows
 
@@ -186,8 +178,6 @@ class StreamSettings(BasePCA):
         """A tracker for the first rows of a stream."""
         scale = check_scale(self.scale, X.shape[1], self._names())
         self._divisor = self._constant = None
-        if self.privacy is not None:
-            return self._private_tracker(X.shape[1], weights, dtype, scale)
         self._divisor = None if isinstance(scale, str) else scale
         if not backend_of(X).on_device:  # there it is checked while updating
             first = X if self._divisor is None else divided(X[:BATCH_ROWS], self._divisor)
@@ -201,35 +191,6 @@ class StreamSettings(BasePCA):
             scaling = self._scaling or Scaling.of_checked(X, weights, self._names())
             self._divisor, self._constant = scaling.scale(scale), scaling.constant
         return tracker
-
-    def _private_tracker(
-        self, n_features: int, weights: Array | None, dtype: DTypeLike, scale: Scale
-    ) -> PrivateTracker:
-        if isinstance(scale, str) and scale != "std":
-            raise ValueError(
-                f"scale must be None, 'std' or public numbers with privacy, got scale={scale!r}; take public "
-                "frequencies for the numbers."
-            )
-        if not isinstance(self.privacy, Privacy):
-            raise TypeError(f"privacy must be a Privacy or None, got privacy={self.privacy!r}.")
-        no_weights(weights)
-        if validation.forget(self.forget) != 1.0:
-            raise ValueError(f"forget must be 1 with privacy, got forget={self.forget}: sums stay exact.")
-        if self.tracker != "auto":
-            raise ValueError(
-                f"tracker must be 'auto' with privacy, got tracker={self.tracker!r}: "
-                "Privacy(mechanism=...) decides."
-            )
-        self._check_sizes()
-        return PrivateTracker(
-            n_features,
-            rank_rule(self.n_components, self.energy, n_features),
-            self.privacy,
-            scale=scale,
-            oversample=self.oversample,
-            dtype=dtype,
-            feature_names=self._names(),
-        )
 
     def _kind_of_tracker(self, n_features: int, backend: Backend = HOST) -> KindOfTracker:
         """The class of trackers for so many features, and what they are to find."""
@@ -270,7 +231,7 @@ class StreamSettings(BasePCA):
         self, n_features: int, names: tuple[str, ...] | None = None, backend: Backend = HOST
     ) -> bool:
         """Whether a stream of so many features would take its scale from its first batch."""
-        if self._has_source() or self.privacy is not None:
+        if self._has_source():
             return False
         scale = check_scale(self.scale, n_features, names)
         return isinstance(scale, str) and not self._kind_of_tracker(n_features, backend).gives_moments
@@ -316,11 +277,3 @@ def _is_same(before: object, now: object) -> bool:
         return bool(before == now)
     except ValueError:  # of arrays
         return np.array_equal(before, now)  # type: ignore[arg-type]
-
-
-def no_weights(weights: Array | None) -> None:
-    """Reject weights of private rows."""
-    if weights is not None:
-        raise ValueError(
-            "sample_weight must be None with privacy: a weight would let a row count beyond its bound."
-        )

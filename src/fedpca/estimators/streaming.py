@@ -11,9 +11,8 @@ from fedpca._typing import Array, ArrayLike, DeviceArray, RowsLike
 from fedpca.backend import batch_slices, ops
 from fedpca.estimators.base import warn_if_fewer
 from fedpca.estimators.one_row import OneRowMixin
-from fedpca.estimators.private_steps import PrivateSteps
-from fedpca.estimators.row_updates import PlainSource, Source, part_of, plain, warn_of_gaps
-from fedpca.privacy import Privacy, PrivateTracker
+from fedpca.estimators.row_updates import Source, part_of, plain, warn_of_gaps
+from fedpca.estimators.stream_settings import StreamSettings
 from fedpca.summaries import validation
 from fedpca.summaries.merging import check_compatible, known_to_any, merge_distinct
 from fedpca.summaries.moments import Moments
@@ -26,7 +25,7 @@ from fedpca.summaries.summary import Summary
 from fedpca.trackers import LateFeatures, Nystrom, Standardized, Tracker, TrackerName
 
 
-class StreamingPCA(OneRowMixin, PrivateSteps):
+class StreamingPCA(OneRowMixin, StreamSettings):
     """Principal components of a stream of rows, in one pass and O(d r) memory, mergeable with others.
 
     Rows come in batches of any size, from one row up, dense or sparse (CSR, CSC), with NaN for missing
@@ -35,10 +34,9 @@ class StreamingPCA(OneRowMixin, PrivateSteps):
 
     Args:
         n_components: how many components to keep: a whole number, a share of the variance in (0, 1), or
-            None for all. With `privacy`, only those that rise above the noise, and None may show none. With
-            `energy`, the initial rank. Fewer if the rows span fewer; `fit` warns of fewer than asked for.
-            Like all settings but `forget` and `whiten` it is read at the first batch: `partial_fit` rejects a
-            later change.
+            None for all. With `energy`, the initial rank. Fewer if the rows span fewer; `fit` warns of fewer
+            than asked for. Like all settings but `forget` and `whiten` it is read at the first batch:
+            `partial_fit` rejects a later change.
         energy: an `EnergyBand`, or its (low, high), to adapt the rank to the stream as the paper does.
         forget: in (0, 1]. Every batch scales the singular values of all earlier rows by it, and their count
             by its square: memory fades over about 1 / (1 - forget²) batches.
@@ -48,14 +46,10 @@ class StreamingPCA(OneRowMixin, PrivateSteps):
             The exact tracker needs one pass for it, also in `partial_fit`. Other trackers must know it before
             they begin: `fit` reads the rows twice, and `partial_fit` takes the scale of the first batch for
             all rows; give numbers, as of `Scaling.scale`, to have that of others. With missing entries it is
-            the scale of the observed ones. With `privacy`, "std" is found privately.
+            the scale of the observed ones.
         whiten: scale the scores to unit variance.
         tracker: "exact" (d² memory), "nystrom" (the fast one), "block" (the paper's), or "auto": exact for
             at most max(256, 8 n_components) features, nystrom above; or a class of trackers.
-        privacy: a `Privacy`, to make all that leaves differentially private. Fitted attributes then exist
-            after `release()`, or `fit`, which releases once. Its `center` replaces this one; weights,
-            forgetting and `tracker` are not supported. Infinite entries count as missing, and missing ones
-            are filled from the center or the last release. None for no privacy.
         oversample: directions carried beyond n_components, which keeps truncation errors small;
             "auto" for about as many again (20 for 10, 45 for 20, 150 for 100).
         batch_size: rows per batch in `fit` with `forget`; the block size of the block tracker. None for 1024
@@ -78,8 +72,6 @@ class StreamingPCA(OneRowMixin, PrivateSteps):
         n_samples_seen_: rows seen, merged ones included.
         subspace_: the `Subspace` to save, send or merge: all directions carried, more than `n_components_`.
         summary_: the most exact summary: `Moments` where they are known, else a `Subspace`.
-        ledger_: the `Ledger` that pays for releases; None without privacy.
-        privacy_: `privacy` with the bound and the center that were found.
 
     Missing entries (NaN) are imputed by least squares on the observed ones with the subspace so far; those of
     the first batch by probabilistic PCA of that batch. A feature without an observed value so far is unknown:
@@ -106,7 +98,6 @@ class StreamingPCA(OneRowMixin, PrivateSteps):
         scale: ScaleLike = None,
         whiten: bool = False,
         tracker: TrackerName | type[Tracker] = "auto",
-        privacy: Privacy | None = None,
         oversample: Oversample = "auto",
         batch_size: int | None = None,
         random_state: int | np.random.RandomState | None = None,
@@ -119,7 +110,6 @@ class StreamingPCA(OneRowMixin, PrivateSteps):
         self.scale = scale
         self.whiten = whiten
         self.tracker = tracker
-        self.privacy = privacy
         self.oversample = oversample
         self.batch_size = batch_size
         self.random_state = random_state
@@ -140,22 +130,16 @@ class StreamingPCA(OneRowMixin, PrivateSteps):
             self._source, self._n_rows_seen = tracker, X.shape[0]
             if isinstance(plain(tracker), LateFeatures):
                 warn_if_unknown(self.subspace_)
-        if self.privacy is not None:
-            self._warn_of_shortfall()
-        else:
-            self._warn_of_scale(stacklevel=3)
-            warn_of_gaps(tracker, stacklevel=2)
-            if self.energy is None:
-                warn_if_fewer(self.n_components, self.n_components_, stacklevel=3)
+        self._warn_of_scale(stacklevel=3)
+        warn_of_gaps(tracker, stacklevel=2)
+        if self.energy is None:
+            warn_if_fewer(self.n_components, self.n_components_, stacklevel=3)
         return self
 
     def _fit_stream(
         self, X: DeviceArray, weights: Array | None, gaps: bool | None, tracker: Source
     ) -> Source:
         """A tracker of all rows, as one stream."""
-        if isinstance(tracker, PrivateTracker):
-            self._fit_private(tracker, X)
-            return tracker
         size = self._batch_rows(X.shape, tracker.backend)
         rows = self._row_updates()
         for part in batch_slices(X.shape[0], size):
@@ -180,12 +164,8 @@ class StreamingPCA(OneRowMixin, PrivateSteps):
         first = not self._has_source()
         with self._rollback_on_error():
             X, weights, gaps, tracker = self._prepared(X, sample_weight, first=first)
-            if isinstance(tracker, PrivateTracker):
-                self._update_private(tracker, X, weights)
-                self._source = tracker
-            else:
-                with self._team(X.shape):
-                    self._source = self._row_updates().update(tracker, X, weights, gaps)
+            with self._team(X.shape):
+                self._source = self._row_updates().update(tracker, X, weights, gaps)
             self._n_rows_seen = X.shape[0] + (0 if first else self._n_rows_seen)
             if first and self._constant is not None and self._scaling is None:
                 if self._constant.all():
@@ -203,10 +183,8 @@ class StreamingPCA(OneRowMixin, PrivateSteps):
         return tracker.estimated_lack() if isinstance(tracker, Nystrom) else None
 
     def _known_spectrum(self) -> Subspace:
-        source = self._fitted()
-        if isinstance(source, PlainSource):
-            return replace(source.state().subspace(), certificate=self._merged_certificate)
-        return source.summary()
+        self._fitted()
+        return replace(self._source.state().subspace(), certificate=self._merged_certificate)
 
     def merge(self, *others: "StreamingPCA | Summary") -> Self:
         """Learn what others learned, as if their rows had come here; the others stay as they are.
@@ -222,11 +200,6 @@ class StreamingPCA(OneRowMixin, PrivateSteps):
         if not others:
             raise ValueError("merge needs at least one other StreamingPCA, Subspace or Moments, got none.")
         with self._rollback_on_error():
-            if self.privacy is not None:
-                raise ValueError(
-                    "a private estimator takes rows only; merge what is released: "
-                    "fedpca.merge([a.release(), b.release()])."
-                )
             summaries = [other.summary_ if isinstance(other, StreamingPCA) else other for other in others]
             fitted = self._has_source()
             self._check_settings(first=not fitted)
@@ -240,9 +213,8 @@ class StreamingPCA(OneRowMixin, PrivateSteps):
                     f"center={self.center} here, but the others are "
                     f"{'' if first.centered else 'un'}centered; build all with the same `center`."
                 )
-            source: PlainSource
+            source: Source
             if fitted:
-                assert not isinstance(self._source, PrivateTracker)
                 source = deepcopy(self._source)
             else:
                 source, summaries = self._source_for(summaries, names)

@@ -22,7 +22,6 @@ def make_certificate(
     mechanism: Mechanism,
     *,
     sampler: str,
-    safe: bool,
     records: int,
     count: float,
     report: int,
@@ -37,7 +36,7 @@ def make_certificate(
     """The certificate of a report of so many records.
 
     Args:
-        sampler, safe: how the noise was drawn, and whether its low-order bits reveal nothing.
+        sampler: how the noise was drawn.
         count: of points.
         accumulated: standard deviation of the noise, in units of that of one owner's release.
         ledger, release, time: what paid, the id of the debit and when.
@@ -47,8 +46,6 @@ def make_certificate(
     notes = []
     if seeded:
         notes.append("NOT PRIVATE: the noise came from a seed, and whoever knows the seed can remove it")
-    if not safe:
-        notes.append("floating-point noise: not safe against an adversary who inspects low-order bits")
     edge = None
     if mechanism.edge_known:
         edge = calibration.edge(mechanism.n_features) * Schedule(privacy.releases).accumulated(report)

@@ -17,6 +17,7 @@ from typing import Protocol, get_args
 from fedpca._typing import JSON
 from fedpca._util.files import append_json_line, create_exclusive, json_lines
 from fedpca._util.locks import file_lock, open_file, process
+from fedpca._util.text import sanitize
 from fedpca.errors import BudgetExceeded
 from fedpca.privacy.calibration import ROUNDING, Adjacency, epsilon_of, mu_of
 from fedpca.privacy.ledger_chain import Chain, check_chain, sealed, unsealed
@@ -430,8 +431,9 @@ class Ledger:
                     case other:
                         raise ValueError(f"unknown event {other!r}")
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+            reason = sanitize(f"{type(error).__name__}: {error}", 200)  # not the whole of some other file
             raise ValueError(
-                f"{self.path} is not a ledger, or is damaged ({error!r}); restore it from a backup: without "
+                f"{self.path} is not a ledger, or is damaged ({reason}); restore it from a backup: without "
                 "it nobody knows what was spent."
             ) from error
         return str(head["id"]), budget, list(entries.values()), chain

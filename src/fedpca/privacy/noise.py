@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Context, Decimal, getcontext, localcontext
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from scipy.special import ndtri
@@ -29,7 +29,6 @@ _TWO_PI = Decimal(
 )
 
 Label = tuple[int, ...]
-NoiseName = Literal["exact", "fast"]
 
 
 class Noise(Protocol):
@@ -38,10 +37,6 @@ class Noise(Protocol):
     @property
     def sampler(self) -> str:
         """How draws are made, for the certificate."""
-
-    @property
-    def safe(self) -> bool:
-        """Whether the draws' low-order bits reveal nothing."""
 
     def entries(self, label: Label, count: int, sd: float) -> Array:
         """`count` independent draws with standard deviation `sd`."""
@@ -64,7 +59,6 @@ class ExactNoise:
 
     key: bytes
     sampler = "rounded Gaussian, exact on the integers; words of SHAKE128 from a random 256-bit key"
-    safe = True
 
     def entries(self, label: Label, count: int, sd: float) -> Array:
         """Integers, as float64."""
@@ -124,51 +118,24 @@ class ExactNoise:
                 tails[i] = (tails[i] << 64) + int.from_bytes(drawn, "little")
 
 
-@dataclass(frozen=True, repr=False)
-class FastNoise:
-    """numpy's floating-point Gaussian, for experiments: low-order bits can reveal what it was added to."""
-
-    key: bytes
-    sampler = "numpy floating-point Gaussian: UNSAFE, for experiments only"
-    safe = False
-
-    def entries(self, label: Label, count: int, sd: float) -> Array:
-        """Floats."""
-        return self.weighted([label], [1.0], count, sd)
-
-    def weighted(self, labels: Sequence[Label], weights: Sequence[float], count: int, sd: float) -> Array:
-        """Floats."""
-        drawn = (self._normals(label, count) for label in labels)
-        return sum((sd * weight * part for part, weight in zip(drawn, weights, strict=True)), np.zeros(count))
-
-    def _normals(self, label: Label, count: int) -> Array:
-        seed = hashlib.blake2b(_packed(label), key=self.key, digest_size=16).digest()
-        generator = np.random.Generator(np.random.Philox(key=int.from_bytes(seed, "little")))
-        return generator.standard_normal(count)
-
-
-NOISES: dict[NoiseName, Callable[[bytes], Noise]] = {"exact": ExactNoise, "fast": FastNoise}
-
-
 class BoundNoise:
     """Noise that also follows from what is known only when the first of it is drawn.
 
     Args:
-        make: the source, given its key.
         key: 32 secret bytes.
         bound_to: returns the rest, such as a digest of the rows that were summed. Other rows get independent
             noise, with whatever key.
     """
 
-    def __init__(self, make: Callable[[bytes], Noise], key: bytes, bound_to: Callable[[], bytes]) -> None:
-        self._make = make
+    sampler = ExactNoise.sampler
+
+    def __init__(self, key: bytes, bound_to: Callable[[], bytes]) -> None:
         self._key = key
         self._bound_to = bound_to
-        self.sampler, self.safe = make(key).sampler, make(key).safe
 
     @cached_property
     def _source(self) -> Noise:
-        return self._make(hashlib.blake2b(self._bound_to(), key=self._key, digest_size=32).digest())
+        return ExactNoise(hashlib.blake2b(self._bound_to(), key=self._key, digest_size=32).digest())
 
     def entries(self, label: Label, count: int, sd: float) -> Array:
         return self._source.entries(label, count, sd)
@@ -187,10 +154,6 @@ class CorrelatedNoise:
     @property
     def sampler(self) -> str:
         return self.source.sampler
-
-    @property
-    def safe(self) -> bool:
-        return self.source.safe
 
     def entries(self, label: Label, count: int, sd: float) -> Array:
         return self.weighted([label], [1.0], count, sd)

@@ -9,11 +9,10 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from fedpca._typing import Array
+from fedpca._typing import JSON, Array
 from fedpca.privacy.calibration import Adjacency, mu_of
 from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.mechanisms.registry import MECHANISMS, MechanismName
-from fedpca.privacy.noise import NoiseName
 from fedpca.privacy.rules import check_epsilon_delta
 from fedpca.summaries import validation
 from fedpca.trust.keys import SigningKey
@@ -48,7 +47,6 @@ class Privacy:
             a vector of public numbers; or None for nothing.
         evaluate: keep 5 % of the budget to measure how much variance the released components explain.
         releases: how many times, at most, a growing stream will be released. `epsilon` covers all of them.
-        noise: "exact", safe against floating-point attacks; "fast", not safe, for experiments.
         ledger: a `Ledger`, or the path of its file, in which what was spent outlives the process. A new file
             gets (epsilon, delta) as its total budget. None: in memory, one account for every fit; a second
             fit with the same object, or a copy of it, warns.
@@ -67,7 +65,6 @@ class Privacy:
     center: Literal["private", "pairs"] | Sequence[float] | Array | None = "private"
     evaluate: bool = True
     releases: int = 1
-    noise: NoiseName = "exact"
     ledger: Ledger | str | os.PathLike[str] | None = None
     insecure_seed_for_tests: int | None = None
 
@@ -78,7 +75,6 @@ class Privacy:
         for name, known in (
             ("adjacency", get_args(Adjacency)),
             ("mechanism", tuple(MECHANISMS)),
-            ("noise", get_args(NoiseName)),
         ):
             if (option := getattr(self, name)) not in known:
                 raise ValueError(f"{name} must be one of {_listed(known)}, got {name}={option!r}.")
@@ -129,6 +125,11 @@ class Privacy:
         if not np.isfinite(center).all():
             raise ValueError("center must be finite, and has NaN or infinity in it.")
         return tuple(center.tolist())
+
+    @property
+    def settings(self) -> JSON:
+        """All of them by name, as `PrivatePCA` takes them."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def mu(self) -> float:

@@ -97,7 +97,6 @@ class PrivateSums:
             self._privacy,
             self._mechanism,
             sampler=noise.sampler,
-            safe=noise.safe,
             records=n_rows,
             count=self._mechanism.count,
             report=report,

@@ -20,7 +20,7 @@ from fedpca.privacy.evaluation import PrivateEvaluation
 from fedpca.privacy.guard import Guard
 from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.mechanisms.registry import build, mechanism_class
-from fedpca.privacy.noise import NOISES, BoundNoise, Noise
+from fedpca.privacy.noise import BoundNoise, ExactNoise, Noise
 from fedpca.privacy.preparation import Preparation
 from fedpca.privacy.release_checks import bound_warning
 from fedpca.privacy.rules import check_delta_for_rows, warn_of_weak_settings
@@ -130,15 +130,15 @@ class PrivateTracker:
             n_features,
             self._rank,
             scale=scale,
-            noise=_noise(privacy, key, "steps", bound_to),
+            noise=_noise(key, "steps", bound_to),
             random=self._random,
             ledger=ledger,
             feature_names=feature_names,
         )
         self._stage: _Preparing | PrivateSums | _Closed = _Preparing(
             preparation,
-            _noise(privacy, key, "rows", bound_to),
-            _noise(privacy, key, "evaluation", bound_to),
+            _noise(key, "rows", bound_to),
+            _noise(key, "evaluation", bound_to),
         )
         self._open_if_found()
 
@@ -499,9 +499,9 @@ def warn_of_refit(privacy: Privacy, *, stacklevel: int) -> None:
     if privacy.ledger is None and (fits := privacy.count_fit()) > 1:
         epsilon = epsilon_of(privacy.mu * sqrt(fits), privacy.delta)
         warnings.warn(
-            f"this is fit number {fits} with the same Privacy, and no ledger adds them up. If the rows are "
+            f"this is fit number {fits} with the same settings, and no ledger adds them up. If the rows are "
             f"the same, a record has paid epsilon={epsilon:.3g} by now, not {privacy.epsilon:g}: name a "
-            "file, Privacy(ledger=...). For the rows of other people make another Privacy.",
+            "file, ledger=.... For the rows of other people make another PrivatePCA, or another Privacy.",
             stacklevel=stacklevel + 1,
         )
 
@@ -512,9 +512,6 @@ def _new_key(privacy: Privacy) -> bytes:
     return hashlib.blake2b(str(privacy.insecure_seed_for_tests).encode(), digest_size=32).digest()
 
 
-def _noise(privacy: Privacy, key: bytes, purpose: str, bound_to: Callable[[], bytes] | None) -> Noise:
-    make, of_purpose = (
-        NOISES[privacy.noise],
-        hashlib.blake2b(purpose.encode(), key=key, digest_size=32).digest(),
-    )
-    return make(of_purpose) if bound_to is None else BoundNoise(make, of_purpose, bound_to)
+def _noise(key: bytes, purpose: str, bound_to: Callable[[], bytes] | None) -> Noise:
+    own = hashlib.blake2b(purpose.encode(), key=key, digest_size=32).digest()
+    return ExactNoise(own) if bound_to is None else BoundNoise(own, bound_to)

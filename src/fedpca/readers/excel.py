@@ -121,6 +121,10 @@ class ExcelFile(TableFile):
         names = join_names(self._others).replace("{", "{{").replace("}", "}}")
         return [f"read another sheet ({names}) with {{sheet}}"], {"sheet": self._others[0]}
 
+    def place(self, row: int) -> str:
+        number = next(islice((number for number, _ in self._table_rows()), row - 1, None))
+        return f"{self.path}, row {number}"
+
     def first_row(self) -> int:
         """The number of rows of the sheet up to the names."""
         return self._first - 1

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -120,7 +121,8 @@ def sample_rows(
     n_read = n_above_t2 = 0
     total = squares = 0.0
     histogram: Counter[float] = Counter()
-    with progress.bar("rows", getattr(rows, "n_rows", None), "rows") as bar:
+    naming = rows.naming_infinity() if isinstance(rows, RowReader) else nullcontext()
+    with naming, progress.bar("rows", getattr(rows, "n_rows", None), "rows") as bar:
         for part, columns in _batches(rows, model, color, passthrough):
             if part.rows.shape[1] != model.n_features:
                 raise ValueError(

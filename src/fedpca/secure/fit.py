@@ -353,7 +353,6 @@ class PrivateFit:
             self._privacy,
             mechanism,
             sampler=SAMPLER,
-            safe=True,
             records=total.rows,
             count=count,
             report=1,
@@ -387,12 +386,10 @@ def _blocks(step: Step, deviations: Sequence[float]) -> tuple[NoiseBlock, ...]:
 
 
 def _check_settings(privacy: Privacy) -> None:
-    """Refuse what is not one release, with exact noise."""
+    """Refuse what is not one release, with noise from random keys."""
     if not isinstance(privacy, Privacy):
         raise TypeError(f"privacy must be a fedpca.Privacy, got {type(privacy).__name__}.")
     if privacy.releases != 1:
         raise ValueError(f"secure sums make one release, got releases={privacy.releases}; leave it out.")
-    if privacy.noise != "exact":
-        raise ValueError(f"secure sums need noise='exact', got noise={privacy.noise!r}; leave it out.")
     if privacy.insecure_seed_for_tests is not None:
         raise ValueError("secure sums draw noise from random keys; leave out insecure_seed_for_tests.")

@@ -26,7 +26,7 @@ from fedpca._util.files import atomic_write, local_path
 from fedpca.errors import ModelFileError
 
 FORMAT_VERSION = 4
-OWN_FACTS = ("limits", "reading")
+OWN_FACTS = {"limits": "limits learned from its rows", "reading": "how its rows are to be read"}
 """Facts of a file of one's own: how its rows are read, and limits learned from them. They stay with it."""
 _DTYPES: dict[str, np.dtype] = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4")}
 _MAX_ARRAYS = 128  # more than any summary has
@@ -167,10 +167,10 @@ def _stated(value: object) -> object:
 
 def require_no_own_facts(metadata: JSON, name: object) -> None:
     """Refuse what stays with its owner in a file that is to leave."""
-    if own := [fact for fact in OWN_FACTS if fact in metadata]:
+    if own := [f"{words} ({fact})" for fact, words in OWN_FACTS.items() if fact in metadata]:
         raise ModelFileError(
-            f"{name} must not leave as it is: it has {' and '.join(own)}, for its owner alone; hand over "
-            "what fedpca package or fedpca merge makes of it, without them."
+            f"{name} must not leave as it is: it says {' and '.join(own)}, for its owner alone; hand over "
+            "what fedpca package or fedpca merge makes of it, without that."
         )
 
 

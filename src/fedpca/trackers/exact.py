@@ -28,8 +28,9 @@ from fedpca.trackers.base import Tracker
 from fedpca.trackers.resolution import EVERYTHING, NOTHING, Resolved, min_energy, resolved
 from fedpca.trackers.row_factor import RowFactor
 
+# Fewer rows are buffered, since each panel adds d² numbers to d²; more make another panel.
 _MIN_PANEL_ROWS, _MAX_PANEL_ROWS = 32, 65_536
-_COPIED_ROWS = 4096  # of a panel whose rows have to be moved or factorized
+_COPIED_ROWS = 4096  # of a panel whose rows have to be moved or factorized: 8 MB of 256 features
 _BLOCK_ROWS = 4096
 """That one thread multiplies at a time: adding up products of fewer would take longer than the products,"""
 _NARROW_BLOCK_ROWS, _NARROW = 1024, 256

@@ -28,13 +28,17 @@ _MIN_ENERGY_32 = 16
 _MIN_ENERGY_64 = 1000
 # The same while rows span too few directions: others down to 1e-13 of the largest are yet to come.
 _MIN_ENERGY_EARLY = (float(np.finfo(np.float64).eps) / 1e-13) ** 2
-# How much sizes may grow until the next test: the first for which everything is resolved.
+# How much sizes may grow until the next test: the first for which everything is resolved. A test takes a
+# Cholesky factor or two: with 2^20, streams of float64 have one in a million times their first energy.
 _GROWTHS_32 = (16.0, 4.0, 2.0)
 _GROWTHS_64 = (2.0**20, 16.0, 2.0)
 
 
 def min_energy(n_features: int, dtype: DTypeLike) -> float:
-    """The least share of all energy at which products in a dtype resolve a direction."""
+    """The least share of all energy at which products in a dtype resolve a direction.
+
+    Rounding errors of many features average out; of few they may all fall on one direction.
+    """
     return _relative_noise(dtype) * (1 + 8 / np.sqrt(n_features))
 
 
@@ -111,6 +115,7 @@ def resolved(
         if count_eigenvalues_above(scatter, growth * least) >= n_wanted:
             return Resolved(growth * energy, None, until, growth)
         if n_spanned >= n_varying:
+            # Independent errors of the size of their features, d x d, have a norm of about sqrt(d).
             noise = growth * np.sqrt(n_features) * _relative_noise(dtype) * sizes
             if is_positive_definite((scatter - np.diag(noise))[np.ix_(varying, varying)]):
                 return Resolved(-1.0, growth * sizes, until, growth)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers import power_law, rows_of
 
-from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace, merge
+from fedpca import Aggregator, Moments, Privacy, PrivatePCA, Subspace, merge
 from fedpca.errors import SummaryRejected
 from fedpca.privacy import StepSum
 from fedpca.summaries.certificate import Certificate
@@ -18,12 +18,12 @@ PRIVACY = Privacy(2.0, 1e-5, 3.0, center=None, evaluate=False)
 
 def release_of(seed=0, privacy=PRIVACY, n_rows=300, n_features=6, **changes):
     rows = power_law(np.random.default_rng(seed), n_rows, n_features)
-    return replace(StreamingPCA(min(2, n_features), privacy=privacy).fit(rows).release(), **changes)
+    return replace(PrivatePCA(min(2, n_features), **privacy.settings).fit(rows).release(), **changes)
 
 
 def releases_of(tables, privacy):
     """What owners release who take the private steps together, if there are any."""
-    owners = [StreamingPCA(min(2, rows.shape[1]), privacy=replace(privacy)) for rows in tables]
+    owners = [PrivatePCA(min(2, rows.shape[1]), **privacy.settings) for rows in tables]
     while privacy.needs_steps and not all(owner.is_prepared for owner in owners):
         pooled = StepSum.pooled([owner.step_sum(rows) for owner, rows in zip(owners, tables, strict=True)])
         for owner in owners:
@@ -311,7 +311,7 @@ def test_honest_streams_that_find_their_center_are_accepted():
     privacy = replace(PRIVACY, center="private")
     aggregator, parent = Aggregator(privacy=PRIVACY), Aggregator(privacy=PRIVACY)
     for seed in range(6):
-        pca = StreamingPCA(2, privacy=privacy)
+        pca = PrivatePCA(2, **privacy.settings)
         for part in np.array_split(power_law(np.random.default_rng(seed), 3000, 6) + 2.0, 6):
             pca.partial_fit(part)
         assert aggregator.receive(f"{seed}", 1, pca.release())

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy.linalg import subspace_angles
 
 import fedpca
-from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace
+from fedpca import Aggregator, Moments, Privacy, PrivatePCA, Subspace
 from fedpca.errors import SummaryRejected
 from fedpca.federation import FolderStore
 
@@ -282,7 +282,7 @@ def test_a_forged_count_is_refused_where_a_limit_is_set():
 
 
 def private_release(privacy, seed=0, **changes):
-    release = StreamingPCA(2, privacy=privacy).fit(rows_of(seed) - 0.1 * seed).release()
+    release = PrivatePCA(2, **privacy.settings).fit(rows_of(seed) - 0.1 * seed).release()
     return replace(release, **changes)
 
 
@@ -292,7 +292,7 @@ def test_a_region_of_many_small_owners_may_have_the_noise_of_all():
     region, root = Aggregator(privacy=privacy), Aggregator(privacy=privacy)
     for seed in range(40):
         rows = np.random.default_rng(seed).normal(size=(20, 6)) / 10
-        region.receive(f"{seed}", 0, StreamingPCA(2, privacy=privacy).fit(rows).release().subspace())
+        region.receive(f"{seed}", 0, PrivatePCA(2, **privacy.settings).fit(rows).release().subspace())
     assert root.receive("region", region.version, region.summary())
     few = replace(region.summary(), count=30.0)
     with pytest.raises(SummaryRejected, match="30 rows cannot be in 40 releases"):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedpca
-from fedpca import ModelFileError, Moments, Privacy, StreamingPCA, Subspace
+from fedpca import ModelFileError, Moments, PrivatePCA, Subspace
 from fedpca.federation import ChildEvent, FolderStore, Message, ModelEvent, State
 from fedpca.summaries import model_file
 
@@ -19,7 +19,7 @@ SUMMARIES = {
     "single": lambda: Subspace.from_rows(ROWS.astype(np.float32)).with_names(list("abcdef")),
     "moments": lambda: Moments.from_rows(ROWS, center=False),
     "private": lambda: (
-        StreamingPCA(2, privacy=Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)).fit(ROWS).release()
+        PrivatePCA(2, epsilon=1.0, delta=1e-4, bound=3.0, center=None, evaluate=False).fit(ROWS).release()
     ),
     "withdrawn": lambda: None,
 }

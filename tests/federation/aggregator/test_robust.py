@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
 import fedpca
-from fedpca import Aggregator, FederatedPCA, Moments, Privacy, StreamingPCA, Subspace
+from fedpca import Aggregator, FederatedPCA, Moments, Privacy, PrivatePCA, StreamingPCA, Subspace
 from fedpca.cli.app import app
 from fedpca.errors import SummaryRejected
 from fedpca.federation.aggregator.robust import _capped_counts, merge_robust, what_counts
@@ -385,7 +385,7 @@ def releases(digits):
     """Private moments of seven owners."""
     privacy = Privacy(20.0, 1e-5, 4.0, center=np.zeros(20), evaluate=False)
     return {
-        f"{i}": StreamingPCA(3, privacy=privacy).fit(part).summary_
+        f"{i}": PrivatePCA(3, **privacy.settings).fit(part).summary_
         for i, part in enumerate(np.array_split(digits[:, 20:40], 7))
     }
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from helpers import bits, rows_of
 
-from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace
+from fedpca import Aggregator, Moments, Privacy, PrivatePCA, Subspace
 from fedpca._util import files
 from fedpca.errors import SummaryRejected
 from fedpca.federation import ChildEvent, FolderStore, MemoryStore, Message, State
@@ -148,7 +148,7 @@ def test_states_are_checked_against_the_rules_of_the_aggregator_that_opens_them(
 
 def test_a_clean_child_does_not_get_into_a_private_model(tmp_path):
     privacy = Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)
-    release = StreamingPCA(2, privacy=privacy).fit(rows_of(0)).release()
+    release = PrivatePCA(2, **privacy.settings).fit(rows_of(0)).release()
     with Aggregator(store=tmp_path) as aggregator:
         aggregator.receive("clean", 1, Subspace.from_rows(rows_of(1), center=False))
         aggregator.receive("private", 1, release)

@@ -11,7 +11,7 @@ import pytest
 from helpers import power_law, shortfall
 from scipy import sparse
 
-from fedpca import Privacy, StreamingPCA, Subspace
+from fedpca import Privacy, PrivatePCA, StreamingPCA, Subspace
 from fedpca.errors import BudgetExceeded
 from fedpca.secure.fit import PrivateFit
 
@@ -422,7 +422,7 @@ def test_the_sums_of_partitions_are_exact_and_get_one_noise(spark, rows, exact_s
 def test_a_private_model_is_as_noisy_as_that_of_one_process(spark, exact_sums):
     rows = power_law(np.random.default_rng(2), 4000, 6, mean_size=3)
     ours = fit(arrays(spark, rows, 5), 2, columns="x", privacy=Privacy(2.0, 1e-6), width=6)
-    theirs = StreamingPCA(2, privacy=Privacy(2.0, 1e-6)).fit(rows).summary_.certificate
+    theirs = PrivatePCA(2, epsilon=2.0, delta=1e-6).fit(rows).summary_.certificate
     steps = [step.step for step in theirs.steps]
     assert [step.step for step in ours.certificate.steps] == steps
     assert ours.certificate.noise_edge == pytest.approx(theirs.noise_edge, rel=0.6)  # by the bound found

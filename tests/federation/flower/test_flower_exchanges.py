@@ -17,7 +17,7 @@ from flower_clients import write
 from helpers import aggregate
 
 import fedpca
-from fedpca import Ledger, Privacy, StreamingPCA
+from fedpca import Ledger, Privacy, PrivatePCA, StreamingPCA
 from fedpca.errors import NodeError
 from fedpca.federation.aggregator.message import Message as ChildMessage
 from fedpca.federation.flower import private_exchange
@@ -451,7 +451,7 @@ class TestPrivateSteps:
         """It is private, and the first; those who take the steps could not follow."""
         hospitals = configs_of(tmp_path, [3000, 2500] if scale else [60, 60], **PROMISE)
         privacy = Privacy(*PROMISE.values(), "sphere", center=(9.0,) * 6, evaluate=False)
-        own = StreamingPCA(2, scale=np.ones(6) if scale else None, privacy=privacy)
+        own = PrivatePCA(2, scale=np.ones(6) if scale else None, **privacy.settings)
         early = ChildMessage("early", 1, own.fit(raw_units(8, 500)).release()).encode()
         n_sums = {"before": 0, "during": 1, "after": 2}[when]
 
@@ -902,7 +902,7 @@ class TestNode:
         """Alone, a node finds what `fit` finds."""
         _, release = self.advanced(config)
         released = ChildMessage.decode(release.contents).summary
-        pca = StreamingPCA(2, scale="std", privacy=Privacy(**PROMISE)).fit(np.load(config["source"]))
+        pca = PrivatePCA(2, scale="std", **PROMISE).fit(np.load(config["source"]))
         theirs = pca.summary_
         assert released.certificate.clipping == theirs.certificate.clipping
         assert [step.step for step in released.certificate.steps] == [

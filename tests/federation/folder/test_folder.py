@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedpca
-from fedpca import Aggregator, Moments, Privacy, StreamingPCA, Subspace
+from fedpca import Aggregator, Moments, Privacy, PrivatePCA, StreamingPCA, Subspace
 from fedpca.federation import MemoryStore
 from fedpca.federation.aggregator.message import Message
 from fedpca.federation.folder import SkippedFile, collect, publish
@@ -74,7 +74,7 @@ def contents_of(path):
 
 def test_three_owners_one_of_them_private_make_the_model_of_an_aggregator(shared):
     privacy = Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False)
-    release = StreamingPCA(2, privacy=privacy, center=False).fit(rows_of(0)).release()
+    release = PrivatePCA(2, **privacy.settings).fit(rows_of(0)).release()
     uncentered = [Moments.from_rows(rows_of(1), center=False), Subspace.from_rows(rows_of(2), center=False)]
     messages = [("private", 1, release), ("exact", 7, uncentered[0]), ("small", 0, uncentered[1])]
     for message in messages:
@@ -520,8 +520,8 @@ def test_one_certificate_does_not_stop_a_folder(tmp_path, certificate, private, 
     folder = tmp_path / "shared"
     folder.mkdir()
     for seed, child in enumerate(("a", "evil", "north")):
-        pca = StreamingPCA(2, privacy=privacy, center=False).fit(rows_of(seed, 200))
-        publish(folder, child, 1, pca.summary_)
+        pca = StreamingPCA(2, center=False) if privacy is None else PrivatePCA(2, **privacy.settings)
+        publish(folder, child, 1, pca.fit(rows_of(seed, 200)).summary_)
     kind, arrays, metadata = model_file.decode((folder / "evil.1.safetensors").read_bytes(), "evil")
     forged = (metadata.get("certificate") or {}) | certificate
     (folder / "evil.1.safetensors").write_bytes(seal(kind, arrays, metadata | {"certificate": forged}))
@@ -536,7 +536,7 @@ def test_one_certificate_does_not_stop_a_folder(tmp_path, certificate, private, 
 def test_a_copied_private_release_is_that_of_its_owner(tmp_path):
     privacy = Privacy(2.0, 1e-5, 3.0, center=None, evaluate=False)
     for seed, child in enumerate(("north", "south")):
-        pca = StreamingPCA(2, privacy=privacy).fit(rows_of(seed, 200))
+        pca = PrivatePCA(2, **privacy.settings).fit(rows_of(seed, 200))
         publish(tmp_path, child, 1, pca.release())
     publish(tmp_path, "copycat", 1, fedpca.load(tmp_path / "north.1.safetensors"))
     aggregator = Aggregator(rank=2, privacy=privacy)

@@ -15,7 +15,17 @@ from sklearn.base import clone
 from sklearn.decomposition import PCA
 
 import fedpca
-from fedpca import Aggregator, FederatedPCA, Moments, Privacy, StreamingPCA, Subspace, merge, merge_tree
+from fedpca import (
+    Aggregator,
+    FederatedPCA,
+    Moments,
+    Privacy,
+    PrivatePCA,
+    StreamingPCA,
+    Subspace,
+    merge,
+    merge_tree,
+)
 from fedpca.errors import SummaryRejected
 from fedpca.federation.aggregator.store import FolderStore
 from fedpca.federation.folder import collect, publish
@@ -312,7 +322,7 @@ def test_a_rule_that_is_none(features):
 def release(rows, rank=None, **settings):
     given = {"epsilon": 1.0, "delta": 1e-6, "bound": 3.0, "center": None, "evaluate": False} | settings
     privacy = Privacy(**given)
-    return StreamingPCA(rank, privacy=privacy).fit(rows).release()
+    return PrivatePCA(rank, **privacy.settings).fit(rows).release()
 
 
 def test_the_edge_of_the_noise_is_that_of_the_features_that_remain():
@@ -495,10 +505,8 @@ def test_a_private_aggregator_checks_what_it_merges(rng):
     rows = pd.DataFrame(rng.normal(size=(4000, 40)) / 6, columns=[f"c{i}" for i in range(40)])
     expected = Subspace.empty(5, centered=False, feature_names=tuple(rows.columns[:5]))
     aggregator = Aggregator(expected=expected, features="intersection", privacy=privacy)
-    aggregator.receive("north", 1, StreamingPCA(privacy=privacy).fit(rows).release())
-    aggregator.receive(
-        "south", 1, StreamingPCA(privacy=replace(privacy)).fit(rows[rows.columns[:7]]).release()
-    )
+    aggregator.receive("north", 1, PrivatePCA(**privacy.settings).fit(rows).release())
+    aggregator.receive("south", 1, PrivatePCA(**privacy.settings).fit(rows[rows.columns[:7]]).release())
     merged = aggregator.summary()
     assert merged.certificate.merged == 2
     assert noise_edge(merged.certificate) == pytest.approx(

@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
 import fedpca
-from fedpca import BudgetExceeded, FederatedPCA, Ledger, Privacy, StreamingPCA
+from fedpca import BudgetExceeded, FederatedPCA, Ledger, Privacy, PrivatePCA, StreamingPCA
 
 
 def unequal_clients(n_features=12, seed=0):
@@ -308,7 +308,7 @@ def test_private_clients_share_what_they_find(bound):
     together = np.mean([fedpca.metrics.affinity(pca, exact) for pca in shared])
     assert together > 0.55  # 0.70 ± 0.03, 0.75 ± 0.03
     assert {pca.model_.certificate.center for pca in shared} == {"private"}
-    apart = [StreamingPCA(5, privacy=privacy).fit(digits[groups == g]).release() for g in range(10)]
+    apart = [PrivatePCA(5, **privacy.settings).fit(digits[groups == g]).release() for g in range(10)]
     if bound == "private" or len({release.certificate.clipping for release in apart}) > 1:  # noise decides
         remedy = "let all owners take the private steps together, or give all the"
         with pytest.raises(ValueError, match=remedy):
@@ -355,7 +355,7 @@ def test_one_ledger_is_not_for_several_clients(tmp_path):
     rows = power_law(np.random.default_rng(0), 600, 5)
     for ledger in (tmp_path / "ledger", Ledger(tmp_path / "another", epsilon=9.0, delta=1e-5)):
         privacy = Privacy(1.0, 1e-5, 3.0, ledger=ledger, center=None, evaluate=False)
-        with pytest.raises(ValueError, match="one StreamingPCA per client, each with its own ledger"):
+        with pytest.raises(ValueError, match="one PrivatePCA per client, each with its own ledger"):
             FederatedPCA(2, privacy=privacy).fit(rows, groups=np.arange(600) % 3)
     assert not (tmp_path / "ledger").exists()
     assert Ledger(tmp_path / "another").spent() == 0

@@ -14,7 +14,17 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
 import fedpca
-from fedpca import Aggregator, FederatedPCA, Moments, Privacy, Scaling, StreamingPCA, Subspace, merge
+from fedpca import (
+    Aggregator,
+    FederatedPCA,
+    Moments,
+    Privacy,
+    PrivatePCA,
+    Scaling,
+    StreamingPCA,
+    Subspace,
+    merge,
+)
 from fedpca.errors import ModelFileError, SummaryRejected
 from fedpca.federation.folder import collect, collect_scaling, publish
 from fedpca.federation.one_process.simulate import Faults, simulate
@@ -315,7 +325,7 @@ def test_private_clients_with_public_numbers():
 
 def test_who_comes_later_takes_the_scale_that_was_found_as_public():
     owners = private_owners()
-    team = {name: StreamingPCA(2, scale="std", privacy=Privacy(4.0, 1e-5)) for name in "ab"}
+    team = {name: PrivatePCA(2, scale="std", epsilon=4.0, delta=1e-5) for name in "ab"}
     while not all(pca.is_prepared for pca in team.values()):
         sums = [pca.step_sum(owners[name]) for name, pca in team.items()]
         for pca in team.values():
@@ -323,7 +333,7 @@ def test_who_comes_later_takes_the_scale_that_was_found_as_public():
     releases = [pca.partial_fit(owners[name]).release() for name, pca in team.items()]
     found = releases[0]
     late = Privacy(4.0, 1e-5, found.certificate.bound or "sphere", center=found.mean, evaluate=False)
-    last = StreamingPCA(2, scale=found.scale, privacy=late).fit(owners["c"]).release()
+    last = PrivatePCA(2, scale=found.scale, **late.settings).fit(owners["c"]).release()
     for some in ([*releases, last], [last, *releases]):
         whole = merge(some)
         assert whole.certificate.scale == PRIVATE_SCALE  # corrected by the sum, whoever comes first
@@ -593,7 +603,7 @@ def test_a_scaling_that_claims_more_than_the_rows_is_rejected():
 def test_a_private_summary_states_where_its_scale_came_from():
     privacy = Privacy(4.0, 1e-5, 6.0, center=None, evaluate=False)
     rows = private_owners()["c"]
-    scaled = StreamingPCA(2, scale=np.logspace(-3, 4, 5), privacy=privacy).fit(rows).release()
+    scaled = PrivatePCA(2, scale=np.logspace(-3, 4, 5), **privacy.settings).fit(rows).release()
     assert Aggregator(privacy=privacy).receive("a", 1, scaled)
     forged = replace(scaled, certificate=replace(scaled.certificate, scale="magic"))
     with pytest.raises(SummaryRejected, match="its scale is 'magic'; known are private"):

@@ -135,8 +135,8 @@ def check_private(summary: Summary, privacy: Privacy) -> None:
 def _check_promise(summary: Summary, certificate: Certificate, privacy: Privacy) -> None:
     if not certificate.private:
         raise ValueError("its noise came from a seed, so it is not private; fit without a seed.")
-    if certificate.warnings and privacy.noise == "exact":
-        raise ValueError(f"its promise is weakened: {certificate.warnings[0]:.200}; fit with noise='exact'.")
+    if certificate.warnings:
+        raise ValueError(f"its promise is weakened: {certificate.warnings[0]:.200}; release it again.")
     for name in ("epsilon", "delta"):
         stated, limit = getattr(certificate, name), getattr(privacy, name)
         if not stated <= limit:

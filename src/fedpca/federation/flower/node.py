@@ -4,9 +4,9 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from fedpca._util.option_text import format_names, parse_character, split_names
 from fedpca.disclosure.policy import NO_POLICY, Policy
 from fedpca.errors import FileFormatError, NodeConfigError, NodeError, SecureError
 from fedpca.estimators.files import fit_files
+from fedpca.estimators.private import PrivatePCA
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.aggregator.message import Message
 from fedpca.federation.flower.exchanges import (
@@ -39,7 +40,7 @@ from fedpca.readers import RowReader, open_rows
 from fedpca.readers.dialect import Dialect
 from fedpca.secure.session import Session
 from fedpca.summaries import model_file, validation
-from fedpca.summaries.scaling import Scaling, same_scale
+from fedpca.summaries.scaling import ScaleLike, Scaling, same_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
@@ -377,13 +378,16 @@ class Node:
     def _summary(
         self, rows: RowReader, rank: int, center: bool, scale: str, divisor: Array | None
     ) -> Summary:
-        # Nobody could pool an evaluation of what one node alone released.
-        privacy = None if self.privacy is None else replace(self._spending(self.privacy), evaluate=False)
-        by = (scale or None) if divisor is None else divisor
-        pca = StreamingPCA(rank, center=center, scale=by, privacy=privacy)
+        by = cast("ScaleLike", scale or None) if divisor is None else divisor
+        pca: StreamingPCA | PrivatePCA
+        if self.privacy is None:
+            pca = StreamingPCA(rank, center=center, scale=by)
+        else:  # nobody could pool an evaluation of what one node alone released
+            settings = self._spending(self.privacy).settings | {"evaluate": False}
+            pca = PrivatePCA(rank, scale=by, **settings)
         with _own_words():
             fit_files(pca, rows)
-        return pca.summary_ if privacy is None else pca._release_for_merging()
+        return pca.summary_
 
     def _settings(self, request: Request) -> JSON:
         """What a release depends on, besides the rows, the rank, and what other nodes found."""

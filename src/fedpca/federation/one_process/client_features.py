@@ -6,7 +6,7 @@ from typing import TypeVar
 import numpy as np
 
 from fedpca._typing import AnyArray, RowsLike
-from fedpca.estimators.streaming import StreamingPCA
+from fedpca.estimators.base import BasePCA
 from fedpca.summaries import validation
 from fedpca.summaries.features import FeatureRule, LeftOut, columns_of, common_names, require_names
 from fedpca.summaries.merging import intersect
@@ -73,7 +73,7 @@ def shared_columns(
     }
 
 
-def shared_center(client: StreamingPCA, rule: FeatureRule) -> Hashable:
+def shared_center(client: BasePCA, rule: FeatureRule) -> Hashable:
     """What clients that share a center have in common: their number of features or, if others are merged
     too, their names."""
     if rule == "intersection" and hasattr(client, "feature_names_in_"):

@@ -1,12 +1,13 @@
-"""The clients of one fit: each a StreamingPCA of its own rows, in a thread, and what they find together."""
+"""The clients of one fit: each an estimator of its own rows, in a thread, and what they find together."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from fedpca import progress
 from fedpca._typing import AnyArray, RowsLike
 from fedpca.backend import backend_of
+from fedpca.estimators.private import PrivatePCA
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.one_process.client_features import (
     require_the_same_names,
@@ -15,7 +16,7 @@ from fedpca.federation.one_process.client_features import (
 )
 from fedpca.federation.one_process.client_rows import is_table, streams
 from fedpca.parallel import single_threaded_blas
-from fedpca.privacy import Privacy, StepSum
+from fedpca.privacy import StepSum
 from fedpca.privacy.certify import state_of
 from fedpca.summaries.features import FeatureRule
 from fedpca.summaries.scaling import ScaleLike, ScaleRule, Scaling
@@ -24,11 +25,12 @@ from fedpca.summaries.view import SummaryView
 
 _Input = TypeVar("_Input")
 _Result = TypeVar("_Result")
+Client = StreamingPCA | PrivatePCA
 _SIDE_BY_SIDE = 4  # clients: between products they wait for each other, and 16 on 16 cores take longer
 
 
 def run_clients(
-    clients: Mapping[str, RowsLike], members: dict[str, StreamingPCA], rule: FeatureRule, workers: int
+    clients: Mapping[str, RowsLike], members: dict[str, Client], rule: FeatureRule, workers: int
 ) -> tuple["Team", dict[str, Summary]]:
     """All clients, some of them at once, which share the workers: who learned, and what they send, by name.
 
@@ -43,21 +45,22 @@ def run_clients(
     """
     tables = {name: rows for name, rows in clients.items() if is_table(rows)}
     settings = next(iter(members.values()))
-    scale, privacy = settings.scale, settings.privacy
+    scale = settings.scale
     at_once = min(len(members), workers, _SIDE_BY_SIDE)
     for member in members.values():
-        member.n_jobs = workers // at_once
+        if isinstance(member, StreamingPCA):
+            member.n_jobs = workers // at_once
     with (
         single_threaded_blas(),
         ThreadPoolExecutor(at_once) as pool,
         progress.bar("federation", len(clients), "clients") as bar,
     ):
         team = Team(members, rule, pool, bar)
-        if isinstance(privacy, Privacy):
+        if isinstance(settings, PrivatePCA):
             if isinstance(scale, str) and len(clients) > 1:
                 _require_tables(clients, scale)
                 require_the_same_names(tables)
-            if isinstance(scale, str) or privacy.needs_steps:
+            if isinstance(scale, str) or "private" in (settings.bound, settings.center):
                 team.take_private_steps(tables)
         elif isinstance(scale, str) and any(team.each(_needs_scaling, tables).values()):
             _require_tables(clients, scale)
@@ -76,7 +79,7 @@ class Team:
     """
 
     def __init__(
-        self, members: dict[str, StreamingPCA], rule: FeatureRule, pool: ThreadPoolExecutor, bar: progress.Bar
+        self, members: dict[str, Client], rule: FeatureRule, pool: ThreadPoolExecutor, bar: progress.Bar
     ) -> None:
         self.members = members
         self.problems: dict[str, str] = {}
@@ -88,7 +91,7 @@ class Team:
 
     def each(
         self,
-        task: Callable[[StreamingPCA, _Input], _Result],
+        task: Callable[[Any, _Input], _Result],
         inputs: Mapping[str, _Input],
         *,
         last: bool = False,
@@ -117,9 +120,9 @@ class Team:
         """All rounds of private steps, each ending with the sum over the clients that share a center."""
         waiting = dict(tables)
         while waiting:
-            sums = self.each(StreamingPCA.step_sum, waiting)
+            sums = self.each(PrivatePCA.step_sum, waiting)
             columns = {name: shared_center(self.members[name], self._rule) for name in sums}
-            self.each(StreamingPCA.advance, _pooled(sums, columns))
+            self.each(PrivatePCA.advance, _pooled(sums, columns))
             waiting = {
                 name: waiting[name]
                 for name in waiting.keys() & self.members.keys()
@@ -178,11 +181,16 @@ def _needs_scaling(client: StreamingPCA, rows: RowsLike) -> bool:
     return client._needs_scaling(rows.shape[1], backend=backend_of(rows))
 
 
-def _scaling(client: StreamingPCA, rows: RowsLike) -> Scaling:
+def _scaling(client: Client, rows: RowsLike) -> Scaling:
     return Scaling.from_rows(client._validated(rows, reset=True)).with_names(client._names())
 
 
-def _fit_client(client: StreamingPCA, rows: RowsLike) -> Summary:
+def _took_own_scale(client: Client) -> bool:
+    """Whether a client has divided its rows by the scale of its first batch."""
+    return isinstance(client, StreamingPCA) and isinstance(client.scale, str) and client._divisor is not None
+
+
+def _fit_client(client: Client, rows: RowsLike) -> Summary:
     """One client: all its batches, and what it sends, a release if it is private."""
     batches = (rows,) if is_table(rows) else rows
     if not isinstance(batches, Iterable):
@@ -190,17 +198,15 @@ def _fit_client(client: StreamingPCA, rows: RowsLike) -> Summary:
     empty = True
     for batch in batches:
         client.partial_fit(batch)
-        if empty and isinstance(client.scale, str) and client._divisor is not None:
+        if empty and _took_own_scale(client):
             raise _NoTable(client.scale, "a client")
         empty = False
     if empty:
         raise ValueError("the client has no rows.")
-    if client.privacy is not None:
-        client._release_for_merging()
-    return client.summary_
+    return client._release_for_merging() if isinstance(client, PrivatePCA) else client.summary_
 
 
-def evaluated(view: SummaryView, clients: Mapping[str, tuple[StreamingPCA, RowsLike]]) -> SummaryView:
+def evaluated(view: SummaryView, clients: Mapping[str, tuple[Any, RowsLike]]) -> SummaryView:
     """The view with a measure of how good its components are, if all clients can take part in it.
 
     Their rows must be at hand, and have the features of the model and no others.

@@ -10,6 +10,7 @@ import numpy as np
 from fedpca._typing import JSON, AnyArray, ArrayLike, RowsLike
 from fedpca._util.text import pluralize
 from fedpca.estimators.base import BasePCA, warn_if_fewer
+from fedpca.estimators.private import PrivatePCA
 from fedpca.estimators.rank_rule import rank_rule
 from fedpca.estimators.streaming import StreamingPCA
 from fedpca.federation.aggregator.aggregator import Aggregator
@@ -20,10 +21,10 @@ from fedpca.federation.aggregator.tree import MergeTree
 from fedpca.federation.one_process import secure_estimator
 from fedpca.federation.one_process.client_features import common_features, features_of_most
 from fedpca.federation.one_process.client_rows import distinct, named
-from fedpca.federation.one_process.client_team import evaluated, nobody, run_clients
+from fedpca.federation.one_process.client_team import Client, evaluated, nobody, run_clients
 from fedpca.parallel import n_threads
 from fedpca.privacy import Privacy
-from fedpca.privacy.tracker import PrivateTracker, warn_of_refit
+from fedpca.privacy.tracker import warn_of_refit
 from fedpca.secure.settings import SecureSums
 from fedpca.summaries.features import (
     FeatureRule,
@@ -69,8 +70,8 @@ class FederatedPCA(BasePCA):
     """Principal components of the rows of many clients, none of which sees another's rows.
 
     Every client runs a `StreamingPCA` over its own rows, in a thread, and sends its summary; the summaries
-    merge into the components of all rows, means included. With `privacy`, every client's summary is
-    differentially private by itself, and the noise of all clients adds up.
+    merge into the components of all rows, means included. With `privacy` it runs a `PrivatePCA`: every
+    client's summary is differentially private by itself, and the noise of all clients adds up.
 
     The settings are those of `StreamingPCA`.
 
@@ -79,6 +80,8 @@ class FederatedPCA(BasePCA):
             few features it follows from the sum of the clients' moments. For more, if `tracker` is not
             exact, clients first exchange a `Scaling`, for which they read their rows twice: as tables. With
             `privacy`, all clients find "std" together, which needs tables as well.
+        privacy: a `Privacy`, to make all that leaves a client differentially private. Its `center` replaces
+            this one. None for no privacy.
         secure: a `fedpca.SecureSums`: nobody sees what a client has, only exact sums over all of them. With
             `privacy` the clients share the noise, so that a sum has about as much as one pool of all rows;
             without, `SecureSums(largest=...)` must bound the entries of rows. It needs three clients or more,
@@ -189,8 +192,8 @@ class FederatedPCA(BasePCA):
         check_robust(self.robust, self.max_share)
         if self.secure is not None:
             secure_estimator.check_settings(self, clients)
-        self._check_ledger(len(clients))
-        if isinstance(self.privacy, Privacy):
+        if self.privacy is not None:
+            self._check_privacy(len(clients))
             warn_of_refit(self.privacy, stacklevel=4)
         if isinstance(self.scale, str):
             check_scale(self.scale, 1)
@@ -238,7 +241,7 @@ class FederatedPCA(BasePCA):
         rule = rank_rule(self.n_components, self.energy, merged.n_features)
         dtype = np.result_type(*(fitted[name]._source.dtype for name in summaries))
         view = SummaryView(merged, rule, "auto", dtype)
-        if isinstance(self.privacy, Privacy):
+        if self.privacy is not None:
             view = evaluated(view, {name: (fitted[name], clients[name]) for name in summaries})
         self._source = view
         self._n_rows_seen = sum(fitted[name].n_samples_seen_ for name in summaries)
@@ -254,8 +257,8 @@ class FederatedPCA(BasePCA):
             warnings.warn(text, stacklevel=4)
         if isinstance(merged, Moments) and isinstance(merged.scale, str):
             team.constant = merged.scaling_of_rows().constant
-        source = fitted[next(iter(summaries))]._source
-        not_found = source.left_out if isinstance(source, PrivateTracker) else None
+        first = fitted[next(iter(summaries))]
+        not_found = first._source.left_out if isinstance(first, PrivatePCA) else None
         if text := self._scale_warning(view, team.constant, not_found):
             warnings.warn(text, stacklevel=4)
         if text := view.shortfall():
@@ -307,16 +310,25 @@ class FederatedPCA(BasePCA):
         energies = None if variances is None else variances * view.whole.count
         return dominant_feature(view.summary(), energies, names)
 
-    def _check_ledger(self, n_clients: int) -> None:
-        """Reject one ledger for several clients: they are different people, each with a budget of its own."""
-        if n_clients > 1 and isinstance(self.privacy, Privacy) and self.privacy.ledger is not None:
+    def _check_privacy(self, n_clients: int) -> None:
+        """Reject settings that do not go with privacy."""
+        if not isinstance(self.privacy, Privacy):
+            raise TypeError(f"privacy must be a Privacy or None, got privacy={self.privacy!r}.")
+        if self.tracker != "auto":
+            raise ValueError(
+                f"tracker must be 'auto' with privacy, got tracker={self.tracker!r}: "
+                "Privacy(mechanism=...) decides."
+            )
+        if n_clients > 1 and self.privacy.ledger is not None:
             raise ValueError(
                 f"a ledger is the account of one client, and there are {n_clients}; leave out ledger= for an "
-                "account per client in memory, or fit one StreamingPCA per client, each with its own ledger, "
+                "account per client in memory, or fit one PrivatePCA per client, each with its own ledger, "
                 "and merge the releases."
             )
 
-    def _client(self) -> StreamingPCA:
+    def _client(self) -> Client:
+        if self.privacy is not None:
+            return PrivatePCA(self.n_components, scale=self.scale, **self.privacy.settings)
         return StreamingPCA(
             self.n_components,
             energy=self.energy,
@@ -324,13 +336,10 @@ class FederatedPCA(BasePCA):
             scale=self.scale,
             whiten=self.whiten,
             tracker=self.tracker,
-            privacy=_own_account(self.privacy),
             random_state=self.random_state,
         )
 
-    def _contribution(
-        self, client: StreamingPCA | None, summary: Summary | None, problem: str
-    ) -> Contribution:
+    def _contribution(self, client: Client | None, summary: Summary | None, problem: str) -> Contribution:
         if client is None or summary is None:
             return Contribution(0, 0.0, problem=problem)
         certificate = summary.certificate
@@ -366,11 +375,6 @@ class FederatedPCA(BasePCA):
     @property
     def model_(self) -> Subspace:
         return self.subspace_.truncate(max(self.n_components_, 1))  # rows that do not vary have none
-
-
-def _own_account(privacy: Privacy | None) -> Privacy | None:
-    """The privacy settings for one client: another's fit is not a second one of its rows."""
-    return replace(privacy) if isinstance(privacy, Privacy) else privacy
 
 
 def _merge_all(summaries: list[Summary], fanout: int) -> Summary:

@@ -16,7 +16,8 @@ from fedpca.trackers.nystrom.period import SketchPeriod
 Part = tuple[RowsLike, Array | None]
 
 _UNUSUAL = 6.0  # standard deviations above the median at which 32 rows are searched for directions
-_MAX_SEARCHED = 256  # rows, those with the largest residuals
+_MAX_SEARCHED = 256  # rows, those with the largest residuals: their eigenproblem takes milliseconds
+_DEVIATIONS = 1.4826  # standard deviations in a median absolute deviation of normal values
 _FAR_ABOVE = 1000.0
 """Energy of a direction, in units of the weakest wanted, beside which a share of all says nothing of that:
 with one row a million times as long as the others, tenth components lacked 12 % of their variance."""
@@ -121,7 +122,7 @@ class FirstParts:
         residual = last.residual
         sums = np.add.reduceat(residual, np.arange(0, len(residual), PART_ROWS))
         usual = np.median(sums)
-        limit = usual + tolerance + _UNUSUAL * 1.4826 * np.median(np.abs(sums - usual))
+        limit = usual + tolerance + _UNUSUAL * _DEVIATIONS * np.median(np.abs(sums - usual))
         unusual = np.repeat(sums > limit, PART_ROWS)[: len(residual)] | (residual > outlier)
         chosen = np.flatnonzero(unusual)
         chosen = chosen[np.argsort(residual[chosen])[::-1][:_MAX_SEARCHED]]

@@ -115,7 +115,7 @@ class Nystrom(SubspaceTracker):
         is_flat = self._flatness > tuning.flat
         ratio = tuning.history_per_row_flat if is_flat else tuning.history_per_row
         per_probe = tuning.max_period_per_probe if self._is_steady else tuning.max_period_forgetting
-        most = per_probe * max(n_probes, 32)
+        most = per_probe * max(n_probes, tuning.min_probes_of_period)
         least = max(tuning.period_per_probe * n_probes, self.min_panel_rows)
         if isinstance(self.rule, EnergyBand):
             most = min(most, tuning.max_period_adaptive)
@@ -270,7 +270,8 @@ class Nystrom(SubspaceTracker):
         usual, basis = self._usual, self._basis
         if usual is None or usual.variance is None or self.rank > basis.rank:
             return False
-        matters = usual.mean * basis.count > basis.singular_values[self.rank - 1] ** 2 / 4
+        least = self.tuning.matters * basis.singular_values[self.rank - 1] ** 2
+        matters = usual.mean * basis.count > least
         return bool(matters and usual.variance > self.tuning.uneven * usual.mean**2)
 
     def _renew(self, rows: RowsLike, roots: Array | None, n_news: int, *, replace: bool = False) -> int:
