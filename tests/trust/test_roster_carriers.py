@@ -303,6 +303,24 @@ def test_a_state_changed_by_hand_is_quarantined(store, roster):
     assert list(Aggregator(rank=3, roster=roster, store=store).children) == ["north", "south"]
 
 
+def test_a_merge_that_nobody_signed_is_not_read_under_a_roster(store, roster):
+    with Aggregator(rank=3, roster=roster, store=store) as writer:
+        send(writer, "south", 9, summary_of(7))
+        assert writer.record()
+    right = Aggregator.merged_in(store, 3, roster=roster)
+    assert right.summary.count == writer.model().count
+    assert not (store / "merged.safetensors").exists()
+    with Aggregator(rank=3, store=store) as careless:  # without a roster a merge is kept, and may be changed
+        careless.withdraw("north")
+        careless.record()
+    path = store / "merged.safetensors"
+    kind, arrays, metadata = model_file.read(path)
+    path.write_bytes(model_file.encode(kind, arrays | {"mean": arrays["mean"] + 1}, metadata))
+    assert Aggregator.merged_in(store, 3).summary.mean[0] == arrays["mean"][0] + 1
+    checked = Aggregator.merged_in(store, 3, roster=roster).summary
+    assert bits(checked) == bits(Aggregator(rank=3, roster=roster, store=store).summary())
+
+
 def test_states_that_nobody_signed_are_quarantined_under_a_roster(tmp_path, roster):
     with Aggregator(store=tmp_path) as aggregator:
         aggregator.receive("north", 1, summary_of(0))

@@ -341,7 +341,7 @@ class Aggregator:
                 warning = " ".join(text for text in warnings if text)
                 last = None if before is None else before[1]
                 self._journal.recorded(model, version, len(self._pool), before=last, warning=warning)
-                if isinstance(self.store, FolderStore):
+                if isinstance(self.store, FolderStore) and self.roster is None:  # nobody signs a merge
                     keep(self.store, self._settings, self._merged_now())
             return not known
 
@@ -359,8 +359,9 @@ class Aggregator:
     ) -> Merged:
         """What an aggregator with this store has merged; nothing in the store changes.
 
-        States are read and merged only if the writer has not kept the merge when it last recorded the model,
-        or something was changed since, in the store or here.
+        Without a roster, states are read and merged only if the writer has not kept the merge when it last
+        recorded the model, or something was changed since, in the store or here. With one they always are: a
+        merge has no signature.
 
         Args:
             store: a folder.
@@ -368,18 +369,13 @@ class Aggregator:
         """
         if roster is not None:
             rank = membership.agreed(roster, rank, None, None)[0] or rank
-        settings = MergeSettings(rank, fanout, least_rows, roster, robust, max_share)
-        found = read_kept(FolderStore(store), settings)
-        if found is not None:
-            return found
-        given = {**vars(settings), "roster": roster}
-        return cls(store=store, **given)._merged_now()
+        settings = MergeSettings(rank, fanout, least_rows, robust, max_share)
+        found = read_kept(FolderStore(store), settings) if roster is None else None
+        return found or cls(store=store, roster=roster, **vars(settings))._merged_now()
 
     @property
     def _settings(self) -> MergeSettings:
-        return MergeSettings(
-            self.rank, self.fanout, self.least_rows, self.roster, self.robust, self.max_share
-        )
+        return MergeSettings(self.rank, self.fanout, self.least_rows, self.robust, self.max_share)
 
     def _merged_now(self) -> Merged:
         version = self.version  # first: without a culprit it grows

@@ -1,4 +1,7 @@
-"""The merge of all children, kept beside their states: who only reads a store need not merge them again."""
+"""The merge of all children, kept beside their states: who only reads a store need not merge them again.
+
+Of stores without a roster: nobody signs a merge.
+"""
 
 import hashlib
 import json
@@ -16,7 +19,6 @@ from fedpca.federation.aggregator.robust import RobustRule
 from fedpca.federation.aggregator.store import FolderStore, Moment
 from fedpca.summaries import model_file
 from fedpca.summaries.summary import Summary
-from fedpca.trust.roster import Roster
 
 _log = logging.getLogger("fedpca.federation")
 
@@ -48,15 +50,13 @@ class MergeSettings:
     rank: int | None
     fanout: int
     least_rows: int
-    roster: Roster | None
     robust: RobustRule | None
     max_share: float | None
 
     def of(self, moment: Moment) -> str:
         """A digest of settings and states: whatever changes one of them, another merge is needed."""
-        settings = {**vars(self), "roster": self.roster and self.roster.hash, "fedpca": __version__}
         counter, stamps = moment
-        text = json.dumps([settings, counter.decode(errors="replace"), sorted(stamps.items())])
+        text = json.dumps([vars(self), __version__, counter.decode(errors="replace"), sorted(stamps.items())])
         return hashlib.sha256(text.encode()).hexdigest()
 
 
