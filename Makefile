@@ -89,9 +89,10 @@ reproduce: $(READY)
 release-check: $(READY)
 	FEDPCA_REAL_INSTALL=1 $(BIN)/pytest tests/docs/test_packaging.py
 
-# Pins and hashes that suit every supported Python and platform. The demo has the pins of dev.txt.
+# Pins and hashes that suit every supported Python and platform. The demo has the pins of dev.txt. Pins keep
+# their extras: of `name[extra]` pip otherwise takes the newest release, and then misses its hash.
 COMPILE := .venv-lock/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 \
-    --generate-hashes --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
+    --generate-hashes --no-strip-extras --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
 
 lock:
 	$(PYTHON) -m venv --clear .venv-lock
