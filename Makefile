@@ -57,7 +57,8 @@ test-engines: $(READY)
 
 # What users have beside fedpca: large packages, and Debian's plink2 and R.
 test-clients: $(READY)
-	$(BIN)/python $(INSTALL) --require-hashes --requirement requirements/clients.txt
+	$(BIN)/python $(INSTALL) --require-hashes --requirement requirements/clients.txt \
+	    --constraint requirements/clients.txt
 	@scripts/install-program plink2 "tests of its scores" plink2
 	@scripts/install-program openjdk-17-jre-headless "tests with Spark" java
 	@Rscript -e "library(jsonlite)" >/dev/null 2>&1 || scripts/install-program r-cran-jsonlite "tests of the reader in R"
@@ -89,10 +90,9 @@ reproduce: $(READY)
 release-check: $(READY)
 	FEDPCA_REAL_INSTALL=1 $(BIN)/pytest tests/docs/test_packaging.py
 
-# Pins and hashes that suit every supported Python and platform. The demo has the pins of dev.txt. Pins keep
-# their extras: of `name[extra]` pip otherwise takes the newest release, and then misses its hash.
+# Pins and hashes that suit every supported Python and platform. The demo has the pins of dev.txt.
 COMPILE := .venv-lock/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 \
-    --generate-hashes --no-strip-extras --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
+    --generate-hashes --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
 
 lock:
 	$(PYTHON) -m venv --clear .venv-lock
@@ -105,10 +105,11 @@ clean:
 	rm -rf .venv .venv-benchmark .venv-demo .venv-lock build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# As constraints the pins hold for `name[extra]`, too: pip takes its newest release otherwise, and misses the hash.
 define CREATE_ENV
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedpca needs Python 3.11 or newer, and $(PYTHON) is %d.%d. Name another, as in: make test PYTHON=python3.12" % sys.version_info[:2])'
 	$(PYTHON) -m venv --clear $(@D)
-	$(@D)/bin/python $(INSTALL) $(1) --require-hashes --requirement $<
+	$(@D)/bin/python $(INSTALL) $(1) --require-hashes --requirement $< --constraint $<
 	@touch $@
 endef
 
