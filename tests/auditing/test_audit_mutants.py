@@ -301,8 +301,6 @@ def test_the_same_noise_in_two_steps_is_caught(monkeypatch):
 def test_the_same_noise_in_evaluation_and_steps_is_caught(monkeypatch):
     """One key for all purposes, and labels that do not tell them apart."""
     noises, entries = tracker._noise, noise.ExactNoise.entries
-    monkeypatch.setattr(
-        tracker, "_noise", lambda privacy, key, purpose, bound_to: noises(privacy, key, "", bound_to)
-    )
+    monkeypatch.setattr(tracker, "_noise", lambda key, purpose, bound_to: noises(key, "", bound_to))
     monkeypatch.setattr(noise.ExactNoise, "entries", lambda self, _, *args: entries(self, (0,), *args))
     assert failing(monkeypatch, replace(UNKNOWN, bound=5.0), "no center", runs=200)

@@ -333,7 +333,6 @@ CHANGES = {
     "energy": (0.01, 0.1),
     "center": False,
     "tracker": "block",
-    "privacy": fedpca.Privacy(1.0, 1e-4, 3.0, center=None, evaluate=False),
     "oversample": 3,
     "batch_size": 7,
     "random_state": 1,

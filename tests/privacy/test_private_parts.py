@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpca import FederatedPCA, Privacy, SecureSums, StreamingPCA, fit_files
+from fedpca import FederatedPCA, Privacy, PrivatePCA, SecureSums, fit_files
 from fedpca.auditing.distinguish import distinguish
 from fedpca.federation.engines import private_parts
 from fedpca.federation.engines.private_parts import PrivateParts, added
@@ -79,18 +79,17 @@ def test_parts_without_rows_add_nothing():
 # --- every way in which private rows are taken ---
 
 
-def as_stream(rows, **settings):
-    pca = StreamingPCA(2, **settings)
+def as_stream(rows, privacy, scale):
+    pca = PrivatePCA(2, scale=scale, **privacy.settings)
     for part in np.array_split(rows, 5):
         pca.partial_fit(part)
     pca.release()
 
 
-def as_file(rows, **settings):
+def as_file(rows, privacy, scale):
     np.save("rows.npy", rows)
-    pca = StreamingPCA(2, **settings)
+    pca = PrivatePCA(2, scale=scale, **privacy.settings)
     fit_files(pca, open_rows("rows.npy", private=True))
-    pca.release()
 
 
 def as_clients(rows, **settings):
