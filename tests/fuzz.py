@@ -6,6 +6,7 @@
 lengths and JSON types, most of them sealed with a valid checksum, so that the checks behind it are reached.
 """
 
+import hashlib
 import json
 import math
 import random
@@ -21,11 +22,12 @@ import numpy as np
 from safetensors.numpy import save
 
 from fedpca import Aggregator, Moments, Privacy, PrivatePCA, Subspace, load, merge
-from fedpca.errors import ModelFileError, SummaryRejected
+from fedpca.errors import ModelFileError, SignatureError, SummaryRejected
 from fedpca.federation import Message, State
 from fedpca.federation.aggregator.message import file_name
 from fedpca.summaries import model_file
 from fedpca.summaries.merging import merge_distinct
+from fedpca.trust.envelope import canonical
 
 D = 5
 PRIVACY = Privacy(2.0, 1e-4, 3.0, center=None, evaluate=False)
@@ -89,11 +91,10 @@ def fuzzed(seed, count, corpus_of=corpus):
     parts = corpus_of()
     for _ in range(count):
         kind, arrays, metadata = deepcopy(random_.choice(parts))
-        # Of a child of its own, and with what a state has.
+        # Of a child of its own.
         child, version = f"c{random_.randrange(10**6)}", random_.randrange(9)
         renew(random_, metadata.get("certificate"))
         metadata |= {"child": child, "version": version}
-        metadata |= random_.choice([{}, {}, {"aggregator_version": 1, "sender": ""}])
         if random_.random() < 0.1:
             kind = random_.choice(["subspace", "moments", "withdrawn", "", "x"])
         with np.errstate(all="ignore"), warnings.catch_warnings():
@@ -232,7 +233,7 @@ class Federation:
         """A fuzzed message is taken, ignored, or a SummaryRejected; the model comes out in any case."""
         try:
             message = Message.decode(contents)
-        except ModelFileError:
+        except (ModelFileError, SignatureError):
             return False
         try:
             accepted = self.aggregator.receive(message.child, message.version, message.summary)
@@ -248,10 +249,19 @@ class Federation:
         return accepted
 
 
-def state_name(contents, number):
-    """The name that its state has in a store, if it is valid; now and then another."""
+def state_of(contents, number):
+    """A state with this message; now and then with an odd value beside it, or without its first line."""
+    facts = {"aggregator_version": 1, "sender": "", "left_out": "", "quarantined": False, "signature": None}
+    if number % 5 == 1:
+        facts[list(facts)[number % len(facts)]] = [3, "", None, True, {}, "x" * 10**5][number % 6]
+    line = canonical(facts | {"hash": hashlib.sha256(canonical(facts)).hexdigest()})
+    return contents if number % 7 == 0 else line + b"\n" + contents
+
+
+def state_name(state, number):
+    """The name that it has in a store, if it is valid; now and then another."""
     try:
-        return file_name(State.decode(contents, "x").message.child) if number % 5 else f"x{number}"
+        return file_name(State.decode(state, "x").message.child) if number % 5 else f"x{number}"
     except ModelFileError:
         return f"x{number}"
 
@@ -265,6 +275,7 @@ def check_stores(batch, folder, privacy=None):
         rows = np.random.default_rng(7).normal(size=(50, D)) / 4
         summary = Moments.from_rows(rows) if privacy is None else released(rows, privacy)
         aggregator.receive("honest", 1, summary)
+    batch = [state_of(contents, number) for number, contents in enumerate(batch)]
     for number, contents in enumerate(batch):
         (store / f"{state_name(contents, number)}.state").write_bytes(contents)
     aggregator = Aggregator(2, store=store, **rules)

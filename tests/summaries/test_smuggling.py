@@ -37,10 +37,11 @@ SUMMARIES = {"subspace": Subspace.from_rows(ROWS, 2), "moments": Moments.from_ro
 
 def relaid(contents, change):
     """The same arrays behind a header that was changed: a function of its JSON."""
-    text, arrays = model_file.split(contents)
-    changed = change(json.loads(text))
+    end = 8 + int.from_bytes(contents[:8], "little")
+    changed = change(json.loads(contents[8:end]))
     changed = changed if isinstance(changed, bytes) else json.dumps(changed, separators=(",", ":")).encode()
-    return model_file.joined(changed + b" " * (-len(changed) % 8), arrays)
+    text = changed + b" " * (-len(changed) % 8)
+    return len(text).to_bytes(8, "little") + text + contents[end:]
 
 
 def ours(change):

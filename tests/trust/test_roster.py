@@ -25,7 +25,7 @@ import fedpca
 from fedpca import Roster, SigningKey, Subspace
 from fedpca.errors import ModelFileError, OutdatedRoster, SignatureError
 from fedpca.federation.aggregator.message import Message
-from fedpca.trust import Member, PublicKey, Signature
+from fedpca.trust import Member, PublicKey, envelope
 
 NORTH, SOUTH, STRANGER = (  # the same in every process: names of tests contain them
     SigningKey(ed25519.Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32)) for number in (1, 2, 3)
@@ -183,7 +183,7 @@ def test_every_changed_byte_is_found(roster):
     """Each byte of the header, of the arrays and of the signature itself, changed alone."""
     signed = roster.signer(NORTH).sign(message())
     length = int.from_bytes(signed[:8], "little")
-    value = Signature.read(signed)[0].value.encode()
+    value = envelope.read(signed).signature.value.encode()
     start = signed.index(value)
     positions = {
         *range(8 + length),
@@ -202,7 +202,7 @@ def test_every_changed_byte_is_found(roster):
 
 def test_a_signature_spelled_otherwise_does_not_hold(roster):
     signed = roster.signer(NORTH).sign(message())
-    value = Signature.read(signed)[0].value.encode()
+    value = envelope.read(signed).signature.value.encode()
     assert value.upper() != value
     with pytest.raises(SignatureError, match="damaged signature"):
         roster.check(signed.replace(value, value.upper()), "north")
@@ -211,9 +211,33 @@ def test_a_signature_spelled_otherwise_does_not_hold(roster):
 def test_the_signature_of_another_file_does_not_hold(roster):
     signer = roster.signer(NORTH)
     one, other = signer.sign(message(seed=0)), signer.sign(message(seed=1))
-    values = [Signature.read(contents)[0].value.encode() for contents in (one, other)]
+    values = [envelope.read(contents).signature.value.encode() for contents in (one, other)]
     with pytest.raises(SignatureError, match="was changed after 'north' signed it"):
         roster.check(one.replace(*values), "north")
+
+
+def test_a_signature_of_another_kind_does_not_hold(roster):
+    found = envelope.read(roster.signer(NORTH).sign(message())).signature
+    fields = {name: value for name, value in found.to_json().items() if name != "value"}
+    fields["checksum"] = found.checksum
+    assert envelope.holds("file", fields, found.value, NORTH.public)
+    assert found.value == envelope.signature("file", fields, NORTH)
+    for other in ("ledger line", "message", "file 2", ""):
+        assert not envelope.holds(other, fields, found.value, NORTH.public)
+    for name in fields:
+        assert not envelope.holds("file", fields | {name: "x"}, found.value, NORTH.public)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b'{"a": 1}', b'{"a":1}\n', b' {"a":1}', b'{"b":1,"a":1}', b'{"a":1,"a":1}', b'{"a":1.00}'),
+        *(b'{"a":"\\u00e4"}', b'{"a":NaN}', b"[1]", b"1", b"", b"\xff", b'{"a":' + 10**5 * b"[" + b"}"),
+    ],
+)
+def test_a_line_has_one_spelling(line):
+    with pytest.raises(ValueError, match="must be one line of canonical JSON"):
+        envelope.parsed(line)
 
 
 def test_names_that_look_like_a_signature_do_no_harm(roster):
@@ -267,8 +291,8 @@ def test_a_claimed_key_needs_its_signature(roster):
     signed = roster.signer(NORTH).sign(message())
     forged = Roster("study-1", [Member("north", STRANGER.public)]).signer(STRANGER).sign(message(seed=1))
     claimed = forged.replace(STRANGER.public.text.encode(), NORTH.public.text.encode())
-    claimed = claimed.replace(Signature.read(forged)[0].roster.encode(), roster.hash.encode())
-    assert Signature.read(claimed)[0].key == Signature.read(signed)[0].key
+    claimed = claimed.replace(envelope.read(forged).signature.roster.encode(), roster.hash.encode())
+    assert envelope.read(claimed).signature.key == envelope.read(signed).signature.key
     with pytest.raises(SignatureError, match="was changed after 'north' signed it"):
         roster.check(claimed, "north")
 

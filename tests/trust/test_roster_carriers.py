@@ -44,8 +44,7 @@ def send(aggregator, child, version, summary, roster=None, key=None):
     """Sign under a roster with the child's key, encode, decode, and hand over: as every carrier does."""
     contents = Message(child, version, summary).encode()
     signed = (roster or aggregator.roster).signer(key or KEYS[child]).sign(contents)
-    message = Message.decode(signed)
-    return aggregator.receive(message.child, message.version, message.summary, signed=message.signed)
+    return aggregator.receive_message(Message.decode(signed))
 
 
 # --- aggregators ---
@@ -95,25 +94,26 @@ def test_the_same_again_is_ignored_and_a_rollback_or_two_of_one_version_are_name
 
 
 def test_only_what_was_signed_counts(roster):
+    """A message that was changed after it was decoded, or put together otherwise, has no signature."""
     aggregator = Aggregator(roster=roster)
-    message = Message("north", 1, summary_of(0))
-    signed = roster.signer(NORTH).sign(message.encode())
+    message = Message.decode(roster.signer(NORTH).sign(Message("north", 1, summary_of(0)).encode()))
     model = roster.signer(NORTH).sign(model_file.encode(*message.contents()[:2], message.summary.metadata))
-    for problem, version, summary, contents in (
-        ("version and summary must be those in the signed message", 1, summary_of(1), signed),
-        ("version and summary must be those in the signed message", 2, summary_of(0), signed),
-        ("'child' is missing", 1, summary_of(0), model),  # of no child and no version
-    ):
-        with pytest.raises(SummaryRejected, match=problem):
-            aggregator.receive("north", version, summary, signed=contents)
-    assert aggregator.receive("north", 1, summary_of(0), signed=signed)
+    for change in ({"summary": summary_of(1)}, {"version": 2}, {"child": "south"}, {}):
+        with pytest.raises(SummaryRejected, match="is unsigned"):
+            aggregator.receive_message(replace(message, **change))
+    for field in ("signature", "signed"):
+        with pytest.raises(TypeError, match=field):
+            Message("north", 1, summary_of(1), **{field: getattr(message, field)})
+    with pytest.raises(ModelFileError, match="'child' is missing"):  # of no child and no version
+        Message.decode(model)
+    assert aggregator.receive_message(message)
 
 
 def test_a_name_is_its_members_whoever_sends(roster):
     aggregator = Aggregator(roster=roster)
     for version, sender in ((1, "who repeats it"), (2, "north's machine"), (3, "another of its machines")):
         signed = roster.signer(NORTH).sign(Message("north", version, summary_of(version)).encode())
-        assert aggregator.receive("north", version, summary_of(version), sender=sender, signed=signed)
+        assert aggregator.receive_message(Message.decode(signed), sender=sender)
 
 
 def test_the_same_version_under_a_newer_roster_is_the_same(roster):
@@ -267,34 +267,42 @@ def test_a_store_keeps_what_was_signed_byte_for_byte(store, roster):
 
 
 def test_a_message_with_spaces_of_its_own_is_refused():
-    text, arrays = model_file.split(Message("north", 1, summary_of(0)).encode())
+    contents = Message("north", 1, summary_of(0)).encode()
+    length = int.from_bytes(contents[:8], "little")
+    spaced = (length + 8).to_bytes(8, "little") + contents[8 : 8 + length] + b" " * 8 + contents[8 + length :]
     with pytest.raises(ModelFileError, match="not exactly what fedpca writes"):
-        Message.decode(model_file.joined(text + b" " * 8, arrays))
+        Message.decode(spaced)
 
 
 def test_a_state_changed_by_hand_is_quarantined(store, roster):
-    """Every part of it: arrays, version, rows, the kept header."""
+    """Every part of it, with checksums that are right: what is beside the message, and the message."""
     path = store / "north.state"
-    kind, arrays, metadata = model_file.read(path)
     original = path.read_bytes()
-    older = metadata["signed"].replace('\\\\\\"version\\\\\\": 1', '\\\\\\"version\\\\\\": 0')
-    assert older != metadata["signed"]
+    state = State.decode(original, "it")
+    message, signature = state.message, state.message.signature
+    kind, arrays, metadata = model_file.decode(message.signed, "it")
+
+    def kept(arrays=arrays, facts=metadata, **change):
+        made = model_file.encode(kind, arrays, facts)
+        made = model_file.with_signature(made, signature.to_json() | change)
+        return replace(state, message=Message.decode(made)).encode()
+
+    unsigned = replace(message)
     changes = {
-        "arrays": (arrays | {"mean": arrays["mean"] + 1}, metadata),
-        "version": (arrays, metadata | {"version": 7}),
-        "rows": (arrays, metadata | {"count": metadata["count"] + 1}),
-        "header": (arrays, metadata | {"signed": metadata["signed"].replace("study-1", "study-2")}),
-        "signed version": (arrays, metadata | {"signed": older, "version": 0}),
-        "no header": (arrays, {name: value for name, value in metadata.items() if name != "signed"}),
-        "of a wrong type": (arrays, metadata | {"signed": 3}),
-        "another signature": (
-            arrays,
-            {name: value for name, value in metadata.items() if name != "signed"}
-            | {"signature": model_file.signature(State.decode(original, "it").message.signed, "")[0]},
-        ),
+        "arrays": kept(arrays=arrays | {"mean": arrays["mean"] + 1}),
+        "version": kept(facts=metadata | {"version": 0}),
+        "rows": kept(facts=metadata | {"count": metadata["count"] + 1}),
+        "study": kept(study="study-2"),
+        "roster": kept(roster="sha256:" + 64 * "0"),
+        "unsigned": replace(state, message=unsigned).encode(),
+        "a signature beside it": replace(state, message=unsigned, signature=signature).encode(),
+        "first line": original.replace(b'"left_out":""', b'"left_out":"x"', 1),
+        "first line, spelled otherwise": original.replace(b'"left_out":""', b'"left_out": ""', 1),
+        "a line twice": original[: original.index(b"\n") + 1] + original,
     }
-    for what, (changed, facts) in changes.items():
-        path.write_bytes(model_file.encode(kind, changed, facts))
+    for what, changed in changes.items():
+        assert changed != original, what
+        path.write_bytes(changed)
         with Aggregator(rank=3, roster=roster, store=store) as again:
             assert list(again.children) == ["south"], what
             assert "north" in again.quarantined, what
@@ -467,7 +475,7 @@ def test_changed_bytes_in_a_folder_are_refused(folder, roster):
     path = folder / "north.1.safetensors"
     original = path.read_bytes()
     length = int.from_bytes(original[:8], "little")
-    value = model_file.signature(original, "it")[0]["value"].encode()
+    value = model_file.opened(original, "it").signature["value"].encode()
     roster_hash = roster.hash.encode()
     places = {
         "length": 0,
@@ -582,8 +590,7 @@ def signed(roster, key, child, version):
 
 
 def receive(aggregator, contents):
-    message = Message.decode(contents)
-    return aggregator.receive(message.child, message.version, message.summary, signed=message.signed)
+    return aggregator.receive_message(Message.decode(contents))
 
 
 @pytest.mark.parametrize("change", ["a member more", "another key", "signed again"])

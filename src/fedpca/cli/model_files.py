@@ -97,7 +97,7 @@ def refuse_own_facts(path: Path, contents: bytes) -> None:
     """Refuse a file that is to leave and has what stays with its owner."""
     from fedpca.summaries import model_file
 
-    model_file.require_no_own_facts(model_file.signature(contents, path)[1], path)
+    model_file.require_no_own_facts(model_file.decode(contents, path)[2], path)
 
 
 def reading_of(path: Path, contents: bytes, rows: Sequence[str], given: "Reading") -> "Reading":

@@ -112,7 +112,7 @@ def _written_again(contents: bytes, written: bytes) -> bytes:
     """A model as it was decoded; signed if it is what was signed."""
     from fedpca.summaries import model_file
 
-    found, _ = model_file.signature(contents, "the model")
+    found = model_file.opened(contents, "the model").signature
     signed = model_file.with_signature(written, found) if isinstance(found, dict) else written
     return signed if signed == contents else written
 

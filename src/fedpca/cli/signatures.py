@@ -28,11 +28,11 @@ def describe_signature(contents: bytes, roster: "Roster | None") -> "JSON":
     "secure" is missing.
     """
     from fedpca.errors import SignatureError
+    from fedpca.trust import envelope
     from fedpca.trust.roster import ANYONE
-    from fedpca.trust.signature import Signature
 
     try:
-        found, _ = Signature.read(contents)
+        found = envelope.read(contents).signature
     except SignatureError as error:
         return {"holds": False, "text": f"does not hold: {sanitize(error, 500)}"}
     described: JSON = {} if found is None else found.to_json()
@@ -49,7 +49,7 @@ def describe_signature(contents: bytes, roster: "Roster | None") -> "JSON":
         return {"holds": None, "text": f"none; {ANYONE}"}
     signer = f"signed with the key {found.key} for study {sanitize(found.study, 100)!r}"
     try:
-        holds = found.holds(contents)
+        holds = found.holds()
     except ImportError as error:  # a signed file is readable everywhere
         return described | {"holds": None, "text": f"not checked: {signer}; {ANYONE}; {error}"}
     described["holds"] = holds

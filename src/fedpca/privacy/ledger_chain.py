@@ -6,15 +6,14 @@ certificate of a release says how many entries there were.
 
 import hashlib
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedpca._typing import JSON
+from fedpca.trust import envelope
 from fedpca.trust.keys import PublicKey, SigningKey
 
-_DOMAIN = b"fedpca ledger line 1\n"
-_SIGNATURE = re.compile(rb', "signature": "([0-9a-f]{128})"}\Z')
+_KIND = "ledger line"
 _NAMES = ("key", "previous", "signature")
 
 
@@ -44,30 +43,27 @@ def check_chain(lines: Sequence[bytes], known: Chain) -> Chain:
         known, digest = Chain(), hashlib.sha256()
     keys, unsigned = list(known.keys), known.unsigned
     for number, line in enumerate(lines[known.lines :], known.lines + 1):
-        found = _SIGNATURE.search(line)
-        if found is None:
+        record = json.loads(line)
+        if not isinstance(record, dict) or "signature" not in record:
             if keys:
                 raise ValueError(f"line {number} is not signed, and those before it are")
             unsigned += 1
         else:
-            _check_follows(line, number, digest.hexdigest())
-            key = PublicKey(json.loads(line)["key"])
-            if not key.verify(bytes.fromhex(found[1].decode()), _DOMAIN + line[: found.start()] + b"}"):
+            if record["previous"] != digest.hexdigest():
+                raise ValueError(f"line {number} does not follow those before it: one was changed or removed")
+            key, value = PublicKey(record["key"]), record.pop("signature")
+            spelled = json.dumps(record | {"signature": value}).encode()
+            if spelled != line or not envelope.holds(_KIND, record, value, key):
                 raise ValueError(f"line {number} was changed: its signature does not hold")
             keys = [*(other for other in keys if other != key), key]
         digest.update(line + b"\n")
     return Chain(len(lines), digest.hexdigest(), tuple(keys), unsigned)
 
 
-def _check_follows(line: bytes, number: int, before: str) -> None:
-    if json.loads(line)["previous"] != before:
-        raise ValueError(f"line {number} does not follow those before it: one was changed or removed")
-
-
 def sealed(record: JSON, chain: Chain, key: SigningKey) -> JSON:
     """The record of the next line, signed."""
     record = record | {"key": key.public.text, "previous": chain.digest}
-    return record | {"signature": key.sign(_DOMAIN + json.dumps(record).encode()).hex()}
+    return record | {"signature": envelope.signature(_KIND, record, key)}
 
 
 def unsealed(record: JSON) -> JSON:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -111,18 +112,38 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
     return path.read_bytes()
 
 
+class Opened(NamedTuple):
+    """A file that was read.
+
+    Attributes:
+        contents: kind, arrays and metadata.
+        checksum: of these; it is right.
+        signature: whatever the header has under this name, unchecked; None if nothing.
+    """
+
+    contents: Contents
+    checksum: str
+    signature: object
+
+
 def decode(contents: bytes, name: object) -> Contents:
     """The inverse of `encode`, of what it gives and nothing else; `name` is used in error messages."""
+    return opened(contents, name).contents
+
+
+def opened(contents: bytes, name: object) -> Opened:
+    """`decode`, with the checksum and the signature of the file."""
     with _damage_named(name):
         found = _File.opened(contents, name)
         arrays = found.arrays(contents)
         kind, text = found.header["kind"], found.header["facts"]
-        if found.header.get("checksum") != _checksum(kind, arrays, text):
+        checksum = _checksum(kind, arrays, text)
+        if found.header.get("checksum") != checksum:
             raise ModelFileError(f"{name} is damaged: its checksum does not match; fetch or save it again.")
         metadata = found.metadata()
         if found.header["format_version"] != _needed_version(kind, arrays, metadata):
             raise ValueError("its format version is not that of its contents")
-        return kind, arrays, metadata
+        return Opened((kind, arrays, metadata), checksum, found.header.get("signature"))
 
 
 def require_exact(
@@ -174,31 +195,14 @@ def require_no_own_facts(metadata: JSON, name: object) -> None:
         )
 
 
-def signature(contents: bytes, name: object) -> tuple[object, JSON]:
-    """What a file has as its signature, None if nothing, and its metadata; only the header is read."""
-    with _damage_named(name):
-        found = _File.opened(contents, name)
-        return found.header.get("signature"), found.metadata()
-
-
 def with_signature(contents: bytes, signature: JSON | None) -> bytes:
     """The same file with another signature in its header, which the checksum is not about, or none."""
     with _damage_named("the file"):
         found = _File.opened(contents, "the file")
     header = {name: value for name, value in found.header.items() if name != "signature"}
     added = {} if signature is None else {"signature": signature}
-    return joined(found.layout.header(header | added), split(contents)[1])
-
-
-def split(contents: bytes) -> tuple[bytes, memoryview]:
-    """The text of a file's header, and all bytes of its arrays."""
-    end = 8 + int.from_bytes(contents[:8], "little")
-    return contents[8:end], memoryview(contents)[end:]
-
-
-def joined(text: bytes, arrays: memoryview) -> bytes:
-    """The inverse of `split`."""
-    return b"".join((len(text).to_bytes(8, "little"), text, arrays))
+    text = found.layout.header(header | added)
+    return b"".join((len(text).to_bytes(8, "little"), text, memoryview(contents)[found.start :]))
 
 
 @dataclass(frozen=True)

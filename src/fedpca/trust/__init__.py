@@ -3,9 +3,9 @@
 Signatures need the extra "secure".
 """
 
+from fedpca.trust.envelope import Signature
 from fedpca.trust.keys import PublicKey, SigningKey
 from fedpca.trust.roster import Member, Roster, Signer
-from fedpca.trust.signature import Signature
 
 __all__ = [
     "Member",

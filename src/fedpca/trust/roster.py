@@ -18,8 +18,9 @@ from fedpca._util.files import atomic_write, local_path
 from fedpca._util.text import join_names, looks
 from fedpca.errors import OutdatedRoster, SignatureError
 from fedpca.summaries import validation
+from fedpca.trust import envelope
+from fedpca.trust.envelope import Signature
 from fedpca.trust.keys import PublicKey, SigningKey
-from fedpca.trust.signature import Signature, sign
 
 ANYONE = "no roster: senders are not verified"
 """What logs and reports say where there is none."""
@@ -119,10 +120,8 @@ class Roster:
         for item in self._predecessors:
             if not isinstance(item, str) or not _HASH.fullmatch(item):
                 raise ValueError(f"predecessors must be hashes, sha256:..., got {item!r:.80}.")
-        canonical = json.dumps(
-            {"format": _FORMAT, **self._to_json()}, sort_keys=True, separators=(",", ":"), allow_nan=False
-        )
-        self._hash = f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
+        line = envelope.canonical({"format": _FORMAT, **self._to_json()})
+        self._hash = f"sha256:{hashlib.sha256(line).hexdigest()}"
 
     @property
     def study(self) -> str:
@@ -276,30 +275,38 @@ class Roster:
                 under an unknown roster; was changed; or names another child than its signer.
             ModelFileError: it is no model file.
         """
-        found, metadata = Signature.read(contents, name)
-        if found is None:
+        file = envelope.read(contents, name)
+        member = self.check_signature(file.signature, child, name)
+        if file.metadata.get("child", member.id) != member.id:
+            raise SignatureError(
+                f"{name} is signed by {member.id!r:.80}, and names {file.metadata['child']!r:.80} as its "
+                "owner; every member speaks for itself alone."
+            )
+        assert file.signature is not None
+        return file.signature
+
+    def check_signature(
+        self, signature: Signature | None, child: str | None, name: object = "the message"
+    ) -> Member:
+        """The member who has signed a file that was read; see `check`."""
+        if signature is None:
             raise SignatureError(
                 f"{name} must be signed by a member of study {self.study!r:.80}, and is unsigned; let its "
                 "owner sign it with its key and the roster."
             )
-        member = self.check_member(found, child)
-        if not found.holds(contents):
+        member = self.check_member(signature, child)
+        if not signature.holds():
             raise SignatureError(
                 f"{name} was changed after {member.id!r:.80} signed it: the signature does not hold; let the "
                 "owner send it again."
             )
-        if "child" in metadata and metadata["child"] != member.id:
-            raise SignatureError(
-                f"{name} is signed by {member.id!r:.80}, and names {metadata['child']!r:.80} as its owner; "
-                "every member speaks for itself alone."
-            )
-        if found.roster != self.hash and found.roster not in self.predecessors:
+        if signature.roster != self.hash and signature.roster not in self.predecessors:
             raise OutdatedRoster(
-                f"{name} was signed by {member.id!r:.80} under the roster {found.roster[:19]}..., which is "
-                f"neither this one ({self.hash[:19]}...) nor one before it; get the newest roster, or let "
+                f"{name} was signed by {member.id!r:.80} under the roster {signature.roster[:19]}..., which "
+                f"is neither this one ({self.hash[:19]}...) nor one before it; get the newest roster, or let "
                 "the owner sign under this one."
             )
-        return found
+        return member
 
     def check_member(self, signature: Signature, child: str | None) -> Member:
         """The member whose signature it claims to be, of this study and with its key of today."""
@@ -342,7 +349,7 @@ class Signer:
 
     def sign(self, contents: bytes) -> bytes:
         """A model file with the member's signature, which replaces one that it may have."""
-        return sign(contents, self.key, study=self.roster.study, roster=self.roster.hash)
+        return envelope.sign(contents, self.key, study=self.roster.study, roster=self.roster.hash)
 
 
 def require_roster(value: object) -> Roster | None:

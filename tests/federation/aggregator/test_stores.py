@@ -47,7 +47,7 @@ POISON = {
     "of another": State(Message("c", 9, summary_of(0)), 5).encode(),
     "not a version": State(Message("b", 9, summary_of(0)), 5)
     .encode()
-    .replace(b'aggregator_version\\\\\\": 5', b'aggregator_version\\\\\\":-5'),
+    .replace(b'"aggregator_version":5', b'"aggregator_version":-5'),
 }
 
 

@@ -296,7 +296,7 @@ def test_only_members_are_heard(deployment, tmp_path):
     another = Roster("lung", roster.members.values()).signer(SigningKey.load(carla["key"]))
     sent = {
         KEYS[0]: another.sign(release),
-        KEYS[1]: model_file.with_signature(changed, model_file.signature(release, "a release")[0]),
+        KEYS[1]: model_file.with_signature(changed, model_file.opened(release, "a release").signature),
     }
     (tmp_path / "sitecustomize.py").write_text(HOSTILE)
     paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])

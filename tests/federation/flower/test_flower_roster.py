@@ -235,7 +235,7 @@ def tampered(contents):
     kind, arrays, metadata = model_file.decode(contents, "a release")
     arrays["mean"] = arrays["mean"] + 1
     forged = model_file.encode(kind, arrays, metadata)
-    return model_file.with_signature(forged, model_file.signature(contents, "a release")[0])
+    return model_file.with_signature(forged, model_file.opened(contents, "a release").signature)
 
 
 class TestAttacks:
@@ -363,7 +363,7 @@ class TestAttacks:
         kind, arrays, metadata = model_file.decode(signed, "")
         changed = model_file.with_signature(
             model_file.encode(kind, arrays | {"mean": arrays["mean"] + 1}, metadata),
-            model_file.signature(signed, "")[0],
+            model_file.opened(signed, "").signature,
         )
         grid = FakeGrid(
             n1=client(club.configs["north"]),
@@ -689,7 +689,7 @@ class TestNode:
     def test_what_is_kept_is_not_signed(self, club):
         reply = club.node("north").reply(club.request())
         kept = Path(club.configs["north"]["source"] + ".fedpca") / "release-1.safetensors"
-        assert model_file.signature(kept.read_bytes(), kept)[0] is None
+        assert model_file.opened(kept.read_bytes(), kept).signature is None
         assert club.roster.check(reply.contents, "north").study == "heart"
         assert club.node("north").reply(club.request()) == reply  # byte for byte
 

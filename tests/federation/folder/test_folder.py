@@ -115,8 +115,8 @@ def test_what_is_known_is_not_read_again_even_after_a_restart(tmp_path, monkeypa
     aggregator = Aggregator(store=store)
     before = collect(folder, aggregator)
     aggregator.close()
-    decode, reads = model_file.decode, []
-    monkeypatch.setattr(model_file, "decode", lambda data, name: (reads.append(name), decode(data, name))[1])
+    opened, reads = model_file.opened, []
+    monkeypatch.setattr(model_file, "opened", lambda data, name: (reads.append(name), opened(data, name))[1])
     again = Aggregator(store=store)
     reads.clear()  # those of the store
     assert collect(folder, again, before=before) == before
@@ -469,7 +469,7 @@ def test_a_file_whose_decoding_failed_for_another_reason_is_read_again(tmp_path,
     publish(tmp_path, "a", 1, summary_of(0))
     aggregator = Aggregator()
     with monkeypatch.context() as patch:
-        patch.setattr(model_file, "decode", full)
+        patch.setattr(model_file, "opened", full)
         before = collect(tmp_path, aggregator)
     assert "No space left" in before[0].reason
     assert collect(tmp_path, aggregator, before=before) == []
@@ -490,13 +490,13 @@ def test_a_rejected_file_is_read_again_once_the_aggregator_has_changed(shared):
 
 
 def test_whatever_goes_wrong_with_one_summary_the_others_count(tmp_path, monkeypatch):
-    def receive(self, child, version, summary, **more):
-        if child == "b":
+    def receive(self, message, **more):
+        if message.child == "b":
             raise OverflowError("int too large to convert to float")
-        return accept(self, child, version, summary, **more)
+        return accept(self, message, **more)
 
-    accept = Aggregator.receive
-    monkeypatch.setattr(Aggregator, "receive", receive)
+    accept = Aggregator.receive_message
+    monkeypatch.setattr(Aggregator, "receive_message", receive)
     for child in "abc":
         publish(tmp_path, child, 1, summary_of(0))
     aggregator, (item,) = collected(tmp_path)

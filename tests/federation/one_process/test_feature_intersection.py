@@ -1,5 +1,6 @@
 """Owners whose columns differ: what all have is merged, by name, and the rest is named and left out."""
 
+import hashlib
 import json
 import logging
 import warnings
@@ -31,6 +32,7 @@ from fedpca.federation.aggregator.store import FolderStore
 from fedpca.federation.folder import collect, publish
 from fedpca.summaries.certificate import noise_edge
 from fedpca.summaries.merging import intersect, select
+from fedpca.trust.envelope import canonical
 
 both_kinds = pytest.mark.parametrize("kind", [Subspace, Moments])
 both_merges = pytest.mark.parametrize("join", [merge, merge_tree])
@@ -466,13 +468,14 @@ def test_a_store_of_wider_states_may_be_opened(tmp_path):
 
 @pytest.mark.parametrize("left_out", [3, ["a"], None])
 def test_a_forged_state_is_quarantined(tmp_path, left_out):
-    from fedpca.summaries import model_file
-
     with Aggregator(store=tmp_path, expected=ABC, features="intersection") as aggregator:
         aggregator.receive("north", 1, Subspace.from_rows(frame("abcd")))
     [path] = tmp_path.glob("*.state")
-    kind, arrays, metadata = model_file.read(path)
-    path.write_bytes(model_file.encode(kind, arrays, metadata | {"left_out": left_out}))
+    line, message = path.read_bytes().split(b"\n", 1)
+    facts = json.loads(line) | {"left_out": left_out}
+    del facts["hash"]
+    line = canonical(facts | {"hash": hashlib.sha256(canonical(facts)).hexdigest()})
+    path.write_bytes(line + b"\n" + message)
     assert "left_out must be a string" in Aggregator(store=tmp_path).quarantined["north"]
 
 

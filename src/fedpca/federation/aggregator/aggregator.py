@@ -26,7 +26,7 @@ from fedpca.federation.aggregator.children_merge import ChildrenMerge
 from fedpca.federation.aggregator.influence import Influence, influence, influence_warning
 from fedpca.federation.aggregator.journal import Journal
 from fedpca.federation.aggregator.kept_merge import Merged, MergeSettings, keep, read_kept
-from fedpca.federation.aggregator.message import Message, child_name, require_summary, version_number
+from fedpca.federation.aggregator.message import Message, child_name, require_summary
 from fedpca.federation.aggregator.pool import INTERSECTION, Pool
 from fedpca.federation.aggregator.robust import RobustRule, check_known, check_robust
 from fedpca.federation.aggregator.store import (
@@ -228,7 +228,6 @@ class Aggregator:
         *,
         sender: str = "",
         warning: str = "",
-        signed: bytes = b"",
     ) -> bool:
         """Accept the summary of a child if its version is newer than the one before.
 
@@ -239,7 +238,6 @@ class Aggregator:
             sender: who sent it, as the network knows them, such as a key. A name belongs to the first sender
                 that used it, until the child is withdrawn; with a roster it is its member's, whoever sends.
             warning: what the history is to say about it, if it is accepted, beside warnings of its own.
-            signed: `Message.signed`: the file that it came in, with the child's signature. A roster needs it.
 
         Returns:
             Whether it is newer; then it is in the store. Older versions are ignored or, with a roster,
@@ -250,38 +248,55 @@ class Aggregator:
             BlockingIOError: another aggregator writes to the store.
         """
         try:
-            child, version = child_name(child), version_number(version)
+            named = Message(child, version, None)
+        except (TypeError, ValueError) as error:
+            raise SummaryRejected(_reason(error)) from error
+        try:
+            message = replace(named, summary=constructed_again(require_summary(summary)))
+        except Exception as error:
+            raise self._rejected(named, error) from error
+        return self.receive_message(message, sender=sender, warning=warning)
+
+    def receive_message(self, message: Message, *, sender: str = "", warning: str = "") -> bool:
+        """`receive`, of a message from `Message.decode`: its signature counts, and a roster needs it."""
+        try:
             sender = sender and child_name(sender, "sender")
         except (TypeError, ValueError) as error:
             raise SummaryRejected(_reason(error)) from error
+        child, version = message.child, message.version
         with self._lock:
             self._begin_write()
             known = self._states.get(child)
             aside = self._quarantined.get(child)  # its version may come again, and none before it
             try:
+                count = require_summary(message.summary).count
                 if self.roster is None:
                     if known is not None:
                         check_sender(child, known.sender, sender)
-                        membership.check_still_signed(known, signed)
+                        membership.check_still_signed(known, message)
                 else:
                     sender = ""  # who repeats what a member has signed must not own its name
-                    message = Message(child, version, require_summary(summary), signed)
                     membership.check_received(self.roster, known or aside, message, self._of_model_features)
                 if known is not None and version <= known.message.version:
                     return False
                 if self.roster is None and aside is not None and version < aside.message.version:
                     return False
-                message = Message(child, version, constructed_again(require_summary(summary)), signed)
                 state = self._checked(State(message, self._next_version(), sender))
             except Exception as error:  # anyone may have sent it: whatever is wrong, the others go on
-                reason = _reason(error)
-                self._journal.rejected(child, version, reason)
-                raise SummaryRejected(f"{sanitize(child, 100)!r}, version {version}: {reason}") from error
+                raise self._rejected(message, error) from error
             self._put(state)
             warnings = (sanitize(warning, _MAX_REASON), self._pool.share(child).warning())
             warning = " ".join(text for text in warnings if text)
-            self._journal.accepted(child, version, summary.count, warning=warning, left_out=state.left_out)
+            self._journal.accepted(child, version, count, warning=warning, left_out=state.left_out)
         return True
+
+    def _rejected(self, message: Message, error: Exception) -> SummaryRejected:
+        """Note in the history why a message is rejected."""
+        child, version, reason = message.child, message.version, _reason(error)
+        with self._lock:
+            self._begin_write()
+            self._journal.rejected(child, version, reason)
+        return SummaryRejected(f"{sanitize(child, 100)!r}, version {version}: {reason}")
 
     def withdraw(self, child: str) -> bool:
         """Remove a child's contribution from the model; only a newer version brings it back, of any sender.
@@ -401,7 +416,7 @@ class Aggregator:
 
     def _keep(self, state: State) -> None:
         child = state.message.child
-        message = replace(state.message, signed=b"")  # the store has it
+        message = replace(state.message)  # without the file, which the store has
         self._states[child] = replace(state, message=message, signature=state.signed_by)
         self._quarantined.pop(child, None)
         self._set(child, state.message.summary)
@@ -437,9 +452,8 @@ class Aggregator:
         self._check(message.child, summary)
         if summary is message.summary:
             return state
-        reduced = replace(message, summary=summary, signed=b"")
-        left_out = sanitize(lost or "", _MAX_REASON)
-        return replace(state, message=reduced, left_out=left_out, signature=state.signed_by)
+        reduced = replace(message, summary=summary)
+        return replace(state, message=reduced, left_out=str(lost or ""), signature=state.signed_by)
 
     def _of_model_features(self, summary: Summary) -> tuple[Summary, LeftOut | None]:
         """The summary to merge, and what was left out of the one that came."""

@@ -11,8 +11,8 @@ from fedpca.privacy import Privacy
 from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
+from fedpca.trust.envelope import Signature
 from fedpca.trust.roster import Roster
-from fedpca.trust.signature import Signature
 
 _PRIVATE = ("epsilon", "delta", "bound", "adjacency", "mechanism")
 _REMEDY = "take what the roster says, or agree on another roster"
@@ -59,13 +59,8 @@ def check_received(
 
     `of_model` gives what is kept of a summary.
     """
-    signature = roster.check(message.encode(), message.child, "the message")
-    if Message.decode(message.signed) != message:
-        raise SignatureError(
-            "version and summary must be those in the signed message, and differ; hand over what "
-            "Message.decode(signed) has."
-        )
-    if known is not None and known.quarantined and not _is_of(known.signature, signature):
+    roster.check_signature(message.signature, message.child)
+    if known is not None and known.quarantined and not _is_of(known.signed_by, message.signature):
         known = None  # what was signed with a key that the child no longer has binds nobody
     latest = None if known is None else known.message
     if latest is None or message.version > latest.version:
@@ -83,22 +78,22 @@ def check_received(
         )
 
 
-def _is_of(old: Signature | None, new: Signature) -> bool:
+def _is_of(old: Signature | None, new: Signature | None) -> bool:
     """Whether both are of one key; of a state that could not be read nobody knows."""
-    return old is None or old.key == new.key
+    return old is None or (new is not None and old.key == new.key)
 
 
-def check_still_signed(known: State, signed: bytes) -> None:
+def check_still_signed(known: State, message: Message) -> None:
     """Refuse, where there is no roster, a message that the key has not signed that signed the one before."""
-    if known.signature is None:
+    before, now = known.signed_by, message.signature
+    if before is None:
         return
-    found = Signature.read(signed)[0] if signed else None
-    if found is None or not _is_of(known.signature, found) or not found.holds(signed):
+    if now is None or not _is_of(before, now) or not now.holds():
         child = known.message.child
         raise SignatureError(
             f"the message must be signed with the key that {child!r:.80} signed with before, "
-            f"{known.signature.key.text}; open the store with the roster of study "
-            f"{known.signature.study!r:.80}, or, if it no longer signs, withdraw({child!r:.80}) first."
+            f"{before.key.text}; open the store with the roster of study {before.study!r:.80}, or, if it no "
+            f"longer signs, withdraw({child!r:.80}) first."
         )
 
 
@@ -118,10 +113,10 @@ def check_store(roster: Roster, states: Iterable[State], last: str) -> None:
         )
     known = {roster.hash, *roster.predecessors}
     for state in states:
-        found, signed = state.signed_by, state.message.signed
+        found = state.signed_by
         if found is None or found.study != roster.study or found.roster in known:
             continue
-        if not signed or found.holds(signed):
+        if found.holds():
             raise OutdatedRoster(
                 f"the store has a message of {state.message.child!r:.80}, signed under the roster "
                 f"{found.roster[:19]}..., which is neither this one ({roster.hash[:19]}...) nor one before "
@@ -140,10 +135,8 @@ def check_kept(roster: Roster, state: State, *, reduced: bool) -> None:
     Where summaries may be reduced to the features of the model, who signed such a one is checked, and not
     what: the bytes that were signed are gone.
     """
-    if reduced and state.signature is not None:
-        roster.check_member(state.signature, state.message.child)
-    else:
-        roster.check(state.message.encode(), state.message.child, "the message")
+    signature = state.signed_by if reduced else state.message.signature
+    roster.check_signature(signature, state.message.child)
 
 
 def signers(roster: Roster, files: Mapping[str, bytes]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Self
 from urllib.parse import unquote
 
@@ -12,6 +12,8 @@ from fedpca.errors import ModelFileError
 from fedpca.summaries import model_file, validation
 from fedpca.summaries.summary import Summary, from_file
 from fedpca.summaries.validation import child_name as child_name
+from fedpca.trust import envelope
+from fedpca.trust.envelope import Envelope, Signature
 
 _MAX_VERSION = 2**63 - 1
 _HEADER = ("child", "version")  # facts of a message beside those of its summary
@@ -26,8 +28,9 @@ class Message:
         child: the name of the child: any text.
         version: a whole number from 0. A newer version replaces all older ones.
         summary: of all rows of the child so far; None if the child was withdrawn.
-        signed: the file that it was decoded from, if that is signed, byte for byte; b"" if not. Messages
-            that differ only in this are equal.
+        signature: of the file that it was decoded from, unchecked; None if that is unsigned, or there is
+            none. Messages that differ only in this are equal.
+        signed: that file, byte for byte, if it has a signature; b"" if not.
 
     >>> from fedpca import Subspace
     >>> message = Message("north", 1, Subspace.from_rows([[1.0, 2.0], [3.0, 2.0]]))
@@ -38,7 +41,8 @@ class Message:
     child: str
     version: int
     summary: Summary | None
-    signed: bytes = field(default=b"", compare=False, repr=False)
+    signature: Signature | None = field(default=None, init=False, compare=False, repr=False)
+    signed: bytes = field(default=b"", init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "child", child_name(self.child))
@@ -63,10 +67,18 @@ class Message:
 
         Raises:
             ModelFileError: the contents are anything else.
+            SignatureError: there is something else in place of a signature.
         """
-        message = cls.from_contents(*model_file.decode(contents, name), name)
-        found, _ = model_file.signature(contents, name)
-        return message if found is None else replace(message, signed=contents)
+        return cls.from_envelope(envelope.read(contents, name), name)
+
+    @classmethod
+    def from_envelope(cls, file: Envelope, name: object = "the message") -> Self:
+        """The message in a file that was read; with the file's signature, of which nothing else makes one."""
+        message = cls.from_contents(file.kind, file.arrays, file.metadata, name)
+        if file.signature is not None:
+            object.__setattr__(message, "signature", file.signature)
+            object.__setattr__(message, "signed", file.contents)
+        return message
 
     @classmethod
     def from_contents(cls, kind: str, arrays: Mapping[str, AnyArray], metadata: JSON, name: object) -> Self:

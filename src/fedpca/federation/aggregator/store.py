@@ -1,13 +1,14 @@
 """Stores: where an aggregator keeps the latest message of every child, and its history."""
 
 import errno
+import hashlib
 import json
 import logging
 import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from io import FileIO
 from itertools import count
@@ -21,8 +22,7 @@ from fedpca._util.locks import file_lock, is_at, open_file
 from fedpca._util.text import sanitize, utc_timestamp
 from fedpca.errors import ModelFileError
 from fedpca.federation.aggregator.message import Message, child_name, file_name, name_in, version_number
-from fedpca.summaries import model_file
-from fedpca.trust.signature import Signature
+from fedpca.trust.envelope import Signature, canonical, parsed
 
 _log = logging.getLogger("fedpca.federation")
 
@@ -39,8 +39,7 @@ _SETTLING = (
     5.0  # seconds in which a reader of 10,000 states finds a moment between two writes, if there is one
 )
 _MAX_REASON = 500  # characters
-_OF_STATE = ("aggregator_version", "sender", "left_out", "signature", "signed", "quarantined")
-"""Facts of a state beside those of its message."""
+_MAX_LINE = 2**16  # bytes of the first line of a state: each of its values has a limit of its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +106,7 @@ class State:
         sender: who sent it, as the network knows them, such as a key; "" if that is not known.
         left_out: which features were left out of its summary, and their share of its variance, or "".
         signature: that of the message as it came, if features were left out or reordered since: it is no
-            longer about what is kept. None otherwise: `message.signed` has it, if there is one.
+            longer about what is kept. None otherwise: the message has it, if there is one.
         quarantined: whether this is all that is kept of a child whose summary was set aside: its version,
             under which it may come again, and who signed it.
     """
@@ -129,68 +128,52 @@ class State:
                 f"left_out must be a string and quarantined true or false, got {self.left_out!r:.80} and "
                 f"{self.quarantined!r:.80}."
             )
+        object.__setattr__(self, "left_out", sanitize(self.left_out, _MAX_REASON))
 
     @property
     def signed_by(self) -> Signature | None:
-        """The signature of the message as it came, unchecked; None if there is none, or a damaged one."""
-        try:
-            return Signature.read(self.message.signed)[0] if self.message.signed else self.signature
-        except ValueError:
-            return None
+        """The signature of the message as it came, unchecked; None if there is none."""
+        return self.message.signature or self.signature
 
     def encode(self) -> bytes:
-        """A model file that also has the child, its version, the sender and the aggregator's version.
-
-        Of a signed message it has the header, too, and the same arrays: so the message comes back byte for
-        byte.
-        """
-        kind, arrays, metadata = self.message.contents()
-        header: JSON = {"aggregator_version": self.version, "sender": self.sender}
-        if self.left_out:
-            header["left_out"] = self.left_out
+        """A line with what is known beside the message, and its hash; then the message, byte for byte."""
+        facts: JSON = {
+            "aggregator_version": self.version,
+            "sender": self.sender,
+            "left_out": self.left_out,
+            "quarantined": self.quarantined,
+            "signature": None if self.signature is None else asdict(self.signature),
+        }
         if self.signature is not None:
-            header["signature"] = self.signature.to_json()
-        if self.quarantined:
-            header["quarantined"] = True
-        if not self.message.signed:
-            return model_file.encode(kind, arrays, metadata | header)
-        header["signed"] = model_file.split(self.message.signed)[0].decode()
-        _, arrays, _ = model_file.decode(self.message.signed, "the signed message")  # bit for bit
-        return model_file.encode(kind, arrays, metadata | header)
+            facts["signature"] |= {"key": self.signature.key.text}
+        line = canonical(facts | {"hash": _hash_of(facts)})
+        return b"".join((line, b"\n", self.message.encode()))
 
     @classmethod
     def decode(cls, contents: bytes, name: object) -> Self:
         """The inverse of `encode`, every value checked; raises ModelFileError."""
-        kind, arrays, metadata = model_file.decode(contents, name)
-        facts = {fact: value for fact, value in metadata.items() if fact not in _OF_STATE}
-        message = Message.from_contents(kind, arrays, facts, name)
+        end = contents.find(b"\n", 0, _MAX_LINE)
         try:
-            found = metadata.get("signature")
-            if "signed" in metadata:
-                message = _as_signed(contents, metadata["signed"], message)
-            state = cls(
-                message,
-                metadata["aggregator_version"],
-                metadata["sender"],
-                metadata.get("left_out", ""),
-                None if found is None else Signature.from_json(found),
-                metadata.get("quarantined", False),
+            facts = parsed(contents[: max(end, 0)])
+            if facts.pop("hash", "") != _hash_of(facts):
+                raise ValueError("its first line is damaged")
+            found = facts["signature"]
+            return cls(
+                Message.decode(contents[end + 1 :], name),
+                facts["aggregator_version"],
+                facts["sender"],
+                facts["left_out"],
+                None if found is None else Signature(**found),
+                facts["quarantined"],
             )
-            return replace(state, left_out=sanitize(state.left_out, _MAX_REASON))
         except KeyError as error:
             raise ModelFileError(f"{name} is not a state: {error} is missing.") from error
         except (TypeError, ValueError) as error:
             raise ModelFileError(f"{name} is not a valid state: {error}") from error
 
 
-def _as_signed(contents: bytes, header: JSON, message: Message) -> Message:
-    """The message that was signed, byte for byte, from its header and the arrays of its state."""
-    if not isinstance(header, str):
-        raise TypeError(f"signed must be a string, got {header!r:.80}.")
-    signed = Message.decode(model_file.joined(header.encode(), model_file.split(contents)[1]))
-    if signed != message:
-        raise ValueError("it differs from what was signed.")
-    return signed
+def _hash_of(facts: JSON) -> str:
+    return hashlib.sha256(canonical(facts)).hexdigest()
 
 
 class Store(Protocol):

@@ -11,8 +11,8 @@ from fedpca.federation.flower.exchanges import OwnerSum
 from fedpca.federation.flower.intake import Intake
 from fedpca.federation.flower.round import NodeReply, Outcome, contents_of, failure
 from fedpca.privacy import PrivateTracker, StepSum
-from fedpca.summaries import model_file
 from fedpca.summaries.subspace import Subspace
+from fedpca.trust import envelope
 
 require("flwr", extra="flower", purpose="a Flower federation")
 from flwr.app import Message as FlowerMessage  # noqa: E402
@@ -71,11 +71,12 @@ class EvaluationRound:
             assert not isinstance(message, Exception)
             what = "rejected"
             kind, contents = contents_of(message, self._max_bytes)
-            owner = OwnerSum.from_contents(*model_file.decode(contents, f"the {kind}"), "the sum")
+            file = envelope.read(contents, f"the {kind}")
+            owner = OwnerSum.from_envelope(file)
             client = self._clients[node]
             if owner.child != client:
                 raise ValueError(f"its sum must be that of {client!r:.80}, got {owner.child!r:.80}.")
-            self._intake.check_signed(owner, contents, owner.own.n_rows)
+            self._intake.check_signed(owner, file.signature, owner.own.n_rows)
             n_rows = self._aggregator.children[client].count
             if owner.own.n_rows != n_rows:
                 raise ValueError(f"n_rows must be that of its release, {n_rows:g}, got {owner.own.n_rows}.")

@@ -3,7 +3,6 @@
 All are model files, as releases are. What is published is public: pooled scalings, noisy sums, and models.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import ClassVar, Literal, NamedTuple, Self
@@ -21,6 +20,7 @@ from fedpca.summaries.scaling import Scaling, check_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import scaling_from_file
 from fedpca.trackers import fastest
+from fedpca.trust.envelope import Envelope
 
 MAX_SUMS = 32
 """More than there are private steps."""
@@ -139,8 +139,9 @@ class OwnerSum:
         return self.kind, {"total": self.own.total}, _facts_of(self.own) | header
 
     @classmethod
-    def from_contents(cls, kind: str, arrays: Mapping[str, AnyArray], metadata: JSON, name: object) -> Self:
+    def from_envelope(cls, file: Envelope) -> Self:
         """The inverse of `encode`, every value checked but for those that depend on the step."""
+        kind, arrays, metadata, name = file.kind, file.arrays, file.metadata, "the sum"
         try:
             if kind != cls.kind:
                 raise ValueError(f"it is a {kind!r:.80}")
@@ -180,10 +181,11 @@ class OwnerScaling:
         return model_file.encode(self.kind, self.scaling.arrays, self.scaling.metadata | header)
 
     @classmethod
-    def from_contents(cls, kind: str, arrays: Mapping[str, AnyArray], metadata: JSON, name: object) -> Self:
+    def from_envelope(cls, file: Envelope, name: object = "the scaling") -> Self:
         """The inverse of `encode`, every value checked."""
-        if kind != cls.kind:
-            raise ModelFileError(f"{name} must be a scaling, got {kind!r:.80}.")
+        arrays, metadata = file.arrays, file.metadata
+        if file.kind != cls.kind:
+            raise ModelFileError(f"{name} must be a scaling, got {file.kind!r:.80}.")
         facts = {fact: value for fact, value in metadata.items() if fact not in ("child", "version")}
         scaling = scaling_from_file(name, arrays, facts)
         try:

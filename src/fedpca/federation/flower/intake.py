@@ -5,6 +5,7 @@ from typing import TypeVar
 from fedpca.federation.aggregator.aggregator import Aggregator
 from fedpca.federation.aggregator.membership import check_declared
 from fedpca.federation.flower.exchanges import OwnerScaling, OwnerSum
+from fedpca.trust.envelope import Signature
 
 _Owner = TypeVar("_Owner", OwnerScaling, OwnerSum)
 
@@ -37,7 +38,9 @@ class Intake:
         """All that was sent, by client."""
         return {**self.scalings, **self.sums}
 
-    def check_signed(self, owner: OwnerScaling | OwnerSum, contents: bytes, n_rows: float) -> None:
+    def check_signed(
+        self, owner: OwnerScaling | OwnerSum, signature: Signature | None, n_rows: float
+    ) -> None:
         """With a roster, refuse what is not from a member, an older version than known, or of too many rows.
 
         Releases are checked by the aggregator.
@@ -45,7 +48,7 @@ class Intake:
         roster = self._aggregator.roster
         if roster is None:
             return
-        roster.check(contents, owner.child, f"the {owner.kind}")
+        roster.check_signature(signature, owner.child, f"the {owner.kind}")
         known = max(self._aggregator.versions.get(owner.child, 0), self._newest.get(owner.child, 0))
         if owner.version < known:
             raise ValueError(

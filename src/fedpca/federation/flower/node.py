@@ -39,10 +39,11 @@ from fedpca.privacy import Privacy
 from fedpca.readers import RowReader, open_rows
 from fedpca.readers.dialect import Dialect
 from fedpca.secure.session import Session
-from fedpca.summaries import model_file, validation
+from fedpca.summaries import validation
 from fedpca.summaries.scaling import ScaleLike, Scaling, same_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
+from fedpca.trust import envelope
 
 _log = logging.getLogger(__name__)
 _PLAIN = ("client-id", "source", "state", "version", "min-rank", *KEYS, "policy")
@@ -316,7 +317,7 @@ class Node:
                 self._gate.check(scaling, lambda: rows)
                 write(path, OwnerScaling(self.client, self.version, scaling).encode())
             contents = path.read_bytes()
-            kept = OwnerScaling.from_contents(*model_file.decode(contents, path), path)
+            kept = OwnerScaling.from_envelope(envelope.read(contents, path), path)
             if kept.child != self.client:
                 raise _of_another(kept.child)
             self._gate.check(kept.scaling, self._opened)

@@ -39,11 +39,13 @@ from fedpca.federation.flower.round import (
 )
 from fedpca.privacy import Privacy, PrivateTracker, StepSum
 from fedpca.privacy.steps import check_sum, count_rows
-from fedpca.summaries import model_file, validation
+from fedpca.summaries import validation
 from fedpca.summaries.rank import FixedRank
 from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
+from fedpca.trust import envelope
+from fedpca.trust.envelope import Envelope
 
 require("flwr", extra="flower", purpose="a Flower federation")
 from flwr.app import ConfigRecord, RecordDict  # noqa: E402
@@ -343,9 +345,9 @@ class Study:
                     client, what = contents[:1000].decode(), "waiting"
                     reason = "a private step is taken without it."
                 else:
-                    decoded = model_file.decode(contents, f"the {kind}")
-                    client = str(decoded[2].get("child", ""))  # as it claims, whatever else is wrong
-                    what, reason = self._take(node, kind, contents, decoded)
+                    file = envelope.read(contents, f"the {kind}")
+                    client = str(file.metadata.get("child", ""))  # as it claims, whatever else is wrong
+                    what, reason = self._take(node, kind, file)
         except Exception as error:
             reason = str(error) or type(error).__name__
         client = client or self._name_of(node)
@@ -356,23 +358,21 @@ class Study:
         self._record_model()
         return reply
 
-    def _take(
-        self, node: int, kind: str, contents: bytes, decoded: model_file.Contents
-    ) -> tuple[Outcome, str]:
+    def _take(self, node: int, kind: str, file: Envelope) -> tuple[Outcome, str]:
         if kind == "release":
-            return self._take_release(node, Message.from_contents(*decoded, "the release"), contents)
+            return self._take_release(node, Message.from_envelope(file, "the release"))
         if kind == "scaling":
-            scaling = OwnerScaling.from_contents(*decoded, "the scaling")
+            scaling = OwnerScaling.from_envelope(file)
             n_rows = float(scaling.scaling.observed.max())
-            self._intake.check_signed(scaling, contents, n_rows)
+            self._intake.check_signed(scaling, file.signature, n_rows)
             self._check_name(node, scaling.child)
             self._check_scaling(scaling)
             self._intake.check_rows(n_rows)
             self._intake.add(self._intake.scalings, node, scaling)
             taken, reason = scaling.child, "its scaling, but no release yet."
         else:
-            owner = OwnerSum.from_contents(*decoded, "the sum")
-            self._intake.check_signed(owner, contents, owner.own.n_rows)
+            owner = OwnerSum.from_envelope(file)
+            self._intake.check_signed(owner, file.signature, owner.own.n_rows)
             self._check_name(node, owner.child)
             self._check_sum(owner)
             self._intake.add(self._intake.sums, node, owner)
@@ -380,12 +380,12 @@ class Study:
         self._node_of.setdefault(taken, node)
         return "taken", reason
 
-    def _take_release(self, node: int, release: Message, contents: bytes) -> tuple[Outcome, str]:
+    def _take_release(self, node: int, release: Message) -> tuple[Outcome, str]:
         """A name belongs to a key, with a roster, from whatever node it comes; and to a node without one."""
         client, has_roster = release.child, self._aggregator.roster is not None
         self._check_name(node, client)
         if release.summary is None:
-            return self._leave(release, contents)
+            return self._leave(release)
         check_form(self._request, release.summary)
         check_common(
             self._request,
@@ -394,13 +394,8 @@ class Study:
             self._tracker,
             is_first=not self._aggregator.children,
         )
-        is_new = self._aggregator.receive(
-            client,
-            release.version,
-            release.summary,
-            sender=str(node) if self._stable_nodes and not has_roster else "",
-            signed=contents if has_roster else b"",
-        )
+        sender = str(node) if self._stable_nodes and not has_roster else ""
+        is_new = self._aggregator.receive_message(release, sender=sender)
         self._node_of.setdefault(client, node)
         self._client_of[node] = client
         self._released.add(client)
@@ -416,11 +411,11 @@ class Study:
             "version in its node config."
         )
 
-    def _leave(self, release: Message, contents: bytes) -> tuple[Outcome, str]:
+    def _leave(self, release: Message) -> tuple[Outcome, str]:
         """Withdraw a client that has no rows to send any more, such as a region below its quorum."""
         client, roster = release.child, self._aggregator.roster
         if roster is not None:
-            roster.check(contents, client, "the message")
+            roster.check_signature(release.signature, client)
         if client not in self._aggregator.children:
             return "failed", "it has nothing to send: fewer clients than its quorum have contributed to it."
         if release.version <= (known := self._aggregator.versions[client]):

@@ -133,10 +133,10 @@ def _is_there(storage: Storage, name: str, contents: bytes, signer: Signer | Non
     if found == contents or signer is None:
         return found == contents
     try:
-        signer.roster.check(found, signer.member.id)
+        earlier = signer.roster.check(found, signer.member.id)
     except (SignatureError, ModelFileError):
         return False
-    return model_file.with_signature(found, None) == model_file.with_signature(contents, None)
+    return earlier.checksum == model_file.opened(contents, name).checksum
 
 
 def collect(
@@ -319,7 +319,7 @@ def _hand_over(
         return entry.skipped(str(error) or type(error).__name__)
     warning = warning if isinstance(summary.scale, np.ndarray) else ""
     try:
-        aggregator.receive(message.child, message.version, summary, warning=warning, signed=message.signed)
+        aggregator.receive_message(message, warning=warning)
     except SummaryRejected as rejection:
         return entry.skipped(f"rejected: {rejection}", _stamp_of_rejection(entry, aggregator))
     except OSError:  # of the store, for all files alike
