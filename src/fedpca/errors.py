@@ -20,55 +20,20 @@ Everything else that fedpca raises is an exception of Python or scikit-learn: Va
 OSError, RuntimeError, ImportError or NotFittedError.
 """
 
-from collections.abc import Callable
-
 
 class FileFormatError(ValueError):
     """A data file cannot be read as rows. Messages name lines and columns, never their contents.
 
-    Attributes:
+    Args:
         problem: what is wrong; the whole message, if there is no remedy.
-        remedies: what to do, any of them, with a field for every argument, as in "leave it out with {drop}".
-        arguments: arguments of `fedpca.readers.open_rows` that remedies name, with their values, None for
-            one to choose.
+        remedies: what to do, any of them.
 
-    >>> print(FileFormatError("a.csv: columns must be numeric", "leave it out with {drop}", drop=["name"]))
-    a.csv: columns must be numeric; leave it out with drop=['name'].
+    >>> print(FileFormatError("a.csv: columns must be numeric", "encode them", "select others"))
+    a.csv: columns must be numeric; encode them, or select others.
     """
 
-    def __init__(self, problem: str, *remedies: str, **arguments: object) -> None:
-        self.problem, self.remedies, self.arguments = problem, remedies, arguments
-        super().__init__(self.message(_argument))
-
-    def message(self, spell: Callable[[str, object], str | None]) -> str:
-        """The message for a caller that spells the arguments its own way; None for one that it lacks.
-
-        Remedies that need such an argument are left out.
-        """
-        spelled = {name: spell(name, value) for name, value in self.arguments.items()}
-        available = {name: text for name, text in spelled.items() if text is not None}
-        possible = [
-            remedy.format(**available)
-            for remedy in self.remedies
-            if not any(f"{{{name}}}" in remedy for name in spelled.keys() - available.keys())
-        ]
-        if not self.remedies:
-            return self.problem
-        return f"{self.problem}; {', or '.join(possible) or 'correct the file'}."
-
-
-def _argument(name: str, value: object) -> str:
-    """As Python code; None stands for a value that the user has to choose."""
-    choices = {
-        "columns": "columns=[...]",
-        "drop": "drop=[...]",
-        "header": "header=True or header=False",
-        "na_values": "na_values=[...]",
-        "n_rows": "n_rows=...",
-        "skip_lines": "skip_lines=...",
-        "width": "width=...",
-    }
-    return choices[name] if value is None else f"{name}={value!r}"
+    def __init__(self, problem: str, *remedies: str) -> None:
+        super().__init__(f"{problem}; {', or '.join(remedies)}." if remedies else problem)
 
 
 class ModelFileError(ValueError):

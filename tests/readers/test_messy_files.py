@@ -15,6 +15,13 @@ pytest.importorskip("pyarrow.parquet")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("always")]  # the command line shows warnings
 
 
+def advised(said, *names):
+    """The options of these names that a message advises."""
+    found = re.findall(r" \((--[^()]+)\)", said)
+    assert found, said
+    return " ".join(option for option in found if option.removeprefix("--").partition(" ")[0] in names)
+
+
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Runs a command in a folder of its own, and returns what it prints."""
@@ -59,14 +66,14 @@ def rows_of(path, **given):
 )
 def test_names_that_may_be_years_are_asked_about(run, header):
     write("a.csv", f"{header}\n{lines(4)}")
-    assert "pass --header or --no-header" in run("fit", "a.csv", fails=True)
+    assert "(--header or --no-header)" in run("fit", "a.csv", fails=True)
     assert "of 12 rows" in run("fit", "a.csv", "--header", *(["--drop", ""] if header[0] == "," else []))
     assert run("fit", "a.csv", "--no-header", "--force").count("of 13 rows") == 1
 
 
 def test_wavelengths_as_names_are_asked_about(run):
     write("a.csv", "1100.2,1103.4,1106.9,1110.1,1113.7,1116.8,1120.2,1123.3\n" + lines(8))
-    assert "pass --header or --no-header" in run("fit", "a.csv", fails=True)
+    assert "(--header or --no-header)" in run("fit", "a.csv", fails=True)
     write("b.csv", "1,2,4,5,7,9,10,12\n1,3,4,6,7,8,9,11\n2,3,4,5,6,7,8,9\n2,2,4,4,6,6,8,9\n")
     assert "of 4 rows" in run("fit", "b.csv", "-n", "1")  # running totals
 
@@ -107,7 +114,7 @@ def test_all_columns_with_the_same_problem_have_the_same_advice(run):
 
 def test_names_with_blanks_and_commas_can_be_pasted(run):
     write("a.csv", 'id, gram,"Name, Country",x,y\na,b,c,1,2\na,b,c,3,4\nb,c,d,3,1\n')
-    remedy = re.search(r"with (--drop .*)\.$", run("fit", "a.csv", fails=True).strip())[1]
+    remedy = advised(run("fit", "a.csv", fails=True), "drop")
     assert "of 3 rows" in run("fit", "a.csv", *shlex.split(remedy))
     assert "of 3 rows" in run("fit", "a.csv", "--columns", "x,y", "-o", "b.safetensors")
     run("transform", "b.safetensors", "a.csv", "--keep", '" gram"', "-o", "s.csv")
@@ -126,7 +133,7 @@ def test_advice_on_thousands_works_as_it_is_printed(run, text, delimiter):
     write("a.csv", f"area{delimiter}b\n{text}")
     said = run("fit", "a.csv", fails=True)
     assert "line 2" in said
-    options = re.search(r"read area with (.*?), or leave", said)[1].replace(" and ", " ")
+    options = advised(said, "thousands", "decimal")
     assert "of 3 rows" in run("fit", "a.csv", "--scale", "std", *shlex.split(options))
     run("transform", "model.safetensors", "a.csv", "-o", "s.csv")  # the model knows how its rows were read
     run("report", "model.safetensors", "--rows", "a.csv")
@@ -135,7 +142,7 @@ def test_advice_on_thousands_works_as_it_is_printed(run, text, delimiter):
 def test_separators_and_other_text_in_one_column(run):
     write("a.csv", 'area,b\n"1,001.5",1\n"2,001,001.25",2\n-,5\n"1,500.0",7\n')
     said = run("fit", "a.csv", fails=True)
-    assert "read area with --thousands ',', and correct" in said
+    assert "read area with thousands=',' (--thousands ','), and correct" in said
     assert "--na-values VALUES" in said
     assert "of 4 rows" in run("fit", "a.csv", "--thousands", ",", "--na-values", "-")
 
@@ -155,8 +162,8 @@ def test_numbers_as_text_in_a_workbook(run, cells, options):
     for row in (["area", "b"], *([cell, i] for i, cell in enumerate(cells)), [3, 7]):
         book.active.append(row)
     book.save("a.xlsx")
-    advised = re.search(r"read area with (.*?), or leave", run("fit", "a.xlsx", fails=True))[1]
-    assert shlex.split(advised.replace(" and ", " ")) == shlex.split(options)
+    found = advised(run("fit", "a.xlsx", fails=True), "thousands", "decimal")
+    assert shlex.split(found) == shlex.split(options)
     assert "of 3 rows" in run("fit", "a.xlsx", "--scale", "std", *shlex.split(options))
 
 
@@ -177,7 +184,7 @@ def test_lines_above_the_names(run):
     write("a.csv", f"Sizes of 2025\n\na,b\n{lines(2, 5)}")
     said = run("fit", "a.csv", fails=True)
     assert "line 3: expected 1 cell, got 2" in said
-    option = re.search(r"pass (--skip-lines \d)", said)[1]
+    option = advised(said, "skip-lines")
     assert "of 5 rows" in run("fit", "a.csv", *shlex.split(option))
     run("transform", "model.safetensors", "a.csv", "-o", "s.csv")
     write("b.csv", "a,b\n\n1,2\n\n\n3\n")
@@ -189,7 +196,7 @@ def test_lines_above_the_names(run):
 )
 def test_titles_with_commas(run, title, skipped):
     write("a.csv", f"{title}a,b,c\n{lines(3, 5)}")
-    option = re.search(r"pass (--skip-lines \S+)", run("fit", "a.csv", fails=True))[1]
+    option = advised(run("fit", "a.csv", fails=True), "skip-lines")
     assert "of 5 rows" in run("fit", "a.csv", *shlex.split(option.replace("N", str(skipped))))
     run("transform", "model.safetensors", "a.csv", "-o", "s.csv")
 
@@ -241,9 +248,7 @@ def test_other_sheets_are_named(run):
     for row in (["a", "b"], [1, 2], [2, 5], [4, 4]):
         sheet.append(row)
     book.save("a.xlsx")
-    option = re.search(r"read another sheet \(.*?\) with (--sheet '.*?')", run("fit", "a.xlsx", fails=True))[
-        1
-    ]
+    option = advised(run("fit", "a.xlsx", fails=True), "sheet")
     assert "of 3 rows" in run("fit", "a.xlsx", *shlex.split(option))
     run("transform", "model.safetensors", "a.xlsx", "-o", "s.csv")
 
@@ -256,9 +261,9 @@ def test_titles_and_empty_sheets_of_a_workbook(run):
     for row in (["Sizes of 2025"], [], ["a", "b"], [1, 2], [2, 5], [4, 4]):
         sheet.append(row)
     book.save("a.xlsx")
-    option = re.search(r"\(Sizes\) with (--sheet \S+)\.", run("fit", "a.xlsx", fails=True))[1]
+    option = advised(run("fit", "a.xlsx", fails=True), "sheet")
     said = run("fit", "a.xlsx", *shlex.split(option), fails=True)
-    skip = re.search(r"pass (--skip-lines \d) if the rows above are a title", said)[1]
+    skip = advised(said, "skip-lines")
     assert "of 3 rows" in run("fit", "a.xlsx", *shlex.split(option), *shlex.split(skip))
     run("transform", "model.safetensors", "a.xlsx", "-o", "s.csv")
 
@@ -267,7 +272,7 @@ def test_names_that_are_there_twice(run):
     write("a.csv", "mean,mean,x\n1,2,3\n2,3,1\n4,4,2\n")
     said = run("fit", "a.csv", fails=True)
     assert "mean appears twice" in said
-    options = re.search(r"by number with (.*?)\.$", said.strip())[1]
+    options = advised(said, "skip-lines", "no-header")
     assert "of 3 rows" in run("fit", "a.csv", *shlex.split(options), "--columns", "1,3")
     write("b.csv", "mean,area,mean,area\n1,2,3,4\n")
     assert "mean, area appear twice" in run("fit", "b.csv", "-o", "b.safetensors", fails=True)
@@ -277,7 +282,7 @@ def test_infinity_is_found(run):
     write("a.csv", "a,b\n\n1,2\ninf,3\n2,2\n4,1\n")
     said = run("fit", "a.csv", fails=True)
     assert "a.csv, line 4: a contains infinity" in said
-    option = re.search(r"with (--na-values \S+)", said)[1].rstrip(",")
+    option = advised(said, "na-values")
     assert "of 4 rows" in run("fit", "a.csv", *shlex.split(option))
     for command in (
         ["transform", "model.safetensors", "a.csv", "-o", "s.csv"],

@@ -1,10 +1,21 @@
 """Settings written as text, in options of the command line and in node configs: names, characters."""
 
 import re
+import shlex
 from collections.abc import Iterable
 
 _NAME = re.compile(r'\s*"((?:[^"]|"")*)"\s*(?=,|\Z)|([^,]*)')
 CHARACTERS = {"\t": "tab", " ": "space"}  # which are hard to type or to see, by name
+_MARKS = (",", ".", "'")  # quoted, since they would be lost in a sentence, or hard to read
+_CHOICES = {  # of arguments whose value is for the user to choose
+    "header": "header=True or header=False (--header or --no-header)",
+    "na_values": "na_values=[...] (--na-values VALUES)",
+    "n_rows": "n_rows=... (--n-rows N)",
+    "skip_lines": "skip_lines=... (--skip-lines N)",
+    "width": "width=... (--width N)",
+    "columns": "columns=[...] (--columns NAMES)",
+    "drop": "drop=[...] (--drop NAMES)",
+}
 
 
 def split_names(text: str) -> list[str]:
@@ -45,3 +56,26 @@ def parse_character(text: str) -> str:
     """
     named = {name: character for character, name in CHARACTERS.items()} | {"\\t": "\t"}
     return named.get(text, text)
+
+
+def advice(name: str, value: object = None) -> str:
+    """An argument of `open_rows`, and the same option of the commands; without a value, one to choose.
+
+    >>> print(advice("drop", ["patient id", "ward, bed"]))
+    drop=['patient id', 'ward, bed'] (--drop 'patient id,"ward, bed"')
+    >>> print(advice("header", True), advice("delimiter", ";"), advice("na_values"))
+    header=True (--header) delimiter=';' (--delimiter ';') na_values=[...] (--na-values VALUES)
+    """
+    if value is None:
+        return _CHOICES[name]
+    option = f"--{name.replace('_', '-')}"
+    if value is False:
+        option = f"--no-{name}"
+    elif isinstance(value, str):
+        text = CHARACTERS.get(value, value)
+        option += f" {repr(text) if text in _MARKS else shlex.quote(text)}"
+    elif isinstance(value, Iterable):
+        option += f" {shlex.quote(format_names(value))}"
+    elif value is not True:
+        option += f" {value}"
+    return f"{name}={value!r} ({option})"

@@ -4,7 +4,7 @@ import errno
 import inspect as introspection
 import logging
 import warnings
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -20,7 +20,7 @@ from fedpca.cli import ledger, roster, secure
 from fedpca.cli.audit import audit
 from fedpca.cli.check import check
 from fedpca.cli.check_folder import check_folder
-from fedpca.cli.common import quiet_output, spell_option
+from fedpca.cli.common import quiet_output
 from fedpca.cli.export import export
 from fedpca.cli.fit import fit
 from fedpca.cli.import_model import import_
@@ -33,7 +33,6 @@ from fedpca.cli.report import report
 from fedpca.cli.scale import scale
 from fedpca.cli.simulate import simulate
 from fedpca.cli.transform import transform
-from fedpca.errors import FileFormatError
 
 _ERRORS = (
     ArithmeticError, ImportError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError,
@@ -133,7 +132,7 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
         except _ERRORS as error:
             if debug:
                 raise
-            typer.echo(f"fedpca: error: {_one_line(error, own.parameters)}", err=True)
+            typer.echo(f"fedpca: error: {_one_line(error)}", err=True)
             raise typer.Exit(1) from None
 
     shared = {"quiet": Quiet, "verbose": Verbose, "debug": Debug}
@@ -182,11 +181,9 @@ def _show_warning(message: Warning | str, *where: object, **more: object) -> Non
     typer.echo(f"fedpca: warning: {sanitize(' '.join(str(message).split()))}", err=True)
 
 
-def _one_line(error: BaseException, options: Container[str]) -> str:
-    """The message of an error; what it advises, as options that the command has."""
+def _one_line(error: BaseException) -> str:
+    """The message of an error."""
     text = str(error)
-    if isinstance(error, FileFormatError):
-        text = error.message(lambda name, value: spell_option(name, value) if name in options else None)
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
         if error.errno in (errno.ENOSPC, errno.EDQUOT):

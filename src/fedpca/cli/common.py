@@ -3,7 +3,6 @@
 import inspect as introspection
 import json
 import os
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import Annotated, Any, TypedDict
 
 import typer
 
-from fedpca._util.option_text import CHARACTERS, format_names, parse_character, split_names
+from fedpca._util.option_text import parse_character, split_names
 
 DataPaths = Annotated[
     list[str],
@@ -112,10 +111,6 @@ _READING = {  # arguments of `open_rows`
         str | None, typer.Option(metavar="NAME", help="The sheet of Excel files. By default the first.")
     ],
 }
-
-
-_MARKS = (",", ".", "'")  # quoted, since they would be lost in a sentence, or hard to read
-_PLACEHOLDERS = {"na_values": "VALUES", "skip_lines": "N", "n_rows": "N", "width": "N"}
 
 
 class Reading(TypedDict):
@@ -243,32 +238,6 @@ def reading_options(function: Callable[..., None]) -> Callable[..., None]:
 def parse_names(text: str | None) -> list[str] | None:
     """The names of an option; None if it is not given."""
     return None if text is None else split_names(text)
-
-
-def spell_option(name: str, value: object) -> str:
-    """An argument of `open_rows` as an option of a command; None stands for a value to choose.
-
-    >>> print(spell_option("drop", ["patient id", "ward, bed"]), spell_option("header", True))
-    --drop 'patient id,"ward, bed"' --header
-    >>> print(spell_option("na_values", None), spell_option("comment", "#"))
-    --na-values VALUES --comment '#'
-    >>> print(spell_option("delimiter", "\\t"), spell_option("thousands", ","))
-    --delimiter tab --thousands ','
-    """
-    option = f"--{name.replace('_', '-')}"
-    if name == "header":
-        return "--header or --no-header" if value is None else "--header" if value else "--no-header"
-    if value is True:
-        return option
-    if value is None:
-        return f"{option} {_PLACEHOLDERS.get(name, 'NAMES')}"
-    if isinstance(value, int):
-        return f"{option} {value}"
-    if isinstance(value, str):
-        text = CHARACTERS.get(value, value)
-        return f"{option} {repr(text) if text in _MARKS else shlex.quote(text)}"
-    assert isinstance(value, Iterable)
-    return f"{option} {shlex.quote(format_names(value))}"
 
 
 @contextmanager

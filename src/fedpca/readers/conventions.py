@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from fedpca._util.option_text import advice
 from fedpca.readers.data_file import NonNumeric
 from fedpca.readers.dialect import Dialect
 
@@ -16,7 +17,7 @@ _CONVENTIONS: tuple[dict[str, str], ...] = (  # in which text may be numbers, th
     {"thousands": "'", "decimal": ","},
 )
 _CALLED = {"thousands": "thousands separators", "decimal": "decimal commas"}
-_OR_MISSING = "or list what stands for a missing value with {{na_values}}"
+OR_MISSING = f"or list what stands for a missing value with {advice('na_values')}"
 
 
 class Conventions:
@@ -52,18 +53,15 @@ class Conventions:
         if self._counts[()] == most:
             return NonNumeric(
                 f"numbers and, in {where}, text",
-                f"correct or empty the cells of {{}} that are not numbers, {_OR_MISSING}",
-                {"na_values": None},
+                f"correct or empty the cells of {{}} that are not numbers, {OR_MISSING}",
             )
         fitting = [new for new, count in self._counts.items() if count == most]
         fewest = min(map(len, fitting))
         fitting = [new for new in fitting if len(new) == fewest][:2]
         found = " or ".join(" and ".join(_CALLED[name] for name, _ in new) for new in fitting)
-        options = " or ".join(" and ".join(f"{{{{{name}}}}}" for name, _ in new) for new in fitting)
+        options = " or ".join(" and ".join(advice(*each) for each in new) for new in fitting)
         contains, convert = f"numbers with {found}, from {where}", f"read {{}} with {options}"
-        arguments: dict[str, str | None] = {name: value for new in reversed(fitting) for name, value in new}
         if most < self._n_cells:
             contains += ", and text"
-            convert += f", and correct or empty the cells that are not numbers, {_OR_MISSING}"
-            arguments["na_values"] = None
-        return NonNumeric(contains, convert, arguments)
+            convert += f", and correct or empty the cells that are not numbers, {OR_MISSING}"
+        return NonNumeric(contains, convert)

@@ -82,12 +82,10 @@ class NonNumeric(NamedTuple):
     Attributes:
         contains: what the column contains, for messages.
         conversion: how its numbers become readable, with a field for its name; "" if it has none.
-        arguments: arguments of `open_rows` that the conversion names, as in `FileFormatError`.
     """
 
     contains: str
     conversion: str = ""
-    arguments: Mapping[str, Any] = {}
 
 
 class DataFile(ABC):
@@ -119,9 +117,9 @@ class DataFile(ABC):
         """Where a row is, for messages; the first is 1."""
         return f"{self.path}, row {row}"
 
-    def other_tables(self) -> tuple[list[str], dict[str, str]]:
-        """What to do if another table in the file was meant, with the argument that names it."""
-        return [], {}
+    def other_tables(self) -> list[str]:
+        """What to do if another table in the file was meant."""
+        return []
 
     @abstractmethod
     def dtype(self, columns: Sequence[str] | None) -> np.dtype[Any]:

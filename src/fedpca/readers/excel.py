@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca._util.extras import require
+from fedpca._util.option_text import advice
 from fedpca._util.text import join_names
 from fedpca.errors import FileFormatError
-from fedpca.readers.conventions import Conventions
+from fedpca.readers.conventions import OR_MISSING, Conventions
 from fedpca.readers.data_file import NonNumeric, ReadRequest, translate_errors
 from fedpca.readers.dialect import Dialect
 from fedpca.readers.tables import TableFile, pyarrow, too_many_rows
@@ -48,17 +49,16 @@ class ExcelFile(TableFile):
             raise FileFormatError(
                 f"{path}: a sheet does not tell how many private rows it has, because an empty last one "
                 "leaves no trace",
-                "pass {n_rows}",
-                n_rows=None,
+                f"pass {advice('n_rows')}",
             )
         self._others: list[str] = []  # sheets that may be meant
         self._sheet = self._find(sheet)
         self._gaps, self._codes = {"", *dialect.gaps}, set(dialect.codes)
         self._first, cells = next(self._filled_rows(), (0, []))
         if not cells:
-            other, sheets = self.other_tables()
+            other = self.other_tables()
             problem = f"{path}: its first sheet contains no rows" if other else f"{path} contains no rows."
-            raise FileFormatError(problem, *other, **sheets)
+            raise FileFormatError(problem, *other)
         filled = [i for i, cell in enumerate(cells) if cell != ""]
         named = slice(filled[0], filled[-1] + 1)
         names = tuple(_text(cell) or "" for cell in cells[named])
@@ -72,8 +72,7 @@ class ExcelFile(TableFile):
             raise FileFormatError(
                 f"{path}: the first row must contain names, because nothing is detected from private rows",
                 "name the columns",
-                "pass {header} if it does",
-                header=True,
+                f"pass {advice('header', True)} if it does",
             )
         self._first += header
         self._span = named if header else slice(0, len(cells))
@@ -115,11 +114,10 @@ class ExcelFile(TableFile):
             sheet, *self._others = sheets
         return sheet
 
-    def other_tables(self) -> tuple[list[str], dict[str, str]]:
+    def other_tables(self) -> list[str]:
         if not self._others:
-            return [], {}
-        names = join_names(self._others).replace("{", "{{").replace("}", "}}")
-        return [f"read another sheet ({names}) with {{sheet}}"], {"sheet": self._others[0]}
+            return []
+        return [f"read another sheet ({join_names(self._others)}) with {advice('sheet', self._others[0])}"]
 
     def place(self, row: int) -> str:
         number = next(islice((number for number, _ in self._table_rows()), row - 1, None))
@@ -157,14 +155,12 @@ class ExcelFile(TableFile):
             if not self._private and len(inside) < len(row):
                 outside = [*row[: self._span.start], *row[self._span.stop :]]
                 if any(cell != "" for cell in outside):
-                    other, sheet = self.other_tables()
+                    title = f"pass {advice('skip_lines', number - 1)} if the rows above are a title"
                     raise FileFormatError(
                         f"{self.path}, row {number}: cells must be below a name",
                         "correct the row",
-                        *(["pass {skip_lines} if the rows above are a title"] if first else []),
-                        *other,
-                        skip_lines=number - 1,
-                        **sheet,
+                        *([title] if first else []),
+                        *self.other_tables(),
                     )
             first = False
             yield number, inside
@@ -239,9 +235,7 @@ class _Contents:
             return NonNumeric(f"{what} from row {self._first_bad}")
         return NonNumeric(
             f"numbers and, from row {self._first_bad} on, {what}",
-            "correct or empty the cells of {} that are not numbers, or list what stands for a missing value "
-            "with {{na_values}}",
-            {"na_values": None},
+            f"correct or empty the cells of {{}} that are not numbers, {OR_MISSING}",
         )
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedpca._util.option_text import advice
 from fedpca._util.text import join_names, pluralize
 from fedpca.backend import dense
 from fedpca.errors import FileFormatError
@@ -167,15 +168,13 @@ class RowReader:
                 if len(rows):
                     place, column = file.place(done + int(rows[0]) + 1), int(columns[0])
                     names = self.feature_names or numbered(self.n_features)
-                    is_table = isinstance(file, TextFile | ExcelFile)
-                    return FileFormatError(
-                        f"{place}: {names[column]} contains infinity, and entries must be finite",
-                        "correct or empty the entry",
-                        *(["take it for missing with {na_values}"] if is_table else []),
-                        *(["leave the column out with {drop}"] if self.feature_names else []),
-                        na_values=["inf", "-inf"],
-                        drop=[names[column]],
-                    )
+                    remedies = ["correct or empty the entry"]
+                    if isinstance(file, TextFile | ExcelFile):
+                        remedies.append(f"take it for missing with {advice('na_values', ['inf', '-inf'])}")
+                    if self.feature_names:
+                        remedies.append(f"leave the column out with {advice('drop', [names[column]])}")
+                    problem = f"{place}: {names[column]} contains infinity, and entries must be finite"
+                    return FileFormatError(problem, *remedies)
                 done += len(batch)
         return None
 
@@ -301,8 +300,7 @@ def open_rows(
         if private and kind in (*DELIMITERS, "xlsx"):
             raise FileFormatError(
                 f"numeric_only needs the types of columns, but in {paths[0]} private rows would decide them",
-                "leave columns out with {drop}",
-                drop=None,
+                f"leave columns out with {advice('drop')}",
             )
         drop = (*drop, *_left_out(files, columns, {*drop, *passthrough}))
     features = _features(files[0], columns, drop, passthrough)
@@ -499,10 +497,8 @@ def _features(file: DataFile, columns: Names | None, drop: Names, passthrough: N
         raise FileFormatError(
             f"{file.path}: columns must have names, but column {file.names.index('') + 1} has none",
             "name it" if unnamed == 1 else "name all columns",
-            *(["pass {skip_lines} if lines above the names are a title"] if may_be_title else []),
-            f"leave {'it' if unnamed == 1 else 'those without'} out with {{drop}}",
-            drop=[""],
-            skip_lines=None,
+            *([f"pass {advice('skip_lines')} if lines above the names are a title"] if may_be_title else []),
+            f"leave {'it' if unnamed == 1 else 'those without'} out with {advice('drop', [''])}",
         )
     if not features:
         raise ValueError(
@@ -556,13 +552,12 @@ def _require_same_columns(
     duplicates = [name for name, times in Counter(file.names).items() if times > 1]
     if duplicates:
         first_row = file.first_row() if isinstance(file, TextFile | ExcelFile) else 0
+        by_number = f"{advice('skip_lines', first_row)} and {advice('header', False)}"
         raise FileFormatError(
             f"{file.path}: column names must be unique, but {join_names(duplicates)} "
             f"{'appears' if len(duplicates) == 1 else 'appear'} twice",
             "rename columns",
-            *(["read columns by number with {skip_lines} {header}"] if first_row else []),
-            skip_lines=first_row,
-            header=False,
+            *([f"read columns by number with {by_number}"] if first_row else []),
         )
     if first.match is not None and file.match is not None and not first.match.shares(file.match):
         raise FileFormatError(
@@ -578,10 +573,12 @@ def _require_same_columns(
             raise FileFormatError(
                 f"files must have the same columns, but {join_names(only)} "
                 f"{'is' if len(only) == 1 else 'are'} in {one.path} and not in {other.path}",
-                *([f"leave {_them(only)} out with {{drop}}"] if len(only) <= _MAX_DROPPED else []),
-                "select columns that all files have with {columns}",
-                drop=only,
-                columns=None,
+                *(
+                    [f"leave {_them(only)} out with {advice('drop', only)}"]
+                    if len(only) <= _MAX_DROPPED
+                    else []
+                ),
+                f"select columns that all files have with {advice('columns')}",
             )
 
 
@@ -621,16 +618,13 @@ def _require_numeric(file: DataFile, features: Names | None) -> None:
         ]
     )
     problem = f"{file.path}: columns must be numeric, but {contents}"
-    other, sheet = file.other_tables()
+    other, some = file.other_tables(), len(bad) < file.n_columns
     if features is None:
         raise FileFormatError(
             problem,
-            "pass {header} if its first line contains names",
-            *(["leave out such columns with {numeric_only}"] if len(bad) < file.n_columns else []),
+            f"pass {advice('header', True)} if its first line contains names",
+            *([f"leave out such columns with {advice('numeric_only', True)}"] if some else []),
             *other,
-            header=True,
-            numeric_only=True,
-            **sheet,
         )
     conversions: dict[str, list[str]] = {}
     for name, reason in bad.items():
@@ -638,21 +632,11 @@ def _require_numeric(file: DataFile, features: Names | None) -> None:
             conversions.setdefault(reason.conversion, []).append(name)
     convert = " and ".join(conversion.format(join_names(names)) for conversion, names in conversions.items())
     left_out = [name for name, reason in bad.items() if not reason.conversion]
-    arguments = sheet | {name: value for reason in bad.values() for name, value in reason.arguments.items()}
     if convert and left_out:
-        drop = f"{convert}, and leave {join_names(left_out)} out with {{drop}}"
-        raise FileFormatError(problem, drop, *other, drop=left_out, **arguments)
+        drop = f"{convert}, and leave {join_names(left_out)} out with {advice('drop', left_out)}"
+        raise FileFormatError(problem, drop, *other)
     convert = convert or f"encode {_them(bad)} as numbers"
-    raise FileFormatError(
-        problem,
-        convert,
-        *_drop_remedies(list(bad), features),
-        *other,
-        drop=list(bad),
-        columns=None,
-        numeric_only=True,
-        **arguments,
-    )
+    raise FileFormatError(problem, convert, *_drop_remedies(list(bad), features), *other)
 
 
 def _drop_remedies(names: list[str], features: Names) -> list[str]:
@@ -660,8 +644,11 @@ def _drop_remedies(names: list[str], features: Names) -> list[str]:
     if len(names) == len(features):
         return []
     if len(names) > _MAX_DROPPED:
-        return ["select the columns to read with {columns}", "leave out all such columns with {numeric_only}"]
-    return [f"leave {_them(names)} out with {{drop}}"]
+        return [
+            f"select the columns to read with {advice('columns')}",
+            f"leave out all such columns with {advice('numeric_only', True)}",
+        ]
+    return [f"leave {_them(names)} out with {advice('drop', names)}"]
 
 
 def _them(names: Collection[str]) -> str:

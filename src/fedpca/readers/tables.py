@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca._util.extras import require
+from fedpca._util.option_text import advice
 from fedpca.errors import FileFormatError
 from fedpca.readers.data_file import Batch, DataFile, NonNumeric, ReadRequest, Source
 
@@ -147,8 +148,7 @@ class TableFile(DataFile):
                     f"{self.path}, row {done + other + 1}: lists of {name} must all have {size} elements, as "
                     f"the first one, got {sizes[other].as_py()}",
                     "correct or empty the row",
-                    "leave the column out with {drop}",
-                    drop=[name],
+                    f"leave the column out with {advice('drop', [name])}",
                 )
             values, present = column.flatten(), column.is_valid()
         kind = pa.from_numpy_dtype(dtype)
@@ -192,8 +192,7 @@ def _values(column: Any) -> NDArray[Any]:
 def too_many_rows(path: Source, stated: int) -> FileFormatError:
     return FileFormatError(
         f"{path} must have at most the {stated} rows that n_rows states, and has more",
-        "pass their number with {n_rows}",
-        n_rows=None,
+        f"pass their number with {advice('n_rows')}",
     )
 
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 from math import isclose, isfinite
 from typing import Any
 
+from fedpca._util.option_text import advice
 from fedpca._util.text import pluralize
 from fedpca.errors import FileFormatError
 from fedpca.readers.conventions import Conventions
@@ -110,8 +111,7 @@ class TextFile(TableFile):
                 raise FileFormatError(
                     f"{self.path}: rows without a header do not tell how many cells they have, because one "
                     "private row could decide it",
-                    "pass {width}",
-                    width=None,
+                    f"pass {advice('width')}",
                 )
             self._look_at, self._first_lines = "", dialect.skip_lines
             self._dialect = dialect.found_in("", delimiters, only_first_line=True)
@@ -290,23 +290,19 @@ class TextFile(TableFile):
             mine = self._dialect.delimiter
             raise FileFormatError(
                 f"{self.path}: the delimiter must be in the first line, and {mine!r} is not",
-                "pass {delimiter} if that divides the cells",
-                delimiter=other,
+                f"pass {advice('delimiter', other)} if that divides the cells",
             )
 
     def _bad_cell(self, where: str, name: str, kind: str) -> FileFormatError:
         if kind == "a number":
-            remedy = "list what stands for a missing value with {na_values}"
+            remedy = f"list what stands for a missing value with {advice('na_values')}"
         else:
-            remedy = "name the encoding of the file, as in {encoding}"
+            remedy = f"name the encoding of the file, as in {advice('encoding', 'latin-1')}"
         return FileFormatError(
             f"{where}: {name} must be {kind}",
             "correct or empty the cell",
             remedy,
-            *(["leave the column out with {drop}"] if self._header else []),
-            na_values=None,
-            encoding="latin-1",
-            drop=[name],
+            *([f"leave the column out with {advice('drop', [name])}"] if self._header else []),
         )
 
     @contextmanager
@@ -316,7 +312,7 @@ class TextFile(TableFile):
             with translate_errors(self.path, "table of numbers"):
                 yield
         except FileFormatError as error:
-            if error.remedies:  # written here
+            if error.__cause__ is None:  # written here
                 raise
             report = str(error.__cause__)
         else:
@@ -324,8 +320,7 @@ class TextFile(TableFile):
         if "codec can't decode" in report:
             raise FileFormatError(
                 f"{self.path} must be text in {self._dialect.encoding}",
-                "name its encoding, as in {encoding}",
-                encoding="latin-1",
+                f"name its encoding, as in {advice('encoding', 'latin-1')}",
             ) from None
         where, above, row = f"{self.path}", 0, 0
         if line := number_after("Row #", report):  # pyarrow does not count empty lines
@@ -339,12 +334,12 @@ class TextFile(TableFile):
         if found := number_after("columns, got ", report):
             remedies = ["correct the line"]
             if self._starts_with_hash:
-                remedies.append("pass {comment} if lines that start so are comments")
+                remedies.append(f"pass {advice('comment', '#')} if lines that start so are comments")
             elif 1 in (len(self._columns), row):  # as of a title, and seldom of a table
-                remedies.append("pass {skip_lines} if the lines above are a title")
+                remedies.append(f"pass {advice('skip_lines', above)} if the lines above are a title")
             expected = pluralize(float(number_after("Expected ", report)), "cell")
             problem = f"{where}: expected {expected}, got {found}"
-            raise FileFormatError(problem, *remedies, skip_lines=above, comment="#") from None
+            raise FileFormatError(problem, *remedies) from None
         raise FileFormatError(
             f"{where}, after line {self._line(read[0])}: cannot be parsed; look for an open quote or a line "
             "without end."
@@ -390,10 +385,8 @@ def are_names(
         raise FileFormatError(
             f"{path}: the first line must contain names only, because nothing is detected from private rows",
             "name the columns",
-            "pass {header} if these are names",
-            "pass {width} if there are none",
-            header=True,
-            width=None,
+            f"pass {advice('header', True)} if these are names",
+            f"pass {advice('width')} if there are none",
         )
     first, second = (_numbers(line, dialect) for line in (cells, following))
     numbers = first in ([*range(len(first))], [*range(1, len(first) + 1)])
@@ -401,8 +394,7 @@ def are_names(
         raise FileFormatError(
             f"{path}: the first line counts up or down, or contains years: it may contain names or numbers",
             "name the columns",
-            "pass {header}",
-            header=None,
+            f"pass {advice('header')}",
         )
     return False
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fedpca._util.extras import require
+from fedpca._util.option_text import advice
 from fedpca.errors import FileFormatError
 from fedpca.readers.data_file import Source, translate_errors
 from fedpca.readers.dialect import Dialect
@@ -139,8 +140,7 @@ def encoding_error(path: Source) -> FileFormatError:
     return FileFormatError(
         f"{path} is not a valid UTF-8 text file",
         "save it again as UTF-8",
-        "name its encoding, as in {encoding}",
-        encoding="latin-1",
+        f"name its encoding, as in {advice('encoding', 'latin-1')}",
     )
 
 

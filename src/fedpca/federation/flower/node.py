@@ -13,9 +13,9 @@ import numpy as np
 from fedpca._typing import JSON, Array
 from fedpca._util.files import is_url
 from fedpca._util.locks import file_lock
-from fedpca._util.option_text import format_names, parse_character, split_names
+from fedpca._util.option_text import parse_character, split_names
 from fedpca.disclosure.policy import NO_POLICY, Policy
-from fedpca.errors import FileFormatError, NodeConfigError, NodeError, SecureError
+from fedpca.errors import NodeConfigError, NodeError, SecureError
 from fedpca.estimators.files import fit_files
 from fedpca.estimators.private import PrivatePCA
 from fedpca.estimators.streaming import StreamingPCA
@@ -370,8 +370,7 @@ class Node:
             yield
 
     def _opened(self) -> RowReader:
-        with _own_words():
-            rows = open_rows(self.source, private=self.privacy is not None, **self.reading)
+        rows = open_rows(self.source, private=self.privacy is not None, **self.reading)
         if self.membership is not None:
             self.membership.check_features(rows)
         return rows
@@ -386,8 +385,7 @@ class Node:
         else:  # nobody could pool an evaluation of what one node alone released
             settings = self._spending(self.privacy).settings | {"evaluate": False}
             pca = PrivatePCA(rank, scale=by, **settings)
-        with _own_words():
-            fit_files(pca, rows)
+        fit_files(pca, rows)
         return pca.summary_
 
     def _settings(self, request: Request) -> JSON:
@@ -429,15 +427,6 @@ def _of_another(client: str) -> NodeError:
     )
 
 
-@contextmanager
-def _own_words() -> Iterator[None]:
-    """Errors about files advise keys of a node config."""
-    try:
-        yield
-    except FileFormatError as error:
-        raise FileFormatError(error.message(_spell_key)) from error
-
-
 def require_text(config: Mapping[str, object], key: str) -> str:
     """The value of a key that a node config must have."""
     value = config.get(key)
@@ -462,17 +451,6 @@ def _reading(config: Mapping[str, object]) -> dict[str, Any]:
 
 def _key(name: str) -> str:
     return name.replace("_", "-")
-
-
-def _spell_key(name: str, value: object) -> str:
-    """An argument of `open_rows` as a line of a node config; None stands for a value to choose.
-
-    >>> print(_spell_key("drop", ["patient id", "ward"]), _spell_key("numeric_only", True))
-    drop = "patient id,ward" numeric-only = true
-    """
-    if value is None:
-        return _key(name)
-    return f"{_key(name)} = {json.dumps(format_names(value) if isinstance(value, list) else value)}"
 
 
 def _privacy(config: Mapping[str, Any], state: Path) -> Privacy | None:
