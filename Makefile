@@ -10,7 +10,7 @@ BENCHMARK_READY := .venv-benchmark/.ready
 DEMO_ENV := $(if $(wildcard $(READY)),.venv,.venv-demo)
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-fast test-long test-docs test-audit test-engines test-clients test-torch lint docs release-check lock benchmark reproduce clean
+.PHONY: help demo test test-fast test-long test-docs test-audit test-engines test-clients test-torch test-prereleases lint docs release-check dist lock benchmark reproduce clean
 
 help:
 	@echo "make demo       run the three-owner demo on digits; writes an HTML report"
@@ -25,6 +25,8 @@ help:
 	@echo "make lint       check style, types and the direction of imports"
 	@echo "make docs       build the documentation site, build/docs/index.html"
 	@echo "make release-check  build the wheel, install it with every extra in clean environments, use it"
+	@echo "make test-prereleases  run the fast tests with pre-releases of numpy, scipy and scikit-learn"
+	@echo "make dist       build the sdist and the wheel twice, and compare them byte by byte"
 	@echo "make lock       regenerate the files of requirements/ with hashes; UPGRADE=1 updates every pin"
 	@echo "make benchmark  run the benchmarks, in an environment of their own; ARGS are passed on"
 	@echo "make reproduce  compute the paper's figures and tables again; ARGS are passed on, as in ARGS=--quick"
@@ -35,12 +37,14 @@ demo: $(DEMO_ENV)/.locked
 	@echo "Open in a browser: $(CURDIR)/build/demo/index.html"
 
 PYTEST := $(BIN)/pytest --numprocesses auto
+HERE := not long and not engine and not client and not docs and not audit
+FAST := $(HERE) and not slow
 
 test: $(READY)
-	$(PYTEST) --dist worksteal -m "not long and not engine and not client and not docs and not audit" $(ARGS)
+	$(PYTEST) --dist worksteal -m "$(HERE)" $(ARGS)
 
 test-fast: $(READY)
-	$(PYTEST) --dist worksteal -m "not long and not engine and not client and not docs and not audit and not slow" $(ARGS)
+	$(PYTEST) --dist worksteal -m "$(FAST)" $(ARGS)
 
 test-long: $(READY)
 	$(PYTEST) --dist worksteal -m "long and not engine and not client and not docs and not audit" $(ARGS)
@@ -90,6 +94,21 @@ reproduce: $(READY)
 release-check: $(READY)
 	FEDPCA_REAL_INSTALL=1 $(BIN)/pytest tests/docs/test_packaging.py
 
+# The fast tests with the newest numpy, scipy and scikit-learn, pre-releases included.
+test-prereleases: .venv-prereleases/.locked
+	.venv-prereleases/bin/python $(INSTALL) --pre --upgrade numpy scipy scikit-learn
+	.venv-prereleases/bin/python $(INSTALL) --no-deps --no-build-isolation --editable .
+	.venv-prereleases/bin/pytest --numprocesses auto --dist worksteal -m "$(FAST)" $(ARGS)
+
+# Built twice, in folders of other names and at other times: what is published can be built again.
+dist: $(READY)
+	rm -rf dist build/again
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation
+	git clone --quiet . build/again/fedpca
+	cd build/again/fedpca && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(CURDIR)/$(BIN)/python -m build --no-isolation
+	cd dist && for file in *; do cmp "$$file" "../build/again/fedpca/dist/$$file" || exit 1; done
+	@cd dist && sha256sum *
+
 # Pins and hashes that suit every supported Python and platform. The demo has the pins of dev.txt.
 COMPILE := .venv-lock/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 \
     --generate-hashes --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
@@ -102,7 +121,7 @@ lock:
 	$(COMPILE) --group clients --constraint requirements/dev.txt --output-file requirements/clients.txt pyproject.toml
 
 clean:
-	rm -rf .venv .venv-benchmark .venv-demo .venv-lock build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-benchmark .venv-demo .venv-lock .venv-prereleases build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # As constraints the pins hold for `name[extra]`, too: pip takes its newest release otherwise, and misses the hash.

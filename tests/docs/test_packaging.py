@@ -116,10 +116,22 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert b"fedpca = fedpca.cli:main" in found[f"{info}/entry_points.txt"]
 
 
-def test_the_sdist_holds_what_the_wheel_is_made_of(built):
+def test_the_sdist_holds_what_it_is_built_and_tested_from(built):
+    """All that git tracks but what is for the place where it is developed."""
     (path,) = built.glob("*.tar.gz")
-    outside = {name for name in contents(path) if not name.startswith("src/fedpca/")}
-    assert outside - {".gitignore"} == {"CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml"}
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    of_the_place = (
+        ".ci/",
+        ".github/",
+        ".editorconfig",
+        ".pre-commit",
+        "CODE_OF_CONDUCT",
+        "RELEASING",
+        "packaging/",
+    )
+    expected = {name for name in listed.splitlines() if not name.startswith(of_the_place)}
+    assert contents(path).keys() - expected == {"PKG-INFO"}
+    assert expected <= contents(path).keys()
 
 
 def test_no_path_of_this_machine_is_in_either(built):
