@@ -105,7 +105,7 @@ dist: $(READY)
 	rm -rf dist build/again
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation
 	git clone --quiet . build/again/fedpca
-	cd build/again/fedpca && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(CURDIR)/$(BIN)/python -m build --no-isolation
+	cd build/again/fedpca && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(abspath $(BIN))/python -m build --no-isolation
 	cd dist && for file in *; do cmp "$$file" "../build/again/fedpca/dist/$$file" || exit 1; done
 	@cd dist && sha256sum *
 
