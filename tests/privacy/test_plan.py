@@ -202,3 +202,5 @@ def test_with_a_scale_to_be_found_a_plan_knows_limits_only():
     without = plan(privacy, 20, len(rows), exact[0][::-1].tolist(), n_components=2)
     assert without.affinity_limit is without.captured_limit is None
     assert 0 < without.affinity < 1
+    of_many = plan(Privacy(1.0, 1e-7), 20, 200_000, exact[0][::-1].tolist(), n_components=2, scale="std")
+    assert "one value in 99.7% of rows or more" in of_many.advice

@@ -71,6 +71,33 @@ def test_names_that_may_be_years_are_asked_about(run, header):
     assert run("fit", "a.csv", "--no-header", "--force").count("of 13 rows") == 1
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        "country,1990,1995,2000",
+        "country,1,2,3",
+        "country,2019,2020",
+        "country,0,1",
+        "0,1",
+        "2019,2020",
+    ],
+)
+def test_years_beside_text_and_two_names_are_asked_about(run, header):
+    """Else columns of text are left out, and their names with them: years are a row like any other."""
+    is_text, n = header.startswith("country"), len(re.findall(r"\d+", header))
+    write("a.csv", header + "\n" + "".join(f"{'c,' * is_text}{line}\n" for line in lines(n).split()))
+    left_out = ["--numeric-only"] * is_text
+    assert "(--header or --no-header)" in run("fit", "a.csv", *left_out, fails=True)
+    assert "of 12 rows" in run("fit", "a.csv", "--header", *left_out)
+
+
+def test_years_above_what_might_be_years(run):
+    write("a.csv", "1990,1995,2000\n1874,1932,1861\n1911,1820,2007\n")
+    assert "(--header or --no-header)" in run("fit", "a.csv", fails=True)
+    write("b.csv", "1874,1932,1961\n1811,1820,1907\n1801,1830,1850\n")  # born, married, died
+    assert "of 3 rows" in run("fit", "b.csv")
+
+
 def test_wavelengths_as_names_are_asked_about(run):
     write("a.csv", "1100.2,1103.4,1106.9,1110.1,1113.7,1116.8,1120.2,1123.3\n" + lines(8))
     assert "(--header or --no-header)" in run("fit", "a.csv", fails=True)
@@ -83,7 +110,9 @@ def test_decimal_commas_without_a_header(run):
     assert "2 components of 3 rows" in run("fit", "a.csv")
 
 
-@pytest.mark.parametrize("text", ["4,5,6\n7,8,9\n9,1,4\n", "5,9,3\n2,2,2\n4,4,1\n", "1990,7\n2000,8\n1,2\n"])
+@pytest.mark.parametrize(
+    "text", ["4,5,6\n7,8,9\n9,1,4\n", "5,9,3\n2,2,2\n4,4,1\n", "1990,7\n2000,8\n1,2\n", "0,1\n2,5\n9,3\n"]
+)
 def test_numbers_in_the_first_line_that_are_no_names(run, text):
     write("a.csv", text)
     assert "of 3 rows" in run("fit", "a.csv")

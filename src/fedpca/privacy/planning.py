@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import ceil, sqrt
+from math import ceil, floor, log10, sqrt
 from typing import Literal
 
 import numpy as np
@@ -320,9 +320,10 @@ def _of_scale(least_variation: float) -> str:
     """What a plan cannot know of features that are to be scaled, or ""."""
     if not least_variation:
         return ""
+    digits = max(0, -floor(log10(least_variation)) - 2)  # never 100%
     return (
-        f"\nFeatures with one value in {1 - least_variation:.0%} of rows or more will be left out, and long "
-        "tails have the scale of their common values: how far that turns components, no plan can know. So "
+        f"\nFeatures with one value in {1 - least_variation:.{digits}%} of rows or more will be left out, and "
+        "long tails have the scale of their common values: how far that turns components, no plan can know. So "
         "affinity and captured variance are limits."
     )
 

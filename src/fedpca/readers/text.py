@@ -29,6 +29,7 @@ from fedpca.readers.text_stream import (
 )
 
 _YEARS = (1500, 2500)  # that four digits of a name may be
+_YEARS_IN_ORDER = 3  # so many years of a header are in order; those of a person may be, too
 _IN_ORDER = 8  # so many numbers are in order by chance in 2 of 8! lines, one of 20,000
 _NOTHING_FOLLOWS = ("Empty CSV file", "Could not skip initial")  # what pyarrow reports of a header alone
 
@@ -388,9 +389,9 @@ def are_names(
             f"pass {advice('header', True)} if these are names",
             f"pass {advice('width')} if there are none",
         )
-    first, second = (_numbers(line, dialect) for line in (cells, following))
-    numbers = first in ([*range(len(first))], [*range(1, len(first) + 1)])
-    if _are_like_names(first) and (numbers or not _are_like_names(second)):
+    first = _finite_numbers(cells, dialect)
+    second = _finite_numbers(following, dialect)
+    if _may_be_names([*first.values()], [second[i] for i in first if i in second]):
         raise FileFormatError(
             f"{path}: the first line counts up or down, or contains years: it may contain names or numbers",
             "name the columns",
@@ -399,19 +400,31 @@ def are_names(
     return False
 
 
-def _numbers(cells: Sequence[str], dialect: Dialect) -> list[float]:
-    """The values of cells that are not missing; nothing if one is no number."""
-    filled = [cell for cell in cells if cell.strip() not in dialect.gaps]
-    values = [number for cell in filled if (number := dialect.number(cell)) is not None]
-    return values if len(values) == len(filled) else []
+def _finite_numbers(cells: Sequence[str], dialect: Dialect) -> dict[int, float]:
+    """The values of the cells that are numbers, by column."""
+    numbers = {i: dialect.number(cell) for i, cell in enumerate(cells) if cell.strip() not in dialect.gaps}
+    return {i: number for i, number in numbers.items() if number is not None and isfinite(number)}
 
 
-def _are_like_names(values: Sequence[float]) -> bool:
-    """Whether numbers may be names: three or more years or equal steps, or many in order, as wavelengths."""
-    if len(values) < 3 or not all(map(isfinite, values)):
-        return False
-    years = all(value == int(value) and _YEARS[0] <= value <= _YEARS[1] for value in values)
+def _may_be_names(first: Sequence[float], second: Sequence[float]) -> bool:
+    """Whether numbers of a first line may be names: they count columns, or are what those below are not."""
+    if [*first] in ([*range(len(first))], [*range(1, len(first) + 1)]):
+        return len(first) >= 3 or (len(first) == 2 and any(value % 1 != 0 for value in second))
+    return bool(_likeness(first) - _likeness(second))
+
+
+def _likeness(values: Sequence[float]) -> set[str]:
+    """What names of columns have and rows seldom: different years, equal steps, an order."""
+    if len(values) < 2:
+        return set()
     steps = [after - before for before, after in pairwise(values)]
-    equal = steps[0] != 0 and all(isclose(step, steps[0], rel_tol=1e-6) for step in steps)
+    years = all(value == int(value) and _YEARS[0] <= value <= _YEARS[1] for value in values)
     in_order = min(steps) > 0 or max(steps) < 0
-    return (years and len(set(values)) == len(values)) or equal or (in_order and len(values) >= _IN_ORDER)
+    found = {
+        "years": years and len(set(values)) == len(values),
+        "equal steps": len(steps) > 1
+        and steps[0] != 0
+        and all(isclose(step, steps[0], rel_tol=1e-6) for step in steps),
+        "order": in_order and len(values) >= (_YEARS_IN_ORDER if years else _IN_ORDER),
+    }
+    return {name for name, is_so in found.items() if is_so}
