@@ -322,9 +322,9 @@ def _of_scale(least_variation: float) -> str:
         return ""
     digits = max(0, -floor(log10(least_variation)) - 2)  # never 100%
     return (
-        f"\nFeatures with one value in {1 - least_variation:.{digits}%} of rows or more will be left out, and "
-        "long tails have the scale of their common values: how far that turns components, no plan can know. So "
-        "affinity and captured variance are limits."
+        f"\nFeatures with one value in {1 - least_variation:.{digits}%} of rows or more will be left out, "
+        "and long tails have the scale of their common values: how far that turns components, no plan can "
+        "know. So affinity and captured variance are limits."
     )
 
 
