@@ -25,6 +25,7 @@ from fedpca.federation.flower.exchanges import OwnerScaling, OwnerSum, Published
 from fedpca.federation.flower.node import Node
 from fedpca.privacy import StepSum
 from fedpca.summaries import model_file
+from fedpca.trust import envelope
 
 pytest.importorskip("flwr", reason="the Flower federation needs flwr: pip install 'fedpca[flower]'")
 
@@ -602,7 +603,7 @@ class TestHostileSums:
             reply = client(configs["h2"])(message)
             if published_in(message).model is None:
                 return reply
-            honest = OwnerSum.from_contents(*model_file.decode(reply.content["sum"]["message"].data, ""), "")
+            honest = OwnerSum.from_envelope(envelope.read(reply.content["sum"]["message"].data))
             false = replace(honest, own=replace(honest.own, total=np.full(4, 1e15)))
             return sends(false.encode(), "sum")(message)
 
@@ -629,7 +630,7 @@ class TestNode:
             reply = Node.from_config(config).reply(REQUEST, published)
             if reply.kind != "sum" or len(published.sums) == until:
                 return published, reply
-            owner = OwnerSum.from_contents(*model_file.decode(reply.contents, "the sum"), "the sum")
+            owner = OwnerSum.from_envelope(envelope.read(reply.contents))
             published = Published(sums=(*published.sums, owner.own), rank=2)
 
     def test_every_sum_is_served_again_unchanged(self, config):
@@ -639,13 +640,13 @@ class TestNode:
         for number in range(len(published.sums)):
             before = Published(sums=published.sums[:number], rank=2)
             first = Node.from_config(config).reply(REQUEST, before)
-            assert OwnerSum.from_contents(*model_file.decode(first.contents, ""), "").own.n_rows == 3000
+            assert OwnerSum.from_envelope(envelope.read(first.contents)).own.n_rows == 3000
             assert first == Node.from_config(config).reply(REQUEST, before)
         assert Node.from_config(config).reply(REQUEST, published) == release
         assert debits(config) == paid
 
     def owner_sum(self, reply):
-        return OwnerSum.from_contents(*model_file.decode(reply.contents, ""), "").own
+        return OwnerSum.from_envelope(envelope.read(reply.contents)).own
 
     def test_a_snapshot_of_the_machine_gives_the_same_sum(self, config, tmp_path):
         """Otherwise two noises, or two sums with one noise, would reveal the rows."""
@@ -810,7 +811,7 @@ class TestNode:
         write(Path(config["source"]), raw_units(5, 3000))
         number = len(published.sums)
         kept = Node.from_config(config).reply(REQUEST, published)
-        own = OwnerSum.from_contents(*model_file.decode(kept.contents, ""), "").own
+        own = OwnerSum.from_envelope(envelope.read(kept.contents)).own
         paid = debits(config)
         with pytest.raises(NodeError, match=r"rows changed since version 1 began .*increase version"):
             Node.from_config(config).reply(REQUEST, Published(sums=(*published.sums, own), rank=2))
@@ -820,9 +821,7 @@ class TestNode:
     def test_a_sum_that_is_lost_after_its_debit_is_not_drawn_again(self, config, monkeypatch):
         published, _ = self.advanced(config, until=1)
         scales = Node.from_config(config).reply(REQUEST, published)
-        published = published.with_sum(
-            OwnerSum.from_contents(*model_file.decode(scales.contents, ""), "").own
-        )
+        published = published.with_sum(OwnerSum.from_envelope(envelope.read(scales.contents)).own)
         no_room_for(monkeypatch, "step-2.safetensors")
         with pytest.raises(OSError, match="disk full"):
             Node.from_config(config).reply(REQUEST, published)
@@ -847,7 +846,7 @@ class TestNode:
         node = Node.from_config(config)
         for number in range(len(published.sums) + 1):
             reply = node.reply(REQUEST, Published(sums=published.sums[:number], rank=2))
-        return OwnerSum.from_contents(*model_file.decode(reply.contents, ""), "").own.total
+        return OwnerSum.from_envelope(envelope.read(reply.contents)).own.total
 
     def failed_before_its_debit(self, config, monkeypatch):
         """What was published when the first noisy sum could not be paid for."""
