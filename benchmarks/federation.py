@@ -222,7 +222,7 @@ def changes(children: int) -> None:
                 assert certificate is not None
                 assert certificate.ledger is not None
                 ledger = replace(certificate.ledger, id=f"{i}")
-                return replace(release, certificate=replace(certificate, stream=f"{i}", ledger=ledger))
+                return release.with_about(certificate=replace(certificate, stream=f"{i}", ledger=ledger))
 
             return private
         return lambda i: made[i % len(made)]

@@ -216,7 +216,7 @@ def merges() -> dict[str, Case]:
     missing = [streamed_with_unknown(rows, column).summary_ for column, rows in enumerate(tables[:4])]
     columns = [list(range(FEW)), [3, 1, 0, 5, 7, 2], [0, 1, 2, 3, 5, 8]]
     named = [
-        fedpca.Moments.from_rows(rows[:, chosen]).with_names([names[column] for column in chosen])
+        fedpca.Moments.from_rows(rows[:, chosen]).with_about(names=[names[column] for column in chosen])
         for rows, chosen in zip(tables, columns, strict=False)
     ]
 
@@ -540,9 +540,9 @@ def folders() -> dict[str, Case]:
     moments = {name: fedpca.Moments.from_rows(rows) for name, rows in clients.items()}
     subspaces = {name: fedpca.Subspace.from_rows(rows, 6) for name, rows in clients.items()}
     many = {f"{seed:02}": fedpca.Subspace.from_rows(rows_of(40, seed=seed), 5) for seed in range(30)}
-    expected = fedpca.Subspace.empty(3, feature_names=["b", "c", "a"])
+    expected = fedpca.Subspace.empty(3).with_about(names=["b", "c", "a"])
     named = {
-        name: fedpca.Moments.from_rows(rows[:, :4]).with_names(["a", "b", "c", "d"])
+        name: fedpca.Moments.from_rows(rows[:, :4]).with_about(names=["a", "b", "c", "d"])
         for name, rows in clients.items()
     }
     return {
@@ -575,7 +575,7 @@ def model_files() -> dict[str, Case]:
         read = _scaling_values(loaded) if isinstance(loaded, fedpca.Scaling) else summary_values(loaded)
         return {"tensors": shapes, "values": values, "facts": without_identifiers(facts), "read": read}
 
-    named = fedpca.Subspace.from_rows(rows, 4).with_names(names_of(FEW))
+    named = fedpca.Subspace.from_rows(rows, 4).with_about(names=names_of(FEW))
     units = np.linspace(1, 9, FEW)
     unknown = fedpca.merge([streamed_with_unknown(rows, column).summary_ for column in (0, 1)])
     return {

@@ -162,7 +162,7 @@ def private(own: Any, truth: Truth, rng: np.random.Generator) -> Any:
     noise = np.triu(rng.standard_normal((truth.d, truth.d)) * edge / (2 * sqrt(truth.d)))
     noise = noise + np.triu(noise, 1).T
     certificate = Certificate(private=True, epsilon=1.0, delta=1e-6, mu=0.2, noise_edge=float(edge))
-    return replace(own, scatter=own.scatter + noise, certificate=certificate)
+    return replace(own, scatter=own.scatter + noise).with_about(certificate=certificate)
 
 
 def merged(owners: dict[str, Any], rule: str) -> Any:

@@ -6,7 +6,6 @@ Run `python examples/biobanks.py [FOLDER]`; it needs `pip install bed-reader` to
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +40,7 @@ def summary(bed: Path, frequency: np.ndarray, oversample: int) -> fedpca.Subspac
     pca = fedpca.StreamingPCA(COMPONENTS, oversample=oversample)  # many: genotypes have a long, flat tail
     for rows in founders(bed):
         pca.partial_fit(standardized(rows, frequency))
-    return replace(pca.subspace_, feature_names=open_rows(bed).feature_names)
+    return pca.subspace_.with_about(names=open_rows(bed).feature_names)
 
 
 def scores(bed: Path, model: fedpca.Subspace, frequency: np.ndarray) -> np.ndarray:

@@ -56,7 +56,7 @@ def corpus():
     narrow = Subspace(np.eye(2, D), [3.0, 2.0], np.zeros(D), 40, 20.0, observed=[40, 40, 40, 40, 0])
     summaries = [
         Subspace.from_rows(rows[0], 3),
-        Subspace.from_rows(rows[1].astype(np.float32)).with_names([*"abcde"]),
+        Subspace.from_rows(rows[1].astype(np.float32)).with_about(names=[*"abcde"]),
         Subspace.from_rows(rows[2], 2, center=False),
         Moments.from_rows(rows[0]),
         Moments.from_rows(rows[1], center=False),

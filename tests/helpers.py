@@ -128,7 +128,7 @@ def assert_valid(subspace):
     """Built anew from its parts, the subspace passes every check of a summary that arrives from elsewhere."""
     assert isinstance(subspace, Subspace)
     parts = (subspace.components, subspace.singular_values, subspace.mean, subspace.count, subspace.total)
-    Subspace(*parts, subspace.centered, subspace.feature_names)
+    Subspace(*parts, subspace.centered, about=subspace.about)
 
 
 def singular_values(rows, center=True):
@@ -352,4 +352,4 @@ def secured(summary):
     sums = SecureSum("mean", members[1:], 1500, 6 / 5), SecureSum("gram", members[1:6], 1300, 5 / 4)
     promise = "holds against the coordinator together with any 1 of the 7 members"
     record = Secured("heart", members, 5, 1, 5, sums, sigma=3.0, aliasing=1e-40, promise=promise)
-    return replace(summary, certificate=replace(summary.certificate, secure=record))
+    return summary.with_about(certificate=replace(summary.certificate, secure=record))

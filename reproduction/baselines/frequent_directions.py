@@ -123,11 +123,4 @@ class RobustFrequentDirections(_Sketch):
 
 def _with_singular_values(subspace: Subspace, values: Array) -> Subspace:
     """The leading directions with other singular values, as many as there are of these."""
-    return Subspace.unchecked(
-        components=subspace.components[: len(values)],
-        singular_values=values,
-        mean=subspace.mean,
-        count=subspace.count,
-        total=subspace.total,
-        centered=subspace.centered,
-    )
+    return subspace.changed(components=subspace.components[: len(values)], singular_values=values)

@@ -18,6 +18,7 @@ from fedpca.privacy.ledger import Ledger as Ledger
 from fedpca.privacy.settings import Privacy as Privacy
 from fedpca.secure.planning import plan as plan
 from fedpca.secure.settings import SecureSums as SecureSums
+from fedpca.summaries.about import About as About
 from fedpca.summaries.merging import merge as merge
 from fedpca.summaries.merging import merge_tree as merge_tree
 from fedpca.summaries.moments import Moments as Moments

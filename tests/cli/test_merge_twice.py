@@ -66,7 +66,7 @@ def test_an_earlier_result_is_no_input(tmp_path, monkeypatch, kind, center):
         done = CliRunner().invoke(app, ["merge", *inputs, "-o", "new.safetensors"])
         assert done.exit_code == 1
         assert "all.safetensors has the rows of all the others; leave it out" in " ".join(done.stderr.split())
-    fedpca.load("a.safetensors").with_names(tuple("pqrs")).save("named.safetensors")
+    fedpca.load("a.safetensors").with_about(names=tuple("pqrs")).save("named.safetensors")
     done = CliRunner().invoke(app, ["merge", "a.safetensors", "named.safetensors", "-o", "new.safetensors"])
     assert done.exit_code == 1
     assert not (tmp_path / "new.safetensors").exists()

@@ -476,16 +476,16 @@ def test_a_weak_promise_waives_nothing(rows):
     """Else a release with epsilon = 1e6 would leave without any rule."""
     summary = Moments.from_rows(rows)
     weak = Certificate(private=True, epsilon=1e6, delta=1e-6, mu=1e3, records=100)
-    assert broken(Policy(), replace(summary, certificate=weak)) == ["largest_epsilon"]
+    assert broken(Policy(), summary.with_about(certificate=weak)) == ["largest_epsilon"]
     certain = replace(weak, epsilon=1.0, delta=0.01)
     with pytest.raises(PolicyViolation, match=r"its delta, 0.01, is not below one over its rows"):
-        Policy().check(replace(summary, certificate=certain))
+        Policy().check(summary.with_about(certificate=certain))
     seeded = released(rows, replace(PRIVATE, insecure_seed_for_tests=1))
     with pytest.raises(PolicyViolation, match="its noise came from a seed"):
         Policy().check(seeded)
     doubtful = replace(weak, epsilon=1.0, warnings=("the noise came from a bad day",))
     with pytest.raises(PolicyViolation, match="weakened"):
-        Policy().check(replace(summary, certificate=doubtful))
+        Policy().check(summary.with_about(certificate=doubtful))
 
 
 def test_every_owner_of_a_private_merge_needs_enough_rows(rows):

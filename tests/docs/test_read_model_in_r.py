@@ -44,7 +44,7 @@ def scores_by_r(rscript, folder, rows):
 @pytest.mark.parametrize("center", [True, False])
 def test_scores_are_those_of_fedpca(rscript, tmp_path, kind, scale, center):
     rows = some_rows()
-    summary = getattr(fedpca, kind).from_rows(rows, scale=scale, center=center).with_names(NAMES)
+    summary = getattr(fedpca, kind).from_rows(rows, scale=scale, center=center).with_about(names=NAMES)
     summary.save(tmp_path / "model.safetensors")
     found, expected = scores_by_r(rscript, tmp_path, rows), summary.subspace().project(rows)
     signs = np.sign(np.sum(found * expected, axis=0))
@@ -70,7 +70,7 @@ def test_a_scale_of_rows_with_gaps_and_a_constant_feature(rscript, tmp_path, sca
 @pytest.mark.parametrize("n_features", [1, 5])
 def test_one_row_one_feature_and_other_columns(rscript, tmp_path, n_features):
     rows, names = some_rows(), NAMES[:n_features]
-    subspace = fedpca.Subspace.from_rows(rows[:, :n_features], 1).with_names(names)
+    subspace = fedpca.Subspace.from_rows(rows[:, :n_features], 1).with_about(names=names)
     subspace.save(tmp_path / "model.safetensors")
     (tmp_path / "rows.csv").write_text(
         f"who,{','.join(NAMES)}\nx,{','.join(map(str, rows[0].tolist()))}\n"  # of which some are no features
@@ -96,7 +96,7 @@ def test_float32_and_files_of_the_command_line(rscript, tmp_path):
     command = ["fit", str(tmp_path / "rows.csv"), "-n", "2", "-o", str(tmp_path / "model.safetensors")]
     assert testing.CliRunner().invoke(app, command).exit_code == 0
     assert scores_by_r(rscript, tmp_path, rows).shape == (300, 2)
-    subspace = fedpca.Subspace.from_rows(rows.astype(np.float32), rank=2).with_names(NAMES)
+    subspace = fedpca.Subspace.from_rows(rows.astype(np.float32), rank=2).with_about(names=NAMES)
     assert subspace.components.dtype == np.float32
     subspace.save(tmp_path / "model.safetensors")
     found = scores_by_r(rscript, tmp_path, rows)

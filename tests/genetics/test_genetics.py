@@ -239,8 +239,8 @@ class TestAlleles:
         names = tuple(
             f"1:{100 + i}:{b}:{a}" if swap[i] else f"1:{100 + i}:{a}:{b}" for i, (a, b) in enumerate(PAIRS)
         )
-        first = kind.from_rows(copies, scale=numbers).with_names(NAMES)
-        other = kind.from_rows(np.where(swap, 2 - copies, copies), scale=numbers).with_names(names)
+        first = kind.from_rows(copies, scale=numbers).with_about(names=NAMES)
+        other = kind.from_rows(np.where(swap, 2 - copies, copies), scale=numbers).with_about(names=names)
         (_, turned), (match,) = count_alike([first, other], ["a", "b"])
         assert turned.feature_names == NAMES
         np.testing.assert_allclose(turned.subspace().mean, first.subspace().mean)
@@ -256,7 +256,11 @@ class TestAlleles:
             pca.fit(copies)
         names = (*NAMES[:3], "1:103:C:T", *NAMES[4:])
         (_, turned), _ = count_alike(
-            [fedpca.Subspace.from_rows(people(9, 1)).with_names(NAMES), pca.subspace_.with_names(names)], "ab"
+            [
+                fedpca.Subspace.from_rows(people(9, 1)).with_about(names=NAMES),
+                pca.subspace_.with_about(names=names),
+            ],
+            "ab",
         )
         assert turned.mean[3] == 0
         assert turned.observed[3] == 0
@@ -264,8 +268,8 @@ class TestAlleles:
     def test_ambiguous_ones_are_left_out_of_what_had_to_be_matched(self):
         rows = people(20, 1)[:, :3]
         names = ("1:100:A:G", "1:101:A:T", "1:102:C:T")
-        first = fedpca.Moments.from_rows(rows).with_names(names)
-        other = fedpca.Moments.from_rows(rows).with_names(("1:100:G:A", *names[1:]))
+        first = fedpca.Moments.from_rows(rows).with_about(names=names)
+        other = fedpca.Moments.from_rows(rows).with_about(names=("1:100:G:A", *names[1:]))
         (_, turned), (match,) = count_alike([first, other], ["a", "b"])
         assert turned.feature_names == ("1:100:A:G", "1:102:C:T")
         assert match.ambiguous == ("1:101:A:T",)
@@ -273,7 +277,7 @@ class TestAlleles:
     def test_uncentered_models_are_not_turned(self):
         rows = people(20, 1)[:, :1]
         models = [
-            fedpca.Subspace.from_rows(rows, center=False).with_names([name])
+            fedpca.Subspace.from_rows(rows, center=False).with_about(names=[name])
             for name in ("1:5:A:G", "1:5:G:A")
         ]
         with pytest.raises(ValueError, match="must be centered"):
@@ -281,7 +285,7 @@ class TestAlleles:
 
     def test_features_that_are_no_variants_are_left_alone(self):
         models = [
-            fedpca.Subspace.from_rows(people(9, 1)[:, :2]).with_names(names)
+            fedpca.Subspace.from_rows(people(9, 1)[:, :2]).with_about(names=names)
             for names in (["a", "b"], ["b", "a"])
         ]
         assert count_alike(models, ["a", "b"]) == (models, [])
@@ -410,7 +414,7 @@ class TestPlink2Files:
         (folder / "some.bim").write_text("".join(table[2:]))
         with pytest.warns(UserWarning, match=r"will lack the variants that are left out.*; 2 missing: 1:100"):
             assert write_plink2(model, "out", variants="some.bim") == N_VARIANTS - 2
-        on_x = model.with_names([name.replace("1:", "X:", 1) for name in model.feature_names])
+        on_x = model.with_about(names=[name.replace("1:", "X:", 1) for name in model.feature_names])
         with pytest.warns(UserWarning, match="refuses X, Y and MT, and X:100:A:G is one of 60"):
             write_plink2(on_x, "out")
 
@@ -433,7 +437,7 @@ class TestPlink2Files:
         north[:, :30], south[:, 40:] = np.nan, np.nan
         given = {"scale": np.sqrt(2 * share * (1 - share)), "oversample": 20}
         fits = [fedpca.StreamingPCA(3, **given).fit(rows).subspace_ for rows in (north, south)]
-        model = fedpca.merge(fits, 20).with_names(NAMES)
+        model = fedpca.merge(fits, 20).with_about(names=NAMES)
         assert model.parts
         model.save("parts.safetensors")
         rows = people(30, 9)
@@ -463,7 +467,7 @@ class TestPlink2Files:
             np.testing.assert_allclose(scores_in(f"{name}.csv"), expected, atol=1e-5)
 
     def test_names_with_one_allele_need_a_file_with_both(self, folder, model):
-        old = model.with_names([f"rs{i}_{counted}" for i, (_, counted) in enumerate(PAIRS)])
+        old = model.with_about(names=[f"rs{i}_{counted}" for i, (_, counted) in enumerate(PAIRS)])
         with pytest.raises(ValueError, match="needs both alleles of every variant"):
             write_plink2(old, "out")
         write_plink2(old, "out", variants="north.bim")

@@ -9,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.special import betainc
 
+from fedpca.summaries.about import About
 from fedpca import StreamingPCA, Subspace, merge
 from fedpca.paper.noise import paper_omega
 from fedpca.paper.theory import (
@@ -592,7 +593,7 @@ def test_what_noise_did_is_not_bounded():
         np.zeros(2),
         3,
         1.5,
-        certificate=Certificate(private=True, epsilon=1.0, delta=1e-5, mu=0.2),
+        about=About(certificate=Certificate(private=True, epsilon=1.0, delta=1e-5, mu=0.2)),
     )
     with pytest.raises(ValueError, match="noise of a private summary"):
         shortfall_bound(noisy, 1)

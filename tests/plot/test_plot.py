@@ -178,7 +178,7 @@ def test_names_in_a_biplot_stay_inside_the_axes_beside_a_wide_legend(pca):
 
 
 def test_a_feature_with_a_blank_name_has_a_number(rng):
-    model = Subspace.from_rows(rng.normal(size=(50, 3)) * [1, 9, 1]).with_names(["a", " ", "b"])
+    model = Subspace.from_rows(rng.normal(size=(50, 3)) * [1, 9, 1]).with_about(names=["a", " ", "b"])
     assert fedpca.plot.loadings(model).get_yticklabels()[0].get_text() == "feature 2"
 
 
@@ -212,7 +212,7 @@ def test_they_draw_on_the_axes_given_and_leave_the_style_alone(pca, federation):
 def test_names_are_text_whatever_they_contain(rng):
     names = ["$x_1$", r"$\frac{$", "_hidden", "long " * 40]
     rows = rng.normal(size=(50, 4))
-    model = Subspace.from_rows(rows).with_names(names)
+    model = Subspace.from_rows(rows).with_about(names=names)
     _, axes = pyplot.subplots()  # its ticks exist already
     axes.figure.canvas.draw()
     for plotted in (

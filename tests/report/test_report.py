@@ -20,6 +20,7 @@ from fedpca import Aggregator, FederatedPCA, Moments, Privacy, PrivatePCA, Strea
 from fedpca.errors import SummaryRejected
 from fedpca.federation.one_process.simulate import Faults, simulate
 from fedpca.readers import open_rows
+from fedpca.summaries.about import About
 
 pytest.importorskip("matplotlib", reason="the report extra")
 pytest.importorskip("jinja2", reason="the report extra")
@@ -686,7 +687,7 @@ def test_secure_sums_are_told_in_words(tmp_path, merged):
     odd = replace(
         record, study=HOSTILE[:500], promise=HOSTILE[:1500], members=[*record.members, HOSTILE[:90]]
     )
-    written(tmp_path, replace(release, certificate=replace(release.certificate, secure=odd)))
+    written(tmp_path, release.with_about(certificate=replace(release.certificate, secure=odd)))
 
 
 @pytest.mark.slow
@@ -745,7 +746,7 @@ def test_untrusted_text_stays_text(tmp_path):
         warnings=(hostile,), assumes=hostile, noise_edge=1.0,
         releases=(Release(1.0, 1e-5, 0.2, release=hostile, time=hostile), Release(1.0, 1e-5, 0.2)),
     )  # fmt: skip
-    model = replace(Subspace.from_rows(rows), feature_names=names, certificate=certificate)
+    model = Subspace.from_rows(rows).with_about(names=names, certificate=certificate)
     folder = tmp_path / "run"
     (folder / "store").mkdir(parents=True)
     flower_folder(
@@ -769,7 +770,7 @@ def test_pages_stay_small(tmp_path, rng, monkeypatch):
     basis = np.linalg.qr(rng.normal(size=(n_features, 6)))[0].T
     model = Subspace(
         basis, np.arange(6.0, 0, -1), np.zeros(n_features), 1000.0, 100.0,
-        feature_names=tuple(f"feature with a rather long name, number {i}" for i in range(n_features)),
+        about=About(tuple(f"feature with a rather long name, number {i}" for i in range(n_features))),
     )  # fmt: skip
     aggregator = Aggregator(1)
     for client in range(200):
@@ -793,7 +794,7 @@ def test_a_page_of_many_rows_and_features_is_below_three_megabytes(tmp_path, rng
     rows = rng.normal(size=(20_000, 2000)).astype(np.float32)
     model = Subspace(
         np.linalg.qr(rng.normal(size=(2000, 20)))[0].T, np.arange(20.0, 0, -1), np.zeros(2000), 20_000.0, 1e5,
-        feature_names=tuple(f"a feature with quite a long name, number {i}" for i in range(2000)),
+        about=About(tuple(f"a feature with quite a long name, number {i}" for i in range(2000))),
     )  # fmt: skip
     passthrough = {"id": [f"row number {i}" for i in range(20_000)], "weight": rng.normal(size=20_000)}
     path = tmp_path / "report.html"

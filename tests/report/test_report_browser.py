@@ -117,7 +117,7 @@ def sign_off(policy, *, names, n_rows=500, privacy=None, secure=False):
     else:
         summary, counts = PrivatePCA(3, **privacy.settings).partial_fit(rows).release(), None
     summary = secured(summary) if secure else summary
-    release = release_facts(summary.with_names(names), 3, policy, counts, FILES)
+    release = release_facts(summary.with_about(names=names), 3, policy, counts, FILES)
     return sign_off_page("a model with quite a long name " * 10, release, 64 * "0")
 
 

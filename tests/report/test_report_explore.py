@@ -52,11 +52,11 @@ def folder(tmp_path_factory):
     names = [f"feature number {i}" for i in range(8)]
     line = Subspace([[1.0, 0.0]], [2.0], [0.0, 0.0], 9, 5.0)
     write_report(folder / "line.html", line, rows=np.arange(8.0)[:, None] * [1.0, 0.0])
-    write_report(folder / "octagon.html", Subspace.from_rows(octagon, 2).with_names(names))
+    write_report(folder / "octagon.html", Subspace.from_rows(octagon, 2).with_about(names=names))
     names = [f"{HOSTILE}{i}" for i in range(23)] + ["__proto__", "constructor"]
     write_report(
         folder / "hostile.html",
-        Subspace.from_rows(many, 3).with_names(names),
+        Subspace.from_rows(many, 3).with_about(names=names),
         rows=many,
         color=np.array([HOSTILE, "toString", "__proto__"])[np.arange(60) % 3],
         passthrough={HOSTILE: [f"{HOSTILE}{i}" for i in range(60)], "__proto__": np.arange(60.0)},

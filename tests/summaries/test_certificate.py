@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import fedpca
 from fedpca import ModelFileError, Moments, PrivatePCA, Subspace, load
 from fedpca.summaries import model_file
+from fedpca.summaries.about import About
 from fedpca.summaries.certificate import Certificate, LedgerState, Secured, SecureSum
 from fedpca.summaries.certificate_merging import combine
 
@@ -109,7 +110,7 @@ def test_any_value_of_any_key_is_taken_or_one_value_error(value, key):
     except ValueError:
         return
     assert through_json(certificate) == certificate
-    Moments(10.0, [0.0], [[1.0]], certificate=certificate).subspace()
+    Moments(10.0, [0.0], [[1.0]], about=About(certificate=certificate)).subspace()
 
 
 def test_certificates_are_kept_by_post_processing():
@@ -119,8 +120,9 @@ def test_certificates_are_kept_by_post_processing():
     )
     subspace = release.subspace()
     for derived in (
-        subspace, release.subspace(2), release.with_names([*"abcd"]), subspace.with_names([*"abcd"]),
-        subspace.truncate(1), subspace.astype(np.float32), subspace.with_fixed_signs(),
+        subspace, release.subspace(2), release.with_about(names=[*"abcd"]),
+        subspace.with_about(names=[*"abcd"]), subspace.truncate(1),
+        subspace.astype(np.float32), subspace.with_fixed_signs(),
     ):  # fmt: skip
         assert derived.certificate == release.certificate
     half = subspace.scaled(0.5).certificate
@@ -131,7 +133,7 @@ def test_certificates_are_kept_by_post_processing():
 def test_a_merge_with_an_exact_summary_says_that_it_has_no_certificate(merge):
     rows = np.random.default_rng(0).normal(size=(300, 3))
     exact = Moments.from_rows(rows)
-    private = replace(exact, certificate=CERTIFICATE)
+    private = exact.with_about(certificate=CERTIFICATE)
     with pytest.warns(UserWarning, match="the merge has no certificate: 1 of 2 summaries have one"):
         assert merge([private, exact]).certificate is None
     assert merge([exact, exact]).certificate is None
@@ -139,7 +141,7 @@ def test_a_merge_with_an_exact_summary_says_that_it_has_no_certificate(merge):
 
 def test_summaries_take_certificates_only():
     with pytest.raises(TypeError, match="certificate must be a Certificate or None, got dict"):
-        Subspace(np.eye(2), [1.0, 1.0], [0.0, 0.0], 3, 2.0, certificate={"private": True})
+        Subspace(np.eye(2), [1.0, 1.0], [0.0, 0.0], 3, 2.0, about=About(certificate={"private": True}))
 
 
 def test_moments_and_subspaces_agree_as_values(tmp_path):
@@ -151,10 +153,10 @@ def test_moments_and_subspaces_agree_as_values(tmp_path):
         assert summary.centered is True
         summary.save(tmp_path / "model")
         assert load(tmp_path / "model") == summary
-        assert summary != summary.with_names(["x"])
-        assert summary.with_names(["x"]).feature_names == ("x",)
+        assert summary != summary.with_about(names=["x"])
+        assert summary.with_about(names=["x"]).feature_names == ("x",)
         with pytest.raises(ValueError, match="name every feature"):
-            summary.with_names(["x", "y"])
+            summary.with_about(names=["x", "y"])
 
 
 SECURED = Secured(

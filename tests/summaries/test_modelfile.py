@@ -19,6 +19,7 @@ from safetensors.numpy import load_file, save_file
 import fedpca
 from fedpca import ModelFileError, Moments, Subspace
 from fedpca.summaries import model_file
+from fedpca.summaries.about import About
 from fedpca.summaries.certificate import Certificate
 
 NAMES = ("Größe", "体重", "naïve \U0001f600", "new\nline", "quote\"\\'", "", " ")
@@ -91,14 +92,16 @@ SUMMARIES = {
     "float32": lambda: Subspace.from_rows(rows().astype(np.float32), rank=2),
     "uncentered": lambda: Subspace.from_rows(rows(), rank=3, center=False),
     "weighted": lambda: Subspace.from_rows(rows(), rank=3, sample_weight=np.linspace(0, 1, 20)),
-    "names": lambda: Subspace(np.eye(2, 7), [2.0, 1.0], np.zeros(7), 3, 5.0, feature_names=NAMES),
-    "certificate": lambda: Subspace(np.eye(2, 7), [2.0, 1.0], np.zeros(7), 3, 5.0, certificate=CERTIFICATE),
+    "names": lambda: Subspace(np.eye(2, 7), [2.0, 1.0], np.zeros(7), 3, 5.0, about=About(NAMES)),
+    "certificate": lambda: Subspace(
+        np.eye(2, 7), [2.0, 1.0], np.zeros(7), 3, 5.0, about=About(certificate=CERTIFICATE)
+    ),
     "odd floats": lambda: Subspace(
         np.eye(2) * [1, -1], [1e-160, 5e-324], [-0.0, 1e-310], 1e12 + 1 / 3, 0.1 + 0.2
     ),
     "empty": lambda: Subspace.empty(4),
     "empty float32": lambda: Subspace.empty(
-        4, dtype=np.float32, centered=False, feature_names=("a", "b", "c", "d")
+        4, dtype=np.float32, centered=False, about=About(("a", "b", "c", "d"))
     ),
     "one feature": lambda: Subspace.from_rows([[1.0], [2.0]]),
     "no direction": lambda: Subspace.from_rows(np.ones((5, 3))),
@@ -106,7 +109,7 @@ SUMMARIES = {
     "tracked": lambda: fedpca.StreamingPCA(2).fit(rows()).subspace_,
     "moments": lambda: Moments.from_rows(rows()),
     "moments uncentered": lambda: Moments.from_rows(rows().astype(np.float32), center=False),
-    "moments named": lambda: Moments(3, np.zeros(7), np.eye(7), feature_names=NAMES),
+    "moments named": lambda: Moments(3, np.zeros(7), np.eye(7), about=About(NAMES)),
     "moments of nothing": lambda: Moments(0, np.zeros(2), np.zeros((2, 2))),
 }
 
@@ -512,7 +515,7 @@ def test_random_headers_are_refused(header, data, tmp_path):
 # --- Damaged files ---
 
 SMALL = {
-    "subspace": lambda: Subspace(np.eye(1, 3), [1.0], np.ones(3), 2, 1.5, feature_names=("a", "ü", "c")),
+    "subspace": lambda: Subspace(np.eye(1, 3), [1.0], np.ones(3), 2, 1.5, about=About(("a", "ü", "c"))),
     "moments": lambda: Moments(2, np.ones(2), np.eye(2)),
     "empty": lambda: Subspace.empty(2),
 }

@@ -1,7 +1,6 @@
 """What notebooks show of models: never an error, no scripts, text that stays text."""
 
 import re
-from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -59,8 +58,8 @@ def test_summaries_have_a_scree_plot(summary, n_bars):
 
 
 def test_a_certificate_is_stated_and_text_is_escaped():
-    summary = Subspace.from_rows(rows()).with_names([f"<script>{i}" for i in range(6)])
-    stated = replace(summary, certificate=Certificate(True, 1.0, 1e-6, 0.2, warnings=("<script>",)))
+    summary = Subspace.from_rows(rows()).with_about(names=[f"<script>{i}" for i in range(6)])
+    stated = summary.with_about(certificate=Certificate(True, 1.0, 1e-6, 0.2, warnings=("<script>",)))
     text = "".join(card(stated._repr_html_()).itertext())
     assert "private: epsilon=1, delta=1e-06, UNSAFE" in text
 

@@ -17,6 +17,7 @@ from sklearn.preprocessing import StandardScaler
 import fedpca
 from fedpca import ModelFileError, Moments, Scaling, Subspace, merge, merge_tree
 from fedpca.paper.merges import basic_merge
+from fedpca.summaries.about import About
 
 # --- Scaling ---
 
@@ -178,7 +179,7 @@ def test_moments_of_owners_give_the_pca_of_standardized_rows(rows, data):
     assert merged.scale == "std"
     assert_pca_of(merged, rows)
     assert_pca_of(merge_tree(parts, fanout=2), rows)
-    without = [part.with_scale("std") for part in parts]  # the scale from mean and scatter alone
+    without = [part.with_about(scale="std") for part in parts]  # the scale from mean and scatter alone
     assert without[0].scaling is None
     assert_pca_of(merge(without), rows)
 
@@ -245,7 +246,9 @@ def test_rows_that_know_other_features_have_the_scale_of_those_that_do(rng):
     rows = rng.normal(size=(60, 3)) * [1, 50, 1e-3] + [0, 1e3, 5]
     wide = Moments.from_rows(rows[:40], scale="std")
     part = Moments.from_rows(rows[40:, :2])
-    narrow = Moments(20, [*part.mean, 0], np.pad(part.scatter, (0, 1)), observed=[20, 20, 0], scale="std")
+    narrow = Moments(
+        20, [*part.mean, 0], np.pad(part.scatter, (0, 1)), observed=[20, 20, 0], about=About(scale="std")
+    )
     for merged in (merge([wide, narrow]), merge([narrow, wide])):
         assert merged.parts
         assert merged.scale == "std"
@@ -264,10 +267,10 @@ def scaled_summaries(rng):
         Subspace.from_rows(rows, 2, scale=scale),
         Moments.from_rows(rows, scale=scale),
         Moments.from_rows(rows, scale="std"),
-        Moments.from_rows(rows, scale="std").with_scale("binomial"),
-        merge([Moments.from_rows(rows, scale="std"), narrow.with_scale("std")]),
-        merge([Moments.from_rows(rows, scale=scale), narrow.with_scale(scale)]),
-        merge([Subspace.from_rows(rows, 2, scale=scale), narrow.with_scale(scale)], rank=2),
+        Moments.from_rows(rows, scale="std").with_about(scale="binomial"),
+        merge([Moments.from_rows(rows, scale="std"), narrow.with_about(scale="std")]),
+        merge([Moments.from_rows(rows, scale=scale), narrow.with_about(scale=scale)]),
+        merge([Subspace.from_rows(rows, 2, scale=scale), narrow.with_about(scale=scale)], rank=2),
     ]
 
 
@@ -279,12 +282,12 @@ def test_a_scaled_summary_is_compared_pickled_and_saved(index, tmp_path, rng):
         assert again == summary
         np.testing.assert_array_equal(again.scale, summary.scale)
         assert again.scaling == summary.scaling
-    assert summary != summary.with_scale(None)
-    assert summary.with_scale(None) != summary
+    assert summary != summary.with_about(scale=None)
+    assert summary.with_about(scale=None) != summary
     assert "scale" in repr(summary)
     assert b'format_version\\": 3' in (tmp_path / "model").read_bytes()
-    assert b'format_version\\": 3' not in _encoded(summary.with_scale(None), tmp_path)
-    assert summary.with_names(["a", "b", "c"]).scale is not None
+    assert b'format_version\\": 3' not in _encoded(summary.with_about(scale=None), tmp_path)
+    assert summary.with_about(names=["a", "b", "c"]).scale is not None
     if summary.kind == "subspace":
         for changed in (summary.truncate(1), summary.scaled(0.5), summary.astype(np.float32)):
             np.testing.assert_array_equal(changed.scale, summary.scale)
@@ -321,16 +324,16 @@ def test_a_bad_scale_is_one_clear_error(scale, error, message):
 def test_what_a_summary_cannot_have_is_refused(rng):
     rows = rng.normal(size=(9, 2))
     with pytest.raises(ValueError, match="scale of a Subspace must be one number per feature, got 'std'"):
-        Subspace.from_rows(rows).with_scale("std")
+        Subspace.from_rows(rows).with_about(scale="std")
     plain = Moments.from_rows(rows)
     with pytest.raises(ValueError, match="scaling is for moments whose scale is"):
-        plain.with_scale(None, Scaling.empty(2))
+        plain.with_about(scale=None, scaling=Scaling.empty(2))
     with pytest.raises(ValueError, match="must have the 2 features of the moments, got 3"):
-        plain.with_scale("std", Scaling.empty(3))
+        plain.with_about(scale="std", scaling=Scaling.empty(3))
     with pytest.raises(TypeError, match="must be a Scaling or None"):
-        plain.with_scale("std", 3)
+        plain.with_about(scale="std", scaling=3)
     with pytest.raises(ValueError, match="need the scaling of their rows"):
-        Moments.from_rows(rows, center=False).with_scale("std")
+        Moments.from_rows(rows, center=False).with_about(scale="std")
 
 
 def test_summaries_of_different_scales_do_not_merge(rng):
@@ -340,7 +343,7 @@ def test_summaries_of_different_scales_do_not_merge(rng):
     together = "fit all with the same numbers, such as those of a Scaling merged from all owners"
     for summaries, message in (
         ([plain, standard], "the same scale, got none and 'std'; fit all with the same scale"),
-        ([standard, standard.with_scale("binomial")], "got 'std' and 'binomial'"),
+        ([standard, standard.with_about(scale="binomial")], "got 'std' and 'binomial'"),
         ([one, other], f"got numbers and other numbers; {together}"),
         ([standard, one], f"got 'std' and numbers; {together}"),
         ([Subspace.from_rows(rows), one], "got none and numbers"),
@@ -348,7 +351,7 @@ def test_summaries_of_different_scales_do_not_merge(rng):
         for way in (merge, merge_tree):
             with pytest.raises(ValueError, match=message):
                 way(summaries)
-    assert merge([one, one.with_scale([1.0, 2.0 * (1 + 1e-13)])]).count == 18
+    assert merge([one, one.with_about(scale=[1.0, 2.0 * (1 + 1e-13)])]).count == 18
     assert merge([Subspace.empty(2), standard]).scale == "std"
     assert merge([standard, Subspace.empty(2)], rank=1).scale is not None
 

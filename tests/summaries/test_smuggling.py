@@ -263,7 +263,7 @@ def certificates():
 def test_what_the_library_writes_in_certificates_may_leave(tmp_path):
     for number, certificate in enumerate(certificates()):
         path = tmp_path / f"{number}.safetensors"
-        replace(SUMMARIES["moments"], certificate=certificate).save(path)
+        SUMMARIES["moments"].with_about(certificate=certificate).save(path)
         done = CliRunner().invoke(app, ["check", str(path)])
         assert "fedpca writes" not in done.stderr, done.stderr
 
@@ -288,7 +288,7 @@ def test_a_certificate_has_no_words_of_its_own(tmp_path, monkeypatch, field, tex
     monkeypatch.chdir(tmp_path)
     (tmp_path / "policy.toml").write_text("least_rows = 5\n")
     summary = releases(bound=3.0, center=np.zeros(5))
-    replace(summary, certificate=replace(summary.certificate, **{field: text})).save("m.safetensors")
+    summary.with_about(certificate=replace(summary.certificate, **{field: text})).save("m.safetensors")
     more = ["-o", "study"] if command == "package" else []
     done = CliRunner().invoke(app, [command, "m.safetensors", "--policy", "policy.toml", *more])
     assert done.exit_code == 1

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpca import Moments, Subspace
+from fedpca.summaries.about import About
 
 
 @given(tables=rows_of_clients(max_clients=1), center=st.booleans())
@@ -137,7 +138,7 @@ GOOD = {
         ({"count": 0.0}, "no rows"),
         ({"total": 4.0}, "at least the kept energy"),
         ({"total": np.nan}, "total"),
-        ({"feature_names": ["a", "b"]}, "4 features, 2 names"),
+        ({"about": About(("a", "b"))}, "4 features, 2 names"),
     ],
 )
 def test_a_subspace_that_cannot_be_is_refused(change, message):

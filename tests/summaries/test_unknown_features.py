@@ -267,7 +267,7 @@ def test_a_feature_that_is_lost_among_too_many_sets_is_named(rng):
     assert whole.observed[0] == 600
     assert np.count_nonzero(whole.observed) == MAX_PARTS
     with pytest.warns(UserWarning, match="knows nothing about q"):
-        merge([part.with_names(list("abcdefghijklmnopqrstu")) for part in own])
+        merge([part.with_about(names=list("abcdefghijklmnopqrstu")) for part in own])
     with pytest.warns(UserWarning, match=r"knows nothing about feature 1[78]"):
         StreamingPCA(2).merge(*own)
     complete = StreamingPCA(2).fit(rows).merge(*own)  # which knows all features itself
@@ -444,7 +444,7 @@ def composite(rng, kind="moments"):
 
 @pytest.mark.parametrize("kind", ["moments", "subspace"])
 def test_files_keep_the_parts(kind, rng, tmp_path):
-    summary = composite(rng, kind).with_names(list("abcde"))
+    summary = composite(rng, kind).with_about(names=list("abcde"))
     summary.save(tmp_path / "model")
     again = fedpca.load(tmp_path / "model")
     assert again == summary

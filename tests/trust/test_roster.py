@@ -242,7 +242,7 @@ def test_a_line_has_one_spelling(line):
 
 def test_names_that_look_like_a_signature_do_no_harm(roster):
     names = ('"' + "0" * 128 + '"', "0" * 128)
-    summary = replace(Subspace.from_rows([[1.0, 2.0], [3.0, 1.0]]), feature_names=names)
+    summary = Subspace.from_rows([[1.0, 2.0], [3.0, 1.0]]).with_about(names=names)
     odd = Roster('"' + "0" * 128 + '"', roster.members.values())
     signed = odd.signer(NORTH).sign(Message("north", 1, summary).encode())
     assert odd.check(signed, "north").study == odd.study

@@ -3,7 +3,6 @@
 import logging
 import os
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -132,7 +131,7 @@ def test_no_more_rows_than_declared(roster):
 
 
 def named(text):
-    return replace(summary_of(0), feature_names=tuple(text))
+    return summary_of(0).with_about(names=tuple(text))
 
 
 def made(kind, **settings):
@@ -383,14 +382,14 @@ def test_an_older_roster_than_that_of_the_store_changes_nothing(store, roster):
 
 def test_of_common_features_the_signer_is_kept(tmp_path, roster):
     """What is left out cannot be checked again; who signed can."""
-    wide = replace(summary_of(0), feature_names=tuple("abcde"))
+    wide = summary_of(0).with_about(names=tuple("abcde"))
     agreed = roster.with_settings(features=["c", "a"])
     settings = {"features": "intersection", "store": tmp_path}
     with Aggregator(roster=agreed, **settings) as aggregator:
         assert send(aggregator, "north", 1, wide)
         assert not send(aggregator, "north", 1, wide)
         with pytest.raises(SummaryRejected, match="equivocation"):
-            send(aggregator, "north", 1, replace(summary_of(1), feature_names=tuple("abcde")))
+            send(aggregator, "north", 1, summary_of(1).with_about(names=tuple("abcde")))
     with Aggregator(roster=agreed, **settings) as again:
         assert list(again.children) == ["north"]
         assert again.model().feature_names == ("c", "a")

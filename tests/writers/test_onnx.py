@@ -60,7 +60,7 @@ def test_any_number_of_rows(tmp_path, n_rows):
 @pytest.mark.parametrize("kind", ["Subspace", "Moments"])
 def test_a_summary_as_fedpca_loads_it(tmp_path, kind):
     rows = some_rows()
-    summary = getattr(fedpca, kind).from_rows(rows).with_names([f"f{i}" for i in range(12)])
+    summary = getattr(fedpca, kind).from_rows(rows).with_about(names=[f"f{i}" for i in range(12)])
     summary.save(tmp_path / "model.safetensors")
     write_onnx(
         fedpca.load(tmp_path / "model.safetensors"), tmp_path / "model.onnx", n_components=4, dtype="float64"

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from numbers import Integral
 from typing import Protocol
 
@@ -154,7 +153,7 @@ class BasePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     @property
     def subspace_(self) -> Subspace:
-        return replace(self._fitted_summary("subspace_"), feature_names=self._names())
+        return self._fitted_summary("subspace_").with_about(names=self._names())
 
     @property
     def n_components_(self) -> int:

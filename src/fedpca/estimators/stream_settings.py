@@ -243,7 +243,7 @@ class StreamSettings(BasePCA):
 
     def _with_divisor(self, summary: _S) -> _S:
         """A summary of rows as the tracker has them, with what they were divided by."""
-        return summary if self._divisor is None else summary.with_scale(self._divisor)
+        return summary if self._divisor is None else summary.with_about(scale=self._divisor)
 
 
 def _warn_if_emulated() -> None:

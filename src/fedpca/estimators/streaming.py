@@ -2,7 +2,6 @@
 
 import warnings
 from copy import deepcopy
-from dataclasses import replace
 from typing import Self
 
 import numpy as np
@@ -184,7 +183,7 @@ class StreamingPCA(OneRowMixin, StreamSettings):
 
     def _known_spectrum(self) -> Subspace:
         self._fitted()
-        return replace(self._source.state().subspace(), certificate=self._merged_certificate)
+        return self._source.state().subspace().with_about(certificate=self._merged_certificate)
 
     def merge(self, *others: "StreamingPCA | Summary") -> Self:
         """Learn what others learned, as if their rows had come here; the others stay as they are.
@@ -222,7 +221,7 @@ class StreamingPCA(OneRowMixin, StreamSettings):
                 source = source.with_more(Scaling.merge([_scaling(part) for part in summaries]))
                 summaries = [source.summary_in_units(part) for part in summaries]
             else:
-                summaries = [part.with_scale(None) for part in summaries]
+                summaries = [part.with_about(scale=None) for part in summaries]
             tracker = plain(source)
             # Noise makes some eigenvalues of a private release negative; rows have none.
             summaries = [
@@ -304,7 +303,7 @@ class StreamingPCA(OneRowMixin, StreamSettings):
     def summary_(self) -> Summary:
         """The most exact summary to send or merge: `Moments` where they are known, else a `Subspace`."""
         self._fitted()
-        return replace(self._with_divisor(self._source.state()), feature_names=self._names())
+        return self._with_divisor(self._source.state()).with_about(names=self._names())
 
     def _summary(self) -> Subspace:
         return self._with_divisor(self._source.summary())

@@ -74,7 +74,7 @@ def _turned(model: Countable, names: Names, match: VariantMatch) -> Countable:
         scaling = Scaling(model.observed, mean, model.variance, tuple(renamed))
         columns = columns_of(tuple(renamed), kept)
         return scaling.with_columns(columns).with_names(kept)
-    return select(_swapped(model, swapped).with_names(renamed), kept)
+    return select(_swapped(model, swapped).with_about(names=renamed), kept)
 
 
 def _swapped(model: Summary, swapped: AnyArray) -> Summary:
@@ -89,18 +89,18 @@ def _swapped(model: Summary, swapped: AnyArray) -> Summary:
     two: Array = np.full(model.n_features, 2.0)
     if isinstance(model.scale, np.ndarray):
         two /= model.scale
-    plain = model.with_scale(None)
+    plain = model.with_about(scale=None)
     if plain.parts:
         parts = [_swapped_leaf(part, swapped, two) for part in plain.parts]
         rank = plain.rank if isinstance(plain, Subspace) else None
-        turned: Summary = type(plain).of_parts(parts, rank, plain.feature_names)  # type: ignore[arg-type]
+        turned: Summary = type(plain).of_parts(parts, rank, plain.about)  # type: ignore[arg-type]
     else:
         turned = _swapped_leaf(plain, swapped, two)
     if isinstance(model, Moments) and model.scaling is not None:
         of = model.scaling
         mean = np.where(swapped & (of.observed > 0), 2 - of.mean, of.mean)
-        return turned.with_scale(model.scale, Scaling(of.observed, mean, of.variance))
-    return turned.with_scale(model.scale)
+        return turned.with_about(scale=model.scale, scaling=Scaling(of.observed, mean, of.variance))
+    return turned.with_about(scale=model.scale)
 
 
 def _swapped_leaf(leaf: Summary, swapped: AnyArray, two: Array) -> Summary:

@@ -23,6 +23,7 @@ from fedpca._util.text import join_names, pluralize
 from fedpca.errors import FileFormatError
 from fedpca.genetics.lists import variant_file
 from fedpca.genetics.variants import Variant, match_variants, parse_name, read_variants
+from fedpca.summaries.about import About
 from fedpca.summaries.algebra import degrees_of_freedom
 from fedpca.summaries.scaling import in_words
 from fedpca.summaries.subspace import Subspace
@@ -214,9 +215,7 @@ def read_plink2(prefix: str | os.PathLike[str]) -> Subspace:
         mean,
         count,
         max(total, float(energies.sum())),
-        True,
-        tuple(names),
-        scale=scale,
+        about=About(tuple(names), scale),
     )
 
 

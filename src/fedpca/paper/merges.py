@@ -14,6 +14,7 @@ import numpy as np
 
 from fedpca._typing import Array
 from fedpca.summaries import validation
+from fedpca.summaries.about import About
 from fedpca.summaries.linalg import leading_singular_pairs, orthonormal, rounding_level, with_fixed_signs
 from fedpca.summaries.merging import check_compatible
 from fedpca.summaries.subspace import Subspace
@@ -169,5 +170,5 @@ def _pair(
     total = forget**2 * first.total + enhance**2 * second.total
     total = max(total, float(singular_values @ singular_values))
     components = with_fixed_signs(components)
-    names = first.feature_names or second.feature_names
-    return Subspace(components, singular_values, first.mean, count, total, False, names, scale=first.scale)
+    about = About(first.feature_names or second.feature_names, first.scale)
+    return Subspace(components, singular_values, first.mean, count, total, False, about=about)

@@ -113,7 +113,7 @@ def _points(
         components = (1,)
     chosen = [component_index(component, n_shown) for component in components]
     if ready is None:
-        named = subspace if hasattr(rows, "columns") else subspace.with_names(None)
+        named = subspace if hasattr(rows, "columns") else subspace.with_about(names=None)
         pca = model if isinstance(model, BasePCA) else ModelPCA(named, n_shown)
         ready = to_host(pca.transform(rows))
     points = np.asarray(ready, dtype=float)

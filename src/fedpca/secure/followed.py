@@ -1,7 +1,6 @@
 """Followed: a fit that goes along with a board, and the model that follows from it: anyone can compute it."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TypeVar
 
 from fedpca.errors import SecureError
@@ -12,11 +11,12 @@ from fedpca.secure.noise_shares import Levels
 from fedpca.secure.record import Record
 from fedpca.secure.session import Session
 from fedpca.secure.wire import Board
+from fedpca.summaries.base import BaseSummary
 from fedpca.summaries.certificate import Secured
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 
-_Summary = TypeVar("_Summary", bound=Summary)
+_S = TypeVar("_S", bound=BaseSummary)
 
 
 class Followed:
@@ -81,7 +81,7 @@ class Followed:
                 "Find out who, and begin the study anew without it."
             ) from error
 
-    def _secured(self, model: _Summary, record: Record) -> _Summary:
+    def _secured(self, model: _S, record: Record) -> _S:
         """The model, or its release, with a certificate that states who took part, and against whom it
         holds."""
         certificate = model.certificate
@@ -108,7 +108,7 @@ class Followed:
         )
         opened = self._session.opened.isoformat()
         certificate = certificate.secured(secured, session=self._session.id, time=opened)
-        return replace(model, certificate=certificate)
+        return model.with_about(certificate=certificate)
 
 
 def added_to_delta(levels: Levels, present: int, blocks: Iterable[NoiseBlock], epsilon: float) -> float:

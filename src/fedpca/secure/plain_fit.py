@@ -18,6 +18,7 @@ from fedpca.errors import SecureError
 from fedpca.privacy.clipping import MAX_ROWS
 from fedpca.secure.fit import Sum, Total
 from fedpca.summaries import validation
+from fedpca.summaries.about import About
 from fedpca.summaries.certificate import SecureSum
 from fedpca.summaries.moments import Moments
 from fedpca.summaries.rank import FixedRank
@@ -246,13 +247,11 @@ class PlainFit:
             mean,
             scatter,
             self._centered,
-            self.feature_names,
-            observed=observed,
-            scale=rule,
-            scaling=scaling,
+            observed,
+            about=About(self.feature_names, rule, scaling=scaling),
         )
         if isinstance(self._scale, np.ndarray):
-            moments = moments.divided(self._scale).with_scale(self._scale)
+            moments = moments.divided(self._scale).with_about(scale=self._scale)
         self._view = SummaryView(moments, FixedRank(self._rank), "auto", np.float64)
 
     @property

@@ -3,7 +3,6 @@
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +109,7 @@ def pca(
                     progress.advance(rows.shape[0])
 
     model = _leading(lambda: cells(tables), n_used, n_comps)
-    model = replace(model, feature_names=tuple(np.array(genes, object)[mask]))
+    model = model.with_about(names=tuple(np.array(genes, object)[mask]))
     slots = _slots(model, mask, _params(mask_var, named, layer, log_normalize, batch_key), key_added)
     for table in tables:
         table.store(slots, (_scores(rows, model) for rows in cells([table])))

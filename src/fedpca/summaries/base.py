@@ -1,7 +1,7 @@
 """What both kinds of summary share: frozen fields, equality, names, model files."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from fedpca._typing import JSON, AnyArray, Array
+from fedpca.summaries.about import NOTHING, About
 from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.frozen import Frozen
 from fedpca.summaries.notebook import summary_card
-from fedpca.summaries.scaling import Scaling
+from fedpca.summaries.scaling import Scale, Scaling
 
 if TYPE_CHECKING:
     from fedpca.summaries.subspace import Subspace
 
-_APART = ("observed", "parts", "scale", "scaling")  # fields that not every summary has
+_APART = ("observed", "parts", "about")  # fields that files have in another form, or not at all
 
 
 class BaseSummary(Frozen):
@@ -28,12 +29,29 @@ class BaseSummary(Frozen):
     mean: Array
     count: float
     centered: bool
-    feature_names: tuple[str, ...] | None
-    certificate: Certificate | None
     observed: Array | None
     parts: tuple[Any, ...]
-    scale: Any
-    scaling: Scaling | None
+    about: About
+
+    @property
+    def feature_names(self) -> tuple[str, ...] | None:
+        """One per feature, or None."""
+        return self.about.names
+
+    @property
+    def scale(self) -> Scale:
+        """What the rows were divided by, or a rule for what they are to be; None if nothing."""
+        return self.about.scale
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """What a rule of scale needs to know of the rows, where the moments do not tell it."""
+        return self.about.scaling
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """What a private release promises."""
+        return self.about.certificate
 
     @property
     def n_features(self) -> int:
@@ -69,9 +87,7 @@ class BaseSummary(Frozen):
 
     @classmethod
     @abstractmethod
-    def of_parts(
-        cls, parts: Sequence[Any], rank: int | None = None, feature_names: tuple[str, ...] | None = None
-    ) -> Self:
+    def of_parts(cls, parts: Sequence[Any], rank: int | None = None, about: About = NOTHING) -> Self:
         """The summary of parts, no two of which know the same features."""
 
     @abstractmethod
@@ -82,19 +98,29 @@ class BaseSummary(Frozen):
     def scaled(self, factor: float) -> Self:
         """The same summary with singular values times `factor`; count and total times its square."""
 
-    def with_names(self, feature_names: Iterable[str] | None) -> Self:
-        """The same summary with these feature names."""
-        return replace(self, feature_names=feature_names)  # type: ignore[type-var]
+    def with_about(self, **changes: Any) -> Self:
+        """The same numbers with other names, scale or certificate: nothing is divided or multiplied.
 
-    @abstractmethod
-    def _checked_scale(self, scale: object, scaling: object) -> JSON:
-        """The fields that say what rows were, or are to be, divided by."""
+        A new scale has no scaling but one given with it.
 
-    def with_scale(self, scale: object, scaling: Scaling | None = None) -> Self:
-        """The same numbers as those of rows with another `scale`: nothing is divided or multiplied."""
-        changed = copy(self)
-        changed._freeze(self._checked_scale(scale, scaling))
-        return changed
+        >>> from fedpca import Moments
+        >>> Moments.from_rows([[1.0, 2.0], [3.0, 2.0]]).with_about(names=["age", "dose"]).feature_names
+        ('age', 'dose')
+        """
+        if "scale" in changes:
+            changes = {"scaling": None} | changes
+        return self.changed(about=self._checked_about(replace(self.about, **changes)))
+
+    def changed(self, **changes: Any) -> Self:
+        """The same summary but for fields that this library has just made: they are not checked again."""
+        other = copy(self)
+        other._freeze(changes)
+        return other
+
+    def _checked_about(self, about: object) -> About:
+        if not isinstance(about, About):
+            raise TypeError(f"about must be an About, got {type(about).__name__}.")
+        return about.checked(self.n_features)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -103,16 +129,15 @@ class BaseSummary(Frozen):
     @property
     def metadata(self) -> JSON:
         """Everything but the arrays, as JSON has it; of a summary of parts, theirs."""
-        rule = {"scale": self.scale} if isinstance(self.scale, str) else {}
+        about: JSON = {"feature_names": self.feature_names}
+        if isinstance(self.scale, str):
+            about["scale"] = self.scale
         if self.parts:
-            parts = [part.metadata for part in self.parts]
-            return {"feature_names": self.feature_names, "parts": parts} | rule
+            return about | {"parts": [part.metadata for part in self.parts]}
+        about["certificate"] = None if self.certificate is None else self.certificate.to_json()
         apart = {*self.array_names, *_APART}
         names = (field.name for field in fields(self) if field.name not in apart)  # type: ignore[arg-type]
-        values = {name: getattr(self, name) for name in names} | rule
-        if self.certificate is not None:
-            values["certificate"] = self.certificate.to_json()
-        return values
+        return about | {name: getattr(self, name) for name in names}
 
     @property
     def arrays(self) -> dict[str, Array]:
@@ -133,27 +158,26 @@ class BaseSummary(Frozen):
 
     @classmethod
     def _of_contents(cls, arrays: Mapping[str, Array], metadata: JSON) -> Self:
-        scale = arrays.get("scale", metadata.get("scale"))
         of_features = _with_prefix(arrays, "scaling.")
-        scaling = Scaling.from_file_contents(of_features, {"feature_names": None}) if of_features else None
+        about = About(
+            metadata["feature_names"],
+            arrays.get("scale", metadata.get("scale")),
+            scaling=Scaling.from_file_contents(of_features, {"feature_names": None}) if of_features else None,
+        )
         if "parts" in metadata:
-            whole = cls.of_parts(
-                [
-                    cls.from_file_contents(_with_prefix(arrays, f"{i}."), part)
-                    for i, part in enumerate(_checked_parts(metadata["parts"]))
-                ],
-                metadata.get("rank"),
-                metadata["feature_names"],
-            )
-            return whole.with_scale(scale, scaling)
+            parts = [
+                cls.from_file_contents(_with_prefix(arrays, f"{i}."), part)
+                for i, part in enumerate(_checked_parts(metadata["parts"]))
+            ]
+            return cls.of_parts(parts, metadata.get("rank"), about)
+        if metadata["certificate"] is not None:
+            about = replace(about, certificate=Certificate.from_json(metadata["certificate"]))
         values: JSON = {
             field.name: (arrays if field.name in cls.array_names else metadata)[field.name]
             for field in fields(cls)  # type: ignore[arg-type]
             if field.name not in _APART
         }
-        if values["certificate"] is not None:
-            values["certificate"] = Certificate.from_json(values["certificate"])
-        return cls(**values | {"observed": arrays.get("observed")}).with_scale(scale, scaling)
+        return cls(**values | {"observed": arrays.get("observed"), "about": about})
 
 
 def _with_prefix(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
@@ -166,10 +190,3 @@ def _checked_parts(parts: object) -> list[JSON]:
     if any("parts" in part for part in parts):
         raise ValueError("parts must not have parts of their own.")
     return parts
-
-
-def check_certificate(certificate: object) -> Certificate | None:
-    """A certificate, or None."""
-    if certificate is not None and not isinstance(certificate, Certificate):
-        raise TypeError(f"certificate must be a Certificate or None, got {type(certificate).__name__}.")
-    return certificate

@@ -10,6 +10,7 @@ import numpy as np
 from fedpca._typing import AnyArray
 from fedpca._util.text import join_names
 from fedpca.backend import ops
+from fedpca.summaries.about import About
 from fedpca.summaries.algebra import rounding_floor, without_negative_eigenvalues
 from fedpca.summaries.certificate import noise_edge
 from fedpca.summaries.feature_names import SHOWN, Names, quoted
@@ -106,12 +107,13 @@ def with_columns(part: Summary, columns: AnyArray, names: Names | None) -> Summa
     """
     changes: dict[str, Any] = {
         "mean": part.mean[columns],
-        "feature_names": names,
         "observed": None if part.observed is None else part.observed[columns],
     }
     changes["observed"] = check_observed(changes["observed"], part.count, len(columns))
+    certificate = None
     if part.certificate is not None:
-        changes["certificate"] = part.certificate.of_features(len(columns), part.n_features)
+        certificate = part.certificate.of_features(len(columns), part.n_features)
+    changes["about"] = About(names, certificate=certificate)
     if isinstance(part, Moments):
         scatter = part.scatter[np.ix_(columns, columns)]
         if part.certificate is None:  # rounding of large features may show among small ones
@@ -128,7 +130,7 @@ def with_columns(part: Summary, columns: AnyArray, names: Names | None) -> Summa
                 "mechanism gram."
             )
         # Directions above the edge of noise come out of its removal above the half of it.
-        floor = max(floor, float(np.sqrt(noise_edge(changes["certificate"]) / 2)))
+        floor = max(floor, float(np.sqrt(noise_edge(certificate) / 2)))
     rows = part.singular_values[:, None] * part.components[:, columns]
     components, singular_values = leading_singular_pairs(rows, floor=floor)
     share = np.count_nonzero(part.known[columns]) / max(part.n_known, 1)

@@ -22,6 +22,7 @@ import numpy as np
 from fedpca._typing import AnyArray, Array
 from fedpca.backend import ops
 from fedpca.summaries import validation
+from fedpca.summaries.about import About
 from fedpca.summaries.algebra import pooled_mean, rounding_floor, subtract_mean
 from fedpca.summaries.certificate_merging import combine, merge_warning
 from fedpca.summaries.feature_names import Names, difference
@@ -102,17 +103,17 @@ def _merge_scaled(
     """
     some = [(summary, weight) for summary, weight in summaries if summary.count] or summaries[:1]
     scale = some[0][0].scale
-    plain = [(summary.with_scale(None), weight) for summary, weight in some]
+    plain = [(summary.with_about(scale=None), weight) for summary, weight in some]
     if not isinstance(scale, str) and not all_moments(summary for summary, _ in some):
-        return _merge_plain(plain, rank, names).with_scale(scale)
+        return _merge_plain(plain, rank, names).with_about(scale=scale)
     scaling = None
-    if any(getattr(summary, "scaling", None) is not None for summary, _ in some):
+    if any(summary.scaling is not None for summary, _ in some):
         scaling = Scaling.merge(
             summary.scaling_of_rows().weighted(weight)  # type: ignore[union-attr]  # only moments have a rule
             for summary, weight in some
         )
     merged = _merge_plain(plain, None, names)
-    merged = merged.with_scale(scale) if scaling is None else merged.with_scale(scale, scaling)
+    merged = merged.with_about(scale=scale, scaling=scaling)
     return merged if rank is None else merged.subspace(rank)
 
 
@@ -130,11 +131,11 @@ def _merge_parts(
     """Merge what knows the same features; if that is not all, what remains are the parts of the result."""
     parts = merge_leaves(summaries, rank)
     if len(parts) == 1:
-        merged = parts[0].with_names(names)
+        merged = parts[0].with_about(names=names)
     elif all_moments(parts) and not any(part.certificate for part in parts):
-        merged = Moments.of_parts(parts, None, names)  # type: ignore[arg-type]
+        merged = Moments.of_parts(parts, None, About(names))  # type: ignore[arg-type]
     else:
-        return Subspace.of_parts([part.subspace() for part in parts], rank, names)
+        return Subspace.of_parts([part.subspace() for part in parts], rank, About(names))
     return merged if rank is None else merged.subspace(rank)
 
 
@@ -222,7 +223,7 @@ def _merge_known_alike(
 ) -> Summary:
     """The merge of summaries, with weights, whose rows know the same features."""
     if len(parts) == 1 and parts[0][1] == 1.0:
-        only = parts[0][0].with_names(names)
+        only = parts[0][0].with_about(names=names)
         return only if rank is None else only.subspace(rank)
     sums, subspaces = _with_moments_summed(parts)
     if len(sums) == 1 and not subspaces:
@@ -267,7 +268,8 @@ def sum_moments(parts: Iterable[tuple[Moments, float]]) -> Moments:
         [part.certificate for part, _ in parts], [weight for _, weight in parts], summed=True
     )
     observed = None if first.observed is None else count * first.known
-    return Moments(count, mean, scatter, first.centered, names, certificate, observed)
+    about = About(names, certificate=certificate)
+    return Moments(count, mean, scatter, first.centered, observed, about=about)
 
 
 def _merge_subspaces(
@@ -287,6 +289,7 @@ def _merge_subspaces(
     dtype = np.result_type(*(part.components.dtype for part in subspaces))
     floor = rounding_floor(total, count, mean, dtype)
     components, singular_values = leading_singular_pairs(np.concatenate(stack), rank, floor)
+    certificate = combine([part.certificate for part in subspaces], weights, summed=False)
     return Subspace.unchecked(
         components=with_fixed_signs(components).astype(dtype, copy=False),
         singular_values=singular_values,
@@ -294,9 +297,8 @@ def _merge_subspaces(
         count=count,
         total=total,
         centered=first.centered,
-        feature_names=names,
-        certificate=combine([part.certificate for part in subspaces], weights, summed=False),
         observed=None if first.observed is None else count * first.known,
+        about=About(names, certificate=certificate),
     )
 
 
@@ -383,7 +385,7 @@ def intersect(
 def select(summary: Summary, names: Names) -> Summary:
     """The summary of these of its features, in this order; it must have them all.
 
-    >>> moments = Moments(9, [1.0, 2.0], [[4.0, 1.0], [1.0, 3.0]], feature_names=["age", "dose"])
+    >>> moments = Moments(9, [1.0, 2.0], [[4.0, 1.0], [1.0, 3.0]], about=About(("age", "dose")))
     >>> select(moments, ("dose",)).scatter
     array([[3.]])
     """
@@ -392,11 +394,9 @@ def select(summary: Summary, names: Names) -> Summary:
     assert summary.feature_names is not None
     columns = columns_of(summary.feature_names, names)
     scale = summary.scale[columns] if isinstance(summary.scale, np.ndarray) else summary.scale
-    if isinstance(summary, Moments) and summary.scaling is not None:
-        scaling = summary.scaling.with_columns(columns)
-        return select(summary.with_scale(None), names).with_scale(scale, scaling)
     if scale is not None:
-        return select(summary.with_scale(None), names).with_scale(scale)
+        scaling = summary.scaling and summary.scaling.with_columns(columns)
+        return select(summary.with_about(scale=None), names).with_about(scale=scale, scaling=scaling)
     if not summary.parts:
         return with_columns(summary, columns, names)
     leaves = [(with_columns(part, columns, None), 1.0) for part in summary.parts]

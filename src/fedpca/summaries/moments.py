@@ -6,20 +6,21 @@ from typing import Self
 
 import numpy as np
 
-from fedpca._typing import JSON, AnyArray, Array, ArrayLike, RowsLike
+from fedpca._typing import AnyArray, Array, ArrayLike, RowsLike
 from fedpca.summaries import validation
+from fedpca.summaries.about import NOTHING, About
 from fedpca.summaries.algebra import (
     check_centered,
     deviations_from_mean,
     directions_of_features,
     shrink_eigenvalues,
 )
-from fedpca.summaries.base import BaseSummary, check_certificate
-from fedpca.summaries.certificate import CORRECTED_SCALE, PRIVATE_SCALE, Certificate, noise_edge
+from fedpca.summaries.base import BaseSummary
+from fedpca.summaries.certificate import CORRECTED_SCALE, PRIVATE_SCALE, noise_edge
 from fedpca.summaries.linalg import with_fixed_signs
 from fedpca.summaries.parts import PooledMeans, check_observed, ordered
 from fedpca.summaries.rank import part_rank
-from fedpca.summaries.scaling import ScaleLike, ScaleRule, Scaling, check_scale
+from fedpca.summaries.scaling import ScaleLike, Scaling, check_scale
 from fedpca.summaries.subspace import Subspace
 
 _MOST_DIAGONAL_NOISE = 0.1  # of the diagonal of a private scatter, if it is to correct the scale
@@ -37,16 +38,10 @@ class Moments(BaseSummary):
         mean: shape (d,); zeros when not `centered`.
         scatter: shape (d, d), the sum of (row - mean)(row - mean)^T.
         centered: whether the scatter is about the mean (else about the origin).
-        feature_names: one per feature, or None.
-        certificate: what a private release promises, or None for moments that are not private. The scatter
-            of a private release contains noise: its eigenvalues, and diagonal, may be negative.
         observed: number of rows that know each feature, shape (d,); None where all rows know all features.
         parts: the moments of rows that know the same features, if not all do; what merges is these.
-        scale: what the rows were divided by, shape (d,), or None; or "std" or "binomial": then the moments
-            are those of the rows as they are, and directions those of the rows divided by this scale of all
-            of them. So moments of owners add up, and the scale is that of all rows together.
-        scaling: with "std" or "binomial", the `Scaling` of the observed entries; None where `mean` and
-            `scatter` tell it: no entry was missing, and the scatter is about the mean.
+        about: names, scale and certificate. The scatter of a private release contains noise: its
+            eigenvalues, and diagonal, may be negative.
 
     >>> moments = Moments.from_rows([[1.0, 2.0], [3.0, 2.0]])
     >>> moments.count, moments.mean, moments.total
@@ -57,12 +52,9 @@ class Moments(BaseSummary):
     mean: Array
     scatter: Array
     centered: bool = True
-    feature_names: tuple[str, ...] | None = None
-    certificate: Certificate | None = None
     observed: Array | None = None
     parts: tuple["Moments", ...] = ()
-    scale: Array | ScaleRule | None = None
-    scaling: Scaling | None = None
+    about: About = NOTHING
 
     kind = "moments"
     array_names = ("mean", "scatter")
@@ -83,8 +75,9 @@ class Moments(BaseSummary):
             raise ValueError("moments of no rows must have a scatter of zeros.")
         if np.abs(scatter - scatter.T).max() > 1e-8 * largest:
             raise ValueError("scatter must be symmetric.")
-        certificate = check_certificate(self.certificate)
-        if certificate is None:
+        centered = check_centered(self.centered, mean)
+        about = self._checked_about(self.about)
+        if about.certificate is None:
             validation.positive_semidefinite((scatter + scatter.T) / 2, count, mean)
         observed = self.observed if self.parts else check_observed(self.observed, count, len(mean))
         if observed is not None and not self.parts:
@@ -96,33 +89,19 @@ class Moments(BaseSummary):
                 "count": count,
                 "mean": mean,
                 "scatter": (scatter + scatter.T) / 2,
-                "centered": check_centered(self.centered, mean),
-                "feature_names": validation.feature_names(self.feature_names, len(mean)),
-                "certificate": certificate,
+                "centered": centered,
                 "observed": observed,
+                "about": about,
             }
         )
-        self._freeze(self._checked_scale(self.scale, self.scaling))
 
-    def _checked_scale(self, scale: object, scaling: object) -> JSON:
-        """The fields that say what rows were, or are to be, divided by."""
-        checked = check_scale(scale, self.n_features, self.feature_names)
-        is_rule = isinstance(checked, str)
-        if is_rule and self.certificate is not None:
+    def _checked_about(self, about: object) -> About:
+        about = super()._checked_about(about)
+        if isinstance(about.scale, str) and about.certificate is not None:
             raise ValueError("scale of private moments must be one number per feature, or None.")
-        if scaling is None:
-            if is_rule and not self.centered:
-                raise ValueError("uncentered moments with a rule as scale need the scaling of their rows.")
-            return {"scale": checked, "scaling": None}
-        if not isinstance(scaling, Scaling):
-            raise TypeError(f"scaling must be a Scaling or None, got {type(scaling).__name__}.")
-        if not is_rule:
-            raise ValueError("scaling is for moments whose scale is 'std' or 'binomial'.")
-        if scaling.n_features != self.n_features:
-            raise ValueError(
-                f"scaling must have the {self.n_features} features of the moments, got {scaling.n_features}."
-            )
-        return {"scale": checked, "scaling": scaling.with_names(None)}
+        if isinstance(about.scale, str) and about.scaling is None and not self.centered:
+            raise ValueError("uncentered moments with a rule as scale need the scaling of their rows.")
+        return about
 
     @classmethod
     def from_rows(
@@ -152,12 +131,10 @@ class Moments(BaseSummary):
         elif scale is not None:
             deviations, mean = deviations / scale, mean / scale
         scatter = deviations.T @ deviations
-        return cls(count, mean, scatter, center, names, scale=scale, scaling=scaling)
+        return cls(count, mean, scatter, center, about=About(names, scale, scaling=scaling))
 
     @classmethod
-    def of_parts(
-        cls, parts: Sequence["Moments"], rank: int | None = None, feature_names: tuple[str, ...] | None = None
-    ) -> Self:
+    def of_parts(cls, parts: Sequence["Moments"], rank: int | None = None, about: About = NOTHING) -> Self:
         """The moments of parts, no two of which know the same features.
 
         >>> whole = Moments.from_rows([[1.0, 300.0], [3.0, 302.0]])
@@ -178,9 +155,9 @@ class Moments(BaseSummary):
             pooled.mean,
             pooled.covariance(scatter),
             parts[0].centered,
-            feature_names,
-            observed=pooled.observed,
-            parts=parts,
+            pooled.observed,
+            parts,
+            about,
         )
 
     @property
@@ -191,17 +168,15 @@ class Moments(BaseSummary):
     def scaled(self, factor: float) -> Self:
         """The moments with the scatter and the count times the square of `factor`."""
         weight = factor**2
-        scaling = None if self.scaling is None else self.scaling.weighted(weight)
+        about = self.about.weighted(weight)
         if self.parts:
-            parts = [part.scaled(factor) for part in self.parts]
-            return self.of_parts(parts, None, self.feature_names).with_scale(self.scale, scaling)
+            return self.of_parts([part.scaled(factor) for part in self.parts], None, about)
         return replace(
             self,
-            scaling=scaling,
             count=self.count * weight,
             scatter=self.scatter * weight,
-            certificate=None if self.certificate is None else self.certificate.scaled(weight),
             observed=None if self.observed is None else self.observed * weight,
+            about=about,
         )
 
     def scaling_of_rows(self) -> Scaling:
@@ -224,15 +199,11 @@ class Moments(BaseSummary):
 
     def divided(self, divisor: Array) -> Self:
         """The moments of the rows divided by `divisor`, shape (d,), with no scale."""
+        about = replace(self.about, scale=None, scaling=None)
         if self.parts:
-            return self.of_parts([part.divided(divisor) for part in self.parts], None, self.feature_names)
-        return replace(
-            self,
-            mean=self.mean / divisor,
-            scatter=self.scatter / divisor / divisor[:, None],
-            scale=None,
-            scaling=None,
-        )
+            return self.of_parts([part.divided(divisor) for part in self.parts], None, about)
+        scatter = self.scatter / divisor / divisor[:, None]
+        return replace(self, mean=self.mean / divisor, scatter=scatter, about=about)
 
     def standardized(self) -> Self:
         """The moments of the rows divided by the scale that "std" or "binomial" stands for; else the same.
@@ -243,7 +214,8 @@ class Moments(BaseSummary):
             return self
         scaling = self.scaling_of_rows().with_names(self.feature_names)
         scale = scaling.scale(self.scale)
-        return self._without_scatter_of(scaling.constant & self.centered).divided(scale).with_scale(scale)
+        varying = self._without_scatter_of(scaling.constant & self.centered)
+        return varying.divided(scale).with_about(scale=scale)
 
     def _with_equal_diagonal(self) -> Self:
         """Private moments divided once more, by the root of their own diagonal, where noise is small in it.
@@ -256,7 +228,7 @@ class Moments(BaseSummary):
         diagonal = np.diag(self.scatter)
         varying = diagonal > 0
         certificate = replace(self.certificate, scale=CORRECTED_SCALE)
-        changed = replace(self, certificate=certificate)
+        changed = self.with_about(certificate=certificate)
         if not varying.any():
             return changed
         level = float(diagonal[varying].mean())
@@ -264,14 +236,14 @@ class Moments(BaseSummary):
         if noise > _MOST_DIAGONAL_NOISE * level:
             return changed
         divisor = np.sqrt(np.where(varying, diagonal, level) / level)
-        return changed.divided(divisor).with_scale(self.scale * divisor)
+        return changed.divided(divisor).with_about(scale=self.scale * divisor)
 
     def _without_scatter_of(self, which: AnyArray) -> Self:
         if not which.any():
             return self
         if self.parts:
             parts = [part._without_scatter_of(which) for part in self.parts]
-            return self.of_parts(parts, None, self.feature_names)
+            return self.of_parts(parts, None, self.about)
         return replace(self, scatter=np.where(which | which[:, None], 0.0, self.scatter))
 
     def subspace(self, rank: int | None = None) -> Subspace:
@@ -293,7 +265,7 @@ class Moments(BaseSummary):
         if self.parts:
             width = None if rank is None else part_rank(rank, self.n_features)
             parts = [part.subspace(width) for part in self.parts]
-            return Subspace.of_parts(parts, rank, self.feature_names).with_scale(self.scale)
+            return Subspace.of_parts(parts, rank, self.about)
         evaluated = self.certificate is not None and self.certificate.evaluation is not None
         components, singular_values = self._directions(None if evaluated else rank)
         if edge := noise_edge(self.certificate):
@@ -308,10 +280,8 @@ class Moments(BaseSummary):
             # A scatter with noise may have negative eigenvalues: what is kept can exceed the trace.
             total=max(self.total, float(singular_values @ singular_values)),
             centered=self.centered,
-            feature_names=self.feature_names,
-            certificate=self.certificate,
             observed=self.observed,
-            scale=self.scale,
+            about=self.about,
         )
         found = None if self.certificate is None else self.certificate.evaluation
         if found is None or subspace.rank < len(found.energies):

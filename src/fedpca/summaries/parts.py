@@ -148,7 +148,7 @@ def ordered(parts: Iterable[_S]) -> tuple[_S, ...]:
     for part in parts:  # times their weights, energies must not overflow
         energy = part.total + part.count * float(part.mean @ part.mean)  # type: ignore[attr-defined]
         validation.raw_energy(_MAX_WEIGHT * part.n_features * energy, 0.0, part.mean)
-    return tuple(part.with_names(None) if part.feature_names else part for part in parts)
+    return tuple(part.with_about(names=None) if part.feature_names else part for part in parts)
 
 
 def pattern(part: BaseSummary) -> bytes:

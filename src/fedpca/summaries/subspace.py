@@ -1,18 +1,19 @@
 """Subspace: the low-rank summary of rows that travels and merges."""
 
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Self
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self, cast
 
 import numpy as np
 
 from fedpca._typing import JSON, AnyArray, Array, ArrayLike, DTypeLike, RowsLike
 from fedpca.backend import ops
 from fedpca.summaries import validation
+from fedpca.summaries.about import NOTHING, About
 from fedpca.summaries.algebra import check_centered, deviations_from_mean, rounding_floor
-from fedpca.summaries.base import BaseSummary, check_certificate
-from fedpca.summaries.certificate import Certificate, Evaluation
+from fedpca.summaries.base import BaseSummary
+from fedpca.summaries.certificate import Evaluation
 from fedpca.summaries.certificate_merging import combine
 from fedpca.summaries.linalg import leading_singular_pairs, orthonormality_error, with_fixed_signs
 from fedpca.summaries.parts import PooledMeans, check_observed, ordered
@@ -35,12 +36,10 @@ class Subspace(BaseSummary):
         count: number of rows, or the sum of their weights.
         total: trace of the whole scatter, truncated directions included.
         centered: whether rows were centered (else the scatter is about the origin).
-        feature_names: one per feature, or None.
-        certificate: what a private release promises, or None for a summary that is not private.
         observed: number of rows that know each feature, shape (d,); None where all rows know all features.
         parts: the summaries of rows that know the same features, if not all do; what merges is these.
-        scale: what the rows were divided by, shape (d,), or None; components, singular values, mean and total
-            are those of the divided rows.
+        about: names, scale and certificate; components, singular values, mean and total are those of the
+            divided rows.
 
     >>> rows = np.array([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
     >>> subspace = Subspace.from_rows(rows, rank=1)
@@ -56,14 +55,11 @@ class Subspace(BaseSummary):
     count: float
     total: float
     centered: bool = True
-    feature_names: tuple[str, ...] | None = None
-    certificate: Certificate | None = None
     observed: Array | None = None
     parts: tuple["Subspace", ...] = ()
-    scale: Array | None = None
+    about: About = NOTHING
 
     kind = "subspace"
-    scaling = None  # that of its rows is not known
     array_names = ("components", "singular_values", "mean")
 
     def __post_init__(self) -> None:
@@ -89,19 +85,21 @@ class Subspace(BaseSummary):
                 "count": count,
                 "total": _checked_total(components, singular_values, count, self.total),
                 "centered": check_centered(self.centered, mean),
-                "feature_names": validation.feature_names(self.feature_names, len(mean)),
-                "certificate": check_certificate(self.certificate),
                 "observed": observed,
             }
         )
-        self._freeze(self._checked_scale(self.scale, None))
+        self._freeze({"about": self._checked_about(self.about)})
 
-    def _checked_scale(self, scale: object, scaling: object) -> JSON:
-        """The fields that say what rows were divided by."""
-        checked = check_scale(scale, self.n_features, self.feature_names)
-        if isinstance(checked, str) or scaling is not None:
-            raise ValueError(f"scale of a Subspace must be one number per feature, got {checked!r:.80}.")
-        return {"scale": checked}
+    def _checked_about(self, about: object) -> About:
+        about = super()._checked_about(about)
+        if isinstance(about.scale, str):
+            raise ValueError(f"scale of a Subspace must be one number per feature, got {about.scale!r:.80}.")
+        return about
+
+    @property
+    def scale(self) -> Array | None:
+        """What the rows were divided by, shape (d,), or None."""
+        return cast("Array | None", self.about.scale)
 
     @classmethod
     def unchecked(
@@ -113,11 +111,9 @@ class Subspace(BaseSummary):
         count: float,
         total: float,
         centered: bool = True,
-        feature_names: tuple[str, ...] | None = None,
-        certificate: Certificate | None = None,
         observed: Array | None = None,
         parts: tuple["Subspace", ...] = (),
-        scale: Array | None = None,
+        about: About = NOTHING,
     ) -> Self:
         """A subspace of arrays that this library has just made: neither copied nor checked.
 
@@ -134,22 +130,21 @@ class Subspace(BaseSummary):
                 "count": count,
                 "total": max(total, float(singular_values @ singular_values)),
                 "centered": centered,
-                "feature_names": feature_names,
-                "certificate": certificate,
                 "observed": observed,
                 "parts": parts,
-                "scale": scale,
+                "about": about,
             }
         )
         return subspace
 
+    def changed(self, **changes: Any) -> Self:
+        if (singular_values := changes.get("singular_values")) is not None:
+            total = changes.get("total", self.total)
+            changes["total"] = max(total, float(singular_values @ singular_values))  # but for rounding
+        return super().changed(**changes)
+
     @classmethod
-    def of_parts(
-        cls,
-        parts: Sequence["Subspace"],
-        rank: int | None = None,
-        feature_names: tuple[str, ...] | None = None,
-    ) -> Self:
+    def of_parts(cls, parts: Sequence["Subspace"], rank: int | None = None, about: About = NOTHING) -> Self:
         parts = ordered(parts)
         if rank is not None:
             rank = validation.rank(rank, parts[0].n_features)
@@ -164,18 +159,19 @@ class Subspace(BaseSummary):
         dtype = np.result_type(*(part.components.dtype for part in parts))
         floor = rounding_floor(total, pooled.count, pooled.mean, dtype)
         components, singular_values = leading_singular_pairs(pooled.covariance_rows(rows), rank, floor)
-        return cls.unchecked(
+        certificate = combine([part.certificate for part in parts], [1.0] * len(parts), summed=False)
+        whole = cls.unchecked(
             components=with_fixed_signs(components).astype(dtype, copy=False),
             singular_values=singular_values,
             mean=pooled.mean,
             count=pooled.count,
             total=total,
             centered=centered,
-            feature_names=validation.feature_names(feature_names, len(pooled.mean)),
-            certificate=combine([part.certificate for part in parts], [1.0] * len(parts), summed=False),
             observed=pooled.observed,
             parts=parts,
+            about=about,
         )
+        return whole.with_about(certificate=certificate)
 
     @classmethod
     def from_rows(
@@ -213,7 +209,7 @@ class Subspace(BaseSummary):
         floor = rounding_floor(total, count, np.where(constant, 0.0, mean), rows.dtype)
         components, singular_values = leading_singular_pairs(deviations, rank, floor)
         components = with_fixed_signs(components).astype(rows.dtype, copy=False)
-        return cls(components, singular_values, mean, count, total, center, names, scale=scale)
+        return cls(components, singular_values, mean, count, total, center, about=About(names, scale))
 
     @classmethod
     def empty(
@@ -221,8 +217,8 @@ class Subspace(BaseSummary):
         n_features: int,
         *,
         centered: bool = True,
-        feature_names: tuple[str, ...] | None = None,
         dtype: DTypeLike = np.float64,
+        about: About = NOTHING,
     ) -> Self:
         """The summary of no rows: merging with it changes nothing.
 
@@ -230,7 +226,7 @@ class Subspace(BaseSummary):
         Subspace(rank=0, n_features=3, count=0, explained=0.0%)
         """
         components = np.zeros((0, n_features), dtype=dtype)
-        return cls(components, np.zeros(0), np.zeros(n_features), 0.0, 0.0, centered, feature_names)
+        return cls(components, np.zeros(0), np.zeros(n_features), 0.0, 0.0, centered, about=about)
 
     @property
     def rank(self) -> int:
@@ -257,9 +253,9 @@ class Subspace(BaseSummary):
         if self.parts:
             width = part_rank(rank, self.n_features)
             parts = [part.truncate(width) for part in self.parts]
-            return self.of_parts(parts, rank, self.feature_names).with_scale(self.scale)
+            return self.of_parts(parts, rank, self.about)
         rank = min(rank, self.rank)
-        return self._with(components=self.components[:rank, :], singular_values=self.singular_values[:rank])
+        return self.changed(components=self.components[:rank, :], singular_values=self.singular_values[:rank])
 
     def subspace(self, rank: int | None = None) -> Self:
         """The summary itself, truncated to `rank` directions."""
@@ -276,12 +272,12 @@ class Subspace(BaseSummary):
         weight = factor**2
         if self.parts:
             return self._of_changed_parts([part.scaled(factor) for part in self.parts])
-        return self._with(
+        return self.changed(
             observed=None if self.observed is None else self.observed * weight,
             singular_values=self.singular_values * factor,
             count=self.count * weight,
             total=self.total * weight,
-            certificate=None if self.certificate is None else self.certificate.scaled(weight),
+            about=self.about.weighted(weight),
         )
 
     def evaluated(self, found: Evaluation) -> Self:
@@ -293,11 +289,11 @@ class Subspace(BaseSummary):
         if energies.any():
             energies *= max(sum(found.energies), 0.0) / energies.sum()
         order = np.argsort(-energies, kind="stable")
-        certificate = self.certificate
-        if certificate is not None and certificate.evaluation is None:
-            certificate = certificate.evaluated(found)
-        return self._with(
-            certificate=certificate,
+        about = self.about
+        if about.certificate is not None and about.certificate.evaluation is None:
+            about = replace(about, certificate=about.certificate.evaluated(found))
+        return self.changed(
+            about=about,
             components=self.components[order],
             singular_values=np.sqrt(energies[order]),
             total=max(found.total, float(energies.sum())),
@@ -305,33 +301,25 @@ class Subspace(BaseSummary):
 
     def translated(self, step: Array) -> Self:
         """The summary of the same rows moved by `step`, shape (d,)."""
-        return self._with(mean=self.mean + step)
+        return self.changed(mean=self.mean + step)
 
     def astype(self, dtype: DTypeLike) -> Self:
         """The same subspace with components of another float type."""
         if self.parts:
             return self._of_changed_parts([part.astype(dtype) for part in self.parts])
-        return self._with(components=self.components.astype(dtype, copy=False))
+        return self.changed(components=self.components.astype(dtype, copy=False))
 
     def with_fixed_signs(self) -> Self:
         """The same subspace, the largest entry of each component positive."""
-        return self._with(components=with_fixed_signs(self.components))
+        return self.changed(components=with_fixed_signs(self.components))
 
     def _of_changed_parts(self, parts: Sequence["Subspace"]) -> Self:
-        return self.of_parts(parts, self.rank or None, self.feature_names).with_scale(self.scale)
+        return self.of_parts(parts, self.rank or None, self.about)
 
     @property
     def metadata(self) -> JSON:
         """Everything but the arrays, as JSON has it; of a summary of parts, theirs."""
         return super().metadata | ({"rank": self.rank or 1} if self.parts else {})
-
-    def _with(self, **changes: Any) -> Self:
-        """A changed copy, not checked again."""
-        return self.unchecked(**({field.name: getattr(self, field.name) for field in fields(self)} | changes))
-
-    def with_names(self, feature_names: Iterable[str] | None) -> Self:
-        """The same summary with these feature names."""
-        return self._with(feature_names=validation.feature_names(feature_names, self.n_features))
 
     def project(self, rows: RowsLike, *, shrinkage: Shrinkage | None = None) -> Array:
         """Coordinates of rows along the components, shape (n, r).

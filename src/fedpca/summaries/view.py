@@ -1,6 +1,5 @@
 """View: what an estimator shows; SummaryView: that of a summary that came from elsewhere."""
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -119,7 +118,7 @@ class SummaryView:
 
     def evaluated(self, certificate: Certificate) -> "SummaryView":
         """The same view of a summary whose certificate states how good its components are."""
-        whole: Summary = replace(self.whole, certificate=certificate)
+        whole: Summary = self.whole.with_about(certificate=certificate)
         if isinstance(whole, Subspace) and certificate.evaluation is not None:
             whole = whole.evaluated(certificate.evaluation)
         return SummaryView(whole, self.rule, self.oversample, self.dtype)

@@ -84,7 +84,7 @@ class Standardized:
     def _state(self) -> Moments:
         state = self.tracker.state()
         assert isinstance(state, Moments)
-        return state.divided(1 / self.units).with_scale(self.rule, self.scaling)
+        return state.divided(1 / self.units).with_about(scale=self.rule, scaling=self.scaling)
 
     @cached_property
     def _view(self) -> SummaryView:

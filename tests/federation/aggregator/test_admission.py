@@ -32,7 +32,7 @@ def releases_of(tables, privacy):
 
 
 def certified(release, **changes):
-    return replace(release, certificate=replace(release.certificate, **changes))
+    return release.with_about(certificate=replace(release.certificate, **changes))
 
 
 def federation(privacy=PRIVACY, **rules):
@@ -112,7 +112,7 @@ def test_certificates_merge_however_long_their_texts_and_however_many_their_warn
 def test_certificates_merge_in_any_tree():
     parts = [release_of(seed).certificate for seed in range(9)]
     parts[1] = replace(parts[1], ledger=parts[0].ledger)  # one owner
-    moments = [replace(release_of(0), certificate=part) for part in parts]
+    moments = [release_of(0).with_about(certificate=part) for part in parts]
     flat = merge(moments).certificate
     nested = merge([merge(moments[:4]), moments[4], merge(moments[5:])]).certificate
     assert {flat.epsilon, flat.delta, flat.mu} == {nested.epsilon, nested.delta, nested.mu}

@@ -19,6 +19,7 @@ import fedpca
 from fedpca import Aggregator, Moments, Privacy, PrivatePCA, Subspace
 from fedpca.errors import SummaryRejected
 from fedpca.federation import FolderStore
+from fedpca.summaries.about import About
 
 
 def storm(n_children=5, n_versions=4):
@@ -205,15 +206,15 @@ BAD = {
     "huge count": {"count": 1e300},
     "no rows": {"count": 0.0},
     "uncentered": {"centered": False, "mean": np.zeros(8)},
-    "other names": {"feature_names": tuple("hgfedcba")},
-    "names of another length": {"feature_names": ("a",)},
+    "other names": {"about": About(tuple("hgfedcba"))},
+    "names of another length": {"about": About(("a",))},
 }
 
 
 @pytest.mark.parametrize("what", BAD)
 def test_a_bad_summary_is_refused_with_a_reason_and_the_rest_go_on(what):
     aggregator = Aggregator()
-    named = replace(Subspace.from_rows(rows_of(1)), feature_names=tuple("abcdefgh"))
+    named = Subspace.from_rows(rows_of(1)).with_about(names=tuple("abcdefgh"))
     aggregator.receive("good", 0, named)
     aggregator.receive("turncoat", 0, Subspace.from_rows(rows_of(2)))
     before = bits(aggregator.model())
@@ -254,18 +255,18 @@ def test_names_of_features_are_compared_with_those_of_all_children():
     """The first may have none: two others that disagree must not both be taken."""
     aggregator = Aggregator()
     aggregator.receive("nameless", 0, Subspace.from_rows(rows_of(0)))
-    aggregator.receive("b", 0, replace(Subspace.from_rows(rows_of(1)), feature_names=tuple("abcdefgh")))
+    aggregator.receive("b", 0, Subspace.from_rows(rows_of(1)).with_about(names=tuple("abcdefgh")))
     with pytest.raises(SummaryRejected, match="same features in the same order"):
-        aggregator.receive("c", 0, replace(Subspace.from_rows(rows_of(2)), feature_names=tuple("hgfedcba")))
+        aggregator.receive("c", 0, Subspace.from_rows(rows_of(2)).with_about(names=tuple("hgfedcba")))
     assert aggregator.model().count == 120
 
 
 def test_what_is_expected_can_be_said_beforehand():
-    aggregator = Aggregator(expected=Subspace.empty(8, feature_names=tuple("abcdefgh")))
+    aggregator = Aggregator(expected=Subspace.empty(8, about=About(tuple("abcdefgh"))))
     for summary, rule in (
         (Subspace.from_rows(rows_of(0)[:, :5]), "same features, got 8 and 5"),
         (Subspace.from_rows(rows_of(0), center=False), "uncentered"),
-        (replace(Subspace.from_rows(rows_of(0)), feature_names=tuple("hgfedcba")), "same order"),
+        (Subspace.from_rows(rows_of(0)).with_about(names=tuple("hgfedcba")), "same order"),
     ):
         with pytest.raises(SummaryRejected, match=rule):
             aggregator.receive("first", 0, summary)

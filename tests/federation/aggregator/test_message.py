@@ -16,7 +16,7 @@ from fedpca.summaries import model_file
 ROWS = power_law(np.random.default_rng(0), 50, 6)
 SUMMARIES = {
     "subspace": lambda: Subspace.from_rows(ROWS, rank=3),
-    "single": lambda: Subspace.from_rows(ROWS.astype(np.float32)).with_names(list("abcdef")),
+    "single": lambda: Subspace.from_rows(ROWS.astype(np.float32)).with_about(names=list("abcdef")),
     "moments": lambda: Moments.from_rows(ROWS, center=False),
     "private": lambda: (
         PrivatePCA(2, epsilon=1.0, delta=1e-4, bound=3.0, center=None, evaluate=False).fit(ROWS).release()
@@ -120,8 +120,8 @@ def test_a_file_of_very_many_arrays_is_rejected_by_its_header():
 
 
 def test_feature_names_that_look_alike_are_shown_letter_by_letter():
-    one, two = (SUMMARIES["subspace"]().with_names([name, *"bcdef"]) for name in ("\u00e9", "e\u0301"))
+    one, two = (SUMMARIES["subspace"]().with_about(names=[name, *"bcdef"]) for name in ("\u00e9", "e\u0301"))
     with pytest.raises(ValueError, match=r"only one has '\\xe9', and only another 'e\\u0301'"):
         fedpca.merge([one, two])
     with pytest.raises(ValueError, match="only one has '\u00e9', and only another 'x'"):
-        fedpca.merge([one, SUMMARIES["subspace"]().with_names([*"xbcdef"])])
+        fedpca.merge([one, SUMMARIES["subspace"]().with_about(names=[*"xbcdef"])])

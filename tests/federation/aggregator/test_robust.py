@@ -19,6 +19,7 @@ from fedpca.cli.app import app
 from fedpca.errors import SummaryRejected
 from fedpca.federation.aggregator.robust import _capped_counts, merge_robust, what_counts
 from fedpca.federation.one_process.simulate import Faults, simulate
+from fedpca.summaries.about import About
 from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.merging import merge_distinct
 
@@ -285,9 +286,9 @@ def test_units_do_not_matter_where_rows_are_scaled(digits, robust):
 
 
 def spike_of_last(own, unit=1.0):
-    own = own.with_scale(None)
+    own = own.with_about(scale=None)
     scatter = own.scatter + np.diag([*np.zeros(own.n_features - 1), own.count * 100 * unit**2])
-    return replace(own, scatter=scatter).with_scale("std")
+    return replace(own, scatter=scatter).with_about(scale="std")
 
 
 def test_moments_with_missing_entries_keep_a_scaling():
@@ -322,7 +323,7 @@ def test_a_parent_accepts_scaled_regions(robust, missing):
 def test_rows_divided_by_numbers_keep_these():
     rows = np.random.default_rng(8).normal(size=(5, 50, 3)) * [1, 10, 100]
     owners = {
-        f"{i}": Subspace.from_rows(part, scale=[1.0, 10.0, 100.0]).with_names(["a", "b", "c"])
+        f"{i}": Subspace.from_rows(part, scale=[1.0, 10.0, 100.0]).with_about(names=["a", "b", "c"])
         for i, part in enumerate(rows)
     }
     found = merge_robust(owners, "trim")
@@ -410,7 +411,7 @@ def test_negative_energy_of_private_releases_hides_no_direction(digits, robust):
         own = Moments.from_rows(rows)
         noise = np.random.default_rng(int(1e6 * rows[0].sum())).normal(size=own.scatter.shape) * 0.1
         certificate = Certificate(private=True, epsilon=1.0, delta=1e-5, mu=0.2, noise_edge=2.0)
-        return replace(own, scatter=own.scatter + (noise + noise.T) / 2, certificate=certificate)
+        return replace(own, scatter=own.scatter + (noise + noise.T) / 2, about=About(certificate=certificate))
 
     def lie(own):
         return replace(own, scatter=own.scatter - own.count * 30 * first.T @ first)

@@ -707,9 +707,9 @@ def test_what_is_collected_again_is_rejected_once_in_a_history(tmp_path):
 
 
 def test_a_rejection_is_logged_once_and_its_reason_is_short(tmp_path):
-    named = summary_of(0).with_names([f"{'x' * 10**6}{number}" for number in range(8)])
+    named = summary_of(0).with_about(names=[f"{'x' * 10**6}{number}" for number in range(8)])
     with Aggregator(store=tmp_path) as aggregator:
-        aggregator.receive("a", 1, summary_of(0).with_names([*"abcdefgh"]))
+        aggregator.receive("a", 1, summary_of(0).with_about(names=[*"abcdefgh"]))
         size = (tmp_path / "history.jsonl").stat().st_size
         for _ in range(50):
             with pytest.raises(SummaryRejected) as refusal:

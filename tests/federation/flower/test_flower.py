@@ -48,7 +48,7 @@ def expected_model(sources, rank=3):
         pca = StreamingPCA(rank)
         for batch in rows:
             pca.partial_fit(batch)
-        messages.append((name, 1, replace(pca.summary_, feature_names=rows.feature_names)))
+        messages.append((name, 1, pca.summary_.with_about(names=rows.feature_names)))
     return aggregate(messages, rank).model()
 
 

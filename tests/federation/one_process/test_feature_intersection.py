@@ -30,6 +30,7 @@ from fedpca import (
 from fedpca.errors import SummaryRejected
 from fedpca.federation.aggregator.store import FolderStore
 from fedpca.federation.folder import collect, publish
+from fedpca.summaries.about import About
 from fedpca.summaries.certificate import noise_edge
 from fedpca.summaries.merging import intersect, select
 from fedpca.trust.envelope import canonical
@@ -37,7 +38,7 @@ from fedpca.trust.envelope import canonical
 both_kinds = pytest.mark.parametrize("kind", [Subspace, Moments])
 both_merges = pytest.mark.parametrize("join", [merge, merge_tree])
 ignore_left_out = pytest.mark.filterwarnings("ignore:left out features:UserWarning")
-ABC = Subspace.empty(3, feature_names=("a", "b", "c"))
+ABC = Subspace.empty(3, about=About(("a", "b", "c")))
 
 
 def frame(names, n_rows=60, seed=0):
@@ -112,7 +113,7 @@ def test_any_columns_of_awkward_rows(tables, center, moments, random):
         common &= set(columns)
         kind = Moments if moments else Subspace
         summary = kind.from_rows(table[:, columns], center=center)
-        summaries.append(summary.with_names([f"c{column}" for column in columns]))
+        summaries.append(summary.with_about(names=[f"c{column}" for column in columns]))
     merged = merge(summaries, features="intersection")
     kept = [int(name[1:]) for name in merged.feature_names]
     assert set(kept) == common
@@ -173,7 +174,7 @@ def test_rounding_of_what_is_left_out_is_no_direction(rng):
     rows = pd.DataFrame(rows.astype(np.float32), columns=[*"abcdefg"])
     assert select(Subspace.from_rows(rows), ("f", "g")).rank == 1
     indefinite = Moments(
-        9, np.zeros(3), np.diag([1e12, 1.0, -1e-5]), feature_names=[*"abc"]
+        9, np.zeros(3), np.diag([1e12, 1.0, -1e-5]), about=About(tuple("abc"))
     )  # within rounding
     np.testing.assert_allclose(select(indefinite, ("b", "c")).scatter, np.diag([1.0, 0.0]))
 
@@ -181,7 +182,7 @@ def test_rounding_of_what_is_left_out_is_no_direction(rng):
 def test_an_owner_without_rows_changes_nothing():
     rows = Subspace.from_rows(frame("abc"))
     with pytest.warns(UserWarning, match=r"summary 1: d \(0.0% of its variance\)"):
-        merged = merge([rows, Subspace.empty(4, feature_names=tuple("cdab"))], features="intersection")
+        merged = merge([rows, Subspace.empty(4, about=About(tuple("cdab")))], features="intersection")
     np.testing.assert_allclose(merged.singular_values, rows.singular_values)
     assert merged.feature_names == ("a", "b", "c")
 
@@ -255,7 +256,9 @@ def test_a_refusal_names_what_differs_and_the_remedy():
     with pytest.raises(ValueError, match="got 2 and 3; select the same columns, or name them and leave out"):
         merge([Moments.from_rows(np.eye(2)), Moments.from_rows(np.eye(3))])
     with pytest.raises(ValueError, match="got 2 and 3, some of them twice"):
-        merge([Moments.from_rows(np.eye(n)).with_names([*names]) for n, names in ((2, "ab"), (3, "aba"))])
+        merge(
+            [Moments.from_rows(np.eye(n)).with_about(names=[*names]) for n, names in ((2, "ab"), (3, "aba"))]
+        )
     with pytest.raises(
         ValueError, match=r"or leave out what not all have with fedpca.merge\(\.\.\., features"
     ):
@@ -292,7 +295,7 @@ def test_long_lists_are_cut():
 @both_merges
 def test_what_cannot_be_matched_is_one_error(join, summaries, error, match):
     summaries = [
-        Moments.from_rows(rows.to_numpy()).with_names(rows.columns)
+        Moments.from_rows(rows.to_numpy()).with_about(names=rows.columns)
         if isinstance(rows, pd.DataFrame)
         else Moments.from_rows(rows)
         for rows in summaries
@@ -417,7 +420,7 @@ def test_no_child_shrinks_the_model(caplog):
         (Subspace.from_rows(frame("a")), "must have all expected features, and lacks 'b', 'c'; fit them"),
         (Subspace.from_rows(frame("xyz")), "lacks 'a', 'b', 'c'"),
         (Subspace.from_rows(frame("abc").to_numpy()), "matched by name, and those of the summary have none"),
-        (Subspace.from_rows(np.eye(4)).with_names([*"abca"]), "the summary has 'a' twice"),
+        (Subspace.from_rows(np.eye(4)).with_about(names=[*"abca"]), "the summary has 'a' twice"),
         (Subspace.from_rows(frame("abcd"), center=False), "centered and uncentered"),
     ):
         with pytest.raises(SummaryRejected, match=reason):
@@ -427,7 +430,7 @@ def test_no_child_shrinks_the_model(caplog):
     assert list(aggregator.children) == ["north"]
 
 
-@pytest.mark.parametrize("expected", [None, Subspace.empty(3), Subspace.empty(2, feature_names=("a", "a"))])
+@pytest.mark.parametrize("expected", [None, Subspace.empty(3), Subspace.empty(2, about=About(("a", "a")))])
 def test_an_intersection_needs_expected_names(expected):
     with pytest.raises(ValueError, match=r"needs expected= with the names|expected has 'a' twice"):
         Aggregator(features="intersection", expected=expected)
@@ -460,7 +463,7 @@ def test_a_store_of_wider_states_may_be_opened(tmp_path):
     assert after.model().feature_names == ("a", "b", "c")
     assert after.children["south"].left_out.startswith("d (")
     wider = Aggregator(
-        store=tmp_path, expected=Subspace.empty(2, feature_names=("a", "z")), features="intersection"
+        store=tmp_path, expected=Subspace.empty(2, about=About(("a", "z"))), features="intersection"
     )
     assert set(wider.quarantined) == {"north", "south"}
     assert "lacks 'z'" in wider.quarantined["north"]
@@ -492,7 +495,7 @@ def test_a_shared_folder_of_different_columns(tmp_path):
     for name in ("south", "north"):
         other_order.receive(name, 1, StreamingPCA(2).fit(frames[name]).summary_)
     assert bits(other_order.model()) == bits(aggregator.model())
-    parent = Aggregator(2, expected=Subspace.empty(2, feature_names=("c", "a")), features="intersection")
+    parent = Aggregator(2, expected=Subspace.empty(2, about=About(("c", "a"))), features="intersection")
     parent.receive("region", aggregator.version, aggregator.summary())
     assert parent.model().feature_names == ("c", "a")
     np.testing.assert_allclose(
@@ -506,7 +509,7 @@ def test_a_shared_folder_of_different_columns(tmp_path):
 def test_a_private_aggregator_checks_what_it_merges(rng):
     privacy = Privacy(1.0, 1e-6, 3.0, center=None, evaluate=False)
     rows = pd.DataFrame(rng.normal(size=(4000, 40)) / 6, columns=[f"c{i}" for i in range(40)])
-    expected = Subspace.empty(5, centered=False, feature_names=tuple(rows.columns[:5]))
+    expected = Subspace.empty(5, centered=False, about=About(tuple(rows.columns[:5])))
     aggregator = Aggregator(expected=expected, features="intersection", privacy=privacy)
     aggregator.receive("north", 1, PrivatePCA(**privacy.settings).fit(rows).release())
     aggregator.receive("south", 1, PrivatePCA(**privacy.settings).fit(rows[rows.columns[:7]]).release())

@@ -539,7 +539,7 @@ def test_other_features_are_reported_before_another_scale():
 
 def test_the_expected_scale():
     rows = owners_of()["owner 3"]
-    expected = Subspace.empty(8).with_scale(np.arange(1.0, 9.0))
+    expected = Subspace.empty(8).with_about(scale=np.arange(1.0, 9.0))
     aggregator = Aggregator(expected=expected)
     with pytest.raises(SummaryRejected, match="must have the same scale, got numbers and 'std'"):
         aggregator.receive("a", 1, KINDS["std"](rows))
@@ -593,9 +593,9 @@ def test_a_scaling_that_claims_more_than_the_rows_is_rejected():
         Scaling(own.observed, own.mean + 1e6, own.variance),
     ):
         with pytest.raises(SummaryRejected, match="more observed entries, or larger ones, than its rows"):
-            aggregator.receive("b", 1, honest.with_scale("std", forged))
+            aggregator.receive("b", 1, honest.with_about(scale="std", scaling=forged))
     assert aggregator.receive("b", 1, honest)
-    counts = Moments.from_rows(rows[~np.isnan(rows[:, 1])] ** 2 + 3, scale="std").with_scale("binomial")
+    counts = Moments.from_rows(rows[~np.isnan(rows[:, 1])] ** 2 + 3, scale="std").with_about(scale="binomial")
     with pytest.raises(SummaryRejected, match="needs counts of an allele"):
         Aggregator().receive("a", 1, counts)
 
@@ -605,10 +605,10 @@ def test_a_private_summary_states_where_its_scale_came_from():
     rows = private_owners()["c"]
     scaled = PrivatePCA(2, scale=np.logspace(-3, 4, 5), **privacy.settings).fit(rows).release()
     assert Aggregator(privacy=privacy).receive("a", 1, scaled)
-    forged = replace(scaled, certificate=replace(scaled.certificate, scale="magic"))
+    forged = scaled.with_about(certificate=replace(scaled.certificate, scale="magic"))
     with pytest.raises(SummaryRejected, match="its scale is 'magic'; known are private"):
         Aggregator(privacy=privacy).receive("a", 1, forged)
-    forged = replace(scaled, certificate=replace(scaled.certificate, scale=None))
+    forged = scaled.with_about(certificate=replace(scaled.certificate, scale=None))
     with pytest.raises(SummaryRejected, match="must state where its scale came from"):
         Aggregator(privacy=privacy).receive("a", 1, forged)
 

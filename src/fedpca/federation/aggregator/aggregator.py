@@ -83,8 +83,8 @@ class Aggregator:
             the same model, bit for bit. None keeps them in memory. States in it that break the rules below
             are quarantined.
         expected: reject summaries that do not merge with this one, such as
-            `Subspace.empty(n_features, feature_names=...)`; if it has a scale, all must have the same. None:
-            the first summary decides on the features, on centering and on the scale.
+            `Subspace.empty(n_features, about=About(names=...))`; if it has a scale, all must have the same.
+            None: the first summary decides on the features, on centering and on the scale.
         features: "same" rejects summaries of other features. "intersection" needs `expected`, with feature
             names, which are those of the model: children match them by name, in any order; what else a child
             has is left out, also of the store, and a child that lacks one is rejected. So no child decides
@@ -603,7 +603,7 @@ def _require_expected_names(expected: Summary | None) -> tuple[str, ...]:
     if expected is None or expected.feature_names is None:
         raise ValueError(
             "features='intersection' needs expected= with the names of the model's features, so that no "
-            "child decides on them: expected=Subspace.empty(2, feature_names=('age', 'dose'))."
+            "child decides on them: expected=Subspace.empty(2, about=About(names=('age', 'dose')))."
         )
     return require_names(expected.feature_names, "expected")
 

@@ -8,6 +8,7 @@ from fedpca.federation.aggregator.admission import check_private
 from fedpca.federation.aggregator.message import Message
 from fedpca.federation.aggregator.store import State
 from fedpca.privacy import Privacy
+from fedpca.summaries.about import About
 from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
@@ -29,7 +30,7 @@ def agreed(
     _require("rank", settings.get("rank", rank), rank)
     if expected is None and "features" in settings:
         names = tuple(settings["features"])
-        expected = Subspace.empty(len(names), centered=settings.get("center", True), feature_names=names)
+        expected = Subspace.empty(len(names), centered=settings.get("center", True), about=About(names))
     private = {name: settings[name] for name in _PRIVATE if name in settings}
     if private and privacy is None:
         privacy = Privacy(**private)

@@ -12,6 +12,7 @@ import numpy as np
 from fedpca._typing import Array
 from fedpca.privacy import Privacy
 from fedpca.summaries import validation
+from fedpca.summaries.about import About
 from fedpca.summaries.certificate import Certificate, Release, shared_cost
 from fedpca.summaries.merging import check_compatible, check_scales, check_spheres, merge_distinct
 from fedpca.summaries.moments import Moments
@@ -183,7 +184,7 @@ class Pool:
         others = self._stand_in(child, summary)
         merged = summary
         if others is not None:
-            merged = summary.with_scale(None)  # all have the same, and it changes nothing else
+            merged = summary.with_about(scale=None)  # all have the same, and it changes nothing else
             check_compatible([others, merged], INTERSECTION)
             some = next(iter(self._summaries.values()))
             check_scales([some, summary])
@@ -210,13 +211,14 @@ class Pool:
         if isinstance(summary, Subspace):
             components, energy = np.zeros((0, d), summary.components.dtype), float(energies.sum())
             return Subspace(
-                components, np.zeros(0), mean, sums.count, energy, some.centered, names, observed=observed
+                components, np.zeros(0), mean, sums.count, energy, some.centered, observed, about=About(names)
             )
         certificate = summary.certificate and _NEUTRAL
         if certificate is not None and some.certificate is not None:
             certificate = replace(certificate, clipping=some.certificate.clipping)
         scatter = np.diag(observes * (energies / (d if len(energies) < d else 1)))
-        return Moments(sums.count, mean, scatter, some.centered, names, certificate, observed)
+        about = About(names, certificate=certificate)
+        return Moments(sums.count, mean, scatter, some.centered, observed, about=about)
 
     def _check_releases(self, child: str, summary: Summary, privacy: Privacy | None) -> None:
         """Refuse a copied stream, and a shared ledger that has spent more than is accepted."""

@@ -32,6 +32,7 @@ from scipy.sparse.csgraph import connected_components
 from fedpca._typing import Array
 from fedpca._util.text import join_names, sanitize
 from fedpca.summaries import validation
+from fedpca.summaries.about import About
 from fedpca.summaries.linalg import rounding_level, with_fixed_signs
 from fedpca.summaries.merging import all_moments, check_compatible, merge_tree
 from fedpca.summaries.moments import Moments
@@ -145,13 +146,13 @@ def what_counts(
     if isinstance(summaries[0].scale, str):
         counted, weights = _counted_unscaled(cast("list[Moments]", summaries), counts, robust)
     else:
-        plain = [summary.with_scale(None) for summary in summaries]
+        plain = [summary.with_about(scale=None) for summary in summaries]
         left, weights = _counted(plain, counts, robust)
-        counted = [each.with_scale(summaries[0].scale) for each in left]
+        counted = [each.with_about(scale=summaries[0].scale) for each in left]
     without = [repr(sanitize(name, 100)) for name, weight in zip(names, weights, strict=True) if not weight]
     if without:
         _log.warning("robust=%r gives no weight to %s: far from the others", robust, join_names(without))
-    named = [each.with_names(own.feature_names) for each, own in zip(counted, summaries, strict=True)]
+    named = [each.with_about(names=own.feature_names) for each, own in zip(counted, summaries, strict=True)]
     return dict(zip(names, named, strict=True))
 
 
@@ -208,7 +209,7 @@ def _counted_unscaled(
     found: list[Summary] = []
     for own, each, entries in zip(moments, left, observed, strict=True):
         known = None if _is_complete(own) else Scaling(entries, mean, variance)
-        found.append(each.with_scale(own.scale, known))
+        found.append(each.with_about(scale=own.scale, scaling=known))
     return found, weights
 
 
@@ -345,7 +346,8 @@ class _Owners:
         scatter = _about_mean(self.scatters[i], offset, private=own.certificate is not None) * count
         certificate = own.certificate and own.certificate.scaled(count / own.count)
         if self.basis is None:
-            return Moments(count, self.center + offset, scatter, own.centered, None, certificate)
+            about = About(certificate=certificate)
+            return Moments(count, self.center + offset, scatter, own.centered, about=about)
         squares, vectors = np.linalg.eigh(scatter)
         total = float(np.trace(scatter)) + count * self.rests[i]
         kept = np.flatnonzero(squares > rounding_level(own.n_features) * squares[-1:].sum())[::-1]
@@ -358,7 +360,7 @@ class _Owners:
             count=count,
             total=total,
             centered=own.centered,
-            certificate=certificate,
+            about=About(certificate=certificate),
         )
 
 

@@ -94,7 +94,7 @@ def root(
     if not merged.count:
         return None
     if names is not None:
-        merged = merged.with_names(names)
+        merged = merged.with_about(names=names)
     model = merged.subspace(min(n_components, merged.n_features))
     if isinstance(merged, Moments) and isinstance(merged.scale, str):
         return Model(model, constant_features(merged.scaling_of_rows().constant, merged.feature_names))

@@ -226,7 +226,7 @@ class PrivateParts:
             stream=secrets.token_hex(8),
             time=self._released.time,
         )
-        return replace(model, certificate=certificate)
+        return model.with_about(certificate=certificate)
 
     def warnings(self) -> list[str]:
         """What the release does not show, or shows to be wrong."""

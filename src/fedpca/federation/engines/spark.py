@@ -175,7 +175,7 @@ def _scored(batches: Iterator[Any], contents: bytes) -> Iterator[Any]:
     import pyarrow as pa
 
     model = from_file("the model", *model_file.decode(contents, "the model")).subspace()
-    pca = ModelPCA(model.with_names(None), model.rank)
+    pca = ModelPCA(model.with_about(names=None), model.rank)
     for batch in batches:
         *kept, column = batch.columns
         scores = np.zeros((0, model.rank))

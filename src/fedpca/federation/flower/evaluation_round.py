@@ -1,7 +1,6 @@
 """EvaluationRound: how good a private model is, by sums of the nodes that released."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from fedpca._typing import JSON
 from fedpca._util.extras import require
@@ -95,5 +94,5 @@ class EvaluationRound:
         found = found.scaled(model.count / n_rows)  # what nodes are missing is taken to be alike
         explained, low, high = found.explained()
         assert model.certificate is not None
-        evaluated = replace(model, certificate=model.certificate.evaluated(found)).evaluated(found)
+        evaluated = model.with_about(certificate=model.certificate.evaluated(found)).evaluated(found)
         return evaluated, {"explained": explained, "interval": [low, high], "beyond": found.beyond}

@@ -26,6 +26,7 @@ from fedpca.parallel import n_threads
 from fedpca.privacy import Privacy
 from fedpca.privacy.tracker import warn_of_refit
 from fedpca.secure.settings import SecureSums
+from fedpca.summaries.about import About
 from fedpca.summaries.features import (
     FeatureRule,
     LeftOut,
@@ -211,7 +212,7 @@ class FederatedPCA(BasePCA):
         votes = [(each.n_features, each.feature_names, each.count) for each in sent.values()]
         n_features, names = features_of_most(votes)
         centered = next(iter(sent.values())).centered
-        expected = Subspace.empty(n_features, centered=centered, feature_names=names)
+        expected = Subspace.empty(n_features, centered=centered, about=About(names))
         aggregator = Aggregator(
             fanout=self.fanout, expected=expected, robust=self.robust, max_share=self.max_share
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING
 
@@ -153,4 +153,4 @@ def _secured(view: SummaryView, certificate: Certificate | None) -> SummaryView:
     if certificate is None or certificate.secure is None or own is None:
         return view
     own = own.secured(certificate.secure, session=certificate.release or "", time=certificate.time or "")
-    return SummaryView(replace(view.whole, certificate=own), view.rule, view.oversample, view.dtype)
+    return SummaryView(view.whole.with_about(certificate=own), view.rule, view.oversample, view.dtype)

@@ -18,6 +18,7 @@ from fedpca.privacy.calibration import SENSITIVITY, Adjacency
 from fedpca.privacy.clipping import RADIUS, Clipping
 from fedpca.privacy.mechanisms.base import SUM_WEIGHT, Calibration, Mechanism, NoiseBlock
 from fedpca.privacy.noise import Noise, SymmetricMask
+from fedpca.summaries.about import About
 from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.moments import Moments
 
@@ -114,7 +115,5 @@ class Gram(Mechanism):
             self.clipping.mean(offset),
             self.clipping.unit * scatter,
             self.clipping.centered,
-            self.clipping.feature_names,
-            certificate,
-            scale=self.clipping.public_scale,
+            about=About(self.clipping.feature_names, self.clipping.public_scale, certificate),
         )

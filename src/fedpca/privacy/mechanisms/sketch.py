@@ -17,6 +17,7 @@ from fedpca.privacy.clipping import RADIUS, Clipping, clipped
 from fedpca.privacy.mechanisms.base import SUM_WEIGHT, Calibration, Mechanism, NoiseBlock
 from fedpca.privacy.noise import Noise
 from fedpca.privacy.schedule import Schedule
+from fedpca.summaries.about import About
 from fedpca.summaries.certificate import Certificate
 from fedpca.summaries.linalg import leading_singular_pairs, with_fixed_signs
 from fedpca.summaries.subspace import Subspace
@@ -127,9 +128,7 @@ class Sketch(Mechanism):
             self._rows_of(count),
             clipping.unit * total,
             clipping.centered,
-            clipping.feature_names,
-            certificate,
-            scale=clipping.public_scale,
+            about=About(clipping.feature_names, clipping.public_scale, certificate),
         )
 
 

@@ -100,14 +100,7 @@ class Coverage(NamedTuple):
         components[rest] = U.T.astype(components.dtype) @ components[rest]
         lacking = np.diag(lack).copy()
         lacking[rest] = np.vecdot(U.T, (lack[rest, rest] @ U).T)
-        fair = Subspace.unchecked(
-            components=components,
-            singular_values=np.sqrt(np.r_[squares[:first], kept]),
-            mean=basis.mean,
-            count=basis.count,
-            total=basis.total,
-            centered=basis.centered,
-        )
+        fair = basis.changed(components=components, singular_values=np.sqrt(np.r_[squares[:first], kept]))
         return fair, np.r_[squares[:first], known] + lacking
 
 

@@ -485,11 +485,4 @@ class Nystrom(SubspaceTracker):
 
 def _with_components(basis: Subspace, components: Array) -> Subspace:
     """The same subspace with other components, or the first of them."""
-    return Subspace.unchecked(
-        components=components,
-        singular_values=basis.singular_values[: components.shape[0]],
-        mean=basis.mean,
-        count=basis.count,
-        total=basis.total,
-        centered=basis.centered,
-    )
+    return basis.changed(components=components, singular_values=basis.singular_values[: components.shape[0]])
