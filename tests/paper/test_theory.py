@@ -9,7 +9,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.special import betainc
 
-from fedpca.summaries.about import About
 from fedpca import StreamingPCA, Subspace, merge
 from fedpca.paper.noise import paper_omega
 from fedpca.paper.theory import (
@@ -26,6 +25,7 @@ from fedpca.paper.theory import (
     utility_bound,
 )
 from fedpca.privacy.calibration import analytic_sigma
+from fedpca.summaries.about import About
 from fedpca.summaries.certificate import Certificate
 
 ROWS_NEEDED = {

@@ -719,8 +719,8 @@ def test_a_model_that_is_not_private_says_so(tmp_path):
         Subspace.from_rows(np.random.default_rng(0).normal(size=(40, 5)), center=False),
         Subspace.from_rows(np.random.default_rng(0).normal(size=(40, 5)) * 1e-120),
         Subspace(np.eye(3)[:2], np.array([2.0, 0.0]), np.zeros(3), 9.0, 4.0),
-        replace(
-            Subspace.from_rows(np.eye(3)), certificate=Certificate(False, 1e9, 1.0, 1e300, noise_edge=1e300)
+        Subspace.from_rows(np.eye(3)).with_about(
+            certificate=Certificate(False, 1e9, 1.0, 1e300, noise_edge=1e300)
         ),
         StreamingPCA(2).fit(np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)),
         Subspace.from_rows(np.random.default_rng(0).normal(size=(300, 120))),

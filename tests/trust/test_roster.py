@@ -7,7 +7,6 @@ import os
 import pickle
 import stat
 import tomllib
-from dataclasses import replace
 
 import numpy as np
 import pytest

@@ -138,6 +138,7 @@ class Subspace(BaseSummary):
         return subspace
 
     def changed(self, **changes: Any) -> Self:
+        """The same subspace but for fields that this library has just made: they are not checked again."""
         if (singular_values := changes.get("singular_values")) is not None:
             total = changes.get("total", self.total)
             changes["total"] = max(total, float(singular_values @ singular_values))  # but for rounding
