@@ -102,6 +102,7 @@ test-prereleases: .venv-prereleases/.locked
 
 # Built twice, in folders of other names and at other times: what is published can be built again.
 dist: $(READY)
+	@git diff --quiet HEAD || { echo "commit first: what is built a second time is the last commit"; exit 1; }
 	rm -rf dist build/again
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation
 	git clone --quiet . build/again/fedpca
