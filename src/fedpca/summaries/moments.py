@@ -134,6 +134,43 @@ class Moments(BaseSummary):
         return cls(count, mean, scatter, center, about=About(names, scale, scaling=scaling))
 
     @classmethod
+    def from_sums(
+        cls,
+        count: float,
+        sums: ArrayLike,
+        products: ArrayLike,
+        *,
+        origin: ArrayLike | None = None,
+        names: Sequence[str] | None = None,
+    ) -> Self:
+        """The moments of rows of which only sums are known, as a database returns them.
+
+        Args:
+            count: number of rows, or the sum of their weights.
+            sums: shape (d,), of the rows minus the origin.
+            products: shape (d, d), the sum of (row - origin)(row - origin)^T.
+            origin: shape (d,), the closer to the mean the fewer digits are lost; zeros by default.
+            names: one per feature, or None.
+
+        >>> Moments.from_sums(2, [4.0, 4.0], [[10.0, 8.0], [8.0, 8.0]]).scatter
+        array([[2., 0.],
+               [0., 0.]])
+        """
+        sums, products = np.array(sums, dtype=np.float64), np.array(products, dtype=np.float64)
+        if sums.ndim != 1 or products.shape != 2 * sums.shape:
+            raise ValueError(
+                f"sums and products must have shapes (d,) and (d, d), got {sums.shape} and {products.shape}."
+            )
+        if not validation.count(count):
+            raise ValueError("count must be positive: sums of no rows have no mean.")
+        offset = sums / count
+        start = np.zeros_like(offset) if origin is None else np.asarray(origin, dtype=np.float64)
+        if start.shape != offset.shape:
+            raise ValueError(f"origin must have shape {offset.shape}, got {start.shape}.")
+        about = About(None if names is None else tuple(names))
+        return cls(count, start + offset, products - np.outer(sums, offset), about=about)
+
+    @classmethod
     def of_parts(cls, parts: Sequence["Moments"], rank: int | None = None, about: About = NOTHING) -> Self:
         """The moments of parts, no two of which know the same features.
 
