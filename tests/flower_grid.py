@@ -10,11 +10,11 @@ from fedpca.federation.flower import client_app, server_app
 from fedpca.federation.flower.round import Round
 
 RUN = {
-    "rank": 3, "center": True, "scale": "", "features": 0,
+    "rank": 3, "center": True, "scale": "none", "features": "none",
     "deadline": 60.0, "expect": 0, "quorum": 1, "retries": 2,
-    "max-bytes": 2**20, "max-rows": 0, "max-rms": 0.0, "least-rows": 0,
-    "roster": "", "robust": "", "max-share": 0.0,
-    "epsilon": 0.0, "delta": 1e-6, "bound": 0.0, "adjacency": "replace-one",
+    "max-bytes": 2**20, "max-rows": "none", "max-rms": "none", "least-rows": 0,
+    "roster": "none", "robust": "none", "max-share": "none",
+    "epsilon": "none", "delta": 1e-6, "bound": "private", "adjacency": "replace-one",
 }  # fmt: skip
 
 

@@ -244,7 +244,7 @@ def test_merge_checks_declared_rows_and_settings(study):
     fit("north")
     roster.with_settings(center=False).save("other.toml")
     merged = ["-o", "both.safetensors", "--roster", "other.toml"]
-    assert "north.safetensors: its center must be that of the roster" in error_of(
+    assert "north.safetensors: center must be False, as in the roster of study" in error_of(
         "merge", "north.safetensors", *merged
     )
     roster.with_settings(epsilon=1.0, delta=1e-5).save("other.toml")
@@ -259,19 +259,20 @@ def test_a_fit_that_is_not_what_was_agreed_is_refused_before_anything_is_written
     roster = Roster.load("roster.toml")
     signed = ["--roster", "other.toml", "--key", "north.key", "-o", "out.safetensors"]
     for settings, problem in (
-        ({"n_features": 5}, "n_features must be that of the roster, 5, got 4"),
-        ({"n_features": None, "features": ["a", "b", "c", "e"]}, "its features must be those of the roster"),
-        ({"center": False}, "center must be that of the roster"),
-        ({"scale": "std"}, "scale must be that of the roster, 'std', got 'none'"),
+        ({"n_features": 5}, "n_features must be 5, as in the roster of study"),
+        (
+            {"n_features": None, "features": ["a", "b", "c", "e"]},
+            "features must be 4 names in their order",
+        ),
+        ({"center": False}, "center must be False, as in the roster"),
+        ({"scale": "std"}, "scale must be 'std', as in the roster"),
     ):
         roster.with_settings(**settings).save("other.toml")
         assert problem in error_of("fit", "north.csv", *signed)
     roster.with_settings(epsilon=1, delta=1e-5, bound=15).save("other.toml")
     assert "add --epsilon 1 --delta 1e-05" in error_of("fit", "north.csv", *signed, code=2)
     dear = ["--epsilon", "2", "--delta", "1e-5", "--bound", "15", "--center", "none", "--ledger", "l.jsonl"]
-    assert "epsilon must be that of the roster, 1.0, got epsilon=2.0" in error_of(
-        "fit", "north.csv", *signed, *dear
-    )
+    assert "epsilon must be 1.0, as in the roster of study" in error_of("fit", "north.csv", *signed, *dear)
     roster.without_member("north").save("other.toml")
     assert "is that of no member" in error_of("fit", "north.csv", *signed)
     declared = roster.without_member("north").with_member(Member("north", roster.members["north"].key, 299))

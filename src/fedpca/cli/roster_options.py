@@ -65,8 +65,10 @@ def check_fit(
     """Refuse a member's fit that is not what the roster says: before anything is spent on the rows."""
     from fedpca.disclosure.policy import count_rows
     from fedpca.federation.aggregator import membership
+    from fedpca.trust import agreement
 
-    membership.check_settings(signer.roster, rows.n_features, rows.feature_names, centered, scale)
+    found = agreement.of_fit(rows.n_features, rows.feature_names, centered, scale)
+    membership.require(signer.roster, found)
     if privacy is not None and signer.member.rows is not None:
         check_rows(signer, count_rows(rows))
 

@@ -3,9 +3,9 @@
 import os
 import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from fedpca.privacy.ledger import Ledger
 from fedpca.privacy.mechanisms.registry import MECHANISMS, MechanismName
 from fedpca.privacy.rules import check_epsilon_delta
 from fedpca.summaries import validation
+from fedpca.trust.agreement import PROMISE
 from fedpca.trust.keys import SigningKey
 
 _MAX_RELEASES = 10_000
@@ -125,6 +126,14 @@ class Privacy:
         if not np.isfinite(center).all():
             raise ValueError("center must be finite, and has NaN or infinity in it.")
         return tuple(center.tolist())
+
+    @classmethod
+    def agreed(cls, settings: Mapping[str, Any]) -> "Privacy | None":
+        """What owners agreed on, see `fedpca.trust.agreement`; None without epsilon."""
+        if "epsilon" not in settings:
+            return None
+        given = {name: settings[name] for name in PROMISE if name in settings}
+        return cls(**given) if settings.get("center", True) else cls(**given, center=None)
 
     @property
     def settings(self) -> JSON:

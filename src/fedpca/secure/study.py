@@ -42,15 +42,7 @@ _WORDS = 2.0**63
 
 def privacy_of(roster: Roster) -> Privacy | None:
     """The privacy that all members of a study have agreed on; None without."""
-    settings = roster.settings
-    if "epsilon" not in settings:
-        return None
-    given: dict[str, Any] = {
-        name: settings[name] for name in ("bound", "adjacency", "mechanism") if name in settings
-    }
-    if not settings.get("center", True):
-        given["center"] = None
-    return Privacy(settings["epsilon"], settings["delta"], **given)
+    return Privacy.agreed(roster.settings)
 
 
 def fit_of(roster: Roster) -> Fit:

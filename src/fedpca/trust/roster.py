@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from math import isfinite
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -18,7 +17,7 @@ from fedpca._util.files import atomic_write, local_path
 from fedpca._util.text import join_names, looks
 from fedpca.errors import OutdatedRoster, SignatureError
 from fedpca.summaries import validation
-from fedpca.trust import envelope
+from fedpca.trust import agreement, envelope
 from fedpca.trust.envelope import Signature
 from fedpca.trust.keys import PublicKey, SigningKey
 
@@ -27,9 +26,6 @@ ANYONE = "no roster: senders are not verified"
 
 _FORMAT = "fedpca roster 1"
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
-_SCALES = ("std", "binomial", "none")
-_PRIVATE = ("bound", "adjacency", "mechanism")
-_SECURE = ("least", "largest")
 _MAX_BYTES = 2**24
 _MAX_PREDECESSORS = 10_000
 
@@ -113,7 +109,7 @@ class Roster:
                     f"{other.id!a:.200} look alike; give one of them another."
                 )
         self._members = MappingProxyType({member.id: member for member in listed})
-        self._settings = MappingProxyType(_checked_settings(settings))
+        self._settings = MappingProxyType(agreement.checked(settings))
         self._predecessors = tuple(predecessors)
         if len(self._predecessors) > _MAX_PREDECESSORS:
             raise ValueError(f"there must be at most {_MAX_PREDECESSORS} predecessors; begin another study.")
@@ -186,7 +182,7 @@ class Roster:
 
     @classmethod
     def _from_toml(cls, found: JSON) -> Self:
-        _refuse_unknown(found, ("study", "predecessors", "settings", "members"), "a roster")
+        agreement.refuse_unknown(found, ("study", "predecessors", "settings", "members"), "a roster")
         members, settings = found.get("members", []), found.get("settings", {})
         predecessors = found.get("predecessors", [])
         if not isinstance(settings, dict) or not isinstance(predecessors, list):
@@ -194,7 +190,7 @@ class Roster:
         if not isinstance(members, list) or not all(isinstance(item, dict) for item in members):
             raise ValueError("members must be tables: [[members]].")
         for item in members:
-            _refuse_unknown(item, ("id", "key", "rows"), "a member")
+            agreement.refuse_unknown(item, ("id", "key", "rows"), "a member")
         listed = [Member(item.get("id"), item.get("key"), item.get("rows")) for item in members]
         return cls(found.get("study"), listed, settings, predecessors)  # type: ignore[arg-type]
 
@@ -364,57 +360,6 @@ def require_signer(value: object) -> Signer | None:
     if value is not None and not isinstance(value, Signer):
         raise TypeError(f"signer must be a Signer, got {value!r:.80}; make it with roster.signer(key).")
     return value
-
-
-def _refuse_unknown(found: Mapping[str, object], known: Iterable[str], what: str) -> None:
-    if unknown := sorted(set(found) - set(known)):
-        names = join_names([repr(key)[:80] for key in unknown])
-        raise ValueError(f"{what} must have only {', '.join(known)}, got {names}.")
-
-
-def _checked_settings(settings: Mapping[str, object]) -> JSON:
-    """Settings in one order and of one type each."""
-    fit = ("rank", "features", "n_features", "center", "scale", "epsilon", "delta", *_PRIVATE)
-    known = (*fit, "colluding", *_SECURE)
-    _refuse_unknown(settings, known, "[settings]")
-    found = {name: _checked_setting(name, settings[name]) for name in known if name in settings}
-    if "features" in found and "n_features" in found:
-        raise ValueError("[settings] must have features or n_features, not both.")
-    if ("epsilon" in found) != ("delta" in found):
-        raise ValueError("[settings] must have epsilon and delta, or neither.")
-    if "epsilon" not in found and (alone := [name for name in _PRIVATE if name in found]):
-        raise ValueError(f"[settings] with {alone[0]} must have epsilon and delta.")
-    if "colluding" not in found and (alone := [name for name in _SECURE if name in found]):
-        raise ValueError(f"[settings] with {alone[0]} must have colluding, of a study with secure sums.")
-    if "largest" in found and "epsilon" in found:
-        raise ValueError("[settings] must have epsilon and delta, or largest without privacy, not both.")
-    return found
-
-
-def _checked_setting(name: str, value: object) -> object:
-    if name in ("rank", "n_features", "colluding", "least"):
-        return validation.integer(value, name, at_least=1)
-    if name == "features":
-        names = list(value) if isinstance(value, list | tuple) else []
-        if not names or not all(isinstance(item, str) for item in names) or len(set(names)) < len(names):
-            raise ValueError(f"features must be a list of different names, got {value!r:.80}.")
-        return [validation.child_name(item, "a feature's name") for item in names]
-    if name == "center":
-        if not isinstance(value, bool):
-            raise ValueError(f"center must be true or false, got {value!r:.80}.")
-        return value
-    if name == "scale":
-        if value not in _SCALES:
-            raise ValueError(f"scale must be one of {', '.join(_SCALES)}, got {value!r:.80}.")
-        return value
-    if name in ("adjacency", "mechanism") or (name == "bound" and isinstance(value, str)):
-        return validation.child_name(value, name)
-    try:
-        if validation.is_real(value) and isfinite(value) and value > 0:
-            return float(value)
-    except OverflowError:  # a whole number of more than 308 digits
-        pass
-    raise ValueError(f"{name} must be a number above 0, got {value!r:.80}.")
 
 
 def _toml(value: object) -> str:

@@ -8,7 +8,7 @@ from helpers import rows_of
 from fedpca import Ledger, Moments, Subspace
 from fedpca.summaries import model_file
 
-REQUEST = {"rank": 3, "center": True}
+REQUEST = {"rank": 3, "center": True, "scale": "none"}
 PRIVATE = {"epsilon": 2.0, "delta": 1e-6, "bound": 3.0}
 
 

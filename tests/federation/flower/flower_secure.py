@@ -61,7 +61,7 @@ class SecureClub:
         """The part of a run config that this study needs."""
         settings = self.roster.settings
         agreed = {name: settings[name] for name in (*PROMISE, "rank", "center", "bound") if name in settings}
-        return agreed | {"roster": str(self.path), "scale": settings["scale"].replace("none", "")}
+        return agreed | {"roster": str(self.path), "scale": settings["scale"]}
 
     def nodes(self):
         return {number: client(config) for number, config in enumerate(self.configs.values(), start=1)}

@@ -126,7 +126,7 @@ class TestNode:
         source.write_text("\n".join(["x,y,z", *lines]) + "\n")
         more = PRIVATE | {"center": center}
         node = Node.from_config({"client-id": "north", "source": str(source)} | more)
-        release = node.release({"rank": 2, "center": center != "none"})
+        release = node.release({"rank": 2, "center": center != "none", "scale": "none"})
         assert ChildMessage.decode(release).summary.count == 900
 
     def test_a_larger_budget_pays_for_a_second_version(self, tmp_path):
@@ -159,10 +159,10 @@ class TestNode:
     @pytest.mark.parametrize(
         ("changes", "rule"),
         [
-            (PRIVATE | {"epsilon": 1.0}, "epsilon must be at most 1"),
-            (PRIVATE | {"bound": 1.0}, "bound must be at most 1"),
-            (PRIVATE | {"adjacency": "zero-out"}, "adjacency must be 'zero-out'"),
-            ({"center": False}, "the run requires center=False, but this node has center='pairs'"),
+            (PRIVATE | {"epsilon": 1.0}, "epsilon must be at most 1.0"),
+            (PRIVATE | {"bound": 1.0}, "bound must be at most 1.0"),
+            (PRIVATE | {"adjacency": "zero-out"}, "adjacency must be 'zero-out', as in the run"),
+            ({"center": False}, "center must be False, as in the run, got True"),
         ],
     )
     def test_nothing_is_spent_on_what_would_be_refused(self, tmp_path, changes, rule):
@@ -186,10 +186,10 @@ class TestNode:
         config = {"client-id": "wide", "source": str(source), "mechanism": "sketch", "min-rank": 5} | PRIVATE
         config["center"] = "none"
         node = Node.from_config(config)
-        first = node.release({"rank": 1, "center": False})
-        assert node.release({"rank": 5, "center": False}) == first
+        first = node.release({"rank": 1, "center": False, "scale": "none"})
+        assert node.release({"rank": 5, "center": False, "scale": "none"}) == first
         with pytest.raises(NodeError, match="released for rank=5, but the run requests rank=6"):
-            node.release({"rank": 6, "center": False})
+            node.release({"rank": 6, "center": False, "scale": "none"})
 
     def test_a_folder_is_one_clients(self, tmp_path):
         config = config_of(tmp_path, "north", 1)
@@ -894,7 +894,7 @@ class TestRegion:
         _, region = self.region_of(tmp_path)
         with pytest.raises(NodeError, match="no privacy certificate"):
             region.release(REQUEST | PRIVATE | {"adjacency": "replace-one"})
-        with pytest.raises(NodeError, match="the run requires center=False, and this has center=True"):
+        with pytest.raises(NodeError, match="center must be False, as in the run, got True"):
             region.release(REQUEST | {"center": False})
 
     def test_a_region_with_nothing_to_say(self, tmp_path):
@@ -959,11 +959,11 @@ class TestSimulation:
         assert fedpca.load(folder / "model.safetensors").certificate.epsilon == 2.0
 
     def test_a_simulation_needs_a_folder(self, tmp_path):
-        config = RUN | {"simulate": "", "folder": str(tmp_path)}
+        config = RUN | {"simulate": "none", "folder": str(tmp_path)}
         with pytest.raises(RuntimeError, match="quorum not reached: 0 of 1"):
             run(FakeGrid(n1=self.virtual(0, config)), tmp_path, replies=1)
         reason = summary_in(tmp_path)["replies"][0]["reason"]
-        assert "a simulation needs a folder of data files, got simulate=''" in reason
+        assert "a simulation needs a folder of data files, got simulate='none'" in reason
 
 
 class TestTemplate:

@@ -35,7 +35,13 @@ pytestmark = pytest.mark.slow  # all of it together
 
 PROMISE = {"epsilon": 4.0, "delta": 1e-6}
 STEPS = {"rank": 2, "expect": 3, "quorum": 2, "scale": "std", "deadline": 30.0} | PROMISE
-REQUEST = {"rank": 2, "center": True, "scale": "std", "adjacency": "replace-one", "bound": 0.0} | PROMISE
+REQUEST = {
+    "rank": 2,
+    "center": True,
+    "scale": "std",
+    "adjacency": "replace-one",
+    "bound": "private",
+} | PROMISE
 
 
 @pytest.fixture(autouse=True)
@@ -179,7 +185,7 @@ class TestScale:
         configs = configs_of(tmp_path, [60, 90], n_features=300)
         run(grid_of(configs), tmp_path / "server", expect=2, scale="std")
         node = Node.from_config(configs["h0"])
-        request = REQUEST | {"epsilon": 0.0, "rank": 3}
+        request = REQUEST | {"epsilon": "none", "rank": 3}
         scale = loaded(tmp_path / "server").scale
         kept = node.reply(request, Published(scale=scale))
         assert kept.kind == "release"
@@ -187,11 +193,11 @@ class TestScale:
         with pytest.raises(NodeError, match=r"another scale than that of this run; .*increase version"):
             node.reply(request, Published(scale=2 * scale))
         with pytest.raises(NodeError, match="increase version"):
-            node.reply(request | {"scale": ""})
+            node.reply(request | {"scale": "none"})
 
     def test_rows_that_change_between_the_exchanges_are_refused(self, tmp_path):
         (config,) = configs_of(tmp_path, [60], n_features=300).values()
-        node, request = Node.from_config(config), REQUEST | {"epsilon": 0.0}
+        node, request = Node.from_config(config), REQUEST | {"epsilon": "none"}
         first = node.reply(request)
         assert first.kind == "scaling"
         assert node.reply(request) == first
@@ -253,7 +259,7 @@ class TestScale:
         return replies_in(run(grid_of(late), folder, expect=3, scale="std", quorum=1))
 
     @pytest.mark.parametrize("is_first", [False, True])
-    @pytest.mark.parametrize("features", [0, 20])
+    @pytest.mark.parametrize("features", ["none", 20])
     @pytest.mark.parametrize("quorum", [1, 2])
     def test_one_of_other_features_neither_decides_nor_ends_an_exchange(
         self, tmp_path, quorum, features, is_first
@@ -299,12 +305,12 @@ class TestScale:
 
     @pytest.mark.parametrize(
         ("scale", "form"),
-        [(scale, form) for scale in ("", "std") for form in ("uncentered", "binomial", "numbers")]
-        + [("", "std"), ("std", "none")],
+        [(scale, form) for scale in ("none", "std") for form in ("uncentered", "binomial", "numbers")]
+        + [("none", "std"), ("std", "none")],
     )
     def test_a_release_of_another_form_does_not_decide(self, tmp_path, scale, form):
         """It is the first, of as many features as the others, and not what the run requests."""
-        rows, rule = raw_units(8, 50, 20) % 2.0, scale or None
+        rows, rule = raw_units(8, 50, 20) % 2.0, None if scale == "none" else scale
         by = {"uncentered": rule, "none": None, "numbers": np.ones(20)}.get(form, form)
         own = StreamingPCA(3, center=form != "uncentered", scale=by).fit(rows).summary_
         few, grid = self.few_and(tmp_path, {0: sends(ChildMessage("early", 1, own).encode())})
@@ -347,7 +353,7 @@ class TestScale:
         run(grid_of(configs), tmp_path / "server", expect=2, scale="std")
         with pytest.raises(ValueError, match="choose another folder, or delete the file"):
             run(grid_of(configs), tmp_path / "server", expect=2, scale="binomial")
-        with pytest.raises(ValueError, match="scale must be 'std', 'binomial' or ''"):
+        with pytest.raises(ValueError, match="scale must be one of std, binomial, none"):
             run(grid_of(configs), tmp_path / "other", expect=2, scale="max")
 
 
@@ -446,13 +452,13 @@ class TestPrivateSteps:
 
     @pytest.mark.parametrize(
         ("scale", "when"),
-        [("std", "before"), ("std", "during"), ("std", "after"), ("", "during"), ("", "after")],
+        [("std", "before"), ("std", "during"), ("std", "after"), ("none", "during"), ("none", "after")],
     )
     def test_a_release_without_what_nodes_find_does_not_decide(self, tmp_path, scale, when):
         """It is private, and the first; those who take the steps could not follow."""
-        hospitals = configs_of(tmp_path, [3000, 2500] if scale else [60, 60], **PROMISE)
+        hospitals = configs_of(tmp_path, [3000, 2500] if scale == "std" else [60, 60], **PROMISE)
         privacy = Privacy(*PROMISE.values(), "sphere", center=(9.0,) * 6, evaluate=False)
-        own = PrivatePCA(2, scale=np.ones(6) if scale else None, **privacy.settings)
+        own = PrivatePCA(2, scale=np.ones(6) if scale == "std" else None, **privacy.settings)
         early = ChildMessage("early", 1, own.fit(raw_units(8, 500)).release()).encode()
         n_sums = {"before": 0, "during": 1, "after": 2}[when]
 
@@ -547,7 +553,7 @@ class TestPrivateSteps:
         for name, part in (("a", rows[:2000]), ("b", rows[2000:])):
             source = write(tmp_path / f"{name}.npy", part)
             configs[name] = {"client-id": name, "source": str(source), "bound": 5.0} | PROMISE
-        settings = STEPS | {"expect": 2, "scale": "", "bound": 5.0, "rank": 1}
+        settings = STEPS | {"expect": 2, "scale": "none", "bound": 5.0, "rank": 1}
         summary = run(grid_of(configs), tmp_path / "server", **settings)
         model = loaded(tmp_path / "server")
         assert model.certificate.bound == 5.0
@@ -875,7 +881,7 @@ class TestNode:
 
     def test_a_clean_release_is_not_told_once_privacy_is_promised(self, config):
         plain = {key: config[key] for key in ("client-id", "source")}
-        Node.from_config(plain).reply(REQUEST | {"epsilon": 0.0})
+        Node.from_config(plain).reply(REQUEST | {"epsilon": "none"})
         with pytest.raises(NodeError, match="increase version"):
             Node.from_config(config).reply(REQUEST)
         assert not (state_of(config) / "exchange-1").exists()
@@ -913,15 +919,19 @@ class TestNode:
     @pytest.mark.parametrize(
         ("changes", "request_changes", "rule"),
         [
-            ({}, {"epsilon": 0.0}, "set epsilon=4 delta=1e-06 in the run config"),
-            ({"epsilon": 2.0}, {}, "need the settings of the run, .*'epsilon': 4.0.* has .*'epsilon': 2.0"),
-            ({"bound": 3.0}, {}, "need the settings of the run, .*'bound': 'private'"),
-            ({"center": "pairs"}, {}, "need the settings of the run"),
-            ({}, {"bound": 3.0}, "bound must be a number of at most 3 in this run, got 'private'"),
-            ({"center": "none"}, {}, "the run requires center=True, but this node has center=None"),
+            ({}, {"epsilon": "none"}, "set epsilon=4 delta=1e-06 in the run config"),
+            (
+                {"epsilon": 2.0},
+                {},
+                "epsilon must be 4.0, as in the run, got 2.0; nodes find together what is not public",
+            ),
+            ({"bound": 3.0}, {}, "bound must be 'private', as in the run, got 3.0"),
+            ({"center": "pairs"}, {}, "centering must be 'private', as in the run, got 'pairs'"),
+            ({}, {"bound": 3.0}, "bound must be at most 3.0, as in the run, got 'private'"),
+            ({"center": "none"}, {}, "center must be True, as in the run, got False"),
             ({"min-rank": 5}, {}, "rank of the run, 2, which is below min-rank=5; take min-rank out"),
             ({}, {"scale": "binomial"}, "'binomial' cannot be found privately"),
-            ({}, {"scale": "max"}, "scale must be 'std', 'binomial' or '', got 'max'"),
+            ({}, {"scale": "max"}, "scale must be one of std, binomial, none, got 'max'"),
         ],
     )
     def test_what_does_not_fit_is_refused_before_anything_is_read(
@@ -946,7 +956,7 @@ class TestNode:
         self.advanced(config, until=1)
         rule = r"began its private steps with other settings of scale than .*increase version"
         with pytest.raises(NodeError, match=rule):
-            Node.from_config(config).reply(REQUEST | {"scale": ""})
+            Node.from_config(config).reply(REQUEST | {"scale": "none"})
 
     def test_published_sums_that_do_not_fit(self, config):
         self.advanced(config, until=0)

@@ -173,9 +173,7 @@ class TestRun:
     def test_a_server_has_the_settings_of_its_roster(self, tmp_path):
         club = Club(tmp_path, "north", rank=5, scale="none", center=True)
         grid = club.grid()
-        with pytest.raises(
-            ValueError, match=r"rank must be 5 in a run of study 'heart', as its roster states, got 3"
-        ):
+        with pytest.raises(ValueError, match=r"rank must be 5, as in the roster of study 'heart', got 3"):
             club.run(grid)
         assert grid.requested == []
         assert "rank must be 5" in summary_in(club.server)["problem"]
@@ -185,7 +183,7 @@ class TestRun:
     def test_a_private_roster(self, tmp_path):
         settings = PRIVATE | {"adjacency": "replace-one", "mechanism": "gram"}
         club = Club(tmp_path, "north", config=PRIVATE | {"center": "pairs"}, **settings)
-        with pytest.raises(ValueError, match=r"epsilon must be 2.0 in a run of study 'heart'"):
+        with pytest.raises(ValueError, match=r"epsilon must be 2.0, as in the roster of study 'heart'"):
             club.run()
         assert club.run(**PRIVATE)["problem"] == ""
         assert loaded(club.server).certificate.epsilon == 2.0
@@ -205,7 +203,7 @@ class TestRun:
     def test_a_folder_stays_with_its_roster(self, club, tmp_path):
         club.run()
         with pytest.raises(ValueError, match="have a roster; set roster, or choose another folder"):
-            club.run(roster="")
+            club.run(roster="none")
         old = club.roster
         club.add("west")
         club.run()
@@ -599,16 +597,16 @@ class TestNode:
             ),
             (
                 lambda club: club.request(rank=4),
-                "rank must be 3 in a run of study 'heart', as its roster states, got 4",
+                "rank must be 3, as in the roster of study 'heart', got 4; correct the run config",
             ),
             (lambda club: club.request(center=False), "center must be True"),
-            (lambda club: club.request(scale="std"), "scale must be ''"),
+            (lambda club: club.request(scale="std"), "scale must be 'none'"),
         ],
     )
     def test_what_was_not_agreed_on_is_refused_before_anything_is_read(self, tmp_path, change, rule):
         club = Club(tmp_path, "north", "south", rank=3, center=True, scale="none")
         with pytest.raises(NodeError, match=rule):
-            club.node("north").reply({"scale": ""} | change(club))
+            club.node("north").reply({"scale": "none"} | change(club))
         assert nothing_was_read(club.configs["north"])
 
     def test_private_settings_are_the_rosters(self, tmp_path):
@@ -624,24 +622,31 @@ class TestNode:
             with pytest.raises(NodeError, match=rule):
                 club.node("north").reply(request | changes)
         club.configs["north"] |= {"mechanism": "sketch"}
-        with pytest.raises(NodeError, match="mechanism must be 'gram', as the roster states, got 'sketch'"):
+        with pytest.raises(
+            NodeError, match="mechanism must be 'gram', as in the roster of study 'heart', got 'sketch'"
+        ):
             club.node("north").reply(request)
         club.configs["north"] |= {"mechanism": "gram", "bound": 2.0}
-        with pytest.raises(NodeError, match=r"bound must be 3\.0, as the roster states, got 2\.0"):
+        with pytest.raises(
+            NodeError, match=r"bound must be 3\.0, as in the roster of study 'heart', got 2\.0"
+        ):
             club.node("north").reply(request)
         plain = {
             key: value
             for key, value in club.configs["north"].items()
             if key not in (*PRIVATE, "center", "mechanism")
         }
-        with pytest.raises(NodeError, match=r"only private releases|mechanism must be"):
+        with pytest.raises(NodeError, match=r"bound must be 3.0, as in the roster of .*, got none"):
             Node.from_config(plain).reply(request)
         assert nothing_was_read(club.configs["north"])
 
     @pytest.mark.parametrize("setting", [{"n_features": 7}, {"features": ["a", "b"]}])
     def test_features_are_the_rosters(self, tmp_path, setting):
         club = Club(tmp_path, "north", **setting)
-        with pytest.raises(NodeError, match=r"the roster states .* features.*; select them with columns"):
+        with pytest.raises(
+            NodeError,
+            match=r"features must be .*, got .*; select them with columns",
+        ):
             club.node("north").reply(club.request())
 
     @pytest.mark.parametrize(
@@ -866,7 +871,7 @@ class TestPolicy:
             request = REQUEST | {
                 "epsilon": 2.0,
                 "delta": 1e-6,
-                "bound": more.get("bound", 0.0),
+                "bound": more.get("bound", "private"),
                 "adjacency": "replace-one",
             }
             with pytest.raises(NodeError) as caught:

@@ -270,7 +270,7 @@ def test_a_state_from_a_backup_answers_nothing(tmp_path):
     club = SecureClub(tmp_path, 4)
     state = Path(club.configs["owner0"]["source"] + ".fedpca")
     live = Path(f"{state}-live")
-    request = {"rank": 2, "center": True, "scale": ""} | to_request(club.roster)
+    request = {"rank": 2, "center": True, "scale": "none"} | to_request(club.roster)
     board = {"session": Session.new(club.roster)}
     node = Node.from_config(club.configs["owner0"])
     first = node.secure_reply(request, board, [])
@@ -301,7 +301,7 @@ def test_a_state_from_a_backup_answers_nothing(tmp_path):
 @pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_bytes(b"{")])
 def test_what_a_server_learns_of_a_spoiled_state_names_no_path(tmp_path, spoil):
     club = SecureClub(tmp_path, 4)
-    request = {"rank": 2, "center": True, "scale": ""} | to_request(club.roster)
+    request = {"rank": 2, "center": True, "scale": "none"} | to_request(club.roster)
     board = {"session": Session.new(club.roster)}
     node = Node.from_config(club.configs["owner0"])
     node.secure_reply(request, board, [])
@@ -420,15 +420,14 @@ class TestRefusals:
     def test_a_node_with_other_settings(self, club):
         club.configs["owner3"] |= {"epsilon": 1.0, "delta": 1e-6}
         assert self.refused(club) == (
-            "epsilon must be None in this secure study, as its roster states, got 1.0; correct the node "
-            "config."
+            "epsilon must be none, as in the secure sums of study 'heart', got 1.0; correct the node config."
         )
 
     def test_a_node_that_spends_less(self, tmp_path):
         club = SecureClub(tmp_path, 4, settings=PRIVATE)
         club.configs["owner3"] |= {"epsilon": 1.0}
         summary = run(club.grid(), club.server, **club.run_config)
-        assert summary["secure"]["refused"]["owner3"].startswith("epsilon must be 8.0 in this secure study")
+        assert summary["secure"]["refused"]["owner3"].startswith("epsilon must be 8.0, as in the secure sums")
         assert not list(tmp_path.glob("owner3.npy.fedpca*/*"))
 
     def test_a_node_with_an_older_roster(self, club, tmp_path):
@@ -440,7 +439,7 @@ class TestRefusals:
 
     def test_a_node_with_other_rows(self, club, tmp_path):
         np.save(tmp_path / "owner3.npy", np.ones((9, 2)))
-        assert "the roster states 3 features, and the rows have 2" in self.refused(club)
+        assert "n_features must be 3, as in the roster of study" in self.refused(club)
 
     def test_more_rows_than_declared(self, club):
         members = [
@@ -452,12 +451,12 @@ class TestRefusals:
 
     def test_a_node_of_a_secure_study_answers_no_other_run(self, club):
         """A server that asks for releases gets none."""
-        request = {"rank": 2, "center": True, "scale": ""} | to_request(club.roster)
+        request = {"rank": 2, "center": True, "scale": "none"} | to_request(club.roster)
         with pytest.raises(NodeError, match="have agreed on secure sums, and the run is without them"):
             Node.from_config(club.configs["owner0"]).reply(request)
 
     def test_a_node_of_a_study_without_secure_sums_takes_no_part(self, club):
-        request = {"rank": 2, "center": True, "scale": ""}
+        request = {"rank": 2, "center": True, "scale": "none"}
         club.agree(club.roster.with_settings(colluding=None, largest=None))
         with pytest.raises(NodeError, match="have agreed on no secure sums, and the run has them"):
             Node.from_config(club.configs["owner0"]).secure_reply(request | to_request(club.roster), {}, [])
@@ -510,7 +509,7 @@ class TestLies:
     def test_two_answers_to_one_board(self, club):
         """A node sends the same bytes whenever it is asked, and signs one set for a sum."""
         run(club.grid(), club.server, **club.run_config)
-        request = {"rank": 2, "center": True, "scale": ""} | to_request(club.roster)
+        request = {"rank": 2, "center": True, "scale": "none"} | to_request(club.roster)
         node, board = Node.from_config(club.configs["owner0"]), club.board
         own = {name: contents for name, contents in board.items() if name.endswith("/000")}
         assert node.secure_reply(request, relevant(board, 0), []) == own
@@ -542,7 +541,7 @@ class TestLies:
         assert club.check_totals() == [tuple(club.configs)] * 2
 
     def test_names_that_are_no_messages(self, club):
-        request = {"rank": 2, "center": True, "scale": ""} | to_request(club.roster)
+        request = {"rank": 2, "center": True, "scale": "none"} | to_request(club.roster)
         for name in ("../../session", "notes", ".hidden", "keys/0000"):
             board = {"session": Session.new(club.roster), name: b"{}\n"}
             with pytest.raises(SecureError, match="messages of a session only"):

@@ -1,7 +1,6 @@
 """Membership: what an aggregator with a roster accepts, from whom, and on which settings."""
 
 from collections.abc import Callable, Iterable, Mapping
-from math import isclose
 
 from fedpca.errors import OutdatedRoster, SignatureError
 from fedpca.federation.aggregator.admission import check_private
@@ -12,11 +11,9 @@ from fedpca.summaries.about import About
 from fedpca.summaries.scaling import Scaling
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
+from fedpca.trust.agreement import PROMISE, of_privacy, of_rows, of_summary, require_agreed
 from fedpca.trust.envelope import Signature
 from fedpca.trust.roster import Roster
-
-_PRIVATE = ("epsilon", "delta", "bound", "adjacency", "mechanism")
-_REMEDY = "take what the roster says, or agree on another roster"
 
 
 def agreed(
@@ -27,21 +24,21 @@ def agreed(
     Names of features are those to expect. Whatever else members agreed on, `check_agreed` checks.
     """
     settings = roster.settings
-    _require("rank", settings.get("rank", rank), rank)
     if expected is None and "features" in settings:
         names = tuple(settings["features"])
         expected = Subspace.empty(len(names), centered=settings.get("center", True), about=About(names))
-    private = {name: settings[name] for name in _PRIVATE if name in settings}
-    if private and privacy is None:
-        privacy = Privacy(**private)
-    for name, value in private.items():
-        _require(name, value, getattr(privacy, name))
-    return settings.get("rank", rank), expected, privacy
+    if rank is not None:
+        require(roster, {"rank": rank})
+    if privacy is not None:
+        stated = of_privacy(privacy)
+        require(roster, {name: stated[name] for name in PROMISE})
+    return settings.get("rank", rank), expected, privacy or Privacy.agreed(settings)
 
 
-def _require(name: str, agreed: object, given: object) -> None:
-    if given is not None and given != agreed:
-        raise ValueError(f"{name} must be that of the roster, {agreed!r}, got {name}={given!r}; {_REMEDY}.")
+def require(roster: Roster, found: Mapping[str, object]) -> None:
+    """Refuse settings that are not those of the roster."""
+    remedy = "take what the roster says, or agree on another roster"
+    require_agreed(roster.settings, found, f"the roster of study {roster.study!r:.80}", remedy)
 
 
 def not_heard_from(roster: Roster, states: Mapping[str, State]) -> tuple[str, ...]:
@@ -168,37 +165,16 @@ def check_member(roster: Roster, child: str, summary: Summary, name: str) -> Non
 def check_agreed(roster: Roster, child: str, summary: Summary) -> None:
     """Refuse a summary that is not what members agreed on, or of more rows than its owner declared."""
     check_declared(roster, child, summary.count)
-    check_settings(roster, summary.n_features, summary.feature_names, summary.centered, summary.scale)
-    if summary.certificate is not None:
-        _check_setting("mechanism", roster.settings.get("mechanism"), summary.certificate.mechanism)
-        _check_bound(roster.settings.get("bound"), summary.certificate.bound)
-
-
-def _check_bound(agreed: float | str | None, found: float | tuple[float, ...] | None) -> None:
-    """Rows that were clipped to other lengths do not add up: a smaller bound is another setting, too."""
-    if agreed is None or isinstance(agreed, str):
-        return
-    for bound in found if isinstance(found, tuple) else (found,):
-        if bound is None or not isclose(bound, agreed, rel_tol=1e-9):
-            _check_setting("bound", agreed, bound)
-
-
-def check_settings(
-    roster: Roster, n_features: int, names: tuple[str, ...] | None, centered: bool, scale: object
-) -> None:
-    """Refuse what is not what members agreed on: of a summary, or of a fit that is about to begin."""
-    settings = roster.settings
-    _check_features(roster, n_features, names)
-    _check_setting("center", settings.get("center"), centered)
-    rule = scale if isinstance(scale, str) else "none" if scale is None else "numbers"
-    if rule != "numbers" or settings.get("scale") == "none":  # numbers are found by the rule, before
-        _check_setting("scale", settings.get("scale"), rule)
+    found = of_summary(summary)
+    if isinstance(roster.settings.get("bound"), str):  # of how it was found; the certificate has the number
+        found.pop("bound", None)
+    require(roster, found)
 
 
 def check_agreed_scaling(roster: Roster, child: str, scaling: Scaling) -> None:
     """Refuse the scaling of other features, or of more rows than its owner declared."""
     check_declared(roster, child, float(scaling.observed.max()))
-    _check_features(roster, scaling.n_features, scaling.feature_names)
+    require(roster, of_rows(scaling.n_features, scaling.feature_names))
 
 
 def check_declared(roster: Roster, child: str, count: float) -> None:
@@ -209,27 +185,3 @@ def check_declared(roster: Roster, child: str, count: float) -> None:
             f"{child!r:.80} declared {rows} rows in the roster, and this is of {count:g}; declare them "
             "first, in a new roster."
         )
-
-
-def other_features(roster: Roster, n_features: int, names: tuple[str, ...] | None) -> str:
-    """The setting that features are not as the roster states in: "features", "n_features", or ""."""
-    settings = roster.settings
-    if "features" in settings and tuple(settings["features"]) != names:
-        return "features"
-    return "n_features" if settings.get("n_features") not in (None, n_features) else ""
-
-
-def _check_features(roster: Roster, n_features: int, names: tuple[str, ...] | None) -> None:
-    match other_features(roster, n_features, names):
-        case "features":
-            found = "others" if names else "no names"
-            raise ValueError(
-                f"its features must be those of the roster, in their order, got {found}; {_REMEDY}."
-            )
-        case "n_features":
-            _check_setting("n_features", roster.settings["n_features"], n_features)
-
-
-def _check_setting(name: str, agreed: object, found: object) -> None:
-    if agreed is not None and found != agreed:
-        raise ValueError(f"its {name} must be that of the roster, {agreed!r}, got {found!r:.80}; {_REMEDY}.")

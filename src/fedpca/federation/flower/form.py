@@ -10,21 +10,19 @@ from typing import Any
 from fedpca._typing import Array
 from fedpca.errors import NodeError
 from fedpca.federation.flower.exchanges import needs_scaling
-from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.privacy import PrivateTracker
 from fedpca.privacy.clipping import Clipping
 from fedpca.summaries.merging import check_same_center
-from fedpca.summaries.scaling import in_words, same_scale
+from fedpca.summaries.scaling import same_scale
 from fedpca.summaries.summary import Summary
+from fedpca.trust.agreement import of_summary, require_agreed
 
 
 def check_form(request: Mapping[str, Any], summary: Summary) -> None:
     """Raise a NodeError for a summary that is not centered or scaled as a run requests."""
-    center, rule, scale = bool(request["center"]), request.get("scale") or None, summary.scale
-    if summary.centered != center:
-        raise NodeError(f"the run requires center={center}, and this has center={summary.centered}.")
-    if (scale is None) != (rule is None) or (isinstance(scale, str) and scale != rule):
-        raise NodeError(f"the run requires scale={rule or ''!r}, and this has scale {in_words(scale)}.")
+    wanted = {name: request[name] for name in ("center", "scale")}
+    remedy = "fit it as the run requests, or run for what it is"
+    require_agreed(wanted, of_summary(summary), "the run", remedy, error=NodeError)
 
 
 def check_common(
@@ -44,14 +42,14 @@ def check_common(
         tracker: of the private steps so far, if there are any.
         is_first: whether there is no release yet; others that have a scale of their own decide.
     """
-    is_private = PrivacyFloor.from_config(request) is not None
+    is_private = "epsilon" in request
     if is_private and tracker is not None:
         if tracker.clipping is not None:
             _check_clipping(tracker.clipping, summary)
             scale = tracker.clipping.public_scale
         elif is_first:
             raise ValueError("a release must be made with what nodes find privately, which is not found yet.")
-    if not request["scale"]:
+    if request["scale"] == "none":
         return
     if scale is not None:
         if not same_scale(scale, summary.scale):

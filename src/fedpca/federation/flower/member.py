@@ -3,21 +3,22 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from fedpca._typing import JSON
 from fedpca.errors import NodeConfigError, NodeError
-from fedpca.federation.aggregator.membership import other_features
 from fedpca.federation.flower.exchanges import Reply
-from fedpca.federation.flower.request import Request
+from fedpca.federation.flower.request import NOTHING, Request
 from fedpca.privacy import Privacy
 from fedpca.readers import RowReader
 from fedpca.trust import Roster, Signer, SigningKey
+from fedpca.trust.agreement import PROMISE, checked, of_privacy, of_rows, require_agreed
 
 KEYS = ("key", "roster")
 """Of a node config: both, or neither."""
 
-_IN_REQUEST = ("rank", "center", "scale", "epsilon", "delta", "bound", "adjacency")
+RUN = ("rank", "center", "scale")
+"""Settings that a run always states; with the promise of private releases, if it requires any."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,11 @@ class Membership:
             )
         return cls(signer)
 
-    def check(self, request: Request, privacy: Privacy | None) -> None:
+    def check(self, request: Request) -> None:
         """Raise a NodeError, before anything is read or spent, for a run of anything else than was agreed on.
 
         Args:
             request: see `Node.reply`; `to_request` is part of it.
-            privacy: of the node's rows.
         """
         ours, study = self.signer.roster, request.get("study")
         if study is None:
@@ -81,13 +81,15 @@ class Membership:
                 "newest roster, and a key that is in it."
             )
         check_settings(ours, request)
-        for name in ("mechanism", "bound"):
-            stated, mine = ours.settings.get(name), getattr(privacy, name, None)
-            if stated is not None and mine != stated:
-                raise NodeError(
-                    f"{name} must be {stated!r:.80}, as the roster states, got {mine!r}; correct the node "
-                    "config."
-                )
+
+    def check_privacy(self, privacy: Privacy | None) -> None:
+        """Raise a NodeError for a bound or mechanism that was not agreed on; a run limits the rest."""
+        found = of_privacy(privacy)
+        self._require({name: found[name] for name in ("mechanism", "bound")}, "correct the node config")
+
+    def _require(self, found: JSON, remedy: str) -> None:
+        settings, where = self.signer.roster.settings, f"the roster of study {self.signer.roster.study!r:.80}"
+        require_agreed(settings, found, where, remedy, error=NodeError)
 
     def check_secure(self, request: Request, *, secure: bool) -> None:
         """Raise a NodeError for a run that does not sum as the roster states, or under another roster."""
@@ -108,19 +110,8 @@ class Membership:
 
     def check_features(self, rows: RowReader) -> None:
         """Raise a NodeError for rows of other features than the roster states."""
-        roster = self.signer.roster
-        match other_features(roster, rows.n_features, rows.feature_names):
-            case "features":
-                raise NodeError(
-                    f"the roster states {len(roster.settings['features'])} features by name, and the rows "
-                    f"have {rows.n_features}, or others, or in another order; select them with columns in "
-                    "the node config."
-                )
-            case "n_features":
-                raise NodeError(
-                    f"the roster states {roster.settings['n_features']} features, and the rows have "
-                    f"{rows.n_features}; select them with columns in the node config."
-                )
+        remedy = "select them with columns in the node config"
+        self._require(of_rows(rows.n_features, rows.feature_names), remedy)
 
     def sign(self, reply: Reply) -> Reply:
         """The reply with the member's signature; "waits" says nothing that would need one."""
@@ -143,21 +134,23 @@ def to_request(roster: Roster) -> JSON:
     }
 
 
+def run_settings(request: Mapping[str, Any]) -> JSON:
+    """What a run config or a request states of what all share; a NodeError, as all of it is public."""
+    if missing := [name for name in RUN if name not in request]:
+        raise NodeError(f"the run must state {', '.join(RUN)}, and {missing[0]} is missing.")
+    names = RUN if request.get("epsilon", NOTHING) == NOTHING else (*RUN, *PROMISE)
+    try:
+        return checked({name: request[name] for name in names if name in request}, "the run")
+    except (TypeError, ValueError) as error:
+        raise NodeError(str(error)) from error
+
+
 def check_settings(roster: Roster, request: Mapping[str, object]) -> None:
     """Raise a NodeError for a run with other settings than its roster states."""
-    for name in _IN_REQUEST:
-        if name not in roster.settings:
-            continue
-        stated, found = roster.settings[name], request.get(name)
-        if name == "scale" and stated == "none":
-            stated = ""
-        if name == "bound" and isinstance(stated, str):
-            stated = 0.0  # found privately
-        if found != stated:
-            raise NodeError(
-                f"{name} must be {stated!r:.80} in a run of study {roster.study!r:.80}, as its "
-                f"roster states, got {found!r:.80}; correct the run config, or agree on another roster."
-            )
+    found = {name: request.get(name) for name in (*RUN, *PROMISE) if name != "mechanism"}
+    where = f"the roster of study {roster.study!r:.80}"
+    remedy = "correct the run config, or agree on another roster"
+    require_agreed(roster.settings, found, where, remedy, error=NodeError)
 
 
 def checked_successor(roster: Roster, kept: Path) -> Roster:

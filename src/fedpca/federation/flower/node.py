@@ -30,11 +30,10 @@ from fedpca.federation.flower.exchanges import (
 )
 from fedpca.federation.flower.gate import Gate
 from fedpca.federation.flower.live import Live, write
-from fedpca.federation.flower.member import KEYS, Membership
-from fedpca.federation.flower.privacy_floor import PrivacyFloor
+from fedpca.federation.flower.member import KEYS, Membership, run_settings
 from fedpca.federation.flower.private_exchange import PrivateExchange
 from fedpca.federation.flower.request import Request, check_name, config_error, public_reason
-from fedpca.federation.flower.secure_node import SecureNode, check_privacy
+from fedpca.federation.flower.secure_node import SecureNode
 from fedpca.privacy import Privacy
 from fedpca.readers import RowReader, open_rows
 from fedpca.readers.dialect import Dialect
@@ -44,12 +43,12 @@ from fedpca.summaries.scaling import ScaleLike, Scaling, same_scale
 from fedpca.summaries.subspace import Subspace
 from fedpca.summaries.summary import Summary
 from fedpca.trust import envelope
+from fedpca.trust.agreement import PROMISE, of_privacy, require_agreed
 
 _log = logging.getLogger(__name__)
 _PLAIN = ("client-id", "source", "state", "version", "min-rank", *KEYS, "policy")
 _REQUIRED = ("epsilon", "delta")  # for privacy
-_SHOWN = (*_REQUIRED, "bound", "adjacency", "mechanism")
-_PRIVATE = (*_SHOWN, "center", "ledger")
+_PRIVATE = (*PROMISE, "center", "ledger")
 _FLAGS = ("numeric-only", "header")
 _READING: dict[str, Callable[[Any], Any]] = {  # of the rows, as text or flags
     "columns": split_names,
@@ -132,9 +131,7 @@ class Node:
         same release is sent again, under the new one.
 
         Args:
-            request: "rank", "center" and "scale" ("std", "binomial" or "") of the model; if only private
-                releases are accepted, the keys of a `PrivacyFloor`; of a run with a roster, what
-                `member.to_request` tells of it.
+            request: what the run states; of a run with a roster, `member.to_request` is part of it.
             published: what other nodes found so far.
         """
         if self.policy is None:
@@ -159,10 +156,12 @@ class Node:
             )
         if self.policy is None:
             _log.info("fedpca: %s", NO_POLICY)
-        self.membership.check(request, self.privacy)
+        self.membership.check(request)
         self.membership.check_secure(request, secure=True)
         roster = self.membership.signer.roster
-        check_privacy(roster, self.privacy)
+        agreed, stated = (of_privacy(each) for each in (Privacy.agreed(roster.settings), self.privacy))
+        where = f"the secure sums of study {roster.study!r:.80}"
+        require_agreed(agreed, stated, where, "correct the node config", error=NodeError)
         with self._locked():
             self._live.enter(self.version, Session(roster, board["session"]).id)
             member = SecureNode(
@@ -179,7 +178,11 @@ class Node:
         scale = self._check(request)
         if self._takes_steps(scale):
             return self._private_reply(request, published)
-        if published.scale is None and scale and needs_scaling(self._opened().n_features, request["rank"]):
+        if (
+            published.scale is None
+            and scale != "none"
+            and needs_scaling(self._opened().n_features, request["rank"])
+        ):
             return Reply("scaling", self._scaling())
         return Reply("release", self.release(request, published.scale))
 
@@ -230,46 +233,43 @@ class Node:
         """Raise, before anything is read or spent, if the release would be rejected; returns the scale."""
         check_name(request, self.client)
         if self.membership is not None:
-            self.membership.check(request, self.privacy)
+            self.membership.check(request)
+            self.membership.check_privacy(self.privacy)
             self.membership.check_secure(request, secure=False)
-        center, scale = bool(request["center"]), str(request.get("scale", ""))
-        if scale not in ("", "std", "binomial"):
-            raise NodeError(f"scale must be 'std', 'binomial' or '', got {scale!r:.80}.")
-        if self.privacy is not None and center != (self.privacy.center is not None):
-            mine = self._settings(request)["center"]
-            raise NodeError(f"the run requires center={center}, but this node has center={mine!r}.")
-        if self.privacy is not None and scale == "binomial":
-            raise NodeError("scale='binomial' cannot be found privately; use 'std', or none.")
-        floor = PrivacyFloor.from_config(request)
-        if floor is not None:
-            floor.check(self.privacy)
-        if self._takes_steps(scale):
-            self._check_steps(request, floor)
-        return scale
+        run, stated = run_settings(request), of_privacy(self.privacy)
+        remedy = "correct the node config, or the run config"
+        if self.privacy is not None:
+            require_agreed({"center": run["center"]}, stated, "the run", remedy, error=NodeError)
+            if run["scale"] == "binomial":
+                raise NodeError("scale='binomial' cannot be found privately; use 'std', or none.")
+        promise = {name: run[name] for name in PROMISE if name in run}
+        if promise and self.privacy is None:
+            raise NodeError(
+                "the run accepts only private releases: set epsilon and delta in the node config."
+            )
+        limits = ("epsilon", "delta", "bound")
+        require_agreed(promise, stated, "the run", remedy, at_most=limits, error=NodeError)
+        if self._takes_steps(run["scale"]):
+            self._check_steps(run, stated)
+        return str(run["scale"])
 
     def _takes_steps(self, scale: str) -> bool:
         """Whether something is to be found privately, with all other nodes, before a release."""
-        return self.privacy is not None and (self.privacy.needs_steps or bool(scale))
+        return self.privacy is not None and (self.privacy.needs_steps or scale != "none")
 
-    def _check_steps(self, request: Request, floor: PrivacyFloor | None) -> None:
+    def _check_steps(self, run: JSON, stated: JSON) -> None:
         """Raise unless this node takes the same private steps as all others."""
-        assert self.privacy is not None
-        mine = {key: self._settings(request)[key] for key in ("epsilon", "delta", "bound", "center")}
-        if floor is None:
+        if "epsilon" not in run:
             raise NodeError(
-                f"nodes find what is not public together: set epsilon={mine['epsilon']:g} "
-                f"delta={mine['delta']:g} in the run config, or bound and center in this node config."
+                f"nodes find what is not public together: set epsilon={stated['epsilon']:g} "
+                f"delta={stated['delta']:g} in the run config, or bound and center in this node config."
             )
-        run: JSON = {"epsilon": floor.epsilon, "delta": floor.delta, "bound": floor.bound or "private"}
-        run["center"] = "private" if request["center"] else None
-        if mine != run:
+        remedy = "nodes find together what is not public, and need the same settings: correct the node config"
+        steps = run | {"centering": "private" if run["center"] else "none"}
+        require_agreed(steps, stated, "the run", remedy, error=NodeError)
+        if self.min_rank > run["rank"]:
             raise NodeError(
-                f"nodes find what is not public together, and need the settings of the run, {run}; this node "
-                f"has {mine}. Correct its node config."
-            )
-        if self.min_rank > request["rank"]:
-            raise NodeError(
-                f"private steps are planned for the rank of the run, {request['rank']}, which is below "
+                f"private steps are planned for the rank of the run, {run['rank']}, which is below "
                 f"min-rank={self.min_rank}; take min-rank out of the node config."
             )
 
@@ -293,7 +293,7 @@ class Node:
                 self._spending(self.privacy),
                 self._opened(),
                 rank=published.rank or rank,
-                finds_scale=bool(now["scale"]),
+                finds_scale=now["scale"] != "none",
                 settings=now,
             )
             self._gate.check_steps(exchange.n_rows)
@@ -378,7 +378,8 @@ class Node:
     def _summary(
         self, rows: RowReader, rank: int, center: bool, scale: str, divisor: Array | None
     ) -> Summary:
-        by = cast("ScaleLike", scale or None) if divisor is None else divisor
+        rule = None if scale == "none" else scale
+        by = cast("ScaleLike", rule) if divisor is None else divisor
         pca: StreamingPCA | PrivatePCA
         if self.privacy is None:
             pca = StreamingPCA(rank, center=center, scale=by)
@@ -391,12 +392,10 @@ class Node:
     def _settings(self, request: Request) -> JSON:
         """What a release depends on, besides the rows, the rank, and what other nodes found."""
         settings: JSON = {_key(name): value for name, value in self.reading.items()}
-        settings["scale"] = request.get("scale", "")
+        settings["scale"] = request["scale"]
         if self.privacy is None:
             return settings | {"center": bool(request["center"])}
-        settings |= {key: getattr(self.privacy, key) for key in _SHOWN}
-        public = isinstance(self.privacy.center, tuple)
-        return settings | {"center": "public" if public else self.privacy.center}
+        return settings | of_privacy(self.privacy)
 
     def _check_kept(self, settings: JSON, rank: int, now: JSON) -> None:
         """Raise if a new release would differ; above all, if this one has no noise and privacy is set.

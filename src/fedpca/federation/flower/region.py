@@ -17,10 +17,10 @@ from fedpca.federation.aggregator.aggregator import Aggregator
 from fedpca.federation.aggregator.message import Message
 from fedpca.federation.flower.exchanges import Published, Reply
 from fedpca.federation.flower.form import check_form
-from fedpca.federation.flower.member import KEYS, Membership, is_secure
+from fedpca.federation.flower.member import KEYS, Membership, is_secure, run_settings
 from fedpca.federation.flower.node import require_text
-from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.flower.request import Request, check_name, config_error, public_reason
+from fedpca.privacy import Privacy
 from fedpca.summaries import validation
 from fedpca.summaries.summary import Summary
 from fedpca.trust import Roster
@@ -72,7 +72,7 @@ class Region:
         """The reply to a request: the release, whatever was published (see `Node.reply`)."""
         check_name(request, self.client)
         if self.membership is not None:
-            self.membership.check(request, None)
+            self.membership.check(request)
         reply = Reply("release", self.release(request))
         return reply if self.membership is None else self.membership.sign(reply)
 
@@ -116,6 +116,7 @@ class Region:
 
     def _merged(self, request: Request) -> tuple[int, Summary | None]:
         """The version of the store, and what is to be sent; None below the quorum."""
+        run = run_settings(request)
         store, roster, last = (self.folder / name for name in ("store", "roster.toml", "summary.json"))
         if not store.is_dir():
             raise NodeError("the region has no store: set region to the folder of its runs on this machine.")
@@ -131,7 +132,7 @@ class Region:
         secure = is_secure(agreed)
         merged = Aggregator.merged_in(
             store,
-            validation.integer(request["rank"], "rank", at_least=1),
+            run["rank"],
             least_rows=least_rows,
             roster=None if secure else agreed,  # nobody signs a sum over all
             robust=settings.get("robust"),
@@ -143,10 +144,10 @@ class Region:
             if not merged.n_known:
                 raise NodeError(f"no client of the region has contributed yet, and its quorum is {quorum}.")
             return version, None
-        check_form(request, summary)
-        if floor := PrivacyFloor.from_config(request):  # what the parent would reject is not sent
+        check_form(run, summary)
+        if privacy := Privacy.agreed(run):  # what the parent would reject is not sent
             try:
-                Aggregator(privacy=floor.privacy).receive(self.client, version, summary)
+                Aggregator(privacy=privacy).receive(self.client, version, summary)
             except SummaryRejected as error:  # about the merged certificate, which would have been sent
                 raise NodeError(str(error)) from error
         return version, summary

@@ -4,15 +4,17 @@ import hashlib
 from typing import TypedDict
 
 from fedpca.errors import BudgetExceeded, NodeConfigError, NodeError
-from fedpca.privacy.calibration import Adjacency
+
+NOTHING = "none"
+"""The value in a run config of what is not set."""
 
 
 class Request(TypedDict, total=False):
     """What a run asks of every node; anyone may have sent it.
 
     Attributes:
-        rank, center, scale: of the model.
-        epsilon, delta, bound, adjacency: those of a `PrivacyFloor`, if only private releases are accepted.
+        rank, center, scale: of the model, as `fedpca.trust.agreement` spells them.
+        epsilon, delta, bound, adjacency: the weakest promise, if only private releases are accepted.
         study, rosters, keys: of a run with a roster, see `member.to_request`.
         known: in secure sums, what on the board the node has already.
         taken: `digest_of_name` of every name that belongs to another node, in a run without a roster.
@@ -23,8 +25,8 @@ class Request(TypedDict, total=False):
     scale: str
     epsilon: float
     delta: float
-    bound: float
-    adjacency: Adjacency
+    bound: float | str
+    adjacency: str
     study: str
     rosters: list[str]
     keys: list[str]

@@ -16,12 +16,10 @@ from fedpca.privacy import Privacy
 from fedpca.readers import RowReader
 from fedpca.secure.rows import OwnerRows
 from fedpca.secure.session import Session
-from fedpca.secure.study import privacy_of
 from fedpca.secure.wire import split_name
-from fedpca.trust import Roster, Signer
+from fedpca.trust import Signer
 
 _VERSION = "version"  # the file that says which one is summed
-_SETTINGS = ("epsilon", "delta", "bound", "center", "adjacency", "mechanism")
 
 
 class SecureNode:
@@ -105,15 +103,3 @@ class SecureNode:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         create_exclusive(folder / _VERSION, str(self._version).encode(), owner_only=True)
         return folder
-
-
-def check_privacy(roster: Roster, privacy: Privacy | None) -> None:
-    """Raise a NodeError for other settings than those that the members of a secure study have agreed on."""
-    agreed = privacy_of(roster)
-    for name in _SETTINGS:
-        stated, mine = getattr(agreed, name, None), getattr(privacy, name, None)
-        if mine != stated:
-            raise NodeError(
-                f"{name} must be {stated!r} in this secure study, as its roster states, got {mine!r}; "
-                "correct the node config."
-            )

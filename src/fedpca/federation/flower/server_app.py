@@ -15,16 +15,24 @@ from fedpca._util.locks import file_lock
 from fedpca._util.text import pluralize, sanitize, utc_timestamp
 from fedpca.federation.aggregator.aggregator import Aggregator
 from fedpca.federation.flower.logs import show_in_flower
-from fedpca.federation.flower.member import check_settings, checked_successor, is_secure, to_request
-from fedpca.federation.flower.privacy_floor import PrivacyFloor
+from fedpca.federation.flower.member import (
+    check_settings,
+    checked_successor,
+    is_secure,
+    run_settings,
+    to_request,
+)
+from fedpca.federation.flower.request import NOTHING
 from fedpca.federation.flower.secure_run import SecureRun
 from fedpca.federation.flower.stopping import stoppable
 from fedpca.federation.flower.study import Study
+from fedpca.privacy import Privacy
 from fedpca.secure import Terms
 from fedpca.secure.study import fit_of
 from fedpca.summaries import validation
 from fedpca.summaries.subspace import Subspace
 from fedpca.trust import Roster
+from fedpca.trust.agreement import require_agreed
 from fedpca.trust.roster import ANYONE
 
 require("flwr", extra="flower", purpose="a Flower federation")
@@ -77,8 +85,8 @@ def run(grid: Grid, config: Mapping[str, object], folder: Path) -> None:
         "evaluation": None,
         "roster": None,
         "secure": None,
-        "robust": config["robust"] or None,
-        "max_share": config["max-share"] or None,
+        "robust": _given(config["robust"]),
+        "max_share": _given(config["max-share"]),
         "quorum": config["quorum"],
         "least_rows": config["least-rows"],
         "contributors": {},
@@ -158,7 +166,7 @@ def _run(grid: Grid, config: Mapping[str, object], folder: Path, summary: JSON) 
             board = folder / f"secure-{_version(roster)}"
             study = SecureRun(grid, roster, request, folder=board, **limits)
         else:
-            stable = not config.get("simulate")
+            stable = config.get("simulate", NOTHING) == NOTHING
             study = Study(
                 grid, aggregator, request, folder=folder, quorum=quorum, stable_nodes=stable, **limits
             )
@@ -221,53 +229,53 @@ def _contributions(aggregator: Aggregator) -> JSON:
 
 def _set_up(config: Mapping[str, Any], folder: Path) -> tuple[Aggregator, Roster | None, JSON]:
     """The aggregator of a run, its roster, and the request to every node."""
-    rank = validation.integer(config["rank"], "rank", at_least=1)
-    features = validation.integer(config["features"], "features", at_least=0)
     roster = _roster(config, folder)
-    center, scale = bool(config["center"]), config.get("scale", "")
-    if scale not in ("", "std", "binomial"):
-        raise ValueError(f"scale must be 'std', 'binomial' or '', got scale={scale!r:.80}.")
-    floor = PrivacyFloor.from_config(config)
-    request = {"rank": rank, "center": center, "scale": scale} | ({} if floor is None else floor.to_config())
-    privacy = None if floor is None else floor.privacy
+    request = run_settings(config)
+    privacy = Privacy.agreed(request)
     if roster is not None:
         check_settings(roster, request)
         if privacy is not None and "mechanism" in roster.settings:
             privacy = replace(privacy, mechanism=roster.settings["mechanism"])
         if is_secure(roster):
-            _check_secure(roster, config)
+            _check_secure(roster, request, config)
         request |= to_request(roster)
         roster.save(folder / _ROSTER)
+    features, max_share = _given(config["features"]), _given(config["max-share"])
+    expected = None
+    if features is not None:
+        n_features = validation.integer(features, "features", at_least=1)
+        expected = Subspace.empty(n_features, centered=request["center"])
     aggregator = Aggregator(
-        rank,
+        request["rank"],
         store=folder / "store",
-        expected=Subspace.empty(features, centered=center) if features else None,
+        expected=expected,
         privacy=privacy,
         least_rows=validation.integer(config["least-rows"], "least-rows", at_least=0),
-        max_rows=float(config["max-rows"]) or 1e15,
-        max_rms=float(config["max-rms"]) or inf,
+        max_rows=_given(config["max-rows"], 1e15),
+        max_rms=_given(config["max-rms"], inf),
         roster=None if is_secure(roster) else roster,  # nobody signs a sum over all
-        robust=config["robust"] or None,
-        max_share=float(config["max-share"]) or None,
+        robust=_given(config["robust"]),
+        max_share=None if max_share is None else float(max_share),
     )
     return aggregator, roster, request
 
 
-def _check_secure(roster: Roster, config: Mapping[str, object]) -> None:
+def _given(value: Any, otherwise: Any = None) -> Any:
+    return otherwise if value == NOTHING else value
+
+
+def _check_secure(roster: Roster, request: JSON, config: Mapping[str, object]) -> None:
     """Refuse what cannot be summed securely, before any node is asked."""
-    if config["robust"]:
+    if config["robust"] != NOTHING:
         raise ValueError(
             f"robust={config['robust']!r:.80} compares what members send, and secure sums let nobody see it; "
             "take robust out of the run config, or agree on a roster without colluding."
         )
-    agreed = {"center": True, "scale": "none", **roster.settings}
-    for name, found in (("center", bool(config["center"])), ("scale", config.get("scale") or "none")):
-        if found != agreed[name]:
-            raise ValueError(
-                f"{name} must be {agreed[name]!r:.80} in a run of study {roster.study!r:.80}, got "
-                f"{found!r:.80}: secure sums are those of the roster. Correct the run config, or agree on a "
-                f"roster that states {name}."
-            )
+    summed = {"center": True, "scale": "none", **roster.settings}
+    remedy = (
+        "correct the run config, or agree on a roster that states it: secure sums are those of the roster"
+    )
+    require_agreed(summed, request, f"the sums of study {roster.study!r:.80}", remedy)
     Terms.of(roster)
     fit_of(roster)
 
@@ -280,11 +288,11 @@ def _version(roster: Roster) -> int:
 def _roster(config: Mapping[str, object], folder: Path) -> Roster | None:
     """That of the run, which may not be older than that of the run before it, nor missing after one."""
     given, kept = str(config["roster"]), folder / _ROSTER
-    if not given:
+    if given == NOTHING:
         if kept.exists():
             raise ValueError(f"the runs in {folder} have a roster; set roster, or choose another folder.")
         return None
-    if config.get("simulate"):
+    if config.get("simulate", NOTHING) != NOTHING:
         raise ValueError("a simulation has no keys, and so no roster; take roster out of the run config.")
     if not Path(given).is_absolute():
         raise ValueError(f"roster must be an absolute path on the server, got roster={given!r:.80}.")

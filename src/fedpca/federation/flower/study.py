@@ -25,7 +25,6 @@ from fedpca.federation.flower.evaluation_round import EvaluationRound
 from fedpca.federation.flower.exchanges import OwnerScaling, OwnerSum, Published, needs_scaling
 from fedpca.federation.flower.form import check_common, check_form
 from fedpca.federation.flower.intake import Intake
-from fedpca.federation.flower.privacy_floor import PrivacyFloor
 from fedpca.federation.flower.request import digest_of_name
 from fedpca.federation.flower.round import (
     CONTRIBUTING,
@@ -300,17 +299,16 @@ class Study:
         return True
 
     def _begin_steps(self, features: _Features) -> None:
-        floor = PrivacyFloor.from_config(self._request)
-        assert floor is not None
+        privacy = Privacy.agreed(self._request)
+        assert privacy is not None
         self._features = features
         n_features, names = features
         rank = min(self._published.rank or self._request["rank"], n_features)
-        privacy: Privacy = replace(floor.privacy, center="private" if self._request["center"] else None)
         self._tracker = PrivateTracker(
             n_features,
             FixedRank(rank),
             privacy,
-            scale="std" if self._request["scale"] else None,
+            scale="std" if self._request["scale"] != "none" else None,
             feature_names=names,
         )
         for pooled in self._published.sums:
@@ -433,8 +431,8 @@ class Study:
 
     def _check_scaling(self, owner: OwnerScaling) -> None:
         """Refuse a scaling that no release could go with, before it counts as anything."""
-        asked = self._request["scale"] and self._published.scale is None
-        if not asked or PrivacyFloor.from_config(self._request) is not None:
+        asked = self._request["scale"] != "none" and self._published.scale is None
+        if not asked or "epsilon" in self._request:
             raise ValueError("no scaling was requested.")
         n_features = owner.features[0]
         if not needs_scaling(n_features, self._request["rank"]):
@@ -457,7 +455,7 @@ class Study:
         self._check_features(owner)
         self._intake.check_rows(own.n_rows)
         self._intake.check_same_rows(owner)
-        if PrivacyFloor.from_config(self._request) is None:
+        if "epsilon" not in self._request:
             raise ValueError("no sum was requested: the run states no epsilon.")
         if self._tracker is None:
             check_sum(own, count_rows(), [])

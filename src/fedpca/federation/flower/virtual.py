@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fedpca._typing import JSON
 from fedpca.errors import NodeError
-from fedpca.federation.flower.privacy_floor import PrivacyFloor
+from fedpca.federation.flower.request import NOTHING
 from fedpca.readers.paths import FORMATS
+from fedpca.trust.agreement import PROMISE
 
 
-def virtual_config(number: int, run_config: Mapping[str, object]) -> JSON:
+def virtual_config(number: int, run_config: Mapping[str, Any]) -> JSON:
     """The node config of a virtual node: its rows are one file of the folder `simulate`.
 
     Its privacy is that of the run, and its release is kept in the folder of the run: another folder is
@@ -20,7 +22,7 @@ def virtual_config(number: int, run_config: Mapping[str, object]) -> JSON:
         run_config: that of the run.
     """
     folder = Path(str(run_config["simulate"]))
-    if not run_config["simulate"] or not folder.is_dir():
+    if run_config["simulate"] == NOTHING or not folder.is_dir():
         raise NodeError(
             f"a simulation needs a folder of data files, got simulate={run_config['simulate']!r}."
         )
@@ -30,7 +32,7 @@ def virtual_config(number: int, run_config: Mapping[str, object]) -> JSON:
     source = files[number]
     state = Path(str(run_config["folder"])) / "nodes" / source.name
     config = {"client-id": source.stem, "source": str(source), "state": str(state)}
-    if floor := PrivacyFloor.from_config(run_config):
-        config |= {key: value for key, value in floor.to_config().items() if key != "bound" or value}
+    if run_config["epsilon"] != NOTHING:
+        config |= {name: run_config[name] for name in PROMISE if name in run_config}
         config |= {} if run_config["center"] else {"center": "none"}
     return config
